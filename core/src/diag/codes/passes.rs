@@ -1,0 +1,5 @@
+//! E03xx: passes.
+
+codes! {
+    UNKNOWN_PASS = 301, "no such pass";
+}

@@ -1,0 +1,5 @@
+//! E01xx: the text format.
+
+codes! {
+    UNEXPECTED_TOKEN = 101, "unexpected token";
+}

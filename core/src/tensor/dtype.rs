@@ -1,0 +1,134 @@
+//! Element types, under Relay's names.
+
+use half::{bf16, f16};
+use std::fmt;
+
+macro_rules! dtypes {
+    ($($variant:ident $name:literal $size:literal $doc:literal;)*) => {
+        /// The type of a tensor's elements.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum DType { $(#[doc = $doc] $variant),* }
+
+        impl DType {
+            /// Every element type, in declaration order.
+            pub const ALL: &'static [DType] = &[$(DType::$variant),*];
+
+            /// Relay's name.
+            pub const fn name(self) -> &'static str {
+                match self { $(DType::$variant => $name),* }
+            }
+
+            /// Bytes an element takes.
+            pub const fn size(self) -> usize {
+                match self { $(DType::$variant => $size),* }
+            }
+        }
+    };
+}
+
+dtypes! {
+    F64 "float64" 8 "IEEE binary64";
+    F32 "float32" 4 "IEEE binary32";
+    F16 "float16" 2 "IEEE binary16";
+    BF16 "bfloat16" 2 "the upper half of a binary32";
+    I8 "int8" 1 "8-bit signed";
+    I16 "int16" 2 "16-bit signed";
+    I32 "int32" 4 "32-bit signed";
+    I64 "int64" 8 "64-bit signed";
+    U8 "uint8" 1 "8-bit unsigned";
+    U16 "uint16" 2 "16-bit unsigned";
+    U32 "uint32" 4 "32-bit unsigned";
+    U64 "uint64" 8 "64-bit unsigned";
+    Bool "bool" 1 "one byte, 0 or 1";
+}
+
+impl DType {
+    /// The type of that name.
+    pub fn parse(name: &str) -> Option<DType> {
+        DType::ALL.iter().copied().find(|d| d.name() == name)
+    }
+
+    /// The alignment its elements need.
+    pub const fn align(self) -> usize {
+        self.size()
+    }
+
+    /// One of the four floating-point types.
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// A signed integer type.
+    pub const fn is_signed_int(self) -> bool {
+        matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+    }
+
+    /// An integer type; booleans are none.
+    pub const fn is_int(self) -> bool {
+        self.is_signed_int() || matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A Rust type that is the element type of a tensor. (`bool` is stored as `u8`, see [`TensorView::bools`](super::TensorView).)
+pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialOrd {
+    /// The element type.
+    const DTYPE: DType;
+    /// The value as a binary64; exact for all but large 64-bit integers.
+    fn to_f64(self) -> f64;
+    /// The nearest value; integers saturate and truncate toward zero, as `as` does.
+    fn from_f64(value: f64) -> Self;
+}
+
+macro_rules! elements {
+    ($($ty:ty => $variant:ident, $to:expr, $from:expr;)*) => {$(
+        impl Element for $ty {
+            const DTYPE: DType = DType::$variant;
+            #[inline(always)]
+            fn to_f64(self) -> f64 { ($to)(self) }
+            #[inline(always)]
+            fn from_f64(value: f64) -> Self { ($from)(value) }
+        }
+    )*};
+}
+
+elements! {
+    f64 => F64, |v| v, |v| v;
+    f32 => F32, |v| v as f64, |v| v as f32;
+    f16 => F16, |v: f16| v.to_f64(), f16::from_f64;
+    bf16 => BF16, |v: bf16| v.to_f64(), bf16::from_f64;
+    i8 => I8, |v| v as f64, |v| v as i8;
+    i16 => I16, |v| v as f64, |v| v as i16;
+    i32 => I32, |v| v as f64, |v| v as i32;
+    i64 => I64, |v| v as f64, |v| v as i64;
+    u8 => U8, |v| v as f64, |v| v as u8;
+    u16 => U16, |v| v as f64, |v| v as u16;
+    u32 => U32, |v| v as f64, |v| v as u32;
+    u64 => U64, |v| v as f64, |v| v as u64;
+}
+
+/// Runs `$body` with `$T` standing for the Rust type of `$dtype`. Booleans run as `u8`.
+#[macro_export]
+macro_rules! with_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::tensor::DType::F64 => { type $T = f64; $body }
+            $crate::tensor::DType::F32 => { type $T = f32; $body }
+            $crate::tensor::DType::F16 => { type $T = ::half::f16; $body }
+            $crate::tensor::DType::BF16 => { type $T = ::half::bf16; $body }
+            $crate::tensor::DType::I8 => { type $T = i8; $body }
+            $crate::tensor::DType::I16 => { type $T = i16; $body }
+            $crate::tensor::DType::I32 => { type $T = i32; $body }
+            $crate::tensor::DType::I64 => { type $T = i64; $body }
+            $crate::tensor::DType::U8 | $crate::tensor::DType::Bool => { type $T = u8; $body }
+            $crate::tensor::DType::U16 => { type $T = u16; $body }
+            $crate::tensor::DType::U32 => { type $T = u32; $body }
+            $crate::tensor::DType::U64 => { type $T = u64; $body }
+        }
+    };
+}

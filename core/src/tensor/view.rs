@@ -1,0 +1,96 @@
+//! Views: what kernels read and write. The caller owns the bytes.
+
+use super::{DType, Element};
+
+/// A dense row-major tensor to read.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    /// The element type.
+    pub dtype: DType,
+    /// The dimensions.
+    pub shape: &'a [usize],
+    /// The bytes, aligned for `dtype`.
+    pub data: &'a [u8],
+}
+
+impl<'a> TensorView<'a> {
+    /// The elements; booleans as `u8`.
+    ///
+    /// # Panics
+    /// When `T` is not the element type.
+    pub fn as_slice<T: Element>(&self) -> &'a [T] {
+        check::<T>(self.dtype);
+        bytemuck::cast_slice(self.data)
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.data.len() / self.dtype.size()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// The elements of an integer or boolean tensor. `None` for floats and for values beyond an `i64`.
+    pub fn to_i64s(&self) -> Option<Vec<i64>> {
+        if self.dtype.is_float() {
+            return None;
+        }
+        if self.dtype == DType::U64 {
+            return self.as_slice::<u64>().iter().map(|&v| i64::try_from(v).ok()).collect();
+        }
+        if self.dtype == DType::I64 {
+            return Some(self.as_slice::<i64>().to_vec());
+        }
+        Some(crate::with_dtype!(self.dtype, T => self.as_slice::<T>().iter().map(|v| v.to_f64() as i64).collect()))
+    }
+
+    /// The elements as binary64.
+    pub fn to_f64s(&self) -> Vec<f64> {
+        crate::with_dtype!(self.dtype, T => self.as_slice::<T>().iter().map(|v| v.to_f64()).collect())
+    }
+}
+
+/// A dense row-major tensor to write.
+#[derive(Debug)]
+pub struct TensorViewMut<'a> {
+    /// The element type.
+    pub dtype: DType,
+    /// The dimensions.
+    pub shape: &'a [usize],
+    /// The bytes, aligned for `dtype`.
+    pub data: &'a mut [u8],
+}
+
+impl TensorViewMut<'_> {
+    /// The elements; booleans as `u8`.
+    ///
+    /// # Panics
+    /// When `T` is not the element type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        check::<T>(self.dtype);
+        bytemuck::cast_slice_mut(self.data)
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.data.len() / self.dtype.size()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// The same tensor to read.
+    pub fn view(&self) -> TensorView<'_> {
+        TensorView { dtype: self.dtype, shape: self.shape, data: self.data }
+    }
+}
+
+fn check<T: Element>(dtype: DType) {
+    let stored = if dtype == DType::Bool { DType::U8 } else { dtype };
+    assert!(T::DTYPE == stored, "a {dtype} tensor read as {}", T::DTYPE);
+}

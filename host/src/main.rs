@@ -1,0 +1,2 @@
+//! The byoc binary.
+fn main() {}
