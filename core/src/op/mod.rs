@@ -1,1 +1,17 @@
-//! To be written.
+//! The operator table: one file per operator family. An operator is a constant of type [`OpDef`], collected with
+//! `inventory`; adding one touches no list.
+//!
+//! To add an operator: write its [`OpDef`] in the file of its family (or a new file, with a `mod` line here), with its
+//! type relation and its naive reference, `inventory::submit!` it, and add a row to the family's test.
+
+mod def;
+mod elementwise;
+mod params;
+mod table;
+
+pub use def::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation};
+pub use params::Params;
+pub use table::{get, lookup, names, normalize_attrs, table};
+
+/// What a type relation gives: the type of the call, or what is wrong with it.
+pub type TypeResult = Result<crate::ir::Type, Box<crate::diag::Diagnostic>>;

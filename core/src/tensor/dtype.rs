@@ -117,18 +117,54 @@ elements! {
 macro_rules! with_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::tensor::DType::F64 => { type $T = f64; $body }
-            $crate::tensor::DType::F32 => { type $T = f32; $body }
-            $crate::tensor::DType::F16 => { type $T = ::half::f16; $body }
-            $crate::tensor::DType::BF16 => { type $T = ::half::bf16; $body }
-            $crate::tensor::DType::I8 => { type $T = i8; $body }
-            $crate::tensor::DType::I16 => { type $T = i16; $body }
-            $crate::tensor::DType::I32 => { type $T = i32; $body }
-            $crate::tensor::DType::I64 => { type $T = i64; $body }
-            $crate::tensor::DType::U8 | $crate::tensor::DType::Bool => { type $T = u8; $body }
-            $crate::tensor::DType::U16 => { type $T = u16; $body }
-            $crate::tensor::DType::U32 => { type $T = u32; $body }
-            $crate::tensor::DType::U64 => { type $T = u64; $body }
+            $crate::tensor::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            $crate::tensor::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::tensor::DType::F16 => {
+                type $T = ::half::f16;
+                $body
+            }
+            $crate::tensor::DType::BF16 => {
+                type $T = ::half::bf16;
+                $body
+            }
+            $crate::tensor::DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            $crate::tensor::DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            $crate::tensor::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::tensor::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::tensor::DType::U8 | $crate::tensor::DType::Bool => {
+                type $T = u8;
+                $body
+            }
+            $crate::tensor::DType::U16 => {
+                type $T = u16;
+                $body
+            }
+            $crate::tensor::DType::U32 => {
+                type $T = u32;
+                $body
+            }
+            $crate::tensor::DType::U64 => {
+                type $T = u64;
+                $body
+            }
         }
     };
 }

@@ -1,1 +1,10 @@
-//! To be written.
+//! Types: the local rule that types one expression from its operands, and the two ways to make modules whose types
+//! are up to date at every moment: [`Builder`] appends, [`Rebuild`] copies and changes.
+
+mod builder;
+mod infer;
+mod rebuild;
+
+pub use builder::Builder;
+pub use infer::{function_type, infer_expr, unify};
+pub use rebuild::Rebuild;

@@ -1,0 +1,222 @@
+//! Expressions: the nodes of the graph.
+
+use super::{Attrs, ExprId, Name, OpId, OriginId, Type};
+use crate::tensor::Tensor;
+use std::sync::Arc;
+
+/// What a call calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Callee {
+    /// An operator of the operator table.
+    Op(OpId),
+    /// A function value: a global, a function literal, a variable.
+    Expr(ExprId),
+}
+
+/// An application of an operator or a function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// What is called.
+    pub callee: Callee,
+    /// Arguments, left to right.
+    pub args: Box<[ExprId]>,
+    /// Attributes of the operator; for a function call, what the text gave.
+    pub attrs: Attrs,
+}
+
+/// A function, global or literal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Function {
+    /// Parameters, each an [`Expr::Var`].
+    pub params: Box<[ExprId]>,
+    /// The result.
+    pub body: ExprId,
+    /// The result type as written; [`Type::Unknown`] when it was not.
+    pub ret: Type,
+    /// Attributes such as `Compiler` and `Composite`.
+    pub attrs: Attrs,
+}
+
+/// A variable. Its identity is the id of its one expression; the name is for people.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Var {
+    /// Without the `%`.
+    pub name: Name,
+    /// The type as written; [`Type::Unknown`] when it was not.
+    pub annotation: Type,
+}
+
+/// A node of the graph. It refers only to expressions with smaller ids.
+#[derive(Clone, Debug)]
+pub enum Expr {
+    /// A tensor known at compile time.
+    Constant(Arc<Tensor>),
+    /// A parameter or a let-bound variable.
+    Var(Box<Var>),
+    /// `@name`.
+    Global(Name),
+    /// `(a, b)`.
+    Tuple(Box<[ExprId]>),
+    /// `tuple.index`.
+    Project {
+        /// The tuple.
+        tuple: ExprId,
+        /// Which field.
+        index: u32,
+    },
+    /// `callee(args, attrs)`.
+    Call(Box<Call>),
+    /// `let var = value; body`. The variable is in scope in the body, and in the value when that is a function.
+    Let {
+        /// An [`Expr::Var`].
+        var: ExprId,
+        /// Evaluated once, before the body.
+        value: ExprId,
+        /// The result.
+        body: ExprId,
+    },
+    /// `if (cond) { then } else { otherwise }`.
+    If {
+        /// A boolean scalar.
+        cond: ExprId,
+        /// The result when it is true.
+        then: ExprId,
+        /// The result when it is false.
+        otherwise: ExprId,
+    },
+    /// `fn (..) { .. }`; also what a global stands for.
+    Function(Box<Function>),
+    /// `ref(value)`.
+    RefNew(ExprId),
+    /// `ref_read(reference)`.
+    RefRead(ExprId),
+    /// `ref_write(reference, value)`.
+    RefWrite {
+        /// The cell.
+        reference: ExprId,
+        /// What it holds from now on.
+        value: ExprId,
+    },
+}
+
+impl Expr {
+    /// A call of an operator.
+    pub fn op(op: OpId, args: impl IntoIterator<Item = ExprId>, attrs: Attrs) -> Expr {
+        Expr::Call(Box::new(Call { callee: Callee::Op(op), args: args.into_iter().collect(), attrs }))
+    }
+
+    /// A call of a function value.
+    pub fn call(callee: ExprId, args: impl IntoIterator<Item = ExprId>) -> Expr {
+        let args = args.into_iter().collect();
+        Expr::Call(Box::new(Call { callee: Callee::Expr(callee), args, attrs: Attrs::none() }))
+    }
+
+    /// A variable.
+    pub fn var(name: impl Into<Name>, annotation: Type) -> Expr {
+        Expr::Var(Box::new(Var { name: name.into(), annotation }))
+    }
+
+    /// The call, if it is one.
+    pub fn as_call(&self) -> Option<&Call> {
+        match self {
+            Expr::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+
+    /// The operator and the call, if it is a call of an operator.
+    pub fn as_op_call(&self) -> Option<(OpId, &Call)> {
+        match self {
+            Expr::Call(call) => match call.callee {
+                Callee::Op(op) => Some((op, call)),
+                Callee::Expr(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The function, if it is a function literal.
+    pub fn as_function(&self) -> Option<&Function> {
+        match self {
+            Expr::Function(function) => Some(function),
+            _ => None,
+        }
+    }
+
+    /// The tensor, if it is a constant.
+    pub fn as_constant(&self) -> Option<&Arc<Tensor>> {
+        match self {
+            Expr::Constant(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// Calls `visit` with each operand in evaluation order, left to right: callee before arguments, parameters before
+    /// the body, variable and value before the body, condition before the branches.
+    pub fn for_each_operand(&self, mut visit: impl FnMut(ExprId)) {
+        match self {
+            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) => {}
+            Expr::Tuple(fields) => fields.iter().copied().for_each(visit),
+            Expr::Project { tuple, .. } => visit(*tuple),
+            Expr::Call(call) => {
+                if let Callee::Expr(callee) = call.callee {
+                    visit(callee);
+                }
+                call.args.iter().copied().for_each(visit);
+            }
+            Expr::Let { var, value, body } => [*var, *value, *body].into_iter().for_each(visit),
+            Expr::If { cond, then, otherwise } => [*cond, *then, *otherwise].into_iter().for_each(visit),
+            Expr::Function(function) => {
+                function.params.iter().copied().for_each(&mut visit);
+                visit(function.body);
+            }
+            Expr::RefNew(value) | Expr::RefRead(value) => visit(*value),
+            Expr::RefWrite { reference, value } => [*reference, *value].into_iter().for_each(visit),
+        }
+    }
+
+    /// Replaces each operand by `map` of it.
+    pub fn map_operands(&mut self, mut map: impl FnMut(ExprId) -> ExprId) {
+        match self {
+            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) => {}
+            Expr::Tuple(fields) => fields.iter_mut().for_each(|f| *f = map(*f)),
+            Expr::Project { tuple, .. } => *tuple = map(*tuple),
+            Expr::Call(call) => {
+                if let Callee::Expr(callee) = &mut call.callee {
+                    *callee = map(*callee);
+                }
+                call.args.iter_mut().for_each(|a| *a = map(*a));
+            }
+            Expr::Let { var, value, body } => {
+                *var = map(*var);
+                *value = map(*value);
+                *body = map(*body);
+            }
+            Expr::If { cond, then, otherwise } => {
+                *cond = map(*cond);
+                *then = map(*then);
+                *otherwise = map(*otherwise);
+            }
+            Expr::Function(function) => {
+                function.params.iter_mut().for_each(|p| *p = map(*p));
+                function.body = map(function.body);
+            }
+            Expr::RefNew(value) | Expr::RefRead(value) => *value = map(*value),
+            Expr::RefWrite { reference, value } => {
+                *reference = map(*reference);
+                *value = map(*value);
+            }
+        }
+    }
+}
+
+/// An expression with what is known about it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The expression.
+    pub expr: Expr,
+    /// Its type; [`Type::Unknown`] until inference has run.
+    pub ty: Type,
+    /// The operators of the model that it came from.
+    pub origin: OriginId,
+}

@@ -1,0 +1,136 @@
+//! Typed ids and the vectors they index. An id is one 32-bit word and leaves room for `Option`.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::num::NonZeroU32;
+use std::ops::{Index, IndexMut};
+
+/// An index that only fits vectors of its own kind.
+pub trait Id: Copy + Eq + Ord + fmt::Debug {
+    /// The id of the element at `index`.
+    ///
+    /// # Panics
+    /// Beyond 2^32 - 2 elements.
+    fn new(index: usize) -> Self;
+    /// The index it stands for.
+    fn index(self) -> usize;
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(NonZeroU32);
+
+        impl Id for $name {
+            fn new(index: usize) -> Self {
+                let word = u32::try_from(index + 1).ok().and_then(NonZeroU32::new);
+                $name(word.expect("fewer than 2^32 - 1 elements"))
+            }
+            fn index(self) -> usize {
+                self.0.get() as usize - 1
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.index())
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// An expression of a module.
+    ExprId;
+    /// An operator of the operator table.
+    OpId;
+    /// An operator of the model as it was read.
+    SourceId;
+    /// A set of [`SourceId`]s.
+    OriginId;
+}
+
+/// A vector indexed by a typed id.
+#[derive(Clone)]
+pub struct IndexVec<I, T> {
+    items: Vec<T>,
+    ids: PhantomData<fn(I)>,
+}
+
+impl<I: Id, T> IndexVec<I, T> {
+    /// No elements.
+    pub fn new() -> Self {
+        IndexVec { items: Vec::new(), ids: PhantomData }
+    }
+
+    /// `len` copies of `value`.
+    pub fn filled(value: T, len: usize) -> Self
+    where
+        T: Clone,
+    {
+        IndexVec { items: vec![value; len], ids: PhantomData }
+    }
+
+    /// No elements, room for `capacity`.
+    pub fn with_capacity(capacity: usize) -> Self {
+        IndexVec { items: Vec::with_capacity(capacity), ids: PhantomData }
+    }
+
+    /// Appends an element.
+    pub fn push(&mut self, item: T) -> I {
+        let id = I::new(self.items.len());
+        self.items.push(item);
+        id
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The element, if the id is one of this vector.
+    pub fn get(&self, id: I) -> Option<&T> {
+        self.items.get(id.index())
+    }
+
+    /// Every id, ascending.
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = I> + ExactSizeIterator + use<I, T> {
+        (0..self.items.len()).map(I::new)
+    }
+
+    /// Every element with its id, ascending.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (I, &T)> + ExactSizeIterator {
+        self.items.iter().enumerate().map(|(i, item)| (I::new(i), item))
+    }
+}
+
+impl<I: Id, T: fmt::Debug> fmt::Debug for IndexVec<I, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.items).finish()
+    }
+}
+
+impl<I: Id, T> Default for IndexVec<I, T> {
+    fn default() -> Self {
+        IndexVec::new()
+    }
+}
+
+impl<I: Id, T> Index<I> for IndexVec<I, T> {
+    type Output = T;
+    fn index(&self, id: I) -> &T {
+        &self.items[id.index()]
+    }
+}
+
+impl<I: Id, T> IndexMut<I> for IndexVec<I, T> {
+    fn index_mut(&mut self, id: I) -> &mut T {
+        &mut self.items[id.index()]
+    }
+}

@@ -1,0 +1,96 @@
+//! The module: an arena of expressions and the global functions among them.
+
+use super::{Expr, ExprId, Function, IndexVec, Name, Node, OriginId, Origins, Type};
+use std::collections::BTreeMap;
+
+/// A program. Expressions are appended and never removed; what no global reaches is dead and is left behind when a
+/// pass rebuilds the module.
+#[derive(Clone, Debug, Default)]
+pub struct Module {
+    /// The expressions. Operands come before their users.
+    pub nodes: IndexVec<ExprId, Node>,
+    /// Global functions by name, each an [`Expr::Function`].
+    pub globals: BTreeMap<Name, ExprId>,
+    /// Where the expressions came from.
+    pub origins: Origins,
+}
+
+impl Module {
+    /// An empty module.
+    pub fn new() -> Module {
+        Module::default()
+    }
+
+    /// Appends an expression whose type is not known yet. (`typing::Builder` infers types as it appends.)
+    pub fn push(&mut self, expr: Expr, origin: OriginId) -> ExprId {
+        self.push_typed(expr, Type::Unknown, origin)
+    }
+
+    /// Appends an expression of a known type.
+    pub fn push_typed(&mut self, expr: Expr, ty: Type, origin: OriginId) -> ExprId {
+        self.nodes.push(Node { expr, ty, origin })
+    }
+
+    /// An expression.
+    pub fn expr(&self, id: ExprId) -> &Expr {
+        &self.nodes[id].expr
+    }
+
+    /// The type of an expression.
+    pub fn ty(&self, id: ExprId) -> &Type {
+        &self.nodes[id].ty
+    }
+
+    /// The global function of that name.
+    pub fn function(&self, name: &str) -> Option<&Function> {
+        self.expr(*self.globals.get(name)?).as_function()
+    }
+
+    /// `@main`.
+    pub fn main(&self) -> Option<&Function> {
+        self.function("main")
+    }
+
+    /// Which expressions the global functions reach.
+    pub fn live(&self) -> IndexVec<ExprId, bool> {
+        let mut live = IndexVec::filled(false, self.nodes.len());
+        for &root in self.globals.values() {
+            live[root] = true;
+        }
+        // Operands have smaller ids, so one descending sweep sees every user first.
+        for (id, node) in self.nodes.iter().rev() {
+            if live[id] {
+                node.expr.for_each_operand(|operand| live[operand] = true);
+            }
+        }
+        live
+    }
+
+    /// The expressions below `root`, operands before users, arguments left to right, each once; `enter` decides
+    /// whether the operands of an expression are visited. This is the order in which people read the text.
+    pub fn post_order(&self, root: ExprId, mut enter: impl FnMut(ExprId, &Expr) -> bool) -> Vec<ExprId> {
+        enum Step {
+            Enter(ExprId),
+            Leave(ExprId),
+        }
+        let mut seen = std::collections::HashSet::new();
+        let mut order = Vec::new();
+        let mut stack = vec![Step::Enter(root)];
+        while let Some(step) = stack.pop() {
+            match step {
+                Step::Leave(id) => order.push(id),
+                Step::Enter(id) if seen.insert(id) => {
+                    stack.push(Step::Leave(id));
+                    let expr = self.expr(id);
+                    if enter(id, expr) {
+                        let first = stack.len();
+                        expr.for_each_operand(|operand| stack.push(Step::Enter(operand)));
+                        stack[first..].reverse();
+                    }
+                }
+                Step::Enter(_) => {}
+            }
+        }
+        order
+    }
+}

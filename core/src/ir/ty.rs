@@ -1,0 +1,171 @@
+//! Types of expressions.
+
+use super::Name;
+use crate::tensor::{DType, Shape};
+use std::fmt;
+use std::sync::Arc;
+
+/// One dimension of a tensor type.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Dim {
+    /// Known before the run.
+    Fixed(usize),
+    /// `?`: known during the run; two of them need not be equal.
+    Any,
+    /// A named dimension: unknown, but the same wherever the name stands in the module.
+    Named(Name),
+}
+
+impl Dim {
+    /// The number, when it is known.
+    pub fn fixed(&self) -> Option<usize> {
+        match self {
+            Dim::Fixed(n) => Some(*n),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dim::Fixed(n) => write!(f, "{n}"),
+            Dim::Any => f.write_str("?"),
+            Dim::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Element type and dimensions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    /// The element type.
+    pub dtype: DType,
+    /// The dimensions; none for a scalar.
+    pub dims: Box<[Dim]>,
+}
+
+impl TensorType {
+    /// A tensor type whose dimensions are all known.
+    pub fn fixed(dtype: DType, shape: &[usize]) -> TensorType {
+        TensorType { dtype, dims: shape.iter().map(|&d| Dim::Fixed(d)).collect() }
+    }
+
+    /// The dimensions, when all are known.
+    pub fn shape(&self) -> Option<Shape> {
+        self.dims.iter().map(Dim::fixed).collect()
+    }
+
+    /// The number of elements, when all dimensions are known and their product fits.
+    pub fn len(&self) -> Option<usize> {
+        crate::tensor::element_count(&self.shape()?)
+    }
+
+    /// Whether it is known to have no elements.
+    pub fn is_empty(&self) -> bool {
+        self.dims.iter().any(|d| *d == Dim::Fixed(0))
+    }
+}
+
+/// The type of a function.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FuncType {
+    /// Parameter types.
+    pub params: Box<[Type]>,
+    /// Result type.
+    pub ret: Type,
+}
+
+/// The type of an expression. Cloning is cheap.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Type {
+    /// A tensor, or a scalar when it has no dimensions.
+    Tensor(Arc<TensorType>),
+    /// A tuple.
+    Tuple(Arc<[Type]>),
+    /// A function.
+    Func(Arc<FuncType>),
+    /// A mutable cell.
+    Ref(Arc<Type>),
+    /// `_`: to be inferred.
+    Unknown,
+}
+
+impl Type {
+    /// A tensor type whose dimensions are all known.
+    pub fn tensor(dtype: DType, shape: &[usize]) -> Type {
+        Type::Tensor(Arc::new(TensorType::fixed(dtype, shape)))
+    }
+
+    /// A tensor type.
+    pub fn tensor_of(dtype: DType, dims: impl IntoIterator<Item = Dim>) -> Type {
+        Type::Tensor(Arc::new(TensorType { dtype, dims: dims.into_iter().collect() }))
+    }
+
+    /// A rank-0 tensor type.
+    pub fn scalar(dtype: DType) -> Type {
+        Type::tensor(dtype, &[])
+    }
+
+    /// A tuple type.
+    pub fn tuple(fields: impl IntoIterator<Item = Type>) -> Type {
+        Type::Tuple(fields.into_iter().collect())
+    }
+
+    /// The empty tuple.
+    pub fn unit() -> Type {
+        Type::tuple([])
+    }
+
+    /// The tensor type, if it is one.
+    pub fn as_tensor(&self) -> Option<&TensorType> {
+        match self {
+            Type::Tensor(t) => Some(t),
+            _ => None,
+        }
+    }
+
+    /// The fields, if it is a tuple type.
+    pub fn as_tuple(&self) -> Option<&[Type]> {
+        match self {
+            Type::Tuple(fields) => Some(fields),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    /// Relay text: `Tensor[(1, ?), float32]`, `float32`, `(int32, int32)`, `fn (int32) -> int32`, `ref(int32)`, `_`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Type::Tensor(t) if t.dims.is_empty() => write!(f, "{}", t.dtype),
+            Type::Tensor(t) => {
+                f.write_str("Tensor[(")?;
+                separated(f, &t.dims)?;
+                write!(f, "), {}]", t.dtype)
+            }
+            Type::Tuple(fields) => {
+                f.write_str("(")?;
+                separated(f, fields)?;
+                f.write_str(if fields.len() == 1 { ",)" } else { ")" })
+            }
+            Type::Func(func) => {
+                f.write_str("fn (")?;
+                separated(f, &func.params)?;
+                write!(f, ") -> {}", func.ret)
+            }
+            Type::Ref(inner) => write!(f, "ref({inner})"),
+            Type::Unknown => f.write_str("_"),
+        }
+    }
+}
+
+fn separated<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::Result {
+    for (i, item) in items.iter().enumerate() {
+        if i > 0 {
+            f.write_str(", ")?;
+        }
+        write!(f, "{item}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! The attributes of a call with the operator's defaults behind them.
+
+use super::{Default, OpDef};
+use crate::ir::{AttrValue, Attrs};
+use crate::tensor::DType;
+
+/// Reads attributes. Attributes are checked against the schema when a call is made, so a reader of the right kind
+/// always finds its value; of a wrong kind it gives the zero of that kind.
+#[derive(Clone, Copy)]
+pub struct Params<'a> {
+    def: &'static OpDef,
+    attrs: &'a Attrs,
+}
+
+impl<'a> Params<'a> {
+    /// The attributes of a call of `def`.
+    pub fn new(def: &'static OpDef, attrs: &'a Attrs) -> Params<'a> {
+        Params { def, attrs }
+    }
+
+    /// The operator.
+    pub fn def(&self) -> &'static OpDef {
+        self.def
+    }
+
+    /// The value, given or default; [`AttrValue::None`] when there is neither.
+    pub fn value(&self, name: &str) -> AttrValue {
+        match self.attrs.get(name) {
+            Some(value) => value.clone(),
+            None => self.def.attr(name).map_or(AttrValue::None, |a| a.default.value()),
+        }
+    }
+
+    /// Every attribute of the schema with its value, in the schema's order.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, AttrValue)> + '_ {
+        self.def.attrs.iter().map(|a| (a.name, self.value(a.name)))
+    }
+
+    /// An integer.
+    pub fn int(&self, name: &str) -> i64 {
+        self.opt_int(name).unwrap_or(0)
+    }
+
+    /// An integer, unless it is `None`.
+    pub fn opt_int(&self, name: &str) -> Option<i64> {
+        self.value(name).as_int()
+    }
+
+    /// A number.
+    pub fn float(&self, name: &str) -> f64 {
+        self.value(name).as_float().unwrap_or(0.0)
+    }
+
+    /// A truth value.
+    pub fn bool(&self, name: &str) -> bool {
+        self.int(name) != 0
+    }
+
+    /// A list of integers.
+    pub fn ints(&self, name: &str) -> Vec<i64> {
+        self.opt_ints(name).unwrap_or_default()
+    }
+
+    /// A list of integers, unless it is `None`.
+    pub fn opt_ints(&self, name: &str) -> Option<Vec<i64>> {
+        self.value(name).as_ints()
+    }
+
+    /// A list of numbers.
+    pub fn floats(&self, name: &str) -> Vec<f64> {
+        match self.value(name) {
+            AttrValue::List(items) => items.iter().filter_map(AttrValue::as_float).collect(),
+            other => other.as_float().into_iter().collect(),
+        }
+    }
+
+    /// A string; empty when it is `None`.
+    pub fn string(&self, name: &str) -> String {
+        self.value(name).as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The element type that it names, unless it is empty or `None`.
+    pub fn dtype(&self, name: &str) -> Option<DType> {
+        self.value(name).as_dtype()
+    }
+
+    /// Spatial padding as (before, after) per axis. One value pads every side, one per axis pads both sides of it,
+    /// two per axis are all befores and then all afters (Relay's top, left, bottom, right).
+    pub fn padding(&self, axes: usize) -> Vec<(i64, i64)> {
+        let p = self.ints("padding");
+        (0..axes)
+            .map(|i| match p.len() {
+                0 => (0, 0),
+                1 => (p[0], p[0]),
+                n if n < 2 * axes => (p.get(i).copied().unwrap_or(0), p.get(i).copied().unwrap_or(0)),
+                _ => (p[i], p[axes + i]),
+            })
+            .collect()
+    }
+
+    /// A list with one value per spatial axis; a single value stands for all.
+    pub fn per_axis(&self, name: &str, axes: usize) -> Vec<i64> {
+        let v = self.ints(name);
+        (0..axes).map(|i| v.get(i).or(v.last()).copied().unwrap_or(1)).collect()
+    }
+}
+
+impl Default {
+    /// As an attribute's value.
+    pub fn value(&self) -> AttrValue {
+        match *self {
+            Default::Required | Default::None => AttrValue::None,
+            Default::Int(v) => AttrValue::Int(v),
+            Default::Float(v) => AttrValue::Float(v),
+            Default::Bool(v) => AttrValue::Bool(v),
+            Default::Str(v) => AttrValue::from(v),
+            Default::Ints(v) => AttrValue::from(v),
+            Default::Floats(v) => AttrValue::List(v.iter().map(|&f| AttrValue::Float(f)).collect()),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The table itself: every [`OpDef`] that was submitted, by name. Ids are positions in it.
+
+use super::{AttrDef, AttrKind, Default, OpDef};
+use crate::diag::{Diagnostic, codes, nearest};
+use crate::ir::{AttrValue, Attrs, Id, OpId};
+use std::sync::LazyLock;
+
+static TABLE: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
+    let mut table: Vec<&'static OpDef> = inventory::iter::<OpDef>.into_iter().collect();
+    table.sort_by_key(|def| def.name);
+    table
+});
+
+/// Every operator, by name.
+pub fn table() -> &'static [&'static OpDef] {
+    &TABLE
+}
+
+/// Every operator's name, sorted.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|def| def.name)
+}
+
+/// The operator of that name.
+pub fn lookup(name: &str) -> Option<OpId> {
+    TABLE.binary_search_by(|def| def.name.cmp(name)).ok().map(OpId::new)
+}
+
+/// The operator of that id.
+pub fn get(id: OpId) -> &'static OpDef {
+    TABLE[id.index()]
+}
+
+/// Checks attributes against the operator's schema and leaves out those that equal their default.
+///
+/// # Errors
+/// An attribute that the operator does not have (with the nearest that it has), of the wrong kind, or missing.
+pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<Diagnostic>> {
+    let fail = |message: String| Diagnostic::error(codes::types::BAD_ATTRIBUTE, message);
+    let mut redundant = false;
+    for (key, value) in attrs.iter() {
+        let Some(attr) = def.attr(key) else {
+            let mut diagnostic = fail(format!("{} has no attribute \"{key}\"", def.name));
+            if let Some(near) = nearest(key, def.attrs.iter().map(|a| a.name)) {
+                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+            } else if def.attrs.is_empty() {
+                diagnostic = diagnostic.note("it takes none");
+            } else {
+                let known: Vec<_> = def.attrs.iter().map(|a| a.name).collect();
+                diagnostic = diagnostic.note(format!("it has {}", known.join(", ")));
+            }
+            return Err(Box::new(diagnostic));
+        };
+        if !fits(attr, value) {
+            return Err(Box::new(fail(format!(
+                "{}: attribute {key} is {value}, a value of kind {:?} is wanted",
+                def.name, attr.kind
+            ))));
+        }
+        redundant |= attr.default != Default::Required && attr.default.value() == *value;
+    }
+    for attr in def.attrs {
+        if attr.default == Default::Required && attrs.get(attr.name).is_none() {
+            return Err(Box::new(fail(format!("{} needs the attribute \"{}\": {}", def.name, attr.name, attr.doc))));
+        }
+    }
+    if !redundant {
+        return Ok(attrs);
+    }
+    let kept = attrs.iter().filter(|(key, value)| {
+        def.attr(key).is_none_or(|a| a.default == Default::Required || a.default.value() != **value)
+    });
+    Ok(Attrs::new(kept.map(|(k, v)| (k.clone(), v.clone()))))
+}
+
+fn fits(attr: &AttrDef, value: &AttrValue) -> bool {
+    let ints = |v: &AttrValue| v.as_ints().is_some();
+    match (attr.kind, value) {
+        (_, AttrValue::None) => attr.default == Default::None,
+        (AttrKind::Int, v) => v.as_int().is_some(),
+        (AttrKind::Float, v) => v.as_float().is_some(),
+        (AttrKind::Bool, v) => v.as_int().is_some(),
+        (AttrKind::Str, v) => v.as_str().is_some(),
+        (AttrKind::DType, v) => v.as_dtype().is_some() || v.as_str() == Some(""),
+        (AttrKind::Ints, AttrValue::List(items)) => items.iter().all(|v| v.as_int().is_some() || ints(v)),
+        (AttrKind::Ints | AttrKind::IntOrInts, v) => ints(v),
+        (AttrKind::Floats, AttrValue::List(items)) => items.iter().all(|v| v.as_float().is_some()),
+        (AttrKind::Floats, v) => v.as_float().is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_documented() {
+        for pair in table().windows(2) {
+            assert_ne!(pair[0].name, pair[1].name);
+        }
+        for def in table() {
+            assert!(!def.doc.is_empty() && def.attrs.iter().all(|a| !a.doc.is_empty()), "{} is documented", def.name);
+            assert!(def.inputs.len() == def.arity.max, "{} names its {} inputs", def.name, def.arity.max);
+        }
+    }
+
+    #[test]
+    fn defaults_are_left_out() {
+        let def = get(lookup("clip").unwrap());
+        let given = Attrs::new([("a_min", AttrValue::Float(0.0)), ("a_max", AttrValue::Int(6))]);
+        assert_eq!(normalize_attrs(def, given.clone()).unwrap(), given);
+        let error = normalize_attrs(def, given.with("a_mx", 1.0)).unwrap_err();
+        assert_eq!(error.help.as_deref(), Some("did you mean \"a_max\"?"));
+    }
+}

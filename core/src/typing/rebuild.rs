@@ -1,0 +1,115 @@
+//! How a pass makes the next module out of the last one.
+//!
+//! Ascending ids are a valid order for operands before users, so a rebuild is one loop: for each live expression the
+//! pass either says what stands for it now, or it is copied with its operands mapped. A copy keeps its type while its
+//! operands keep theirs, and is typed anew otherwise. Nothing dead is copied, nothing is visited twice.
+
+use super::{Builder, infer_expr};
+use crate::diag::Diagnostic;
+use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Origins, Type};
+
+/// A module being rebuilt.
+pub struct Rebuild<'a> {
+    /// The module as it was.
+    pub old: &'a Module,
+    /// The module as it becomes. Its `origin` is that of the expression being rebuilt.
+    pub new: Builder,
+    /// Which expressions of the old module its globals reach.
+    pub live: IndexVec<ExprId, bool>,
+    map: IndexVec<ExprId, Option<ExprId>>,
+}
+
+impl<'a> Rebuild<'a> {
+    /// Rebuilds a module. For each live expression of `old`, in ascending order, `visit` gives what stands for it in
+    /// the new module, or `None` to have it copied.
+    ///
+    /// # Errors
+    /// Whatever `visit` fails with, and types that no longer agree.
+    pub fn run(
+        old: &'a Module,
+        mut visit: impl FnMut(&mut Rebuild<'a>, ExprId, &'a Expr) -> Result<Option<ExprId>, Box<Diagnostic>>,
+    ) -> Result<Module, Box<Diagnostic>> {
+        let mut module = Module::new();
+        module.nodes = IndexVec::with_capacity(old.nodes.len());
+        module.origins = old.origins.clone();
+        let mut rebuild =
+            Rebuild { old, new: Builder::new(module), live: old.live(), map: IndexVec::filled(None, old.nodes.len()) };
+        for (id, node) in old.nodes.iter() {
+            if !rebuild.live[id] {
+                continue;
+            }
+            rebuild.new.origin = Some(node.origin);
+            let new = match visit(&mut rebuild, id, &node.expr)? {
+                Some(new) => new,
+                None => rebuild.copy(id)?,
+            };
+            rebuild.map[id] = Some(new);
+        }
+        for (name, &id) in &old.globals {
+            let new = rebuild.get(id);
+            rebuild.new.module.globals.insert(name.clone(), new);
+        }
+        Ok(rebuild.new.module)
+    }
+
+    /// What stands for an expression that was visited already.
+    ///
+    /// # Panics
+    /// For an expression that has not been visited: a pass looks only at operands, which come first.
+    pub fn get(&self, old: ExprId) -> ExprId {
+        self.map[old].expect("an operand is visited before its users")
+    }
+
+    /// Says that `new` stands for `old` from now on, for users that are still to come.
+    pub fn set(&mut self, old: ExprId, new: ExprId) {
+        self.map[old] = Some(new);
+    }
+
+    /// Copies an expression with its operands mapped.
+    ///
+    /// # Errors
+    /// When the new operands have types that do not agree.
+    pub fn copy(&mut self, id: ExprId) -> Result<ExprId, Box<Diagnostic>> {
+        let node = &self.old.nodes[id];
+        let mut expr = node.expr.clone();
+        expr.map_operands(|operand| self.get(operand));
+        let ty = if self.operands_keep_their_types(&node.expr) {
+            node.ty.clone()
+        } else {
+            infer_expr(&self.new.module, &expr)?
+        };
+        Ok(self.new.module.push_typed(expr, ty, node.origin))
+    }
+
+    /// Gives a new expression the origins of an old one as well: where a pass merges two operators into one.
+    pub fn inherit(&mut self, new: ExprId, old: ExprId) {
+        let origin = self.old.nodes[old].origin;
+        self.inherit_origin(new, origin);
+    }
+
+    /// Adds origins to a new expression.
+    pub fn inherit_origin(&mut self, new: ExprId, origin: OriginId) {
+        if origin != Origins::none() {
+            let module = &mut self.new.module;
+            let union = module.origins.union(module.nodes[new].origin, origin);
+            module.nodes[new].origin = union;
+        }
+    }
+
+    fn operands_keep_their_types(&self, expr: &Expr) -> bool {
+        // A call through a global is typed by the global, which may come later in the arena: keep what it was.
+        if let Expr::Call(call) = expr
+            && let Callee::Expr(callee) = call.callee
+            && matches!(self.old.expr(callee), Expr::Global(_))
+        {
+            return true;
+        }
+        let mut keep = true;
+        expr.for_each_operand(|operand| {
+            let old = self.old.ty(operand);
+            let new = self.new.module.ty(self.get(operand));
+            keep &= old == new && *old != Type::Unknown;
+        });
+        keep
+    }
+}
