@@ -6,10 +6,12 @@
 
 mod def;
 mod elementwise;
+mod evaluate;
 mod params;
 mod table;
 
 pub use def::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation};
+pub use evaluate::{Value, evaluate};
 pub use params::Params;
 pub use table::{get, lookup, names, normalize_attrs, table};
 

@@ -25,7 +25,11 @@ pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
             Type::Tuple(fields) => match fields.get(*index as usize) {
                 Some(field) => field.clone(),
                 None => {
-                    return Err(mismatch(format!("field {index} of {}, which has {}", module.ty(*tuple), fields.len())));
+                    return Err(mismatch(format!(
+                        "field {index} of {}, which has {}",
+                        module.ty(*tuple),
+                        fields.len()
+                    )));
                 }
             },
             other => return Err(mismatch(format!("field {index} of {other}, which is no tuple"))),

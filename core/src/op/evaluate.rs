@@ -1,0 +1,72 @@
+//! Computes one call on tensors by the naive reference: constant folding, shape arithmetic, and tests.
+
+use super::Params;
+use crate::ir::{Attrs, OpId, Type};
+use crate::tensor::{Tensor, TensorView, TensorViewMut};
+
+/// An argument of [`evaluate`]: a tensor, or a tuple of tensors.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// A tensor.
+    Tensor(Tensor),
+    /// A tuple of tensors.
+    Tuple(Vec<Tensor>),
+}
+
+/// Computes `op(args)` by its naive reference; a tuple result comes flattened. `limit` bounds the bytes of each
+/// output, so that a small program cannot ask for a large answer.
+///
+/// # Errors
+/// When the types do not agree, there is no reference, an output is larger than `limit`, or the values are not
+/// acceptable.
+pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result<Vec<Tensor>, String> {
+    let def = super::get(op);
+    let of = |t: &Tensor| Type::tensor(t.dtype(), t.shape());
+    let types: Vec<Type> = args
+        .iter()
+        .map(|arg| match arg {
+            Value::Tensor(t) => of(t),
+            Value::Tuple(fields) => Type::tuple(fields.iter().map(of)),
+        })
+        .collect();
+    let values: Vec<Option<&Tensor>> = args
+        .iter()
+        .map(|arg| match arg {
+            Value::Tensor(t) => Some(t),
+            Value::Tuple(_) => None,
+        })
+        .collect();
+    let ty = def.infer(attrs, &types, &values).map_err(|d| d.message)?;
+    let reference = def.reference.ok_or_else(|| format!("{} has no host implementation", def.name))?;
+    let out_types = match &ty {
+        Type::Tuple(fields) => fields.to_vec(),
+        other => vec![other.clone()],
+    };
+    let mut outputs = Vec::with_capacity(out_types.len());
+    for out in &out_types {
+        let known = out.as_tensor().and_then(|t| Some((t.dtype, t.shape()?)));
+        let (dtype, shape) = known.ok_or_else(|| format!("{} gives {out}, whose size is not known", def.name))?;
+        let bytes = crate::tensor::element_count(&shape).and_then(|n| n.checked_mul(dtype.size()));
+        if bytes.is_none_or(|b| b > limit) {
+            return Err(format!("{} would give {out}, more than {limit} bytes", def.name));
+        }
+        outputs.push((dtype, shape, crate::tensor::AlignedBytes::zeroed(bytes.unwrap_or(0))));
+    }
+    let inputs: Vec<TensorView<'_>> = args
+        .iter()
+        .flat_map(|arg| match arg {
+            Value::Tensor(t) => std::slice::from_ref(t),
+            Value::Tuple(fields) => fields.as_slice(),
+        })
+        .map(Tensor::view)
+        .collect();
+    let mut views: Vec<TensorViewMut<'_>> = outputs
+        .iter_mut()
+        .map(|(dtype, shape, bytes)| TensorViewMut { dtype: *dtype, shape, data: bytes.as_mut() })
+        .collect();
+    reference(Params::new(def, attrs), &inputs, &mut views).map_err(|e| format!("{}: {e}", def.name))?;
+    let wrap = |(dtype, shape, bytes): (_, crate::tensor::Shape, _)| {
+        Tensor::from_storage(dtype, &shape, std::sync::Arc::new(bytes)).expect("sized by its shape")
+    };
+    Ok(outputs.into_iter().map(wrap).collect())
+}
