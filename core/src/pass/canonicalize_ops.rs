@@ -1,0 +1,32 @@
+//! `nn.bias_add` becomes `add` with the bias expanded to the right rank, so that one pattern covers both.
+
+use super::scope::touchable;
+use crate::diag::Diagnostic;
+use crate::ir::{Attrs, Module};
+use crate::op::{self, Params};
+use crate::typing::Rebuild;
+
+/// Rewrites every `nn.bias_add`.
+///
+/// # Errors
+/// Types that no longer agree, which would be a defect of this pass.
+pub fn canonicalize_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    let touch = touchable(module);
+    Rebuild::run(module, |rebuild, id, expr| {
+        let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
+        let def = op::get(operator);
+        let Some(ty) = module.ty(call.args.first().copied().unwrap_or(id)).as_tensor() else { return Ok(None) };
+        if def.name != "nn.bias_add" || !touch[id] {
+            return Ok(None);
+        }
+        let rank = ty.dims.len() as i64;
+        let axis = Params::new(def, &call.attrs).int("axis");
+        let newaxis = rank - 1 - if axis < 0 { axis + rank } else { axis };
+        let (data, mut bias) = (rebuild.get(call.args[0]), rebuild.get(call.args[1]));
+        if newaxis > 0 {
+            let attrs = Attrs::new([("axis", 1.into()), ("num_newaxis", newaxis.into())]);
+            bias = rebuild.new.op("expand_dims", &[bias], attrs)?;
+        }
+        Ok(Some(rebuild.new.op("add", &[data, bias], Attrs::none())?))
+    })
+}

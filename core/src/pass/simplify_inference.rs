@@ -1,0 +1,76 @@
+//! Replaces what matters only in training by what it is at inference.
+//!
+//! * `nn.batch_norm(x, gamma, beta, mean, var).0` becomes `x * scale + shift` with `scale = gamma / sqrt(var + epsilon)`
+//!   and `shift = beta - mean * scale`, which folds into constants and then into the weights before it.
+//! * `nn.dropout(x).0` becomes `x`.
+//!
+//! The normalisations that depend on the data at inference too (`nn.layer_norm`, `nn.instance_norm`, ...) stay whole:
+//! backends and the host have kernels for them.
+
+use super::scope::touchable;
+use crate::diag::Diagnostic;
+use crate::ir::{Attrs, Call, Expr, ExprId, Module, Type};
+use crate::op::{self, Params};
+use crate::tensor::Tensor;
+use crate::typing::Rebuild;
+use crate::with_dtype;
+
+/// Rewrites field 0 of batch norms and dropouts.
+///
+/// # Errors
+/// Types that no longer agree, which would be a defect of this pass.
+pub fn simplify_inference(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    let touch = touchable(module);
+    Rebuild::run(module, |rebuild, id, expr| {
+        let Expr::Project { tuple, index: 0 } = expr else { return Ok(None) };
+        let Some((operator, call)) = module.expr(*tuple).as_op_call() else { return Ok(None) };
+        if !touch[id] {
+            return Ok(None);
+        }
+        let origin = rebuild.new.origin;
+        rebuild.new.origin = Some(module.nodes[*tuple].origin);
+        let new = match op::get(operator).name {
+            "nn.dropout" => Some(rebuild.get(call.args[0])),
+            "nn.batch_norm" => batch_norm(rebuild, call, Params::new(op::get(operator), &call.attrs))?,
+            _ => None,
+        };
+        rebuild.new.origin = origin;
+        Ok(new)
+    })
+}
+
+fn batch_norm(rebuild: &mut Rebuild<'_>, call: &Call, params: Params<'_>) -> Result<Option<ExprId>, Box<Diagnostic>> {
+    let args: Vec<ExprId> = call.args.iter().map(|&a| rebuild.get(a)).collect();
+    let [data, gamma, beta, mean, var] = args[..] else { return Ok(None) };
+    let Type::Tensor(ty) = rebuild.new.module.ty(data).clone() else { return Ok(None) };
+    let rank = ty.dims.len() as i64;
+    let axis = params.int("axis");
+    let axis = if axis < 0 { axis + rank } else { axis };
+    let b = &mut rebuild.new;
+    let epsilon =
+        with_dtype!(ty.dtype, T => Tensor::scalar(<T as crate::tensor::Element>::from_f64(params.float("epsilon"))));
+    let epsilon = b.constant(epsilon);
+    let var = b.op("add", &[var, epsilon], Attrs::none())?;
+    let deviation = b.op("sqrt", &[var], Attrs::none())?;
+    let one = with_dtype!(ty.dtype, T => Tensor::scalar(<T as crate::tensor::Element>::from_f64(1.0)));
+    let one = b.constant(one);
+    let mut scale = b.op("divide", &[one, deviation], Attrs::none())?;
+    if params.bool("scale") {
+        scale = b.op("multiply", &[scale, gamma], Attrs::none())?;
+    }
+    let mean = b.op("negative", &[mean], Attrs::none())?;
+    let mut shift = b.op("multiply", &[mean, scale], Attrs::none())?;
+    if params.bool("center") {
+        shift = b.op("add", &[shift, beta], Attrs::none())?;
+    }
+    let spread = |b: &mut crate::typing::Builder, x| {
+        let newaxis = rank - axis - 1;
+        if newaxis == 0 {
+            return Ok(x);
+        }
+        b.op("expand_dims", &[x], Attrs::new([("axis", 1.into()), ("num_newaxis", newaxis.into())]))
+    };
+    let (scale, shift) = (spread(b, scale)?, spread(b, shift)?);
+    let scaled = b.op("multiply", &[data, scale], Attrs::none())?;
+    Ok(Some(b.op("add", &[scaled, shift], Attrs::none())?))
+}
