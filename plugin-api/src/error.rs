@@ -1,0 +1,96 @@
+//! The error of the boundary: one type for what goes wrong on either side of it.
+
+use abi_stable::StableAbi;
+use abi_stable::std_types::RString;
+use std::fmt;
+
+/// What went wrong in an entry. Empty texts mean that nothing is known. A backend fills in `message` and perhaps
+/// `hint`; the boundary adds the plugin, the entry and, for a panic, the place.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Error {
+    /// One line, lower case, no full stop.
+    pub message: RString,
+    /// What the user can do about it.
+    pub hint: RString,
+    /// The name of the plugin.
+    pub plugin: RString,
+    /// The entry that failed: `compile`, `load`, `run`, ...
+    pub entry: RString,
+    /// For a panic, where: `src/lib.rs:10:5`.
+    pub location: RString,
+    /// Whether the code panicked, which is a defect of the plugin (of the host, in a host service).
+    pub panicked: bool,
+}
+
+/// The result of an entry.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error that says `message`.
+    pub fn new(message: impl Into<String>) -> Error {
+        Error { message: RString::from(message.into()), ..Error::default() }
+    }
+
+    /// Adds what the user can do about it.
+    pub fn hint(mut self, hint: impl Into<String>) -> Error {
+        self.hint = RString::from(hint.into());
+        self
+    }
+
+    /// Says where it happened, keeping what a deeper level said.
+    pub(crate) fn within(mut self, plugin: &str, entry: &str) -> Error {
+        if self.plugin.is_empty() {
+            self.plugin = plugin.into();
+        }
+        if self.entry.is_empty() {
+            self.entry = entry.into();
+        }
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.plugin.is_empty() {
+            write!(f, "plugin {}: ", self.plugin)?;
+        }
+        if !self.entry.is_empty() {
+            write!(f, "{}: ", self.entry)?;
+        }
+        if self.panicked {
+            write!(f, "panicked")?;
+            if !self.location.is_empty() {
+                write!(f, " at {}", self.location)?;
+            }
+            write!(f, ": ")?;
+        }
+        write!(f, "{}", self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<String> for Error {
+    fn from(message: String) -> Error {
+        Error::new(message)
+    }
+}
+
+impl From<&str> for Error {
+    fn from(message: &str) -> Error {
+        Error::new(message)
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        Error::new(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Error {
+        Error::new(error.to_string())
+    }
+}

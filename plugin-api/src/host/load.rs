@@ -1,0 +1,215 @@
+//! Loading: look at the file, map it, compare versions, compare layouts, then `init`.
+//!
+//! A library is never unmapped: its thread-locals, statics and threads may outlive whatever the host knows of it.
+//! `abi_stable`'s own `load_from_file` keeps one module per type and would return the first plugin for every other; the
+//! header of each library is asked instead.
+
+use super::{Rejection, code, sniff};
+use crate::adapt::{ImportedCodegen, ImportedLoader};
+use crate::backend::{Codegen, Loader};
+use crate::error::Error;
+use crate::plugin::{CODEGEN_PREFIX, InitArguments, LOADER_PREFIX, Object, PluginModuleRef};
+use crate::services::Services;
+use abi_stable::library::{AbiHeaderRef, LibHeader, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A plugin that is loaded and initialised.
+pub struct LoadedPlugin {
+    /// Its name.
+    pub name: String,
+    /// Its own version.
+    pub version: String,
+    /// The version of the boundary that it was built against.
+    pub api_version: String,
+    /// The file.
+    pub path: PathBuf,
+    /// What it registers, sorted by name.
+    pub registrations: Vec<Registration>,
+}
+
+/// A name and what stands under it.
+pub struct Registration {
+    /// The full name: `relay.ext.dnnl`, `loadbinary_dnnl_json`.
+    pub name: String,
+    /// What it is.
+    pub offer: Offer,
+}
+
+/// What a plugin registers.
+#[derive(Clone)]
+pub enum Offer {
+    /// A code generator.
+    Codegen(Arc<dyn Codegen>),
+    /// A loader.
+    Loader(Arc<dyn Loader>),
+    /// Data under a name, as JSON text; for later versions.
+    Data(String),
+}
+
+impl LoadedPlugin {
+    /// The code generator `relay.ext.<name>`.
+    pub fn codegen(&self, name: &str) -> Option<Arc<dyn Codegen>> {
+        self.registrations.iter().find_map(|registration| match &registration.offer {
+            Offer::Codegen(codegen) if registration.name.strip_prefix(CODEGEN_PREFIX) == Some(name) => {
+                Some(codegen.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// The loader `loadbinary_<key>`.
+    pub fn loader(&self, key: &str) -> Option<Arc<dyn Loader>> {
+        self.registrations.iter().find_map(|registration| match &registration.offer {
+            Offer::Loader(loader) if registration.name.strip_prefix(LOADER_PREFIX) == Some(key) => Some(loader.clone()),
+            _ => None,
+        })
+    }
+}
+
+impl std::fmt::Debug for LoadedPlugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.registrations.iter().map(|registration| registration.name.as_str()).collect();
+        write!(f, "LoadedPlugin({} {}, {:?}, {names:?})", self.name, self.version, self.path)
+    }
+}
+
+/// Loads a plugin.
+///
+/// # Errors
+/// Why it cannot be used. The process goes on.
+pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection> {
+    sniff(path)?;
+    let header = open(path)?;
+    let api_version = check_version(header)?;
+    let module = header.init_root_module::<PluginModuleRef>().map_err(|error| layout_rejection(&error))?;
+    let declared = (module.info())();
+    let arguments = InitArguments {
+        path: path.to_string_lossy().into_owned().into(),
+        services: services.clone(),
+        options: "{}".into(),
+    };
+    let initialised = (module.init())(arguments)
+        .into_result()
+        .map_err(|error| init_rejection(error.within(&declared.name, "init")))?;
+    let name: Arc<str> = initialised.info.name.as_str().into();
+    let mut registrations: Vec<Registration> = Vec::new();
+    for registration in initialised.registrations {
+        let offer = match registration.object {
+            Object::Codegen(object) => Offer::Codegen(Arc::new(ImportedCodegen::new(name.clone(), object))),
+            Object::Loader(object) => Offer::Loader(Arc::new(ImportedLoader::new(name.clone(), object))),
+            Object::Data(text) => Offer::Data(text.into()),
+        };
+        registrations.push(Registration { name: registration.name.into(), offer });
+    }
+    // What inventory collects comes in no particular order.
+    registrations.sort_by(|a, b| a.name.cmp(&b.name));
+    check_names(&registrations)?;
+    Ok(LoadedPlugin {
+        name: name.as_ref().to_owned(),
+        version: initialised.info.version.into(),
+        api_version,
+        path: path.to_owned(),
+        registrations,
+    })
+}
+
+fn open(path: &Path) -> Result<&'static LibHeader, Rejection> {
+    let failed = |error: libloading::Error| {
+        let message = error.to_string();
+        let path = path.to_string_lossy();
+        // The system puts the path in front; the caller names the file anyway.
+        let reason = message.strip_prefix(&format!("{path}: ")).unwrap_or(&message).to_owned();
+        Rejection::new(code::DLOPEN, format!("the system cannot load it: {reason}"))
+    };
+    // A path without a slash would be looked for in the system's folders.
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    // SAFETY: the file is a complete library of this machine that says it is a plugin; that its constructors behave is
+    // what loading a plugin trusts it with.
+    let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
+    // SAFETY: the symbol of this name is abi_stable's `LibHeader`, which begins with an `AbiHeader`; `upgrade` checks
+    // its magic before anything else is read.
+    let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_LOADER_NAME_WITH_NUL.as_bytes()) };
+    let header: AbiHeaderRef = *header.map_err(failed)?;
+    std::mem::forget(library);
+    header.upgrade().map_err(|error| match error {
+        LibraryError::InvalidAbiHeader(found) => Rejection::new(
+            code::VERSION,
+            format!("built with abi_stable {}.{}, which this byoc does not read", found.abi_major, found.abi_minor),
+        )
+        .hint(REBUILD),
+        other => Rejection::new(code::LAYOUT, first_line(&other.to_string())).hint(REBUILD),
+    })
+}
+
+const REBUILD: &str = "build the plugin again, against the byoc-plugin-api of this version";
+
+/// Versions before layouts: a plugin of another version is told so in one line, not in a page of differences.
+fn check_version(header: &LibHeader) -> Result<String, Rejection> {
+    let theirs = header.version_strings();
+    let ours = <PluginModuleRef as abi_stable::library::RootModule>::VERSION_STRINGS;
+    let (their_text, our_text) = (theirs.version.as_str(), ours.version.as_str());
+    if series(their_text) != series(our_text) {
+        let reason = format!("built against byoc-plugin-api {their_text}; this byoc has {our_text}");
+        return Err(Rejection::new(code::VERSION, reason).hint(REBUILD));
+    }
+    Ok(their_text.to_owned())
+}
+
+/// What has to agree: the major version, and before 1.0 the minor version too.
+fn series(version: &str) -> (&str, &str) {
+    let mut parts = version.split('.');
+    let major = parts.next().unwrap_or("");
+    (major, if major == "0" { parts.next().unwrap_or("") } else { "" })
+}
+
+fn layout_rejection(error: &LibraryError) -> Rejection {
+    let text = error.to_string();
+    if !matches!(error, LibraryError::AbiInstability(_)) {
+        return Rejection::new(code::LAYOUT, first_line(&text)).hint(REBUILD);
+    }
+    let details = differences(&text);
+    let reason = match &details[..] {
+        [] => "its layout of the boundary differs from this byoc's".to_owned(),
+        [only] => format!("its layout of the boundary differs: {only}"),
+        [first, more @ ..] => format!("its layout of the boundary differs: {first} (and {} more)", more.len()),
+    };
+    Rejection { details, ..Rejection::new(code::LAYOUT, reason).hint(REBUILD) }
+}
+
+fn differences(text: &str) -> Vec<String> {
+    text.lines().map(str::trim).filter(|line| line.starts_with("Error:")).map(str::to_owned).collect()
+}
+
+fn init_rejection(error: Error) -> Rejection {
+    let code = if error.panicked { code::INIT_PANIC } else { code::INIT };
+    let rejection = Rejection::new(code, error.to_string());
+    if error.hint.is_empty() { rejection } else { rejection.hint(error.hint.as_str()) }
+}
+
+fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
+    for pair in registrations.windows(2) {
+        if pair[0].name == pair[1].name {
+            return Err(Rejection::new(code::BAD_REGISTRATION, format!("registers {} twice", pair[0].name)));
+        }
+    }
+    for registration in registrations {
+        let rest = match registration.offer {
+            Offer::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
+            Offer::Loader(_) => registration.name.strip_prefix(LOADER_PREFIX),
+            Offer::Data(_) => continue,
+        };
+        let good =
+            rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'));
+        if !good {
+            let reason = format!("registers \"{}\": a name is letters, digits and _", registration.name);
+            return Err(Rejection::new(code::BAD_REGISTRATION, reason));
+        }
+    }
+    Ok(())
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("unknown").to_owned()
+}

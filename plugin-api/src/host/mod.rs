@@ -1,0 +1,70 @@
+//! The host's side: looking at a file before it is mapped, loading it, and seeing what it offers.
+//!
+//! Nothing here names a type of the stable ABI: a loaded plugin is seen through the same plain traits that its author
+//! implemented.
+
+mod load;
+mod sniff;
+
+pub use load::{LoadedPlugin, Offer, Registration, load};
+pub use sniff::sniff;
+
+use std::fmt;
+
+/// Why a file is not a plugin that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The error code, such as `E0403`.
+    pub code: &'static str,
+    /// One line, lower case, no full stop.
+    pub reason: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The long form, line by line, where there is one.
+    pub details: Vec<String>,
+}
+
+impl Rejection {
+    fn new(code: &'static str, reason: impl Into<String>) -> Rejection {
+        Rejection { code, reason: reason.into(), hint: None, details: Vec::new() }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Rejection {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.reason)
+    }
+}
+
+impl std::error::Error for Rejection {}
+
+/// The codes that a file is rejected with. Their pages are `docs/errors/E04xx.md`.
+pub mod code {
+    /// The file cannot be read.
+    pub const UNREADABLE: &str = "E0410";
+    /// The file is not a shared library for 64-bit ELF systems.
+    pub const NOT_A_LIBRARY: &str = "E0411";
+    /// The file is a shared library for another processor.
+    pub const OTHER_MACHINE: &str = "E0412";
+    /// The file ends before its contents do.
+    pub const TRUNCATED: &str = "E0413";
+    /// The library has no entry symbol: it is no plugin.
+    pub const NO_ENTRY: &str = "E0414";
+    /// The system's loader turned the library down.
+    pub const DLOPEN: &str = "E0415";
+    /// The plugin was built against another version of the boundary.
+    pub const VERSION: &str = "E0416";
+    /// The plugin was built against another layout of the boundary.
+    pub const LAYOUT: &str = "E0417";
+    /// The plugin's `init` gave an error.
+    pub const INIT: &str = "E0418";
+    /// The plugin's `init` panicked.
+    pub const INIT_PANIC: &str = "E0419";
+    /// A name that the plugin registers is malformed, or it registers one twice.
+    pub const BAD_REGISTRATION: &str = "E0420";
+}

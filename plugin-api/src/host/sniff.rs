@@ -1,0 +1,98 @@
+//! A look at a file before the system maps it. Mapping a truncated library kills the process, and mapping any library
+//! runs its constructors: a file that is no plugin is told apart by reading it.
+
+use super::{Rejection, code};
+use abi_stable::library::ROOT_MODULE_LOADER_NAME;
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol, elf};
+use std::fs;
+use std::path::Path;
+
+#[cfg(target_arch = "x86_64")]
+const MACHINE: elf::Machine = elf::EM_X86_64;
+#[cfg(target_arch = "aarch64")]
+const MACHINE: elf::Machine = elf::EM_AARCH64;
+#[cfg(target_arch = "riscv64")]
+const MACHINE: elf::Machine = elf::EM_RISCV;
+
+/// Whether the file may be a plugin for this machine. Runs nothing of it.
+///
+/// # Errors
+/// The reason why it is none.
+pub fn sniff(path: &Path) -> Result<(), Rejection> {
+    let metadata = fs::metadata(path).map_err(|error| unreadable(&error))?;
+    if !metadata.is_file() {
+        return Err(Rejection::new(code::UNREADABLE, "not a regular file"));
+    }
+    let data = fs::read(path).map_err(|error| unreadable(&error))?;
+    sniff_bytes(&data)
+}
+
+fn unreadable(error: &std::io::Error) -> Rejection {
+    Rejection::new(code::UNREADABLE, format!("cannot be read: {error}"))
+}
+
+fn sniff_bytes(data: &[u8]) -> Result<(), Rejection> {
+    if data.is_empty() {
+        return Err(Rejection::new(code::NOT_A_LIBRARY, "an empty file"));
+    }
+    if !data.starts_with(&elf::ELFMAG) {
+        let magic = &elf::ELFMAG[..];
+        if magic.starts_with(data) {
+            return Err(truncated(data.len(), None));
+        }
+        let text = data[..data.len().min(512)].iter().all(|&byte| byte >= 32 || matches!(byte, 9 | 10 | 13));
+        let what = if text { "a text file, not a shared library" } else { "not a shared library (no ELF header)" };
+        return Err(Rejection::new(code::NOT_A_LIBRARY, what));
+    }
+    if data.get(4).is_some_and(|&class| class != elf::ELFCLASS64.0) {
+        return Err(Rejection::new(code::OTHER_MACHINE, "not a library for a 64-bit machine"));
+    }
+    let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated(data.len(), None))?;
+    let endian =
+        header.endian().map_err(|_| Rejection::new(code::NOT_A_LIBRARY, "an ELF header that makes no sense"))?;
+    let machine = header.e_machine(endian);
+    if machine != MACHINE {
+        let reason = format!("built for another processor (ELF machine {}, this one is {})", machine.0, MACHINE.0);
+        return Err(
+            Rejection::new(code::OTHER_MACHINE, reason).hint(format!("build it for {}", std::env::consts::ARCH))
+        );
+    }
+    if header.e_type(endian) != elf::ET_DYN {
+        return Err(Rejection::new(code::NOT_A_LIBRARY, "an ELF file, but not a shared library")
+            .hint("set crate-type = [\"cdylib\"], or link with -shared"));
+    }
+    let segments = header.program_headers(endian, data).map_err(|_| truncated(data.len(), None))?;
+    let mut needed = 0u64;
+    for segment in segments {
+        if matches!(segment.p_type(endian), elf::PT_LOAD | elf::PT_DYNAMIC) {
+            needed = needed.max(segment.p_offset(endian).saturating_add(segment.p_filesz(endian)));
+        }
+    }
+    // The section table stands at the end of what a linker writes, so that it tells a truncated file best.
+    let sections = u64::from(header.e_shentsize(endian)) * u64::from(header.e_shnum(endian));
+    needed = needed.max(header.e_shoff(endian).saturating_add(sections));
+    if needed > data.len() as u64 {
+        return Err(truncated(data.len(), Some(needed)));
+    }
+    let damaged = |_| Rejection::new(code::TRUNCATED, "damaged: its symbol table cannot be read").hint(COPY_AGAIN);
+    let file = object::File::parse(data).map_err(damaged)?;
+    let has_entry = file
+        .dynamic_symbols()
+        .any(|symbol| symbol.is_definition() && symbol.name_bytes() == Ok(ROOT_MODULE_LOADER_NAME.as_bytes()));
+    if !has_entry {
+        return Err(Rejection::new(code::NO_ENTRY, "a shared library, but not a byoc plugin (no entry symbol)")
+            .hint("a plugin has one declare_plugin! line and is built as a cdylib"));
+    }
+    Ok(())
+}
+
+const COPY_AGAIN: &str = "copy the file again";
+
+fn truncated(have: usize, need: Option<u64>) -> Rejection {
+    let reason = match need {
+        Some(need) => format!("truncated: {have} bytes of at least {need}"),
+        None => format!("truncated: {have} bytes, less than its headers"),
+    };
+    Rejection::new(code::TRUNCATED, reason).hint(COPY_AGAIN)
+}
