@@ -1,1 +1,5 @@
-//! To be written.
+//! byoc as a library: reads models, compiles them for the backends that were dropped in, runs them.
+
+pub mod cli;
+pub mod error;
+pub mod plugin;

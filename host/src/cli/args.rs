@@ -1,0 +1,394 @@
+//! The command line: every command with its options.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Compiles and runs neural-network models on backends loaded at run time.
+#[derive(Debug, Parser)]
+#[command(name = "byoc", version, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// A command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a model and print its outputs.
+    Run(RunArgs),
+    /// Build an artifact, or print a stage of the compilation.
+    Compile(CompileArgs),
+    /// Say of each operator of the model where it runs, or every reason why not there.
+    Explain(ExplainArgs),
+    /// Run folders in ONNX test-data layout against their recorded outputs.
+    Verify(VerifyArgs),
+    /// Measure the latency of a model.
+    Bench(BenchArgs),
+    /// Run passes on a Relay program.
+    Opt(OptArgs),
+    /// Print the code that the backends generate for a model.
+    Source(SourceArgs),
+    /// Print what an artifact holds and needs.
+    Inspect(InspectArgs),
+    /// List the plugins found, and those that were refused.
+    Plugins(PluginsArgs),
+    /// Print the operator reference.
+    Ops(OpsArgs),
+    /// Explain an error code.
+    Error(ErrorArgs),
+    /// Write a standard architecture with seeded weights as ONNX.
+    Zoo(ZooArgs),
+}
+
+/// Which plugins there are.
+#[derive(Args, Clone, Debug, Default)]
+pub struct PluginDirArgs {
+    /// Look for plugins here first (may be repeated).
+    #[arg(long = "plugin-dir", value_name = "DIR")]
+    pub plugin_dirs: Vec<PathBuf>,
+}
+
+/// How much is said on standard error.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TalkArgs {
+    /// Say more: each region call; twice for everything.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Machine-readable output, one JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How a model is compiled.
+#[derive(Args, Clone, Debug, Default)]
+pub struct BuildArgs {
+    /// Backends in priority order; "auto" takes every plugin that loads. Without it the host runs everything.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub backend: Vec<String>,
+    /// Fail unless the backends run at least this share of the FLOPs (without a share: more than none).
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any")]
+    pub require_offload: Option<String>,
+    /// Bind a symbolic dimension (may be repeated).
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = named_number)]
+    pub dims: Vec<(String, usize)>,
+    /// Number of threads.
+    #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Where backends keep what they compiled.
+    #[arg(long, value_name = "DIR", env = "BYOC_CACHE_DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Compile everything anew.
+    #[arg(long, conflicts_with = "cache_dir")]
+    pub no_cache: bool,
+    /// Print the program after a pass, or after each one ("all"), on standard error.
+    #[arg(long, value_name = "PASS")]
+    pub print_after: Option<String>,
+    /// Print how long each pass took, on standard error.
+    #[arg(long)]
+    pub time_passes: bool,
+    /// Which plugins there are.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// Where the values of a run come from.
+#[derive(Args, Clone, Debug, Default)]
+pub struct InputArgs {
+    /// A model input: a .npy, .npz or .pb file, random[:seed], ones or zeros (may be repeated).
+    #[arg(long = "input", value_name = "NAME=FILE|random[:seed]|ones|zeros", value_parser = named_text)]
+    pub inputs: Vec<(String, String)>,
+    /// A picture for the model's one image input.
+    #[arg(long, value_name = "FILE")]
+    pub image: Option<PathBuf>,
+    /// Subtracted from each channel of the picture, after division by 255.
+    #[arg(long, value_name = "M,...", value_delimiter = ',', requires = "image", allow_negative_numbers = true)]
+    pub mean: Vec<f32>,
+    /// Divides each channel of the picture, after the mean is subtracted.
+    #[arg(long, value_name = "S,...", value_delimiter = ',', requires = "image")]
+    pub std: Vec<f32>,
+}
+
+/// `byoc run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// A .onnx, .relay or .byoc file, or a folder in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Where the inputs come from.
+    #[command(flatten)]
+    pub input: InputArgs,
+    /// Class names, one a line; the five most probable are printed.
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// Write the outputs to a file.
+    #[arg(long, value_name = "FILE.npz")]
+    pub output: Option<PathBuf>,
+    /// Print the inputs and outputs of the model and do not run it.
+    #[arg(long)]
+    pub describe: bool,
+    /// Write a trace of the run that Perfetto shows.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// How it is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc compile`.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("product").required(true).args(["output", "emit"]))]
+pub struct CompileArgs {
+    /// A .onnx or .relay file, or a folder in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Write an artifact.
+    #[arg(short, long, value_name = "FILE.byoc")]
+    pub output: Option<PathBuf>,
+    /// Print a stage instead.
+    #[arg(long, value_enum)]
+    pub emit: Option<Stage>,
+    /// How it is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// A stage that `byoc compile --emit` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Stage {
+    /// The simplified program.
+    Relay,
+    /// The program with its regions.
+    Partitioned,
+    /// The graph executor's JSON.
+    GraphJson,
+    /// Each region's JSON.
+    RegionJson,
+    /// The code that backends generated.
+    Source,
+}
+
+/// `byoc explain`.
+#[derive(Args, Debug)]
+pub struct ExplainArgs {
+    /// A .onnx or .relay file, or a folder in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Write a page that draws the graph, coloured by region.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// How it is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc verify`.
+#[derive(Args, Debug)]
+pub struct VerifyArgs {
+    /// Folders with model.onnx and test_data_set_N.
+    #[arg(required = true, value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
+    /// Relative tolerance, as numpy's allclose.
+    #[arg(long, default_value_t = 1e-3)]
+    pub rtol: f64,
+    /// Absolute tolerance, as numpy's allclose.
+    #[arg(long, default_value_t = 1e-5)]
+    pub atol: f64,
+    /// Accept when max|a-b| / max|b| of each output is at most this, instead of allclose.
+    #[arg(long, value_name = "X")]
+    pub max_rel_err: Option<f64>,
+    /// How it is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// A .onnx, .relay or .byoc file, or a folder in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Timed runs.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Where the inputs come from; random by default.
+    #[command(flatten)]
+    pub input: InputArgs,
+    /// Write a trace of one run that Perfetto shows.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// How it is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc opt`.
+#[derive(Args, Debug)]
+pub struct OptArgs {
+    /// A Relay program.
+    pub file: PathBuf,
+    /// Passes to run, in order.
+    #[arg(long = "pass", value_name = "PASS,...", value_delimiter = ',', required = true)]
+    pub passes: Vec<String>,
+    /// A pattern file for merge_composite.
+    #[arg(long, value_name = "FILE")]
+    pub patterns: Option<PathBuf>,
+    /// What target T supports, in priority order (may be repeated).
+    #[arg(long, value_name = "T=OP,...", value_parser = named_text)]
+    pub annotate: Vec<(String, String)>,
+    /// Whether annotate_target gives tuples and references a target.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub include_non_call_ops: bool,
+    /// Whether partition_graph moves constants into regions.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub bind_constants: bool,
+    /// The module's name in the names of lifted functions.
+    #[arg(long, value_name = "M", default_value = "default")]
+    pub module_name: String,
+    /// For inline_compiler_functions_bound_to.
+    #[arg(long, value_name = "@F,...", value_delimiter = ',')]
+    pub inline_bound_to: Vec<String>,
+    /// Whose functions outline_ and mark_compiler_functions are about; all when not given.
+    #[arg(long, value_name = "T")]
+    pub compiler: Option<String>,
+    /// Compare the result with this program instead of printing it.
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+    /// Print the program after a pass, or after each one ("all"), on standard error.
+    #[arg(long, value_name = "PASS")]
+    pub print_after: Option<String>,
+    /// Print how long each pass took, on standard error.
+    #[arg(long)]
+    pub time_passes: bool,
+    /// Stop after this many passes, to find the one that breaks a program.
+    #[arg(long, value_name = "N")]
+    pub pass_limit: Option<usize>,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc source`.
+#[derive(Args, Debug)]
+pub struct SourceArgs {
+    /// A .onnx, .relay or .byoc file, or a folder in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Only this region.
+    #[arg(long, value_name = "S")]
+    pub symbol: Option<String>,
+    /// How it is compiled.
+    #[command(flatten)]
+    pub build: BuildArgs,
+}
+
+/// `byoc inspect`.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// An artifact.
+    #[arg(value_name = "FILE.byoc")]
+    pub file: PathBuf,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins`.
+#[derive(Args, Debug)]
+pub struct PluginsArgs {
+    /// What to do; the list when not given.
+    #[command(subcommand)]
+    pub command: Option<PluginsCommand>,
+    /// Which plugins there are.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins ...`.
+#[derive(Debug, Subcommand)]
+pub enum PluginsCommand {
+    /// List what was found where.
+    List(PluginsListArgs),
+    /// Print what a plugin says of itself, with its pattern table.
+    Show(PluginsShowArgs),
+    /// Say why a file is refused.
+    Check(PluginsCheckArgs),
+}
+
+/// `byoc plugins list`.
+#[derive(Args, Debug)]
+pub struct PluginsListArgs {
+    /// Which plugins there are.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins show`.
+#[derive(Args, Debug)]
+pub struct PluginsShowArgs {
+    /// The backend's name.
+    pub name: String,
+    /// Which plugins there are.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins check`.
+#[derive(Args, Debug)]
+pub struct PluginsCheckArgs {
+    /// A shared library.
+    pub file: PathBuf,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc ops`.
+#[derive(Args, Debug)]
+pub struct OpsArgs {
+    /// An operator; all of them when not given.
+    pub name: Option<String>,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc error`.
+#[derive(Args, Debug)]
+pub struct ErrorArgs {
+    /// A code such as E0401; all of them when not given.
+    pub code: Option<String>,
+}
+
+/// `byoc zoo`.
+#[derive(Args, Debug)]
+pub struct ZooArgs {
+    /// An architecture.
+    pub name: String,
+    /// Where to write it.
+    #[arg(short, long, value_name = "FILE.onnx")]
+    pub output: PathBuf,
+    /// Seed of the weights.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+fn named_text(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("NAME=VALUE is wanted".to_owned()),
+    }
+}
+
+fn named_number(text: &str) -> Result<(String, usize), String> {
+    let (name, value) = named_text(text)?;
+    let number = value.parse().map_err(|_| format!("{value} is no number of elements"))?;
+    Ok((name, number))
+}

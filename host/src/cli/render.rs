@@ -1,0 +1,73 @@
+//! Diagnostics on standard error: `error[E0401]: ...`, the place in the text where there is one, notes and help.
+
+use crate::error::Failure;
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use byoc_core::diag::{Diagnostic, Severity};
+use std::io::IsTerminal;
+
+/// Prints each diagnostic of a failure on standard error.
+pub fn failure(failure: &Failure) {
+    let source = failure.source.as_ref().map(|s| (s.name.as_str(), s.text.as_str()));
+    for diagnostic in &failure.diagnostics {
+        eprintln!("{}", text(diagnostic, source, colour(&std::io::stderr())));
+    }
+}
+
+/// Prints one diagnostic that has no place in a text.
+pub fn diagnostic(diagnostic: &Diagnostic) {
+    eprintln!("{}", text(diagnostic, None, colour(&std::io::stderr())));
+}
+
+/// Whether colours are wanted there: a terminal, and `NO_COLOR` not set.
+pub fn colour(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+/// A diagnostic as text; `source` is the name and text that its labels point into.
+pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, colour: bool) -> String {
+    let level = match diagnostic.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let code = diagnostic.code.to_string();
+    let mut group = Group::with_title(level.primary_title(diagnostic.message.as_str()).id(code));
+    if let Some((name, text)) = source
+        && !diagnostic.labels.is_empty()
+    {
+        let mut kind = AnnotationKind::Primary;
+        let mut snippet = Snippet::source(text).path(name);
+        for label in &diagnostic.labels {
+            let end = (label.span.end as usize).min(text.len());
+            let span = (label.span.start as usize).min(end)..end;
+            snippet = snippet.annotation(kind.span(span).label(label.text.as_str()));
+            kind = AnnotationKind::Context;
+        }
+        group = group.element(snippet);
+    }
+    for note in &diagnostic.notes {
+        group = group.element(Level::NOTE.message(note.as_str()));
+    }
+    if let Some(help) = &diagnostic.help {
+        group = group.element(Level::HELP.message(help.as_str()));
+    }
+    let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+    renderer.render(&[group])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_core::diag::{Span, codes};
+
+    #[test]
+    fn a_place_a_note_and_help() {
+        let diagnostic = Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "unexpected `}`")
+            .at(Span { start: 4, end: 5 }, "here")
+            .note("an expression is wanted")
+            .help("remove it");
+        let shown = text(&diagnostic, Some(("a.relay", "def }")), false);
+        for part in ["error[E0101]: unexpected `}`", "a.relay:1:5", "here", "an expression is wanted", "remove it"] {
+            assert!(shown.contains(part), "{part} in\n{shown}");
+        }
+    }
+}

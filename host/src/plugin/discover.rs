@@ -1,0 +1,72 @@
+//! Finds plugin files: which directories are searched, in which order, and which files in them are looked at.
+
+use std::path::{Path, PathBuf};
+
+/// A directory that is searched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SearchDir {
+    /// The directory.
+    pub path: PathBuf,
+    /// Why it is searched, for messages.
+    pub reason: &'static str,
+    /// Only files named `libbyoc_*` count: the directory holds other libraries too.
+    pub prefixed_only: bool,
+}
+
+/// The directories in the order of their precedence: those given, `BYOC_PLUGIN_PATH`, `plugins/` beside the binary, the
+/// binary's own folder, the user's data folder. A directory is listed once.
+pub fn search_dirs(given: &[PathBuf]) -> Vec<SearchDir> {
+    let mut dirs: Vec<SearchDir> = Vec::new();
+    let mut add = |path: PathBuf, reason, prefixed_only| {
+        let known = dirs.iter().any(|d| same_dir(&d.path, &path));
+        if !path.as_os_str().is_empty() && !known {
+            dirs.push(SearchDir { path, reason, prefixed_only });
+        }
+    };
+    for dir in given {
+        add(dir.clone(), "--plugin-dir", false);
+    }
+    if let Some(path) = std::env::var_os("BYOC_PLUGIN_PATH") {
+        for dir in std::env::split_paths(&path) {
+            add(dir, "BYOC_PLUGIN_PATH", false);
+        }
+    }
+    if let Some(beside) = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned)) {
+        add(beside.join("plugins"), "beside the binary", false);
+        add(beside, "the binary's folder", true);
+    }
+    if let Some(data) = dirs::data_dir() {
+        add(data.join("byoc").join("plugins"), "the user's data folder", false);
+    }
+    dirs
+}
+
+fn same_dir(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => a == b,
+    }
+}
+
+/// The files of a directory that are looked at, by name: whatever ends like a shared library here.
+///
+/// # Errors
+/// When the directory is there and cannot be read. A directory that is not there holds no files.
+pub fn candidates(dir: &SearchDir) -> std::io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(&dir.path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let is_library = path.extension().is_some_and(|e| e == std::env::consts::DLL_EXTENSION);
+        if is_library && (!dir.prefixed_only || name.starts_with("libbyoc_")) && !path.is_dir() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,6 @@
+//! Plugins: finding and loading them, the registry of what they offer, and the bridge between the core's programs and
+//! the boundary's graphs.
+
+pub mod bridge;
+pub mod discover;
+pub mod registry;
