@@ -1,7 +1,10 @@
 //! Elementwise operators of one input: one output element from the input element at the same place.
 
+use super::scalar::{self, Scalar};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
-use crate::tensor::{Element, TensorView, TensorViewMut};
+use crate::diag::codes;
+use crate::ir::Type;
+use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
 /// The result has the type of the argument.
@@ -10,9 +13,19 @@ pub(super) fn same_as_input(relation: &Relation<'_>) -> TypeResult {
     Ok(relation.args[0].clone())
 }
 
+/// The argument's dimensions with another element type.
+pub(super) fn with_element_type(relation: &Relation<'_>, dtype: DType) -> TypeResult {
+    Ok(Type::tensor_of(dtype, relation.tensor(0)?.dims.iter().cloned()))
+}
+
 /// One operation per output element.
 pub(super) fn one_per_element(cost: &Cost<'_>) -> u64 {
     cost.ret_len()
+}
+
+/// What moves data and computes nothing.
+pub(super) fn no_flops(_: &Cost<'_>) -> u64 {
+    0
 }
 
 /// Computes each element in binary64 and rounds once.
@@ -22,10 +35,26 @@ pub(super) fn map(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], 
             *out = T::from_f64(f(x.to_f64()));
         }
     });
+    scalar::tidy_booleans(&mut outputs[0]);
+}
+
+/// Computes each element exactly: floats in binary64, integers in 128 bits, wrapped into their type.
+pub(super) fn map_exact(
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    float: impl Fn(f64) -> f64,
+    int: impl Fn(i128) -> i128,
+) {
+    with_dtype!(inputs[0].dtype, T => {
+        for (out, &x) in outputs[0].as_mut_slice::<T>().iter_mut().zip(inputs[0].as_slice::<T>()) {
+            *out = scalar::unary(x, &float, &int);
+        }
+    });
+    scalar::tidy_booleans(&mut outputs[0]);
 }
 
 macro_rules! unary {
-    ($($name:literal, $doc:literal, $f:expr;)*) => {$(
+    ($($name:literal, $doc:literal, $run:expr;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
@@ -35,16 +64,123 @@ macro_rules! unary {
                 attrs: &[],
                 pattern: OpPattern::ElemWise,
                 relation: same_as_input,
-                reference: Some(|_, inputs, outputs| { map(inputs, outputs, $f); Ok(()) }),
+                reference: Some(|_, inputs, outputs| { ($run)(inputs, outputs); Ok(()) }),
                 flops: one_per_element,
             }
         }
     )*};
 }
 
-unary! {
-    "nn.relu", "max(x, 0); NaN stays NaN.", |x: f64| if x < 0.0 { 0.0 } else { x };
+/// Functions of a real number. An integer is taken as one and the result truncated.
+macro_rules! real {
+    ($($name:literal, $doc:literal, $f:expr;)*) => {
+        unary! { $($name, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map(inputs, outputs, $f);)* }
+    };
+}
+
+/// Functions that mean something for integers too: the formula for floats, then the one for integers.
+macro_rules! exact {
+    ($($name:literal, $doc:literal, $f:expr, $g:expr;)*) => {
+        unary! { $($name, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map_exact(inputs, outputs, $f, $g);)* }
+    };
+}
+
+real! {
     "exp", "e to the power of x.", f64::exp;
+    "log", "The natural logarithm of x; NaN below zero.", f64::ln;
+    "log2", "The logarithm of x to base 2.", f64::log2;
+    "log10", "The logarithm of x to base 10.", f64::log10;
+    "sqrt", "The square root of x; NaN below zero.", f64::sqrt;
+    "rsqrt", "1 / sqrt(x).", |x: f64| 1.0 / x.sqrt();
+    "erf", "The error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.", libm::erf;
+    "sigmoid", "1 / (1 + exp(-x)).", |x: f64| 1.0 / (1.0 + (-x).exp());
+    "sin", "The sine of x, in radians.", f64::sin;
+    "cos", "The cosine of x, in radians.", f64::cos;
+    "tan", "The tangent of x, in radians.", f64::tan;
+    "asin", "The arc sine of x, in [-pi/2, pi/2]; NaN outside [-1, 1].", f64::asin;
+    "acos", "The arc cosine of x, in [0, pi]; NaN outside [-1, 1].", f64::acos;
+    "atan", "The arc tangent of x, in [-pi/2, pi/2].", f64::atan;
+    "sinh", "The hyperbolic sine of x.", f64::sinh;
+    "cosh", "The hyperbolic cosine of x.", f64::cosh;
+    "tanh", "The hyperbolic tangent of x.", f64::tanh;
+    "asinh", "The inverse hyperbolic sine of x.", libm::asinh;
+    "acosh", "The inverse hyperbolic cosine of x; NaN below 1.", libm::acosh;
+    "atanh", "The inverse hyperbolic tangent of x; NaN outside [-1, 1].", libm::atanh;
+}
+
+exact! {
+    "nn.relu", "max(x, 0); NaN stays NaN.", |x: f64| if x < 0.0 { 0.0 } else { x }, |x: i128| x.max(0);
+    "abs", "The absolute value of x. That of the least integer of a type is itself.", f64::abs, i128::abs;
+    "negative", "-x. That of the least integer of a type is itself.", |x: f64| -x, |x: i128| -x;
+    "sign", "-1, 0 or 1; zero and NaN stay.", |x: f64| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }, i128::signum;
+    "floor", "The largest integer not above x.", f64::floor, |x: i128| x;
+    "ceil", "The smallest integer not below x.", f64::ceil, |x: i128| x;
+    "round", "The nearest integer, halves away from zero.", f64::round, |x: i128| x;
+    "trunc", "x without its fraction.", f64::trunc, |x: i128| x;
+    "logical_not", "1 where x is zero, 0 elsewhere.", |x: f64| f64::from(x == 0.0), |x: i128| i128::from(x == 0);
+}
+
+unary! {
+    "copy", "x itself.", copy;
+}
+
+/// The bytes of the first input.
+pub(super) fn copy(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) {
+    outputs[0].data.copy_from_slice(inputs[0].data);
+}
+
+macro_rules! classify {
+    ($($name:literal, $doc:literal, $f:expr;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(1),
+                inputs: &["data"],
+                attrs: &[],
+                pattern: OpPattern::ElemWise,
+                relation: |relation| with_element_type(relation, DType::Bool),
+                reference: Some(|_, inputs, outputs| {
+                    let values = inputs[0].to_f64s();
+                    for (out, x) in outputs[0].data.iter_mut().zip(values) {
+                        *out = u8::from(($f)(x));
+                    }
+                    Ok(())
+                }),
+                flops: one_per_element,
+            }
+        }
+    )*};
+}
+
+classify! {
+    "isnan", "Whether x is not a number; false for integers.", f64::is_nan;
+    "isinf", "Whether x is plus or minus infinity; false for integers.", f64::is_infinite;
+    "isfinite", "Whether x is neither infinite nor NaN; true for integers.", f64::is_finite;
+}
+
+inventory::submit! {
+    OpDef {
+        name: "bitwise_not",
+        doc: "Every bit of an integer turned over; logical not of a boolean.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            let dtype = relation.tensor(0)?.dtype;
+            if dtype.is_float() {
+                return Err(relation.mismatch(format!("{dtype} has no bits to turn over, an integer is wanted")));
+            }
+            same_as_input(relation)
+        },
+        reference: Some(|_, inputs, outputs| {
+            let boolean = inputs[0].dtype == DType::Bool;
+            map_exact(inputs, outputs, |x| x, |x| if boolean { i128::from(x == 0) } else { !x });
+            Ok(())
+        }),
+        flops: one_per_element,
+    }
 }
 
 inventory::submit! {
@@ -70,7 +206,7 @@ fn clip(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let (low, high) = (params.float("a_min"), params.float("a_max"));
-    map(inputs, outputs, |x| {
+    let bounded = |x: f64| {
         if x < low {
             low
         } else if x > high {
@@ -78,6 +214,113 @@ fn clip(
         } else {
             x
         }
+    };
+    // An integer inside the bounds stays as it is; one outside becomes the bound, truncated.
+    map_exact(inputs, outputs, bounded, |x| {
+        let (real, bound) = (x as f64, bounded(x as f64));
+        if bound == real { x } else { bound as i128 }
     });
     Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.leaky_relu",
+        doc: "x where x is positive, alpha * x elsewhere.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope below zero")],
+        pattern: OpPattern::ElemWise,
+        relation: same_as_input,
+        reference: Some(|params, inputs, outputs| {
+            let alpha = params.float("alpha");
+            map(inputs, outputs, |x| if x > 0.0 { x } else { alpha * x });
+            Ok(())
+        }),
+        flops: one_per_element,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "cast",
+        doc: "x in another element type. Integers wrap; a float becomes the nearest float, or the integer toward \
+              zero, saturating (NaN becomes 0); a boolean is \"not zero\".",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Required, "element type of the result")],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            let dtype = relation.params.dtype("dtype");
+            let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype names no element type");
+            with_element_type(relation, dtype.ok_or_else(wanted)?)
+        },
+        reference: Some(cast),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "cast_like",
+        doc: "data in the element type of dtype_like, as cast does.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "dtype_like"],
+        attrs: &[],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| with_element_type(relation, relation.tensor(1)?.dtype),
+        reference: Some(cast),
+        flops: no_flops,
+    }
+}
+
+fn cast(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+    with_dtype!(inputs[0].dtype, S => {
+        let input = inputs[0].as_slice::<S>();
+        if outputs[0].dtype == DType::Bool {
+            for (out, x) in outputs[0].data.iter_mut().zip(input) {
+                *out = u8::from(x.truth());
+            }
+        } else {
+            with_dtype!(outputs[0].dtype, D => {
+                for (out, &x) in outputs[0].as_mut_slice::<D>().iter_mut().zip(input) {
+                    *out = scalar::convert(x);
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "fixed_point_multiply",
+        doc: "x * multiplier * 2^(shift - 31) in fixed point, halves rounded up: \
+              ((x << max(shift, 0)) * multiplier + 2^(30 + r)) >> (31 + r) with r = max(-shift, 0).",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("multiplier", AttrKind::Int, Default::Required, "fraction with 31 bits after the point"),
+            AttrDef::new("shift", AttrKind::Int, Default::Required, "power of two; right shift when negative"),
+        ],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            let dtype = relation.tensor(0)?.dtype;
+            if dtype != DType::I32 {
+                return Err(relation.mismatch(format!("data is {dtype}, int32 is wanted")));
+            }
+            let shift = relation.params.int("shift");
+            if !(-31..=31).contains(&shift) {
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("shift {shift} is outside [-31, 31]")));
+            }
+            same_as_input(relation)
+        },
+        reference: Some(|params, inputs, outputs| {
+            let (multiplier, shift) = (i128::from(params.int("multiplier") as i32), params.int("shift"));
+            let (left, right) = (shift.max(0), (-shift).max(0));
+            map_exact(inputs, outputs, |x| x, |x| ((x << left) * multiplier + (1 << (30 + right))) >> (31 + right));
+            Ok(())
+        }),
+        flops: |cost| 2 * cost.ret_len(),
+    }
 }

@@ -4,11 +4,15 @@
 //! To add an operator: write its [`OpDef`] in the file of its family (or a new file, with a `mod` line here), with its
 //! type relation and its naive reference, `inventory::submit!` it, and add a row to the family's test.
 
+mod annotation;
+mod broadcast;
 mod def;
 mod elementwise;
 mod evaluate;
 mod params;
+mod scalar;
 mod table;
+mod walk;
 
 pub use def::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation};
 pub use evaluate::{Value, evaluate};

@@ -1,0 +1,299 @@
+//! Elementwise operators of two inputs with numpy's broadcasting, and `where`.
+//!
+//! Integers compute exactly and wrap into their type; dividing one by zero or shifting by a negative number is an
+//! error. Floats follow IEEE 754; `maximum` and `minimum` give NaN when either side is NaN.
+
+use super::elementwise::{no_flops, one_per_element};
+use super::scalar::{self, Scalar};
+use super::walk::{broadcast_strides, each_index, offset};
+use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::ir::{Dim, TensorType, Type};
+use crate::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
+use crate::with_dtype;
+
+/// The dimension that two broadcast to; `None` when they are known and do not fit.
+fn broadcast_dim(a: &Dim, b: &Dim) -> Option<Dim> {
+    Some(match (a, b) {
+        (a, b) if a == b => a.clone(),
+        (Dim::Fixed(1), other) | (other, Dim::Fixed(1)) => other.clone(),
+        (Dim::Fixed(_), Dim::Fixed(_)) => return None,
+        // The unknown one is 1 or equal.
+        (Dim::Fixed(n), _) | (_, Dim::Fixed(n)) => Dim::Fixed(*n),
+        _ => Dim::Any,
+    })
+}
+
+/// The dimensions that the operands broadcast to, aligned at the last one.
+pub(super) fn broadcast_dims<'a>(
+    relation: &Relation<'_>,
+    operands: impl IntoIterator<Item = &'a TensorType>,
+) -> Result<Vec<Dim>, Box<crate::diag::Diagnostic>> {
+    let mut result: Vec<Dim> = Vec::new();
+    for operand in operands {
+        let mut dims = operand.dims.to_vec();
+        let rank = dims.len().max(result.len());
+        for list in [&mut dims, &mut result] {
+            let missing = rank - list.len();
+            list.splice(0..0, std::iter::repeat_n(Dim::Fixed(1), missing));
+        }
+        for (axis, (to, dim)) in result.iter_mut().zip(&dims).enumerate() {
+            *to = broadcast_dim(to, dim).ok_or_else(|| {
+                let from_end = axis as i64 - rank as i64;
+                relation.mismatch(format!("{to} and {dim} do not broadcast (axis {from_end} of the result)"))
+            })?;
+        }
+    }
+    Ok(result)
+}
+
+fn operands<'a>(relation: &Relation<'a>) -> Result<(DType, Vec<Dim>), Box<crate::diag::Diagnostic>> {
+    let (a, b) = (relation.tensor(0)?, relation.tensor(1)?);
+    Ok((relation.same_dtype(a.dtype, b.dtype)?, broadcast_dims(relation, [a, b])?))
+}
+
+fn arithmetic(relation: &Relation<'_>) -> TypeResult {
+    let (dtype, dims) = operands(relation)?;
+    Ok(Type::tensor_of(dtype, dims))
+}
+
+fn integers(relation: &Relation<'_>) -> TypeResult {
+    let (dtype, dims) = operands(relation)?;
+    if dtype.is_float() {
+        return Err(relation.mismatch(format!("the operands are {dtype}, integers are wanted")));
+    }
+    Ok(Type::tensor_of(dtype, dims))
+}
+
+fn comparison(relation: &Relation<'_>) -> TypeResult {
+    let (_, dims) = operands(relation)?;
+    Ok(Type::tensor_of(DType::Bool, dims))
+}
+
+/// Calls `visit` with the offsets of both operands for each output element in turn.
+fn each_pair<E>(
+    a: &[usize],
+    b: &[usize],
+    out: &[usize],
+    mut visit: impl FnMut(usize, usize) -> Result<(), E>,
+) -> Result<(), E> {
+    let (a, b) = (broadcast_strides(a, out.len()), broadcast_strides(b, out.len()));
+    let mut outcome = Ok(());
+    each_index(out, |index| {
+        if outcome.is_ok() {
+            outcome = visit(offset(index, &a), offset(index, &b));
+        }
+    });
+    outcome
+}
+
+type IntResult = Result<i128, &'static str>;
+
+/// Computes in binary64 for floats, in 128 bits for integers.
+fn compute(
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    float: impl Fn(f64, f64) -> f64,
+    int: impl Fn(i128, i128, DType) -> IntResult,
+) -> Result<(), ReferenceError> {
+    let (dtype, shape) = (inputs[0].dtype, outputs[0].shape);
+    with_dtype!(dtype, T => {
+        let (a, b) = (inputs[0].as_slice::<T>(), inputs[1].as_slice::<T>());
+        let mut out = outputs[0].as_mut_slice::<T>().iter_mut();
+        each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
+            let value = if T::IS_FLOAT {
+                T::from_f64(float(a[i].to_f64(), b[j].to_f64()))
+            } else {
+                T::from_int(int(a[i].to_int(), b[j].to_int(), dtype)?)
+            };
+            if let Some(out) = out.next() {
+                *out = value;
+            }
+            Ok::<(), &'static str>(())
+        })
+    })?;
+    scalar::tidy_booleans(&mut outputs[0]);
+    Ok(())
+}
+
+macro_rules! binary {
+    ($relation:ident: $($name:literal, $doc:literal, $float:expr, $int:expr;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(2),
+                inputs: &["lhs", "rhs"],
+                attrs: &[],
+                pattern: OpPattern::Broadcast,
+                relation: $relation,
+                reference: Some(|_, inputs, outputs| compute(inputs, outputs, $float, $int)),
+                flops: one_per_element,
+            }
+        }
+    )*};
+}
+
+const BY_ZERO: &str = "an integer is divided by zero";
+const NEGATIVE_SHIFT: &str = "a shift by a negative number";
+
+/// `f(a, b)` unless b is zero.
+fn nonzero(a: i128, b: i128, f: impl Fn(i128, i128) -> i128) -> IntResult {
+    if b == 0 { Err(BY_ZERO) } else { Ok(f(a, b)) }
+}
+
+/// The quotient rounded down.
+fn floor_div(a: i128, b: i128) -> i128 {
+    a.div_euclid(b) - i128::from(b < 0 && a.rem_euclid(b) != 0)
+}
+
+/// The remainder with the sign of the divisor.
+fn floor_mod(a: f64, b: f64) -> f64 {
+    let r = a % b;
+    if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
+}
+
+/// By squaring, wrapping; what a negative exponent gives is rounded toward zero.
+fn int_power(base: i128, exponent: i128) -> IntResult {
+    if exponent < 0 {
+        return match base {
+            0 => Err(BY_ZERO),
+            1 => Ok(1),
+            -1 => Ok(if exponent % 2 == 0 { 1 } else { -1 }),
+            _ => Ok(0),
+        };
+    }
+    let (mut result, mut square, mut rest) = (1i128, base, exponent);
+    while rest > 0 {
+        if rest % 2 == 1 {
+            result = result.wrapping_mul(square);
+        }
+        square = square.wrapping_mul(square);
+        rest /= 2;
+    }
+    Ok(result)
+}
+
+fn shift(amount: i128, dtype: DType, f: impl Fn(i128) -> i128) -> IntResult {
+    if amount < 0 { Err(NEGATIVE_SHIFT) } else { Ok(f(amount.min(scalar::bits(dtype)))) }
+}
+
+/// NaN when either is.
+fn larger(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a > b { a } else { b }
+}
+
+/// NaN when either is.
+fn smaller(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a < b { a } else { b }
+}
+
+fn logic(a: f64, b: f64, f: impl Fn(bool, bool) -> bool) -> f64 {
+    f64::from(f(a != 0.0, b != 0.0))
+}
+
+fn int_logic(a: i128, b: i128, f: impl Fn(bool, bool) -> bool) -> IntResult {
+    Ok(i128::from(f(a != 0, b != 0)))
+}
+
+binary! { arithmetic:
+    "add", "lhs + rhs.", |a, b| a + b, |a, b, _| Ok(a + b);
+    "subtract", "lhs - rhs.", |a, b| a - b, |a, b, _| Ok(a - b);
+    "multiply", "lhs * rhs.", |a, b| a * b, |a, b, _| Ok(a.wrapping_mul(b));
+    "divide", "lhs / rhs; integers round toward zero.", |a, b| a / b, |a, b, _| nonzero(a, b, |a, b| a / b);
+    "floor_divide", "lhs / rhs, rounded down.", |a, b| (a / b).floor(), |a, b, _| nonzero(a, b, floor_div);
+    "mod", "The remainder of lhs / rhs with the sign of lhs, as C's fmod.", |a, b| a % b, |a, b, _| nonzero(a, b, |a, b| a % b);
+    "floor_mod", "The remainder of lhs / rhs with the sign of rhs.", floor_mod,
+        |a, b, _| nonzero(a, b, |a, b| a - floor_div(a, b) * b);
+    "power", "lhs to the power of rhs.", f64::powf, |a, b, _| int_power(a, b);
+    "maximum", "The larger one; NaN when either is NaN.", larger, |a, b, _| Ok(a.max(b));
+    "minimum", "The smaller one; NaN when either is NaN.", smaller, |a, b, _| Ok(a.min(b));
+    "logical_and", "1 where both are not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a && b),
+        |a, b, _| int_logic(a, b, |a, b| a && b);
+    "logical_or", "1 where one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a || b),
+        |a, b, _| int_logic(a, b, |a, b| a || b);
+    "logical_xor", "1 where exactly one is not zero, 0 elsewhere.", |a, b| logic(a, b, |a, b| a != b),
+        |a, b, _| int_logic(a, b, |a, b| a != b);
+}
+
+binary! { integers:
+    "bitwise_and", "The bits that both have.", |a, _| a, |a, b, _| Ok(a & b);
+    "bitwise_or", "The bits that one has.", |a, _| a, |a, b, _| Ok(a | b);
+    "bitwise_xor", "The bits that exactly one has.", |a, _| a, |a, b, _| Ok(a ^ b);
+    "left_shift", "lhs shifted rhs bits up; bits shifted out are lost.", |a, _| a,
+        |a, b, dtype| shift(b, dtype, |n| a << n);
+    "right_shift", "lhs shifted rhs bits down, keeping the sign.", |a, _| a,
+        |a, b, dtype| shift(b, dtype, |n| a >> n);
+}
+
+macro_rules! compare {
+    ($($name:literal, $doc:literal, $f:expr;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(2),
+                inputs: &["lhs", "rhs"],
+                attrs: &[],
+                pattern: OpPattern::Broadcast,
+                relation: comparison,
+                reference: Some(|_, inputs, outputs| {
+                    with_dtype!(inputs[0].dtype, T => {
+                        let (a, b) = (inputs[0].as_slice::<T>(), inputs[1].as_slice::<T>());
+                        let mut out = outputs[0].data.iter_mut();
+                        each_pair(inputs[0].shape, inputs[1].shape, outputs[0].shape, |i, j| {
+                            if let Some(out) = out.next() {
+                                *out = u8::from($f(&a[i], &b[j]));
+                            }
+                            Ok(())
+                        })
+                    })
+                }),
+                flops: one_per_element,
+            }
+        }
+    )*};
+}
+
+compare! {
+    "equal", "Whether lhs = rhs; false when either is NaN.", PartialEq::eq;
+    "not_equal", "Whether lhs and rhs differ; true when either is NaN.", PartialEq::ne;
+    "less", "Whether lhs < rhs.", PartialOrd::lt;
+    "less_equal", "Whether lhs <= rhs.", PartialOrd::le;
+    "greater", "Whether lhs > rhs.", PartialOrd::gt;
+    "greater_equal", "Whether lhs >= rhs.", PartialOrd::ge;
+}
+
+inventory::submit! {
+    OpDef {
+        name: "where",
+        doc: "x where the condition is true (not zero), y elsewhere; the three broadcast against each other.",
+        arity: Arity::exactly(3),
+        inputs: &["condition", "x", "y"],
+        attrs: &[],
+        pattern: OpPattern::Broadcast,
+        relation: |relation| {
+            let (condition, x, y) = (relation.tensor(0)?, relation.tensor(1)?, relation.tensor(2)?);
+            let dtype = relation.same_dtype(x.dtype, y.dtype)?;
+            Ok(Type::tensor_of(dtype, broadcast_dims(relation, [condition, x, y])?))
+        },
+        reference: Some(select),
+        flops: no_flops,
+    }
+}
+
+fn select(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+    let shape = outputs[0].shape;
+    let condition: Vec<bool> =
+        with_dtype!(inputs[0].dtype, T => inputs[0].as_slice::<T>().iter().map(|c| c.truth()).collect());
+    let steps: Vec<Shape> = inputs.iter().map(|i| broadcast_strides(i.shape, shape.len())).collect();
+    let size = outputs[0].dtype.size();
+    let mut chunks = outputs[0].data.chunks_exact_mut(size);
+    each_index(shape, |index| {
+        let chosen = if condition[offset(index, &steps[0])] { 1 } else { 2 };
+        let from = offset(index, &steps[chosen]) * size;
+        if let Some(to) = chunks.next() {
+            to.copy_from_slice(&inputs[chosen].data[from..from + size]);
+        }
+    });
+    Ok(())
+}

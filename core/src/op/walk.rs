@@ -1,0 +1,43 @@
+//! Walking over the elements of dense row-major tensors, for the references.
+
+use crate::tensor::Shape;
+
+/// Elements between neighbours along each axis.
+pub(super) fn strides(shape: &[usize]) -> Shape {
+    let mut strides: Shape = smallvec::smallvec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis];
+    }
+    strides
+}
+
+/// Strides for reading a tensor of `shape` as if it had been broadcast to `rank` dimensions: 0 where it is repeated.
+pub(super) fn broadcast_strides(shape: &[usize], rank: usize) -> Shape {
+    let own = strides(shape);
+    let mut result: Shape = smallvec::smallvec![0; rank];
+    for (axis, &size) in shape.iter().enumerate() {
+        if size != 1 {
+            result[rank - shape.len() + axis] = own[axis];
+        }
+    }
+    result
+}
+
+/// The offset of an element.
+pub(super) fn offset(index: &[usize], strides: &[usize]) -> usize {
+    index.iter().zip(strides).map(|(i, s)| i * s).sum()
+}
+
+/// Calls `visit` with every index of `shape`, in row-major order.
+pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
+    if shape.contains(&0) {
+        return;
+    }
+    let mut index: Shape = smallvec::smallvec![0; shape.len()];
+    loop {
+        visit(&index);
+        let Some(axis) = (0..shape.len()).rev().find(|&a| index[a] + 1 < shape[a]) else { return };
+        index[axis] += 1;
+        index[axis + 1..].fill(0);
+    }
+}
