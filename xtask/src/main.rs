@@ -1,2 +1,45 @@
-//! Development tasks.
-fn main() {}
+//! Development tasks: `cargo xtask demo`, `test`, `bless`, `bench`, `bench peers`.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to whoever called it")]
+
+mod demo;
+mod peers;
+mod process;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <task>
+
+  demo                    build, drop a backend into a directory, classify ten digits on it, show what ran where
+  test [ARGS]             every test; ARGS go to cargo test
+  bless [ARGS]            rewrite the expectations of file tests and snapshots
+  bench [ARGS]            the criterion benches; ARGS go to cargo bench
+  bench peers MODEL...    the same models on ONNX Runtime, OpenVINO and byoc, side by side
+                          (MODEL: an .onnx file, or a name that \"byoc zoo\" knows)
+                          [--backend NAME,...] [--threads N] [--rounds N]
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["demo"] => demo::run(),
+        ["test", rest @ ..] => test::run(rest),
+        ["bless", rest @ ..] => test::bless(rest),
+        ["bench", "peers", rest @ ..] => peers::run(rest),
+        ["bench", rest @ ..] => test::bench(rest),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The demo: from a checkout to a trained model on a backend that was dropped into a directory.
+
+use crate::process::{self, cargo, exists, output, root, target_dir};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+const BACKEND: &str = "ccompiler";
+
+/// `cargo xtask demo`.
+pub fn run() -> Result<(), String> {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    if !exists(&compiler) && !Path::new(&compiler).is_file() {
+        return Err(format!(
+            "no C compiler: `{compiler}` is not on the PATH; install one with: apt-get install -y gcc"
+        ));
+    }
+    let demo = target_dir().join("demo");
+    let plugins = demo.join("plugins");
+    step("build byoc and one backend, which are two separate things");
+    process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc"]))?;
+    process::run(&mut cargo(&["build", "--release", "--quiet", "--package", &format!("byoc-{BACKEND}")]))?;
+    let release = target_dir().join("release");
+    let byoc = release.join("byoc");
+
+    step(&format!("drop the backend into {}", show(&plugins)));
+    std::fs::create_dir_all(&plugins).map_err(|e| format!("{}: {e}", plugins.display()))?;
+    let library = format!("libbyoc_{BACKEND}{}", std::env::consts::DLL_SUFFIX);
+    drop_in(&release.join(&library), &plugins.join(&library))?;
+    let byoc = |args: &[&str]| {
+        let mut command = Command::new(&byoc);
+        command.args(args).current_dir(root());
+        command
+    };
+    let plugin_dir = show(&plugins);
+    process::run(&mut byoc(&["plugins", "--plugin-dir", &plugin_dir]))?;
+
+    let artifact = show(&demo.join("digits.byoc"));
+    let source = demo.join("digits.c");
+    let cache = show(&demo.join("cache"));
+    let model = "tests/digits/digits.onnx";
+    let build = ["--dim", "batch=1", "--backend", BACKEND, "--plugin-dir", &plugin_dir, "--cache-dir", &cache];
+    step(&format!("compile {model} for it"));
+    let start = Instant::now();
+    process::run(&mut byoc(&[&["compile", model, "-o", &artifact], &build[..]].concat()))?;
+    let code = output(&mut byoc(&[&["source", model], &build[..]].concat()))?;
+    std::fs::write(&source, code).map_err(|e| format!("{}: {e}", source.display()))?;
+    let compiled = start.elapsed();
+
+    step("classify ten pictures with the compiled artifact");
+    let start = Instant::now();
+    for digit in 0..10 {
+        let picture = format!("tests/digits/samples/{digit}.png");
+        let shown = output(&mut byoc(&[
+            "run",
+            &artifact,
+            "--image",
+            &picture,
+            "--labels",
+            "tests/digits/labels.txt",
+            "--plugin-dir",
+            &plugin_dir,
+        ]))?;
+        // The most probable class is the first line that names one.
+        let best = shown.lines().find(|line| line.trim_start().starts_with('1')).unwrap_or_default();
+        println!("  {picture}  {}", best.trim());
+    }
+    let classified = start.elapsed();
+
+    step("what ran where");
+    process::run(&mut byoc(&[&["explain", model], &build[..]].concat()))?;
+
+    println!();
+    println!("compiled in {:.2} s, classified in {:.2} s", compiled.as_secs_f64(), classified.as_secs_f64());
+    println!("artifact     {artifact}   (look inside: {} inspect {artifact})", show(&release.join("byoc")));
+    println!("generated C  {}", show(&source));
+    Ok(())
+}
+
+fn step(what: &str) {
+    println!("\n==> {what}");
+}
+
+/// Copies a library beside its final name and renames it, so that a process that has the old one mapped keeps it.
+fn drop_in(from: &Path, to: &Path) -> Result<(), String> {
+    let part = to.with_extension("part");
+    std::fs::copy(from, &part)
+        .and_then(|_| std::fs::rename(&part, to))
+        .map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
+}
+
+/// A path relative to the checkout where it is inside.
+fn show(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}

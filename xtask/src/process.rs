@@ -1,0 +1,48 @@
+//! Running other programs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The root of the checkout.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}
+
+/// Where cargo puts what it builds.
+pub fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// `cargo`, in the root of the checkout.
+pub fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|e| format!("{} cannot be started: {e}", name(command)))?;
+    if status.success() { Ok(()) } else { Err(format!("{} failed ({status})", name(command))) }
+}
+
+/// Runs a command to its end and gives its standard output.
+pub fn output(command: &mut Command) -> Result<String, String> {
+    let output =
+        command.stderr(Stdio::inherit()).output().map_err(|e| format!("{} cannot be started: {e}", name(command)))?;
+    if !output.status.success() {
+        return Err(format!("{} failed ({})", name(command), output.status));
+    }
+    String::from_utf8(output.stdout).map_err(|_| format!("{} printed something that is not UTF-8", name(command)))
+}
+
+/// Whether a program can be found.
+pub fn exists(program: &str) -> bool {
+    let Some(path) = std::env::var_os("PATH") else { return false };
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+fn name(command: &Command) -> String {
+    let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
+    format!("`{} {}`", command.get_program().to_string_lossy(), args.join(" "))
+}
