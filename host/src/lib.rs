@@ -1,5 +1,7 @@
 //! byoc as a library: reads models, compiles them for the backends that were dropped in, runs them.
 
+pub mod build;
 pub mod cli;
 pub mod error;
 pub mod plugin;
+pub mod runtime;

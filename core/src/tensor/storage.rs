@@ -6,14 +6,23 @@ struct Line([u8; 64]);
 
 /// Owned bytes that start at a 64-byte boundary.
 pub struct AlignedBytes {
-    lines: Vec<Line>,
+    lines: Box<[Line]>,
     len: usize,
 }
 
 impl AlignedBytes {
     /// `len` zero bytes.
+    ///
+    /// # Panics
+    /// When there is no memory for them.
     pub fn zeroed(len: usize) -> AlignedBytes {
-        AlignedBytes { lines: vec![bytemuck::Zeroable::zeroed(); len.div_ceil(64)], len }
+        AlignedBytes::try_zeroed(len).expect("memory for a tensor")
+    }
+
+    /// `len` zero bytes, if there is memory for them. The pages are the system's zero pages until they are written.
+    pub fn try_zeroed(len: usize) -> Option<AlignedBytes> {
+        let lines = bytemuck::allocation::try_zeroed_slice_box(len.div_ceil(64)).ok()?;
+        Some(AlignedBytes { lines, len })
     }
 
     /// A copy of `bytes`.

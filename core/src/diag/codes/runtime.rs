@@ -2,4 +2,16 @@
 
 codes! {
     KERNEL_FAILED = 601, "an operator could not be computed";
+    UNKNOWN_INPUT = 602, "the model has no input of that name";
+    INPUT_COUNT = 603, "an input is missing or given twice";
+    INPUT_DTYPE = 604, "an input has another element type than the model takes";
+    INPUT_SHAPE = 605, "an input has other dimensions than the model takes";
+    NO_KERNEL = 606, "the host has no implementation of an operator";
+    NOT_LOWERABLE = 607, "a module that cannot be turned into a program";
+    BAD_PROGRAM = 608, "a program that does not make sense";
+    OUT_OF_MEMORY = 609, "a tensor that does not fit into memory";
+    CALL_DEPTH = 610, "calls nested too deep";
+    SIZE_UNKNOWN = 611, "a result whose size the run does not tell";
+    NO_THREADS = 612, "the system gives no threads";
+    REGION_FAILED = 613, "a region broke its promise";
 }

@@ -1,0 +1,126 @@
+//! The threads of a host: one rayon pool of a fixed size, in which kernels run and which plugins use through
+//! `parallel_for`. It is never rayon's global pool, which belongs to the program that embeds this one.
+
+use byoc_core::diag::{Diagnostic, codes};
+use rayon::prelude::*;
+use std::cell::Cell;
+
+/// A pool of a fixed number of threads.
+pub struct Pool {
+    pool: rayon::ThreadPool,
+    threads: usize,
+}
+
+thread_local! {
+    /// Whether this thread is inside a body of `parallel_for`.
+    static NESTED: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Pool {
+    /// A pool of `threads` threads; 0 means as many as the machine has.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub fn new(threads: usize) -> Result<Pool, Diagnostic> {
+        let threads = match threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let pool =
+            rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("byoc-{i}")).build().map_err(
+                |e| Diagnostic::error(codes::runtime::NO_THREADS, format!("cannot start {threads} threads: {e}")),
+            )?;
+        Ok(Pool { pool, threads })
+    }
+
+    /// How many threads work at once.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Runs `body` on a thread of the pool, so that what it splits with rayon stays here. Inline when it already is.
+    pub fn install<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
+        self.pool.install(body)
+    }
+
+    /// Runs `body(i)` for every `i` below `n` and returns when all have. Inline, in order, when there is one thread, one
+    /// index, or when it is called from such a body.
+    ///
+    /// # Panics
+    /// When a body panics.
+    pub fn parallel_for(&self, n: usize, body: &(dyn Fn(usize) + Sync)) {
+        if self.threads == 1 || n <= 1 || NESTED.get() {
+            (0..n).for_each(body);
+            return;
+        }
+        self.pool.install(|| {
+            (0..n).into_par_iter().with_max_len(1).for_each(|i| {
+                let _guard = Nested::enter();
+                body(i);
+            });
+        });
+    }
+}
+
+/// Marks the thread while a body runs, also when the body panics.
+struct Nested(bool);
+
+impl Nested {
+    fn enter() -> Nested {
+        Nested(NESTED.replace(true))
+    }
+}
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        NESTED.set(self.0);
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pool({} threads)", self.threads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn every_index_runs_once_on_any_number_of_threads() {
+        for threads in [1, 2, 5] {
+            let pool = Pool::new(threads).unwrap();
+            let hits: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
+            pool.parallel_for(hits.len(), &|i| {
+                hits[i].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn nested_calls_run_inline() {
+        let pool = Pool::new(3).unwrap();
+        let sum = AtomicUsize::new(0);
+        pool.parallel_for(8, &|_| {
+            let thread = std::thread::current().id();
+            pool.parallel_for(8, &|j| {
+                assert_eq!(std::thread::current().id(), thread);
+                sum.fetch_add(j, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(sum.into_inner(), 8 * 28);
+    }
+
+    #[test]
+    fn a_panic_in_a_body_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = Pool::new(2).unwrap();
+        let body = || pool.parallel_for(10, &|i| assert!(i != 5, "five"));
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        assert!(caught.is_err());
+        pool.parallel_for(2, &|_| assert!(NESTED.get()));
+        assert!(!NESTED.get());
+    }
+}
