@@ -6,11 +6,19 @@
 
 mod annotation;
 mod broadcast;
+pub(crate) mod conv;
 mod def;
+pub(crate) mod dense;
 mod elementwise;
 mod evaluate;
+pub(crate) mod image;
+pub(crate) mod norm;
+pub(crate) mod pad;
 mod params;
+pub(crate) mod pool;
 mod scalar;
+pub(crate) mod spatial;
+mod sum;
 mod table;
 mod walk;
 

@@ -1,0 +1,233 @@
+//! Padding, and moving blocks of the plane into channels and back: operators that only move elements.
+
+use super::spatial::{self, Canonical};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{AttrValue, Dim, Type};
+use crate::tensor::{TensorView, TensorViewMut};
+
+inventory::submit! {
+    OpDef {
+        name: "nn.pad",
+        doc: "Adds elements before and after each axis: the value of argument 1 (constant), the element of the border \
+              (edge), or the data mirrored at its border elements (reflect). A negative width cuts elements off.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "pad_value"],
+        attrs: &[
+            AttrDef::new("pad_width", AttrKind::Ints, Default::Required, "[before, after] for every axis"),
+            AttrDef::new("pad_mode", AttrKind::Str, Default::Str("constant"), "constant, edge or reflect"),
+        ],
+        pattern: OpPattern::Injective,
+        relation: pad_relation,
+        reference: Some(pad_reference),
+        flops: |_| 0,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.depth_to_space",
+        doc: "Moves block_size^2 channels into blocks of the plane. Channel c of the result comes from channel \
+              (row * block_size + column) * channels + c (mode DCR), or c * block_size^2 + row * block_size + column \
+              (mode CRD), where row and column are the place in the block.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("block_size", AttrKind::Int, Default::Required, "height and width of a block"),
+            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
+            AttrDef::new("mode", AttrKind::Str, Default::Str("DCR"), "DCR or CRD, see above"),
+        ],
+        pattern: OpPattern::Injective,
+        relation: depth_relation,
+        reference: Some(blocks_reference),
+        flops: |_| 0,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.space_to_depth",
+        doc: "Moves blocks of the plane into channels: the inverse of nn.depth_to_space in mode DCR.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("block_size", AttrKind::Int, Default::Required, "height and width of a block"),
+            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
+        ],
+        pattern: OpPattern::Injective,
+        relation: space_relation,
+        reference: Some(blocks_reference),
+        flops: |_| 0,
+    }
+}
+
+/// `pad_width` as (before, after) per axis; `None` when it is no list of pairs.
+pub(crate) fn pad_width(params: &Params<'_>) -> Option<Vec<(i64, i64)>> {
+    let AttrValue::List(items) = params.value("pad_width") else { return None };
+    let pair = |item: &AttrValue| match item.as_ints()?[..] {
+        [before, after] => Some((before, after)),
+        _ => None,
+    };
+    items.iter().map(pair).collect()
+}
+
+fn pad_relation(relation: &Relation<'_>) -> TypeResult {
+    let (data, value) = (relation.tensor(0)?, relation.tensor(1)?);
+    relation.same_dtype(data.dtype, value.dtype)?;
+    if value.dims.iter().any(|d| d.fixed().is_some_and(|n| n != 1)) {
+        return Err(relation.mismatch("pad_value has more than one element"));
+    }
+    let mode = relation.params.string("pad_mode");
+    if !["constant", "edge", "reflect"].contains(&mode.as_str()) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_mode \"{mode}\" is not known")));
+    }
+    let widths = pad_width(&relation.params).filter(|w| w.len() == data.dims.len()).ok_or_else(|| {
+        let (given, wanted) = (relation.params.value("pad_width"), data.dims.len());
+        relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_width is {given}, {wanted} pairs are wanted"))
+    })?;
+    let dims: Result<Vec<Dim>, Box<Diagnostic>> = data
+        .dims
+        .iter()
+        .zip(&widths)
+        .map(|(dim, &(before, after))| match dim {
+            _ if (before, after) == (0, 0) => Ok(dim.clone()),
+            Dim::Fixed(n) => {
+                let reach = before.max(after);
+                let room = match mode.as_str() {
+                    "edge" => i64::from(*n > 0) * i64::MAX,
+                    "reflect" => *n as i64 - 1,
+                    _ => i64::MAX,
+                };
+                if reach > 0 && reach > room {
+                    return Err(relation.mismatch(format!("{mode} padding of {reach} on {n} elements")));
+                }
+                spatial::to_dim(relation, *n as i128 + i128::from(before) + i128::from(after))
+            }
+            _ => Ok(Dim::Any),
+        })
+        .collect();
+    Ok(Type::tensor_of(data.dtype, dims?))
+}
+
+/// Where place `x` (counted from the first element of the data) comes from; `None`: from the pad value.
+pub(crate) fn pad_source(mode: &str, x: i64, size: i64) -> Option<i64> {
+    match mode {
+        _ if (0..size).contains(&x) => Some(x),
+        "edge" => Some(x.clamp(0, size - 1)),
+        "reflect" => Some(if x < 0 { -x } else { 2 * (size - 1) - x }),
+        _ => None,
+    }
+}
+
+fn pad_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let widths = pad_width(&params).unwrap_or_default();
+    let mode = params.string("pad_mode");
+    let shape = inputs[0].shape;
+    let bytes = inputs[0].dtype.size();
+    let out_shape = outputs[0].shape;
+    for place in 0..outputs[0].len() {
+        let (mut rest, mut at, mut step) = (place, Some(0), 1);
+        for axis in (0..shape.len()).rev() {
+            let x = (rest % out_shape[axis]) as i64 - widths[axis].0;
+            rest /= out_shape[axis];
+            at = at.zip(pad_source(&mode, x, shape[axis] as i64)).map(|(at, x)| at + x as usize * step);
+            step *= shape[axis];
+        }
+        let source = match at {
+            Some(at) => &inputs[0].data[at * bytes..][..bytes],
+            None => &inputs[1].data[..bytes],
+        };
+        outputs[0].data[place * bytes..][..bytes].copy_from_slice(source);
+    }
+    Ok(())
+}
+
+/// Block size, and the data's dimensions as batch, channels, height, width with their places.
+fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Diagnostic>> {
+    let data = relation.tensor(0)?;
+    let at = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
+    if data.dims.len() != 4 {
+        return Err(relation.mismatch(format!("data has {} dimensions, 4 are wanted", data.dims.len())));
+    }
+    let size = relation.params.int("block_size");
+    if !(1..=1 << 20).contains(&size) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("block_size is {size}")));
+    }
+    Ok((size, std::array::from_fn(|i| data.dims[at[i]].clone()), at))
+}
+
+fn times(relation: &Relation<'_>, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
+    match dim {
+        Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * i128::from(n)),
+        _ => Ok(Dim::Any),
+    }
+}
+
+fn divided(relation: &Relation<'_>, what: &str, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
+    match dim {
+        Dim::Fixed(d) if *d % n as usize == 0 => Ok(Dim::Fixed(d / n as usize)),
+        Dim::Fixed(d) => Err(relation.mismatch(format!("{d} {what} cannot be divided by {n}"))),
+        _ => Ok(Dim::Any),
+    }
+}
+
+fn laid_out(relation: &Relation<'_>, dims: [Dim; 4], at: &[usize]) -> TypeResult {
+    let mut placed = vec![Dim::Any; 4];
+    for (dim, &to) in dims.into_iter().zip(at) {
+        placed[to] = dim;
+    }
+    Ok(Type::tensor_of(relation.tensor(0)?.dtype, placed))
+}
+
+fn depth_relation(relation: &Relation<'_>) -> TypeResult {
+    let mode = relation.params.string("mode");
+    if mode != "DCR" && mode != "CRD" {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("mode \"{mode}\" is not known")));
+    }
+    let (size, [n, c, h, w], at) = block(relation)?;
+    let c = divided(relation, "channels", &c, size * size)?;
+    laid_out(relation, [n, c, times(relation, &h, size)?, times(relation, &w, size)?], &at)
+}
+
+fn space_relation(relation: &Relation<'_>) -> TypeResult {
+    let (size, [n, c, h, w], at) = block(relation)?;
+    let (h, w) = (divided(relation, "rows", &h, size)?, divided(relation, "columns", &w, size)?);
+    laid_out(relation, [n, times(relation, &c, size * size)?, h, w], &at)
+}
+
+fn blocks_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let layout = params.string("layout");
+    let data = Canonical::new(inputs[0].shape, &layout, "NC");
+    let out = Canonical::new(outputs[0].shape, &layout, "NC");
+    let size = params.int("block_size") as usize;
+    let to_space = params.def().name == "nn.depth_to_space";
+    let crd = params.string("mode") == "CRD";
+    let bytes = inputs[0].dtype.size();
+    // `deep` has the channels, `wide` the plane; both are walked in the places of `wide`.
+    let (deep, wide) = if to_space { (&data, &out) } else { (&out, &data) };
+    let [batch, channels, _, height, width] = wide.size;
+    for n in 0..batch {
+        for c in 0..channels {
+            for h in 0..height {
+                for w in 0..width {
+                    let in_block = h % size * size + w % size;
+                    let channel = if crd { c * size * size + in_block } else { in_block * channels + c };
+                    let in_deep = deep.at(n, channel, [0, h / size, w / size]);
+                    let in_wide = wide.at(n, c, [0, h, w]);
+                    let (from, to) = if to_space { (in_deep, in_wide) } else { (in_wide, in_deep) };
+                    let source = &inputs[0].data[from * bytes..][..bytes];
+                    outputs[0].data[to * bytes..][..bytes].copy_from_slice(source);
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! What convolutions, pooling and image operators share: layouts, and windows that slide over spatial axes.
+//!
+//! A layout is a permutation of letters: N batch, C channels, D H W depth, height and width, O and I the output and
+//! input channels of a kernel. One, two and three spatial axes are treated alike: a missing leading axis has size 1.
+
+use super::{Params, Relation};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::Dim;
+
+/// The letters of `axes` spatial axes.
+pub(crate) const fn spatial(axes: usize) -> &'static str {
+    match axes {
+        1 => "W",
+        2 => "HW",
+        _ => "DHW",
+    }
+}
+
+/// Where each letter of `order` stands in `layout`; `None` when `layout` is no permutation of `order`.
+pub(crate) fn positions(layout: &str, order: &str) -> Option<Vec<usize>> {
+    if layout.len() != order.len() {
+        return None;
+    }
+    order.chars().map(|letter| layout.find(letter)).collect()
+}
+
+/// The layout in attribute `attr`, as positions of the letters of `order`. An empty one stands for `default`.
+pub(super) fn layout(
+    relation: &Relation<'_>,
+    attr: &str,
+    order: &str,
+    default: &str,
+) -> Result<Vec<usize>, Box<Diagnostic>> {
+    let given = relation.params.string(attr);
+    let given = if given.is_empty() { default } else { &given };
+    positions(given, order).ok_or_else(|| {
+        relation
+            .error(codes::types::BAD_ATTRIBUTE, format!("{attr} is \"{given}\", a permutation of {order} is wanted"))
+    })
+}
+
+/// The largest value of an attribute that counts elements; larger ones are slips.
+const LARGEST: i64 = i32::MAX as i64;
+
+/// A list with one value, or one per spatial axis, each at least `min`.
+pub(super) fn per_axis(
+    relation: &Relation<'_>,
+    attr: &str,
+    axes: usize,
+    min: i64,
+) -> Result<Vec<i64>, Box<Diagnostic>> {
+    let given = relation.params.ints(attr);
+    if given.len() != 1 && given.len() != axes || given.iter().any(|v| !(min..=LARGEST).contains(v)) {
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("{attr} is {given:?}, {axes} numbers of at least {min} are wanted"),
+        ));
+    }
+    Ok(relation.params.per_axis(attr, axes))
+}
+
+/// The padding before and after each spatial axis.
+pub(super) fn padding(relation: &Relation<'_>, axes: usize) -> Result<Vec<(i64, i64)>, Box<Diagnostic>> {
+    let given = relation.params.ints("padding");
+    let fits = [1, axes, 2 * axes].contains(&given.len());
+    if !fits || given.iter().any(|v| !(0..=LARGEST).contains(v)) {
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("padding is {given:?}, 1, {axes} or {} numbers of at least 0 are wanted", 2 * axes),
+        ));
+    }
+    Ok(relation.params.padding(axes))
+}
+
+/// A window on one spatial axis.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub stride: i64,
+    pub dilation: i64,
+    pub pads: (i64, i64),
+}
+
+impl Window {
+    /// How many places the window has: floor (or ceil) of (padded - dilated kernel) / stride, plus 1.
+    pub fn places(
+        &self,
+        relation: &Relation<'_>,
+        size: &Dim,
+        kernel: &Dim,
+        ceil: bool,
+    ) -> Result<Dim, Box<Diagnostic>> {
+        let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else { return Ok(Dim::Any) };
+        let padded = *n as i128 + i128::from(self.pads.0) + i128::from(self.pads.1);
+        let extent = (*k as i128 - 1) * i128::from(self.dilation) + 1;
+        if *k == 0 || padded < extent {
+            return Err(relation.mismatch(format!(
+                "a window of {k} (dilation {}) does not fit {n} elements with padding {} and {}",
+                self.dilation, self.pads.0, self.pads.1
+            )));
+        }
+        let round_up = if ceil { i128::from(self.stride) - 1 } else { 0 };
+        to_dim(relation, (padded - extent + round_up) / i128::from(self.stride) + 1)
+    }
+
+    /// The inverse: elements of the tensor over which the window would have `size` places.
+    pub fn spread(
+        &self,
+        relation: &Relation<'_>,
+        size: &Dim,
+        kernel: &Dim,
+        extra: i64,
+    ) -> Result<Dim, Box<Diagnostic>> {
+        let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else { return Ok(Dim::Any) };
+        let places = i128::from(self.stride) * (*n as i128 - 1);
+        let extent = (*k as i128 - 1) * i128::from(self.dilation) + 1;
+        to_dim(relation, places + extent + i128::from(extra) - i128::from(self.pads.0) - i128::from(self.pads.1))
+    }
+}
+
+/// A computed size.
+pub(super) fn to_dim(relation: &Relation<'_>, size: i128) -> Result<Dim, Box<Diagnostic>> {
+    match usize::try_from(size) {
+        Ok(n) if n <= isize::MAX as usize => Ok(Dim::Fixed(n)),
+        _ => Err(relation.mismatch(format!("a result of {size} elements along one axis"))),
+    }
+}
+
+/// The dimensions of `shape` in canonical order (two leading letters, then depth, height, width) with their strides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Canonical {
+    /// Sizes; 1 for spatial axes that are missing.
+    pub size: [usize; 5],
+    /// Elements between neighbours; 0 for spatial axes that are missing.
+    pub stride: [usize; 5],
+}
+
+impl Canonical {
+    /// A dense row-major tensor of layout `layout`, in the order of `lead` and the spatial letters.
+    /// The layout was accepted by the type relation.
+    pub fn new(shape: &[usize], layout: &str, lead: &str) -> Canonical {
+        let axes = shape.len() - 2;
+        let order = format!("{lead}{}", spatial(axes));
+        let at = positions(layout, &order).unwrap_or_else(|| (0..shape.len()).collect());
+        let mut canonical = Canonical { size: [1; 5], stride: [0; 5] };
+        for (i, &axis) in at.iter().enumerate() {
+            let to = if i < 2 { i } else { i + 3 - axes };
+            canonical.size[to] = shape[axis];
+            canonical.stride[to] = shape[axis + 1..].iter().product();
+        }
+        canonical
+    }
+
+    /// The place of an element.
+    #[inline(always)]
+    pub fn at(&self, a: usize, b: usize, spatial: [usize; 3]) -> usize {
+        let s = &self.stride;
+        a * s[0] + b * s[1] + spatial[0] * s[2] + spatial[1] * s[3] + spatial[2] * s[4]
+    }
+
+    /// The spatial sizes.
+    pub fn spatial(&self) -> [usize; 3] {
+        [self.size[2], self.size[3], self.size[4]]
+    }
+}
+
+/// Calls `f` with every index of a box, last axis fastest.
+#[inline(always)]
+pub(super) fn each(sizes: [usize; 3], mut f: impl FnMut([usize; 3])) {
+    for d in 0..sizes[0] {
+        for h in 0..sizes[1] {
+            for w in 0..sizes[2] {
+                f([d, h, w]);
+            }
+        }
+    }
+}
+
+/// Strides, dilation and padding on three axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slide {
+    /// Elements from one window to the next.
+    pub stride: [usize; 3],
+    /// Elements from one tap of the window to the next.
+    pub dilation: [usize; 3],
+    /// Padding before.
+    pub before: [usize; 3],
+    /// Padding after.
+    pub after: [usize; 3],
+}
+
+impl Slide {
+    /// From attributes that the type relation accepted.
+    pub fn new(params: &Params<'_>, axes: usize) -> Slide {
+        let spread = |values: &[i64], missing: usize| {
+            let mut all = [missing; 3];
+            for (to, &v) in all[3 - axes..].iter_mut().zip(values) {
+                *to = v as usize;
+            }
+            all
+        };
+        let pads = params.padding(axes);
+        Slide {
+            stride: spread(&params.per_axis("strides", axes), 1),
+            dilation: spread(&params.per_axis("dilation", axes), 1),
+            before: spread(&pads.iter().map(|p| p.0).collect::<Vec<_>>(), 0),
+            after: spread(&pads.iter().map(|p| p.1).collect::<Vec<_>>(), 0),
+        }
+    }
+
+    /// Where tap `tap` of window `place` lies on each axis; `None` outside of `size`.
+    #[inline(always)]
+    pub fn tap(&self, place: [usize; 3], tap: [usize; 3], size: [usize; 3]) -> Option<[usize; 3]> {
+        let mut index = [0; 3];
+        for i in 0..3 {
+            let padded = place[i] * self.stride[i] + tap[i] * self.dilation[i];
+            index[i] = padded.checked_sub(self.before[i]).filter(|&x| x < size[i])?;
+        }
+        Some(index)
+    }
+}
