@@ -5,6 +5,9 @@ mod dead_code_elimination;
 mod eliminate_common_subexpr;
 mod fold_constant;
 mod fold_scale_axis;
+mod judge;
+pub mod manager;
+mod options;
 pub mod scope;
 mod simplify_inference;
 
@@ -13,4 +16,6 @@ pub use dead_code_elimination::dead_code_elimination;
 pub use eliminate_common_subexpr::eliminate_common_subexpr;
 pub use fold_constant::fold_constant;
 pub use fold_scale_axis::fold_scale_axis;
+pub use judge::{AcceptAll, Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict};
+pub use options::{PassOptions, TargetRule};
 pub use simplify_inference::simplify_inference;

@@ -1,0 +1,142 @@
+//! The table of passes, and the loop that runs, times, watches and verifies them.
+
+use super::PassOptions;
+use crate::diag::{Diagnostic, codes, nearest};
+use crate::ir::Module;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// What a pass does to a module. Warnings go to the list.
+pub type PassFn = fn(&Module, &PassOptions, &mut Vec<Diagnostic>) -> Result<Module, Box<Diagnostic>>;
+
+/// A pass.
+#[derive(Clone, Copy)]
+pub struct Pass {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// One line: what it does.
+    pub doc: &'static str,
+    /// What it is.
+    pub run: PassFn,
+}
+
+/// Every pass, by name.
+pub const PASSES: &[Pass] = &[
+    Pass {
+        name: "canonicalize_ops",
+        doc: "writes nn.bias_add as expand_dims and add",
+        run: |module, _, _| super::canonicalize_ops(module),
+    },
+    Pass {
+        name: "dead_code_elimination",
+        doc: "removes what nothing uses",
+        run: |module, _, _| super::dead_code_elimination(module),
+    },
+    Pass {
+        name: "eliminate_common_subexpr",
+        doc: "computes equal expressions once",
+        run: |module, _, _| super::eliminate_common_subexpr(module),
+    },
+    Pass {
+        name: "fold_constant",
+        doc: "computes what depends on constants alone",
+        run: |module, _, _| super::fold_constant(module),
+    },
+    Pass {
+        name: "fold_scale_axis",
+        doc: "moves scales into the weights of the operator before them",
+        run: |module, _, _| super::fold_scale_axis(module),
+    },
+    Pass {
+        name: "simplify_inference",
+        doc: "writes batch normalisation as multiply and add, drops dropout",
+        run: |module, _, _| super::simplify_inference(module),
+    },
+];
+
+/// The pass of that name.
+///
+/// # Errors
+/// When there is none, with the nearest.
+pub fn find(name: &str) -> Result<&'static Pass, Box<Diagnostic>> {
+    PASSES.iter().find(|pass| pass.name == name).ok_or_else(|| {
+        let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_PASS, format!("no pass \"{name}\""));
+        Box::new(match nearest(name, PASSES.iter().map(|pass| pass.name)) {
+            Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
+            None => {
+                let known: Vec<_> = PASSES.iter().map(|pass| pass.name).collect();
+                diagnostic.note(format!("the passes are {}", known.join(", ")))
+            }
+        })
+    })
+}
+
+/// How passes are run.
+#[derive(Default)]
+pub struct RunOptions<'a> {
+    /// Verifies the module before the first pass and after each; what does not verify is the fault of the pass.
+    pub verify_each: bool,
+    /// Runs so many passes and stops: halving it finds the pass that breaks a program.
+    pub step_limit: Option<usize>,
+    /// Called after each pass with its name and what it made.
+    pub after: Option<&'a mut dyn FnMut(&str, &Module)>,
+}
+
+/// How long a pass took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// The pass.
+    pub pass: &'static str,
+    /// From its start to its end, without verification.
+    pub time: Duration,
+}
+
+/// What a run gives.
+#[derive(Debug)]
+pub struct Ran {
+    /// The module after the last pass.
+    pub module: Module,
+    /// One for each pass that ran, in order.
+    pub timings: Vec<Timing>,
+    /// Warnings, in order.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// A pass failed, or made a module that does not verify.
+#[derive(Debug)]
+pub struct PassError {
+    /// The pass.
+    pub pass: String,
+    /// What went wrong.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl fmt::Display for PassError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.pass)?;
+        self.diagnostics.iter().try_for_each(|d| write!(f, " {d}"))
+    }
+}
+
+impl std::error::Error for PassError {}
+
+/// Runs passes by name, in order. All names are looked up before the first one runs.
+///
+/// # Errors
+/// An unknown name, a pass that fails, a module that does not verify: with the name of the pass.
+pub fn run(module: Module, names: &[&str], options: &PassOptions, run: &mut RunOptions<'_>) -> Result<Ran, PassError> {
+    let fail =
+        |pass: &str, diagnostic: Box<Diagnostic>| PassError { pass: pass.to_owned(), diagnostics: vec![*diagnostic] };
+    let passes: Vec<&Pass> =
+        names.iter().map(|name| find(name).map_err(|d| fail(name, d))).collect::<Result<_, PassError>>()?;
+    let mut ran = Ran { module, timings: Vec::new(), warnings: Vec::new() };
+    for pass in passes.into_iter().take(run.step_limit.unwrap_or(usize::MAX)) {
+        let start = Instant::now();
+        ran.module = (pass.run)(&ran.module, options, &mut ran.warnings).map_err(|d| fail(pass.name, d))?;
+        ran.timings.push(Timing { pass: pass.name, time: start.elapsed() });
+        if let Some(after) = &mut run.after {
+            after(pass.name, &ran.module);
+        }
+    }
+    Ok(ran)
+}

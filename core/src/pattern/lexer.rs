@@ -1,0 +1,140 @@
+//! Words of the pattern notation.
+
+use crate::diag::Span;
+
+/// A word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Token<'a> {
+    /// `nn.conv2d`, `let`.
+    Name(&'a str),
+    /// `12`, `1.5f`, `-3`, `7i64`: looked into by the parser.
+    Number(&'a str),
+    /// Without the quotes.
+    Str(&'a str),
+    /// `( ) { } [ ] , ; : = | ? * . %`
+    Mark(char),
+    /// `..`
+    Any,
+    /// A character that begins no word.
+    Bad(char),
+    /// The end of the entry.
+    End,
+}
+
+/// A word and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word<'a> {
+    pub token: Token<'a>,
+    pub span: Span,
+}
+
+/// The words of `text[from..to]`; comments run from `#` to the end of the line.
+pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
+    let bytes = text.as_bytes();
+    let mut words = Vec::new();
+    let mut at = from;
+    let name_start = |b: u8| b.is_ascii_alphabetic() || b == b'_' || b == b'/';
+    while at < to {
+        let start = at;
+        let byte = bytes[at];
+        let token = match byte {
+            b' ' | b'\t' | b'\r' | b'\n' => {
+                at += 1;
+                continue;
+            }
+            b'#' => {
+                while at < to && bytes[at] != b'\n' {
+                    at += 1;
+                }
+                continue;
+            }
+            b if name_start(b) => {
+                loop {
+                    while at < to && (name_start(bytes[at]) || bytes[at].is_ascii_digit()) {
+                        at += 1;
+                    }
+                    // A dot goes on with the name only when another part follows: `f.0` is a projection.
+                    if at + 1 < to && bytes[at] == b'.' && name_start(bytes[at + 1]) {
+                        at += 1;
+                    } else {
+                        break;
+                    }
+                }
+                Token::Name(&text[start..at])
+            }
+            b if b.is_ascii_digit() || (b == b'-' && at + 1 < to && bytes[at + 1].is_ascii_digit()) => {
+                // `t.0.1` is two projections, not a number with a fraction.
+                let after_dot = words.last().is_some_and(|w: &Word<'_>| w.token == Token::Mark('.'));
+                at += 1;
+                while at < to {
+                    let fraction = bytes[at] == b'.'
+                        && !after_dot
+                        && at + 1 < to
+                        && bytes[at + 1].is_ascii_digit()
+                        && !text[start..at].contains('.');
+                    let sign = matches!(bytes[at], b'+' | b'-') && matches!(bytes[at - 1], b'e' | b'E');
+                    if bytes[at].is_ascii_alphanumeric() || fraction || sign {
+                        at += 1;
+                    } else {
+                        break;
+                    }
+                }
+                Token::Number(&text[start..at])
+            }
+            b'"' => {
+                at += 1;
+                while at < to && bytes[at] != b'"' && bytes[at] != b'\n' {
+                    at += 1;
+                }
+                if at < to && bytes[at] == b'"' {
+                    at += 1;
+                    Token::Str(&text[start + 1..at - 1])
+                } else {
+                    Token::Bad('"')
+                }
+            }
+            b'.' if at + 1 < to && bytes[at + 1] == b'.' => {
+                at += 2;
+                Token::Any
+            }
+            b'(' | b')' | b'{' | b'}' | b'[' | b']' | b',' | b';' | b':' | b'=' | b'|' | b'?' | b'*' | b'.' | b'%' => {
+                at += 1;
+                Token::Mark(char::from(byte))
+            }
+            _ => {
+                let found = text[at..].chars().next().unwrap_or('\u{fffd}');
+                at += found.len_utf8();
+                Token::Bad(found)
+            }
+        };
+        words.push(Word { token, span: Span { start: start as u32, end: at as u32 } });
+    }
+    let end = to as u32;
+    words.push(Word { token: Token::End, span: Span { start: end, end } });
+    words
+}
+
+/// The byte ranges of the entries of a table: an entry begins at a line that is not indented, and goes on over the
+/// indented lines below it.
+pub(super) fn entries(text: &str) -> Vec<(usize, usize)> {
+    let mut entries: Vec<(usize, usize)> = Vec::new();
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let content = line.trim_end();
+        let end = at + content.len();
+        let begins = !line.starts_with([' ', '\t', '#']) && !content.is_empty();
+        if begins {
+            entries.push((at, end));
+        } else if let Some(last) = entries.last_mut()
+            && !content.trim_start().is_empty()
+            && !line.starts_with('#')
+        {
+            last.1 = end;
+        } else if entries.is_empty() && !content.trim_start().is_empty() && !content.trim_start().starts_with('#') {
+            // An indented line with nothing above it to continue: its own entry, so that its mistakes are shown.
+            entries.push((at, end));
+        }
+        at += line.len();
+    }
+    entries
+}

@@ -1,0 +1,804 @@
+//! The text notation of patterns: parser. One entry a line, in table order; indented lines continue an entry.
+//!
+//! ```text
+//! entry   := name ':' (('let' NAME '=' alt ';')* alt) ('where' name)?
+//! alt     := opt ('|' opt)*
+//! opt     := typed ('?' opname attrs?)*          p ? f  is  p | f(p)
+//! typed   := post (':' type)*
+//! post    := atom ('.' INT | '.' '*')*
+//! atom    := '*' NAME? | 'const' ('(' literal ')')? | 'var' ('(' NAME ')')? | opname attrs? '(' args | '..' ')'
+//!          | '(' alt (',' alt)* ')' | '(' '..' ')' | 'if' '(' alt ',' alt ',' alt ')' | 'let' '(' alt ',' alt ',' alt ')'
+//!          | 'fn' attrs? '(' args | '..' ')' '{' alt '}' | 'call' attrs? '(' alt ';' args | '..' ')'
+//!          | 'dominates' '(' alt ',' alt ',' alt ')' | 'op' attrs | NAME
+//! ```
+//! As the callee of `call`, `op{..}` and a bare operator name stand for the operator itself. An entry with a mistake
+//! is left out of the table; the entries after it are still read, so that all mistakes are shown at once.
+
+use super::data::{MAX_DEPTH, Pattern, PatternId, PatternNode};
+use super::lexer::{Token, Word, entries, words};
+use crate::diag::{Diagnostic, Severity, Span, codes, nearest};
+use crate::ir::{AttrValue, Attrs, Dim, IndexVec, Name, OpId, Type};
+use crate::op;
+use crate::tensor::{DType, Tensor};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A line of a pattern table.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// `dnnl.conv2d_bias_relu`: becomes `Composite`.
+    pub name: Name,
+    /// What it matches.
+    pub pattern: Pattern,
+    /// The plugin's check of that name, asked about each candidate.
+    pub check: Option<Name>,
+    /// Where it stands in the text.
+    pub span: Span,
+}
+
+/// Whether `where` may be used: a bare pattern file has nobody to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checks {
+    /// The table of a plugin.
+    Allowed,
+    /// A pattern file.
+    Refused,
+}
+
+/// A table, as far as it could be read.
+#[derive(Clone, Debug, Default)]
+pub struct Parsed {
+    /// The entries without mistakes, in table order.
+    pub entries: Vec<Entry>,
+    /// Mistakes and warnings, with places in the text.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Parsed {
+    /// Whether a mistake was found; warnings are none.
+    pub fn has_errors(&self) -> bool {
+        self.diagnostics.iter().any(|d| d.severity == Severity::Error)
+    }
+}
+
+/// Reads a table of patterns.
+pub fn parse_table(text: &str, checks: Checks) -> Parsed {
+    let mut parsed = Parsed::default();
+    for (from, to) in entries(text) {
+        let mut parser = Parser::new(text, from, to, checks);
+        match parser.entry() {
+            Ok(entry) if !parser.failed() => parsed.entries.push(entry),
+            Ok(_) => {}
+            Err(diagnostic) => parser.diagnostics.push(*diagnostic),
+        }
+        parsed.diagnostics.append(&mut parser.diagnostics);
+    }
+    parsed
+}
+
+/// Reads one pattern without a name: `nn.relu(nn.conv2d(*, *))`.
+///
+/// # Errors
+/// Every mistake in it; warnings come with the pattern.
+pub fn parse_pattern(text: &str) -> Result<(Pattern, Vec<Diagnostic>), Vec<Diagnostic>> {
+    let mut parser = Parser::new(text, 0, text.len(), Checks::Refused);
+    match parser.definition().and_then(|pattern| parser.expect_end().map(|()| pattern)) {
+        Ok(pattern) if !parser.failed() => Ok((pattern, parser.diagnostics)),
+        Ok(_) => Err(parser.diagnostics),
+        Err(diagnostic) => {
+            parser.diagnostics.push(*diagnostic);
+            Err(parser.diagnostics)
+        }
+    }
+}
+
+type Read<T> = Result<T, Box<Diagnostic>>;
+
+const KEYWORDS: &[&str] = &["let", "where", "if", "fn", "call", "op", "dominates", "const", "var"];
+
+struct Parser<'a> {
+    words: Vec<Word<'a>>,
+    at: usize,
+    checks: Checks,
+    nodes: IndexVec<PatternId, PatternNode>,
+    /// Bound by `let`, and by `*name` at its first use.
+    names: BTreeMap<&'a str, PatternId>,
+    /// One node per operator: an operator is one object wherever it stands.
+    ops: BTreeMap<OpId, PatternId>,
+    depth: usize,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str, from: usize, to: usize, checks: Checks) -> Parser<'a> {
+        Parser {
+            words: words(text, from, to),
+            at: 0,
+            checks,
+            nodes: IndexVec::new(),
+            names: BTreeMap::new(),
+            ops: BTreeMap::new(),
+            depth: 0,
+            diagnostics: Vec::new(),
+        }
+    }
+
+    fn failed(&self) -> bool {
+        self.diagnostics.iter().any(|d| d.severity == Severity::Error)
+    }
+
+    // Words.
+
+    fn peek(&self) -> Token<'a> {
+        self.words[self.at].token
+    }
+
+    fn span(&self) -> Span {
+        self.words[self.at].span
+    }
+
+    fn next(&mut self) -> Word<'a> {
+        let word = self.words[self.at];
+        if self.at + 1 < self.words.len() {
+            self.at += 1;
+        }
+        word
+    }
+
+    fn take(&mut self, mark: char) -> bool {
+        let found = self.peek() == Token::Mark(mark);
+        if found {
+            self.next();
+        }
+        found
+    }
+
+    fn expect(&mut self, mark: char) -> Read<()> {
+        if self.take(mark) { Ok(()) } else { Err(self.unexpected(&format!("\"{mark}\""))) }
+    }
+
+    fn name(&mut self, what: &str) -> Read<(&'a str, Span)> {
+        match self.peek() {
+            Token::Name(name) => Ok((name, self.next().span)),
+            _ => Err(self.unexpected(what)),
+        }
+    }
+
+    fn expect_end(&mut self) -> Read<()> {
+        match self.peek() {
+            Token::End => Ok(()),
+            _ => Err(self.unexpected("\"|\", \"?\", \":\", \".\" or the end of the pattern")),
+        }
+    }
+
+    fn unexpected(&self, wanted: &str) -> Box<Diagnostic> {
+        let found = match self.peek() {
+            Token::Name(name) => format!("\"{name}\""),
+            Token::Number(number) => format!("\"{number}\""),
+            Token::Str(text) => format!("the string \"{text}\""),
+            Token::Mark(mark) => format!("\"{mark}\""),
+            Token::Any => "\"..\"".to_owned(),
+            Token::Bad('"') => "a string without its closing quote".to_owned(),
+            Token::Bad(bad) => format!("the character {bad:?}"),
+            Token::End => "the end of the pattern".to_owned(),
+        };
+        let message = format!("{wanted} wanted in a pattern, {found} found");
+        Box::new(Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(self.span(), format!("{wanted} wanted")))
+    }
+
+    // Entries.
+
+    fn entry(&mut self) -> Read<Entry> {
+        let (name, span) = self.name("the name of a pattern")?;
+        self.expect(':')?;
+        let pattern = self.definition()?;
+        let mut check = None;
+        if self.peek() == Token::Name("where") {
+            let at = self.next().span;
+            let (name, end) = self.name("the name of a check")?;
+            if self.checks == Checks::Refused {
+                let message = format!("a pattern file cannot ask for the check \"{name}\"");
+                return Err(Box::new(
+                    Diagnostic::error(codes::passes::PATTERN_CHECK, message)
+                        .at(at.to(end), "only the table of a plugin has checks")
+                        .help("leave \"where\" out, or use the plugin as a backend"),
+                ));
+            }
+            check = Some(Name::from(name));
+        }
+        self.expect_end()?;
+        Ok(Entry { name: name.into(), pattern, check, span: span.to(self.span()) })
+    }
+
+    fn definition(&mut self) -> Read<Pattern> {
+        while self.peek() == Token::Name("let")
+            && matches!(self.words.get(self.at + 1).map(|w| w.token), Some(Token::Name(_)))
+        {
+            self.next();
+            let (name, span) = self.name("a name")?;
+            if KEYWORDS.contains(&name) || self.names.contains_key(name) {
+                let message = format!("the name \"{name}\" is taken");
+                return Err(Box::new(
+                    Diagnostic::error(codes::passes::PATTERN_NAME, message).at(span, "choose another"),
+                ));
+            }
+            self.expect('=')?;
+            let value = self.alt()?;
+            self.expect(';')?;
+            self.names.insert(name, value);
+        }
+        let start = self.span();
+        let root = self.alt()?;
+        let pattern = Pattern { nodes: std::mem::take(&mut self.nodes), root };
+        if pattern.depth() > MAX_DEPTH {
+            return Err(too_deep(start));
+        }
+        Ok(pattern)
+    }
+
+    // Patterns.
+
+    fn alt(&mut self) -> Read<PatternId> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(too_deep(self.span()));
+        }
+        let mut left = self.opt()?;
+        while self.take('|') {
+            let right = self.opt()?;
+            left = self.push(PatternNode::Alt(left, right));
+        }
+        self.depth -= 1;
+        Ok(left)
+    }
+
+    fn opt(&mut self) -> Read<PatternId> {
+        let mut inner = self.typed()?;
+        while self.take('?') {
+            let (name, span) = self.name("the name of an operator")?;
+            let attrs = self.attrs()?;
+            let Some(op) = self.operator(name, span) else { continue };
+            // An operator of several arguments takes the pattern as its first and anything as the others.
+            let mut args = vec![inner];
+            while args.len() < op::get(op).arity.min {
+                args.push(self.push(PatternNode::Wildcard));
+            }
+            let user = self.call_op(op, attrs, Some(args.into()));
+            inner = self.push(PatternNode::Alt(inner, user));
+        }
+        Ok(inner)
+    }
+
+    fn typed(&mut self) -> Read<PatternId> {
+        let mut inner = self.post()?;
+        while self.take(':') {
+            let node = self.of_type(inner)?;
+            inner = self.push(node);
+        }
+        Ok(inner)
+    }
+
+    fn post(&mut self) -> Read<PatternId> {
+        let mut tuple = self.atom()?;
+        while self.take('.') {
+            let index = if self.take('*') {
+                None
+            } else {
+                match self.peek() {
+                    Token::Number(number) => match number.parse() {
+                        Ok(index) => {
+                            self.next();
+                            Some(index)
+                        }
+                        Err(_) => return Err(self.unexpected("the number of a field")),
+                    },
+                    _ => return Err(self.unexpected("the number of a field, or \"*\"")),
+                }
+            };
+            tuple = self.push(PatternNode::Project { tuple, index });
+        }
+        Ok(tuple)
+    }
+
+    fn atom(&mut self) -> Read<PatternId> {
+        let word = self.next();
+        match word.token {
+            Token::Mark('*') => match self.peek() {
+                Token::Name(name) if !KEYWORDS.contains(&name) => {
+                    self.next();
+                    if let Some(&known) = self.names.get(name) {
+                        return Ok(known);
+                    }
+                    let id = self.push(PatternNode::Wildcard);
+                    self.names.insert(name, id);
+                    Ok(id)
+                }
+                _ => Ok(self.push(PatternNode::Wildcard)),
+            },
+            Token::Mark('(') => self.tuple_or_group(),
+            Token::Name("const") => {
+                if self.take('(') {
+                    let tensor = self.literal_tensor()?;
+                    self.expect(')')?;
+                    return Ok(self.push(PatternNode::Literal(Arc::new(tensor))));
+                }
+                Ok(self.push(PatternNode::Constant))
+            }
+            Token::Name("var") => {
+                let mut name = None;
+                if self.take('(') {
+                    self.take('%');
+                    name = Some(Name::from(self.name("the name of a variable")?.0));
+                    self.expect(')')?;
+                }
+                Ok(self.push(PatternNode::Var(name)))
+            }
+            Token::Name("if") => {
+                let [cond, then, otherwise] = self.three()?;
+                Ok(self.push(PatternNode::If { cond, then, otherwise }))
+            }
+            Token::Name("let") => {
+                let [var, value, body] = self.three()?;
+                Ok(self.push(PatternNode::Let { var, value, body }))
+            }
+            Token::Name("dominates") => {
+                let [parent, path, child] = self.three()?;
+                Ok(self.push(PatternNode::Dominates { parent, path, child }))
+            }
+            Token::Name("fn") => {
+                let attrs = self.attrs()?;
+                self.expect('(')?;
+                let params = self.args()?;
+                self.expect('{')?;
+                let body = self.alt()?;
+                self.expect('}')?;
+                let function = self.push(PatternNode::Function { params, body });
+                Ok(self.with_attrs(function, attrs))
+            }
+            Token::Name("call") => {
+                let attrs = self.attrs()?;
+                self.expect('(')?;
+                let callee = self.callee()?;
+                self.expect(';')?;
+                let args = self.args()?;
+                let call = self.push(PatternNode::Call { callee, args });
+                Ok(self.with_attrs(call, attrs))
+            }
+            Token::Name("op") if self.peek() == Token::Mark('{') => {
+                let callee = self.any_operator()?;
+                Ok(self.push(PatternNode::Call { callee, args: None }))
+            }
+            Token::Name(name) if !KEYWORDS.contains(&name) => self.named(name, word.span),
+            _ => {
+                self.at = self.words.iter().position(|w| w.span == word.span).unwrap_or(self.at);
+                Err(self.unexpected("a pattern"))
+            }
+        }
+    }
+
+    /// A call of an operator, or a name bound by `let` or `*name`.
+    fn named(&mut self, name: &'a str, span: Span) -> Read<PatternId> {
+        let called = matches!(self.peek(), Token::Mark('(' | '{'));
+        if !called {
+            if let Some(&id) = self.names.get(name) {
+                return Ok(id);
+            }
+            let mut diagnostic =
+                Diagnostic::error(codes::passes::PATTERN_NAME, format!("nothing is named \"{name}\" here"));
+            diagnostic = if op::lookup(name).is_some() {
+                diagnostic
+                    .at(span, "an operator is written with its arguments")
+                    .help(format!("write {name}(..) for a call with any arguments"))
+            } else if let Some(near) = nearest(name, self.names.keys().copied()) {
+                diagnostic.at(span, "no let and no wildcard has this name").help(format!("did you mean \"{near}\"?"))
+            } else {
+                diagnostic.at(span, "no let and no wildcard has this name")
+            };
+            self.diagnostics.push(diagnostic);
+            return Ok(self.push(PatternNode::Wildcard));
+        }
+        let op = self.operator(name, span);
+        let attrs = self.attrs_of(op)?;
+        self.expect('(')?;
+        let args = self.args()?;
+        let Some(op) = op else { return Ok(self.push(PatternNode::Wildcard)) };
+        let arity = op::get(op).arity;
+        if let Some(args) = &args
+            && !(arity.min..=arity.max).contains(&args.len())
+        {
+            let wanted =
+                if arity.min == arity.max { arity.min.to_string() } else { format!("{} to {}", arity.min, arity.max) };
+            let message = format!("{name} takes {wanted} arguments, the pattern gives {}", args.len());
+            self.diagnostics.push(
+                Diagnostic::warning(codes::passes::PATTERN_ARITY, message)
+                    .at(span, "never matches")
+                    .note(format!("its arguments are {}", op::get(op).inputs.join(", "))),
+            );
+        }
+        Ok(self.call_op(op, attrs, args))
+    }
+
+    /// After `(`: a tuple, any tuple, or a pattern in parentheses.
+    fn tuple_or_group(&mut self) -> Read<PatternId> {
+        if self.peek() == Token::Any {
+            self.next();
+            self.expect(')')?;
+            return Ok(self.push(PatternNode::Tuple(None)));
+        }
+        let mut fields = Vec::new();
+        let mut comma = false;
+        while !self.take(')') {
+            if !fields.is_empty() && !comma {
+                return Err(self.unexpected("\",\" or \")\""));
+            }
+            fields.push(self.alt()?);
+            comma = self.take(',');
+        }
+        if fields.len() == 1 && !comma {
+            return Ok(fields[0]);
+        }
+        Ok(self.push(PatternNode::Tuple(Some(fields.into()))))
+    }
+
+    /// After `(`: arguments up to `)`; `..` is any number of any.
+    fn args(&mut self) -> Read<Option<Box<[PatternId]>>> {
+        if self.peek() == Token::Any {
+            self.next();
+            self.expect(')')?;
+            return Ok(None);
+        }
+        let mut args = Vec::new();
+        while !self.take(')') {
+            if !args.is_empty() {
+                if !self.take(',') {
+                    return Err(self.unexpected("\",\" or \")\""));
+                }
+                if self.take(')') {
+                    break;
+                }
+            }
+            args.push(self.alt()?);
+        }
+        Ok(Some(args.into()))
+    }
+
+    fn three(&mut self) -> Read<[PatternId; 3]> {
+        self.expect('(')?;
+        let first = self.alt()?;
+        self.expect(',')?;
+        let second = self.alt()?;
+        self.expect(',')?;
+        let third = self.alt()?;
+        self.expect(')')?;
+        Ok([first, second, third])
+    }
+
+    /// What `call` calls: a pattern, in which an operator stands for itself.
+    fn callee(&mut self) -> Read<PatternId> {
+        let mut left = self.callee_atom()?;
+        while self.take('|') {
+            let right = self.callee_atom()?;
+            left = self.push(PatternNode::Alt(left, right));
+        }
+        Ok(left)
+    }
+
+    fn callee_atom(&mut self) -> Read<PatternId> {
+        let follows = self.words.get(self.at + 1).map(|w| w.token);
+        match self.peek() {
+            Token::Name("op") if follows == Some(Token::Mark('{')) => {
+                self.next();
+                self.any_operator()
+            }
+            Token::Name(name)
+                if matches!(follows, Some(Token::Mark(';' | '|')))
+                    && !self.names.contains_key(name)
+                    && !KEYWORDS.contains(&name) =>
+            {
+                let span = self.next().span;
+                match self.operator(name, span) {
+                    Some(op) => Ok(self.op_node(op)),
+                    None => Ok(self.push(PatternNode::Wildcard)),
+                }
+            }
+            _ => self.opt(),
+        }
+    }
+
+    /// `{TOpPattern=0}`: an operator with these attributes.
+    fn any_operator(&mut self) -> Read<PatternId> {
+        let span = self.span();
+        let attrs = self.attrs()?;
+        for (key, _) in attrs.iter() {
+            if &**key != "TOpPattern" {
+                self.diagnostics.push(
+                    Diagnostic::warning(
+                        codes::passes::PATTERN_ATTRIBUTE,
+                        format!("operators have no attribute \"{key}\""),
+                    )
+                    .at(span, "never matches")
+                    .note("they have TOpPattern"),
+                );
+            }
+        }
+        let any = self.push(PatternNode::Wildcard);
+        Ok(self.push(PatternNode::WithAttrs(any, attrs)))
+    }
+
+    // Operators and attributes.
+
+    fn operator(&mut self, name: &str, span: Span) -> Option<OpId> {
+        let found = op::lookup(name);
+        if found.is_none() {
+            let mut diagnostic = Diagnostic::error(
+                codes::passes::PATTERN_OPERATOR,
+                format!("no operator \"{name}\" for a pattern to match"),
+            )
+            .at(span, "not in the operator table");
+            if let Some(near) = nearest(name, op::names().chain(KEYWORDS.iter().copied())) {
+                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+            } else {
+                diagnostic = diagnostic.help("\"byoc ops\" lists the operators");
+            }
+            self.diagnostics.push(diagnostic);
+        }
+        found
+    }
+
+    fn op_node(&mut self, op: OpId) -> PatternId {
+        match self.ops.get(&op) {
+            Some(&id) => id,
+            None => {
+                let id = self.push(PatternNode::Op(op));
+                self.ops.insert(op, id);
+                id
+            }
+        }
+    }
+
+    fn call_op(&mut self, op: OpId, attrs: Attrs, args: Option<Box<[PatternId]>>) -> PatternId {
+        let callee = self.op_node(op);
+        let call = self.push(PatternNode::Call { callee, args });
+        self.with_attrs(call, attrs)
+    }
+
+    fn with_attrs(&mut self, inner: PatternId, attrs: Attrs) -> PatternId {
+        if attrs.is_empty() { inner } else { self.push(PatternNode::WithAttrs(inner, attrs)) }
+    }
+
+    fn attrs(&mut self) -> Read<Attrs> {
+        Ok(Attrs::new(self.attr_list()?.into_iter().map(|(key, value, _)| (key, value))))
+    }
+
+    /// Attributes, with a warning for each that the operator does not have.
+    fn attrs_of(&mut self, op: Option<OpId>) -> Read<Attrs> {
+        let list = self.attr_list()?;
+        if let Some(op) = op {
+            let def = op::get(op);
+            for (key, _, span) in &list {
+                if def.attr(key).is_none() {
+                    let message = format!("{} has no attribute \"{key}\"", def.name);
+                    let mut diagnostic =
+                        Diagnostic::warning(codes::passes::PATTERN_ATTRIBUTE, message).at(*span, "never matches");
+                    if let Some(near) = nearest(key, def.attrs.iter().map(|a| a.name)) {
+                        diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+                    }
+                    self.diagnostics.push(diagnostic);
+                }
+            }
+        }
+        Ok(Attrs::new(list.into_iter().map(|(key, value, _)| (key, value))))
+    }
+
+    fn attr_list(&mut self) -> Read<Vec<(Name, AttrValue, Span)>> {
+        let mut list = Vec::new();
+        if self.take('{') {
+            while !self.take('}') {
+                if !list.is_empty() {
+                    self.expect(',')?;
+                }
+                let (key, span) = self.name("the name of an attribute")?;
+                self.expect('=')?;
+                let value = self.value()?;
+                list.push((Name::from(key), value, span));
+            }
+        }
+        Ok(list)
+    }
+
+    fn value(&mut self) -> Read<AttrValue> {
+        Ok(match self.peek() {
+            Token::Number(number) => match attr_number(number) {
+                Some(value) => {
+                    self.next();
+                    value
+                }
+                None => return Err(self.unexpected("a number")),
+            },
+            Token::Str(text) => {
+                self.next();
+                text.into()
+            }
+            Token::Name(name) => {
+                self.next();
+                match name {
+                    "True" | "true" => true.into(),
+                    "False" | "false" => false.into(),
+                    "None" => AttrValue::None,
+                    other => other.into(),
+                }
+            }
+            Token::Mark(open @ ('[' | '(')) => {
+                self.next();
+                let close = if open == '[' { ']' } else { ')' };
+                self.depth += 1;
+                if self.depth > MAX_DEPTH {
+                    return Err(too_deep(self.span()));
+                }
+                let mut items = Vec::new();
+                while !self.take(close) {
+                    if !items.is_empty() {
+                        self.expect(',')?;
+                    }
+                    items.push(self.value()?);
+                }
+                self.depth -= 1;
+                AttrValue::List(items.into())
+            }
+            _ => return Err(self.unexpected("the value of an attribute")),
+        })
+    }
+
+    fn literal_tensor(&mut self) -> Read<Tensor> {
+        let tensor = match self.peek() {
+            Token::Number(number) => scalar(number),
+            Token::Name("True" | "true") => Some(Tensor::from_bools(&[], &[true])),
+            Token::Name("False" | "false") => Some(Tensor::from_bools(&[], &[false])),
+            _ => None,
+        };
+        match tensor {
+            Some(tensor) => {
+                self.next();
+                Ok(tensor)
+            }
+            None => Err(self.unexpected("a number that fits its type, such as 1, 2i64, 0.5f or 1f16")),
+        }
+    }
+
+    // Types.
+
+    fn of_type(&mut self, inner: PatternId) -> Read<PatternNode> {
+        match self.peek() {
+            Token::Name(name) if DType::parse(name).is_some() => {
+                self.next();
+                Ok(PatternNode::OfDtype(inner, DType::parse(name).expect("looked at above")))
+            }
+            Token::Mark('(') if self.shape_follows() => {
+                self.next();
+                Ok(PatternNode::OfShape(inner, self.dims()?))
+            }
+            _ => Ok(PatternNode::Typed(inner, self.full_type()?)),
+        }
+    }
+
+    fn shape_follows(&self) -> bool {
+        matches!(self.words.get(self.at + 1).map(|w| w.token), Some(Token::Number(_) | Token::Mark('?' | ')')))
+    }
+
+    /// After `(`: dimensions up to `)`.
+    fn dims(&mut self) -> Read<Box<[Dim]>> {
+        let mut dims = Vec::new();
+        while !self.take(')') {
+            if !dims.is_empty() {
+                self.expect(',')?;
+                if self.take(')') {
+                    break;
+                }
+            }
+            dims.push(match self.peek() {
+                Token::Mark('?') => Dim::Any,
+                Token::Name(name) => Dim::Named(name.into()),
+                Token::Number(number) => match number.parse() {
+                    Ok(size) => Dim::Fixed(size),
+                    Err(_) => return Err(self.unexpected("a dimension")),
+                },
+                _ => return Err(self.unexpected("a dimension")),
+            });
+            self.next();
+        }
+        Ok(dims.into())
+    }
+
+    fn full_type(&mut self) -> Read<Type> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(too_deep(self.span()));
+        }
+        let ty = match self.peek() {
+            Token::Name("Tensor") => {
+                self.next();
+                self.expect('[')?;
+                self.expect('(')?;
+                let dims = self.dims()?;
+                self.expect(',')?;
+                let dtype = self.dtype()?;
+                self.expect(']')?;
+                Type::tensor_of(dtype, dims)
+            }
+            Token::Mark('(') => {
+                self.next();
+                let mut fields = Vec::new();
+                while !self.take(')') {
+                    if !fields.is_empty() {
+                        self.expect(',')?;
+                        if self.take(')') {
+                            break;
+                        }
+                    }
+                    fields.push(self.full_type()?);
+                }
+                Type::tuple(fields)
+            }
+            _ => Type::scalar(self.dtype()?),
+        };
+        self.depth -= 1;
+        Ok(ty)
+    }
+
+    fn dtype(&mut self) -> Read<DType> {
+        match self.peek() {
+            Token::Name(name) if DType::parse(name).is_some() => {
+                self.next();
+                Ok(DType::parse(name).expect("looked at above"))
+            }
+            _ => Err(self.unexpected("a type: Tensor[(1, ?), float32], an element type, or dimensions")),
+        }
+    }
+
+    fn push(&mut self, node: PatternNode) -> PatternId {
+        self.nodes.push(node)
+    }
+}
+
+fn too_deep(span: Span) -> Box<Diagnostic> {
+    let message = format!("the pattern nests deeper than {MAX_DEPTH}");
+    Box::new(Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(span, "here"))
+}
+
+fn attr_number(text: &str) -> Option<AttrValue> {
+    let plain = text.strip_suffix('f').unwrap_or(text);
+    if plain.len() == text.len()
+        && let Ok(int) = text.parse::<i64>()
+    {
+        return Some(AttrValue::Int(int));
+    }
+    plain.parse().ok().filter(|v: &f64| v.is_finite()).map(AttrValue::Float)
+}
+
+/// A scalar with Relay's suffixes; without one, an integer is int32 (int64 when it does not fit) and a number with a
+/// fraction is float32.
+fn scalar(text: &str) -> Option<Tensor> {
+    let cut = text.find(['i', 'u', 'f']).unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(cut);
+    let float = || digits.parse::<f64>().ok();
+    let narrow = |v: f64| (v as f32).is_finite().then_some(v as f32);
+    Some(match suffix {
+        "" if !digits.contains(['.', 'e', 'E']) => match digits.parse::<i32>() {
+            Ok(v) => Tensor::scalar(v),
+            Err(_) => Tensor::scalar(digits.parse::<i64>().ok()?),
+        },
+        "" | "f" | "f32" => Tensor::scalar(narrow(float()?)?),
+        "f64" => Tensor::scalar(float()?),
+        "f16" => Tensor::scalar(Some(half::f16::from_f64(float()?)).filter(|v| v.is_finite())?),
+        "bf16" => Tensor::scalar(Some(half::bf16::from_f64(float()?)).filter(|v| v.is_finite())?),
+        "i" | "i32" => Tensor::scalar(digits.parse::<i32>().ok()?),
+        "i8" => Tensor::scalar(digits.parse::<i8>().ok()?),
+        "i16" => Tensor::scalar(digits.parse::<i16>().ok()?),
+        "i64" => Tensor::scalar(digits.parse::<i64>().ok()?),
+        "u8" => Tensor::scalar(digits.parse::<u8>().ok()?),
+        "u16" => Tensor::scalar(digits.parse::<u16>().ok()?),
+        "u32" => Tensor::scalar(digits.parse::<u32>().ok()?),
+        "u64" => Tensor::scalar(digits.parse::<u64>().ok()?),
+        _ => return None,
+    })
+}
