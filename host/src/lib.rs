@@ -3,5 +3,7 @@
 pub mod build;
 pub mod cli;
 pub mod error;
+pub mod frontend;
+pub mod io;
 pub mod plugin;
 pub mod runtime;

@@ -2,4 +2,19 @@
 
 codes! {
     UNREADABLE_MODEL = 501, "the model file cannot be read";
+    BROKEN_MODEL = 502, "the model is damaged or contradicts itself";
+    UNSUPPORTED_OPERATOR = 503, "the model has operators that cannot be imported";
+    UNBOUND_DIMENSION = 504, "a dimension of an input is not bound";
+    BAD_NODE = 505, "an operator of the model cannot be imported as it is used";
+    BAD_EXTERNAL_DATA = 506, "the data of a tensor in another file cannot be used";
+    BAD_TENSOR = 507, "the data of a tensor does not fit its type";
+    UNSUPPORTED_OPSET = 508, "the operator set version is not supported";
+    NOT_CONSTANT = 509, "a value must be known before the run";
+    UNKNOWN_MODEL_FORMAT = 510, "not a kind of model that is read";
+    BAD_BINDING = 511, "a dimension or an input is bound to what the model does not have";
+    BAD_TENSOR_FILE = 512, "a tensor file cannot be read";
+    CANNOT_WRITE = 513, "a file cannot be written";
+    MISSING_WEIGHTS = 514, "the weights of a text model cannot be read";
+    UNKNOWN_ARCHITECTURE = 515, "no architecture of that name";
+    BAD_TEST_FOLDER = 516, "not a folder in test-data layout";
 }

@@ -1,0 +1,154 @@
+//! Folders in ONNX test-data layout: `model.onnx`, `test_data_set_N/{input,output}_K.pb`, and perhaps a `data.json`
+//! with the tolerances.
+
+use super::{LoadOptions, Loaded, PortInfo, unreadable};
+use crate::io::pb;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::tensor::Tensor;
+use std::path::{Path, PathBuf};
+
+/// A folder in test-data layout.
+#[derive(Clone, Debug)]
+pub struct TestFolder {
+    /// The folder's own name.
+    pub name: String,
+    /// The model in it.
+    pub model: PathBuf,
+    /// Its data sets, by number.
+    pub sets: Vec<TestSet>,
+    /// The relative tolerance in `data.json`.
+    pub rtol: Option<f64>,
+    /// The absolute tolerance in `data.json`.
+    pub atol: Option<f64>,
+}
+
+/// Recorded inputs and outputs, by position. A position without a file is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TestSet {
+    /// Files of inputs.
+    pub inputs: Vec<Option<PathBuf>>,
+    /// Files of outputs.
+    pub outputs: Vec<Option<PathBuf>>,
+}
+
+impl TestFolder {
+    /// Looks at a folder. No data is read yet.
+    ///
+    /// # Errors
+    /// When it has no `model.onnx` or cannot be listed.
+    pub fn open(path: &Path) -> Result<TestFolder, Diagnostic> {
+        let bad = |why: String| {
+            Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {why}", path.display()))
+                .note("such a folder has a model.onnx and folders test_data_set_N with input_K.pb and output_K.pb")
+        };
+        let model = path.join("model.onnx");
+        if !model.is_file() {
+            return Err(bad("there is no model.onnx in this folder".into()));
+        }
+        let mut numbered: Vec<(u64, TestSet)> = Vec::new();
+        for entry in list(path).map_err(|e| bad(e.to_string()))? {
+            let number = entry.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("test_data_set_"));
+            let Some(number) = number.and_then(|n| n.parse::<u64>().ok()) else { continue };
+            let files = list(&entry).map_err(|e| bad(e.to_string()))?;
+            numbered.push((
+                number,
+                TestSet { inputs: by_position(&files, "input_"), outputs: by_position(&files, "output_") },
+            ));
+        }
+        numbered.sort_by_key(|(number, _)| *number);
+        let (mut rtol, mut atol) = (None, None);
+        let settings = path.join("data.json");
+        if settings.is_file() {
+            let text = std::fs::read_to_string(&settings).map_err(|e| bad(format!("data.json: {e}")))?;
+            let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(format!("data.json: {e}")))?;
+            rtol = json.get("rtol").and_then(serde_json::Value::as_f64);
+            atol = json.get("atol").and_then(serde_json::Value::as_f64);
+        }
+        let absolute = path.canonicalize();
+        let name = absolute.as_deref().unwrap_or(path).file_name().map(|n| n.to_string_lossy().into_owned());
+        let sets = numbered.into_iter().map(|(_, set)| set).collect();
+        Ok(TestFolder { name: name.unwrap_or_default(), model, sets, rtol, atol })
+    }
+
+    /// Imports the model with the input shapes of the first data set, where `options` does not give any.
+    ///
+    /// # Errors
+    /// As [`super::load`], and when the data cannot be read.
+    pub fn load(&self, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+        let signature = super::signature(&self.model)?;
+        let mut options = options.clone();
+        if let Some(set) = self.sets.first() {
+            for (port, file) in signature.inputs.iter().zip(&set.inputs) {
+                if let Some(file) = file
+                    && !options.input_shapes.contains_key(&port.name)
+                {
+                    let tensor = pb::read(file).map_err(|d| vec![d])?;
+                    options.input_shapes.insert(port.name.clone(), tensor.shape().to_vec());
+                }
+            }
+        }
+        super::load(&self.model, &options)
+    }
+}
+
+impl TestSet {
+    /// The recorded inputs, one for each input of the model.
+    ///
+    /// # Errors
+    /// When a file is missing or no tensor.
+    pub fn read_inputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
+        read(&self.inputs, ports, "input")
+    }
+
+    /// The recorded outputs, one for each output of the model.
+    ///
+    /// # Errors
+    /// When a file is missing or no tensor.
+    pub fn read_outputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
+        read(&self.outputs, ports, "output")
+    }
+}
+
+fn read(files: &[Option<PathBuf>], ports: &[PortInfo], what: &str) -> Result<Vec<Tensor>, Diagnostic> {
+    let missing = |position: usize, port: &PortInfo| {
+        Diagnostic::error(
+            codes::frontends::BAD_TEST_FOLDER,
+            format!("the data set has no {what}_{position}.pb for {what} \"{}\"", port.name),
+        )
+    };
+    ports
+        .iter()
+        .enumerate()
+        .map(|(i, port)| {
+            let file = files.get(i).and_then(Option::as_ref).ok_or_else(|| missing(i, port))?;
+            pb::read(file)
+        })
+        .collect()
+}
+
+/// The entries of a folder, sorted.
+fn list(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut entries = std::fs::read_dir(path)?.map(|e| e.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
+    entries.sort();
+    Ok(entries)
+}
+
+/// Files `<prefix>K.pb`, each at place K.
+fn by_position(files: &[PathBuf], prefix: &str) -> Vec<Option<PathBuf>> {
+    let mut out: Vec<Option<PathBuf>> = Vec::new();
+    for file in files {
+        let stem = file.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix(prefix)?.strip_suffix(".pb"));
+        // A number beyond any model's inputs is somebody's own file.
+        let Some(position) = stem.and_then(|n| n.parse::<usize>().ok()).filter(|&n| n < 10_000) else { continue };
+        if out.len() <= position {
+            out.resize(position + 1, None);
+        }
+        out[position] = Some(file.clone());
+    }
+    out
+}
+
+/// Reads the bytes of a model file.
+pub(super) fn read_model(path: &Path) -> Result<prost::bytes::Bytes, Vec<Diagnostic>> {
+    crate::io::map_file(path).map_err(|e| vec![unreadable(path, e)])
+}

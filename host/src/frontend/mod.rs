@@ -1,0 +1,235 @@
+//! Model readers: files become a typed [`Module`] with `@main`.
+//!
+//! All dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so
+//! that the arithmetic on shapes that exporters write out disappears during import.
+
+pub mod folder;
+pub mod onnx;
+
+use byoc_core::diag::{Diagnostic, codes, nearest};
+use byoc_core::ir::{Dim, Module, TensorType, Type};
+use byoc_core::tensor::DType;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What is known about the inputs before the model is read.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// Values of symbolic dimensions, by name.
+    pub dims: BTreeMap<String, usize>,
+    /// Shapes of inputs, by the input's name.
+    pub input_shapes: BTreeMap<String, Vec<usize>>,
+}
+
+/// An input or an output as the file declares it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortInfo {
+    /// Its name in the file.
+    pub name: String,
+    /// Its element type.
+    pub dtype: DType,
+    /// Its dimensions; symbolic ones by name. `None` when the file does not say how many there are.
+    pub dims: Option<Vec<Dim>>,
+}
+
+/// What goes into a model and what comes out, as the file declares it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signature {
+    /// Inputs, in the order of the parameters of `@main`.
+    pub inputs: Vec<PortInfo>,
+    /// Outputs, in the order of the fields of the result. Their dimensions are not binding.
+    pub outputs: Vec<PortInfo>,
+}
+
+impl Signature {
+    /// The names of the symbolic dimensions of the inputs, sorted.
+    pub fn symbols(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .inputs
+            .iter()
+            .flat_map(|input| input.dims.iter().flatten())
+            .filter_map(|dim| match dim {
+                Dim::Named(name) => Some(name.to_string()),
+                _ => None,
+            })
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+/// A model that was read.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The program. `@main` takes the inputs in order and returns the output, or a tuple of the outputs.
+    pub module: Module,
+    /// What goes in and what comes out, as the file declares it.
+    pub signature: Signature,
+    /// What the symbolic dimensions were bound to.
+    pub bound: BTreeMap<String, usize>,
+    /// What should be said but does not stop the work.
+    pub warnings: Vec<Diagnostic>,
+    /// The model file itself (inside a folder in test-data layout, the one that was read).
+    pub file: PathBuf,
+}
+
+/// Reads a model: `.onnx`, `.relay` with its weights file beside it, or a folder in ONNX test-data layout, whose first
+/// data set then gives the shapes of the inputs that `options` does not give.
+///
+/// # Errors
+/// Everything that is wrong with the model, as far as it can be told at once.
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+    if path.is_dir() {
+        let folder = folder::TestFolder::open(path).map_err(|d| vec![d])?;
+        return folder.load(options);
+    }
+    match extension(path) {
+        "onnx" => onnx::load(path, options),
+        _ => Err(vec![unknown_format(path)]),
+    }
+}
+
+/// Reads what goes into a model and what comes out, without importing it.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
+    if path.is_dir() {
+        let folder = folder::TestFolder::open(path).map_err(|d| vec![d])?;
+        return signature(&folder.model);
+    }
+    match extension(path) {
+        "onnx" => onnx::signature(path),
+        _ => Err(vec![unknown_format(path)]),
+    }
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(|e| e.to_str()).unwrap_or("")
+}
+
+fn unknown_format(path: &Path) -> Diagnostic {
+    if !path.exists() {
+        return unreadable(path, "there is no such file");
+    }
+    Diagnostic::error(codes::frontends::UNKNOWN_MODEL_FORMAT, format!("{} is not a model that is read", path.display()))
+        .note("models are .onnx files, .relay files, and folders with a model.onnx and test_data_set_N folders")
+}
+
+/// A model file that cannot be read.
+pub(crate) fn unreadable(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {why}", path.display()))
+}
+
+/// Binds the dimensions of the inputs, and says which types the parameters of `@main` have.
+///
+/// # Errors
+/// A binding for a name that the model does not have, a shape that does not fit, a dimension that nothing binds.
+pub(crate) fn bind(
+    signature: &Signature,
+    options: &LoadOptions,
+) -> Result<(Vec<Type>, BTreeMap<String, usize>), Vec<Diagnostic>> {
+    let mut errors = Vec::new();
+    let bad = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
+    let symbols = signature.symbols();
+    for name in options.dims.keys().filter(|name| !symbols.contains(name)) {
+        let mut diagnostic = bad(format!("the model has no symbolic dimension \"{name}\""));
+        diagnostic = match (nearest(name, symbols.iter().map(String::as_str)), symbols.as_slice()) {
+            (Some(near), _) => diagnostic.help(format!("did you mean \"{near}\"?")),
+            (None, []) => diagnostic.note("all its dimensions are fixed"),
+            (None, all) => diagnostic.note(format!("it has {}", all.join(", "))),
+        };
+        errors.push(diagnostic);
+    }
+    for name in options.input_shapes.keys().filter(|name| !signature.inputs.iter().any(|i| i.name == **name)) {
+        let names: Vec<&str> = signature.inputs.iter().map(|i| i.name.as_str()).collect();
+        let mut diagnostic = bad(format!("the model has no input \"{name}\"")).note(match names.as_slice() {
+            [] => "it has no inputs".to_owned(),
+            names => format!("its inputs are {}", names.join(", ")),
+        });
+        if let Some(near) = nearest(name, names) {
+            diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+        }
+        errors.push(diagnostic);
+    }
+
+    let mut bound: BTreeMap<String, usize> = options.dims.clone();
+    for input in &signature.inputs {
+        let (Some(dims), Some(shape)) = (&input.dims, options.input_shapes.get(&input.name)) else { continue };
+        let fits = dims.len() == shape.len()
+            && dims.iter().zip(shape).all(|(dim, &size)| match dim {
+                Dim::Fixed(n) => *n == size,
+                Dim::Named(name) => *bound.entry(name.to_string()).or_insert(size) == size,
+                Dim::Any => true,
+            });
+        if !fits {
+            let bindings: Vec<String> = dims
+                .iter()
+                .filter_map(|dim| match dim {
+                    Dim::Named(name) => bound.get(&**name).map(|size| format!("{name} = {size}")),
+                    _ => None,
+                })
+                .collect();
+            let wanted = Type::tensor_of(input.dtype, dims.iter().cloned());
+            let mut diagnostic =
+                bad(format!("input \"{}\" is given as {shape:?}, the model takes {wanted}", input.name));
+            if !bindings.is_empty() {
+                diagnostic = diagnostic.note(format!("where {}", bindings.join(", ")));
+            }
+            errors.push(diagnostic);
+        }
+    }
+
+    let mut types = Vec::new();
+    let mut unbound: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for input in &signature.inputs {
+        let given = options.input_shapes.get(&input.name);
+        let shape: Option<Vec<usize>> = match (&input.dims, given) {
+            (None, given) => {
+                if given.is_none() {
+                    errors.push(
+                        Diagnostic::error(
+                            codes::frontends::UNBOUND_DIMENSION,
+                            format!("the model does not say how many dimensions input \"{}\" has", input.name),
+                        )
+                        .help(format!("give the input a value: --input {}=FILE", input.name)),
+                    );
+                }
+                given.cloned()
+            }
+            (Some(dims), _) => dims
+                .iter()
+                .enumerate()
+                .map(|(axis, dim)| match dim {
+                    Dim::Fixed(n) => Some(*n),
+                    Dim::Named(name) => bound.get(&**name).copied().or_else(|| {
+                        unbound.entry(name.to_string()).or_default().push(&input.name);
+                        None
+                    }),
+                    Dim::Any => given.and_then(|shape| shape.get(axis)).copied(),
+                })
+                .collect(),
+        };
+        let shape = shape.unwrap_or_default();
+        let bytes = byoc_core::tensor::element_count(&shape).and_then(|n| n.checked_mul(input.dtype.size()));
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            errors.push(bad(format!(
+                "input \"{}\" of shape {shape:?} does not fit the memory of any machine",
+                input.name
+            )));
+        }
+        types.push(Type::Tensor(std::sync::Arc::new(TensorType::fixed(input.dtype, &shape))));
+    }
+    for (name, inputs) in unbound {
+        let inputs: Vec<String> = inputs.iter().map(|i| format!("\"{i}\"")).collect();
+        errors.push(
+            Diagnostic::error(
+                codes::frontends::UNBOUND_DIMENSION,
+                format!("nothing binds the symbolic dimension \"{name}\" of input {}", inputs.join(", ")),
+            )
+            .help(format!("bind it with --dim {name}=N, or give the input a value")),
+        );
+    }
+    if errors.is_empty() { Ok((types, bound)) } else { Err(errors) }
+}

@@ -1,0 +1,146 @@
+//! Functions of the model's own (`ModelProto.functions`): a node of a function's name and domain is replaced by the
+//! function's nodes, with names made unique and attribute references filled in.
+
+use super::broken;
+use super::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, is_standard_domain};
+use byoc_core::diag::{Diagnostic, codes};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// A node with the version of its operator's set.
+pub struct FlatNode {
+    /// The node, with names that are unique in the graph.
+    pub proto: NodeProto,
+    /// The version of the operator set of the node's domain; `None` when the model does not import it.
+    pub opset: Option<i64>,
+}
+
+/// Functions that call each other deeper than this call themselves.
+const MAX_DEPTH: usize = 64;
+/// More nodes than this come from functions that double and double again.
+const MAX_NODES: usize = 4_000_000;
+
+/// Versions of operator sets, by domain.
+type Opsets = BTreeMap<String, i64>;
+
+fn opsets(imports: &[OperatorSetIdProto]) -> Opsets {
+    let domain = |d: &str| if is_standard_domain(d) { String::new() } else { d.to_owned() };
+    imports.iter().map(|import| (domain(&import.domain), import.version)).collect()
+}
+
+fn version(opsets: &Opsets, domain: &str) -> Option<i64> {
+    opsets.get(if is_standard_domain(domain) { "" } else { domain }).copied()
+}
+
+struct Work {
+    node: NodeProto,
+    opsets: Rc<Opsets>,
+    depth: usize,
+}
+
+/// The nodes of the graph with functions replaced, and the version of the standard operator set.
+///
+/// # Errors
+/// When functions call themselves or grow beyond bounds.
+pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
+    let functions: HashMap<(&str, &str), &FunctionProto> =
+        model.functions.iter().map(|f| ((f.domain.as_str(), f.name.as_str()), f)).collect();
+    let main = Rc::new(opsets(&model.opset_import));
+    let nodes = std::mem::take(&mut model.graph.get_or_insert_default().node);
+
+    let mut flat = Vec::with_capacity(nodes.len());
+    let mut calls = 0usize;
+    let mut work: Vec<Work> =
+        nodes.into_iter().rev().map(|node| Work { node, opsets: main.clone(), depth: 0 }).collect();
+    while let Some(Work { node, opsets: current, depth }) = work.pop() {
+        if flat.len() + work.len() > MAX_NODES {
+            return Err(broken(format!("the model's functions expand to more than {MAX_NODES} nodes")));
+        }
+        let Some(function) = functions.get(&(node.domain.as_str(), node.op_type.as_str())) else {
+            let opset = version(&current, &node.domain);
+            flat.push(FlatNode { proto: node, opset });
+            continue;
+        };
+        if depth == MAX_DEPTH {
+            return Err(broken(format!("function \"{}\" of the model calls itself", function.name)));
+        }
+        calls += 1;
+        let inner = if function.opset_import.is_empty() { current } else { Rc::new(opsets(&function.opset_import)) };
+        let expanded = expand(&node, function, calls)?;
+        work.extend(expanded.into_iter().rev().map(|node| Work { node, opsets: inner.clone(), depth: depth + 1 }));
+    }
+    Ok(flat)
+}
+
+/// The function's nodes as they stand in the place of `call`, in order.
+fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<Vec<NodeProto>, Diagnostic> {
+    if call.input.len() > function.input.len() || call.output.len() > function.output.len() {
+        return Err(Diagnostic::error(
+            codes::frontends::BAD_NODE,
+            format!(
+                "node \"{}\" gives {} inputs and takes {} outputs of function \"{}\", which has {} and {}",
+                call.name,
+                call.input.len(),
+                call.output.len(),
+                function.name,
+                function.input.len(),
+                function.output.len()
+            ),
+        ));
+    }
+    let mut names: HashMap<&str, &str> = function.input.iter().map(|formal| (formal.as_str(), "")).collect();
+    for (formal, actual) in function.input.iter().zip(&call.input) {
+        names.insert(formal, actual);
+    }
+    for (formal, actual) in function.output.iter().zip(&call.output) {
+        if !actual.is_empty() {
+            names.insert(formal, actual);
+        }
+    }
+    // A result that is an input as well stays reachable under the caller's name through an Identity.
+    let mut nodes = Vec::with_capacity(function.node.len());
+    for (formal, actual) in function.output.iter().zip(&call.output) {
+        if let Some(at) = function.input.iter().position(|input| input == formal) {
+            let input = call.input.get(at).cloned().unwrap_or_default();
+            names.insert(formal, call.input.get(at).map_or("", String::as_str));
+            nodes.push(NodeProto {
+                op_type: "Identity".into(),
+                input: vec![input],
+                output: vec![actual.clone()],
+                name: call.name.clone(),
+                ..NodeProto::default()
+            });
+        }
+    }
+    let rename = |name: &String| match names.get(name.as_str()) {
+        _ if name.is_empty() => String::new(),
+        Some(actual) => (*actual).to_owned(),
+        None => format!("{}#{number}/{name}", call.name),
+    };
+    for node in &function.node {
+        let name = match (call.name.is_empty(), node.name.is_empty()) {
+            (false, false) => format!("{}/{}", call.name, node.name),
+            (false, true) => call.name.clone(),
+            (true, _) => node.name.clone(),
+        };
+        nodes.push(NodeProto {
+            name,
+            input: node.input.iter().map(rename).collect(),
+            output: node.output.iter().map(rename).collect(),
+            attribute: node.attribute.iter().filter_map(|a| attribute(a, call, function)).collect(),
+            ..node.clone()
+        });
+    }
+    Ok(nodes)
+}
+
+/// An attribute with its reference filled in; `None` when it refers to one that was not given.
+fn attribute(attribute: &AttributeProto, call: &NodeProto, function: &FunctionProto) -> Option<AttributeProto> {
+    let wanted = &attribute.ref_attr_name;
+    if wanted.is_empty() {
+        return Some(attribute.clone());
+    }
+    let given = call.attribute.iter().find(|a| a.name == *wanted);
+    let value = given.or_else(|| function.attribute_proto.iter().find(|a| a.name == *wanted))?;
+    Some(AttributeProto { name: attribute.name.clone(), ..value.clone() })
+}

@@ -1,0 +1,365 @@
+//! The walk over the graph.
+
+use super::external::ExternalFiles;
+use super::functions::{FlatNode, flatten};
+use super::node::{Fault, Node};
+use super::proto::{GraphProto, ModelProto, TensorProto, is_standard_domain};
+use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops, tensor};
+use crate::frontend::{LoadOptions, Loaded, bind};
+use byoc_core::diag::{Diagnostic, codes, nearest};
+use byoc_core::ir::{Attrs, ExprId, Module, OriginId, Source, Type};
+use byoc_core::op::{self, Value};
+use byoc_core::tensor::Tensor;
+use byoc_core::typing::Builder;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+/// A constant that is computed during import has at most this many bytes, or as many as its operands.
+const FOLD_BYTES: usize = 64 << 20;
+/// All of them together have at most this many bytes more than twice the weights.
+const FOLD_TOTAL: usize = 256 << 20;
+/// A call that costs more is left for the run.
+const FOLD_FLOPS: u64 = 50_000_000;
+/// Sets of origins do not grow beyond this: a long chain of constants would otherwise cost the square of its length.
+const MAX_ORIGINS: usize = 2048;
+
+/// The state of an import.
+pub struct Importer<'m> {
+    /// The module so far.
+    pub builder: Builder,
+    /// What should be said but does not stop the work.
+    pub warnings: Vec<Diagnostic>,
+    values: HashMap<String, ExprId>,
+    initializers: HashMap<&'m str, Initializer<'m>>,
+    external: Option<&'m ExternalFiles>,
+    budget: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Initializer<'m> {
+    Dense(&'m TensorProto),
+    Sparse(&'m super::proto::SparseTensorProto),
+}
+
+/// Imports a model.
+pub fn run(
+    mut model: ModelProto,
+    options: &LoadOptions,
+    external: Option<&ExternalFiles>,
+) -> Result<Loaded, Vec<Diagnostic>> {
+    let one = |d: Diagnostic| vec![d];
+    let nodes = flatten(&mut model).map_err(one)?;
+    let graph = model.graph.take().unwrap_or_default();
+    let signature = graph_signature(&graph)?;
+    let warnings = check_versions(&model, &nodes)?;
+    check_operators(&nodes)?;
+    let (types, bound) = bind(&signature, options)?;
+
+    let mut importer = Importer::new(&graph, external)?;
+    importer.warnings = warnings;
+    let mut names = ParameterNames::default();
+    let mut params = Vec::new();
+    for (port, ty) in signature.inputs.iter().zip(types) {
+        let var = importer.builder.var(names.unique(&port.name), ty);
+        importer.values.insert(port.name.clone(), var);
+        params.push(var);
+    }
+    for (position, node) in nodes.iter().enumerate() {
+        importer.node(node, position).map_err(|d| vec![*d])?;
+    }
+    let mut results = Vec::new();
+    for port in &signature.outputs {
+        let result = importer.value(&port.name).map_err(|d| vec![*d])?.ok_or_else(|| {
+            vec![broken(format!("output \"{}\" is not made by any node, nor is it an input", port.name))]
+        })?;
+        results.push(result);
+    }
+    let body = match results.as_slice() {
+        [] => return Err(vec![broken("the graph has no outputs".into())]),
+        [one] => *one,
+        many => importer.builder.tuple(many).map_err(|d| vec![*d])?,
+    };
+    importer.builder.define("main", &params, body).map_err(|d| vec![*d])?;
+    let Importer { builder, warnings, .. } = importer;
+    Ok(Loaded { module: builder.module, signature, bound, warnings, file: PathBuf::new() })
+}
+
+/// That the operator sets are known ones.
+fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+    let standard = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
+    let versions: std::collections::BTreeSet<Option<i64>> = standard.map(|n| n.opset).collect();
+    let mut warnings = Vec::new();
+    for version in versions {
+        let wrong = |what: String| Diagnostic::error(codes::frontends::UNSUPPORTED_OPSET, what);
+        let range = format!("operator sets {OLDEST_OPSET} to {NEWEST_OPSET} are read");
+        match version {
+            None => {
+                return Err(vec![
+                    wrong("the model does not say which operator set it uses".into())
+                        .note("opset_import has no entry for the standard domain"),
+                ]);
+            }
+            Some(v) if v < OLDEST_OPSET => {
+                return Err(vec![
+                    wrong(format!("the model uses operator set {v}"))
+                        .note(range)
+                        .help("convert it with onnx.version_converter, or export it again"),
+                ]);
+            }
+            Some(v) if v > NEWEST_OPSET => {
+                let mut warning = wrong(format!("the model uses operator set {v}, newer than what is known"));
+                warning.severity = byoc_core::diag::Severity::Warning;
+                warnings.push(warning.note(range).note("its operators are read as in the newest known set"));
+            }
+            Some(_) => {}
+        }
+    }
+    if model.ir_version == 0 && model.opset_import.is_empty() && nodes.is_empty() {
+        return Err(vec![broken("it is no ONNX model: it has neither a version nor nodes".into())]);
+    }
+    Ok(warnings)
+}
+
+/// That there is a converter for every operator; all that are missing are named at once.
+fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
+    let mut missing: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
+    for node in nodes {
+        let proto = &node.proto;
+        let version = node.opset.unwrap_or(0);
+        if !is_standard_domain(&proto.domain) || ops::converter(&proto.op_type, version).is_none() {
+            let domain = if is_standard_domain(&proto.domain) { "ai.onnx" } else { proto.domain.as_str() };
+            *missing.entry((proto.op_type.as_str(), domain, version)).or_default() += 1;
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut error = Diagnostic::error(
+        codes::frontends::UNSUPPORTED_OPERATOR,
+        match missing.len() {
+            1 => "the model has an operator that cannot be imported".to_owned(),
+            n => format!("the model has {n} operators that cannot be imported"),
+        },
+    );
+    let mut misspelt = None;
+    for ((op, domain, version), count) in missing {
+        let times = if count == 1 { "once".to_owned() } else { format!("{count} times") };
+        error = error.note(format!("{op} (domain {domain}, operator set {version}), {times}"));
+        if domain == "ai.onnx" && misspelt.is_none() {
+            misspelt = nearest(op, ops::names());
+        }
+    }
+    Err(vec![error.help(match misspelt {
+        Some(near) => format!("did you mean \"{near}\"? Otherwise export the model without these operators"),
+        None => "export the model without these operators, or with functions that are made of standard ones".to_owned(),
+    })])
+}
+
+impl<'m> Importer<'m> {
+    fn new(graph: &'m GraphProto, external: Option<&'m ExternalFiles>) -> Result<Importer<'m>, Vec<Diagnostic>> {
+        let mut initializers: HashMap<&str, Initializer<'_>> = HashMap::new();
+        let mut weights = 0usize;
+        for tensor in &graph.initializer {
+            weights += tensor.raw_data.as_ref().map_or(0, super::proto::Bytes::len);
+            if initializers.insert(&tensor.name, Initializer::Dense(tensor)).is_some() {
+                return Err(vec![broken(format!("two initialisers are called \"{}\"", tensor.name))]);
+            }
+        }
+        for sparse in &graph.sparse_initializer {
+            if let Some(values) = &sparse.values {
+                initializers.insert(&values.name, Initializer::Sparse(sparse));
+            }
+        }
+        Ok(Importer {
+            builder: Builder::new(Module::new()),
+            warnings: Vec::new(),
+            values: HashMap::new(),
+            initializers,
+            external,
+            budget: FOLD_TOTAL.saturating_add(weights.saturating_mul(2)),
+        })
+    }
+
+    /// The value of that name; an initialiser is read when it is first asked for.
+    fn value(&mut self, name: &str) -> Result<Option<ExprId>, Fault> {
+        if let Some(&value) = self.values.get(name) {
+            return Ok(Some(value));
+        }
+        let Some(&initializer) = self.initializers.get(name) else {
+            return Ok(None);
+        };
+        let tensor = match initializer {
+            Initializer::Dense(proto) => self.decode(proto)?,
+            Initializer::Sparse(proto) => tensor::decode_sparse(proto, FOLD_BYTES)
+                .map_err(|why| bad_tensor(name, &why, codes::frontends::BAD_TENSOR))?,
+        };
+        self.builder.origin = None;
+        let value = self.builder.constant(tensor);
+        self.values.insert(name.to_owned(), value);
+        Ok(Some(value))
+    }
+
+    /// The tensor of a message of this model.
+    pub fn decode(&self, proto: &TensorProto) -> Result<Tensor, Fault> {
+        let external = proto.data_location == super::proto::LOCATION_EXTERNAL;
+        let code = if external { codes::frontends::BAD_EXTERNAL_DATA } else { codes::frontends::BAD_TENSOR };
+        tensor::decode(proto, self.external).map_err(|why| bad_tensor(&proto.name, &why, code))
+    }
+
+    fn node(&mut self, flat: &FlatNode, position: usize) -> Result<(), Fault> {
+        let proto = &flat.proto;
+        let version = flat.opset.unwrap_or(0);
+        let label = if proto.name.is_empty() { format!("{}_{position}", proto.op_type) } else { proto.name.clone() };
+        let mut inputs = Vec::with_capacity(proto.input.len());
+        for name in &proto.input {
+            let value = if name.is_empty() { None } else { self.value(name)? };
+            if value.is_none() && !name.is_empty() {
+                return Err(Box::new(
+                    broken(format!(
+                        "node \"{label}\" ({}) takes \"{name}\", which nothing before it makes",
+                        proto.op_type
+                    ))
+                    .note("the nodes of a graph stand in the order of evaluation"),
+                ));
+            }
+            inputs.push(value);
+        }
+        let source = Source { name: label.as_str().into(), op: proto.op_type.as_str().into() };
+        let origin = self.builder.module.origins.add_source(source);
+        let convert = ops::converter(&proto.op_type, version).ok_or_else(|| {
+            let message = format!("no converter for {} of operator set {version}", proto.op_type);
+            Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
+        })?;
+        let mut node = Node::new(self, proto, version, inputs, origin);
+        let outputs = convert(&mut node).map_err(|fault| at_node(*fault, &label, &proto.op_type))?;
+        for (i, name) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+            let Some(&value) = outputs.get(i) else {
+                let message = format!("output {i} (\"{name}\") is not supported");
+                let fault = Diagnostic::error(codes::frontends::BAD_NODE, message);
+                return Err(at_node(fault, &label, &proto.op_type));
+            };
+            if self.values.insert(name.clone(), value).is_some() || self.initializers.contains_key(name.as_str()) {
+                return Err(Box::new(broken(format!("two values are called \"{name}\""))));
+            }
+        }
+        Ok(())
+    }
+
+    /// A call, or its value when it can be computed now.
+    pub fn call(&mut self, name: &str, args: &[ExprId], attrs: Attrs, origin: OriginId) -> Result<ExprId, Fault> {
+        if let Some(values) = args.iter().map(|&a| self.known(a)).collect::<Option<Vec<Value>>>()
+            && let Some(id) = op::lookup(name)
+            && let Ok(attrs) = op::normalize_attrs(op::get(id), attrs.clone())
+            && let Some(outputs) = self.fold(id, &attrs, args, &values)
+        {
+            let mut union = origin;
+            for &arg in args {
+                let from = self.builder.module.nodes[arg].origin;
+                union = self.union(union, from);
+            }
+            self.builder.origin = Some(union);
+            return match outputs {
+                Folded::One(tensor) => Ok(self.builder.constant(tensor)),
+                Folded::Tuple(tensors) => {
+                    let fields: Vec<ExprId> = tensors.into_iter().map(|t| self.builder.constant(t)).collect();
+                    self.builder.tuple(&fields)
+                }
+            };
+        }
+        self.builder.origin = Some(origin);
+        self.builder.op(name, args, attrs)
+    }
+
+    fn known(&self, id: ExprId) -> Option<Value> {
+        use byoc_core::ir::Expr;
+        let module = &self.builder.module;
+        match module.expr(id) {
+            Expr::Constant(tensor) => Some(Value::Tensor((**tensor).clone())),
+            Expr::Tuple(fields) => fields
+                .iter()
+                .map(|&f| module.expr(f).as_constant().map(|t| (**t).clone()))
+                .collect::<Option<Vec<Tensor>>>()
+                .map(Value::Tuple),
+            _ => None,
+        }
+    }
+
+    fn fold(&mut self, id: byoc_core::ir::OpId, attrs: &Attrs, args: &[ExprId], values: &[Value]) -> Option<Folded> {
+        let def = op::get(id);
+        let types: Vec<Type> = args.iter().map(|&a| self.builder.module.ty(a).clone()).collect();
+        let tensors: Vec<Option<&Tensor>> = values
+            .iter()
+            .map(|v| match v {
+                Value::Tensor(t) => Some(t),
+                Value::Tuple(_) => None,
+            })
+            .collect();
+        let ty = def.infer(attrs, &types, &tensors).ok()?;
+        let cost = op::Cost { params: op::Params::new(def, attrs), args: &types, ret: &ty };
+        if (def.flops)(&cost) > FOLD_FLOPS {
+            return None;
+        }
+        let bytes = |t: &Tensor| t.bytes().len();
+        let operands: usize = values
+            .iter()
+            .map(|v| match v {
+                Value::Tensor(t) => bytes(t),
+                Value::Tuple(fields) => fields.iter().map(bytes).sum(),
+            })
+            .sum();
+        let limit = operands.max(FOLD_BYTES).min(self.budget);
+        let outputs = op::evaluate(id, attrs, values, limit).ok()?;
+        self.budget = self.budget.saturating_sub(outputs.iter().map(bytes).sum());
+        Some(match ty {
+            Type::Tuple(_) => Folded::Tuple(outputs),
+            _ => Folded::One(outputs.into_iter().next()?),
+        })
+    }
+
+    /// The union of two sets of origins, unless it would grow beyond bounds: then the first.
+    pub fn union(&mut self, a: OriginId, b: OriginId) -> OriginId {
+        let origins = &mut self.builder.module.origins;
+        if origins.get(a).len() + origins.get(b).len() > MAX_ORIGINS { a } else { origins.union(a, b) }
+    }
+}
+
+enum Folded {
+    One(Tensor),
+    Tuple(Vec<Tensor>),
+}
+
+fn bad_tensor(name: &str, why: &str, code: byoc_core::diag::Code) -> Fault {
+    Box::new(Diagnostic::error(code, format!("tensor \"{name}\": {why}")))
+}
+
+/// A fault with the node in front. What the type relations of Relay's operators say becomes a reader's diagnostic.
+fn at_node(mut fault: Diagnostic, label: &str, op: &str) -> Fault {
+    if !(500..600).contains(&fault.code.0) {
+        fault.code = codes::frontends::BAD_NODE;
+    }
+    fault.message = format!("node \"{label}\" ({op}): {}", fault.message);
+    Box::new(fault)
+}
+
+/// Names of parameters in the text form: letters, digits and underscores, each once.
+#[derive(Default)]
+struct ParameterNames {
+    taken: std::collections::HashSet<String>,
+}
+
+impl ParameterNames {
+    fn unique(&mut self, name: &str) -> String {
+        let mut clean: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
+        if !clean.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            clean.insert(0, '_');
+        }
+        let mut unique = clean.clone();
+        let mut n = 1;
+        while !self.taken.insert(unique.clone()) {
+            unique = format!("{clean}_{n}");
+            n += 1;
+        }
+        unique
+    }
+}

@@ -1,0 +1,143 @@
+//! The ONNX reader: operator sets 7 to 21 under Relay's operators.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | [`proto`] | the messages of `onnx.proto` |
+//! | [`tensor`], [`external`] | tensors, and tensor data in other files |
+//! | `functions` | nodes that stand for functions of the model's own are replaced by their nodes |
+//! | `import` | the walk over the graph: values, constants, folding |
+//! | `node` | what a converter sees: inputs, attributes, and ways to make Relay calls |
+//! | `ops` | the converters, one file per operator family, and the table of them |
+//!
+//! A call whose arguments are all constants is computed at once when that is cheap, so that the arithmetic on shapes
+//! that exporters write out leaves nothing behind.
+
+pub mod external;
+mod functions;
+mod import;
+mod node;
+mod ops;
+pub mod proto;
+pub mod tensor;
+
+use super::{LoadOptions, Loaded, PortInfo, Signature, folder::read_model, unreadable};
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::Dim;
+use external::ExternalFiles;
+use prost::Message;
+use prost::bytes::Bytes;
+use proto::{DimensionValue, GraphProto, ModelProto, ValueInfoProto};
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+
+/// The oldest operator set that is read.
+pub const OLDEST_OPSET: i64 = 7;
+/// The newest operator set whose operators are known.
+pub const NEWEST_OPSET: i64 = 21;
+
+/// Reads a model file.
+///
+/// # Errors
+/// Everything that is wrong with it, as far as it can be told at once.
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+    let model = decode(path, read_model(path)?)?;
+    let mut loaded = import(model, options, Some(&ExternalFiles::beside(path)))?;
+    loaded.file = path.to_owned();
+    Ok(loaded)
+}
+
+/// What goes into a model file and what comes out.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
+    let model = decode(path, read_model(path)?)?;
+    graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
+}
+
+/// Imports a decoded model. Tensor data in other files is read through `external`.
+///
+/// # Errors
+/// Everything that is wrong with it, as far as it can be told at once.
+pub fn import(
+    model: ModelProto,
+    options: &LoadOptions,
+    external: Option<&ExternalFiles>,
+) -> Result<Loaded, Vec<Diagnostic>> {
+    import::run(model, options, external)
+}
+
+/// The message in the bytes of a file.
+fn decode(path: &Path, bytes: Bytes) -> Result<ModelProto, Vec<Diagnostic>> {
+    if bytes.is_empty() {
+        return Err(vec![unreadable(path, "the file is empty")]);
+    }
+    let model = ModelProto::decode(bytes)
+        .map_err(|e| vec![unreadable(path, format!("it is no ONNX model, or it is cut off or damaged: {e}"))])?;
+    if model.graph.is_none() {
+        return Err(vec![unreadable(path, "it is no ONNX model: it has no graph")]);
+    }
+    Ok(model)
+}
+
+/// What the graph declares. An input with an initialiser is a constant with another name, not an input.
+pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagnostic>> {
+    let sparse = graph.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
+    let constants: HashSet<&str> = graph.initializer.iter().chain(sparse).map(|t| t.name.as_str()).collect();
+    let mut errors = Vec::new();
+    let mut ports = |infos: &[ValueInfoProto], what: &str| -> Vec<PortInfo> {
+        let mut names = BTreeSet::new();
+        let mut ports = Vec::new();
+        for info in infos.iter().filter(|i| what == "output" || !constants.contains(i.name.as_str())) {
+            if what == "input" && !names.insert(info.name.as_str()) {
+                errors.push(broken(format!("two inputs are called \"{}\"", info.name)));
+            }
+            match port(info, what) {
+                Ok(port) => ports.push(port),
+                Err(error) => errors.push(error),
+            }
+        }
+        ports
+    };
+    let signature = Signature { inputs: ports(&graph.input, "input"), outputs: ports(&graph.output, "output") };
+    if errors.is_empty() { Ok(signature) } else { Err(errors) }
+}
+
+fn port(info: &ValueInfoProto, what: &str) -> Result<PortInfo, Diagnostic> {
+    let refuse = |ty: String| {
+        Err(Diagnostic::error(codes::frontends::BAD_NODE, format!("{what} \"{}\" is {ty}", info.name))
+            .note("inputs and outputs are tensors of numbers or booleans"))
+    };
+    let Some(ty) = &info.r#type else {
+        return Err(broken(format!("{what} \"{}\" has no type", info.name)));
+    };
+    let Some(tensor) = &ty.tensor_type else {
+        let kind = match ty {
+            t if t.sequence_type.is_some() => "a sequence",
+            t if t.map_type.is_some() => "a map",
+            t if t.optional_type.is_some() => "optional",
+            t if t.sparse_tensor_type.is_some() => "a sparse tensor",
+            _ => "of no known type",
+        };
+        return refuse(kind.into());
+    };
+    let Some(dtype) = tensor::dtype(tensor.elem_type) else {
+        return refuse(format!("a tensor of {}", tensor::type_name(tensor.elem_type)));
+    };
+    let dims = tensor.shape.as_ref().map(|shape| {
+        let unnamed = |axis: usize| Dim::Named(format!("{}.{axis}", info.name).into());
+        let dims = shape.dim.iter().enumerate();
+        dims.map(|(axis, dim)| match &dim.value {
+            Some(DimensionValue::DimValue(n)) => usize::try_from(*n).map_or_else(|_| unnamed(axis), Dim::Fixed),
+            Some(DimensionValue::DimParam(name)) if !name.is_empty() => Dim::Named(name.as_str().into()),
+            _ => unnamed(axis),
+        })
+        .collect()
+    });
+    Ok(PortInfo { name: info.name.clone(), dtype, dims })
+}
+
+/// A model that contradicts itself.
+fn broken(message: String) -> Diagnostic {
+    Diagnostic::error(codes::frontends::BROKEN_MODEL, message)
+}

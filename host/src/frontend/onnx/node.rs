@@ -1,0 +1,328 @@
+//! What a converter sees of a node, and how it makes Relay calls.
+
+use super::import::Importer;
+use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use super::tensor::from_f64s;
+use byoc_core::diag::{Code, Diagnostic, codes};
+use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, OriginId, TensorType};
+use byoc_core::tensor::{DType, Element, Shape, Tensor};
+use std::sync::Arc;
+
+/// What is wrong.
+pub type Fault = Box<Diagnostic>;
+/// The outputs of a node; optional ones at the end may be left out.
+pub type Outputs = Result<Vec<ExprId>, Fault>;
+
+/// Attributes of a Relay call: `attrs![axis: 1, keepdims: true]`.
+macro_rules! attrs {
+    ($($key:ident : $value:expr),* $(,)?) => {
+        byoc_core::ir::Attrs::new([$((stringify!($key), byoc_core::ir::AttrValue::from($value))),*] as [(&str, byoc_core::ir::AttrValue); _])
+    };
+}
+pub(super) use attrs;
+
+/// A node being converted.
+pub struct Node<'a, 'm> {
+    importer: &'a mut Importer<'m>,
+    proto: &'a NodeProto,
+    inputs: Vec<Option<ExprId>>,
+    origin: OriginId,
+    /// The version of its operator set.
+    pub opset: i64,
+}
+
+impl<'a, 'm> Node<'a, 'm> {
+    pub(super) fn new(
+        importer: &'a mut Importer<'m>,
+        proto: &'a NodeProto,
+        opset: i64,
+        inputs: Vec<Option<ExprId>>,
+        origin: OriginId,
+    ) -> Node<'a, 'm> {
+        Node { importer, proto, inputs, origin, opset }
+    }
+
+    // Inputs.
+
+    /// Input `i`, if it is given.
+    pub fn maybe(&self, i: usize) -> Option<ExprId> {
+        self.inputs.get(i).copied().flatten()
+    }
+
+    /// Input `i`.
+    pub fn input(&self, i: usize) -> Result<ExprId, Fault> {
+        self.maybe(i).ok_or_else(|| self.bad(format!("input {i} is missing")))
+    }
+
+    /// Every input; none may be missing.
+    pub fn all_inputs(&self) -> Result<Vec<ExprId>, Fault> {
+        (0..self.inputs.len()).map(|i| self.input(i)).collect()
+    }
+
+    /// How many outputs are wanted.
+    pub fn output_count(&self) -> usize {
+        self.proto.output.len()
+    }
+
+    /// Whether output `i` is wanted.
+    pub fn wants_output(&self, i: usize) -> bool {
+        self.proto.output.get(i).is_some_and(|name| !name.is_empty())
+    }
+
+    /// The tensor type of a value.
+    pub fn ty(&self, value: ExprId) -> Result<TensorType, Fault> {
+        let ty = self.importer.builder.module.ty(value);
+        ty.as_tensor().cloned().ok_or_else(|| self.bad(format!("a value is {ty}, a tensor is wanted")))
+    }
+
+    /// The element type of a value.
+    pub fn dtype(&self, value: ExprId) -> Result<DType, Fault> {
+        self.ty(value).map(|t| t.dtype)
+    }
+
+    /// The shape of a value.
+    pub fn shape(&self, value: ExprId) -> Result<Shape, Fault> {
+        let ty = self.importer.builder.module.ty(value);
+        let shape = ty.as_tensor().and_then(TensorType::shape);
+        shape.ok_or_else(|| self.bad(format!("the shape of a value is not known before the run: {ty}")))
+    }
+
+    /// The number of dimensions of a value.
+    pub fn rank(&self, value: ExprId) -> Result<usize, Fault> {
+        self.ty(value).map(|t| t.dims.len())
+    }
+
+    /// The value's tensor, when it is known. The value's origins become this node's.
+    pub fn known(&mut self, value: ExprId) -> Option<Arc<Tensor>> {
+        let tensor = self.importer.builder.module.expr(value).as_constant()?.clone();
+        let from = self.importer.builder.module.nodes[value].origin;
+        self.origin = self.importer.union(self.origin, from);
+        Some(tensor)
+    }
+
+    /// The known tensor of input `i`, if the input is given.
+    pub fn constant(&mut self, i: usize, what: &str) -> Result<Option<Arc<Tensor>>, Fault> {
+        let Some(value) = self.maybe(i) else { return Ok(None) };
+        match self.known(value) {
+            Some(tensor) => Ok(Some(tensor)),
+            None => {
+                let message = format!("input {i} ({what}) must be known before the run");
+                let fault = self.fault(codes::frontends::NOT_CONSTANT, message);
+                Err(Box::new(
+                    fault.help(
+                        "bind the dimensions that it depends on, or export the model with the value as a constant",
+                    ),
+                ))
+            }
+        }
+    }
+
+    /// The integers of input `i`, if the input is given.
+    pub fn ints(&mut self, i: usize, what: &str) -> Result<Option<Vec<i64>>, Fault> {
+        let Some(tensor) = self.constant(i, what)? else { return Ok(None) };
+        let values = tensor.view().to_i64s();
+        values
+            .map(Some)
+            .ok_or_else(|| self.bad(format!("input {i} ({what}) is {}, integers are wanted", tensor.dtype())))
+    }
+
+    /// The one integer of input `i`, if the input is given.
+    pub fn int(&mut self, i: usize, what: &str) -> Result<Option<i64>, Fault> {
+        match self.ints(i, what)?.as_deref() {
+            None => Ok(None),
+            Some([one]) => Ok(Some(*one)),
+            Some(many) => Err(self.bad(format!("input {i} ({what}) has {} values, one is wanted", many.len()))),
+        }
+    }
+
+    // Attributes.
+
+    fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
+        self.proto.attribute.iter().find(|a| a.name == name)
+    }
+
+    fn attribute_of(&self, name: &str, kind: AttributeType) -> Result<Option<&'a AttributeProto>, Fault> {
+        match self.attribute(name) {
+            // Old exporters leave the kind out.
+            Some(a) if a.r#type == kind as i32 || a.r#type == 0 => Ok(Some(a)),
+            Some(a) => Err(self.bad(format!("attribute {name} is of kind {:?}, {kind:?} is wanted", a.r#type()))),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the attribute is given.
+    pub fn has(&self, name: &str) -> bool {
+        self.attribute(name).is_some()
+    }
+
+    /// An integer attribute.
+    pub fn int_attr(&self, name: &str, default: i64) -> Result<i64, Fault> {
+        Ok(self.attribute_of(name, AttributeType::Int)?.map_or(default, |a| a.i.unwrap_or_default()))
+    }
+
+    /// A number.
+    pub fn float_attr(&self, name: &str, default: f32) -> Result<f64, Fault> {
+        Ok(f64::from(self.attribute_of(name, AttributeType::Float)?.map_or(default, |a| a.f.unwrap_or_default())))
+    }
+
+    /// A string.
+    pub fn str_attr(&self, name: &str, default: &str) -> Result<String, Fault> {
+        let Some(attribute) = self.attribute_of(name, AttributeType::String)? else { return Ok(default.to_owned()) };
+        let bytes = attribute.s.clone().unwrap_or_default();
+        String::from_utf8(bytes.to_vec()).map_err(|_| self.bad(format!("attribute {name} is no text")))
+    }
+
+    /// A list of integers, if it is given.
+    pub fn ints_attr(&self, name: &str) -> Result<Option<Vec<i64>>, Fault> {
+        Ok(self.attribute_of(name, AttributeType::Ints)?.map(|a| a.ints.clone()))
+    }
+
+    /// A list of numbers, if it is given.
+    pub fn floats_attr(&self, name: &str) -> Result<Option<Vec<f64>>, Fault> {
+        Ok(self.attribute_of(name, AttributeType::Floats)?.map(|a| a.floats.iter().map(|&v| f64::from(v)).collect()))
+    }
+
+    /// A list of strings, if it is given.
+    pub fn strings_attr(&self, name: &str) -> Result<Option<Vec<String>>, Fault> {
+        let attribute = self.attribute_of(name, AttributeType::Strings)?;
+        Ok(attribute.map(|a| a.strings.iter().map(|s| String::from_utf8_lossy(s).into_owned()).collect()))
+    }
+
+    /// A tensor, if it is given.
+    pub fn tensor_attr(&self, name: &str) -> Result<Option<Tensor>, Fault> {
+        let Some(attribute) = self.attribute_of(name, AttributeType::Tensor)? else { return Ok(None) };
+        let proto = attribute.t.clone().unwrap_or_else(TensorProto::default);
+        self.importer.decode(&proto).map(Some)
+    }
+
+    /// An axis counted from the end when negative.
+    pub fn axis(&self, axis: i64, rank: usize) -> Result<usize, Fault> {
+        let resolved = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
+        if (0..rank as i64).contains(&resolved) {
+            Ok(resolved as usize)
+        } else {
+            Err(self.bad(format!("axis {axis} of a tensor with {rank} dimensions")))
+        }
+    }
+
+    // What is wrong.
+
+    /// A fault with that code.
+    pub fn fault(&self, code: Code, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::error(code, message)
+    }
+
+    /// The node is used in a way that cannot be imported.
+    pub fn bad(&self, message: impl Into<String>) -> Fault {
+        Box::new(self.fault(codes::frontends::BAD_NODE, message))
+    }
+
+    /// A warning that does not stop the work.
+    pub fn warn(&mut self, message: String) {
+        let warning = Diagnostic::warning(codes::frontends::BAD_NODE, message);
+        if !self.importer.warnings.contains(&warning) {
+            self.importer.warnings.push(warning);
+        }
+    }
+
+    // Making calls.
+
+    /// A call of a Relay operator, or its value when everything in it is known.
+    pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Fault> {
+        self.importer.call(name, args, attrs, self.origin)
+    }
+
+    /// A call without attributes.
+    pub fn plain(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId, Fault> {
+        self.op(name, args, Attrs::none())
+    }
+
+    /// A tuple.
+    pub fn tuple(&mut self, fields: &[ExprId]) -> Result<ExprId, Fault> {
+        self.importer.builder.origin = Some(self.origin);
+        self.importer.builder.tuple(fields)
+    }
+
+    /// A field of a tuple.
+    pub fn project(&mut self, tuple: ExprId, index: u32) -> Result<ExprId, Fault> {
+        if let Expr::Tuple(fields) = self.importer.builder.module.expr(tuple)
+            && let Some(&field) = fields.get(index as usize)
+        {
+            return Ok(field);
+        }
+        self.importer.builder.origin = Some(self.origin);
+        self.importer.builder.project(tuple, index)
+    }
+
+    /// A constant.
+    pub fn tensor(&mut self, tensor: Tensor) -> ExprId {
+        self.importer.builder.origin = Some(self.origin);
+        self.importer.builder.constant(tensor)
+    }
+
+    /// A rank-0 constant.
+    pub fn scalar(&mut self, dtype: DType, value: f64) -> ExprId {
+        self.tensor(from_f64s(dtype, &[], &[value]))
+    }
+
+    /// A constant of a list of numbers.
+    pub fn vector<T: Element>(&mut self, values: &[T]) -> ExprId {
+        self.tensor(Tensor::from_slice(&[values.len()], values))
+    }
+
+    /// `value` under this node's name as well: for nodes that change nothing.
+    pub fn same(&mut self, value: ExprId) -> ExprId {
+        let from = self.importer.builder.module.nodes[value].origin;
+        let union = self.importer.union(from, self.origin);
+        self.importer.builder.module.nodes[value].origin = union;
+        value
+    }
+
+    /// `value` with other dimensions.
+    pub fn reshape(&mut self, value: ExprId, shape: &[usize]) -> Result<ExprId, Fault> {
+        if self.shape(value)?.as_slice() == shape {
+            return Ok(value);
+        }
+        let newshape: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
+        // Zero means "copy" to reshape unless it is told that a zero is a zero.
+        let allowzero = shape.contains(&0);
+        self.op("reshape", &[value], attrs![newshape: newshape, allowzero: allowzero])
+    }
+
+    /// `value` with its axes in another order.
+    pub fn transpose(&mut self, value: ExprId, axes: &[usize]) -> Result<ExprId, Fault> {
+        if axes.iter().enumerate().all(|(i, &axis)| i == axis) {
+            return Ok(value);
+        }
+        self.op("transpose", &[value], attrs![axes: AttrValue::ints(axes.iter().map(|&a| a as i64))])
+    }
+
+    /// `value` in that element type.
+    pub fn cast(&mut self, value: ExprId, dtype: DType) -> Result<ExprId, Fault> {
+        if self.dtype(value)? == dtype {
+            return Ok(value);
+        }
+        self.op("cast", &[value], attrs![dtype: dtype])
+    }
+
+    /// `value` between two positions of one axis.
+    pub fn slice(&mut self, value: ExprId, axis: usize, begin: usize, end: usize) -> Result<ExprId, Fault> {
+        let (begin, end, axis) = (begin as i64, end as i64, axis as i64);
+        self.op("strided_slice", &[value], attrs![begin: [begin], end: [end], strides: [1], axes: [axis]])
+    }
+
+    /// Several values joined along an axis; one value is itself.
+    pub fn concatenate(&mut self, values: &[ExprId], axis: i64) -> Result<ExprId, Fault> {
+        if let [one] = values {
+            return Ok(*one);
+        }
+        let tuple = self.tuple(values)?;
+        self.op("concatenate", &[tuple], attrs![axis: axis])
+    }
+
+    /// `a op scalar`, the scalar in the element type of `a`.
+    pub fn with_scalar(&mut self, op: &str, a: ExprId, value: f64) -> Result<ExprId, Fault> {
+        let scalar = self.scalar(self.dtype(a)?, value);
+        self.plain(op, &[a, scalar])
+    }
+}

@@ -1,0 +1,58 @@
+//! The converters, one file per operator family, and the table of them.
+//!
+//! A row says from which version of the operator set on a converter holds; the one of the greatest version not above
+//! the model's is taken. To add an operator: write its converter in the file of its family and add a row there.
+
+mod elementwise;
+
+use super::node::{Fault, Node, Outputs, attrs};
+
+/// Turns a node into Relay calls.
+pub type Convert = fn(&mut Node<'_, '_>) -> Outputs;
+
+/// Operator, first version of the operator set, converter.
+type Row = (&'static str, i64, Convert);
+
+const TABLES: &[&[Row]] = &[elementwise::ROWS];
+
+/// The converter of an operator of the standard domain.
+pub fn converter(op: &str, version: i64) -> Option<Convert> {
+    let rows = TABLES.iter().flat_map(|rows| rows.iter());
+    let known = rows.filter(|(name, since, _)| *name == op && *since <= version);
+    known.max_by_key(|(_, since, _)| *since).map(|(_, _, convert)| *convert)
+}
+
+/// Every operator that has a converter.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TABLES.iter().flat_map(|rows| rows.iter()).map(|(name, _, _)| *name)
+}
+
+/// One output.
+fn one(value: byoc_core::ir::ExprId) -> Outputs {
+    Ok(vec![value])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_converter_that_is_old_enough_is_taken() {
+        let same = |op, a, b| match (converter(op, a), converter(op, b)) {
+            (Some(x), Some(y)) => std::ptr::fn_addr_eq(x, y),
+            _ => false,
+        };
+        assert!(same("Squeeze", 7, 12) && same("Squeeze", 13, 21) && !same("Squeeze", 12, 13));
+        assert!(converter("LayerNormalization", 16).is_none() && converter("LayerNormalization", 17).is_some());
+        assert!(converter("Nonsense", 17).is_none());
+    }
+
+    #[test]
+    fn no_row_stands_twice() {
+        let mut rows: Vec<(&str, i64)> = TABLES.iter().flat_map(|t| t.iter()).map(|(n, v, _)| (*n, *v)).collect();
+        let all = rows.len();
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(rows.len(), all);
+    }
+}

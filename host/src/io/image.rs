@@ -1,0 +1,153 @@
+//! Pictures (`.png`, `.jpg`) as model inputs.
+
+use super::bad_file;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::tensor::{DType, Element, Tensor};
+use byoc_core::with_dtype;
+use image::imageops::{FilterType, resize};
+use image::{DynamicImage, ImageReader, Limits};
+use std::path::Path;
+
+/// How pixel values become elements: `(value / 255 - mean) / std` per channel. One number stands for all channels.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Normalization {
+    /// Subtracted; nothing when empty.
+    pub mean: Vec<f64>,
+    /// Divided by; nothing when empty.
+    pub std: Vec<f64>,
+}
+
+/// Where channels, rows and columns are in a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    channels: usize,
+    height: usize,
+    width: usize,
+    channels_last: bool,
+}
+
+/// Reads a picture as a tensor of that type: scaled bilinearly to its size, grey when it has one channel. Elements of
+/// an integer type hold the pixel values themselves, those of a float type are normalised.
+///
+/// # Errors
+/// When the file is no picture, or the type is not that of one picture.
+pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normalization) -> Result<Tensor, Diagnostic> {
+    let bad_input = |why: String| {
+        Diagnostic::error(codes::frontends::BAD_BINDING, why)
+            .note("a picture fits (1, C, H, W), (1, H, W, C), (C, H, W), (H, W, C) and (H, W), with C one of 1, 3, 4")
+    };
+    let layout =
+        layout(shape).ok_or_else(|| bad_input(format!("an input of shape {shape:?} is not that of one picture")))?;
+    let per_channel = |what: &str, given: &[f64], otherwise: f64| match given.len() {
+        0 => Ok(vec![otherwise; layout.channels]),
+        1 => Ok(vec![given[0]; layout.channels]),
+        n if n == layout.channels => Ok(given.to_vec()),
+        n => Err(bad_input(format!("{n} values of {what} given for {} channels", layout.channels))),
+    };
+    let mean = per_channel("mean", &normalization.mean, 0.0)?;
+    let std = per_channel("std", &normalization.std, 1.0)?;
+
+    let pixels = read_scaled(path, layout)?;
+    let normalised = dtype.is_float();
+    Ok(Tensor::build(dtype, shape, |bytes| {
+        with_dtype!(dtype, T => {
+            let out = bytemuck::cast_slice_mut::<u8, T>(bytes);
+            for (at, &value) in pixels.iter().enumerate() {
+                let (pixel, channel) = (at / layout.channels, at % layout.channels);
+                let value = f64::from(value);
+                let value = if normalised { (value / 255.0 - mean[channel]) / std[channel] } else { value };
+                let to = if layout.channels_last { at } else { channel * layout.height * layout.width + pixel };
+                out[to] = T::from_f64(value);
+            }
+        });
+    }))
+}
+
+fn layout(shape: &[usize]) -> Option<Layout> {
+    let is_channels = |c: usize| matches!(c, 1 | 3 | 4);
+    let shape = match shape {
+        [1, rest @ ..] if rest.len() == 3 => rest,
+        other => other,
+    };
+    let layout = |channels, height, width, channels_last| Layout { channels, height, width, channels_last };
+    match *shape {
+        [h, w] => Some(layout(1, h, w, false)),
+        [c, h, w] if is_channels(c) => Some(layout(c, h, w, false)),
+        [h, w, c] if is_channels(c) => Some(layout(c, h, w, true)),
+        _ => None,
+    }
+    .filter(|l| l.height > 0 && l.width > 0)
+}
+
+/// The pixels, row by row, channels together.
+fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
+    let mut reader =
+        ImageReader::open(path).and_then(ImageReader::with_guessed_format).map_err(|e| bad_file(path, e))?;
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(1 << 15);
+    limits.max_image_height = Some(1 << 15);
+    limits.max_alloc = Some(1 << 30);
+    reader.limits(limits);
+    let picture: DynamicImage = reader.decode().map_err(|e| bad_file(path, e))?;
+    let size = |n: usize| u32::try_from(n).map_err(|_| bad_file(path, format!("it cannot be scaled to {n} pixels")));
+    let (width, height) = (size(layout.width)?, size(layout.height)?);
+    let keep = (picture.width(), picture.height()) == (width, height);
+    macro_rules! scaled {
+        ($pixels:expr) => {
+            if keep { $pixels.into_raw() } else { resize(&$pixels, width, height, FilterType::Triangle).into_raw() }
+        };
+    }
+    Ok(match layout.channels {
+        1 => scaled!(picture.to_luma8()),
+        3 => scaled!(picture.to_rgb8()),
+        _ => scaled!(picture.to_rgba8()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(folder: &Path) -> std::path::PathBuf {
+        let path = folder.join("p.png");
+        let pixels = image::RgbImage::from_raw(2, 1, vec![255, 0, 51, 0, 255, 102]).unwrap();
+        pixels.save(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn channels_go_where_the_input_has_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = picture(folder.path());
+        let plain = Normalization::default();
+        let first = load(&path, DType::F32, &[1, 3, 1, 2], &plain).unwrap();
+        assert_eq!(first.as_slice::<f32>(), [1.0, 0.0, 0.0, 1.0, 0.2, 0.4]);
+        let last = load(&path, DType::F32, &[1, 1, 2, 3], &plain).unwrap();
+        assert_eq!(last.as_slice::<f32>(), [1.0, 0.0, 0.2, 0.0, 1.0, 0.4]);
+        let bytes = load(&path, DType::U8, &[3, 1, 2], &plain).unwrap();
+        assert_eq!(bytes.as_slice::<u8>(), [255, 0, 0, 255, 51, 102]);
+    }
+
+    #[test]
+    fn mean_and_deviation_are_per_channel() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = picture(folder.path());
+        let n = Normalization { mean: vec![0.5, 0.0, 0.2], std: vec![0.5, 1.0, 2.0] };
+        let out = load(&path, DType::F64, &[3, 1, 2], &n).unwrap();
+        for (got, wanted) in out.as_slice::<f64>().iter().zip([1.0, -1.0, 0.0, 1.0, 0.0, 0.1]) {
+            assert!((got - wanted).abs() < 1e-12, "{got} {wanted}");
+        }
+        let wrong = Normalization { mean: vec![0.5, 0.5], std: vec![] };
+        assert!(load(&path, DType::F32, &[3, 1, 2], &wrong).is_err());
+    }
+
+    #[test]
+    fn other_shapes_and_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = picture(folder.path());
+        assert!(load(&path, DType::F32, &[2, 3, 1, 2], &Normalization::default()).is_err());
+        std::fs::write(&path, "no picture").unwrap();
+        let error = load(&path, DType::F32, &[1, 3, 1, 2], &Normalization::default()).unwrap_err();
+        assert_eq!(error.code, codes::frontends::BAD_TENSOR_FILE);
+    }
+}

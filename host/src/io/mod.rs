@@ -1,0 +1,145 @@
+//! Tensors in files: `.npy`, `.npz`, `.pb` and pictures; made-up tensors; and writing files so that a reader never
+//! sees half of one.
+//!
+//! Every reader is bounded by what is in the file: a header that promises more than there is gets a diagnostic.
+
+pub mod image;
+pub mod npy;
+pub mod npz;
+pub mod pb;
+pub mod random;
+
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::tensor::{DType, Tensor};
+use prost::bytes::Bytes;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// The bytes of a file, mapped into memory.
+///
+/// # Errors
+/// When it cannot be opened or mapped.
+pub fn map_file(path: &Path) -> std::io::Result<Bytes> {
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    if file.metadata()?.len() == 0 {
+        return Ok(Bytes::new());
+    }
+    // SAFETY: the mapping is read-only and private to us; like every program that maps its inputs, we rely on nobody
+    // shrinking the file while it is in use.
+    let map = unsafe { memmap2::Mmap::map(&file)? };
+    Ok(Bytes::from_owner(map))
+}
+
+/// Writes a file under a temporary name beside its place and renames it: whoever reads `path` sees the old file or the
+/// whole new one.
+///
+/// # Errors
+/// When the folder is missing or not writable, or `fill` fails.
+pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<(), Diagnostic> {
+    let write = || -> std::io::Result<()> {
+        let mut temporary = temporary_beside(path)?;
+        fill(temporary.as_file_mut())?;
+        temporary.as_file_mut().flush()?;
+        temporary.persist(path).map_err(|e| e.error)?;
+        Ok(())
+    };
+    write().map_err(|e| cannot_write(path, &e))
+}
+
+/// Whether [`write_atomically`] can be expected to succeed: asked before long work starts.
+///
+/// # Errors
+/// When the folder is missing or not writable, or `path` is a folder.
+pub fn check_writable(path: &Path) -> Result<(), Diagnostic> {
+    if path.is_dir() {
+        return Err(cannot_write(path, &std::io::Error::other("it is a folder")));
+    }
+    temporary_beside(path).map(drop).map_err(|e| cannot_write(path, &e))
+}
+
+fn temporary_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".byoc-");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // What a plain create asks for; the process's umask takes its share.
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    builder.tempfile_in(folder)
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", path.display()))
+        .help("name a file in a folder that exists and that you may write to")
+}
+
+/// Reads one tensor from a `.npy`, `.npz` or `.pb` file. Of an `.npz` the entry called `entry` is taken, or the only one.
+///
+/// # Errors
+/// When the file is missing, of another kind, damaged, or has no such entry.
+pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnostic> {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("npy") => npy::read(path),
+        Some("npz") => npz::read_entry(path, entry),
+        Some("pb") => pb::read(path),
+        _ => Err(bad_file(path, "it is neither .npy, .npz nor .pb")),
+    }
+}
+
+/// A tensor whose elements are all `value`.
+///
+/// # Panics
+/// When the size overflows the address space.
+pub fn filled(dtype: DType, shape: &[usize], value: f64) -> Tensor {
+    use byoc_core::tensor::Element;
+    let one = byoc_core::with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
+    Tensor::build(dtype, shape, |bytes| bytes.chunks_exact_mut(one.len()).for_each(|c| c.copy_from_slice(&one)))
+}
+
+/// What is wrong with a tensor file.
+pub(crate) fn bad_file(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.bin");
+        write_atomically(&path, |f| f.write_all(b"old")).unwrap();
+        let error = write_atomically(&path, |f| {
+            f.write_all(b"half of the n")?;
+            Err(std::io::Error::other("disk full"))
+        })
+        .unwrap_err();
+        assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left behind");
+    }
+
+    #[test]
+    fn an_unwritable_place_is_found_before_the_work() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check_writable(&folder.path().join("a.byoc")).is_ok());
+        assert!(check_writable(&folder.path().join("missing/a.byoc")).is_err());
+        assert!(check_writable(folder.path()).is_err());
+    }
+
+    #[test]
+    fn filled_tensors_hold_the_value() {
+        assert_eq!(filled(DType::I16, &[2], 3.0), Tensor::from_slice(&[2], &[3i16, 3]));
+        assert_eq!(filled(DType::Bool, &[2], 1.0), Tensor::from_bools(&[2], &[true, true]));
+    }
+}

@@ -1,0 +1,53 @@
+//! One tensor as an ONNX `TensorProto`, as the data sets of test folders hold them.
+
+use super::{bad_file, map_file, write_atomically};
+use crate::frontend::onnx::proto::TensorProto;
+use crate::frontend::onnx::tensor;
+use byoc_core::diag::Diagnostic;
+use byoc_core::tensor::Tensor;
+use prost::Message;
+use std::io::Write;
+use std::path::Path;
+
+/// Reads a file.
+///
+/// # Errors
+/// When it cannot be read or is no tensor.
+pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
+    let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
+    let proto = TensorProto::decode(bytes).map_err(|e| bad_file(path, format!("it is no TensorProto: {e}")))?;
+    tensor::decode(&proto, None).map_err(|why| bad_file(path, why))
+}
+
+/// Writes a file with the tensor under that name.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write(path: &Path, name: &str, value: &Tensor) -> Result<(), Diagnostic> {
+    write_atomically(path, |file| file.write_all(&tensor::encode(name, value).encode_to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_core::tensor::DType;
+
+    #[test]
+    fn every_element_type_survives_the_round_trip() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("input_0.pb");
+        for &dtype in DType::ALL {
+            let tensor = crate::io::random::tensor(dtype, &[2, 3], 5);
+            write(&path, "x", &tensor).unwrap();
+            assert_eq!(read(&path).unwrap(), tensor);
+        }
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("input_0.pb");
+        std::fs::write(&path, "not a tensor").unwrap();
+        assert_eq!(read(&path).unwrap_err().code, byoc_core::diag::codes::frontends::BAD_TENSOR_FILE);
+    }
+}
