@@ -1,12 +1,11 @@
 //! The adapters between the plain traits and the objects that cross.
 //!
 //! `export_*` wraps an implementation of a plain trait into an object that may cross; every entry is guarded, so that a
-//! panic crosses as an error. `Imported*` is the same trait again on the other side; it adds to an error which plugin and
-//! which entry it came from.
+//! panic crosses as an error. [`ImportedExecutable`] is the plain trait again on the other side (the host has the same for
+//! the other two, in `host/import.rs`); it adds to an error which plugin and which entry it came from.
 
 use crate::backend::{Call, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict};
 use crate::constant::Constant;
-use crate::describe::Description;
 use crate::error::{Error, Result};
 use crate::graph::{Candidate, Graph};
 use crate::guard::guard;
@@ -17,7 +16,7 @@ use abi_stable::sabi_trait::TD_Opaque;
 use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RString, RVec};
 use std::sync::Arc;
 
-type Answer = RResult<ROption<RVec<u8>>, Error>;
+pub(crate) type Answer = RResult<ROption<RVec<u8>>, Error>;
 
 struct Export<T>(T);
 
@@ -122,83 +121,8 @@ fn answer(body: impl FnOnce() -> Result<Option<Vec<u8>>>) -> Answer {
     guard(|| Ok(body()?.map(RVec::from).into())).into()
 }
 
-fn answered(answer: Answer) -> Result<Option<Vec<u8>>> {
+pub(crate) fn answered(answer: Answer) -> Result<Option<Vec<u8>>> {
     Ok(answer.into_result()?.into_option().map(RVec::into_vec))
-}
-
-/// A code generator of a plugin, as the host sees it.
-pub(crate) struct ImportedCodegen {
-    plugin: Arc<str>,
-    object: CodegenObject,
-}
-
-impl ImportedCodegen {
-    pub(crate) fn new(plugin: Arc<str>, object: CodegenObject) -> ImportedCodegen {
-        ImportedCodegen { plugin, object }
-    }
-
-    fn named<T>(&self, entry: &str, result: Result<T>) -> Result<T> {
-        result.map_err(|error| error.within(&self.plugin, entry))
-    }
-}
-
-impl Codegen for ImportedCodegen {
-    fn describe(&self) -> Result<Description> {
-        let text: RString = self.named("describe", self.object.describe().into_result())?;
-        let parsed = Description::from_json(&text);
-        self.named("describe", parsed.map_err(|error| Error::new(format!("not a description: {error}"))))
-    }
-
-    fn judge(&self, candidate: &Candidate) -> Verdict {
-        match self.judge_batch(std::slice::from_ref(candidate)) {
-            Ok(verdicts) => verdicts.into_iter().next().expect("as many verdicts as candidates"),
-            Err(error) => Verdict::refused(crate::RefusalCode::Unavailable, error.to_string()),
-        }
-    }
-
-    fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
-        let verdicts = self.named("judge", self.object.judge(RSlice::from_slice(candidates)).into_result())?;
-        if verdicts.len() != candidates.len() {
-            let message = format!("{} verdicts on {} candidates", verdicts.len(), candidates.len());
-            return self.named("judge", Err(Error::new(message)));
-        }
-        Ok(verdicts.into_vec())
-    }
-
-    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        let options = region.options.to_string();
-        let constants = RSlice::from_slice(region.constants);
-        self.named("compile", self.object.compile(region.graph, constants, options.as_str().into()).into_result())
-    }
-
-    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.named("query", answered(self.object.query(key.into(), data.into())))
-    }
-}
-
-/// A loader of a plugin, as the host sees it.
-pub(crate) struct ImportedLoader {
-    plugin: Arc<str>,
-    object: LoaderObject,
-}
-
-impl ImportedLoader {
-    pub(crate) fn new(plugin: Arc<str>, object: LoaderObject) -> ImportedLoader {
-        ImportedLoader { plugin, object }
-    }
-}
-
-impl Loader for ImportedLoader {
-    fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
-        let constants = RSlice::from_slice(region.constants);
-        let loaded = self.object.load(region.symbol.into(), region.blob.into(), constants, region.services);
-        let object = loaded.into_result().map_err(|error| error.within(&self.plugin, "load"))?;
-        Ok(Box::new(ImportedExecutable { plugin: self.plugin.clone(), object }))
-    }
-
-    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        answered(self.object.query(key.into(), data.into())).map_err(|error| error.within(&self.plugin, "query"))
-    }
 }
 
 /// A loaded region of a plugin, as the host sees it; a reference executable of the host, as a plugin sees it.
@@ -208,7 +132,7 @@ pub(crate) struct ImportedExecutable {
 }
 
 impl ImportedExecutable {
-    pub(crate) fn new(plugin: &str, object: ExecutableObject) -> ImportedExecutable {
+    pub(crate) fn new(plugin: impl Into<Arc<str>>, object: ExecutableObject) -> ImportedExecutable {
         ImportedExecutable { plugin: plugin.into(), object }
     }
 }

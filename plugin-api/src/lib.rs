@@ -99,4 +99,4 @@ pub use services::{HostServices, Services};
 pub use tensor::{Tensor, TensorMut, TensorRef};
 
 #[doc(hidden)]
-pub use {abi_stable, inventory};
+pub use inventory;

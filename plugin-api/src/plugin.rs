@@ -8,10 +8,11 @@ use crate::guard::guard;
 use crate::services::Services;
 use crate::wire::{CodegenObject, LoaderObject};
 use abi_stable::StableAbi;
-use abi_stable::library::RootModule;
+use abi_stable::library::{CheckTypeLayout, LibHeader, RootModule, RootModuleError, RootModuleResult};
 use abi_stable::package_version_strings;
+use abi_stable::prefix_type::{PrefixRefTrait, PrefixTypeTrait};
 use abi_stable::sabi_types::VersionStrings;
-use abi_stable::std_types::{RResult, RString, RVec};
+use abi_stable::std_types::{RBoxError, RResult, RString, RVec};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -143,7 +144,7 @@ inventory::collect!(Register);
 
 /// Makes the module of a plugin; [`declare_plugin!`](crate::declare_plugin) calls it.
 #[doc(hidden)]
-pub fn initialise(info: Info, arguments: InitArguments) -> RResult<Initialised, Error> {
+pub fn initialise(info: Info, arguments: InitArguments) -> InitResult {
     guard(|| {
         bridge::install(&arguments.services);
         let mut context = Context {
@@ -161,6 +162,35 @@ pub fn initialise(info: Info, arguments: InitArguments) -> RResult<Initialised, 
         Ok(Initialised { info, registrations: registry.entries })
     })
     .into()
+}
+
+/// What the constructor of a library's module gives.
+#[doc(hidden)]
+pub type ModuleResult = RootModuleResult;
+/// What `init` gives.
+#[doc(hidden)]
+pub type InitResult = RResult<Initialised, Error>;
+/// What a library exports.
+#[doc(hidden)]
+pub type Header = LibHeader;
+
+/// Makes the module; panics in it become an error.
+#[doc(hidden)]
+pub fn module(make: fn() -> PluginModule) -> ModuleResult {
+    match guard(|| Ok(make().leak_into_prefix())) {
+        Ok(module) => {
+            // SAFETY: a `PluginModuleRef` is a transparent `PrefixRef`, and `header` declares that very type.
+            RResult::ROk(unsafe { module.to_prefix_ref().cast() })
+        }
+        Err(error) => RResult::RErr(RootModuleError::Returned(RBoxError::new(error))),
+    }
+}
+
+/// The header that a library exports.
+#[doc(hidden)]
+pub const fn header(constructor: extern "C" fn() -> ModuleResult) -> Header {
+    // SAFETY: the constructor is the one of `declare_plugin!`, whose module is a `PluginModuleRef`.
+    unsafe { LibHeader::from_constructor::<PluginModuleRef>(constructor, CheckTypeLayout::Yes) }
 }
 
 /// Registers code generators and loaders. The closure gets a [`Context`] and a [`Registry`] and returns a
@@ -189,23 +219,21 @@ macro_rules! register {
 macro_rules! declare_plugin {
     ($name:expr, $version:expr $(,)?) => {
         const _: () = {
-            use $crate::abi_stable;
-
             extern "C" fn info() -> $crate::plugin::Info {
                 $crate::plugin::Info { name: $name.into(), version: $version.into() }
             }
 
-            extern "C" fn init(
-                arguments: $crate::plugin::InitArguments,
-            ) -> $crate::abi_stable::std_types::RResult<$crate::plugin::Initialised, $crate::Error> {
+            extern "C" fn init(arguments: $crate::plugin::InitArguments) -> $crate::plugin::InitResult {
                 $crate::plugin::initialise(info(), arguments)
             }
 
-            #[$crate::abi_stable::export_root_module]
-            fn module() -> $crate::plugin::PluginModuleRef {
-                use $crate::abi_stable::prefix_type::PrefixTypeTrait;
-                $crate::plugin::PluginModule { info, init }.leak_into_prefix()
+            extern "C" fn module() -> $crate::plugin::ModuleResult {
+                $crate::plugin::module(|| $crate::plugin::PluginModule { info, init })
             }
+
+            // The name is `abi_stable::library::ROOT_MODULE_LOADER_NAME`, which an attribute has to have as a literal.
+            #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
+            static HEADER: $crate::plugin::Header = $crate::plugin::header(module);
         };
     };
 }

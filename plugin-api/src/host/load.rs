@@ -4,8 +4,8 @@
 //! `abi_stable`'s own `load_from_file` keeps one module per type and would return the first plugin for every other; the
 //! header of each library is asked instead.
 
+use super::import::{ImportedCodegen, ImportedLoader};
 use super::{Rejection, code, sniff};
-use crate::adapt::{ImportedCodegen, ImportedLoader};
 use crate::backend::{Codegen, Loader};
 use crate::error::Error;
 use crate::plugin::{CODEGEN_PREFIX, InitArguments, LOADER_PREFIX, Object, PluginModuleRef};

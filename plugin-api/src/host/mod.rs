@@ -3,6 +3,7 @@
 //! Nothing here names a type of the stable ABI: a loaded plugin is seen through the same plain traits that its author
 //! implemented.
 
+mod import;
 mod load;
 mod sniff;
 

@@ -1,1 +1,127 @@
-//! To be written.
+//! The smallest complete backend: a first one to read, a stand-in for hardware that is not there yet.
+//!
+//! Its name, its patterns and its single operators come from a JSON file beside the library, of the library's name
+//! (`libbyoc_template.so` reads `libbyoc_template.json`); see [`Config`]. A compiled region is its graph as JSON, and runs by
+//! the host's reference kernels. Each run is logged.
+
+use byoc_plugin_api::{
+    Call, Candidate, Codegen, CompiledRegion, Description, Error, Executable, Graph, LoadRequest, Loader, Prepared,
+    Region, Result, Services, Verdict,
+};
+use serde::Deserialize;
+use std::path::Path;
+
+byoc_plugin_api::declare_plugin!("template", env!("CARGO_PKG_VERSION"));
+byoc_plugin_api::register!(|context, registry| {
+    let config = Config::beside(&context.path)?;
+    context.name = config.name.clone();
+    registry.loader(&config.name, Template { config: config.clone() });
+    registry.codegen(&config.name.clone(), Template { config });
+    Ok(())
+});
+
+/// The file beside the library. What it leaves out is as in [`Config::default`].
+#[derive(Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Config {
+    /// The backend's name: what stands after `--backend`.
+    name: String,
+    /// The pattern table, one entry a line.
+    patterns: Vec<String>,
+    /// The single operators.
+    operators: Vec<String>,
+    /// Whether it takes dimensions that are known at run time only.
+    dynamic_dims: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let pattern =
+            "conv2d_bias_relu: nn.relu(nn.bias_add(nn.conv2d(*, const), const) | add(nn.conv2d(*, const), const))";
+        let operators = ["nn.conv2d", "nn.dense", "nn.bias_add", "add", "multiply", "nn.relu"];
+        Config {
+            name: "template".into(),
+            patterns: vec![pattern.into()],
+            operators: operators.map(String::from).to_vec(),
+            dynamic_dims: false,
+        }
+    }
+}
+
+impl Config {
+    fn beside(library: &Path) -> Result<Config> {
+        let path = library.with_extension("json");
+        if !path.exists() {
+            return Ok(Config::default());
+        }
+        let wrong = |what: String| Error::new(format!("{}: {what}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
+        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+    }
+}
+
+struct Template {
+    config: Config,
+}
+
+impl Codegen for Template {
+    fn describe(&self) -> Result<Description> {
+        Ok(Description {
+            about: "runs its regions by the host's reference kernels and logs each call".into(),
+            patterns: self.config.patterns.join("\n"),
+            operators: self.config.operators.clone(),
+            dynamic_dims: self.config.dynamic_dims,
+            ..Description::default()
+        })
+    }
+
+    fn judge(&self, _: &Candidate) -> Verdict {
+        // The reference computes every operator.
+        Verdict::Supported
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        let json = region.graph.to_json();
+        Ok(CompiledRegion::new(&region.graph.symbol, &self.config.name, json.clone()).with_source("json", json))
+    }
+}
+
+impl Loader for Template {
+    fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        let text = std::str::from_utf8(region.blob).map_err(|error| Error::new(format!("the blob: {error}")))?;
+        let graph = Graph::from_json(text)?;
+        if graph.symbol != region.symbol {
+            return Err(format!("the blob defines {}, not {}", graph.symbol, region.symbol).into());
+        }
+        graph.check(region.constants.len())?;
+        Ok(Box::new(LoggedRegion {
+            name: self.config.name.clone(),
+            symbol: region.symbol.to_owned(),
+            reference: region.services.reference(&graph, region.constants)?,
+            services: region.services.clone(),
+        }))
+    }
+}
+
+/// A region that runs by the host's reference and says so.
+struct LoggedRegion {
+    name: String,
+    symbol: String,
+    reference: Box<dyn Executable>,
+    services: Services,
+}
+
+impl Executable for LoggedRegion {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        self.reference.prepare(inputs)
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        // `tracing` has targets that are known at compile time only; this plugin's name is not.
+        if self.services.log_level() >= Some(tracing::Level::INFO) {
+            let message = format!("{}({:?}) -> {:?}", self.symbol, call.inputs, call.outputs);
+            self.services.log(tracing::Level::INFO, &self.name, &message);
+        }
+        self.reference.run(call)
+    }
+}

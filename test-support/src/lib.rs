@@ -1,0 +1,81 @@
+//! Builds plugins for tests and benches.
+//!
+//! A plugin is a `cdylib`, which cargo does not build for a test that needs one: it is built here, by a cargo of its own, the
+//! first time that it is asked for (nothing is built twice, a repeated call costs some 35 ms). The profile is that of the
+//! test itself. Every function panics when it fails, as tests do.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use tempfile::TempDir;
+
+/// The root of the workspace.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the workspace")
+}
+
+/// The library of the plugin `plugins/<name>`.
+///
+/// # Panics
+/// When it does not build.
+pub fn plugin(name: &str) -> PathBuf {
+    build(&["--package", &format!("byoc-{name}"), "--lib"])
+}
+
+/// The library of a plugin that exists for tests: `tests/plugins/examples/<name>.rs`. Most of them misbehave.
+///
+/// # Panics
+/// When it does not build.
+pub fn test_plugin(name: &str) -> PathBuf {
+    build(&["--package", "byoc-test-plugins", "--example", name])
+}
+
+/// A folder with copies of these plugins, as `libbyoc_<name>.so`.
+///
+/// # Panics
+/// When one does not build.
+pub fn plugin_dir(names: &[&str]) -> TempDir {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    for name in names {
+        copy(&plugin(name), &dir.path().join(format!("libbyoc_{name}.so")));
+    }
+    dir
+}
+
+/// Copies a file.
+///
+/// # Panics
+/// When it cannot.
+pub fn copy(from: &Path, to: &Path) {
+    if let Err(error) = std::fs::copy(from, to) {
+        panic!("copy {from:?} to {to:?}: {error}");
+    }
+}
+
+fn build(arguments: &[&str]) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = arguments.join(" ");
+    if let Some(path) = built.get(&key) {
+        return path.clone();
+    }
+    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .current_dir(workspace())
+        .args(["build", "--quiet", "--message-format=json-render-diagnostics", "--profile", profile])
+        .args(arguments)
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
+    let library = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["reason"] == "compiler-artifact" && message["target"]["crate_types"][0] == "cdylib")
+        .filter_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
+        .next_back()
+        .unwrap_or_else(|| panic!("cargo build {key} gave no library"));
+    built.insert(key, library.clone());
+    library
+}

@@ -1,0 +1,6 @@
+//! Gives an error in `init`.
+
+use byoc_plugin_api::Error;
+
+byoc_plugin_api::declare_plugin!("init_error", "0.1.0");
+byoc_plugin_api::register!(|_context, _registry| Err(Error::new("the device is not there").hint("plug it in")));

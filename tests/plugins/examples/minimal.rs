@@ -1,0 +1,68 @@
+//! A whole backend: `nn.relu` on float32, computed by the plugin itself.
+
+use byoc_plugin_api::*;
+
+declare_plugin!("minimal", env!("CARGO_PKG_VERSION"));
+register!(|_context, registry| {
+    registry.codegen("minimal", Minimal);
+    registry.loader("minimal", Minimal);
+    Ok(())
+});
+
+struct Minimal;
+
+impl Codegen for Minimal {
+    fn describe(&self) -> Result<Description> {
+        Ok(Description {
+            about: "nn.relu, and nothing else".into(),
+            operators: vec!["nn.relu".into()],
+            ..Description::default()
+        })
+    }
+
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        // A region may hold several operators; this backend computes one at a time.
+        let operators = candidate.graph.operators();
+        if operators.len() > 1 {
+            let found = format!("{} operators in one region; minimal takes one", operators.len());
+            return Verdict::refused(RefusalCode::ResourceLimit, found);
+        }
+        let dtype = candidate.graph.inputs[0].ty.dtype;
+        if dtype != DType::F32 {
+            let found = format!("input 0 is {dtype}; minimal takes float32");
+            return Verdict::refused(RefusalCode::UnsupportedDtype, found);
+        }
+        Verdict::Supported
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        // The blob is whatever the loader wants: hardware would get its instructions here.
+        Ok(CompiledRegion::new(&region.graph.symbol, "minimal", "relu").with_source("txt", "y = max(x, 0)\n"))
+    }
+}
+
+impl Loader for Minimal {
+    fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        match region.blob {
+            b"relu" => Ok(Box::new(Relu)),
+            other => Err(format!("{}: {} bytes that are no code of minimal", region.symbol, other.len()).into()),
+        }
+    }
+}
+
+struct Relu;
+
+impl Executable for Relu {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        Ok(Prepared::exact([inputs[0]]))
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        let from = call.inputs[0].as_slice::<f32>();
+        let to = call.outputs[0].as_mut_slice::<f32>();
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.max(0.0);
+        }
+        Ok(())
+    }
+}

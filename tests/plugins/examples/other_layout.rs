@@ -1,0 +1,42 @@
+//! A plugin that says it is of this version, and whose module is laid out differently.
+
+#![expect(missing_docs, reason = "the macros make public items")]
+
+use abi_stable::StableAbi;
+use abi_stable::library::RootModule;
+use abi_stable::prefix_type::PrefixTypeTrait;
+use abi_stable::sabi_types::VersionStrings;
+use abi_stable::std_types::{RStr, RString};
+
+/// The module, with a field of another type.
+#[repr(C)]
+#[derive(StableAbi)]
+#[sabi(kind(Prefix(prefix_ref = PluginModuleRef, prefix_fields = PluginModuleFields)))]
+pub struct PluginModule {
+    /// A text where there should be a structure.
+    pub info: extern "C" fn() -> RString,
+    /// Takes too little and gives too little.
+    #[sabi(last_prefix_field)]
+    pub init: extern "C" fn(u32) -> u32,
+}
+
+impl RootModule for PluginModuleRef {
+    abi_stable::declare_root_module_statics! {PluginModuleRef}
+    const BASE_NAME: &'static str = "byoc_plugin";
+    const NAME: &'static str = "byoc plugin";
+    const VERSION_STRINGS: VersionStrings = VersionStrings { version: RStr::from_str(env!("CARGO_PKG_VERSION")) };
+}
+
+extern "C" fn info() -> RString {
+    "other_layout".into()
+}
+
+extern "C" fn init(argument: u32) -> u32 {
+    argument
+}
+
+/// The entry.
+#[abi_stable::export_root_module]
+pub fn module() -> PluginModuleRef {
+    PluginModule { info, init }.leak_into_prefix()
+}
