@@ -38,14 +38,13 @@ impl Error {
         self
     }
 
-    /// Says where it happened, keeping what a deeper level said.
+    /// Says where it happened. What a deeper level said (a host service that a plugin called) goes into the message.
     pub(crate) fn within(mut self, plugin: &str, entry: &str) -> Error {
-        if self.plugin.is_empty() {
-            self.plugin = plugin.into();
+        if !self.plugin.is_empty() {
+            self.message = format!("{}: {}: {}", self.plugin, self.entry, self.message).into();
         }
-        if self.entry.is_empty() {
-            self.entry = entry.into();
-        }
+        self.plugin = plugin.into();
+        self.entry = entry.into();
         self
     }
 }

@@ -41,11 +41,24 @@ fn note_places() {
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if DEPTH.get() == 0 {
+            if DEPTH.get() == 0 || info.payload_as_str().is_some_and(is_fatal) {
                 return before(info);
             }
             let place = info.location().map(|at| format!("{}:{}:{}", at.file(), at.line(), at.column()));
             PLACE.set(place.unwrap_or_default());
         }));
     });
+}
+
+/// Panics after which the process ends whatever anybody catches: these must not be silent. (The standard library knows
+/// which they are and does not yet say.)
+fn is_fatal(message: &str) -> bool {
+    const FATAL: [&str; 5] = [
+        "panic in a ",
+        "unsafe precondition(s) violated",
+        "misaligned pointer dereference",
+        "null pointer dereference",
+        "trying to construct an enum from an invalid value",
+    ];
+    FATAL.iter().any(|begin| message.starts_with(begin))
 }

@@ -162,6 +162,9 @@ impl<'a> TensorRef<'a> {
     pub fn as_slice<T: Element>(&self) -> &'a [T] {
         let bytes = self.bytes();
         check::<T>(self.raw.dtype, bytes);
+        if bytes.is_empty() {
+            return &[];
+        }
         // SAFETY: length and alignment were checked; every bit pattern of an `Element` is valid.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
     }
@@ -251,6 +254,9 @@ impl<'a> TensorMut<'a> {
         let dtype = self.raw.dtype;
         let bytes = self.bytes_mut();
         check::<T>(dtype, bytes);
+        if bytes.is_empty() {
+            return &mut [];
+        }
         // SAFETY: length and alignment were checked; every bit pattern of an `Element` is valid.
         unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / size_of::<T>()) }
     }

@@ -5,7 +5,7 @@
 //! header of each library is asked instead.
 
 use super::import::{ImportedCodegen, ImportedLoader};
-use super::{Rejection, code, sniff};
+use super::{Rejection, code, layout, sniff};
 use crate::backend::{Codegen, Loader};
 use crate::error::Error;
 use crate::plugin::{CODEGEN_PREFIX, InitArguments, LOADER_PREFIX, Object, PluginModuleRef};
@@ -169,17 +169,13 @@ fn layout_rejection(error: &LibraryError) -> Rejection {
     if !matches!(error, LibraryError::AbiInstability(_)) {
         return Rejection::new(code::LAYOUT, first_line(&text)).hint(REBUILD);
     }
-    let details = differences(&text);
+    let details = layout::differences(&text);
     let reason = match &details[..] {
         [] => "its layout of the boundary differs from this byoc's".to_owned(),
         [only] => format!("its layout of the boundary differs: {only}"),
         [first, more @ ..] => format!("its layout of the boundary differs: {first} (and {} more)", more.len()),
     };
     Rejection { details, ..Rejection::new(code::LAYOUT, reason).hint(REBUILD) }
-}
-
-fn differences(text: &str) -> Vec<String> {
-    text.lines().map(str::trim).filter(|line| line.starts_with("Error:")).map(str::to_owned).collect()
 }
 
 fn init_rejection(error: Error) -> Rejection {

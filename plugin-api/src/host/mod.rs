@@ -4,6 +4,7 @@
 //! implemented.
 
 mod import;
+mod layout;
 mod load;
 mod sniff;
 

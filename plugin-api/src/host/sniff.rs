@@ -4,8 +4,8 @@
 use super::{Rejection, code};
 use abi_stable::library::ROOT_MODULE_LOADER_NAME;
 use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, elf};
-use std::fs;
+use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, elf};
+use std::fs::File;
 use std::path::Path;
 
 #[cfg(target_arch = "x86_64")]
@@ -15,40 +15,41 @@ const MACHINE: elf::Machine = elf::EM_AARCH64;
 #[cfg(target_arch = "riscv64")]
 const MACHINE: elf::Machine = elf::EM_RISCV;
 
-/// Whether the file may be a plugin for this machine. Runs nothing of it.
+/// Whether the file may be a plugin for this machine. Runs nothing of it, and reads no more of it than it needs.
 ///
 /// # Errors
 /// The reason why it is none.
 pub fn sniff(path: &Path) -> Result<(), Rejection> {
-    let metadata = fs::metadata(path).map_err(|error| unreadable(&error))?;
-    if !metadata.is_file() {
+    let file = File::open(path).map_err(|error| unreadable(&error))?;
+    if !file.metadata().map_err(|error| unreadable(&error))?.is_file() {
         return Err(Rejection::new(code::UNREADABLE, "not a regular file"));
     }
-    let data = fs::read(path).map_err(|error| unreadable(&error))?;
-    sniff_bytes(&data)
+    sniff_data(&ReadCache::new(file))
 }
 
 fn unreadable(error: &std::io::Error) -> Rejection {
     Rejection::new(code::UNREADABLE, format!("cannot be read: {error}"))
 }
 
-fn sniff_bytes(data: &[u8]) -> Result<(), Rejection> {
-    if data.is_empty() {
+fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<(), Rejection> {
+    let broken = |_| Rejection::new(code::UNREADABLE, "cannot be read to its end");
+    let length = data.len().map_err(broken)?;
+    let begin = data.read_bytes_at(0, length.min(512)).map_err(broken)?;
+    if begin.is_empty() {
         return Err(Rejection::new(code::NOT_A_LIBRARY, "an empty file"));
     }
-    if !data.starts_with(&elf::ELFMAG) {
-        let magic = &elf::ELFMAG[..];
-        if magic.starts_with(data) {
-            return Err(truncated(data.len(), None));
+    if !begin.starts_with(&elf::ELFMAG) {
+        if elf::ELFMAG.starts_with(begin) {
+            return Err(truncated(length, None));
         }
-        let text = data[..data.len().min(512)].iter().all(|&byte| byte >= 32 || matches!(byte, 9 | 10 | 13));
+        let text = begin.iter().all(|&byte| byte >= 32 || matches!(byte, 9 | 10 | 13));
         let what = if text { "a text file, not a shared library" } else { "not a shared library (no ELF header)" };
         return Err(Rejection::new(code::NOT_A_LIBRARY, what));
     }
-    if data.get(4).is_some_and(|&class| class != elf::ELFCLASS64.0) {
+    if begin.get(4).is_some_and(|&class| class != elf::ELFCLASS64.0) {
         return Err(Rejection::new(code::OTHER_MACHINE, "not a library for a 64-bit machine"));
     }
-    let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated(data.len(), None))?;
+    let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated(length, None))?;
     let endian =
         header.endian().map_err(|_| Rejection::new(code::NOT_A_LIBRARY, "an ELF header that makes no sense"))?;
     let machine = header.e_machine(endian);
@@ -62,7 +63,7 @@ fn sniff_bytes(data: &[u8]) -> Result<(), Rejection> {
         return Err(Rejection::new(code::NOT_A_LIBRARY, "an ELF file, but not a shared library")
             .hint("set crate-type = [\"cdylib\"], or link with -shared"));
     }
-    let segments = header.program_headers(endian, data).map_err(|_| truncated(data.len(), None))?;
+    let segments = header.program_headers(endian, data).map_err(|_| truncated(length, None))?;
     let mut needed = 0u64;
     for segment in segments {
         if matches!(segment.p_type(endian), elf::PT_LOAD | elf::PT_DYNAMIC) {
@@ -72,8 +73,8 @@ fn sniff_bytes(data: &[u8]) -> Result<(), Rejection> {
     // The section table stands at the end of what a linker writes, so that it tells a truncated file best.
     let sections = u64::from(header.e_shentsize(endian)) * u64::from(header.e_shnum(endian));
     needed = needed.max(header.e_shoff(endian).saturating_add(sections));
-    if needed > data.len() as u64 {
-        return Err(truncated(data.len(), Some(needed)));
+    if needed > length {
+        return Err(truncated(length, Some(needed)));
     }
     let damaged = |_| Rejection::new(code::TRUNCATED, "damaged: its symbol table cannot be read").hint(COPY_AGAIN);
     let file = object::File::parse(data).map_err(damaged)?;
@@ -89,7 +90,7 @@ fn sniff_bytes(data: &[u8]) -> Result<(), Rejection> {
 
 const COPY_AGAIN: &str = "copy the file again";
 
-fn truncated(have: usize, need: Option<u64>) -> Rejection {
+fn truncated(have: u64, need: Option<u64>) -> Rejection {
     let reason = match need {
         Some(need) => format!("truncated: {have} bytes of at least {need}"),
         None => format!("truncated: {have} bytes, less than its headers"),

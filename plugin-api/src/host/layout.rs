@@ -1,0 +1,98 @@
+//! The layout checker's report, which prints both types whole for every difference, as one line per difference.
+
+/// The differences in a report: `PluginModule.init.result: mismatched type: expected Info, found u32`.
+pub(super) fn differences(report: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut reader = Reader::default();
+    for line in report.lines().map(str::trim) {
+        if line.ends_with("error(s)inside:") {
+            reader.flush(&mut found);
+            reader = Reader { part: Part::Path, ..Reader::default() };
+        } else if let Some(what) = line.strip_prefix("Error:") {
+            reader.flush(&mut found);
+            reader.part = Part::What;
+            reader.what.push_str(what);
+        } else {
+            reader.read(line);
+        }
+    }
+    reader.flush(&mut found);
+    found
+}
+
+/// Where in the report of a difference a line stands.
+#[derive(Default, PartialEq)]
+enum Part {
+    /// Between: both layouts, whole.
+    #[default]
+    Layouts,
+    /// Which field of which type.
+    Path,
+    What,
+    Expected,
+    Found,
+}
+
+#[derive(Default)]
+struct Reader {
+    part: Part,
+    path: Vec<String>,
+    what: String,
+    expected: String,
+    found: String,
+}
+
+impl Reader {
+    fn read(&mut self, line: &str) {
+        match (&self.part, line) {
+            (Part::Path, "Layout of expected type:") => self.part = Part::Layouts,
+            (Part::Path, _) => self.read_path(line),
+            (Part::What, "Expected:") => self.part = Part::Expected,
+            (Part::Expected, "Found:") => self.part = Part::Found,
+            (Part::What, _) => append(&mut self.what, line),
+            (Part::Expected, _) => append(&mut self.expected, line),
+            (Part::Found, _) => append(&mut self.found, line),
+            (Part::Layouts, _) => {}
+        }
+    }
+
+    fn read_path(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("field_name:") {
+            self.path.push(match name {
+                "__returns" => "result".to_owned(),
+                "," | "" => "argument".to_owned(),
+                name => name.to_owned(),
+            });
+        } else if let (Some(ty), [_]) = (line.strip_prefix("type:"), &self.path[..]) {
+            // The first is the whole: its type says more than its name, which is a number.
+            self.path[0] = ty.to_owned();
+        }
+    }
+
+    fn flush(&mut self, into: &mut Vec<String>) {
+        if self.what.is_empty() {
+            return;
+        }
+        let (what, expected, found) = (&self.what, &self.expected, &self.found);
+        let path = self.path.join(".");
+        let mut line = if path.is_empty() { what.clone() } else { format!("{path}: {what}") };
+        if !expected.is_empty() || !found.is_empty() {
+            line += &format!(": expected {expected}, found {found}");
+        }
+        if !into.contains(&line) {
+            into.push(line);
+        }
+        (self.what, self.expected, self.found) = (String::new(), String::new(), String::new());
+    }
+}
+
+/// Adds a line of a text, up to a length that still is one line on a screen or two.
+fn append(text: &mut String, line: &str) {
+    if line.is_empty() || text.len() > 80 {
+        return;
+    }
+    if !text.is_empty() {
+        text.push(' ');
+    }
+    text.extend(line.chars().take(100));
+}

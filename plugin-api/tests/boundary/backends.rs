@@ -1,0 +1,170 @@
+//! Well-behaved plugins, from the file to a run.
+
+use crate::common::{TestHost, add_relu, constant, single};
+use byoc_plugin_api::{
+    Call, Candidate, CandidateKind, DType, Executable, Graph, LoadRequest, Region, Services, TensorMut, TensorRef,
+    Verdict, host,
+};
+use serde_json::json;
+use std::path::Path;
+use tracing::Level;
+
+fn load(path: &Path) -> (host::LoadedPlugin, TestHost, Services) {
+    let test_host = TestHost::default();
+    let services = Services::new(test_host.clone());
+    let plugin = host::load(path, &services).unwrap_or_else(|rejection| panic!("{path:?}: {rejection}"));
+    (plugin, test_host, services)
+}
+
+fn candidate(kind: CandidateKind, name: &str, graph: Graph) -> Candidate {
+    Candidate {
+        kind,
+        name: name.into(),
+        check: "".into(),
+        graph,
+        constants: [].into_iter().collect(),
+        outside_users: 1,
+        attrs: [].into_iter().collect(),
+    }
+}
+
+fn run(executable: &dyn Executable, shape: &[usize], input: &[f32]) -> Vec<f32> {
+    let prepared = executable.prepare(&[shape]).unwrap();
+    let mut dims = prepared.outputs[0].dims.to_vec();
+    let count: usize = dims.iter().product();
+    let mut memory = vec![f32::NAN; count];
+    let mut workspace = vec![0; prepared.workspace];
+    // SAFETY: floats are plain bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(input.as_ptr().cast(), size_of_val(input)) };
+    // SAFETY: as above.
+    let out = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), size_of_val(&memory[..])) };
+    let inputs = [TensorRef::new(DType::F32, shape, bytes)];
+    let mut outputs = [TensorMut::new(DType::F32, &mut dims, out)];
+    executable
+        .run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace, plan: prepared.plan })
+        .unwrap();
+    memory
+}
+
+#[test]
+fn template_runs_a_region_by_the_hosts_reference() {
+    let (plugin, test_host, services) = load(&byoc_test_support::plugin("template"));
+    assert_eq!(plugin.name, "template");
+    let names: Vec<&str> = plugin.registrations.iter().map(|registration| registration.name.as_str()).collect();
+    assert_eq!(names, ["loadbinary_template", "relay.ext.template"]);
+
+    let codegen = plugin.codegen("template").unwrap();
+    let description = codegen.describe().unwrap();
+    assert_eq!(description.version, 1);
+    assert!(description.patterns.starts_with("conv2d_bias_relu: "), "{}", description.patterns);
+    assert!(description.operators.iter().any(|name| name == "nn.relu"));
+    let relu = candidate(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
+    assert_eq!(codegen.judge_batch(&[relu.clone(), relu]).unwrap(), [Verdict::Supported, Verdict::Supported]);
+    assert_eq!(codegen.query("unknown.key", b"").unwrap(), None);
+
+    let graph = add_relu("tvmgen_default_template_main_0", &[2, 2]);
+    let (weight, given_back) = constant("weight", &[2, 2], &[1.0, -1.0, 1.0, -1.0]);
+    let constants = [weight];
+    let region = Region { graph: &graph, constants: &constants, options: &json!({"threads": 4}) };
+    let compiled = codegen.compile(&region).unwrap();
+    assert_eq!(compiled, codegen.compile(&region).unwrap(), "compiling is deterministic");
+    assert_eq!(compiled.loader, "template");
+    assert_eq!(compiled.symbols[..], ["tvmgen_default_template_main_0"]);
+    assert_eq!(Graph::from_json(std::str::from_utf8(&compiled.blob).unwrap()).unwrap(), graph);
+
+    let loader = plugin.loader(&compiled.loader).unwrap();
+    let request =
+        LoadRequest { symbol: &graph.symbol, blob: &compiled.blob, constants: &constants, services: &services };
+    let executable = loader.load(&request).unwrap();
+    assert_eq!(run(&*executable, &[2, 2], &[1.0, 2.0, -3.0, 0.5]), [2.0, 1.0, 0.0, 0.0]);
+
+    let lines = std::mem::take(&mut test_host.heard.lock().unwrap().lines);
+    let message = "tvmgen_default_template_main_0([Tensor[[2, 2], float32]]) -> [Tensor[[2, 2], float32]]";
+    assert_eq!(lines, [(Level::INFO, "template".to_owned(), message.to_owned())]);
+
+    drop(constants);
+    assert!(!*given_back.lock().unwrap(), "the loaded region still holds the constant");
+    drop(executable);
+    assert!(*given_back.lock().unwrap(), "the last handle gives the constant back");
+}
+
+#[test]
+fn template_refuses_blobs_that_are_not_its_own() {
+    let (plugin, _, services) = load(&byoc_test_support::plugin("template"));
+    let loader = plugin.loader("template").unwrap();
+    let blob = single("f", "nn.relu", &[2]).to_json();
+    let load = |symbol: &str, blob: &[u8]| {
+        let request = LoadRequest { symbol, blob, constants: &[], services: &services };
+        loader.load(&request).err().expect("a refusal").to_string()
+    };
+    assert_eq!(load("g", blob.as_bytes()), "plugin template: load: the blob defines f, not g");
+    assert!(load("f", &blob.as_bytes()[..40]).starts_with("plugin template: load: "));
+    assert!(load("f", b"\xff").starts_with("plugin template: load: the blob: invalid utf-8"));
+    let constant = add_relu("f", &[2]).to_json();
+    assert_eq!(load("f", constant.as_bytes()), "plugin template: load: graph f, node 1: stands for constant 0, of 0");
+    let softmax = single("f", "nn.softmax", &[2]).to_json();
+    assert_eq!(load("f", softmax.as_bytes()), "plugin template: load: host: reference: this host has no nn.softmax");
+}
+
+#[test]
+fn template_takes_its_name_and_table_from_the_file_beside_it() {
+    let dir = byoc_test_support::plugin_dir(&["template"]);
+    let config = r#"{"name": "student", "patterns": ["a: nn.relu(*)", "b: add(*, *)"], "operators": ["tanh"]}"#;
+    let file = dir.path().join("libbyoc_template.json");
+    std::fs::write(&file, config).unwrap();
+    let (plugin, ..) = load(&dir.path().join("libbyoc_template.so"));
+    assert_eq!(plugin.name, "student");
+    let description = plugin.codegen("student").unwrap().describe().unwrap();
+    assert_eq!(description.patterns, "a: nn.relu(*)\nb: add(*, *)");
+    assert_eq!(description.operators, ["tanh"]);
+    assert!(plugin.loader("student").is_some());
+
+    std::fs::write(&file, r#"{"nmae": "student"}"#).unwrap();
+    let services = Services::new(TestHost::default());
+    let rejection = host::load(&dir.path().join("libbyoc_template.so"), &services).unwrap_err();
+    assert_eq!(rejection.code, host::code::INIT);
+    assert!(rejection.reason.contains("libbyoc_template.json: unknown field `nmae`"), "{rejection}");
+}
+
+#[test]
+fn minimal_computes_by_itself_and_says_what_it_does_not_take() {
+    let (plugin, _, services) = load(&byoc_test_support::test_plugin("minimal"));
+    let codegen = plugin.codegen("minimal").unwrap();
+    assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
+    let good = candidate(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
+    let mut bad = good.clone();
+    bad.graph.inputs[0].ty.dtype = DType::I8;
+    let verdicts = codegen.judge_batch(&[good, bad]).unwrap();
+    assert_eq!(verdicts[0], Verdict::Supported);
+    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("int8 is not taken") };
+    assert_eq!(
+        (refusal.code.as_str(), refusal.detail.as_str()),
+        ("UnsupportedDtype", "input 0 is int8; minimal takes float32")
+    );
+
+    let graph = single("f", "nn.relu", &[3]);
+    let compiled = codegen.compile(&Region { graph: &graph, constants: &[], options: &json!({}) }).unwrap();
+    let request = LoadRequest { symbol: "f", blob: &compiled.blob, constants: &[], services: &services };
+    let executable = plugin.loader("minimal").unwrap().load(&request).unwrap();
+    assert_eq!(run(&*executable, &[3], &[-1.0, 0.0, 4.0]), [0.0, 0.0, 4.0]);
+    // A region with no elements is a region too.
+    assert_eq!(run(&*executable, &[0, 3], &[]), [0.0; 0]);
+}
+
+#[test]
+fn the_guide_shows_the_minimal_backend_as_it_is() {
+    let read = |path: &str| std::fs::read_to_string(byoc_test_support::workspace().join(path)).unwrap();
+    let code = read("tests/plugins/examples/minimal.rs");
+    assert!(code.lines().count() < 80, "a minimal backend fits into 80 lines");
+    assert!(read("docs/writing-a-backend.md").contains(&format!("```rust\n{code}```\n")));
+}
+
+#[test]
+fn each_file_is_a_plugin_of_its_own() {
+    // Loaders that keep one module per type give the first plugin for every file.
+    let (template, ..) = load(&byoc_test_support::plugin("template"));
+    let (minimal, ..) = load(&byoc_test_support::test_plugin("minimal"));
+    let dir = byoc_test_support::plugin_dir(&["template"]);
+    let (copy, ..) = load(&dir.path().join("libbyoc_template.so"));
+    assert_eq!([template.name, minimal.name, copy.name], ["template", "minimal", "template"]);
+}

@@ -1,0 +1,6 @@
+//! Plugins as the host meets them: files that are none, good ones, and rude ones.
+
+mod backends;
+mod common;
+mod panics;
+mod rejections;

@@ -1,0 +1,147 @@
+//! Files that are no plugins, and plugins that cannot be used: one clear line each, and the process goes on.
+
+use crate::common::TestHost;
+use byoc_plugin_api::{Services, host};
+use host::{Rejection, code};
+use std::path::Path;
+
+fn reject(path: &Path) -> Rejection {
+    let rejection = host::load(path, &Services::new(TestHost::default())).err();
+    let rejection = rejection.unwrap_or_else(|| panic!("{path:?} loads"));
+    assert!(!rejection.reason.is_empty() && !rejection.reason.contains('\n'), "{:?}", rejection.reason);
+    rejection
+}
+
+fn reject_bytes(bytes: &[u8]) -> Rejection {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("libbyoc_bad.so");
+    std::fs::write(&path, bytes).unwrap();
+    reject(&path)
+}
+
+fn template() -> Vec<u8> {
+    std::fs::read(byoc_test_support::plugin("template")).unwrap()
+}
+
+#[test]
+fn files_that_are_no_libraries() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(reject(&dir.path().join("gone.so")).code, code::UNREADABLE);
+    assert_eq!(reject(dir.path()).reason, "not a regular file");
+    for (bytes, reason) in [
+        (&b""[..], "an empty file"),
+        (b"hello, I am text\n", "a text file, not a shared library"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\0", "not a shared library (no ELF header)"),
+    ] {
+        let rejection = reject_bytes(bytes);
+        assert_eq!((rejection.code, rejection.reason.as_str()), (code::NOT_A_LIBRARY, reason));
+    }
+}
+
+#[test]
+fn truncated_libraries() {
+    let whole = template();
+    let mut lengths: Vec<usize> = (1..64).collect();
+    lengths.extend([64, 65, 100, 120, 500, 4096]);
+    lengths.extend((1..40).map(|part| whole.len() * part / 40));
+    lengths.push(whole.len() - 1);
+    for length in lengths {
+        let rejection = reject_bytes(&whole[..length]);
+        assert_eq!(rejection.code, code::TRUNCATED, "{length} bytes: {rejection}");
+    }
+    let rejection = reject_bytes(&whole[..whole.len() / 2]);
+    assert!(rejection.reason.starts_with(&format!("truncated: {} bytes of at least ", whole.len() / 2)), "{rejection}");
+}
+
+#[test]
+fn libraries_of_other_machines() {
+    let mut bytes = template();
+    bytes[18] = 0xf7; // e_machine: BPF
+    bytes[19] = 0;
+    let rejection = reject_bytes(&bytes);
+    assert_eq!(rejection.code, code::OTHER_MACHINE);
+    assert!(rejection.reason.starts_with("built for another processor"), "{rejection}");
+
+    let mut bytes = template();
+    bytes[4] = 1; // 32-bit
+    assert_eq!(reject_bytes(&bytes).reason, "not a library for a 64-bit machine");
+}
+
+#[test]
+fn a_library_whose_header_is_damaged_does_not_take_the_process_down() {
+    let whole = template();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for _ in 0..3000 {
+        let mut bytes = whole[..whole.len().min(4096)].to_vec();
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let at = (state >> 33) as usize % 1024;
+        bytes[at] ^= 1 << ((state >> 20) & 7);
+        // Cut off, so that whatever the flipped bit says, the file is never complete and never mapped.
+        reject_bytes(&bytes);
+    }
+}
+
+#[test]
+fn a_program_is_no_plugin() {
+    let rejection = reject_bytes(&std::fs::read(std::env::current_exe().unwrap()).unwrap());
+    assert_eq!(rejection.code, code::NO_ENTRY);
+}
+
+#[test]
+fn a_library_without_the_entry() {
+    let rejection = reject(&byoc_test_support::test_plugin("no_entry"));
+    assert_eq!(
+        (rejection.code, rejection.reason.as_str()),
+        (code::NO_ENTRY, "a shared library, but not a byoc plugin (no entry symbol)")
+    );
+}
+
+#[test]
+fn a_plugin_of_another_version() {
+    let rejection = reject(&byoc_test_support::test_plugin("other_version"));
+    assert_eq!(rejection.code, code::VERSION);
+    let expected = concat!("built against byoc-plugin-api 9.0.0; this byoc has ", env!("CARGO_PKG_VERSION"));
+    assert_eq!(rejection.reason, expected);
+}
+
+#[test]
+fn a_plugin_of_another_layout() {
+    let rejection = reject(&byoc_test_support::test_plugin("other_layout"));
+    assert_eq!(rejection.code, code::LAYOUT);
+    let details = [
+        "PluginModule.info.result: mismatched type: expected Info, found RString",
+        "PluginModule.init.argument: mismatched type: expected InitArguments, found u32",
+        "PluginModule.init.result: mismatched type: expected RResult, found u32",
+    ];
+    assert_eq!(rejection.details, details);
+    assert_eq!(rejection.reason, format!("its layout of the boundary differs: {} (and 2 more)", details[0]));
+}
+
+#[test]
+fn a_plugin_whose_init_fails() {
+    let rejection = reject(&byoc_test_support::test_plugin("init_error"));
+    assert_eq!(rejection.code, code::INIT);
+    assert_eq!(rejection.reason, "plugin init_error: init: the device is not there");
+    assert_eq!(rejection.hint.as_deref(), Some("plug it in"));
+}
+
+#[test]
+fn a_plugin_whose_init_panics() {
+    let rejection = reject(&byoc_test_support::test_plugin("init_panic"));
+    assert_eq!(rejection.code, code::INIT_PANIC);
+    let reason = &rejection.reason;
+    assert!(
+        reason.starts_with("plugin init_panic: init: panicked at tests/plugins/examples/init_panic.rs:4:"),
+        "{reason}"
+    );
+    assert!(reason.ends_with(": no device, no plugin"), "{reason}");
+}
+
+#[test]
+fn a_plugin_that_registers_a_name_twice() {
+    let rejection = reject(&byoc_test_support::test_plugin("twice"));
+    assert_eq!(
+        (rejection.code, rejection.reason.as_str()),
+        (code::BAD_REGISTRATION, "registers relay.ext.twice twice")
+    );
+}
