@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 /// The root of the workspace.
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this crate lies in the workspace")
 }
 
 /// The library of the plugin `plugins/<name>`.
