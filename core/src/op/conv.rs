@@ -300,7 +300,7 @@ pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
                     each(s.weight.spatial(), |tap| {
                         if let Some(index) = s.slide.tap(place, tap, s.data.spatial()) {
                             let value = x[s.data.at(n, group * per_group + i, index)];
-                            sum = sum.mul_add(value, w[s.weight.at(o, i, tap)]);
+                            sum = sum.plus_product(value, w[s.weight.at(o, i, tap)]);
                         }
                     });
                 }
@@ -336,7 +336,7 @@ fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
                     each(s.weight.spatial(), |tap| {
                         if let Some(index) = s.slide.tap(place, tap, s.out.spatial()) {
                             let at = s.out.at(n, group * per_group + o, index);
-                            y[at] = y[at].mul_add(value, w[s.weight.at(i, o, tap)]);
+                            y[at] = y[at].plus_product(value, w[s.weight.at(i, o, tap)]);
                         }
                     });
                 }

@@ -218,7 +218,7 @@ fn matmul_reference(
                     let mut sum = A::ZERO;
                     for p in 0..s.k {
                         let left = a[batch * s.a[0] + i * s.a[1] + p * s.a[2]];
-                        sum = sum.mul_add(left, b[batch * s.b[0] + p * s.b[1] + j * s.b[2]]);
+                        sum = sum.plus_product(left, b[batch * s.b[0] + p * s.b[1] + j * s.b[2]]);
                     }
                     out[(batch * s.m + i) * s.n + j] = sum;
                 }

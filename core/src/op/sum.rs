@@ -11,7 +11,7 @@ pub(super) trait Sum: Copy + PartialOrd {
     /// Every element of a tensor.
     fn load(view: &TensorView<'_>) -> Vec<Self>;
     /// `self + a * b`.
-    fn mul_add(self, a: Self, b: Self) -> Self;
+    fn plus_product(self, a: Self, b: Self) -> Self;
     /// `self + a`.
     fn plus(self, a: Self) -> Self;
     /// Writes every element, rounded (or wrapped) once.
@@ -26,7 +26,7 @@ impl Sum for f64 {
     }
 
     #[inline(always)]
-    fn mul_add(self, a: f64, b: f64) -> f64 {
+    fn plus_product(self, a: f64, b: f64) -> f64 {
         self + a * b
     }
 
@@ -55,7 +55,7 @@ impl Sum for i64 {
     }
 
     #[inline(always)]
-    fn mul_add(self, a: i64, b: i64) -> i64 {
+    fn plus_product(self, a: i64, b: i64) -> i64 {
         self.wrapping_add(a.wrapping_mul(b))
     }
 

@@ -2,6 +2,8 @@
 
 mod broadcast;
 mod elementwise;
+mod golden;
+mod neural;
 
 use byoc_core::ir::{AttrValue, Attrs, Type};
 use byoc_core::op::{self, Value};
