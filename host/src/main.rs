@@ -1,2 +1,7 @@
-//! The byoc binary.
-fn main() {}
+//! The `byoc` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    byoc::cli::main()
+}

@@ -29,7 +29,10 @@ pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         };
         // A payload whose destructor panics must not undo what was just caught.
         std::mem::forget(payload);
-        Err(Error::panic(message, PLACE.take()))
+        let mut error = Error::new(message);
+        error.location = PLACE.take().into();
+        error.panicked = true;
+        Err(error)
     })
 }
 

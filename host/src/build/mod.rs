@@ -1,5 +1,6 @@
 //! From a module to what an executor runs and an artifact holds.
 
 pub mod compiled;
+pub mod explanation;
 
 pub use compiled::{Compiled, CompiledRegion, PluginId, RegionSource};

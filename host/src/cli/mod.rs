@@ -1,2 +1,54 @@
+//! The command line: one file per command, and the only place that prints. Standard output is the product, standard
+//! error is talk.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where byoc talks")]
+
 mod args;
+mod error_page;
+mod ops;
+mod plugins;
 mod render;
+mod table;
+
+use crate::error::Failure;
+use args::{Cli, Command};
+use byoc_core::diag::Severity;
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Runs the command that the process was started with.
+///
+/// Exit codes: 0 fine, 1 the user's error (a diagnostic with a code), 2 usage, 101 our bug.
+pub fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|info| {
+        eprintln!("byoc has a bug: {info}");
+        eprintln!("please report it, with the command and the model that show it");
+    }));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are printed on standard output and are no errors.
+            let code = if error.use_stderr() { 2 } else { 0 };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    match std::panic::catch_unwind(|| dispatch(cli)) {
+        Ok(Ok(code)) => code,
+        Ok(Err(failure)) => {
+            render::failure(&failure);
+            let failed = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
+            ExitCode::from(u8::from(failed || failure.diagnostics.is_empty()))
+        }
+        Err(_) => ExitCode::from(101),
+    }
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Plugins(args) => plugins::run(args),
+        Command::Ops(args) => ops::run(&args),
+        Command::Error(args) => error_page::run(&args),
+        _ => Ok(ExitCode::from(2)),
+    }
+}

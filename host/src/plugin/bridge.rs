@@ -6,6 +6,7 @@
 use byoc_core::diag::{Code, Diagnostic, codes};
 use byoc_core::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
 use byoc_core::op::{self, Params};
+use byoc_core::pass::{Candidate, Composite};
 use byoc_core::tensor::{self, Tensor};
 use byoc_core::typing::Builder;
 use byoc_plugin_api as api;
@@ -62,122 +63,167 @@ impl ConstantTable {
     }
 }
 
-/// A graph of what `outputs` compute from `params`, which may be variables or any expressions inside the module.
+/// The graph of a candidate: `inputs` are what it takes from outside, its composites become composite nodes.
 ///
 /// # Errors
 /// An expression that has no place in a data-flow graph (a branch, a call of a function that is no composite).
-pub fn graph(
+pub fn candidate_graph(
     module: &Module,
     symbol: &str,
-    params: &[ExprId],
-    outputs: &[ExprId],
+    inputs: &[ExprId],
+    candidate: &Candidate,
     constants: &mut ConstantTable,
 ) -> Result<api::Graph, Box<Diagnostic>> {
-    let mut graph = api::Graph::new(symbol);
-    let mut values: HashMap<ExprId, Vec<api::ValueRef>> = HashMap::new();
-    for (i, &param) in params.iter().enumerate() {
-        let name = match module.expr(param) {
-            Expr::Var(var) => var.name.to_string(),
-            _ => format!("i{i}"),
-        };
-        let types = flat_types(module.ty(param))?;
-        let refs = types.iter().map(|ty| api::ValueRef::of(graph.push_input(&name, type_out(ty)))).collect();
-        values.insert(param, refs);
-    }
-    let stops: std::collections::HashSet<ExprId> = params.iter().copied().collect();
-    for &output in outputs {
-        // A composite's function literal is entered when its call is met.
-        let order = module.post_order(output, |id, expr| !stops.contains(&id) && !matches!(expr, Expr::Function(_)));
-        for id in order {
-            if values.contains_key(&id) {
-                continue;
-            }
-            if let Some(refs) = node(module, id, &mut graph, &values, constants)? {
-                values.insert(id, refs);
-            }
-        }
-        graph.outputs.extend(values.get(&output).into_iter().flatten().copied());
-    }
-    Ok(graph)
+    Walk::new(module, symbol, inputs, &candidate.composites, constants)?.run(&candidate.outputs)
 }
 
 /// The graph of a region function: its parameters are the inputs, the fields of a tuple result the outputs.
 ///
 /// # Errors
-/// As [`graph`].
+/// As [`candidate_graph`].
 pub fn function_graph(
     module: &Module,
     symbol: &str,
     function: &Function,
     constants: &mut ConstantTable,
 ) -> Result<api::Graph, Box<Diagnostic>> {
-    let mut graph = graph(module, symbol, &function.params, &[function.body], constants)?;
+    let mut graph = Walk::new(module, symbol, &function.params, &[], constants)?.run(&[function.body])?;
     graph.attrs = attrs_out(function.attrs.iter().map(|(k, v)| (&**k, v.clone())));
     Ok(graph)
 }
 
-fn node(
-    module: &Module,
-    id: ExprId,
-    graph: &mut api::Graph,
-    values: &HashMap<ExprId, Vec<api::ValueRef>>,
-    constants: &mut ConstantTable,
-) -> Result<Option<Vec<api::ValueRef>>, Box<Diagnostic>> {
-    let of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
-    let sources = || {
-        let ids = module.origins.get(module.nodes[id].origin);
-        ids.iter().map(|&s| module.origins.sources()[s].name.as_ref().into()).collect()
-    };
-    Ok(Some(match module.expr(id) {
-        Expr::Constant(tensor) => {
-            let ty = api::TensorType::new(dtype_out(tensor.dtype()), tensor.shape());
-            let number = constants.number(tensor);
-            vec![api::ValueRef::of(graph.push_constant(number, ty))]
-        }
-        Expr::Tuple(fields) => fields.iter().flat_map(|&f| of(f)).collect(),
-        Expr::Project { tuple, index } => {
-            // A tuple's fields may be tuples: skip the tensors of the fields before.
-            let skip = match module.ty(*tuple) {
-                ir::Type::Tuple(fields) => {
-                    fields.iter().take(*index as usize).map(|f| flat_types(f).map_or(0, |t| t.len())).sum()
-                }
-                _ => 0,
+/// A graph under construction.
+struct Walk<'a> {
+    module: &'a Module,
+    graph: api::Graph,
+    values: HashMap<ExprId, Vec<api::ValueRef>>,
+    composites: HashMap<ExprId, &'a Composite>,
+    constants: &'a mut ConstantTable,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        module: &'a Module,
+        symbol: &str,
+        inputs: &[ExprId],
+        composites: &'a [Composite],
+        constants: &'a mut ConstantTable,
+    ) -> Result<Walk<'a>, Box<Diagnostic>> {
+        let mut graph = api::Graph::new(symbol);
+        let mut values = HashMap::new();
+        for (i, &input) in inputs.iter().enumerate() {
+            let name = match module.expr(input) {
+                Expr::Var(var) => var.name.to_string(),
+                _ => format!("i{i}"),
             };
-            let take = flat_types(module.ty(id))?.len();
-            of(*tuple).into_iter().skip(skip).take(take).collect()
+            let types = flat_types(module.ty(input))?;
+            let refs = types.iter().map(|ty| api::ValueRef::of(graph.push_input(&name, type_out(ty)))).collect();
+            values.insert(input, refs);
         }
-        Expr::Call(call) => {
-            let inputs: Vec<api::ValueRef> = call.args.iter().flat_map(|&a| of(a)).collect();
-            let outputs: Vec<api::TensorType> = flat_types(module.ty(id))?.iter().map(|t| type_out(t)).collect();
-            let count = outputs.len() as u32;
-            let number = match call.callee {
-                Callee::Op(operator) => {
-                    let params = Params::new(op::get(operator), &call.attrs);
-                    let attrs = attrs_out(params.all());
-                    let mut node = api::Node::new(api::NodeKind::Op(params.def().name.into()), inputs, outputs);
-                    node.attrs = attrs;
-                    node.sources = sources();
-                    graph.push(node)
+        let composites = composites.iter().map(|c| (c.root, c)).collect();
+        Ok(Walk { module, graph, values, composites, constants })
+    }
+
+    /// Adds what the outputs need, operands first, with a stack of its own.
+    fn run(mut self, outputs: &[ExprId]) -> Result<api::Graph, Box<Diagnostic>> {
+        for &output in outputs {
+            let mut stack = vec![(output, false)];
+            while let Some((id, operands_done)) = stack.pop() {
+                if self.values.contains_key(&id) {
+                    continue;
                 }
-                Callee::Expr(callee) => {
-                    let function = module.expr(callee).as_function();
-                    let composite = function.and_then(|f| Some((f, f.attrs.str("Composite")?)));
-                    let Some((function, name)) = composite else { return Err(no_data_flow("a call of a function")) };
-                    let body = function_graph(module, name, function, constants)?;
-                    let mut node = api::Node::composite(name, body, inputs);
-                    node.sources = sources();
-                    graph.push(node)
+                if operands_done {
+                    let refs = self.node(id)?;
+                    self.values.insert(id, refs);
+                    continue;
                 }
-            };
-            (0..count).map(|index| api::ValueRef { node: number, index }).collect()
+                stack.push((id, true));
+                let first = stack.len();
+                match self.composites.get(&id) {
+                    Some(composite) => stack.extend(composite.inputs.iter().map(|&i| (i, false))),
+                    // The body of a composite that stands as a function literal is entered when its call is met.
+                    None => self.module.expr(id).for_each_operand(|operand| {
+                        if self.module.expr(operand).as_function().is_none() {
+                            stack.push((operand, false));
+                        }
+                    }),
+                }
+                stack[first..].reverse();
+            }
+            let refs = self.of(output);
+            self.graph.outputs.extend(refs);
         }
-        Expr::Function(_) => return Ok(None),
-        Expr::Var(var) => return Err(no_data_flow(&format!("the variable %{} from outside", var.name))),
-        Expr::Global(name) => return Err(no_data_flow(&format!("the function @{name}"))),
-        Expr::Let { .. } => return Err(no_data_flow("a let")),
-        Expr::If { .. } => return Err(no_data_flow("an if")),
-        Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(no_data_flow("a reference")),
-    }))
+        Ok(self.graph)
+    }
+
+    fn of(&self, operand: ExprId) -> Vec<api::ValueRef> {
+        self.values.get(&operand).cloned().unwrap_or_default()
+    }
+
+    fn sources(&self, id: ExprId) -> Vec<String> {
+        let ids = self.module.origins.get(self.module.nodes[id].origin);
+        ids.iter().map(|&s| self.module.origins.sources()[s].name.to_string()).collect()
+    }
+
+    fn push(&mut self, mut node: api::Node, id: ExprId) -> Vec<api::ValueRef> {
+        node.sources = self.sources(id).iter().map(|s| s.as_str().into()).collect();
+        let count = node.outputs.len() as u32;
+        let number = self.graph.push(node);
+        (0..count).map(|index| api::ValueRef { node: number, index }).collect()
+    }
+
+    fn node(&mut self, id: ExprId) -> Result<Vec<api::ValueRef>, Box<Diagnostic>> {
+        let module = self.module;
+        if let Some(&composite) = self.composites.get(&id) {
+            let inputs: Vec<api::ValueRef> = composite.inputs.iter().flat_map(|&i| self.of(i)).collect();
+            let body = Walk::new(module, &composite.name, &composite.inputs, &[], self.constants)?.run(&[id])?;
+            return Ok(self.push(api::Node::composite(&composite.name, body, inputs), id));
+        }
+        Ok(match module.expr(id) {
+            Expr::Constant(tensor) => {
+                let ty = api::TensorType::new(dtype_out(tensor.dtype()), tensor.shape());
+                let number = self.constants.number(tensor);
+                vec![api::ValueRef::of(self.graph.push_constant(number, ty))]
+            }
+            Expr::Tuple(fields) => fields.iter().flat_map(|&f| self.of(f)).collect(),
+            Expr::Project { tuple, index } => {
+                // A tuple's fields may be tuples: skip the tensors of the fields before.
+                let fields = module.ty(*tuple).as_tuple().unwrap_or_default();
+                let before = &fields[..(*index as usize).min(fields.len())];
+                let skip = before.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
+                let take = flat_types(module.ty(id))?.len();
+                self.of(*tuple).into_iter().skip(skip).take(take).collect()
+            }
+            Expr::Call(call) => {
+                let inputs: Vec<api::ValueRef> = call.args.iter().flat_map(|&a| self.of(a)).collect();
+                let outputs: Vec<api::TensorType> = flat_types(module.ty(id))?.iter().map(|t| type_out(t)).collect();
+                match call.callee {
+                    Callee::Op(operator) => {
+                        let params = Params::new(op::get(operator), &call.attrs);
+                        let kind = api::NodeKind::Op(params.def().name.into());
+                        let mut node = api::Node::new(kind, inputs, outputs);
+                        node.attrs = attrs_out(params.all());
+                        self.push(node, id)
+                    }
+                    Callee::Expr(callee) => {
+                        let function = module.expr(callee).as_function();
+                        let composite = function.and_then(|f| Some((f, f.attrs.str("Composite")?)));
+                        let Some((function, name)) = composite else {
+                            return Err(no_data_flow("a call of a function"));
+                        };
+                        let body = function_graph(module, name, function, self.constants)?;
+                        self.push(api::Node::composite(name, body, inputs), id)
+                    }
+                }
+            }
+            Expr::Var(var) => return Err(no_data_flow(&format!("the variable %{} from outside", var.name))),
+            Expr::Global(name) => return Err(no_data_flow(&format!("the function @{name}"))),
+            Expr::Function(_) => return Err(no_data_flow("a function")),
+            Expr::Let { .. } => return Err(no_data_flow("a let")),
+            Expr::If { .. } => return Err(no_data_flow("an if")),
+            Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(no_data_flow("a reference")),
+        })
+    }
 }
 
 fn no_data_flow(what: &str) -> Box<Diagnostic> {

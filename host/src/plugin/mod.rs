@@ -1,6 +1,9 @@
 //! Plugins: finding and loading them, the registry of what they offer, and the bridge between the core's programs and
 //! the boundary's graphs.
 
+pub mod backend;
 pub mod bridge;
 pub mod discover;
+pub mod region;
 pub mod registry;
+pub mod services;

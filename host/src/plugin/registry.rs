@@ -65,11 +65,15 @@ pub struct Registry {
 }
 
 impl Registry {
+    /// No plugins.
+    pub fn empty() -> Registry {
+        Registry { dirs: Vec::new(), found: Vec::new(), codegens: BTreeMap::new(), loaders: BTreeMap::new() }
+    }
+
     /// Looks at every plugin file and loads those that can be used.
     pub fn discover(given: &[PathBuf], services: &Services) -> Registry {
         let dirs = search_dirs(given);
-        let mut registry =
-            Registry { dirs: dirs.clone(), found: Vec::new(), codegens: BTreeMap::new(), loaders: BTreeMap::new() };
+        let mut registry = Registry { dirs: dirs.clone(), ..Registry::empty() };
         for dir in &dirs {
             registry.search(dir, services);
         }
@@ -78,8 +82,7 @@ impl Registry {
 
     /// Looks at one file as if it lay in a plugin directory of its own.
     pub fn of_file(path: &Path, services: &Services) -> Registry {
-        let mut registry =
-            Registry { dirs: Vec::new(), found: Vec::new(), codegens: BTreeMap::new(), loaders: BTreeMap::new() };
+        let mut registry = Registry::empty();
         registry.admit(vec![(path.to_owned(), host::load(path, services))]);
         registry
     }

@@ -1,0 +1,56 @@
+//! `byoc error`: the error reference. The pages are `docs/errors/`, built into the binary.
+
+use super::args::ErrorArgs;
+use super::table;
+use crate::error::Failure;
+use byoc_core::diag::{Code, Diagnostic, codes};
+use std::process::ExitCode;
+
+macro_rules! pages {
+    ($($number:literal)*) => {
+        /// The page of each code.
+        const PAGES: &[(u16, &str)] =
+            &[$(($number, include_str!(concat!("../../../docs/errors/E0", stringify!($number), ".md")))),*];
+    };
+}
+
+pages! {
+    401 402 403 404 405 406 407 408 409 422 423
+}
+
+/// Runs the command.
+pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
+    let Some(wanted) = &args.code else {
+        let mut table = table::new(&["code", "what it says"]);
+        for (code, title) in codes::all() {
+            table.add_row([code.to_string(), title.to_owned()]);
+        }
+        table::print(&table);
+        return Ok(ExitCode::SUCCESS);
+    };
+    let number: Option<u16> = wanted.trim_start_matches(['E', 'e']).parse().ok();
+    match PAGES.iter().find(|(n, _)| Some(*n) == number) {
+        Some((_, page)) => {
+            println!("{}", page.trim_end());
+            Ok(ExitCode::SUCCESS)
+        }
+        None => Err(Diagnostic::error(Code(403), format!("no error code \"{wanted}\""))
+            .help("\"byoc error\" lists them all")
+            .into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_its_page() {
+        let missing: Vec<_> = codes::all().filter(|(c, _)| !PAGES.iter().any(|(n, _)| *n == c.0)).collect();
+        assert!(missing.is_empty(), "add them to the list above: {missing:?}");
+        for (code, title) in codes::all() {
+            let page = PAGES.iter().find(|(n, _)| *n == code.0).map(|(_, page)| *page).unwrap_or_default();
+            assert!(page.starts_with(&format!("# {code}: ")), "the page of {code} begins with its code: {title}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! From what the user typed to a model that is ready to run or to be looked at: the part that `run`, `bench`, `verify`,
+//! `explain`, `source` and `compile` share.
+
+use super::args::{BuildArgs, InputArgs};
+use super::inputs::Given;
+use super::render;
+use crate::artifact;
+use crate::build::{self, BuildOptions, Built};
+use crate::error::Failure;
+use crate::frontend::folder::TestFolder;
+use crate::frontend::{self, LoadOptions};
+use crate::model::Model;
+use crate::session::{self, Session};
+use byoc_core::diag::{Diagnostic, codes};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A model that can run, and the inputs that were given for it.
+pub struct Ready {
+    /// The model.
+    pub model: Model,
+    /// The inputs.
+    pub given: Given,
+    /// How long reading and compiling took; nothing for an artifact.
+    pub compile: Duration,
+    /// How long loading took.
+    pub load: Duration,
+}
+
+/// Starts logging, threads and plugins as the options say.
+pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
+    session::log_to_stderr(args.talk.verbose);
+    let threads = args.threads.map_or(0, usize::from);
+    Session::new(&args.plugins.plugin_dirs, threads)
+}
+
+/// The options of a build.
+pub fn build_options(args: &BuildArgs) -> BuildOptions {
+    let cache_dir = match (&args.cache_dir, args.no_cache) {
+        (_, true) => None,
+        (Some(dir), false) => Some(dir.clone()),
+        (None, false) => dirs::cache_dir().map(|d| d.join("byoc")),
+    };
+    BuildOptions {
+        backends: args.backend.iter().map(|b| b.trim().to_owned()).filter(|b| !b.is_empty()).collect(),
+        cache_dir,
+        print_after: args.print_after.clone(),
+        time_passes: args.time_passes,
+        ..BuildOptions::default()
+    }
+}
+
+/// Reads and builds a model that is not an artifact, and says what there is to say about it.
+pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<Built, Failure> {
+    if is_artifact(path) {
+        return Err(Diagnostic::error(
+            codes::plugins::BACKEND_MISPLACED,
+            format!("{} is compiled already; a model is wanted here", path.display()),
+        )
+        .help(format!("\"byoc inspect {}\" shows what is in it", path.display()))
+        .into());
+    }
+    let load = LoadOptions { dims: args.dims.iter().cloned().collect(), input_shapes: given.shapes() };
+    let loaded = frontend::load(path, &load)?;
+    let built = build::build(session, loaded, &build_options(args), &mut |stage| eprintln!("{stage}"))?;
+    built.warnings.iter().for_each(render::diagnostic);
+    check_offload(&built, args)?;
+    Ok(built)
+}
+
+/// Holds the share of the FLOPs on backends against `--require-offload`.
+pub fn check_offload(built: &Built, args: &BuildArgs) -> Result<(), Failure> {
+    let Some(wanted) = &args.require_offload else { return Ok(()) };
+    let share = built.explanation.totals.offload_share;
+    let (enough, words) = match wanted.as_str() {
+        "any" => (share > 0.0, "more than none".to_owned()),
+        text => match text.parse::<f64>() {
+            Ok(least) if (0.0..=1.0).contains(&least) => (share >= least, format!("at least {:.1} %", 100.0 * least)),
+            _ => {
+                let message = format!("--require-offload={text}: a share between 0 and 1 is wanted");
+                return Err(Failure::new(codes::plugins::TOOK_NOTHING, message));
+            }
+        },
+    };
+    if enough {
+        return Ok(());
+    }
+    let message = format!("{:.1} % of the FLOPs are on the backends, {words} is wanted", 100.0 * share);
+    let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
+    diagnostic.notes = build::refusal_summary(&built.explanation);
+    Err(diagnostic.help("\"byoc explain\" with the same options gives every operator its reasons").into())
+}
+
+/// Whether the file is an artifact, by its name.
+pub fn is_artifact(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "byoc")
+}
+
+/// The inputs given, with the first data set of a folder in test-data layout behind them.
+pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
+    let given = Given::read(args)?;
+    if !path.is_dir() {
+        return Ok(given);
+    }
+    let folder = TestFolder::open(path)?;
+    Ok(given.or_recorded(folder.recorded_inputs()?))
+}
+
+/// Reads, builds and loads a model, whatever it was given as.
+pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &Session) -> Result<Ready, Failure> {
+    let given = given(path, input)?;
+    let start = Instant::now();
+    let compiled = if is_artifact(path) {
+        artifact::open(path)?.into_compiled()
+    } else {
+        build(path, build_args, session, &given)?.compiled
+    };
+    let compile = if is_artifact(path) { Duration::ZERO } else { start.elapsed() };
+    let start = Instant::now();
+    let (model, warnings) = Model::load(session, compiled, build_options(build_args).cache_dir.as_deref())?;
+    warnings.iter().for_each(render::diagnostic);
+    Ok(Ready { model, given, compile, load: start.elapsed() })
+}
+
+/// A path for messages and for the name of a case: its last part, or all of it when there is none.
+pub fn name_of(path: &Path) -> String {
+    let path: PathBuf = path.components().collect();
+    path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
+}

@@ -1,0 +1,150 @@
+//! `byoc run`: compiles if needed, runs, prints the outputs.
+
+use super::args::RunArgs;
+use super::{ready, table};
+use crate::error::Failure;
+use crate::io;
+use crate::runtime::program::Port;
+use crate::trace;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::{TensorType, Type};
+use byoc_core::tensor::Tensor;
+use serde_json::json;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// How many classes and elements are shown.
+const SHOWN: usize = 5;
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
+    for path in [&args.output, &args.trace].into_iter().flatten() {
+        io::check_writable(path)?;
+    }
+    let labels = args.labels.as_deref().map(read_labels).transpose()?;
+    let trace = args.trace.as_deref().map(trace::Trace::start).transpose()?;
+    let session = ready::session(&args.build)?;
+    if args.describe {
+        return describe(args, &session);
+    }
+    let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
+    let inputs = ready.given.resolve(ready.model.inputs(), None)?;
+    let outputs = ready.model.run(&inputs)?;
+    drop(trace);
+    let named: Vec<(&str, &Tensor)> = ready.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
+    if let Some(path) = &args.output {
+        io::npz::write(path, named.iter().copied())?;
+    }
+    for (name, tensor) in named {
+        match &labels {
+            Some(labels) => top(name, tensor, labels, args.build.talk.json)?,
+            None => summary(name, tensor, args.build.talk.json),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(args: &RunArgs, session: &crate::session::Session) -> Result<ExitCode, Failure> {
+    let mut rows: Vec<(&str, String, String)> = Vec::new();
+    if ready::is_artifact(&args.model) {
+        let compiled = crate::artifact::open(&args.model)?.into_compiled();
+        let port = |kind, p: &Port| (kind, p.name.clone(), type_text(&p.ty));
+        rows.extend(compiled.program.inputs.iter().map(|p| port("input", p)));
+        rows.extend(compiled.program.outputs.iter().map(|p| port("output", p)));
+    } else {
+        let signature = crate::frontend::signature(&args.model)?;
+        let ports = |kind, ports: &[crate::frontend::PortInfo]| -> Vec<_> {
+            let text = |p: &crate::frontend::PortInfo| match &p.dims {
+                Some(dims) => Type::tensor_of(p.dtype, dims.iter().cloned()).to_string(),
+                None => format!("Tensor[?, {}]", p.dtype),
+            };
+            ports.iter().map(|p| (kind, p.name.clone(), text(p))).collect()
+        };
+        rows.extend(ports("input", &signature.inputs));
+        rows.extend(ports("output", &signature.outputs));
+    }
+    let _ = session;
+    if args.build.talk.json {
+        for (kind, name, ty) in rows {
+            println!("{}", json!({"kind": kind, "name": name, "type": ty}));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = table::new(&["", "name", "type"]);
+    for (kind, name, ty) in rows {
+        table.add_row([kind.to_owned(), name, ty]);
+    }
+    table::print(&table);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A type as Relay text.
+pub fn type_text(ty: &TensorType) -> String {
+    Type::Tensor(Arc::new(ty.clone())).to_string()
+}
+
+fn read_labels(path: &Path) -> Result<Vec<String>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {e}", path.display()))
+    })?;
+    Ok(text.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect())
+}
+
+/// The most probable classes of each row. Outputs that are no probabilities are taken as logits.
+fn top(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(), Failure> {
+    let classes = tensor.shape().last().copied().unwrap_or(1);
+    if classes != labels.len() || !tensor.dtype().is_float() {
+        let ty = Type::tensor(tensor.dtype(), tensor.shape());
+        let message = format!("{} labels do not fit output \"{name}\" of type {ty}", labels.len());
+        return Err(Failure::new(codes::runtime::BAD_LABELS, message));
+    }
+    for (row, values) in tensor.view().to_f64s().chunks(classes.max(1)).enumerate() {
+        let probabilities = probabilities(values);
+        let mut order: Vec<usize> = (0..classes).collect();
+        order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
+        order.truncate(SHOWN);
+        if json {
+            let top: Vec<_> =
+                order.iter().map(|&c| json!({"label": labels[c], "probability": probabilities[c]})).collect();
+            println!("{}", json!({"output": name, "row": row, "top": top}));
+            continue;
+        }
+        println!("{name}[{row}]");
+        for (rank, &class) in order.iter().enumerate() {
+            println!("  {}  {:<20} {:6.2} %", rank + 1, labels[class], 100.0 * probabilities[class]);
+        }
+    }
+    Ok(())
+}
+
+fn probabilities(values: &[f64]) -> Vec<f64> {
+    let sum: f64 = values.iter().sum();
+    if values.iter().all(|v| *v >= 0.0) && (sum - 1.0).abs() < 1e-3 {
+        return values.to_vec();
+    }
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let powers: Vec<f64> = values.iter().map(|v| (v - max).exp()).collect();
+    let sum: f64 = powers.iter().sum();
+    powers.iter().map(|p| p / sum).collect()
+}
+
+/// Type, range, mean and the first elements.
+fn summary(name: &str, tensor: &Tensor, json: bool) {
+    let values = tensor.view().to_f64s();
+    let ty = Type::tensor(tensor.dtype(), tensor.shape());
+    let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    if json {
+        let first: Vec<f64> = values.iter().copied().take(SHOWN).collect();
+        println!(
+            "{}",
+            json!({"output": name, "type": ty.to_string(), "min": min, "max": max, "mean": mean, "first": first})
+        );
+        return;
+    }
+    let first: Vec<String> = values.iter().take(SHOWN).map(|v| format!("{v:.6}")).collect();
+    let more = if values.len() > SHOWN { ", ..." } else { "" };
+    println!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{more}]", first.join(", "));
+}

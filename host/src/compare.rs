@@ -1,0 +1,122 @@
+//! Whether a model's output is what was recorded.
+
+use byoc_core::tensor::Tensor;
+
+/// How near is near enough. Shapes and element types must agree, integers and booleans exactly; NaN equals NaN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tolerance {
+    /// As numpy's allclose: |a - b| <= atol + rtol * |b| for each element.
+    AllClose {
+        /// Relative to the recorded element.
+        rtol: f64,
+        /// Absolute.
+        atol: f64,
+    },
+    /// max|a - b| / max|b| over the whole tensor: the measure for whole models, whose small elements carry the rounding
+    /// of large ones.
+    MaxRelative(f64),
+}
+
+/// How an output compares with what was recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// The largest |a - b|; infinite where one is NaN or infinite and the other is not the same.
+    pub max_abs_err: f64,
+    /// The largest |a - b| over the largest finite |b|.
+    pub max_rel_err: f64,
+    /// What is wrong; `None` when it is near enough.
+    pub fault: Option<String>,
+}
+
+/// Compares `got` with what was recorded.
+pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison {
+    let differ =
+        |fault: String| Comparison { max_abs_err: f64::INFINITY, max_rel_err: f64::INFINITY, fault: Some(fault) };
+    if got.dtype() != want.dtype() {
+        return differ(format!("element type {}, recorded is {}", got.dtype(), want.dtype()));
+    }
+    if got.shape() != want.shape() {
+        return differ(format!("shape {:?}, recorded is {:?}", got.shape(), want.shape()));
+    }
+    if !got.dtype().is_float() {
+        return integers(got, want);
+    }
+    let (a, b) = (got.view().to_f64s(), want.view().to_f64s());
+    let scale = b.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
+    let mut max_abs_err = 0.0f64;
+    let mut worst = None;
+    let mut excess = 0.0f64;
+    for (i, (&a, &b)) in a.iter().zip(&b).enumerate() {
+        let error = if a == b || (a.is_nan() && b.is_nan()) {
+            0.0
+        } else if a.is_finite() && b.is_finite() {
+            (a - b).abs()
+        } else {
+            f64::INFINITY
+        };
+        max_abs_err = max_abs_err.max(error);
+        let allowed = match tolerance {
+            Tolerance::AllClose { rtol, atol } => atol + rtol * b.abs(),
+            Tolerance::MaxRelative(limit) => limit * scale,
+        };
+        if error > allowed && error - allowed.min(f64::MAX) >= excess {
+            excess = error - allowed;
+            worst = Some((i, a, b));
+        }
+    }
+    let max_rel_err = if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale };
+    let fault = worst.map(|(i, a, b)| format!("element {i} is {a}, recorded is {b} (max_rel_err {max_rel_err:.2e})"));
+    Comparison { max_abs_err, max_rel_err, fault }
+}
+
+fn integers(got: &Tensor, want: &Tensor) -> Comparison {
+    let (a, b) = (got.view().to_f64s(), want.view().to_f64s());
+    // 64-bit integers may differ where their binary64 values do not: the bytes decide.
+    let size = got.dtype().size();
+    let first = got.bytes().chunks(size).zip(want.bytes().chunks(size)).position(|(x, y)| x != y);
+    let max_abs_err = a.iter().zip(&b).fold(0.0f64, |m, (x, y)| m.max((x - y).abs()));
+    let scale = b.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    Comparison {
+        max_abs_err,
+        max_rel_err: if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale },
+        fault: first.map(|i| format!("element {i} is {}, recorded is {}", a[i], b[i])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_equals_nan_and_nothing_else() {
+        let nan = Tensor::from_slice(&[2], &[f32::NAN, 1.0]);
+        let close = Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 };
+        assert_eq!(compare(&nan, &nan, close).fault, None);
+        let number = Tensor::from_slice(&[2], &[0.0f32, 1.0]);
+        assert!(compare(&number, &nan, close).fault.is_some());
+        assert!(compare(&nan, &number, Tolerance::MaxRelative(1.0)).fault.is_some());
+    }
+
+    #[test]
+    fn relative_to_the_largest() {
+        let want = Tensor::from_slice(&[2], &[1000.0f32, 0.0]);
+        let got = Tensor::from_slice(&[2], &[1000.0f32, 0.4]);
+        assert_eq!(compare(&got, &want, Tolerance::MaxRelative(5e-4)).fault, None);
+        assert!(compare(&got, &want, Tolerance::MaxRelative(3e-4)).fault.is_some());
+        assert!(compare(&got, &want, Tolerance::AllClose { rtol: 1e-3, atol: 1e-5 }).fault.is_some());
+    }
+
+    #[test]
+    fn integers_are_exact() {
+        let want = Tensor::from_slice(&[1], &[i64::MAX]);
+        let got = Tensor::from_slice(&[1], &[i64::MAX - 1]);
+        assert!(compare(&got, &want, Tolerance::MaxRelative(1.0)).fault.is_some());
+    }
+
+    #[test]
+    fn shapes_and_types_are_named() {
+        let a = Tensor::from_slice(&[1], &[1.0f32]);
+        let b = Tensor::from_slice(&[1, 1], &[1.0f32]);
+        assert!(compare(&a, &b, Tolerance::MaxRelative(1.0)).fault.is_some_and(|f| f.contains("[1, 1]")));
+    }
+}

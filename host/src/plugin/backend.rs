@@ -1,0 +1,233 @@
+//! A backend as the pipeline sees it: its description, its pattern table, and its answers.
+
+use super::bridge::{self, ConstantTable};
+use super::registry::{Found, Registry};
+use crate::error::Failure;
+use byoc_core::diag::{Diagnostic, Severity, codes};
+use byoc_core::ir::{ExprId, Module};
+use byoc_core::op::{self, Cost, Params};
+use byoc_core::pass::{Candidate, Judge, Question, Refusal, RefusalCode, Verdict};
+use byoc_core::pattern::{Checks, Entry, parse_table};
+use byoc_plugin_api::host::LoadedPlugin;
+use byoc_plugin_api::{self as api, Codegen, Description};
+use std::sync::Arc;
+
+/// A backend that was asked for.
+pub struct Backend<'r> {
+    /// Its name.
+    pub name: String,
+    /// Its code generator.
+    pub codegen: Arc<dyn Codegen>,
+    /// The plugin that registers it.
+    pub plugin: &'r LoadedPlugin,
+    /// The plugin's file.
+    pub found: &'r Found,
+    /// What it says of itself.
+    pub description: Description,
+    /// Its pattern table, as far as it could be read; every name begins with the backend's.
+    pub table: Vec<Entry>,
+    /// What is wrong with the description or the table, as warnings.
+    pub warnings: Vec<Diagnostic>,
+}
+
+impl Registry {
+    /// The backend of that name, described.
+    ///
+    /// # Errors
+    /// E0401 when there is none; E0406 when it cannot describe itself.
+    pub fn backend(&self, name: &str) -> Result<Backend<'_>, Failure> {
+        let (codegen, found) = self.codegen(name)?;
+        let Some(plugin) = found.plugin() else {
+            return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is gone")));
+        };
+        let description = codegen.describe().map_err(|e| fault(&e))?;
+        let mut warnings = Vec::new();
+        if description.version > api::DESCRIPTION_VERSION {
+            let keys: Vec<&str> = description.unknown.keys().map(String::as_str).collect();
+            let message = format!(
+                "{name} describes itself in form {}, this host knows {}",
+                description.version,
+                api::DESCRIPTION_VERSION
+            );
+            let note = if keys.is_empty() {
+                "nothing in it is unknown".into()
+            } else {
+                format!("not used: {}", keys.join(", "))
+            };
+            warnings.push(Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message).note(note));
+        }
+        let parsed = parse_table(&description.patterns, Checks::Allowed);
+        for diagnostic in parsed.diagnostics {
+            warnings.push(table_warning(name, &description.patterns, diagnostic));
+        }
+        let mut table = parsed.entries;
+        let prefix = format!("{name}.");
+        for entry in &mut table {
+            if !entry.name.starts_with(&prefix) {
+                entry.name = format!("{prefix}{}", entry.name).into();
+            }
+        }
+        for operator in &description.operators {
+            if op::lookup(operator).is_none() {
+                let message = format!("{name} asks for the operator \"{operator}\", which does not exist");
+                warnings.push(Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message));
+            }
+        }
+        Ok(Backend { name: name.to_owned(), codegen, plugin, found, description, table, warnings })
+    }
+}
+
+/// A mistake in a pattern table, with plugin, entry and column.
+fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
+    let at = diagnostic.labels.first().map_or(0, |l| (l.span.start as usize).min(text.len()));
+    let start = text[..at].rfind('\n').map_or(0, |n| n + 1);
+    let line = text[start..].lines().next().unwrap_or_default();
+    let column = text[start..at].chars().count() + 1;
+    let message = format!("plugin {name}, pattern table: {}", diagnostic.message);
+    let mut warning = Diagnostic::warning(codes::plugins::BAD_PATTERN_TABLE, message).note(format!(
+        "line {}, column {column}: {}",
+        text[..at].lines().count().max(1),
+        line.trim_end()
+    ));
+    warning.notes.extend(diagnostic.notes);
+    warning.help = diagnostic.help;
+    if diagnostic.severity == Severity::Error {
+        warning = warning.note("the entry is left out; the others serve");
+    }
+    warning
+}
+
+/// An error of a plugin's entry as a diagnostic.
+pub fn fault(error: &api::Error) -> Diagnostic {
+    let diagnostic = Diagnostic::error(codes::plugins::PLUGIN_FAULT, error.to_string());
+    if error.hint.is_empty() { diagnostic } else { diagnostic.help(error.hint.as_str()) }
+}
+
+/// Asks a backend about candidates.
+pub struct PluginJudge<'b, 'r> {
+    backend: &'b Backend<'r>,
+    /// What went wrong while asking.
+    pub faults: Vec<Diagnostic>,
+}
+
+impl<'b, 'r> PluginJudge<'b, 'r> {
+    /// A judge that asks `backend`.
+    pub fn new(backend: &'b Backend<'r>) -> Self {
+        PluginJudge { backend, faults: Vec::new() }
+    }
+
+    /// What the host can answer without asking.
+    fn known(&self, module: &Module, question: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
+        let description = &self.backend.description;
+        if !description.dynamic_dims {
+            let dynamic = candidate.nodes.iter().find(|&&id| has_unknown_dims(module, id));
+            if let Some(&id) = dynamic {
+                let detail = format!("{} has dimensions that are not known before the run", module.ty(id));
+                return Some(Refusal::new(RefusalCode::DynamicDim, detail));
+            }
+        }
+        if let Question::Regions = question {
+            let operators = candidate.nodes.iter().filter(|&&id| module.expr(id).as_call().is_some()).count();
+            let flops: u64 = candidate.nodes.iter().map(|&id| flops(module, id)).sum();
+            let cost = &description.cost;
+            if operators < cost.min_region_operators as usize || flops < cost.min_region_flops {
+                let detail = format!(
+                    "the region has {operators} operators and {flops} FLOPs; {} wants {} and {}",
+                    self.backend.name, cost.min_region_operators, cost.min_region_flops
+                );
+                return Some(Refusal::new(RefusalCode::NotProfitable, detail));
+            }
+        }
+        None
+    }
+
+    fn candidate(
+        &self,
+        module: &Module,
+        question: Question<'_>,
+        candidate: &Candidate,
+    ) -> Result<api::Candidate, Box<Diagnostic>> {
+        let (kind, name, check) = match question {
+            Question::Pattern(entry) => {
+                (api::CandidateKind::Pattern, entry.name.to_string(), entry.check.as_deref().unwrap_or_default())
+            }
+            Question::Operators => {
+                let operator = candidate.outputs.first().and_then(|&id| module.expr(id).as_op_call());
+                let name = operator.map_or("", |(id, _)| op::get(id).name);
+                (api::CandidateKind::Operator, name.to_owned(), "")
+            }
+            Question::Regions => (api::CandidateKind::Region, self.backend.name.clone(), ""),
+        };
+        let mut constants = ConstantTable::default();
+        // A constant that comes from outside is shown as the constant that it is.
+        let is_input = |id: &ExprId| module.expr(*id).as_constant().is_none();
+        let inputs: Vec<ExprId> = candidate.inputs.iter().copied().filter(is_input).collect();
+        let graph = bridge::candidate_graph(module, &name, &inputs, candidate, &mut constants)?;
+        Ok(api::Candidate {
+            kind,
+            name: name.as_str().into(),
+            check: check.into(),
+            graph,
+            constants: constants.handles.into(),
+            outside_users: candidate.outside_users as u32,
+            attrs: Vec::new().into(),
+        })
+    }
+}
+
+impl Judge for PluginJudge<'_, '_> {
+    fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
+        let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(candidates.len());
+        let mut asked = Vec::new();
+        for candidate in candidates {
+            let verdict = match self.known(module, question, candidate) {
+                Some(refusal) => Some(Verdict::Refused(refusal)),
+                None => match self.candidate(module, question, candidate) {
+                    Ok(candidate) => {
+                        asked.push(candidate);
+                        None
+                    }
+                    Err(diagnostic) => {
+                        let refusal = Refusal::new(RefusalCode::UnsupportedOp, diagnostic.message.clone());
+                        Some(Verdict::Refused(refusal))
+                    }
+                },
+            };
+            verdicts.push(verdict);
+        }
+        let answers = if asked.is_empty() { Ok(Vec::new()) } else { self.backend.codegen.judge_batch(&asked) };
+        let mut answers = match answers {
+            Ok(answers) => answers.into_iter().map(verdict_in).collect::<Vec<_>>().into_iter(),
+            Err(error) => {
+                self.faults.push(fault(&error));
+                let refusal = Refusal::new(RefusalCode::Unavailable, error.to_string());
+                vec![Verdict::Refused(refusal); asked.len()].into_iter()
+            }
+        };
+        let missing = || Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend gave no answer"));
+        verdicts.into_iter().map(|v| v.unwrap_or_else(|| answers.next().unwrap_or_else(missing))).collect()
+    }
+}
+
+fn verdict_in(verdict: api::Verdict) -> Verdict {
+    match verdict {
+        api::Verdict::Supported => Verdict::Supported,
+        api::Verdict::Refused(refusal) => {
+            // A code that is none of the closed set is a plugin's slip; the words still count.
+            let code = RefusalCode::parse(&refusal.code).unwrap_or(RefusalCode::UnsupportedOp);
+            Verdict::Refused(Refusal { code, detail: refusal.detail.into(), hint: refusal.hint.into() })
+        }
+    }
+}
+
+fn has_unknown_dims(module: &Module, id: ExprId) -> bool {
+    bridge::flat_types(module.ty(id)).is_ok_and(|types| types.iter().any(|t| t.shape().is_none()))
+}
+
+/// Operations of one evaluation of an operator call; 0 for everything else.
+pub fn flops(module: &Module, id: ExprId) -> u64 {
+    let Some((operator, call)) = module.expr(id).as_op_call() else { return 0 };
+    let def = op::get(operator);
+    let args: Vec<_> = call.args.iter().map(|&a| module.ty(a).clone()).collect();
+    (def.flops)(&Cost { params: Params::new(def, &call.attrs), args: &args, ret: module.ty(id) })
+}

@@ -1,0 +1,156 @@
+//! What the host does for its plugins: threads, log, trace, counters, reference runs.
+
+use super::bridge::dtype_in;
+use crate::runtime::Pool;
+use byoc_core::ir::{Expr, ExprId, Module, Type};
+use byoc_core::op::{self, Value};
+use byoc_core::tensor::Tensor;
+use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, HostServices, Prepared, Result, Services};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use tracing::Level;
+
+/// What plugins counted, by name: a device's cycles, bytes moved.
+#[derive(Debug, Default)]
+pub struct Metrics(Mutex<BTreeMap<String, u64>>);
+
+impl Metrics {
+    /// The counters so far, by name.
+    pub fn snapshot(&self) -> BTreeMap<String, u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add(&self, name: &str, amount: u64) {
+        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counter = counters.entry(name.to_owned()).or_default();
+        *counter = counter.saturating_add(amount);
+    }
+}
+
+/// The services over a pool.
+pub fn services(pool: Arc<Pool>, metrics: Arc<Metrics>) -> Services {
+    Services::new(Host { pool, metrics })
+}
+
+struct Host {
+    pool: Arc<Pool>,
+    metrics: Arc<Metrics>,
+}
+
+impl HostServices for Host {
+    fn num_threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.pool.parallel_for(count, task);
+    }
+
+    fn event(&self, name: &str, fields: &serde_json::Value) {
+        tracing::info!(target: "byoc::plugin", event = name, %fields);
+    }
+
+    fn counter(&self, name: &str, amount: u64) {
+        self.metrics.add(name, amount);
+        tracing::trace!(target: "byoc::plugin", counter = name, amount);
+    }
+
+    fn log_level(&self) -> Option<Level> {
+        tracing::level_filters::LevelFilter::current().into_level()
+    }
+
+    fn log(&self, level: Level, target: &str, message: &str) {
+        // A callsite has one level for good, so there is one for each; the plugin's target goes with the message.
+        match level {
+            Level::ERROR => tracing::error!(target: "byoc::plugin", plugin = target, "{message}"),
+            Level::WARN => tracing::warn!(target: "byoc::plugin", plugin = target, "{message}"),
+            Level::INFO => tracing::info!(target: "byoc::plugin", plugin = target, "{message}"),
+            Level::DEBUG => tracing::debug!(target: "byoc::plugin", plugin = target, "{message}"),
+            Level::TRACE => tracing::trace!(target: "byoc::plugin", plugin = target, "{message}"),
+        }
+    }
+
+    fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {
+        let module = super::bridge::module_of(graph, constants).map_err(|d| Error::new(d.to_string()))?;
+        Ok(Box::new(Reference { module }))
+    }
+}
+
+/// The most bytes that one value of a reference run may have.
+const LARGEST: usize = 4 << 30;
+
+/// A graph run call by call with the naive references. It is right, not fast: values live until the run ends.
+struct Reference {
+    module: Module,
+}
+
+impl Reference {
+    fn evaluate(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let Some(main) = self.module.main() else { return Err(Error::new("the graph has no outputs")) };
+        let mut values: HashMap<ExprId, Vec<Tensor>> = HashMap::new();
+        for (&param, input) in main.params.iter().zip(inputs) {
+            values.insert(param, vec![input.clone()]);
+        }
+        for id in self.module.post_order(main.body, |id, _| !main.params.contains(&id)) {
+            if values.contains_key(&id) {
+                continue;
+            }
+            let of = |operand: ExprId| values.get(&operand).cloned().unwrap_or_default();
+            let value = match self.module.expr(id) {
+                Expr::Constant(tensor) => vec![(**tensor).clone()],
+                Expr::Tuple(fields) => fields.iter().flat_map(|&f| of(f)).collect(),
+                Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
+                expr => {
+                    let Some((operator, call)) = expr.as_op_call() else { continue };
+                    let args: Vec<Value> = call
+                        .args
+                        .iter()
+                        .map(|&arg| match self.module.ty(arg) {
+                            Type::Tuple(_) => Value::Tuple(of(arg)),
+                            _ => of(arg).pop().map_or_else(|| Value::Tuple(Vec::new()), Value::Tensor),
+                        })
+                        .collect();
+                    op::evaluate(operator, &call.attrs, &args, LARGEST).map_err(Error::new)?
+                }
+            };
+            values.insert(id, value);
+        }
+        Ok(values.remove(&main.body).unwrap_or_default())
+    }
+}
+
+impl Executable for Reference {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        let Some(main) = self.module.main() else { return Err(Error::new("the graph has no outputs")) };
+        for (&param, dims) in main.params.iter().zip(inputs) {
+            let ty = self.module.ty(param);
+            let fits = ty.as_tensor().is_some_and(|t| {
+                t.dims.len() == dims.len() && t.dims.iter().zip(*dims).all(|(d, n)| d.fixed().is_none_or(|d| d == *n))
+            });
+            if !fits {
+                return Err(Error::new(format!("an input of dimensions {dims:?} is given for {ty}")));
+            }
+        }
+        let known = super::bridge::flat_types(self.module.ty(main.body)).map_err(|d| Error::new(d.to_string()))?;
+        let shapes: Option<Vec<_>> = known.iter().map(|t| t.shape()).collect();
+        match shapes {
+            Some(shapes) => Ok(Prepared::exact(shapes)),
+            None => Err(Error::new("a result whose dimensions depend on values cannot be run by reference")),
+        }
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        let wrong = |what: &str| Error::new(format!("reference run: {what}"));
+        let inputs: Option<Vec<Tensor>> =
+            call.inputs.iter().map(|t| Tensor::from_bytes(dtype_in(t.dtype()), t.shape(), t.bytes())).collect();
+        let results = self.evaluate(&inputs.ok_or_else(|| wrong("an input of another size than its type"))?)?;
+        for (output, result) in call.outputs.iter_mut().zip(results) {
+            let bytes = output.bytes_mut();
+            if bytes.len() != result.bytes().len() {
+                return Err(wrong("an output of another size than its type"));
+            }
+            bytes.copy_from_slice(result.bytes());
+        }
+        Ok(())
+    }
+}
