@@ -4,7 +4,11 @@
 //! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (what they
 //! need they ask for as workspace), and are never the reference of a test.
 
+mod dense;
 mod fallback;
+mod gemm;
+pub(crate) mod simd;
+mod split;
 
 use crate::ir::{Attrs, OpId, TensorType};
 use crate::op::{self, OpDef, Params};

@@ -1,0 +1,132 @@
+//! Matrix products of `f32`: the `gemm` crate, divided among the pool's threads, and dot products of our own where the
+//! result has few rows (a product that reads each weight once is bound by memory, not by arithmetic).
+
+use super::simd::{mul_add, multiversion};
+use super::split::{self, Shared};
+
+/// A matrix in memory: elements, and the distances between rows and between columns.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    /// Its elements, from the first.
+    pub data: &'a [f32],
+    /// Elements from a row to the next.
+    pub row: usize,
+    /// Elements from a column to the next.
+    pub col: usize,
+}
+
+impl Matrix<'_> {
+    /// Whether `rows` x `cols` of it lie inside its data.
+    fn holds(&self, rows: usize, cols: usize) -> bool {
+        rows == 0 || cols == 0 || (rows - 1) * self.row + (cols - 1) * self.col < self.data.len()
+    }
+}
+
+/// Rows of a result for which dot products beat the blocked product.
+const FEW: usize = 4;
+
+/// `out[i * out_row + j] = sum over p of a[i, p] * b[p, j]` for an m x n result, on the calling thread
+/// (`threads` = 1) or on so many.
+///
+/// # Panics
+/// When an operand is smaller than the sizes say: that is a mistake in the kernel.
+pub(super) fn gemm(
+    threads: usize,
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    out: &mut [f32],
+    out_row: usize,
+) {
+    if m == 0 || n == 0 {
+        return;
+    }
+    assert!(a.holds(m, k) && b.holds(k, n) && out_row >= n && (m - 1) * out_row + n <= out.len(), "operands fit");
+    if k == 0 {
+        out.chunks_mut(out_row).take(m).for_each(|row| row[..n].fill(0.0));
+        return;
+    }
+    let shared = Shared::new(out);
+    let by_rows = m > n;
+    let parts = if by_rows { threads.min(m.div_ceil(8)) } else { threads.min(n.div_ceil(16)) };
+    split::each_part(parts, |i| {
+        let rows = if by_rows { split::part(m, 8, i, parts) } else { 0..m };
+        let cols = if by_rows { 0..n } else { split::part(n, 16, i, parts) };
+        if rows.is_empty() || cols.is_empty() {
+            return;
+        }
+        let a = Matrix { data: &a.data[rows.start * a.row..], ..a };
+        let b = Matrix { data: &b.data[cols.start * b.col..], ..b };
+        // SAFETY: the rectangle `rows` x `cols` lies inside `out` (asserted above) and belongs to this part alone.
+        unsafe {
+            block((rows.len(), cols.len(), k), a, b, shared.get().add(rows.start * out_row + cols.start), out_row)
+        };
+    });
+}
+
+/// One part of the product.
+///
+/// # Safety
+/// `out` points to `m` rows of `n` elements, `out_row` apart, that nobody else touches; the operands hold their sizes.
+unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, out: *mut f32, out_row: usize) {
+    if m <= FEW && a.col == 1 && b.row == 1 && k >= 16 {
+        for j in 0..n {
+            let column = &b.data[j * b.col..][..k];
+            for i in 0..m {
+                // SAFETY: i < m and j < n.
+                unsafe { *out.add(i * out_row + j) = dot(&a.data[i * a.row..][..k], column) };
+            }
+        }
+        return;
+    }
+    // SAFETY: the caller's promise; the result is written, never read (`read_dst` is false).
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out,
+            1,
+            out_row as isize,
+            false,
+            a.data.as_ptr(),
+            a.col as isize,
+            a.row as isize,
+            b.data.as_ptr(),
+            b.col as isize,
+            b.row as isize,
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+multiversion! {
+    /// The sum of products, in 64 partial sums.
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        const LANES: usize = 64;
+        let mut sums = [0.0f32; LANES];
+        let (whole_a, rest_a) = a.as_chunks::<LANES>();
+        let (whole_b, rest_b) = b.as_chunks::<LANES>();
+        for (x, y) in whole_a.iter().zip(whole_b) {
+            for i in 0..LANES {
+                sums[i] = mul_add::<FMA>(x[i], y[i], sums[i]);
+            }
+        }
+        for (i, (x, y)) in rest_a.iter().zip(rest_b).enumerate() {
+            sums[i] = mul_add::<FMA>(*x, *y, sums[i]);
+        }
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                sums[i] += sums[i + width];
+            }
+            width /= 2;
+        }
+        sums[0]
+    }
+}

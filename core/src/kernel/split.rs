@@ -1,0 +1,75 @@
+//! Dividing the work of a kernel among the threads of the pool in which it runs.
+
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// How many threads a job may use: one when it is too small to share. `work` counts simple operations on elements;
+/// waking another thread costs about as much as 30,000 of them.
+pub(super) fn threads(work: usize) -> usize {
+    match rayon::current_num_threads() {
+        1 => 1,
+        n => n.min(work / 30_000 + 1),
+    }
+}
+
+/// Part `i` of `parts` of `total` items, cut at multiples of `unit`.
+pub(super) fn part(total: usize, unit: usize, i: usize, parts: usize) -> Range<usize> {
+    let units = total.div_ceil(unit);
+    (units * i / parts * unit).min(total)..(units * (i + 1) / parts * unit).min(total)
+}
+
+/// Calls `f(i)` for every i below `parts`, on as many threads.
+pub(super) fn each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
+    if parts <= 1 {
+        (0..parts).for_each(f);
+    } else {
+        (0..parts).into_par_iter().with_max_len(1).for_each(f);
+    }
+}
+
+/// Calls `f(i, chunk)` for every chunk of `size` elements; neighbouring chunks go to one thread.
+pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    if size == 0 {
+        return;
+    }
+    let parts = threads(work);
+    let each = |first: usize, run: &mut [T]| {
+        for (i, chunk) in run.chunks_mut(size).enumerate() {
+            f(first + i, chunk);
+        }
+    };
+    if parts <= 1 {
+        return each(0, data);
+    }
+    // A few runs for each thread, so that a thread that is held up does not hold up all.
+    let per_run = data.len().div_ceil(size).div_ceil(4 * parts).max(1);
+    data.par_chunks_mut(per_run * size).enumerate().for_each(|(i, run)| each(i * per_run, run));
+}
+
+/// A pointer that threads share, each of them for elements that no other touches.
+#[derive(Clone, Copy)]
+pub(super) struct Shared(*mut f32);
+
+// SAFETY: whoever dereferences the pointer (in an unsafe block of its own) promises that no other thread does so for
+// the same elements.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// The elements of `data`, to be shared out while it is borrowed.
+    pub fn new(data: &mut [f32]) -> Shared {
+        Shared(data.as_mut_ptr())
+    }
+
+    /// The pointer. (A method, so that a closure captures the whole and not the bare pointer.)
+    pub fn get(self) -> *mut f32 {
+        self.0
+    }
+}
+
+/// Scratch memory as `f32`; the bytes are aligned to 64.
+pub(super) fn scratch(workspace: &mut [u8]) -> &mut [f32] {
+    let whole = workspace.len() / 4 * 4;
+    bytemuck::cast_slice_mut(&mut workspace[..whole])
+}
