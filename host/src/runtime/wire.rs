@@ -1,7 +1,7 @@
 //! How types and attributes of `core` are written in `program.json`.
 //!
-//! A type is `"float32[1, 3, ?, n]"`: the element type, then each dimension as a number, `?` or a name. An attribute is
-//! the JSON value that looks like it; numbers that JSON cannot write are `{"float": "inf"}`.
+//! A type is `["float32", 1, 3, "?", "n"]`: the element type, then each dimension as a number, `"?"` or a name. An
+//! attribute is the JSON value that looks like it; numbers that JSON cannot write are `{"float": "inf"}`.
 
 use byoc_core::ir::{AttrValue, Dim, TensorType};
 use byoc_core::tensor::DType;
@@ -12,29 +12,29 @@ use serde_json::{Number, Value};
 /// Nested lists in attributes go no deeper.
 const DEPTH: usize = 8;
 
-/// A tensor type as text.
-pub fn format_type(ty: &TensorType) -> String {
-    let dims: Vec<String> = ty.dims.iter().map(Dim::to_string).collect();
-    format!("{}[{}]", ty.dtype, dims.join(", "))
+/// A tensor type as JSON.
+pub fn type_to_json(ty: &TensorType) -> Value {
+    let dim = |dim: &Dim| match dim {
+        Dim::Fixed(n) => Value::from(*n),
+        other => Value::from(other.to_string()),
+    };
+    std::iter::once(Value::from(ty.dtype.name())).chain(ty.dims.iter().map(dim)).collect()
 }
 
-/// A tensor type from its text.
+/// A tensor type from JSON.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse_type(text: &str) -> Result<TensorType, String> {
-    let wrong = || format!("\"{text}\" is no tensor type");
-    let (dtype, rest) = text.split_once('[').ok_or_else(wrong)?;
-    let dtype = DType::parse(dtype).ok_or_else(wrong)?;
-    let dims = rest.strip_suffix(']').ok_or_else(wrong)?;
-    let dim = |text: &str| match text {
-        "" => Err(wrong()),
-        "?" => Ok(Dim::Any),
-        _ if text.starts_with(|c: char| c.is_ascii_digit()) => text.parse().map(Dim::Fixed).map_err(|_| wrong()),
-        name => Ok(Dim::Named(name.into())),
+pub fn type_from_json(value: &Value) -> Result<TensorType, String> {
+    let wrong = || format!("{value} is no tensor type");
+    let (first, rest) = value.as_array().and_then(|items| items.split_first()).ok_or_else(wrong)?;
+    let dtype = first.as_str().and_then(DType::parse).ok_or_else(wrong)?;
+    let dim = |item: &Value| match item {
+        Value::String(name) if name == "?" => Ok(Dim::Any),
+        Value::String(name) if !name.is_empty() => Ok(Dim::Named(name.as_str().into())),
+        item => item.as_u64().and_then(|n| usize::try_from(n).ok()).map(Dim::Fixed).ok_or_else(wrong),
     };
-    let dims = if dims.is_empty() { Box::default() } else { dims.split(", ").map(dim).collect::<Result<_, _>>()? };
-    Ok(TensorType { dtype, dims })
+    Ok(TensorType { dtype, dims: rest.iter().map(dim).collect::<Result<_, _>>()? })
 }
 
 /// An attribute's value as JSON.
@@ -87,11 +87,11 @@ pub mod tensor_type {
     use super::*;
 
     pub(crate) fn serialize<S: Serializer>(ty: &TensorType, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&format_type(ty))
+        type_to_json(ty).serialize(s)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<TensorType, D::Error> {
-        parse_type(&String::deserialize(d)?).map_err(D::Error::custom)
+        type_from_json(&Value::deserialize(d)?).map_err(D::Error::custom)
     }
 }
 
@@ -100,12 +100,12 @@ pub mod optional_tensor_type {
     use super::*;
 
     pub(crate) fn serialize<S: Serializer>(ty: &Option<TensorType>, s: S) -> Result<S::Ok, S::Error> {
-        ty.as_ref().map(format_type).serialize(s)
+        ty.as_ref().map(type_to_json).serialize(s)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<TensorType>, D::Error> {
-        let text: Option<String> = Option::deserialize(d)?;
-        text.map(|text| parse_type(&text)).transpose().map_err(D::Error::custom)
+        let value: Option<Value> = Option::deserialize(d)?;
+        value.map(|value| type_from_json(&value)).transpose().map_err(D::Error::custom)
     }
 }
 
@@ -114,12 +114,12 @@ pub mod tensor_types {
     use super::*;
 
     pub(crate) fn serialize<S: Serializer>(types: &[TensorType], s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(types.iter().map(format_type))
+        s.collect_seq(types.iter().map(type_to_json))
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<TensorType>, D::Error> {
-        let texts: Vec<String> = Vec::deserialize(d)?;
-        texts.iter().map(|text| parse_type(text).map_err(D::Error::custom)).collect()
+        let values: Vec<Value> = Vec::deserialize(d)?;
+        values.iter().map(|value| type_from_json(value).map_err(D::Error::custom)).collect()
     }
 }
 
@@ -149,11 +149,14 @@ mod tests {
 
     #[test]
     fn types_round_trip() {
-        for text in ["float32[]", "int8[1, 3, ?, batch]", "bool[0]"] {
-            assert_eq!(format_type(&parse_type(text).unwrap()), text);
+        for text in [r#"["float32"]"#, r#"["int8",1,3,"?","a, b"]"#, r#"["bool",0]"#] {
+            let value: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(type_to_json(&type_from_json(&value).unwrap()).to_string(), text);
         }
-        for text in ["", "float32", "float33[1]", "float32[1", "float32[1,2]", "float32[-1]", "float32[1, ]"] {
-            assert!(parse_type(text).is_err(), "{text}");
+        for text in
+            ["[]", "3", r#"["float33",1]"#, r#"["int8",-1]"#, r#"["int8",1.5]"#, r#"["int8",""]"#, r#"["int8",[1]]"#]
+        {
+            assert!(type_from_json(&serde_json::from_str(text).unwrap()).is_err(), "{text}");
         }
     }
 

@@ -1,0 +1,353 @@
+//! The memory of one activation of a function, and how a step gets to see it.
+//!
+//! The arena is one buffer that inputs are read from and outputs written to at the same time. Nothing unsafe is needed
+//! for that: outputs overlap neither each other nor inputs (checked before the program runs), so the arena is cut at the
+//! outputs, and what is between them is shared. [`Operands`] holds the order in which to cut.
+
+use super::program::{Place, Reg, Register};
+use super::value::Value;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::TensorType;
+use byoc_core::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
+use std::sync::Arc;
+
+/// A register as the executor sees it.
+pub(super) struct RegInfo {
+    /// Where it is; a value by its index in [`Frame::values`].
+    pub slot: Slot,
+    /// Its type; none for a handle.
+    pub ty: Option<TensorType>,
+    /// Its dimensions, when all are known.
+    pub shape: Option<Shape>,
+    /// Bytes of the tensor when its dimensions are known.
+    pub bytes: usize,
+}
+
+/// Where a register is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// An index into [`Frame::values`].
+    Value(u32),
+    /// An offset in [`Frame::arena`].
+    Arena(usize),
+    /// An index into the constants.
+    Constant(u32),
+}
+
+impl RegInfo {
+    /// `None` when the size overflows.
+    pub(super) fn new(register: &Register, values: &mut u32) -> Option<RegInfo> {
+        let shape = register.ty.as_ref().and_then(TensorType::shape);
+        let dtype = register.ty.as_ref().map_or(DType::U8, |ty| ty.dtype);
+        let bytes = match &shape {
+            Some(shape) => element_count(shape)?.checked_mul(dtype.size())?,
+            None => 0,
+        };
+        let slot = match register.place {
+            Place::Arena(offset) => Slot::Arena(offset),
+            Place::Constant(index) => Slot::Constant(index),
+            Place::Value => {
+                *values += 1;
+                Slot::Value(*values - 1)
+            }
+        };
+        Some(RegInfo { slot, ty: register.ty.clone(), shape, bytes })
+    }
+
+    /// The element type and the dimensions of a tensor of known size.
+    fn known(&self) -> Option<(DType, &Shape)> {
+        Some((self.ty.as_ref()?.dtype, self.shape.as_ref()?))
+    }
+}
+
+/// The memory of an activation.
+pub(super) struct Frame {
+    /// The counted values.
+    pub values: Vec<Value>,
+    /// The planned tensors.
+    pub arena: AlignedBytes,
+}
+
+/// The constants and a function's registers: what does not change while it runs.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'a> {
+    pub regs: &'a [RegInfo],
+    pub constants: &'a [Tensor],
+}
+
+impl<'a> Scope<'a> {
+    pub(super) fn reg(&self, reg: Reg) -> &'a RegInfo {
+        &self.regs[reg.index()]
+    }
+
+    /// The contents of a register as a value; what lies in the arena is copied.
+    pub(super) fn read(&self, frame: &Frame, reg: Reg) -> Result<Value, Diagnostic> {
+        let info = self.reg(reg);
+        match info.slot {
+            Slot::Value(i) => match &frame.values[i as usize] {
+                Value::Empty => Err(bad_program("a register is read before it is written")),
+                value => Ok(value.clone()),
+            },
+            Slot::Constant(i) => Ok(Value::Tensor(self.constants[i as usize].clone())),
+            Slot::Arena(offset) => {
+                let (dtype, shape) = info.known().expect("what lies in an arena has a known size");
+                let mut copy = allocate(info.bytes)?;
+                copy.as_mut().copy_from_slice(&frame.arena.as_ref()[offset..offset + info.bytes]);
+                Ok(Value::Tensor(Tensor::from_storage(dtype, shape, Arc::new(copy)).expect("sized by its shape")))
+            }
+        }
+    }
+
+    /// As [`Scope::read`], for a tensor.
+    pub(super) fn read_tensor(&self, frame: &Frame, reg: Reg) -> Result<Tensor, Diagnostic> {
+        match self.read(frame, reg)? {
+            Value::Tensor(tensor) => Ok(tensor),
+            _ => Err(bad_program("a closure or a cell is read as a tensor")),
+        }
+    }
+
+    /// Puts a value into a register; into the arena it is copied.
+    pub(super) fn write(&self, frame: &mut Frame, reg: Reg, value: Value) -> Result<(), Diagnostic> {
+        let info = self.reg(reg);
+        match info.slot {
+            Slot::Value(i) => frame.values[i as usize] = value,
+            Slot::Arena(offset) => match value {
+                Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known().map(|(d, s)| (d, &s[..])) => {
+                    frame.arena.as_mut()[offset..offset + info.bytes].copy_from_slice(t.bytes());
+                }
+                _ => return Err(bad_program("a value does not fit its register")),
+            },
+            Slot::Constant(_) => return Err(bad_program("a constant is written")),
+        }
+        Ok(())
+    }
+
+    /// A boolean scalar.
+    pub(super) fn read_bool(&self, frame: &Frame, reg: Reg) -> Result<bool, Diagnostic> {
+        let info = self.reg(reg);
+        match info.slot {
+            Slot::Arena(offset) if info.bytes == 1 => Ok(frame.arena.as_ref()[offset] != 0),
+            _ => match self.read_tensor(frame, reg)? {
+                t if t.dtype() == DType::Bool && t.len() == 1 => Ok(t.bytes()[0] != 0),
+                t => Err(bad_program(&format!("the condition of a branch is {t:?}"))),
+            },
+        }
+    }
+
+    /// Copies the bytes of a register in the arena.
+    pub(super) fn copy_arena(&self, frame: &Frame, reg: Reg, to: &mut [u8]) {
+        if let Slot::Arena(offset) = self.reg(reg).slot {
+            to.copy_from_slice(&frame.arena.as_ref()[offset..offset + to.len()]);
+        }
+    }
+
+    /// Bytes as the tensor that a register of known size holds.
+    pub(super) fn view_of<'b>(&self, reg: Reg, data: &'b [u8]) -> TensorView<'b>
+    where
+        'a: 'b,
+    {
+        let (dtype, shape) = self.reg(reg).known().expect("what is computed in place has a known size");
+        TensorView { dtype, shape, data }
+    }
+
+    /// The dimensions of what a register holds; empty for a handle.
+    pub(super) fn shape(&self, frame: &Frame, reg: Reg) -> Shape {
+        let info = self.reg(reg);
+        match (&info.shape, info.slot) {
+            (Some(shape), _) => shape.clone(),
+            (None, Slot::Value(i)) => match &frame.values[i as usize] {
+                Value::Tensor(t) => t.shape().into(),
+                _ => Shape::new(),
+            },
+            _ => Shape::new(),
+        }
+    }
+}
+
+/// The operands of a step whose sizes are all known.
+pub(super) struct Operands {
+    /// What is read.
+    pub inputs: Box<[Reg]>,
+    /// What is written.
+    pub outs: Box<[Reg]>,
+    /// The operands in the arena, by offset; those of no bytes are left out.
+    sweep: Box<[Cut]>,
+}
+
+struct Cut {
+    offset: usize,
+    bytes: usize,
+    /// Position in `inputs` or `outs`.
+    at: u32,
+    out: bool,
+}
+
+impl Operands {
+    /// `None` when an output overlaps another operand, or an output is a constant.
+    pub(super) fn new(regs: &[RegInfo], inputs: Vec<Reg>, outs: Vec<Reg>) -> Option<Operands> {
+        let mut sweep = Vec::new();
+        let sides = [(&inputs, false), (&outs, true)];
+        for (list, out) in sides {
+            for (at, reg) in list.iter().enumerate() {
+                let info = &regs[reg.index()];
+                match info.slot {
+                    Slot::Arena(offset) if info.bytes > 0 => {
+                        sweep.push(Cut { offset, bytes: info.bytes, at: at as u32, out });
+                    }
+                    Slot::Constant(_) if out => return None,
+                    _ => {}
+                }
+            }
+        }
+        sweep.sort_by_key(|cut| cut.offset);
+        let (mut read_to, mut written_to) = (0, 0);
+        for cut in &sweep {
+            if cut.offset < written_to || (cut.out && cut.offset < read_to) {
+                return None;
+            }
+            let end = cut.offset + cut.bytes;
+            if cut.out {
+                written_to = end;
+            } else {
+                read_to = read_to.max(end);
+            }
+        }
+        Some(Operands { inputs: inputs.into(), outs: outs.into(), sweep: sweep.into() })
+    }
+}
+
+/// Memory that steps reuse, so that a run allocates nothing per step.
+#[derive(Default)]
+pub(super) struct Scratch {
+    inputs: Vec<TensorView<'static>>,
+    outputs: Vec<TensorViewMut<'static>>,
+    fresh: Vec<AlignedBytes>,
+}
+
+/// Views of a step's operands.
+pub(super) struct Views<'a> {
+    pub inputs: Vec<TensorView<'a>>,
+    pub outputs: Vec<TensorViewMut<'a>>,
+}
+
+impl Scratch {
+    /// Calls `body` with views of the operands; outputs that are values of their own are allocated, and put into their
+    /// registers when `body` succeeds.
+    pub(super) fn with_views(
+        &mut self,
+        scope: Scope<'_>,
+        frame: &mut Frame,
+        operands: &Operands,
+        body: impl FnOnce(&mut Views<'_>) -> Result<(), Diagnostic>,
+    ) -> Result<(), Diagnostic> {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        fresh.clear();
+        for &reg in &operands.outs {
+            let info = scope.reg(reg);
+            if matches!(info.slot, Slot::Value(_)) {
+                fresh.push(allocate(info.bytes)?);
+            }
+        }
+        let mut views = Views {
+            inputs: recycle_views(std::mem::take(&mut self.inputs)),
+            outputs: recycle_outputs(std::mem::take(&mut self.outputs)),
+        };
+        for &reg in &operands.inputs {
+            views.inputs.push(outside(scope, &frame.values, reg)?);
+        }
+        let mut unused = fresh.iter_mut();
+        for &reg in &operands.outs {
+            let info = scope.reg(reg);
+            let (dtype, shape) = info.known().ok_or_else(|| bad_program("a size is not known"))?;
+            let data = match info.slot {
+                Slot::Value(_) => unused.next().expect("one was made for each").as_mut(),
+                _ => bytemuck::cast_slice_mut::<u64, u8>(&mut []),
+            };
+            views.outputs.push(TensorViewMut { dtype, shape, data });
+        }
+        cut(frame.arena.as_mut(), &operands.sweep, &mut views);
+        let result = body(&mut views);
+        let Views { inputs, outputs } = views;
+        self.inputs = recycle_views(inputs);
+        self.outputs = recycle_outputs(outputs);
+        result?;
+        let mut made = fresh.drain(..);
+        for &reg in &operands.outs {
+            let info = scope.reg(reg);
+            if let (Slot::Value(i), Some((dtype, shape))) = (info.slot, info.known()) {
+                let bytes = Arc::new(made.next().expect("one was made for each"));
+                let tensor = Tensor::from_storage(dtype, shape, bytes).expect("sized by its shape");
+                frame.values[i as usize] = Value::Tensor(tensor);
+            }
+        }
+        drop(made);
+        self.fresh = fresh;
+        Ok(())
+    }
+}
+
+/// The view of an input, with no data yet where it is in the arena.
+fn outside<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<TensorView<'a>, Diagnostic> {
+    let info = scope.reg(reg);
+    let (dtype, shape) = info.known().ok_or_else(|| bad_program("a size is not known"))?;
+    let tensor = match info.slot {
+        // Also what stays empty has to be aligned for its elements.
+        Slot::Arena(_) => return Ok(TensorView { dtype, shape, data: bytemuck::cast_slice::<u64, u8>(&[]) }),
+        Slot::Constant(i) => &scope.constants[i as usize],
+        Slot::Value(i) => match &values[i as usize] {
+            Value::Tensor(tensor) => tensor,
+            Value::Empty => return Err(bad_program("a register is read before it is written")),
+            _ => return Err(bad_program("a closure or a cell is read as a tensor")),
+        },
+    };
+    if tensor.dtype() != dtype || tensor.shape() != &shape[..] {
+        return Err(bad_program(&format!("{tensor:?} is in a register for {shape:?}, {dtype}")));
+    }
+    Ok(tensor.view())
+}
+
+/// Cuts the arena at the outputs.
+fn cut<'a>(arena: &'a mut [u8], sweep: &[Cut], views: &mut Views<'a>) {
+    let (mut rest, mut base) = (arena, 0);
+    let mut next = 0;
+    while next < sweep.len() {
+        let out = sweep[next..].iter().position(|cut| cut.out).map_or(sweep.len(), |at| next + at);
+        let end = sweep.get(out).map_or(base + rest.len(), |cut| cut.offset);
+        let (shared, tail) = std::mem::take(&mut rest).split_at_mut(end - base);
+        let shared: &'a [u8] = shared;
+        for input in &sweep[next..out] {
+            views.inputs[input.at as usize].data = &shared[input.offset - base..][..input.bytes];
+        }
+        (rest, base) = (tail, end);
+        if let Some(cut) = sweep.get(out) {
+            let (written, tail) = std::mem::take(&mut rest).split_at_mut(cut.bytes);
+            views.outputs[cut.at as usize].data = written;
+            (rest, base) = (tail, cut.offset + cut.bytes);
+        }
+        next = out + 1;
+    }
+}
+
+/// The same allocation for views of another lifetime.
+fn recycle_views<'b>(mut views: Vec<TensorView<'_>>) -> Vec<TensorView<'b>> {
+    views.clear();
+    views.into_iter().map(|_| unreachable!("it is empty")).collect()
+}
+
+/// The same allocation for views of another lifetime.
+fn recycle_outputs<'b>(mut views: Vec<TensorViewMut<'_>>) -> Vec<TensorViewMut<'b>> {
+    views.clear();
+    views.into_iter().map(|_| unreachable!("it is empty")).collect()
+}
+
+/// Zeroed bytes, or a diagnostic when there are not so many.
+pub(super) fn allocate(bytes: usize) -> Result<AlignedBytes, Diagnostic> {
+    AlignedBytes::try_zeroed(bytes).ok_or_else(|| {
+        Diagnostic::error(codes::runtime::OUT_OF_MEMORY, format!("no memory for a tensor of {bytes} bytes"))
+    })
+}
+
+/// A program that does not do what the planner's programs do.
+pub(super) fn bad_program(what: &str) -> Diagnostic {
+    Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("the program makes no sense: {what}"))
+}

@@ -1,0 +1,309 @@
+//! Makes a validated program ready to run: kernels are made once, with the constants that they may pack, and the
+//! operands of each step whose sizes are known are laid out once.
+
+use super::frame::{Operands, RegInfo, Slot, bad_program};
+use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg};
+use super::region::{Prepared, Region};
+use super::trace;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::{Attrs, OpId, TensorType, Type};
+use byoc_core::kernel::{self, Kernel, Spec};
+use byoc_core::op::{self, OpDef};
+use byoc_core::tensor::{Shape, Tensor};
+use byoc_core::typing::unify;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// A function ready to run.
+pub(super) struct Code {
+    /// Bytes of the arena.
+    pub arena: usize,
+    /// How many registers are values.
+    pub values: usize,
+    /// Bytes of scratch memory that every step can do with.
+    pub workspace: usize,
+    pub regs: Vec<RegInfo>,
+    pub steps: Vec<Step>,
+    /// Regions that their backends turned down, and why, one line each.
+    pub notes: Vec<String>,
+}
+
+impl Code {
+    /// The functions that it may call, as far as the code says. The host program of a region counts where no backend
+    /// runs the region.
+    pub(super) fn callees(&self, program: &Program) -> Vec<u32> {
+        let callee = |step: &Step| match step {
+            Step::Region(step) if step.region.is_none() => Some(program.regions[step.index as usize].fallback),
+            Step::Control(
+                Instr::Call { function, .. } | Instr::TailCall { function, .. } | Instr::Closure { function, .. },
+            ) => Some(*function),
+            _ => None,
+        };
+        self.steps.iter().filter_map(callee).collect()
+    }
+}
+
+/// An instruction ready to run.
+pub(super) enum Step {
+    Kernel(Box<KernelStep>),
+    Dynamic(Box<DynamicStep>),
+    /// An alias; with the dimensions of the result when they are known.
+    Alias {
+        from: Reg,
+        out: Reg,
+        shape: Option<Shape>,
+        call: Option<Box<DynamicStep>>,
+    },
+    Region(Box<RegionStep>),
+    /// Everything is where it should be already.
+    Nothing,
+    /// Everything else is run as it stands.
+    Control(Instr),
+}
+
+/// A call of an operator whose sizes are all known.
+pub(super) struct KernelStep {
+    pub kernel: Box<dyn Kernel>,
+    pub operands: Operands,
+    pub in_place: InPlace,
+}
+
+/// What becomes of an input whose place the first output takes over. Such an input is none of the [`Operands`].
+pub(super) enum InPlace {
+    /// There is none.
+    No,
+    /// The kernel computes in place.
+    Yes,
+    /// The program was planned for a kernel that computes in place, and this machine's does not: the input is copied to
+    /// the end of the workspace first, and put back among the inputs at this position.
+    Save(u32, Reg),
+}
+
+/// A call of an operator whose sizes the run tells.
+pub(super) struct DynamicStep {
+    pub op: OpId,
+    pub attrs: Attrs,
+    pub args: Vec<Arg>,
+    pub outs: Vec<Reg>,
+    /// Kernels made so far, by the dimensions of the inputs.
+    pub kernels: Mutex<HashMap<Vec<Shape>, Arc<SizedKernel>>>,
+}
+
+/// A kernel for the dimensions that a run had.
+pub(super) struct SizedKernel {
+    pub kernel: Box<dyn Kernel>,
+    pub outs: Vec<TensorType>,
+}
+
+/// A region.
+pub(super) struct RegionStep {
+    /// Which, for messages and for the host program.
+    pub index: u32,
+    /// The loaded region; none when the host runs it.
+    pub region: Option<Arc<dyn Region>>,
+    /// Operands and plan, when all sizes are known before the run.
+    pub fixed: Option<(Operands, Prepared)>,
+    pub inputs: Vec<Reg>,
+    pub outs: Vec<Reg>,
+    /// Plans made so far, by the dimensions of the inputs; `None` when the backend does not take them.
+    pub plans: Mutex<HashMap<Vec<Shape>, Option<Arc<Prepared>>>>,
+}
+
+/// Makes a function of a validated program ready to run.
+pub(super) fn load(
+    program: &Program,
+    constants: &[Tensor],
+    regions: &[Option<Arc<dyn Region>>],
+    index: usize,
+) -> Result<Code, Diagnostic> {
+    let function = &program.functions[index];
+    let mut loader = Loader { program, constants, regions, workspace: 0, notes: Vec::new() };
+    let mut values = 0;
+    let regs: Option<Vec<RegInfo>> = function.registers.iter().map(|r| RegInfo::new(r, &mut values)).collect();
+    let regs = regs.ok_or_else(|| bad_program("a tensor is larger than memory can be"))?;
+    let steps = function.code.iter().map(|instr| loader.step(function, &regs, instr)).collect::<Result<_, _>>()?;
+    let Loader { workspace, notes, .. } = loader;
+    Ok(Code { arena: function.arena, values: values as usize, workspace, regs, steps, notes })
+}
+
+struct Loader<'a> {
+    program: &'a Program,
+    constants: &'a [Tensor],
+    regions: &'a [Option<Arc<dyn Region>>],
+    workspace: usize,
+    notes: Vec<String>,
+}
+
+impl Loader<'_> {
+    fn step(&mut self, function: &Function, regs: &[RegInfo], instr: &Instr) -> Result<Step, Diagnostic> {
+        match instr {
+            Instr::Kernel(call) => self.kernel(function, regs, call),
+            Instr::Alias(call) => self.alias(function, regs, call),
+            Instr::Region { region, inputs, outs } => self.region(regs, *region, inputs, outs),
+            other => Ok(Step::Control(other.clone())),
+        }
+    }
+
+    fn kernel(&mut self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Step, Diagnostic> {
+        let typed = self.typed(function, regs, call)?;
+        let sized =
+            call.inputs().all(|reg| regs[reg.index()].shape.is_some()) && typed.outs.iter().all(|t| t.len().is_some());
+        if !sized {
+            return Ok(Step::Dynamic(Box::new(typed.dynamic(call))));
+        }
+        let inputs: Vec<TensorType> = call.inputs().filter_map(|reg| regs[reg.index()].ty.clone()).collect();
+        let constants: Vec<Option<&Tensor>> = call.inputs().map(|reg| self.constant(regs, reg)).collect();
+        let spec =
+            Spec { def: typed.def, attrs: &typed.attrs, inputs: &inputs, outputs: &typed.outs, constants: &constants };
+        let kernel = kernel::make(typed.op, &spec).ok_or_else(|| no_kernel(self.program, call))?;
+        let mut workspace = kernel.workspace();
+        let mut read: Vec<Reg> = call.inputs().collect();
+        let in_place = match call.in_place {
+            None => InPlace::No,
+            Some(at) => {
+                let reg = read.remove(at as usize);
+                if kernel.in_place() == Some(at as usize) {
+                    InPlace::Yes
+                } else {
+                    workspace = workspace.next_multiple_of(64) + regs[reg.index()].bytes;
+                    InPlace::Save(at, reg)
+                }
+            }
+        };
+        self.workspace = self.workspace.max(workspace);
+        let operands = Operands::new(regs, read, call.outs.clone())
+            .ok_or_else(|| bad_program(&format!("the operands of {} overlap", call.op)))?;
+        Ok(Step::Kernel(Box::new(KernelStep { kernel, operands, in_place })))
+    }
+
+    fn alias(&mut self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Step, Diagnostic> {
+        let typed = self.typed(function, regs, call)?;
+        let (from, out) = match (call.inputs().next(), &call.outs[..]) {
+            (Some(from), [out]) => (from, *out),
+            _ => return Err(bad_program("an alias has one result")),
+        };
+        let (source, target) = (&regs[from.index()], &regs[out.index()]);
+        let same_place = matches!((source.slot, target.slot), (Slot::Arena(a), Slot::Arena(b)) if a == b);
+        let shape = typed.outs.first().and_then(TensorType::shape);
+        if same_place && shape.is_some() && source.bytes == target.bytes {
+            return Ok(Step::Nothing);
+        }
+        let call = shape.is_none().then(|| Box::new(typed.dynamic(call)));
+        Ok(Step::Alias { from, out, shape, call })
+    }
+
+    fn region(&mut self, regs: &[RegInfo], index: u32, inputs: &[Reg], outs: &[Reg]) -> Result<Step, Diagnostic> {
+        let (inputs, outs) = (inputs.to_vec(), outs.to_vec());
+        let about = &self.program.regions[index as usize];
+        let mut region = self.regions.get(index as usize).cloned().flatten();
+        let mut fixed = None;
+        let sized = inputs.iter().chain(&outs).all(|reg| regs[reg.index()].shape.is_some());
+        if let Some(executable) = &region
+            && sized
+        {
+            let dims: Vec<&[usize]> = inputs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
+            let wanted = outs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref());
+            match executable.prepare(&dims) {
+                Ok(plan) if plan.outputs.iter().map(|o| (&o.dims[..], o.exact)).eq(wanted.map(|dims| (dims, true))) => {
+                    self.workspace = self.workspace.max(plan.workspace);
+                    let operands = Operands::new(regs, inputs.clone(), outs.clone())
+                        .ok_or_else(|| bad_program(&format!("the operands of {} overlap", about.symbol)))?;
+                    fixed = Some((operands, plan));
+                }
+                Ok(_) => {
+                    let what = "it prepares outputs of other dimensions than the model has";
+                    self.notes.push(turned_down(about, what));
+                    region = None;
+                }
+                Err(error) => {
+                    self.notes.push(turned_down(about, &error.to_string()));
+                    region = None;
+                }
+            }
+        }
+        Ok(Step::Region(Box::new(RegionStep { index, region, fixed, inputs, outs, plans: Mutex::default() })))
+    }
+
+    fn constant(&self, regs: &[RegInfo], reg: Reg) -> Option<&Tensor> {
+        match regs[reg.index()].slot {
+            Slot::Constant(i) => Some(&self.constants[i as usize]),
+            _ => None,
+        }
+    }
+
+    /// Types a call again: a program from a file may claim anything.
+    fn typed(&self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Typed, Diagnostic> {
+        let op = op::lookup(&call.op).ok_or_else(|| no_kernel(self.program, call))?;
+        let def = op::get(op);
+        let attrs = op::normalize_attrs(def, call.attrs.clone()).map_err(|d| within(&d))?;
+        let args = trace::arg_types(function, call).ok_or_else(|| bad_program("an operator is given a handle"))?;
+        let values: Vec<Option<&Tensor>> = call
+            .args
+            .iter()
+            .map(|arg| match arg {
+                Arg::One(reg) => self.constant(regs, *reg),
+                Arg::Tuple(_) => None,
+            })
+            .collect();
+        let inferred = def.infer(&attrs, &args, &values).map_err(|d| within(&d))?;
+        let inferred = flat(&inferred).ok_or_else(|| bad_program(&format!("{} gives {inferred}", call.op)))?;
+        let fits = inferred.len() == call.outs.len()
+            && inferred.iter().zip(&call.outs).all(|(ty, out)| match &regs[out.index()].ty {
+                Some(declared) => {
+                    unify(&Type::Tensor(ty.clone().into()), &Type::Tensor(declared.clone().into())).is_some()
+                }
+                None => false,
+            });
+        if !fits {
+            return Err(bad_program(&format!("the results of {} have other types than it gives", call.op)));
+        }
+        Ok(Typed { op, def, attrs, outs: inferred })
+    }
+}
+
+struct Typed {
+    op: OpId,
+    def: &'static OpDef,
+    attrs: Attrs,
+    outs: Vec<TensorType>,
+}
+
+impl Typed {
+    fn dynamic(&self, call: &OpCall) -> DynamicStep {
+        DynamicStep {
+            op: self.op,
+            attrs: self.attrs.clone(),
+            args: call.args.clone(),
+            outs: call.outs.clone(),
+            kernels: Mutex::default(),
+        }
+    }
+}
+
+/// The tensor types of a call's result.
+pub(super) fn flat(ty: &Type) -> Option<Vec<TensorType>> {
+    match ty {
+        Type::Tensor(t) => Some(vec![(**t).clone()]),
+        Type::Tuple(fields) => fields.iter().map(|f| f.as_tensor().cloned()).collect(),
+        _ => None,
+    }
+}
+
+fn turned_down(region: &program::Region, why: &str) -> String {
+    format!("{} runs on the host: {} turned it down: {why}", region.symbol, region.backend)
+}
+
+/// A type error in a program that was typed when it was made.
+fn within(diagnostic: &Diagnostic) -> Diagnostic {
+    bad_program(&diagnostic.message)
+}
+
+fn no_kernel(program: &Program, call: &OpCall) -> Diagnostic {
+    let mut diagnostic =
+        Diagnostic::error(codes::runtime::NO_KERNEL, format!("the host has no implementation of {}", call.op))
+            .help("a backend has to take it: see byoc explain");
+    for source in call.origins.iter().filter_map(|&i| program.sources.get(i as usize)) {
+        diagnostic = diagnostic.note(format!("it comes from {} ({})", source.name, source.op));
+    }
+    diagnostic
+}

@@ -1,0 +1,342 @@
+//! The register machine: one loop over the instructions of the function on top of a stack of activations.
+//!
+//! A tail call takes the place of its caller's activation, so a loop runs in constant memory.
+
+use super::executor::{Executor, Kit};
+use super::frame::{Frame, Scope, bad_program};
+use super::load::{Code, Step};
+use super::program::{Instr, Reg};
+use super::step;
+use super::trace::{Observer, StepEvent, operands};
+use super::value::{Cells, Closure, Value};
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::tensor::{DType, Shape, Tensor};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Calls nested deeper than this are taken for a recursion that does not end.
+const MAX_DEPTH: usize = 100_000;
+
+/// Arenas of nested calls together take no more bytes than this.
+const MAX_ARENAS: usize = 8 << 30;
+
+struct Activation<'e> {
+    function: u32,
+    code: &'e Code,
+    frame: Frame,
+    next: usize,
+    /// Where the results of the call in progress go.
+    outs: &'e [Reg],
+}
+
+/// What the loop does after a step.
+enum Flow<'e> {
+    Next,
+    Jump(u32),
+    /// The arguments are in [`Kit::args`].
+    Call(u32, &'e [Reg]),
+    TailCall(u32),
+    Return(&'e [Reg]),
+}
+
+/// Runs the entry function on inputs that fit.
+pub(super) fn run(
+    exec: &Executor,
+    inputs: &[Tensor],
+    observer: Option<&dyn Observer>,
+) -> Result<Vec<Tensor>, Diagnostic> {
+    let mut machine =
+        Machine { exec, observer, stack: Vec::new(), arenas: 0, cells: Cells::default(), kit: exec.kit() };
+    machine.kit.args.extend(inputs.iter().cloned().map(Value::Tensor));
+    let result = machine.enter(exec.program().entry, &[]).and_then(|()| machine.run());
+    let Machine { stack, kit, .. } = machine;
+    for activation in stack {
+        exec.keep_frame(activation.function, activation.frame);
+    }
+    exec.keep_kit(kit);
+    result
+}
+
+/// Parameters are the first registers and all of them are values, so they are the first values.
+fn pass_args(args: &mut Vec<Value>, frame: &mut Frame) {
+    for (slot, value) in frame.values.iter_mut().zip(args.drain(..)) {
+        *slot = value;
+    }
+}
+
+struct Machine<'e, 'o> {
+    exec: &'e Executor,
+    observer: Option<&'o dyn Observer>,
+    stack: Vec<Activation<'e>>,
+    arenas: usize,
+    cells: Cells,
+    kit: Kit,
+}
+
+impl<'e> Machine<'e, '_> {
+    fn run(&mut self) -> Result<Vec<Tensor>, Diagnostic> {
+        loop {
+            let top = self.stack.last_mut().expect("an activation is running");
+            let at = top.next;
+            top.next += 1;
+            let flow = match self.observer {
+                None => self.step(at)?,
+                Some(observer) => self.observed(at, observer)?,
+            };
+            match flow {
+                Flow::Next => {}
+                Flow::Jump(to) => self.top().next = to as usize,
+                Flow::Call(function, outs) => {
+                    self.top().outs = outs;
+                    self.enter(function, &[])?;
+                }
+                Flow::TailCall(function) => self.replace(function)?,
+                Flow::Return(values) => {
+                    if let Some(results) = self.leave(values)? {
+                        return Ok(results);
+                    }
+                }
+            }
+        }
+    }
+
+    fn top(&mut self) -> &mut Activation<'e> {
+        self.stack.last_mut().expect("an activation is running")
+    }
+
+    /// Starts a function on the arguments in the kit.
+    fn enter(&mut self, function: u32, outs: &'e [Reg]) -> Result<(), Diagnostic> {
+        let code = self.exec.code(function)?;
+        self.arenas = self.arenas.saturating_add(code.arena);
+        if self.stack.len() >= MAX_DEPTH || (self.arenas > MAX_ARENAS && !self.stack.is_empty()) {
+            let name = &self.exec.program().functions[function as usize].name;
+            let message = format!("{} calls are nested, the last one of {name}", self.stack.len());
+            return Err(Diagnostic::error(codes::runtime::CALL_DEPTH, message)
+                .help("only a call that is the last thing a function does runs without memory of its own"));
+        }
+        if self.kit.workspace.as_ref().len() < code.workspace {
+            self.kit.workspace = super::frame::allocate(code.workspace)?;
+        }
+        let mut frame = self.exec.frame(function, code)?;
+        pass_args(&mut self.kit.args, &mut frame);
+        self.stack.push(Activation { function, code, frame, next: 0, outs });
+        Ok(())
+    }
+
+    /// Puts another function in the place of the running one.
+    fn replace(&mut self, function: u32) -> Result<(), Diagnostic> {
+        if let Some(top) = self.stack.last_mut()
+            && top.function == function
+        {
+            top.frame.values.fill(Value::Empty);
+            top.next = 0;
+            pass_args(&mut self.kit.args, &mut top.frame);
+            return Ok(());
+        }
+        self.drop_top();
+        self.enter(function, &[])
+    }
+
+    fn drop_top(&mut self) {
+        if let Some(Activation { function, code, frame, .. }) = self.stack.pop() {
+            self.arenas = self.arenas.saturating_sub(code.arena);
+            self.exec.keep_frame(function, frame);
+        }
+    }
+
+    /// Ends the running function; gives the results when it was the last.
+    fn leave(&mut self, values: &[Reg]) -> Result<Option<Vec<Tensor>>, Diagnostic> {
+        self.read_args(values, &[])?;
+        self.drop_top();
+        let mut results = std::mem::take(&mut self.kit.args);
+        if self.stack.is_empty() {
+            let tensors = results.drain(..).zip(&self.exec.program().outputs).map(|(value, port)| match value {
+                Value::Tensor(t) if t.dtype() == port.ty.dtype => Ok(t),
+                _ => Err(bad_program(&format!("output \"{}\" has another type", port.name))),
+            });
+            return tensors.collect::<Result<_, _>>().map(Some);
+        }
+        let constants = self.exec.constants();
+        let top = self.top();
+        let scope = Scope { regs: &top.code.regs, constants };
+        if top.outs.len() != results.len() {
+            return Err(bad_program("a closure returns another number of values than its caller wants"));
+        }
+        for (&reg, value) in top.outs.iter().zip(results.drain(..)) {
+            scope.write(&mut top.frame, reg, value)?;
+        }
+        self.kit.args = results;
+        Ok(None)
+    }
+
+    /// Puts the contents of registers, and then captured values, into the kit.
+    fn read_args(&mut self, regs: &[Reg], captures: &[Value]) -> Result<(), Diagnostic> {
+        let top = self.stack.last().expect("an activation is running");
+        let scope = Scope { regs: &top.code.regs, constants: self.exec.constants() };
+        self.kit.args.clear();
+        for &reg in regs {
+            self.kit.args.push(scope.read(&top.frame, reg)?);
+        }
+        self.kit.args.extend(captures.iter().cloned());
+        Ok(())
+    }
+
+    fn read_all(&self, regs: &[Reg]) -> Result<Vec<Value>, Diagnostic> {
+        let top = self.stack.last().expect("an activation is running");
+        let scope = Scope { regs: &top.code.regs, constants: self.exec.constants() };
+        regs.iter().map(|&reg| scope.read(&top.frame, reg)).collect()
+    }
+
+    /// Puts the arguments of a closure's function into the kit, and gives the function.
+    fn closure_args(&mut self, closure: Reg, args: &[Reg]) -> Result<u32, Diagnostic> {
+        let Value::Closure(closure) = self.read_all(&[closure])?.remove(0) else {
+            return Err(bad_program("what is called is no function"));
+        };
+        self.read_args(args, &closure.captures)?;
+        if self.kit.args.len() != self.exec.program().functions[closure.function as usize].params as usize {
+            return Err(bad_program("a closure is called with another number of arguments than it takes"));
+        }
+        Ok(closure.function)
+    }
+
+    fn step(&mut self, at: usize) -> Result<Flow<'e>, Diagnostic> {
+        let exec = self.exec;
+        let top = self.stack.last_mut().expect("an activation is running");
+        let code = top.code;
+        let scope = Scope { regs: &code.regs, constants: exec.constants() };
+        let kit = &mut self.kit;
+        let instr = match &code.steps[at] {
+            Step::Nothing => return Ok(Flow::Next),
+            Step::Kernel(step) => {
+                step::kernel(scope, &mut top.frame, step, kit).map_err(|e| self.failed(at, e))?;
+                return Ok(Flow::Next);
+            }
+            Step::Dynamic(step) => {
+                step::dynamic(scope, &mut top.frame, step).map_err(|e| self.located(at, e))?;
+                return Ok(Flow::Next);
+            }
+            Step::Alias { from, out, shape, call } => {
+                let shape = shape.as_deref();
+                step::alias(scope, &mut top.frame, *from, *out, shape, call.as_deref())
+                    .map_err(|e| self.located(at, e))?;
+                return Ok(Flow::Next);
+            }
+            Step::Region(step) => {
+                if step::region(scope, &mut top.frame, step, kit)? {
+                    return Ok(Flow::Next);
+                }
+                self.read_args(&step.inputs, &[])?;
+                return Ok(Flow::Call(exec.program().regions[step.index as usize].fallback, &step.outs));
+            }
+            Step::Control(instr) => instr,
+        };
+        Ok(match instr {
+            Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } => unreachable!("loading makes steps of them"),
+            Instr::Move { from, to } => {
+                let value = scope.read(&top.frame, *from)?;
+                scope.write(&mut top.frame, *to, value)?;
+                Flow::Next
+            }
+            Instr::Jump { to } => Flow::Jump(*to),
+            Instr::Branch { cond, otherwise } => match scope.read_bool(&top.frame, *cond)? {
+                true => Flow::Next,
+                false => Flow::Jump(*otherwise),
+            },
+            Instr::Call { function, args, outs } => {
+                self.read_args(args, &[])?;
+                Flow::Call(*function, outs)
+            }
+            Instr::TailCall { function, args } => {
+                self.read_args(args, &[])?;
+                Flow::TailCall(*function)
+            }
+            Instr::Closure { function, captures, out } => {
+                let captures = self.read_all(captures)?;
+                let value = Value::Closure(Arc::new(Closure { function: *function, captures }));
+                scope.write(&mut self.top().frame, *out, value)?;
+                Flow::Next
+            }
+            Instr::CallClosure { closure, args, outs } => Flow::Call(self.closure_args(*closure, args)?, outs),
+            Instr::TailCallClosure { closure, args } => Flow::TailCall(self.closure_args(*closure, args)?),
+            Instr::RefNew { values, out } => {
+                let value = self.cells.make(self.read_all(values)?);
+                scope.write(&mut self.top().frame, *out, value)?;
+                Flow::Next
+            }
+            Instr::RefRead { cell, outs } => {
+                let values = self.read_all(&[*cell])?.remove(0).cell()?.read();
+                if values.len() != outs.len() {
+                    return Err(bad_program("a cell holds another number of values than are read"));
+                }
+                for (&reg, value) in outs.iter().zip(values) {
+                    scope.write(&mut self.top().frame, reg, value)?;
+                }
+                Flow::Next
+            }
+            Instr::RefWrite { cell, values } => {
+                let cell = self.read_all(&[*cell])?.remove(0).cell()?;
+                drop(cell.replace(self.read_all(values)?));
+                Flow::Next
+            }
+            Instr::Free { regs } => {
+                for &reg in regs {
+                    scope.write(&mut top.frame, reg, Value::Empty)?;
+                }
+                Flow::Next
+            }
+            Instr::Return { values } => Flow::Return(values),
+        })
+    }
+
+    fn observed(&mut self, at: usize, observer: &dyn Observer) -> Result<Flow<'e>, Diagnostic> {
+        let function = self.top().function as usize;
+        let start = Instant::now();
+        let flow = self.step(at)?;
+        let duration = start.elapsed();
+        let program = self.exec.program();
+        let (read, written) = operands(&program.functions[function].code[at]);
+        let called = matches!(flow, Flow::Call(..));
+        let step = &self.exec.steps()[function][at];
+        observer.step(&StepEvent {
+            step,
+            program,
+            inputs: self.shapes(&read),
+            outputs: if called { Vec::new() } else { self.shapes(&written) },
+            on_host: called && step.backend.is_some(),
+            start,
+            duration,
+        });
+        Ok(flow)
+    }
+
+    fn shapes(&self, regs: &[Reg]) -> Vec<(DType, Shape)> {
+        let top = self.stack.last().expect("an activation is running");
+        let scope = Scope { regs: &top.code.regs, constants: self.exec.constants() };
+        let tensors =
+            regs.iter().filter_map(|&reg| Some((scope.reg(reg).ty.as_ref()?.dtype, scope.shape(&top.frame, reg))));
+        tensors.collect()
+    }
+
+    /// What a kernel said, as a diagnostic.
+    fn failed(&self, at: usize, error: step::Failure) -> Diagnostic {
+        match error {
+            step::Failure::Kernel(message) => {
+                self.located(at, Diagnostic::error(codes::runtime::KERNEL_FAILED, message))
+            }
+            step::Failure::Other(diagnostic) => diagnostic,
+        }
+    }
+
+    /// Names the operator, and where it comes from.
+    fn located(&self, at: usize, mut diagnostic: Diagnostic) -> Diagnostic {
+        let program = self.exec.program();
+        let function = self.stack.last().map_or(0, |top| top.function);
+        if let Some(Instr::Kernel(call) | Instr::Alias(call)) = program.functions[function as usize].code.get(at) {
+            diagnostic.message = format!("{}: {}", call.op, diagnostic.message);
+            for source in call.origins.iter().filter_map(|&i| program.sources.get(i as usize)) {
+                diagnostic = diagnostic.note(format!("it comes from {} ({})", source.name, source.op));
+            }
+        }
+        diagnostic
+    }
+}

@@ -1,0 +1,289 @@
+//! Runs the steps that compute: kernels, aliases, regions.
+
+use super::executor::{Kit, lock};
+use super::frame::{Frame, Scope, allocate, bad_program};
+use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flat};
+use super::program::{Arg, Reg};
+use super::region::{Prepared, RegionCall};
+use super::value::Value;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::{TensorType, Type};
+use byoc_core::kernel::{self, Spec};
+use byoc_core::op;
+use byoc_core::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Kernels and plans for so many different dimensions are kept per step.
+const KEPT_SIZES: usize = 64;
+
+/// Why a kernel did not compute.
+pub(super) enum Failure {
+    /// What the kernel says.
+    Kernel(String),
+    /// What the executor says.
+    Other(Diagnostic),
+}
+
+impl From<Diagnostic> for Failure {
+    fn from(diagnostic: Diagnostic) -> Failure {
+        Failure::Other(diagnostic)
+    }
+}
+
+/// Runs a kernel whose sizes are all known.
+pub(super) fn kernel(scope: Scope<'_>, frame: &mut Frame, step: &KernelStep, kit: &mut Kit) -> Result<(), Failure> {
+    let workspace = kit.workspace.as_mut();
+    let mut failure = None;
+    let (workspace, saved) = match step.in_place {
+        InPlace::Save(_, reg) => {
+            let bytes = scope.reg(reg).bytes;
+            let (workspace, saved) = workspace.split_at_mut(step.kernel.workspace().next_multiple_of(64));
+            let saved = &mut saved[..bytes];
+            scope.copy_arena(frame, reg, saved);
+            (workspace, &*saved)
+        }
+        _ => (workspace, &[][..]),
+    };
+    kit.scratch.with_views(scope, frame, &step.operands, |views| {
+        let result = match step.in_place {
+            InPlace::No => step.kernel.run(&views.inputs, &mut views.outputs, workspace),
+            InPlace::Yes => step.kernel.run_in_place(&views.inputs, &mut views.outputs),
+            InPlace::Save(at, reg) => {
+                let mut inputs = views.inputs.clone();
+                inputs.insert(at as usize, scope.view_of(reg, saved));
+                step.kernel.run(&inputs, &mut views.outputs, workspace)
+            }
+        };
+        failure = result.err();
+        Ok(())
+    })?;
+    match failure {
+        Some(message) => Err(Failure::Kernel(message)),
+        None => Ok(()),
+    }
+}
+
+/// Runs a kernel whose sizes only the values tell.
+pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -> Result<(), Diagnostic> {
+    let sized = Sized::new(scope, frame, step)?;
+    let kernel = sized.kernel(step)?;
+    let mut memory: Vec<(Shape, AlignedBytes)> = Vec::with_capacity(kernel.outs.len());
+    for ty in &kernel.outs {
+        let (shape, bytes) = size(ty)?;
+        memory.push((shape, allocate(bytes)?));
+    }
+    let mut workspace = allocate(kernel.kernel.workspace())?;
+    let views: Vec<TensorView<'_>> = sized.inputs.iter().map(Tensor::view).collect();
+    let mut outputs: Vec<TensorViewMut<'_>> = kernel
+        .outs
+        .iter()
+        .zip(&mut memory)
+        .map(|(ty, (shape, bytes))| TensorViewMut { dtype: ty.dtype, shape, data: bytes.as_mut() })
+        .collect();
+    let result = kernel.kernel.run(&views, &mut outputs, workspace.as_mut());
+    result.map_err(|message| Diagnostic::error(codes::runtime::KERNEL_FAILED, message))?;
+    for ((ty, (shape, bytes)), &out) in kernel.outs.iter().zip(memory).zip(&step.outs) {
+        let tensor = Tensor::from_storage(ty.dtype, &shape, Arc::new(bytes)).expect("sized by its shape");
+        scope.write(frame, out, Value::Tensor(tensor))?;
+    }
+    Ok(())
+}
+
+/// The arguments of a step as they are in this run.
+struct Sized {
+    /// Tuples flattened.
+    inputs: Vec<Tensor>,
+    args: Vec<Type>,
+}
+
+impl Sized {
+    fn new(scope: Scope<'_>, frame: &Frame, step: &DynamicStep) -> Result<Sized, Diagnostic> {
+        let mut inputs = Vec::new();
+        let mut args = Vec::with_capacity(step.args.len());
+        for arg in &step.args {
+            let first = inputs.len();
+            for &reg in arg.regs() {
+                inputs.push(scope.read_tensor(frame, reg)?);
+            }
+            let types = inputs[first..].iter().map(|t| Type::tensor(t.dtype(), t.shape()));
+            args.push(match arg {
+                Arg::One(_) => types.last().expect("one register"),
+                Arg::Tuple(_) => Type::tuple(types),
+            });
+        }
+        Ok(Sized { inputs, args })
+    }
+
+    /// The types of the results for these values.
+    fn results(&self, step: &DynamicStep) -> Result<Vec<TensorType>, Diagnostic> {
+        let mut inputs = self.inputs.iter();
+        let values: Vec<Option<&Tensor>> = step
+            .args
+            .iter()
+            .map(|arg| match arg {
+                Arg::One(_) => inputs.next(),
+                Arg::Tuple(regs) => {
+                    inputs.by_ref().take(regs.len()).for_each(drop);
+                    None
+                }
+            })
+            .collect();
+        let ty = op::get(step.op).infer(&step.attrs, &self.args, &values).map_err(|d| *d)?;
+        flat(&ty).ok_or_else(|| bad_program(&format!("a result of type {ty}")))
+    }
+
+    /// The kernel for these dimensions, made at the first run that has them.
+    fn kernel(&self, step: &DynamicStep) -> Result<Arc<SizedKernel>, Diagnostic> {
+        let outs = self.results(step)?;
+        // Results may depend on values as well, so they are part of what a kernel is made for.
+        let result_shapes = outs.iter().map(|ty| size(ty).map(|(shape, _)| shape));
+        let key: Vec<Shape> =
+            self.inputs.iter().map(|t| Ok(t.shape().into())).chain(result_shapes).collect::<Result<_, Diagnostic>>()?;
+        let kept = lock(&step.kernels).get(&key).cloned();
+        if let Some(kernel) = kept
+            && kernel.outs == outs
+        {
+            return Ok(kernel);
+        }
+        let def = op::get(step.op);
+        let inputs: Vec<TensorType> = self.inputs.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
+        let constants = vec![None; inputs.len()];
+        let spec = Spec { def, attrs: &step.attrs, inputs: &inputs, outputs: &outs, constants: &constants };
+        let kernel = kernel::make(step.op, &spec).ok_or_else(|| {
+            Diagnostic::error(codes::runtime::NO_KERNEL, "the host has no implementation of this operator")
+        })?;
+        let kernel = Arc::new(SizedKernel { kernel, outs });
+        keep(&step.kernels, key, kernel.clone());
+        Ok(kernel)
+    }
+}
+
+/// The dimensions and bytes of a tensor whose size has to be known by now.
+fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
+    let known = ty.shape().and_then(|shape| {
+        let bytes = byoc_core::tensor::element_count(&shape)?.checked_mul(ty.dtype.size())?;
+        Some((shape, bytes))
+    });
+    known.ok_or_else(|| {
+        let ty = Type::Tensor(ty.clone().into());
+        Diagnostic::error(
+            codes::runtime::SIZE_UNKNOWN,
+            format!("the result is {ty}, and its values do not say its size"),
+        )
+    })
+}
+
+/// Gives bytes other dimensions: `shape`, or those that `call` has for these values.
+pub(super) fn alias(
+    scope: Scope<'_>,
+    frame: &mut Frame,
+    from: Reg,
+    out: Reg,
+    shape: Option<&[usize]>,
+    call: Option<&DynamicStep>,
+) -> Result<(), Diagnostic> {
+    let tensor = scope.read_tensor(frame, from)?;
+    let dims = match (shape, call) {
+        (Some(shape), _) => Shape::from(shape),
+        (None, Some(call)) => match &Sized::new(scope, frame, call)?.results(call)?[..] {
+            [ty] => size(ty)?.0,
+            _ => return Err(bad_program("an alias has one result")),
+        },
+        (None, None) => return Err(bad_program("an alias without dimensions")),
+    };
+    let alias = tensor.reshaped(&dims).ok_or_else(|| {
+        Diagnostic::error(codes::runtime::KERNEL_FAILED, format!("{tensor:?} does not have the elements of {dims:?}"))
+    })?;
+    scope.write(frame, out, Value::Tensor(alias))
+}
+
+/// Runs a region; `false` when the host has to.
+pub(super) fn region(
+    scope: Scope<'_>,
+    frame: &mut Frame,
+    step: &RegionStep,
+    kit: &mut Kit,
+) -> Result<bool, Diagnostic> {
+    let Some(region) = &step.region else { return Ok(false) };
+    if let Some((operands, plan)) = &step.fixed {
+        let workspace = &mut kit.workspace.as_mut()[..plan.workspace];
+        kit.scratch.with_views(scope, frame, operands, |views| {
+            // Exact outputs: nothing has to be said about their dimensions.
+            region.run(RegionCall {
+                inputs: &views.inputs,
+                outputs: &mut views.outputs,
+                shapes: &mut [],
+                workspace,
+                plan: plan.plan,
+            })
+        })?;
+        return Ok(true);
+    }
+    let inputs: Vec<Tensor> = step.inputs.iter().map(|&reg| scope.read_tensor(frame, reg)).collect::<Result<_, _>>()?;
+    let Some(plan) = plan(step, &inputs) else { return Ok(false) };
+    let failed = |what: String| Diagnostic::error(codes::runtime::REGION_FAILED, what);
+    if plan.outputs.len() != step.outs.len() {
+        return Err(failed(format!("it prepares {} outputs, the model wants {}", plan.outputs.len(), step.outs.len())));
+    }
+    let mut shapes: Vec<Shape> = plan.outputs.iter().map(|out| out.dims.clone()).collect();
+    let mut memory = Vec::with_capacity(shapes.len());
+    for (&reg, out) in step.outs.iter().zip(&plan.outputs) {
+        let dtype = scope.reg(reg).ty.as_ref().ok_or_else(|| bad_program("a region gives a handle"))?.dtype;
+        let (_, bytes) = size(&TensorType::fixed(dtype, &out.dims))?;
+        memory.push((dtype, allocate(bytes)?));
+    }
+    let mut workspace = allocate(plan.workspace)?;
+    let views: Vec<TensorView<'_>> = inputs.iter().map(Tensor::view).collect();
+    let mut outputs: Vec<TensorViewMut<'_>> = memory
+        .iter_mut()
+        .zip(&plan.outputs)
+        .map(|((dtype, bytes), out)| TensorViewMut { dtype: *dtype, shape: &out.dims, data: bytes.as_mut() })
+        .collect();
+    region.run(RegionCall {
+        inputs: &views,
+        outputs: &mut outputs,
+        shapes: &mut shapes,
+        workspace: workspace.as_mut(),
+        plan: plan.plan,
+    })?;
+    for (((&reg, out), (dtype, bytes)), shape) in step.outs.iter().zip(&plan.outputs).zip(memory).zip(shapes) {
+        let tensor = if out.exact {
+            Tensor::from_storage(dtype, &out.dims, Arc::new(bytes))
+        } else {
+            let (_, used) = size(&TensorType::fixed(dtype, &shape))?;
+            bytes.as_ref().get(..used).and_then(|used| Tensor::from_bytes(dtype, &shape, used))
+        };
+        let tensor =
+            tensor.ok_or_else(|| failed(format!("it gives {shape:?} where at most {:?} was prepared", out.dims)))?;
+        scope.write(frame, reg, Value::Tensor(tensor))?;
+    }
+    Ok(true)
+}
+
+/// The region's plan for these inputs; none when the backend does not take them.
+fn plan(step: &RegionStep, inputs: &[Tensor]) -> Option<Arc<Prepared>> {
+    let key: Vec<Shape> = inputs.iter().map(|t| t.shape().into()).collect();
+    if let Some(kept) = lock(&step.plans).get(&key) {
+        return kept.clone();
+    }
+    let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
+    let made = match step.region.as_ref()?.prepare(&dims) {
+        Ok(plan) => Some(Arc::new(plan)),
+        Err(error) => {
+            tracing::warn!("a region runs on the host for inputs {dims:?}: {error}");
+            None
+        }
+    };
+    keep(&step.plans, key, made.clone());
+    made
+}
+
+/// Keeps what was made for some dimensions; when there are too many, the others are forgotten.
+fn keep<T>(kept: &Mutex<HashMap<Vec<Shape>, T>>, key: Vec<Shape>, made: T) {
+    let mut kept = lock(kept);
+    if kept.len() >= KEPT_SIZES {
+        kept.clear();
+    }
+    kept.insert(key, made);
+}

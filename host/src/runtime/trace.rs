@@ -1,0 +1,170 @@
+//! What is known of each step before a run ([`StepInfo`]), and what an observer hears of it during one.
+
+use super::program::{Function, Instr, OpCall, Program, Reg};
+use byoc_core::ir::{TensorType, Type};
+use byoc_core::op::{self, Cost, Params};
+use byoc_core::tensor::{DType, Shape};
+use std::time::{Duration, Instant};
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepKind {
+    /// An operator on the host.
+    Kernel,
+    /// An operator that only gives bytes other dimensions.
+    Alias,
+    /// A region.
+    Region,
+    /// Moves, jumps, calls, closures, cells.
+    Control,
+}
+
+/// A step of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepInfo {
+    /// The function it is in, by index.
+    pub function: u32,
+    /// Its place in the code of the function.
+    pub index: u32,
+    /// What it does.
+    pub kind: StepKind,
+    /// The operator, the region's symbol, or the instruction's name.
+    pub name: String,
+    /// Whose the region is; none on the host.
+    pub backend: Option<String>,
+    /// The operators of the model that it came from, by index into [`Program::sources`].
+    pub origins: Vec<u32>,
+    /// Operations; 0 for what depends on unknown dimensions.
+    pub flops: u64,
+}
+
+/// A step that has run.
+#[derive(Clone, Debug)]
+pub struct StepEvent<'a> {
+    /// Which.
+    pub step: &'a StepInfo,
+    /// The program it is of, for names of functions and sources.
+    pub program: &'a Program,
+    /// What went in.
+    pub inputs: Vec<(DType, Shape)>,
+    /// What came out; nothing yet for a call.
+    pub outputs: Vec<(DType, Shape)>,
+    /// For a region: whether the host ran it because no backend does.
+    pub on_host: bool,
+    /// When it began.
+    pub start: Instant,
+    /// How long it took; of a call only the transfer of control.
+    pub duration: Duration,
+}
+
+/// Listens to a run.
+pub trait Observer: Sync {
+    /// A step has run.
+    fn step(&self, event: &StepEvent<'_>);
+}
+
+/// The steps of each function, in the order of the code.
+pub fn steps(program: &Program) -> Vec<Vec<StepInfo>> {
+    let functions = program.functions.iter().enumerate();
+    functions
+        .map(|(f, function)| {
+            function.code.iter().enumerate().map(|(i, instr)| step(program, f, function, i, instr)).collect()
+        })
+        .collect()
+}
+
+fn step(program: &Program, f: usize, function: &Function, i: usize, instr: &Instr) -> StepInfo {
+    let info = |kind, name: &str| StepInfo {
+        function: f as u32,
+        index: i as u32,
+        kind,
+        name: name.to_owned(),
+        backend: None,
+        origins: Vec::new(),
+        flops: 0,
+    };
+    match instr {
+        Instr::Kernel(call) => {
+            StepInfo { origins: call.origins.clone(), flops: flops(function, call), ..info(StepKind::Kernel, &call.op) }
+        }
+        Instr::Alias(call) => StepInfo { origins: call.origins.clone(), ..info(StepKind::Alias, &call.op) },
+        Instr::Region { region, .. } => match program.regions.get(*region as usize) {
+            Some(region) => StepInfo {
+                backend: Some(region.backend.clone()),
+                origins: region.origins.clone(),
+                flops: region.flops,
+                ..info(StepKind::Region, &region.symbol)
+            },
+            None => info(StepKind::Region, ""),
+        },
+        Instr::Move { .. } => info(StepKind::Control, "move"),
+        Instr::Jump { .. } => info(StepKind::Control, "jump"),
+        Instr::Branch { .. } => info(StepKind::Control, "branch"),
+        Instr::Call { .. } => info(StepKind::Control, "call"),
+        Instr::TailCall { .. } => info(StepKind::Control, "tail_call"),
+        Instr::Closure { .. } => info(StepKind::Control, "closure"),
+        Instr::CallClosure { .. } => info(StepKind::Control, "call_closure"),
+        Instr::TailCallClosure { .. } => info(StepKind::Control, "tail_call_closure"),
+        Instr::RefNew { .. } => info(StepKind::Control, "ref_new"),
+        Instr::RefRead { .. } => info(StepKind::Control, "ref_read"),
+        Instr::RefWrite { .. } => info(StepKind::Control, "ref_write"),
+        Instr::Free { .. } => info(StepKind::Control, "free"),
+        Instr::Return { .. } => info(StepKind::Control, "return"),
+    }
+}
+
+/// Operations of a call; 0 when the types do not say.
+pub(crate) fn flops(function: &Function, call: &OpCall) -> u64 {
+    let Some(id) = op::lookup(&call.op) else { return 0 };
+    let (Some(args), Some(outs)) = (arg_types(function, call), types(function, &call.outs)) else { return 0 };
+    let ret = match &outs[..] {
+        [one] => one.clone(),
+        _ => Type::tuple(outs),
+    };
+    let def = op::get(id);
+    (def.flops)(&Cost { params: Params::new(def, &call.attrs), args: &args, ret: &ret })
+}
+
+/// The types of a call's arguments.
+pub(super) fn arg_types(function: &Function, call: &OpCall) -> Option<Vec<Type>> {
+    call.args
+        .iter()
+        .map(|arg| match arg {
+            super::program::Arg::One(reg) => Some(Type::Tensor(tensor(function, *reg)?.clone().into())),
+            super::program::Arg::Tuple(regs) => Some(Type::tuple(types(function, regs)?)),
+        })
+        .collect()
+}
+
+fn types(function: &Function, regs: &[Reg]) -> Option<Vec<Type>> {
+    regs.iter().map(|&reg| Some(Type::Tensor(tensor(function, reg)?.clone().into()))).collect()
+}
+
+fn tensor(function: &Function, reg: Reg) -> Option<&TensorType> {
+    function.registers.get(reg.index())?.ty.as_ref()
+}
+
+/// The registers that an instruction reads, and those that it writes.
+pub(super) fn operands(instr: &Instr) -> (Vec<Reg>, Vec<Reg>) {
+    match instr {
+        Instr::Kernel(call) | Instr::Alias(call) => (call.inputs().collect(), call.outs.clone()),
+        Instr::Region { inputs, outs, .. } => (inputs.clone(), outs.clone()),
+        Instr::Move { from, to } => (vec![*from], vec![*to]),
+        Instr::Jump { .. } => (Vec::new(), Vec::new()),
+        Instr::Branch { cond, .. } => (vec![*cond], Vec::new()),
+        Instr::Call { args, outs, .. } => (args.clone(), outs.clone()),
+        Instr::TailCall { args, .. } => (args.clone(), Vec::new()),
+        Instr::Closure { captures, out, .. } => (captures.clone(), vec![*out]),
+        Instr::CallClosure { closure, args, outs } => (with(*closure, args), outs.clone()),
+        Instr::TailCallClosure { closure, args } => (with(*closure, args), Vec::new()),
+        Instr::RefNew { values, out } => (values.clone(), vec![*out]),
+        Instr::RefRead { cell, outs } => (vec![*cell], outs.clone()),
+        Instr::RefWrite { cell, values } => (with(*cell, values), Vec::new()),
+        Instr::Free { .. } => (Vec::new(), Vec::new()),
+        Instr::Return { values } => (values.clone(), Vec::new()),
+    }
+}
+
+fn with(first: Reg, rest: &[Reg]) -> Vec<Reg> {
+    std::iter::once(first).chain(rest.iter().copied()).collect()
+}

@@ -1,0 +1,169 @@
+//! Checks a program before it runs: it may come from a file that somebody made by hand.
+//!
+//! After this every index is in range, every jump goes forward and stays inside, every function ends, arguments and
+//! results agree in number, and what lies in an arena lies inside it. What depends on values or on kernels (types of
+//! operators, overlapping operands, what a closure is called with) is checked where it is known, with the same code.
+
+use super::frame::bad_program;
+use super::program::{Function, Instr, Place, Program, Reg, VERSION};
+use super::trace::operands;
+use byoc_core::diag::Diagnostic;
+use byoc_core::ir::TensorType;
+
+type Check = Result<(), String>;
+
+/// Checks a program.
+///
+/// # Errors
+/// What makes no sense, and in which function.
+pub fn validate(program: &Program) -> Result<(), Diagnostic> {
+    outline(program).map_err(|what| bad_program(&what))?;
+    for function in &program.functions {
+        registers(program, function)
+            .and_then(|()| code(program, function))
+            .map_err(|what| bad_program(&format!("in function {}: {what}", function.name)))?;
+    }
+    Ok(())
+}
+
+fn outline(program: &Program) -> Check {
+    if program.version != VERSION {
+        return Err(format!("it has version {}, this is version {VERSION}", program.version));
+    }
+    let entry = program.functions.get(program.entry as usize).ok_or("there is no entry function")?;
+    takes(entry, program.inputs.len(), program.outputs.len()).map_err(|what| format!("the entry function: {what}"))?;
+    for region in &program.regions {
+        let fallback = program.functions.get(region.fallback as usize);
+        let fallback = fallback.ok_or_else(|| format!("region {} has no host program", region.symbol))?;
+        takes(fallback, region.inputs.len(), region.outputs.len())
+            .map_err(|what| format!("region {}: {what}", region.symbol))?;
+        sources(program, &region.origins)?;
+    }
+    if let Some(port) = program.constants.iter().find(|port| bytes(&port.ty).is_none()) {
+        return Err(format!("constant \"{}\" has no size", port.name));
+    }
+    Ok(())
+}
+
+fn takes(function: &Function, inputs: usize, outputs: usize) -> Check {
+    if function.params as usize != inputs || function.results as usize != outputs {
+        let (params, results) = (function.params, function.results);
+        return Err(format!("{params} parameters and {results} results, {inputs} and {outputs} are wanted"));
+    }
+    Ok(())
+}
+
+fn sources(program: &Program, origins: &[u32]) -> Check {
+    match origins.iter().find(|&&i| i as usize >= program.sources.len()) {
+        Some(i) => Err(format!("there is no operator {i} of the model")),
+        None => Ok(()),
+    }
+}
+
+fn bytes(ty: &TensorType) -> Option<usize> {
+    ty.len()?.checked_mul(ty.dtype.size())
+}
+
+fn registers(program: &Program, function: &Function) -> Check {
+    if function.params as usize > function.registers.len() {
+        return Err(format!("{} parameters, {} registers", function.params, function.registers.len()));
+    }
+    let mut end = 0;
+    for (i, register) in function.registers.iter().enumerate() {
+        match (register.place, &register.ty) {
+            (Place::Value, _) => {}
+            _ if i < function.params as usize => return Err(format!("parameter {i} is no value")),
+            (Place::Arena(offset), Some(ty)) if offset % 64 == 0 => {
+                let bytes = bytes(ty).ok_or_else(|| format!("register {i} is in the arena and has no size"))?;
+                end = end.max(offset.checked_add(bytes).ok_or_else(|| format!("register {i} is beyond the arena"))?);
+            }
+            (Place::Arena(_), _) => return Err(format!("register {i} cannot be in the arena")),
+            (Place::Constant(index), ty) => match program.constants.get(index as usize) {
+                Some(constant) if Some(&constant.ty) == ty.as_ref() => {}
+                _ => return Err(format!("register {i} is not constant {index}")),
+            },
+        }
+    }
+    // No larger than needed either: the size is what is allocated.
+    if end > function.arena || function.arena > end.next_multiple_of(64) {
+        return Err(format!("an arena of {} bytes for {end}", function.arena));
+    }
+    Ok(())
+}
+
+fn code(program: &Program, function: &Function) -> Check {
+    for (i, instr) in function.code.iter().enumerate() {
+        self::instr(program, function, i, instr).map_err(|what| format!("instruction {i}: {what}"))?;
+    }
+    match function.code.last() {
+        Some(Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. }) => Ok(()),
+        _ => Err("it does not end".to_owned()),
+    }
+}
+
+fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Check {
+    let (read, written) = operands(instr);
+    let inside = |reg: &Reg| reg.index() < function.registers.len();
+    let freed: &[Reg] = match instr {
+        Instr::Free { regs } => regs,
+        _ => &[],
+    };
+    if let Some(reg) = read.iter().chain(&written).chain(freed).find(|reg| !inside(reg)) {
+        return Err(format!("there is no register {}", reg.0));
+    }
+    let place = |reg: &Reg| function.registers[reg.index()].place;
+    if written.iter().chain(freed).any(|reg| matches!(place(reg), Place::Constant(_))) {
+        return Err("a constant is written".to_owned());
+    }
+    let forward = |to: u32| match to as usize > at && (to as usize) < function.code.len() {
+        true => Ok(()),
+        false => Err(format!("a jump to {to}")),
+    };
+    let callee = |index: u32, args: usize, outs: Option<usize>| match program.functions.get(index as usize) {
+        None => Err(format!("there is no function {index}")),
+        Some(f) => takes(f, args, outs.unwrap_or(function.results as usize)),
+    };
+    match instr {
+        Instr::Kernel(call) | Instr::Alias(call) => {
+            sources(program, &call.origins)?;
+            match call.in_place {
+                Some(i) if i as usize >= read.len() || call.outs.is_empty() => {
+                    Err("no such input to compute in place".to_owned())
+                }
+                Some(i) => {
+                    let (input, out) = (read[i as usize].index(), call.outs[0].index());
+                    let size = |reg: usize| function.registers[reg].ty.as_ref().and_then(bytes);
+                    let same = place(&read[i as usize]) == place(&call.outs[0]) && size(input) == size(out);
+                    if same && matches!(place(&call.outs[0]), Place::Arena(_)) {
+                        Ok(())
+                    } else {
+                        Err("the input to compute in place is not where the result is".to_owned())
+                    }
+                }
+                None => Ok(()),
+            }
+        }
+        Instr::Region { region, inputs, outs } => match program.regions.get(*region as usize) {
+            Some(region) if (region.inputs.len(), region.outputs.len()) == (inputs.len(), outs.len()) => Ok(()),
+            Some(region) => Err(format!("region {} with other inputs or outputs", region.symbol)),
+            None => Err(format!("there is no region {region}")),
+        },
+        Instr::Move { to, .. } if place(to) != Place::Value => Err("a move into the arena".to_owned()),
+        Instr::Jump { to } => forward(*to),
+        Instr::Branch { otherwise, .. } => forward(*otherwise),
+        Instr::Call { function, args, outs } => callee(*function, args.len(), Some(outs.len())),
+        Instr::TailCall { function, args } => callee(*function, args.len(), None),
+        Instr::Closure { function, captures, out } => match program.functions.get(*function as usize) {
+            Some(f) if f.params as usize >= captures.len() && place(out) == Place::Value => Ok(()),
+            _ => Err(format!("a closure of function {function}")),
+        },
+        Instr::RefNew { out, .. } if place(out) != Place::Value => Err("a cell in the arena".to_owned()),
+        Instr::Free { regs } if regs.iter().any(|reg| place(reg) != Place::Value) => {
+            Err("the arena is not freed".to_owned())
+        }
+        Instr::Return { values } if values.len() != function.results as usize => {
+            Err(format!("{} values are returned, {} are wanted", values.len(), function.results))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,155 @@
+//! What a register holds while a program runs.
+//!
+//! Closures and cells may nest as deep as a program runs long, so they are taken apart by a loop when they go.
+
+use super::frame::bad_program;
+use byoc_core::diag::Diagnostic;
+use byoc_core::tensor::Tensor;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// What a register holds.
+#[derive(Clone, Default)]
+pub(super) enum Value {
+    /// Nothing yet, or nothing any more.
+    #[default]
+    Empty,
+    /// A tensor.
+    Tensor(Tensor),
+    /// A function with captured values.
+    Closure(Arc<Closure>),
+    /// A reference cell.
+    Cell(Arc<Cell>),
+}
+
+impl Value {
+    /// The cell that it is.
+    pub(super) fn cell(self) -> Result<Arc<Cell>, Diagnostic> {
+        match self {
+            Value::Cell(cell) => Ok(cell),
+            _ => Err(bad_program("what is read or written is no cell")),
+        }
+    }
+}
+
+/// A function with captured values.
+pub(super) struct Closure {
+    /// Which function.
+    pub function: u32,
+    /// Its last arguments.
+    pub captures: Vec<Value>,
+}
+
+/// A reference cell. (The lock is never contended: a run is one thread's.)
+pub(super) struct Cell(Mutex<Vec<Value>>);
+
+impl Cell {
+    pub(super) fn new(values: Vec<Value>) -> Cell {
+        Cell(Mutex::new(values))
+    }
+
+    pub(super) fn read(&self) -> Vec<Value> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives what it held until now: dropping that may take long, and is not done under the lock.
+    pub(super) fn replace(&self, values: Vec<Value>) -> Vec<Value> {
+        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), values)
+    }
+}
+
+/// Drops values, and what only they hold, without recursion.
+fn take_apart(mut values: Vec<Value>) {
+    while let Some(value) = values.pop() {
+        match value {
+            Value::Empty | Value::Tensor(_) => {}
+            Value::Closure(closure) => {
+                if let Some(mut closure) = Arc::into_inner(closure) {
+                    values.append(&mut closure.captures);
+                }
+            }
+            Value::Cell(cell) => {
+                if let Some(cell) = Arc::into_inner(cell) {
+                    values.append(&mut cell.replace(Vec::new()));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Closure {
+    fn drop(&mut self) {
+        if !self.captures.is_empty() {
+            take_apart(std::mem::take(&mut self.captures));
+        }
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        let values = self.replace(Vec::new());
+        if !values.is_empty() {
+            take_apart(values);
+        }
+    }
+}
+
+/// The cells of a run. A cell may hold itself through a closure; emptying all of them when the run ends breaks every
+/// such cycle. (Cells never leave a run: its results are tensors.)
+#[derive(Default)]
+pub(super) struct Cells {
+    live: Vec<Weak<Cell>>,
+    /// Sweep the dead ones out when there are so many; doubles with what stays, so that sweeping costs little.
+    sweep_at: usize,
+}
+
+impl Cells {
+    pub(super) fn make(&mut self, values: Vec<Value>) -> Value {
+        let cell = Arc::new(Cell::new(values));
+        if self.live.len() >= self.sweep_at {
+            self.live.retain(|cell| cell.strong_count() > 0);
+            self.sweep_at = (2 * self.live.len()).max(64);
+        }
+        self.live.push(Arc::downgrade(&cell));
+        Value::Cell(cell)
+    }
+}
+
+impl Drop for Cells {
+    fn drop(&mut self) {
+        for cell in self.live.drain(..) {
+            if let Some(cell) = cell.upgrade() {
+                drop(cell.replace(Vec::new()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_of_a_million_closures_is_dropped_without_recursion() {
+        let mut value = Value::Empty;
+        for i in 0..1_000_000 {
+            value = match i % 2 {
+                0 => Value::Closure(Arc::new(Closure { function: 0, captures: vec![value] })),
+                _ => Value::Cell(Arc::new(Cell::new(vec![value]))),
+            };
+        }
+        drop(value);
+    }
+
+    #[test]
+    fn a_cell_that_holds_itself_goes_with_its_run() {
+        let tensor = Arc::new(Closure { function: 0, captures: Vec::new() });
+        let mut cells = Cells::default();
+        let Value::Cell(cell) = cells.make(vec![Value::Closure(tensor.clone())]) else { unreachable!() };
+        let itself = Arc::new(Closure { function: 0, captures: vec![Value::Cell(cell.clone())] });
+        cell.replace(vec![Value::Closure(itself), Value::Closure(tensor.clone())]);
+        drop(cell);
+        assert_eq!(Arc::strong_count(&tensor), 2);
+        drop(cells);
+        assert_eq!(Arc::strong_count(&tensor), 1);
+    }
+}
