@@ -3,7 +3,10 @@
 mod broadcast;
 mod elementwise;
 mod golden;
+mod index;
 mod neural;
+mod reduce;
+mod shape;
 
 use byoc_core::ir::{AttrValue, Attrs, Type};
 use byoc_core::op::{self, Value};
