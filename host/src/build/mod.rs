@@ -2,5 +2,6 @@
 
 pub mod compiled;
 pub mod explanation;
+pub mod export;
 
 pub use compiled::{Compiled, CompiledRegion, PluginId, RegionSource};

@@ -1,0 +1,234 @@
+//! The program in the JSON forms that other tools of this kind read: the graph executor's graph, and one JSON runtime
+//! graph per region. Exports only; byoc itself runs neither.
+
+use crate::error::Failure;
+use crate::plugin::bridge::{ConstantTable, flat_types, function_graph};
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::{Callee, Expr, ExprId, Module, TensorType};
+use byoc_core::op;
+use byoc_plugin_api::{AttrValue, Graph, NodeKind, ValueRef};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// The graph executor's JSON of `@main`: `nodes`, `arg_nodes`, `heads`, `attrs`, `node_row_ptr`.
+///
+/// Constants become inputs named `p0`, `p1`, ...; every host operator is a function of its own, named after the operator
+/// and its position; a region is the function of its symbol. Storage ids are one per entry: the plan of memory is the
+/// artifact's, not this graph's.
+///
+/// # Errors
+/// What the graph executor cannot represent: branches, references, closures.
+pub fn graph_json(module: &Module) -> Result<Value, Failure> {
+    let main = module
+        .main()
+        .ok_or_else(|| Failure::new(codes::passes::NOT_DATA_FLOW, "the module has no @main, which the graph starts at"))?;
+    let mut graph = Entries::default();
+    let mut values: HashMap<ExprId, Vec<[usize; 3]>> = HashMap::new();
+    for &param in &main.params {
+        let Expr::Var(var) = module.expr(param) else { continue };
+        let types = flat_types(module.ty(param))?;
+        let several = types.len() > 1;
+        let entries = types.iter().enumerate().map(|(i, ty)| {
+            let name = if several { format!("{}_{i}", var.name) } else { var.name.to_string() };
+            graph.input(&name, ty)
+        });
+        values.insert(param, entries.collect());
+    }
+    let mut constants = 0;
+    let mut functions: HashMap<String, usize> = HashMap::new();
+    for id in module.post_order(main.body, |_, expr| !matches!(expr, Expr::Function(_))) {
+        if values.contains_key(&id) {
+            continue;
+        }
+        let of = |operand: &ExprId| values.get(operand).cloned().unwrap_or_default();
+        let entries = match module.expr(id) {
+            Expr::Constant(tensor) => {
+                let entry = graph.input(&format!("p{constants}"), &TensorType::fixed(tensor.dtype(), tensor.shape()));
+                constants += 1;
+                vec![entry]
+            }
+            Expr::Tuple(fields) => fields.iter().flat_map(of).collect(),
+            Expr::Project { tuple, index } => {
+                let fields = module.ty(*tuple).as_tuple().unwrap_or_default();
+                let before = &fields[..(*index as usize).min(fields.len())];
+                let skip = before.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
+                of(tuple).into_iter().skip(skip).take(flat_types(module.ty(id))?.len()).collect()
+            }
+            Expr::Call(call) => {
+                let function = match call.callee {
+                    Callee::Op(operator) => {
+                        let name = format!("tvmgen_default_fused_{}", op::get(operator).name.replace('.', "_"));
+                        let count = functions.entry(name.clone()).or_default();
+                        *count += 1;
+                        if *count == 1 { name } else { format!("{name}_{}", *count - 1) }
+                    }
+                    Callee::Expr(callee) => match module.expr(callee) {
+                        Expr::Global(name) => name.to_string(),
+                        _ => return Err(not_representable("a call of a closure")),
+                    },
+                };
+                let inputs: Vec<[usize; 3]> = call.args.iter().flat_map(of).collect();
+                graph.call(&function, inputs, &flat_types(module.ty(id))?)
+            }
+            Expr::Global(_) | Expr::Function(_) => continue,
+            Expr::Var(var) => return Err(not_representable(&format!("the free variable %{}", var.name))),
+            Expr::Let { .. } => return Err(not_representable("a let")),
+            Expr::If { .. } => return Err(not_representable("an if")),
+            Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(not_representable("a reference")),
+        };
+        values.insert(id, entries);
+    }
+    let heads = values.remove(&main.body).unwrap_or_default();
+    Ok(graph.finish(&heads))
+}
+
+fn not_representable(what: &str) -> Failure {
+    Diagnostic::error(codes::passes::NOT_DATA_FLOW, format!("the graph executor's JSON cannot hold {what}"))
+        .help("--emit partitioned prints the program as Relay text")
+        .into()
+}
+
+/// The lists that the graph executor's JSON is made of.
+#[derive(Default)]
+struct Entries {
+    nodes: Vec<Value>,
+    arg_nodes: Vec<usize>,
+    row_ptr: Vec<usize>,
+    shapes: Vec<Value>,
+    dtypes: Vec<Value>,
+}
+
+impl Entries {
+    fn input(&mut self, name: &str, ty: &TensorType) -> [usize; 3] {
+        self.arg_nodes.push(self.nodes.len());
+        self.node(json!({"op": "null", "name": name, "inputs": []}), &[ty])[0]
+    }
+
+    fn call(&mut self, function: &str, inputs: Vec<[usize; 3]>, outputs: &[&TensorType]) -> Vec<[usize; 3]> {
+        let attrs = json!({
+            "func_name": function,
+            "flatten_data": "0",
+            "num_inputs": inputs.len().to_string(),
+            "num_outputs": outputs.len().to_string(),
+        });
+        self.node(json!({"op": "tvm_op", "name": function, "attrs": attrs, "inputs": inputs}), outputs)
+    }
+
+    fn node(&mut self, node: Value, outputs: &[&TensorType]) -> Vec<[usize; 3]> {
+        let number = self.nodes.len();
+        self.nodes.push(node);
+        self.row_ptr.push(self.shapes.len());
+        for ty in outputs {
+            // A dimension that the run decides is written as -1.
+            self.shapes.push(ty.dims.iter().map(|d| d.fixed().map_or(json!(-1), |n| json!(n))).collect());
+            self.dtypes.push(json!(ty.dtype.name()));
+        }
+        (0..outputs.len()).map(|index| [number, index, 0]).collect()
+    }
+
+    fn finish(mut self, heads: &[[usize; 3]]) -> Value {
+        let entries = self.shapes.len();
+        self.row_ptr.push(entries);
+        json!({
+            "nodes": self.nodes,
+            "arg_nodes": self.arg_nodes,
+            "heads": heads,
+            "attrs": {
+                "dltype": ["list_str", self.dtypes],
+                "device_index": ["list_int", vec![1; entries]],
+                "storage_id": ["list_int", (0..entries).collect::<Vec<_>>()],
+                "shape": ["list_shape", self.shapes],
+            },
+            "node_row_ptr": self.row_ptr,
+        })
+    }
+}
+
+/// The JSON runtime graph of each region, in the order of their symbols.
+///
+/// # Errors
+/// A region that is not data flow.
+pub fn region_json(module: &Module) -> Result<Vec<Value>, Failure> {
+    let mut all = Vec::new();
+    for (name, &id) in &module.globals {
+        let Some(function) = module.expr(id).as_function() else { continue };
+        if function.attrs.get("Compiler").is_none() {
+            continue;
+        }
+        let symbol = function.attrs.str("global_symbol").unwrap_or(name);
+        let mut constants = ConstantTable::default();
+        all.push(runtime_graph(&function_graph(module, symbol, function, &mut constants)?));
+    }
+    Ok(all)
+}
+
+/// A region's graph in the JSON runtime's form: one kernel node per operator or composite; a composite's operator
+/// attributes are flattened into its node, the root's winning.
+fn runtime_graph(graph: &Graph) -> Value {
+    let mut nodes = Vec::new();
+    let mut row_ptr = vec![0];
+    let entry = |r: &ValueRef| json!([r.node, r.index, 0]);
+    for node in &graph.nodes {
+        let mut attrs = Map::new();
+        let shapes: Vec<Value> = node
+            .outputs
+            .iter()
+            .map(|ty| ty.shape().map_or_else(|| json!(ty.dims.iter().map(|_| -1).collect::<Vec<_>>()), |s| json!(s)))
+            .collect();
+        let dtypes: Vec<&str> = node.outputs.iter().map(|ty| ty.dtype.name().unwrap_or("")).collect();
+        attrs.insert("shape".into(), json!([shapes]));
+        attrs.insert("dtype".into(), json!([dtypes]));
+        let mut object = match &node.kind {
+            NodeKind::Input(i) => json!({"op": "input", "name": graph.inputs[*i as usize].name.as_str()}),
+            NodeKind::Constant(i) => json!({"op": "const", "name": format!("{}_const_{i}", graph.symbol)}),
+            NodeKind::Op(name) => {
+                add_attrs(&mut attrs, &node.attrs);
+                json!({"op": "kernel", "name": name.as_str()})
+            }
+            NodeKind::Composite(composite) => {
+                composite.body.nodes.iter().for_each(|inner| add_attrs(&mut attrs, &inner.attrs));
+                add_attrs(&mut attrs, &composite.body.attrs);
+                json!({"op": "kernel", "name": composite.name.as_str()})
+            }
+        };
+        if !node.inputs.is_empty() {
+            attrs.insert("num_inputs".into(), json!(node.inputs.len().to_string()));
+            attrs.insert("num_outputs".into(), json!(node.outputs.len().to_string()));
+            object["inputs"] = node.inputs.iter().map(entry).collect();
+        }
+        object["attrs"] = Value::Object(attrs);
+        nodes.push(object);
+        row_ptr.push(row_ptr.last().copied().unwrap_or(0) + node.outputs.len());
+    }
+    let arg_nodes: Vec<usize> = graph
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| matches!(n.kind, NodeKind::Input(_) | NodeKind::Constant(_)))
+        .map(|(i, _)| i)
+        .collect();
+    let heads: Vec<Value> = graph.outputs.iter().map(entry).collect();
+    json!({"symbol": graph.symbol.as_str(), "nodes": nodes, "arg_nodes": arg_nodes, "heads": heads, "node_row_ptr": row_ptr})
+}
+
+fn add_attrs(into: &mut Map<String, Value>, attrs: &[byoc_plugin_api::Attr]) {
+    for attr in attrs {
+        let items: Vec<String> = match &attr.value {
+            AttrValue::List(items) => items.iter().map(text).collect(),
+            other => vec![text(other)],
+        };
+        into.insert(attr.key.to_string(), json!([items]));
+    }
+}
+
+/// A scalar as the JSON runtime writes it: integers decimal, truth values 0 or 1, floats with all their digits.
+fn text(value: &AttrValue) -> String {
+    match value {
+        AttrValue::None => String::new(),
+        AttrValue::Bool(v) => u8::from(*v).to_string(),
+        AttrValue::Int(v) => v.to_string(),
+        AttrValue::Float(v) => v.to_string(),
+        AttrValue::Str(v) => v.to_string(),
+        AttrValue::List(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
+    }
+}
