@@ -65,13 +65,16 @@ impl<L: Loader> LoaderAbi for Export<L> {
         symbol: RStr<'_>,
         blob: RSlice<'_, u8>,
         constants: RSlice<'_, Constant>,
+        options: RStr<'_>,
         services: &Services,
     ) -> RResult<ExecutableObject, Error> {
         guard(|| {
+            let options = serde_json::from_str(options.as_str())?;
             let request = LoadRequest {
                 symbol: symbol.as_str(),
                 blob: blob.as_slice(),
                 constants: constants.as_slice(),
+                options: &options,
                 services,
             };
             Ok(export_executable(self.0.load(&request)?))

@@ -58,7 +58,7 @@ pub struct Region<'a> {
     pub graph: &'a Graph,
     /// What the graph's constant nodes stand for.
     pub constants: &'a [Constant],
-    /// A JSON object. The host sets `threads`, `cache_dir` (a path, or null for no cache) and `cpu_features`.
+    /// A JSON object. The host sets `cache_dir` (a path, or null for no cache); further keys may come.
     pub options: &'a Value,
 }
 
@@ -219,6 +219,8 @@ pub struct LoadRequest<'a> {
     pub blob: &'a [u8],
     /// The constants that `compile` saw, in the same order.
     pub constants: &'a [Constant],
+    /// A JSON object, as for [`Region::options`].
+    pub options: &'a Value,
     /// The host's services; clone them to keep them.
     pub services: &'a Services,
 }

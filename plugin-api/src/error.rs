@@ -1,14 +1,23 @@
 //! The error of the boundary: one type for what goes wrong on either side of it.
 
 use abi_stable::StableAbi;
-use abi_stable::std_types::RString;
+use abi_stable::std_types::{RBox, RString};
 use std::fmt;
+use std::ops::Deref;
 
-/// What went wrong in an entry. Empty texts mean that nothing is known. A backend fills in `message` and perhaps
-/// `hint`; the boundary adds the plugin, the entry and, for a panic, the place.
+/// What went wrong in an entry; see [`ErrorData`] for what can be read from it.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    // Boxed, so that a result is small where nothing went wrong.
+    data: RBox<ErrorData>,
+}
+
+/// What is known of an error. Empty texts mean that nothing is. A backend fills in `message` and perhaps `hint`; the
+/// boundary adds the plugin, the entry and, for a panic, the place.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Error {
+pub struct ErrorData {
     /// One line, lower case, no full stop.
     pub message: RString,
     /// What the user can do about it.
@@ -29,23 +38,39 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error that says `message`.
     pub fn new(message: impl Into<String>) -> Error {
-        Error { message: RString::from(message.into()), ..Error::default() }
+        Error { data: RBox::new(ErrorData { message: RString::from(message.into()), ..ErrorData::default() }) }
+    }
+
+    /// The error of a panic.
+    pub(crate) fn panic(message: String, location: String) -> Error {
+        let mut error = Error::new(message);
+        error.data.location = location.into();
+        error.data.panicked = true;
+        error
     }
 
     /// Adds what the user can do about it.
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
-        self.hint = RString::from(hint.into());
+        self.data.hint = RString::from(hint.into());
         self
     }
 
     /// Says where it happened. What a deeper level said (a host service that a plugin called) goes into the message.
     pub(crate) fn within(mut self, plugin: &str, entry: &str) -> Error {
         if !self.plugin.is_empty() {
-            self.message = format!("{}: {}: {}", self.plugin, self.entry, self.message).into();
+            self.data.message = format!("{}: {}: {}", self.plugin, self.entry, self.message).into();
         }
-        self.plugin = plugin.into();
-        self.entry = entry.into();
+        self.data.plugin = plugin.into();
+        self.data.entry = entry.into();
         self
+    }
+}
+
+impl Deref for Error {
+    type Target = ErrorData;
+
+    fn deref(&self) -> &ErrorData {
+        &self.data
     }
 }
 

@@ -29,10 +29,7 @@ pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         };
         // A payload whose destructor panics must not undo what was just caught.
         std::mem::forget(payload);
-        let mut error = Error::new(message);
-        error.location = PLACE.take().into();
-        error.panicked = true;
-        Err(error)
+        Err(Error::panic(message, PLACE.take()))
     })
 }
 

@@ -5,7 +5,7 @@
 //! * [`Codegen`], found as `relay.ext.<name>`, at compile time: says what it looks for, judges candidates, compiles regions;
 //! * [`Loader`], found as `loadbinary_<key>`, at run time: makes an [`Executable`] of what was compiled.
 //!
-//! ```ignore
+//! ```no_run
 //! use byoc_plugin_api::*;
 //!
 //! struct Mine;
@@ -26,27 +26,46 @@
 //!     }
 //! }
 //!
+//! impl Loader for Mine {
+//!     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+//!         let graph = Graph::from_json(&String::from_utf8_lossy(region.blob))?;
+//!         region.services.reference(&graph, region.constants)  // or an `Executable` of your own: prepare, run
+//!     }
+//! }
+//!
 //! register!(|_context, registry| {
 //!     registry.codegen("mine", Mine);
-//!     registry.loader("mine", Mine);                 // impl Loader for Mine: load(..) -> Box<dyn Executable>
+//!     registry.loader("mine", Mine);
 //!     Ok(())
 //! });
-//! declare_plugin!("mine", env!("CARGO_PKG_VERSION"));
+//! declare_plugin!("mine", "1.0.0");
 //! ```
 //!
 //! The host (feature `host`) implements [`HostServices`], and sees each plugin through the very same traits:
 //!
-//! ```ignore
-//! let services = Services::new(MyHost::new());       // impl HostServices for MyHost
-//! let plugin = host::load(path, &services)?;         // Err: host::Rejection { code, reason, hint, details }
-//! let codegen: Arc<dyn Codegen> = plugin.codegen("mine").unwrap();
-//! let verdicts = codegen.judge_batch(&candidates)?;  // Err: Error { message, hint, plugin, entry, location, panicked }
-//! let compiled = codegen.compile(&Region { graph: &graph, constants: &constants, options: &json!({}) })?;
-//! let loader = plugin.loader(&compiled.loader).unwrap();
-//! let request = LoadRequest { symbol: &graph.symbol, blob: &compiled.blob, constants: &constants, services: &services };
-//! let executable = loader.load(&request)?;
-//! let prepared = executable.prepare(&[&[1, 3, 224, 224]])?;
-//! executable.run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace, plan: prepared.plan })?;
+//! ```no_run
+//! # use byoc_plugin_api::*;
+//! # use serde_json::json;
+//! # fn compile_and_run<'t>(host: impl HostServices, path: &std::path::Path, graph: Graph, constants: Vec<Constant>,
+//! #     candidates: Vec<Candidate>, inputs: &[TensorRef<'t>], outputs: &mut [TensorMut<'t>])
+//! #     -> std::result::Result<(), Box<dyn std::error::Error>> {
+//! let services = Services::new(host);
+//! let plugin = host::load(path, &services)?; // or a host::Rejection: code, reason, hint, details
+//! let codegen = plugin.codegen("mine").expect("relay.ext.mine");
+//! let options = json!({ "cache_dir": null });
+//! let verdicts = codegen.judge_batch(&candidates)?; // or an Error: message, hint, plugin, entry, location, panicked
+//! let compiled = codegen.compile(&Region { graph: &graph, constants: &constants, options: &options })?;
+//! let loader = plugin.loader(&compiled.loader).expect("loadbinary_mine");
+//! let executable = loader.load(&LoadRequest {
+//!     symbol: &graph.symbol,
+//!     blob: &compiled.blob,
+//!     constants: &constants,
+//!     options: &options,
+//!     services: &services,
+//! })?;
+//! let Prepared { workspace, plan, .. } = executable.prepare(&[inputs[0].shape()])?;
+//! executable.run(Call { inputs, outputs, workspace: &mut vec![0; workspace], plan })?; // aligned to 64 bytes, in a real host
+//! # Ok(()) }
 //! ```
 //!
 //! | file | what it is |
@@ -91,7 +110,7 @@ pub use backend::*;
 pub use constant::{Constant, ConstantSource};
 pub use describe::*;
 pub use dtype::{DType, Device, Element};
-pub use error::{Error, Result};
+pub use error::{Error, ErrorData, Result};
 pub use graph::*;
 pub use graph_json::GRAPH_VERSION;
 pub use plugin::{CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};

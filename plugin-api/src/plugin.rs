@@ -196,13 +196,7 @@ pub const fn header(constructor: extern "C" fn() -> ModuleResult) -> Header {
 /// Registers code generators and loaders. The closure gets a [`Context`] and a [`Registry`] and returns a
 /// [`Result`](crate::Result). May stand several times in a plugin; the order is not defined.
 ///
-/// ```ignore
-/// byoc_plugin_api::register!(|context, registry| {
-///     registry.codegen("mine", Mine);
-///     registry.loader("mine", Mine);
-///     Ok(())
-/// });
-/// ```
+/// The crate's front page shows a whole plugin.
 #[macro_export]
 macro_rules! register {
     ($register:expr) => {
@@ -211,10 +205,7 @@ macro_rules! register {
 }
 
 /// Makes the crate, a `cdylib`, a plugin. Stands once in it.
-///
-/// ```ignore
-/// byoc_plugin_api::declare_plugin!("mine", env!("CARGO_PKG_VERSION"));
-/// ```
+/// Takes the plugin's name and its version, as in `declare_plugin!("mine", env!("CARGO_PKG_VERSION"))`.
 #[macro_export]
 macro_rules! declare_plugin {
     ($name:expr, $version:expr $(,)?) => {

@@ -43,6 +43,7 @@ pub trait LoaderAbi: Send + Sync + 'static {
         symbol: RStr<'_>,
         blob: RSlice<'_, u8>,
         constants: RSlice<'_, Constant>,
+        options: RStr<'_>,
         services: &Services,
     ) -> RResult<ExecutableObject, Error>;
     #[sabi(last_prefix_field)]

@@ -49,6 +49,8 @@ ids! {
     SourceId;
     /// A set of [`SourceId`]s.
     OriginId;
+    /// A scope of a module (see [`super::Scopes`]).
+    ScopeId;
 }
 
 /// A vector indexed by a typed id.

@@ -1,6 +1,6 @@
 //! Walking over the elements of dense row-major tensors, for the references.
 
-use crate::tensor::Shape;
+use crate::tensor::{Shape, TensorView, TensorViewMut};
 
 /// Elements between neighbours along each axis.
 pub(super) fn strides(shape: &[usize]) -> Shape {
@@ -40,4 +40,22 @@ pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
         index[axis] += 1;
         index[axis + 1..].fill(0);
     }
+}
+
+/// Fills the output, each element with the input element at the offset that `source` gives for its index.
+pub(super) fn pick(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, mut source: impl FnMut(&[usize]) -> usize) {
+    let size = input.dtype.size();
+    let shape = output.shape;
+    let mut chunks = output.data.chunks_exact_mut(size);
+    each_index(shape, |index| {
+        let from = source(index) * size;
+        if let Some(to) = chunks.next() {
+            to.copy_from_slice(&input.data[from..from + size]);
+        }
+    });
+}
+
+/// A shape seen from one axis: the product of the sizes before it, its own, and the product of those after it.
+pub(super) fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
+    (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }

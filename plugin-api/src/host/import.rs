@@ -75,7 +75,9 @@ impl ImportedLoader {
 impl Loader for ImportedLoader {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         let constants = RSlice::from_slice(region.constants);
-        let loaded = self.object.load(region.symbol.into(), region.blob.into(), constants, region.services);
+        let options = region.options.to_string();
+        let (symbol, blob) = (region.symbol.into(), region.blob.into());
+        let loaded = self.object.load(symbol, blob, constants, options.as_str().into(), region.services);
         let object = loaded.into_result().map_err(|error| error.within(&self.plugin, "load"))?;
         Ok(Box::new(ImportedExecutable::new(self.plugin.clone(), object)))
     }

@@ -73,8 +73,13 @@ fn template_runs_a_region_by_the_hosts_reference() {
     assert_eq!(Graph::from_json(std::str::from_utf8(&compiled.blob).unwrap()).unwrap(), graph);
 
     let loader = plugin.loader(&compiled.loader).unwrap();
-    let request =
-        LoadRequest { symbol: &graph.symbol, blob: &compiled.blob, constants: &constants, services: &services };
+    let request = LoadRequest {
+        symbol: &graph.symbol,
+        blob: &compiled.blob,
+        constants: &constants,
+        options: &json!({}),
+        services: &services,
+    };
     let executable = loader.load(&request).unwrap();
     assert_eq!(run(&*executable, &[2, 2], &[1.0, 2.0, -3.0, 0.5]), [2.0, 1.0, 0.0, 0.0]);
 
@@ -94,7 +99,7 @@ fn template_refuses_blobs_that_are_not_its_own() {
     let loader = plugin.loader("template").unwrap();
     let blob = single("f", "nn.relu", &[2]).to_json();
     let load = |symbol: &str, blob: &[u8]| {
-        let request = LoadRequest { symbol, blob, constants: &[], services: &services };
+        let request = LoadRequest { symbol, blob, constants: &[], options: &json!({}), services: &services };
         loader.load(&request).err().expect("a refusal").to_string()
     };
     assert_eq!(load("g", blob.as_bytes()), "plugin template: load: the blob defines f, not g");
@@ -144,7 +149,8 @@ fn minimal_computes_by_itself_and_says_what_it_does_not_take() {
 
     let graph = single("f", "nn.relu", &[3]);
     let compiled = codegen.compile(&Region { graph: &graph, constants: &[], options: &json!({}) }).unwrap();
-    let request = LoadRequest { symbol: "f", blob: &compiled.blob, constants: &[], services: &services };
+    let request =
+        LoadRequest { symbol: "f", blob: &compiled.blob, constants: &[], options: &json!({}), services: &services };
     let executable = plugin.loader("minimal").unwrap().load(&request).unwrap();
     assert_eq!(run(&*executable, &[3], &[-1.0, 0.0, 4.0]), [0.0, 0.0, 4.0]);
     // A region with no elements is a region too.

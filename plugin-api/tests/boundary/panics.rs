@@ -45,7 +45,9 @@ fn at_compile_time() {
 fn at_run_time() {
     let (plugin, services) = plugin();
     let loader = plugin.loader("entry_panics").unwrap();
-    let load = |symbol| loader.load(&LoadRequest { symbol, blob: b"", constants: &[], services: &services });
+    let load = |symbol| {
+        loader.load(&LoadRequest { symbol, blob: b"", constants: &[], options: &json!({}), services: &services })
+    };
     check(load("load").err().unwrap(), "load", "in load");
     check(load("prepare").unwrap().prepare(&[&[1]]).unwrap_err(), "prepare", "in prepare");
     for (symbol, message) in [("run", "in run"), ("task", "in task 3")] {

@@ -1,0 +1,195 @@
+//! Where each expression is evaluated.
+//!
+//! A function's body, the body of a let and each branch of an if are scopes; they form a tree whose root is the
+//! module. An expression is evaluated in the innermost scope that holds all its uses: the least common ancestor. So an
+//! expression shared by both branches of an if is evaluated before the if, as `%0` above it in the text means.
+
+use super::{Callee, Expr, ExprId, Id, IndexVec, Module, ScopeId};
+
+/// A scope: the body of a function or of a let, or a branch of an if.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope {
+    /// The scope around it; the root is its own parent.
+    pub parent: ScopeId,
+    /// The function, let or if; none for the root.
+    pub opener: Option<ExprId>,
+    depth: u32,
+    /// A far ancestor, so that walks up the tree take logarithmic time.
+    jump: ScopeId,
+}
+
+/// The scopes of a module.
+#[derive(Clone, Debug)]
+pub struct Scopes {
+    /// The scope that each expression is evaluated in; none for what the roots do not reach.
+    pub of: IndexVec<ExprId, Option<ScopeId>>,
+    /// How many operand places name each expression, counting reachable users only.
+    pub uses: IndexVec<ExprId, u32>,
+    /// The first scope that each expression opens; an if opens two, one after the other.
+    pub opened: IndexVec<ExprId, Option<ScopeId>>,
+    /// The tree.
+    pub tree: IndexVec<ScopeId, Scope>,
+}
+
+impl Scopes {
+    /// The root of the tree.
+    pub fn root() -> ScopeId {
+        ScopeId::new(0)
+    }
+
+    /// The scopes of everything that the module's globals reach.
+    pub fn of_module(module: &Module) -> Scopes {
+        Scopes::new(module, module.globals.values().copied())
+    }
+
+    /// The scopes of everything that some expressions reach. An operand that does not come before its user, which the
+    /// verifier refuses, is passed over.
+    pub fn new(module: &Module, roots: impl IntoIterator<Item = ExprId>) -> Scopes {
+        let count = module.nodes.len();
+        let root = Scope { parent: Scopes::root(), opener: None, depth: 0, jump: Scopes::root() };
+        let mut tree = IndexVec::new();
+        tree.push(root);
+        let mut scopes = Scopes {
+            of: IndexVec::filled(None, count),
+            uses: IndexVec::filled(0, count),
+            opened: IndexVec::filled(None, count),
+            tree,
+        };
+        for id in roots {
+            if module.nodes.get(id).is_some() {
+                scopes.of[id] = Some(Scopes::root());
+            }
+        }
+        // Users have larger ids: when a descending sweep meets an expression, all its uses are known.
+        for (id, node) in module.nodes.iter().rev() {
+            let Some(scope) = scopes.of[id] else { continue };
+            match &node.expr {
+                Expr::Function(_) | Expr::Let { .. } => {
+                    scopes.opened[id] = Some(scopes.open(scope, id));
+                }
+                Expr::If { .. } => {
+                    scopes.opened[id] = Some(scopes.open(scope, id));
+                    scopes.open(scope, id);
+                }
+                _ => {}
+            }
+            let opened = scopes.opened[id];
+            for_each_place(&node.expr, scope, opened, |operand, place| {
+                if operand < id {
+                    scopes.uses[operand] += 1;
+                    scopes.of[operand] = Some(match scopes.of[operand] {
+                        None => place,
+                        Some(before) => scopes.common(before, place),
+                    });
+                }
+            });
+        }
+        scopes
+    }
+
+    /// Calls `visit` with each operand of a reachable expression and the scope of its place: the body of a function is
+    /// a place in the function's scope.
+    pub fn for_each_operand(&self, id: ExprId, expr: &Expr, visit: impl FnMut(ExprId, ScopeId)) {
+        if let Some(scope) = self.of[id] {
+            for_each_place(expr, scope, self.opened[id], visit);
+        }
+    }
+
+    /// The innermost scope around both.
+    pub fn common(&self, a: ScopeId, b: ScopeId) -> ScopeId {
+        let (mut a, mut b) = (a, b);
+        if self.tree[a].depth < self.tree[b].depth {
+            std::mem::swap(&mut a, &mut b);
+        }
+        a = self.at_depth(a, self.tree[b].depth);
+        while a != b {
+            let (x, y) = (self.tree[a], self.tree[b]);
+            (a, b) = if x.jump == y.jump { (x.parent, y.parent) } else { (x.jump, y.jump) };
+        }
+        a
+    }
+
+    /// Whether `inner` is `outer` or inside it.
+    pub fn is_inside(&self, inner: ScopeId, outer: ScopeId) -> bool {
+        self.at_depth(inner, self.tree[outer].depth) == outer
+    }
+
+    /// The ancestor at that depth; the scope itself when it is not deeper.
+    fn at_depth(&self, mut scope: ScopeId, depth: u32) -> ScopeId {
+        while self.tree[scope].depth > depth {
+            let Scope { parent, jump, .. } = self.tree[scope];
+            scope = if self.tree[jump].depth >= depth { jump } else { parent };
+        }
+        scope
+    }
+
+    fn open(&mut self, parent: ScopeId, opener: ExprId) -> ScopeId {
+        let around = self.tree[parent];
+        let far = self.tree[around.jump];
+        // A jump spans two jumps of equal length below it, or else one step (Myers, 1983).
+        let even = around.depth - far.depth == far.depth - self.tree[far.jump].depth;
+        let jump = if even { far.jump } else { parent };
+        self.tree.push(Scope { parent, opener: Some(opener), depth: around.depth + 1, jump })
+    }
+}
+
+fn for_each_place(expr: &Expr, scope: ScopeId, opened: Option<ScopeId>, mut visit: impl FnMut(ExprId, ScopeId)) {
+    let inner = opened.unwrap_or(scope);
+    match expr {
+        Expr::Function(function) => {
+            function.params.iter().for_each(|&param| visit(param, inner));
+            visit(function.body, inner);
+        }
+        Expr::Let { var, value, body } => {
+            visit(*var, inner);
+            visit(*value, scope);
+            visit(*body, inner);
+        }
+        Expr::If { cond, then, otherwise } => {
+            visit(*cond, scope);
+            visit(*then, inner);
+            visit(*otherwise, ScopeId::new(inner.index() + 1));
+        }
+        Expr::Call(call) => {
+            if let Callee::Expr(callee) = call.callee {
+                visit(callee, scope);
+            }
+            call.args.iter().for_each(|&arg| visit(arg, scope));
+        }
+        other => other.for_each_operand(|operand| visit(operand, scope)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{Attrs, Function, Origins, Type};
+
+    /// `fn (%c) { let %v = s; if (%c) { (s, %v) } else { (s,) } }` with `s` used in the value and both branches.
+    #[test]
+    fn a_shared_expression_is_evaluated_where_all_uses_see_it() {
+        let mut module = Module::new();
+        let mut push = |expr| module.push(expr, Origins::none());
+        let c = push(Expr::var("c", Type::Unknown));
+        let v = push(Expr::var("v", Type::Unknown));
+        let s = push(Expr::Tuple(Box::new([])));
+        let t = push(Expr::Tuple(Box::new([])));
+        let then = push(Expr::Tuple(Box::new([s, v, t])));
+        let otherwise = push(Expr::Tuple(Box::new([s, t])));
+        let branch = push(Expr::If { cond: c, then, otherwise });
+        let bound = push(Expr::Let { var: v, value: s, body: branch });
+        let function = Function { params: [c].into(), body: bound, ret: Type::Unknown, attrs: Attrs::none() };
+        let function = push(Expr::Function(Box::new(function)));
+        module.globals.insert("main".into(), function);
+
+        let scopes = Scopes::of_module(&module);
+        let body = scopes.opened[function];
+        assert_eq!(scopes.of[bound], body);
+        assert_eq!(scopes.of[s], body, "used before the let and in it");
+        assert_eq!(scopes.of[t], scopes.opened[bound], "used in both branches, so before the if and in the let's body");
+        assert_eq!(scopes.of[then], scopes.opened[branch]);
+        assert_eq!((scopes.uses[s], scopes.uses[t]), (3, 2));
+        let (Some(outer), Some(inner)) = (body, scopes.of[then]) else { panic!("both are reachable") };
+        assert!(scopes.is_inside(inner, outer) && !scopes.is_inside(outer, inner));
+    }
+}

@@ -1,0 +1,262 @@
+//! Operators whose result comes from attributes, or from the shape of the argument rather than its elements.
+
+use super::elementwise::{no_flops, same_as_input};
+use super::repeat::dims_of;
+use super::reshape::unknown_dims;
+use super::scalar::{self, Scalar};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, Type};
+use crate::tensor::{DType, Element, TensorView, TensorViewMut};
+use crate::with_dtype;
+
+const SHAPE: AttrDef = AttrDef::new("shape", AttrKind::Ints, Default::Required, "the shape of the result");
+const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "its element type");
+
+/// Fills the output with a value of any element type, converted.
+fn fill(value: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
+    with_dtype!(value.dtype, S => {
+        let value = value.as_slice::<S>()[0];
+        if output.dtype == DType::Bool {
+            output.data.fill(u8::from(value.truth()));
+        } else {
+            with_dtype!(output.dtype, D => output.as_mut_slice::<D>().fill(scalar::convert(value)));
+        }
+    });
+}
+
+fn fill_number(number: i8, output: &mut TensorViewMut<'_>) {
+    fill(&TensorView { dtype: DType::I8, shape: &[], data: &[number as u8] }, output);
+}
+
+fn element_type(relation: &Relation<'_>) -> Result<DType, Box<Diagnostic>> {
+    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype names no element type");
+    relation.params.dtype("dtype").ok_or_else(wanted)
+}
+
+/// A result with the shape that the attribute names.
+fn of_shape(relation: &Relation<'_>) -> TypeResult {
+    Ok(Type::tensor_of(element_type(relation)?, dims_of(relation, &relation.params.ints("shape"))?))
+}
+
+/// A result with the shape that argument `i` holds.
+fn of_computed_shape(relation: &Relation<'_>, i: usize) -> TypeResult {
+    let dims = match relation.known_ints(i) {
+        Some(shape) => dims_of(relation, &shape)?,
+        None => unknown_dims(relation, i)?,
+    };
+    Ok(Type::tensor_of(element_type(relation)?, dims))
+}
+
+macro_rules! constants {
+    ($($name:literal $number:literal $doc:literal, [$($input:literal)?], $attrs:expr, $relation:expr;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(0 $(+ { let _: &str = $input; 1 })?),
+                inputs: &[$($input)?],
+                attrs: $attrs,
+                pattern: OpPattern::ElemWise,
+                relation: $relation,
+                reference: Some(|_, _, outputs| { fill_number($number, &mut outputs[0]); Ok(()) }),
+                flops: no_flops,
+            }
+        }
+    )*};
+}
+
+constants! {
+    "zeros" 0 "A tensor of zeros.", [], &[SHAPE, DTYPE], of_shape;
+    "ones" 1 "A tensor of ones.", [], &[SHAPE, DTYPE], of_shape;
+    "dyn.zeros" 0 "zeros of a shape computed during the run.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
+    "dyn.ones" 1 "ones of a shape computed during the run.", ["shape"], &[DTYPE], |r| of_computed_shape(r, 0);
+    "zeros_like" 0 "Zeros with the type of data.", ["data"], &[], same_as_input;
+    "ones_like" 1 "Ones with the type of data.", ["data"], &[], same_as_input;
+}
+
+/// That argument `i` is a scalar.
+fn scalar_argument(relation: &Relation<'_>, i: usize) -> Result<DType, Box<Diagnostic>> {
+    let ty = relation.tensor(i)?;
+    if !ty.dims.is_empty() {
+        let name = relation.def.inputs[i];
+        return Err(relation.mismatch(format!("{name} is {}, a scalar is wanted", relation.args[i])));
+    }
+    Ok(ty.dtype)
+}
+
+const FULL_DTYPE: AttrDef =
+    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "its element type; empty: that of fill_value");
+
+fn full_type(relation: &Relation<'_>, dims: Vec<Dim>) -> TypeResult {
+    let own = scalar_argument(relation, 0)?;
+    Ok(Type::tensor_of(relation.params.dtype("dtype").unwrap_or(own), dims))
+}
+
+inventory::submit! {
+    OpDef {
+        name: "full",
+        doc: "A tensor filled with the scalar fill_value.",
+        arity: Arity::exactly(1),
+        inputs: &["fill_value"],
+        attrs: &[SHAPE, FULL_DTYPE],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| full_type(relation, dims_of(relation, &relation.params.ints("shape"))?),
+        reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.full",
+        doc: "full with a shape computed during the run.",
+        arity: Arity::exactly(2),
+        inputs: &["fill_value", "shape"],
+        attrs: &[FULL_DTYPE],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            let dims = match relation.known_ints(1) {
+                Some(shape) => dims_of(relation, &shape)?,
+                None => unknown_dims(relation, 1)?,
+            };
+            full_type(relation, dims)
+        },
+        reference: Some(|_, inputs, outputs| { fill(&inputs[0], &mut outputs[0]); Ok(()) }),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "full_like",
+        doc: "A tensor of the type of data, filled with the scalar fill_value.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "fill_value"],
+        attrs: &[],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            scalar_argument(relation, 1)?;
+            same_as_input(relation)
+        },
+        reference: Some(|_, inputs, outputs| { fill(&inputs[1], &mut outputs[0]); Ok(()) }),
+        flops: no_flops,
+    }
+}
+
+/// Elements of an arithmetic progression: the number of steps from start before stop is reached.
+fn steps(start: &TensorView<'_>, stop: &TensorView<'_>, step: &TensorView<'_>) -> Result<usize, String> {
+    let count = if start.dtype.is_float() {
+        let (start, stop, step) = (start.to_f64s()[0], stop.to_f64s()[0], step.to_f64s()[0]);
+        if step == 0.0 || !(start.is_finite() && stop.is_finite() && !step.is_nan()) {
+            return Err(format!("from {start} to {stop} in steps of {step}"));
+        }
+        ((stop - start) / step).ceil().max(0.0)
+    } else {
+        with_dtype!(start.dtype, T => {
+            let (start, stop, step) =
+                (start.as_slice::<T>()[0].to_int(), stop.as_slice::<T>()[0].to_int(), step.as_slice::<T>()[0].to_int());
+            let distance = stop - start;
+            if step == 0 {
+                return Err(format!("from {start} to {stop} in steps of 0"));
+            }
+            (distance / step + i128::from(distance % step != 0 && (distance < 0) == (step < 0))).max(0) as f64
+        })
+    };
+    if count > 2f64.powi(40) { Err("the result is too large".into()) } else { Ok(count as usize) }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "arange",
+        doc: "start, start + step, ... as far as it stays before stop. The three are scalars of one element type.",
+        arity: Arity::exactly(3),
+        inputs: &["start", "stop", "step"],
+        attrs: &[AttrDef::new("dtype", AttrKind::DType, Default::Str("float32"), "element type of the result")],
+        pattern: OpPattern::Opaque,
+        relation: |relation| {
+            let dtype = scalar_argument(relation, 0)?;
+            relation.same_dtype(dtype, scalar_argument(relation, 1)?)?;
+            relation.same_dtype(dtype, scalar_argument(relation, 2)?)?;
+            let dim = match [0, 1, 2].map(|i| relation.values.get(i).copied().flatten()) {
+                [Some(start), Some(stop), Some(step)] => {
+                    let count = steps(&start.view(), &stop.view(), &step.view());
+                    Dim::Fixed(count.map_err(|message| relation.error(codes::types::BAD_ATTRIBUTE, message))?)
+                }
+                _ => Dim::Any,
+            };
+            Ok(Type::tensor_of(element_type(relation)?, [dim]))
+        },
+        reference: Some(arange),
+        flops: no_flops,
+    }
+}
+
+fn arange(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+    if steps(&inputs[0], &inputs[1], &inputs[2])? != outputs[0].len() {
+        return Err("the result has another size than was announced".into());
+    }
+    with_dtype!(inputs[0].dtype, S => {
+        let (start, step) = (inputs[0].as_slice::<S>()[0], inputs[2].as_slice::<S>()[0]);
+        with_dtype!(outputs[0].dtype, D => {
+            for (i, out) in outputs[0].as_mut_slice::<D>().iter_mut().enumerate() {
+                *out = if S::IS_FLOAT {
+                    D::from_f64(start.to_f64() + i as f64 * step.to_f64())
+                } else {
+                    D::from_int(start.to_int() + i as i128 * step.to_int())
+                };
+            }
+        });
+    });
+    scalar::tidy_booleans(&mut outputs[0]);
+    Ok(())
+}
+
+const SHAPE_DTYPE: AttrDef =
+    AttrDef::new("dtype", AttrKind::DType, Default::Str("int32"), "element type of the result");
+
+inventory::submit! {
+    OpDef {
+        name: "shape_of",
+        doc: "The dimensions of data as a vector.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[SHAPE_DTYPE],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let rank = relation.tensor(0)?.dims.len();
+            Ok(Type::tensor(element_type(relation)?, &[rank]))
+        },
+        reference: Some(|_, inputs, outputs| {
+            with_dtype!(outputs[0].dtype, D => {
+                for (out, &n) in outputs[0].as_mut_slice::<D>().iter_mut().zip(inputs[0].shape) {
+                    *out = D::from_int(n as i128);
+                }
+            });
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "ndarray_size",
+        doc: "The number of elements of data.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[SHAPE_DTYPE],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            relation.tensor(0)?;
+            Ok(Type::scalar(element_type(relation)?))
+        },
+        reference: Some(|_, inputs, outputs| {
+            with_dtype!(outputs[0].dtype, D => {
+                outputs[0].as_mut_slice::<D>()[0] = D::from_int(inputs[0].len() as i128);
+            });
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}

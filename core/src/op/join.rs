@@ -1,0 +1,193 @@
+//! Operators that put tensors together and take one apart.
+
+use super::elementwise::no_flops;
+use super::walk::around;
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{AttrValue, Dim, TensorType, Type};
+use crate::tensor::{TensorView, TensorViewMut};
+
+const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative");
+
+/// The fields of the tuple, at least one, all of one element type.
+fn fields<'a>(relation: &Relation<'a>) -> Result<Vec<&'a TensorType>, Box<Diagnostic>> {
+    let fields = relation.tensors(0)?;
+    let Some(first) = fields.first() else { return Err(relation.mismatch("the tuple is empty")) };
+    for field in &fields {
+        relation.same_dtype(first.dtype, field.dtype)?;
+        if field.dims.len() != first.dims.len() {
+            return Err(relation.mismatch(format!("the tuple is {}, one rank is wanted", relation.args[0])));
+        }
+    }
+    Ok(fields)
+}
+
+fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
+    let fields = fields(relation)?;
+    let axis = relation.axis(relation.params.int("axis"), fields[0].dims.len())?;
+    let mut dims = fields[0].dims.to_vec();
+    for field in &fields[1..] {
+        for (i, (to, dim)) in dims.iter_mut().zip(&field.dims).enumerate() {
+            *to = if i != axis {
+                relation.same_dim(&format!("axis {i}"), to, dim)?
+            } else {
+                let sum = to.fixed().zip(dim.fixed()).map(|(a, b)| a.checked_add(b));
+                match sum {
+                    Some(Some(sum)) => Dim::Fixed(sum),
+                    Some(None) => return Err(relation.mismatch("the result is too large")),
+                    None => Dim::Any,
+                }
+            };
+        }
+    }
+    Ok(Type::tensor_of(fields[0].dtype, dims))
+}
+
+/// Copies each input into its place along `axis` of the output.
+fn join(inputs: &[TensorView<'_>], output: &mut TensorViewMut<'_>, outer: usize) {
+    if outer == 0 {
+        return;
+    }
+    let row = output.data.len() / outer;
+    for block in 0..outer {
+        let mut at = block * row;
+        for input in inputs {
+            let size = input.data.len() / outer;
+            output.data[at..at + size].copy_from_slice(&input.data[block * size..(block + 1) * size]);
+            at += size;
+        }
+    }
+}
+
+fn concatenate(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let axis = params.int("axis").rem_euclid(outputs[0].shape.len() as i64) as usize;
+    let outer = around(outputs[0].shape, axis).0;
+    join(inputs, &mut outputs[0], outer);
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "concatenate",
+        doc: "The tensors of a tuple one after another along an axis; the other dimensions agree.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AXIS],
+        pattern: OpPattern::Injective,
+        relation: concatenate_type,
+        reference: Some(concatenate),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "stack",
+        doc: "The tensors of a tuple, all of one shape, one after another along a new axis.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AXIS],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let fields = fields(relation)?;
+            let axis = relation.axis(relation.params.int("axis"), fields[0].dims.len() + 1)?;
+            let mut dims = fields[0].dims.to_vec();
+            for field in &fields[1..] {
+                for (i, (to, dim)) in dims.iter_mut().zip(&field.dims).enumerate() {
+                    *to = relation.same_dim(&format!("axis {i}"), to, dim)?;
+                }
+            }
+            dims.insert(axis, Dim::Fixed(fields.len()));
+            Ok(Type::tensor_of(fields[0].dtype, dims))
+        },
+        reference: Some(concatenate),
+        flops: no_flops,
+    }
+}
+
+fn split_type(relation: &Relation<'_>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
+    let dim = &data.dims[axis];
+    let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+    let value = relation.params.value("indices_or_sections");
+    let sizes: Vec<Dim> = if let (AttrValue::List(_), Some(points)) = (&value, value.as_ints()) {
+        let mut sizes = Vec::with_capacity(points.len() + 1);
+        let mut last = 0usize;
+        for &point in &points {
+            let place = usize::try_from(point).ok().filter(|&p| p >= last && dim.fixed().is_none_or(|n| p <= n));
+            let place = place.ok_or_else(|| bad(format!("the indices {points:?} do not split an axis of {dim}")))?;
+            sizes.push(Dim::Fixed(place - last));
+            last = place;
+        }
+        sizes.push(match dim.fixed() {
+            Some(n) => Dim::Fixed(n - last),
+            None if last == 0 => dim.clone(),
+            None => Dim::Any,
+        });
+        sizes
+    } else {
+        let sections = value.as_int().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=1 << 16).contains(n));
+        let sections = sections.ok_or_else(|| bad(format!("{value} sections")))?;
+        let size = match dim.fixed() {
+            Some(n) if n.is_multiple_of(sections) => Dim::Fixed(n / sections),
+            Some(n) => return Err(relation.mismatch(format!("{n} elements do not split into {sections} equal parts"))),
+            None if sections == 1 => dim.clone(),
+            None => Dim::Any,
+        };
+        vec![size; sections]
+    };
+    Ok(Type::tuple(sizes.into_iter().map(|size| {
+        let mut dims = data.dims.to_vec();
+        dims[axis] = size;
+        Type::tensor_of(data.dtype, dims)
+    })))
+}
+
+fn split(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
+    let outer = around(inputs[0].shape, axis).0;
+    if outer == 0 {
+        return Ok(());
+    }
+    let row = inputs[0].data.len() / outer;
+    for block in 0..outer {
+        let mut at = block * row;
+        for output in outputs.iter_mut() {
+            let size = output.data.len() / outer;
+            output.data[block * size..(block + 1) * size].copy_from_slice(&inputs[0].data[at..at + size]);
+            at += size;
+        }
+    }
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "split",
+        doc: "A tuple of parts along an axis: that many equal ones, or cut before each of the given indices.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new(
+                "indices_or_sections",
+                AttrKind::IntOrInts,
+                Default::Required,
+                "a number of equal parts, or where all parts but the first begin",
+            ),
+            AXIS,
+        ],
+        pattern: OpPattern::Injective,
+        relation: split_type,
+        reference: Some(split),
+        flops: no_flops,
+    }
+}

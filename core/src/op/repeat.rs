@@ -1,0 +1,192 @@
+//! Operators that repeat elements: broadcast_to, tile, repeat.
+
+use super::elementwise::no_flops;
+use super::reshape::{MAX_RANK, unknown_dims};
+use super::walk::{broadcast_strides, offset, pick, strides};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::codes;
+use crate::ir::{Dim, TensorType, Type};
+use crate::tensor::{TensorView, TensorViewMut};
+
+/// The type of `data` broadcast to these dimensions.
+fn broadcast_to_dims(relation: &Relation<'_>, data: &TensorType, dims: Vec<Dim>) -> TypeResult {
+    let Some(extra) = dims.len().checked_sub(data.dims.len()) else {
+        return Err(relation.mismatch(format!("{} does not broadcast to {} dimensions", relation.args[0], dims.len())));
+    };
+    for (from, to) in data.dims.iter().zip(&dims[extra..]) {
+        if let (Some(a), Some(b)) = (from.fixed(), to.fixed())
+            && a != 1
+            && a != b
+        {
+            return Err(relation.mismatch(format!("a dimension of {a} does not broadcast to {b}")));
+        }
+    }
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+/// Dimensions from a list of integers.
+pub(super) fn dims_of(relation: &Relation<'_>, shape: &[i64]) -> Result<Vec<Dim>, Box<crate::diag::Diagnostic>> {
+    if shape.len() > MAX_RANK {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("a shape of {} dimensions", shape.len())));
+    }
+    let dim = |&n: &i64| usize::try_from(n).map(Dim::Fixed).ok();
+    let dims = shape.iter().map(dim).collect::<Option<Vec<_>>>();
+    dims.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, format!("{shape:?} is no shape")))
+}
+
+fn broadcast(
+    _: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let strides = broadcast_strides(inputs[0].shape, outputs[0].shape.len());
+    pick(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "broadcast_to",
+        doc: "data repeated along its dimensions of size 1, and along new leading ones, until it has the given shape.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("shape", AttrKind::Ints, Default::Required, "the shape of the result")],
+        pattern: OpPattern::Broadcast,
+        relation: |relation| {
+            broadcast_to_dims(relation, relation.tensor(0)?, dims_of(relation, &relation.params.ints("shape"))?)
+        },
+        reference: Some(broadcast),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "broadcast_to_like",
+        doc: "data repeated until it has the shape of broadcast_type.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "broadcast_type"],
+        attrs: &[],
+        pattern: OpPattern::Broadcast,
+        relation: |relation| broadcast_to_dims(relation, relation.tensor(0)?, relation.tensor(1)?.dims.to_vec()),
+        reference: Some(broadcast),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.broadcast_to",
+        doc: "broadcast_to with a shape computed during the run.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "shape"],
+        attrs: &[],
+        pattern: OpPattern::Broadcast,
+        relation: |relation| {
+            let dims = match relation.known_ints(1) {
+                Some(shape) => dims_of(relation, &shape)?,
+                None => unknown_dims(relation, 1)?,
+            };
+            broadcast_to_dims(relation, relation.tensor(0)?, dims)
+        },
+        reference: Some(broadcast),
+        flops: no_flops,
+    }
+}
+
+fn tile_type(relation: &Relation<'_>, reps: Vec<Dim>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    let rank = data.dims.len().max(reps.len());
+    let padded = |dims: &[Dim]| -> Vec<Dim> {
+        std::iter::repeat_n(Dim::Fixed(1), rank - dims.len()).chain(dims.iter().cloned()).collect()
+    };
+    let dims: Result<Vec<Dim>, _> = padded(&data.dims)
+        .into_iter()
+        .zip(padded(&reps))
+        .map(|(dim, reps)| match (dim.fixed(), reps.fixed()) {
+            (_, Some(1)) => Ok(dim),
+            (_, Some(0)) | (Some(0), _) => Ok(Dim::Fixed(0)),
+            (Some(a), Some(b)) => {
+                a.checked_mul(b).map(Dim::Fixed).ok_or_else(|| relation.mismatch("the result is too large"))
+            }
+            _ => Ok(Dim::Any),
+        })
+        .collect();
+    Ok(Type::tensor_of(data.dtype, dims?))
+}
+
+fn tile(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+    let (shape, strides) = (inputs[0].shape, strides(inputs[0].shape));
+    let extra = outputs[0].shape.len() - shape.len();
+    pick(&inputs[0], &mut outputs[0], |index| {
+        index[extra..].iter().zip(shape).zip(&strides).map(|((i, n), s)| i % n * s).sum()
+    });
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "tile",
+        doc: "data laid side by side, reps[i] times along axis i; the shorter of shape and reps gets leading ones.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("reps", AttrKind::Ints, Default::Required, "repetitions per axis")],
+        pattern: OpPattern::Broadcast,
+        relation: |relation| tile_type(relation, dims_of(relation, &relation.params.ints("reps"))?),
+        reference: Some(tile),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.tile",
+        doc: "tile with repetitions computed during the run.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "reps"],
+        attrs: &[],
+        pattern: OpPattern::Broadcast,
+        relation: |relation| {
+            let reps = match relation.known_ints(1) {
+                Some(reps) => dims_of(relation, &reps)?,
+                None => unknown_dims(relation, 1)?,
+            };
+            tile_type(relation, reps)
+        },
+        reference: Some(tile),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "repeat",
+        doc: "Each element `repeats` times in a row along the axis.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("repeats", AttrKind::Int, Default::Required, "how often"),
+            AttrDef::new("axis", AttrKind::Int, Default::Required, "the axis; from the end when negative"),
+        ],
+        pattern: OpPattern::Broadcast,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
+            let repeats = dims_of(relation, &[relation.params.int("repeats")])?.remove(0);
+            let mut reps = vec![Dim::Fixed(1); data.dims.len()];
+            reps[axis] = repeats;
+            tile_type(relation, reps)
+        },
+        reference: Some(|params, inputs, outputs| {
+            let (shape, repeats) = (inputs[0].shape, params.int("repeats") as usize);
+            let axis = params.int("axis").rem_euclid(shape.len() as i64) as usize;
+            let strides = strides(shape);
+            pick(&inputs[0], &mut outputs[0], |index| {
+                let of = |(i, s): (usize, &usize)| if i == axis { index[i] / repeats * s } else { index[i] * s };
+                strides.iter().enumerate().map(of).sum()
+            });
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}

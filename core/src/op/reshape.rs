@@ -1,0 +1,340 @@
+//! Operators that give the same elements other dimensions. None of them moves a byte: their references copy, an
+//! executor lets the result stand in the argument's buffer.
+
+use super::elementwise::no_flops;
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, TensorType, Type};
+use crate::tensor::{TensorView, TensorViewMut};
+
+/// More dimensions than a tensor may get by an operator that adds some.
+pub(super) const MAX_RANK: usize = 64;
+
+fn copy(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
+    outputs[0].data.copy_from_slice(inputs[0].data);
+    Ok(())
+}
+
+/// The product of known dimensions; `None` where one is unknown or it overflows.
+pub(super) fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<usize> {
+    dims.into_iter().try_fold(1usize, |n, d| n.checked_mul(d.fixed()?))
+}
+
+/// An output dimension of a reshape while the codes are read.
+enum Code {
+    /// A number that was written.
+    Fixed(usize),
+    /// These input dimensions, multiplied.
+    Input(std::ops::Range<usize>),
+    /// `-1`: what is left.
+    Infer,
+}
+
+/// Reads Relay's codes: n, 0 (this dimension), -1 (what is left), -2 (all that remain), -3 (two merged),
+/// -4 (one split into the next two numbers).
+fn read_codes(
+    relation: &Relation<'_>,
+    data: &TensorType,
+    newshape: &[i64],
+    allowzero: bool,
+) -> Result<Vec<Code>, Box<Diagnostic>> {
+    let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+    let rank = data.dims.len();
+    let mut at = 0;
+    let mut result = Vec::with_capacity(newshape.len());
+    let mut numbers = newshape.iter().copied();
+    let take = |at: &mut usize, count: usize| -> Result<std::ops::Range<usize>, Box<Diagnostic>> {
+        let range = *at..*at + count;
+        *at = range.end;
+        if range.end > rank {
+            return Err(bad(format!("newshape {newshape:?} wants more dimensions than the {rank} of the input")));
+        }
+        Ok(range)
+    };
+    while let Some(code) = numbers.next() {
+        match code {
+            0 if allowzero => {
+                result.push(Code::Fixed(0));
+                at += 1;
+            }
+            0 => result.push(Code::Input(take(&mut at, 1)?)),
+            -1 => {
+                result.push(Code::Infer);
+                at += 1;
+            }
+            -2 => {
+                result.extend((at.min(rank)..rank).map(|i| Code::Input(i..i + 1)));
+                at = at.max(rank);
+            }
+            -3 => result.push(Code::Input(take(&mut at, 2)?)),
+            -4 => {
+                let source = take(&mut at, 1)?.start;
+                let (Some(a), Some(b)) = (numbers.next(), numbers.next()) else {
+                    return Err(bad(format!("newshape {newshape:?}: -4 is followed by two numbers")));
+                };
+                result.extend(split_dim(&data.dims[source], a, b).ok_or_else(|| {
+                    bad(format!("newshape {newshape:?} does not split dimension {}", data.dims[source]))
+                })?);
+            }
+            n => match usize::try_from(n) {
+                Ok(n) => {
+                    result.push(Code::Fixed(n));
+                    at += 1;
+                }
+                Err(_) => return Err(bad(format!("newshape {newshape:?}: {n} is no code"))),
+            },
+        }
+    }
+    if result.iter().filter(|c| matches!(c, Code::Infer)).count() > 1 {
+        return Err(bad(format!("newshape {newshape:?} leaves more than one dimension open")));
+    }
+    Ok(result)
+}
+
+/// The two factors of a dimension, one of which may be -1.
+fn split_dim(dim: &Dim, a: i64, b: i64) -> Option<[Code; 2]> {
+    let (x, y) = (usize::try_from(a).ok(), usize::try_from(b).ok());
+    let divide = |by: usize| match dim.fixed() {
+        Some(n) => (by > 0 && n.is_multiple_of(by)).then(|| Code::Fixed(n / by)),
+        None => Some(Code::Infer),
+    };
+    match (x, y) {
+        (Some(x), Some(y)) => {
+            let fits = dim.fixed().is_none_or(|n| x.checked_mul(y) == Some(n));
+            fits.then_some([Code::Fixed(x), Code::Fixed(y)])
+        }
+        (Some(x), None) if b == -1 => Some([Code::Fixed(x), divide(x)?]),
+        (None, Some(y)) if a == -1 => Some([divide(y)?, Code::Fixed(y)]),
+        _ => None,
+    }
+}
+
+/// The type of `data` reshaped by Relay's codes.
+pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i64], allowzero: bool) -> TypeResult {
+    let codes = read_codes(relation, data, newshape, allowzero)?;
+    // What the written numbers must multiply to: the input without the dimensions that were copied.
+    let mut left: Vec<&Dim> = Vec::new();
+    let copied: Vec<usize> = codes.iter().flat_map(|c| if let Code::Input(r) = c { r.clone() } else { 0..0 }).collect();
+    left.extend(data.dims.iter().enumerate().filter(|(i, _)| !copied.contains(i)).map(|(_, d)| d));
+    let mut known = 1usize;
+    for code in &codes {
+        if let Code::Fixed(n) = code {
+            known = known.checked_mul(*n).ok_or_else(|| relation.mismatch(format!("{newshape:?} is too large")))?;
+        }
+    }
+    let infers = codes.iter().any(|c| matches!(c, Code::Infer));
+    let wrong = || relation.mismatch(format!("{} does not reshape to {newshape:?}", relation.args[0]));
+    let inferred = match product(left.iter().copied()) {
+        Some(total) if !infers => {
+            // Where everything is known the whole is compared: empty tensors reshape into each other.
+            let agree = match product(&data.dims).zip(total_of(data, &codes)) {
+                Some((before, after)) => before == after,
+                None => total == known,
+            };
+            if !agree {
+                return Err(wrong());
+            }
+            Dim::Any
+        }
+        Some(total) if known > 0 && total % known == 0 => Dim::Fixed(total / known),
+        Some(0) if known == 0 => Dim::Fixed(0),
+        Some(_) => return Err(wrong()),
+        None => {
+            // One unknown dimension whose known companions are all in the written numbers passes through.
+            let fixed = left.iter().filter_map(|d| d.fixed()).try_fold(1usize, usize::checked_mul);
+            let mut unknown = left.iter().filter(|d| d.fixed().is_none());
+            match (unknown.next(), unknown.next(), fixed) {
+                (Some(dim), None, Some(fixed)) if fixed == known && fixed > 0 => (*dim).clone(),
+                _ => Dim::Any,
+            }
+        }
+    };
+    let dims = codes.iter().map(|code| match code {
+        Code::Fixed(n) => Dim::Fixed(*n),
+        Code::Infer => inferred.clone(),
+        Code::Input(range) if range.len() == 1 => data.dims[range.start].clone(),
+        Code::Input(range) => product(&data.dims[range.clone()]).map_or(Dim::Any, Dim::Fixed),
+    });
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+fn total_of(data: &TensorType, codes: &[Code]) -> Option<usize> {
+    codes.iter().try_fold(1usize, |n, code| match code {
+        Code::Fixed(m) => n.checked_mul(*m),
+        Code::Input(range) => n.checked_mul(product(&data.dims[range.clone()])?),
+        Code::Infer => None,
+    })
+}
+
+const ALLOWZERO: AttrDef = AttrDef::new("allowzero", AttrKind::Bool, Default::Bool(false), "0 means no elements");
+
+inventory::submit! {
+    OpDef {
+        name: "reshape",
+        doc: "The same elements under other dimensions. In newshape, 0 keeps the dimension at that place, -1 stands \
+              for what is left, -2 for all dimensions that remain, -3 merges two, -4 splits one into the two numbers \
+              that follow.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("newshape", AttrKind::Ints, Default::Required, "dimensions or codes"), ALLOWZERO],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let params = relation.params;
+            reshaped(relation, relation.tensor(0)?, &params.ints("newshape"), params.bool("allowzero"))
+        },
+        reference: Some(copy),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.reshape",
+        doc: "reshape to dimensions computed during the run; only the codes 0 and -1 are known here.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "newshape"],
+        attrs: &[ALLOWZERO],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            let allowzero = relation.params.bool("allowzero");
+            match relation.known_ints(1) {
+                Some(newshape) if newshape.iter().any(|&n| n < -1) => {
+                    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("newshape is {newshape:?}")))
+                }
+                Some(newshape) => reshaped(relation, data, &newshape, allowzero),
+                None => Ok(Type::tensor_of(data.dtype, unknown_dims(relation, 1)?)),
+            }
+        },
+        reference: Some(copy),
+        flops: no_flops,
+    }
+}
+
+/// As many unknown dimensions as the shape tensor that is argument `i` has elements.
+///
+/// # Errors
+/// When it is no integer vector of known length.
+pub(super) fn unknown_dims(relation: &Relation<'_>, i: usize) -> Result<Vec<Dim>, Box<Diagnostic>> {
+    let shape = relation.tensor(i)?;
+    let name = relation.def.inputs[i];
+    match &*shape.dims {
+        _ if !shape.dtype.is_int() => Err(relation.mismatch(format!("{name} is {}, integers are wanted", shape.dtype))),
+        [Dim::Fixed(rank)] if *rank <= MAX_RANK => Ok(vec![Dim::Any; *rank]),
+        _ => Err(relation.mismatch(format!("{name} is {}, a vector of known length is wanted", relation.args[i]))),
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "reshape_like",
+        doc: "data under the dimensions of shape_like, which has as many elements.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "shape_like"],
+        attrs: &[],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let (data, like) = (relation.tensor(0)?, relation.tensor(1)?);
+            if let (Some(a), Some(b)) = (product(&data.dims), product(&like.dims))
+                && a != b
+            {
+                return Err(relation.mismatch(format!("{a} elements do not fill {}", relation.args[1])));
+            }
+            Ok(Type::tensor_of(data.dtype, like.dims.iter().cloned()))
+        },
+        reference: Some(copy),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.batch_flatten",
+        doc: "Keeps the first dimension and merges all others: (n, a, b, ..) becomes (n, a * b * ..).",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            match &*data.dims {
+                [] => Err(relation.mismatch("a scalar has no first dimension")),
+                [first, rest @ ..] => {
+                    let rest = match rest {
+                        [only] => only.clone(),
+                        _ => product(rest).map_or(Dim::Any, Dim::Fixed),
+                    };
+                    Ok(Type::tensor_of(data.dtype, [first.clone(), rest]))
+                }
+            }
+        },
+        reference: Some(copy),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "expand_dims",
+        doc: "Inserts num_newaxis dimensions of size 1 before `axis`; a negative axis counts from behind the last.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("axis", AttrKind::Int, Default::Required, "where the first new dimension stands"),
+            AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "how many to insert"),
+        ],
+        pattern: OpPattern::Broadcast,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            let (axis, count) = (relation.params.int("axis"), relation.params.int("num_newaxis"));
+            if !(0..=(MAX_RANK.saturating_sub(data.dims.len())) as i64).contains(&count) {
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{count} new dimensions")));
+            }
+            let axis = relation.axis(axis, data.dims.len() + 1)?;
+            let mut dims = data.dims.to_vec();
+            dims.splice(axis..axis, std::iter::repeat_n(Dim::Fixed(1), count as usize));
+            Ok(Type::tensor_of(data.dtype, dims))
+        },
+        reference: Some(copy),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "squeeze",
+        doc: "Removes the given dimensions, which have size 1; without `axis` every dimension of size 1.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("axis", AttrKind::Ints, Default::None, "what to remove; None: all of size 1")],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            let mut keep = vec![true; data.dims.len()];
+            match relation.params.opt_ints("axis") {
+                Some(axes) => {
+                    for axis in axes {
+                        let axis = relation.axis(axis, data.dims.len())?;
+                        if data.dims[axis].fixed().is_some_and(|n| n != 1) {
+                            let dim = &data.dims[axis];
+                            return Err(relation.mismatch(format!("axis {axis} has size {dim}, 1 is wanted")));
+                        }
+                        keep[axis] = false;
+                    }
+                }
+                None => {
+                    for (keep, dim) in keep.iter_mut().zip(&data.dims) {
+                        let size = dim.fixed().ok_or_else(|| {
+                            relation.mismatch(format!("{} has unknown dimensions: give the axis", relation.args[0]))
+                        })?;
+                        *keep = size != 1;
+                    }
+                }
+            }
+            let dims = data.dims.iter().zip(keep).filter(|(_, keep)| *keep).map(|(d, _)| d.clone());
+            Ok(Type::tensor_of(data.dtype, dims))
+        },
+        reference: Some(copy),
+        flops: no_flops,
+    }
+}

@@ -1,0 +1,201 @@
+//! Operators that order elements along an axis. Equal elements keep their order; NaN counts as larger than all else.
+
+use super::elementwise::{one_per_element, same_as_input, with_element_type};
+use super::walk::around;
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::codes;
+use crate::ir::{Dim, Type};
+use crate::tensor::{DType, Element, TensorView, TensorViewMut};
+use crate::with_dtype;
+use std::cmp::Ordering;
+
+const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "the axis; from the end when negative");
+const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("int32"), "element type of the indices");
+
+const fn is_ascend(default: bool) -> AttrDef {
+    AttrDef::new("is_ascend", AttrKind::Bool, Default::Bool(default), "whether the smallest element comes first")
+}
+
+/// NaN after everything else.
+fn compare<T: Element>(a: T, b: T) -> Ordering {
+    a.partial_cmp(&b).unwrap_or_else(|| a.to_f64().is_nan().cmp(&b.to_f64().is_nan()))
+}
+
+/// For each row along the axis, which of its elements come first: `take` of them. Rows in row-major order.
+fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) -> Vec<Vec<usize>> {
+    let (outer, size, inner) = around(input.shape, axis);
+    let mut rows = Vec::with_capacity(outer * inner);
+    with_dtype!(input.dtype, T => {
+        let data = input.as_slice::<T>();
+        for row in 0..outer * inner {
+            let base = row / inner * size * inner + row % inner;
+            let mut order: Vec<usize> = (0..size).collect();
+            order.sort_by(|&a, &b| {
+                let order = compare(data[base + a * inner], data[base + b * inner]);
+                if ascending { order } else { order.reverse() }
+            });
+            order.truncate(take);
+            rows.push(order);
+        }
+    });
+    rows
+}
+
+/// Writes the elements that the ranking names.
+fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
+    let (size, (_, from, inner)) = (input.dtype.size(), around(input.shape, axis));
+    let to = output.shape[axis];
+    for (row, order) in rows.iter().enumerate() {
+        for (place, &i) in order.iter().enumerate() {
+            let source = ((row / inner * from + i) * inner + row % inner) * size;
+            let target = ((row / inner * to + place) * inner + row % inner) * size;
+            output.data[target..target + size].copy_from_slice(&input.data[source..source + size]);
+        }
+    }
+}
+
+/// Writes the ranking itself.
+fn write_indices(axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
+    let (_, to, inner) = around(output.shape, axis);
+    with_dtype!(output.dtype, T => {
+        let out = output.as_mut_slice::<T>();
+        for (row, order) in rows.iter().enumerate() {
+            for (place, &i) in order.iter().enumerate() {
+                out[(row / inner * to + place) * inner + row % inner] = T::from_f64(i as f64);
+            }
+        }
+    });
+}
+
+fn axis_of(params: &Params<'_>, shape: &[usize]) -> usize {
+    params.int("axis").rem_euclid(shape.len() as i64) as usize
+}
+
+inventory::submit! {
+    OpDef {
+        name: "sort",
+        doc: "The elements in order along the axis.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AXIS, is_ascend(true)],
+        pattern: OpPattern::Opaque,
+        relation: |relation| {
+            relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
+            same_as_input(relation)
+        },
+        reference: Some(|params, inputs, outputs| {
+            let axis = axis_of(&params, inputs[0].shape);
+            let rows = ranking(&inputs[0], axis, params.bool("is_ascend"), usize::MAX);
+            write_values(&inputs[0], axis, &rows, &mut outputs[0]);
+            Ok(())
+        }),
+        flops: one_per_element,
+    }
+}
+
+fn index_type(relation: &Relation<'_>) -> Result<DType, Box<crate::diag::Diagnostic>> {
+    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype names no element type");
+    relation.params.dtype("dtype").ok_or_else(wanted)
+}
+
+inventory::submit! {
+    OpDef {
+        name: "argsort",
+        doc: "The indices that put the elements in order along the axis.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AXIS, is_ascend(true), DTYPE],
+        pattern: OpPattern::Opaque,
+        relation: |relation| {
+            relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
+            with_element_type(relation, index_type(relation)?)
+        },
+        reference: Some(|params, inputs, outputs| {
+            let axis = axis_of(&params, inputs[0].shape);
+            let rows = ranking(&inputs[0], axis, params.bool("is_ascend"), usize::MAX);
+            write_indices(axis, &rows, &mut outputs[0]);
+            Ok(())
+        }),
+        flops: one_per_element,
+    }
+}
+
+/// The type for `k` elements along the axis; `None` when k is not known.
+fn topk_type(relation: &Relation<'_>, k: Option<i64>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
+    let mut dims = data.dims.to_vec();
+    match (k, dims[axis].fixed()) {
+        (None, _) => dims[axis] = Dim::Any,
+        (Some(k), Some(n)) if k > n as i64 => {
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("the first {k} of {n} elements")));
+        }
+        (Some(k), _) if k >= 1 => dims[axis] = Dim::Fixed(k as usize),
+        // All of them.
+        (Some(_), _) => {}
+    }
+    let values = Type::tensor_of(data.dtype, dims.iter().cloned());
+    let indices = Type::tensor_of(index_type(relation)?, dims);
+    match relation.params.string("ret_type").as_str() {
+        "both" => Ok(Type::tuple([values, indices])),
+        "values" => Ok(values),
+        "indices" => Ok(indices),
+        other => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("ret_type \"{other}\""))),
+    }
+}
+
+fn topk(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let axis = axis_of(&params, inputs[0].shape);
+    let rows = ranking(&inputs[0], axis, params.bool("is_ascend"), outputs[0].shape[axis]);
+    let which = params.string("ret_type");
+    if which == "indices" {
+        write_indices(axis, &rows, &mut outputs[0]);
+        return Ok(());
+    }
+    write_values(&inputs[0], axis, &rows, &mut outputs[0]);
+    if which == "both" {
+        write_indices(axis, &rows, &mut outputs[1]);
+    }
+    Ok(())
+}
+
+const RET_TYPE: AttrDef =
+    AttrDef::new("ret_type", AttrKind::Str, Default::Str("both"), "\"both\", \"values\" or \"indices\"");
+
+inventory::submit! {
+    OpDef {
+        name: "topk",
+        doc: "The k largest (or smallest) elements along the axis in order, and where they stood.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("k", AttrKind::Int, Default::Int(1), "how many; below 1: all"),
+            AXIS,
+            RET_TYPE,
+            is_ascend(false),
+            DTYPE,
+        ],
+        pattern: OpPattern::Opaque,
+        relation: |relation| topk_type(relation, Some(relation.params.int("k"))),
+        reference: Some(topk),
+        flops: |cost| cost.arg_len(0),
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.topk",
+        doc: "topk with k computed during the run: an integer scalar or a vector of one element.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "k"],
+        attrs: &[AXIS, RET_TYPE, is_ascend(false), DTYPE],
+        pattern: OpPattern::Opaque,
+        relation: |relation| topk_type(relation, relation.known_ints(1).and_then(|k| k.first().copied())),
+        reference: Some(topk),
+        flops: |cost| cost.arg_len(0),
+    }
+}

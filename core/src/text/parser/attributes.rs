@@ -1,0 +1,115 @@
+//! Attributes of calls and functions: `strides=[1, 1], out_dtype="int32", axis=None`.
+
+use super::types::too_deep;
+use super::{Fallible, Kind, Parser};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{AttrValue, Name};
+use crate::text::MAX_NESTING;
+use crate::text::number::{self, Number};
+
+impl Parser<'_> {
+    /// Whether `name =` comes next.
+    pub(super) fn at_attribute(&mut self) -> bool {
+        self.peek().kind == Kind::Ident && self.peek_second().kind == Kind::Equal
+    }
+
+    /// `name = value` pairs up to and with the closing parenthesis, onto the attribute stack.
+    pub(super) fn attributes(&mut self) -> Fallible<()> {
+        let first = self.attrs.len();
+        while !self.eat(Kind::CloseParen) {
+            let token = self.expect(Kind::Ident)?;
+            let key = self.names.shared(self.text_of(token));
+            self.expect(Kind::Equal)?;
+            let value = self.attribute_value(0)?;
+            if self.attrs[first..].iter().any(|(k, _)| *k == key) {
+                return Err(Box::new(
+                    Diagnostic::error(codes::text::DUPLICATE_NAME, format!("attribute `{key}` is given twice"))
+                        .at(token.span, ""),
+                ));
+            }
+            self.attrs.push((key, value));
+            if self.peek().kind != Kind::CloseParen {
+                self.expect(Kind::Comma)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn attribute_value(&mut self, depth: usize) -> Fallible<AttrValue> {
+        const WANTED: &str = "a number, True, False, None, a string or a list";
+        let token = self.peek();
+        if depth > MAX_NESTING {
+            return Err(too_deep("lists", token.span));
+        }
+        let text = self.text_of(token);
+        let value = match token.kind {
+            Kind::OpenBracket | Kind::OpenParen => {
+                let close = if token.kind == Kind::OpenBracket { Kind::CloseBracket } else { Kind::CloseParen };
+                self.take();
+                let mut items = Vec::new();
+                while !self.eat(close) {
+                    items.push(self.attribute_value(depth + 1)?);
+                    if self.peek().kind != close {
+                        self.expect(Kind::Comma)?;
+                    }
+                }
+                return Ok(AttrValue::List(items.into()));
+            }
+            Kind::Minus | Kind::Number => {
+                return match self.number()? {
+                    Number::Int(value, _) => match i64::try_from(value) {
+                        Ok(value) => Ok(AttrValue::Int(value)),
+                        Err(_) => Err(Box::new(
+                            Diagnostic::error(codes::text::BAD_NUMBER, format!("{value} does not fit int64"))
+                                .at(token.span, ""),
+                        )),
+                    },
+                    Number::Float(value, _) => Ok(AttrValue::Float(value)),
+                };
+            }
+            Kind::Str => AttrValue::Str(Name::from(&text[1..text.len() - 1])),
+            Kind::Ident => match text {
+                "True" => AttrValue::Bool(true),
+                "False" => AttrValue::Bool(false),
+                "None" | "nullptr" => AttrValue::None,
+                "meta" => {
+                    return Err(Box::new(
+                        Diagnostic::error(codes::text::BAD_METADATA, "metadata as an attribute is not read")
+                            .at(token.span, "")
+                            .help("write the value itself"),
+                    ));
+                }
+                _ => match number::special(text, false) {
+                    Some(Number::Float(value, _)) => AttrValue::Float(value),
+                    _ => return Err(self.unexpected(token, WANTED)),
+                },
+            },
+            _ => return Err(self.unexpected(token, WANTED)),
+        };
+        self.take();
+        Ok(value)
+    }
+
+    /// A number with any number of minus signs before it.
+    pub(super) fn number(&mut self) -> Fallible<Number> {
+        let start = self.peek().span;
+        let mut negative = false;
+        while self.eat(Kind::Minus) {
+            negative = !negative;
+        }
+        let token = self.peek();
+        let text = self.text_of(token);
+        let number = match token.kind {
+            Kind::Number => number::parse(text, negative),
+            Kind::Ident => match number::special(text, negative) {
+                Some(number) => Ok(number),
+                None => return Err(self.unexpected(token, "a number")),
+            },
+            _ => return Err(self.unexpected(token, "a number")),
+        };
+        self.take();
+        number.map_err(|message| {
+            Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(start.to(token.span), ""))
+        })
+    }
+}

@@ -1,0 +1,588 @@
+//! Expressions: the loop over the stack of frames.
+//!
+//! An *item* is a sequence of statements with a result: what stands between braces or parentheses, and each argument.
+//! `let` bindings and `e;` make a chain of lets that is built from its end when the item ends; `%N = e;` only names.
+
+use super::functions::Head;
+use super::tokens::brief;
+use super::{Fallible, Kind, Parser, Token, outside_subset};
+use crate::diag::{Diagnostic, Span, codes, nearest};
+use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, OpId, Type};
+use crate::op;
+use std::sync::Arc;
+
+/// Something begun and not finished.
+pub(super) enum Frame {
+    /// `let %x = ...`; the variable is bound already when the value is a function literal.
+    LetValue { name: Token, var: ExprId, bound: bool },
+    /// `%N = ...`
+    GraphValue { number: Token },
+    /// An item that has statements: its lets begin at `lets`, its scope at `scope`.
+    Sequence { lets: u32, scope: u32 },
+    /// `( ...`; the finished fields begin at `values`.
+    Paren { start: u32, values: u32, comma: bool },
+    /// `callee( ...`
+    Arguments { target: Target, start: u32, values: u32, attrs: u32 },
+    /// `left op ...`
+    Infix { op: Infix, left: ExprId, start: u32 },
+    /// `if ( ...`
+    Condition { start: u32 },
+    /// `if (cond) { ...`
+    Then { start: u32, scope: u32, cond: ExprId },
+    /// `if (cond) { then } else { ...`
+    Otherwise { start: u32, scope: u32, cond: ExprId, then: ExprId },
+    /// A function's head and `{ ...`
+    Body(Box<Head>),
+}
+
+/// What is being called.
+#[derive(Clone, Copy)]
+pub(super) enum Target {
+    Op(OpId),
+    /// An operator that does not exist; the message is out already.
+    UnknownOp,
+    Value(ExprId),
+    RefNew,
+    RefRead,
+    RefWrite,
+}
+
+/// An infix operator: how tightly it binds, and the operator it stands for.
+#[derive(Clone, Copy)]
+pub(super) struct Infix {
+    precedence: u8,
+    name: &'static str,
+}
+
+fn infix(kind: Kind) -> Option<Infix> {
+    let (precedence, name) = match kind {
+        Kind::Star => (12, "multiply"),
+        Kind::Slash => (12, "divide"),
+        Kind::Plus => (10, "add"),
+        Kind::Minus => (10, "subtract"),
+        Kind::Less => (8, "less"),
+        Kind::LessEqual => (8, "less_equal"),
+        Kind::Greater => (8, "greater"),
+        Kind::GreaterEqual => (8, "greater_equal"),
+        Kind::EqualEqual => (7, "equal"),
+        Kind::NotEqual => (7, "not_equal"),
+        _ => return None,
+    };
+    Some(Infix { precedence, name })
+}
+
+/// Where the loop stands.
+pub(super) enum State {
+    /// At the beginning of an item or after one of its statements.
+    Item,
+    /// Where an expression is expected.
+    Operand,
+    /// After an expression, which begins there, that a call, a projection or an infix operator may follow.
+    After(ExprId, u32),
+    /// After an expression that is complete.
+    Complete(ExprId),
+    /// After the outermost expression.
+    Done(ExprId),
+}
+
+impl Parser<'_> {
+    /// An expression of the top level, or a definition whose frame is on the stack. Always comes back with an empty
+    /// stack of frames.
+    pub(super) fn expression(&mut self) -> Fallible<ExprId> {
+        let mut state = State::Item;
+        loop {
+            state = match self.step(state) {
+                Ok(State::Done(root)) => return Ok(root),
+                Ok(next) => next,
+                Err(error) => match self.recover(error) {
+                    Ok(next) => next,
+                    Err(error) => {
+                        self.abandon();
+                        return Err(error);
+                    }
+                },
+            };
+        }
+    }
+
+    fn step(&mut self, state: State) -> Fallible<State> {
+        match state {
+            State::Item => self.item(),
+            State::Operand => self.operand(),
+            State::After(value, start) => self.after(value, start),
+            State::Complete(value) => self.complete(value),
+            State::Done(_) => Ok(state),
+        }
+    }
+
+    fn item(&mut self) -> Fallible<State> {
+        let token = self.peek();
+        if self.word(token) == Some("let") {
+            self.take();
+            self.sequence();
+            let name = self.peek();
+            if name.kind != Kind::Local {
+                return Err(self.unexpected(name, "a variable: `let %x = ...`"));
+            }
+            self.take();
+            let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
+            self.expect(Kind::Equal)?;
+            let var = self.variable(name, annotation);
+            // A function may call itself; any other value sees what the name meant before.
+            let value = self.peek();
+            let bound = self.word(value) == Some("fn");
+            if bound {
+                self.names.bind(self.local_name(name), var);
+            }
+            self.frames.push(Frame::LetValue { name, var, bound });
+            return Ok(State::Operand);
+        }
+        if token.kind == Kind::Graph && self.peek_second().kind == Kind::Equal {
+            self.take();
+            self.take();
+            self.sequence();
+            self.frames.push(Frame::GraphValue { number: token });
+        }
+        Ok(State::Operand)
+    }
+
+    /// Makes sure that the current item is a sequence.
+    fn sequence(&mut self) {
+        if !matches!(self.frames.last(), Some(Frame::Sequence { .. })) {
+            self.frames.push(Frame::Sequence { lets: self.lets.len() as u32, scope: self.names.scope() });
+        }
+    }
+
+    fn operand(&mut self) -> Fallible<State> {
+        let token = self.peek();
+        let start = token.span.start;
+        match token.kind {
+            Kind::Local => {
+                let name = self.local_name(token);
+                self.take();
+                match self.names.lookup(name) {
+                    Some(var) => Ok(State::After(var, start)),
+                    None => Ok(State::After(self.unknown_local(name, token.span), start)),
+                }
+            }
+            Kind::Graph => {
+                self.take();
+                let number = self.graph_number(token)?;
+                match self.names.lookup_graph(number) {
+                    Some(value) => Ok(State::After(value, start)),
+                    None => {
+                        let message = format!("`%{number}` is used before it is defined");
+                        self.report(Box::new(
+                            Diagnostic::error(codes::text::UNKNOWN_NAME, message)
+                                .at(token.span, "")
+                                .help(format!("define it above: `%{number} = ...;`")),
+                        ));
+                        // Bound from now on, so that it is reported once.
+                        let unit = self.push(Expr::Tuple(Box::new([])), start);
+                        self.names.bind_graph(number, unit);
+                        Ok(State::After(unit, start))
+                    }
+                }
+            }
+            Kind::Global => {
+                self.take();
+                let name = self.names.shared(self.local_name(token));
+                Ok(State::After(self.push(Expr::Global(name), start), start))
+            }
+            Kind::Number | Kind::Minus => {
+                let number = self.number()?;
+                self.scalar(number, start)
+            }
+            Kind::OpenParen => {
+                self.take();
+                if self.eat(Kind::CloseParen) {
+                    return Ok(State::After(self.push(Expr::Tuple(Box::new([])), start), start));
+                }
+                self.frames.push(Frame::Paren { start, values: self.values.len() as u32, comma: false });
+                Ok(State::Item)
+            }
+            Kind::Ident => self.word_operand(token),
+            _ => Err(self.unexpected(token, "an expression")),
+        }
+    }
+
+    fn word_operand(&mut self, token: Token) -> Fallible<State> {
+        let start = token.span.start;
+        let word = self.text_of(token);
+        match word {
+            "True" | "False" => {
+                self.take();
+                let value = crate::tensor::Tensor::from_bools(&[], &[word == "True"]);
+                Ok(State::After(self.push(Expr::Constant(Arc::new(value)), start), start))
+            }
+            "if" => {
+                self.take();
+                self.expect(Kind::OpenParen)?;
+                self.frames.push(Frame::Condition { start });
+                Ok(State::Item)
+            }
+            "fn" => {
+                self.take();
+                let head = self.head(start, None)?;
+                self.frames.push(Frame::Body(head));
+                Ok(State::Item)
+            }
+            "meta" => self.metadata(start),
+            "match" => Err(outside_subset("match expressions", token.span)),
+            "ref" => self.arguments(Target::RefNew, start, true),
+            "ref_read" => self.arguments(Target::RefRead, start, true),
+            "ref_write" => self.arguments(Target::RefWrite, start, true),
+            "let" => Err(Box::new(
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "found `let`, expected an expression")
+                    .at(token.span, "")
+                    .help("put parentheses around it: `(let %x = ...; ...)`"),
+            )),
+            "def" | "type" | "extern" | "else" | "free_var" => Err(self.unexpected(token, "an expression")),
+            _ => {
+                if let Some(number) = crate::text::number::special(word, false) {
+                    self.take();
+                    return self.scalar(number, start);
+                }
+                let called = self.peek_second().kind == Kind::OpenParen;
+                let target = match op::lookup(word) {
+                    Some(op) if called => Target::Op(op),
+                    Some(_) => {
+                        return Err(Box::new(
+                            Diagnostic::error(
+                                codes::text::UNEXPECTED_TOKEN,
+                                format!("the operator `{word}` is not called"),
+                            )
+                            .at(token.span, "its arguments are expected after it")
+                            .help(format!("wrap it in a function: `fn (%x) {{ {word}(%x) }}`")),
+                        ));
+                    }
+                    None => {
+                        let mut diagnostic = Diagnostic::error(
+                            codes::types::UNKNOWN_OPERATOR,
+                            format!("no operator is called `{}`", brief(word)),
+                        )
+                        .at(token.span, "");
+                        if let Some(near) = nearest(&brief(word), op::names()) {
+                            diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+                        } else if !called {
+                            diagnostic = diagnostic.help(format!("a variable is written `%{}`", brief(word)));
+                        }
+                        if !called {
+                            return Err(Box::new(diagnostic));
+                        }
+                        self.report(Box::new(diagnostic));
+                        Target::UnknownOp
+                    }
+                };
+                self.arguments(target, start, true)
+            }
+        }
+    }
+
+    /// Begins a call; with `word` the name of what is called is still to be taken.
+    fn arguments(&mut self, target: Target, start: u32, word: bool) -> Fallible<State> {
+        if word {
+            self.take();
+        }
+        self.expect(Kind::OpenParen)?;
+        let values = self.values.len() as u32;
+        let attrs = self.attrs.len() as u32;
+        self.frames.push(Frame::Arguments { target, start, values, attrs });
+        self.next_argument()
+    }
+
+    /// An argument, the attributes, or the end of the call.
+    fn next_argument(&mut self) -> Fallible<State> {
+        if self.peek().kind != Kind::CloseParen && !self.at_attribute() {
+            return Ok(State::Item);
+        }
+        self.attributes()?;
+        let Some(Frame::Arguments { target, start, values, attrs }) = self.frames.pop() else {
+            unreachable!("the frame of a call is on top when its arguments end");
+        };
+        let attrs = Attrs::new(self.attrs.drain(attrs as usize..));
+        let args: Box<[ExprId]> = self.values.drain(values as usize..).collect();
+        let span = Span { start, end: self.last_end };
+        let fixed = |wanted: usize, name: &str| match args.len() == wanted && attrs.is_empty() {
+            true => Ok(()),
+            false => Err(Box::new(
+                Diagnostic::error(
+                    codes::types::BAD_ARITY,
+                    format!("{name} takes {wanted} argument{} and no attributes", if wanted == 1 { "" } else { "s" }),
+                )
+                .at(span, ""),
+            )),
+        };
+        let expr = match target {
+            Target::RefNew => fixed(1, "ref").map(|()| Expr::RefNew(args[0])),
+            Target::RefRead => fixed(1, "ref_read").map(|()| Expr::RefRead(args[0])),
+            Target::RefWrite => fixed(2, "ref_write").map(|()| Expr::RefWrite { reference: args[0], value: args[1] }),
+            Target::Value(callee) => Ok(Expr::Call(Box::new(Call { callee: Callee::Expr(callee), args, attrs }))),
+            Target::Op(op) => {
+                // Which schema the attributes have follows from the operator.
+                let attrs = match attrs.get("attrs_type_key") {
+                    Some(AttrValue::Str(_)) => attrs.without("attrs_type_key"),
+                    _ => attrs,
+                };
+                op::normalize_attrs(op::get(op), attrs)
+                    .map(|attrs| Expr::Call(Box::new(Call { callee: Callee::Op(op), args, attrs })))
+                    .map_err(|diagnostic| Box::new(diagnostic.at(span, "")))
+            }
+            Target::UnknownOp => Ok(Expr::Tuple(Box::new([]))),
+        };
+        let expr = expr.unwrap_or_else(|error| {
+            self.report(error);
+            Expr::Tuple(Box::new([]))
+        });
+        Ok(State::After(self.push(expr, start), start))
+    }
+
+    fn scalar(&mut self, number: crate::text::number::Number, start: u32) -> Fallible<State> {
+        match number.to_tensor() {
+            Ok(tensor) => Ok(State::After(self.push(Expr::Constant(Arc::new(tensor)), start), start)),
+            Err(message) => Err(Box::new(
+                Diagnostic::error(codes::text::BAD_NUMBER, message).at(Span { start, end: self.last_end }, ""),
+            )),
+        }
+    }
+
+    /// `meta[relay.Constant][i]`
+    fn metadata(&mut self, start: u32) -> Fallible<State> {
+        self.take();
+        self.expect(Kind::OpenBracket)?;
+        let key = self.expect(Kind::Ident)?;
+        self.expect(Kind::CloseBracket)?;
+        self.expect(Kind::OpenBracket)?;
+        let index = self.expect(Kind::Number)?;
+        self.expect(Kind::CloseBracket)?;
+        let span = Span { start, end: self.last_end };
+        let fail = |message: String, help: &str| {
+            Err(Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "").help(help)))
+        };
+        let word = self.text_of(key);
+        if word != "relay.Constant" {
+            return fail(
+                format!("no metadata of kind `{}` is read here", brief(word)),
+                "constants are `relay.Constant`",
+            );
+        }
+        let known = self.options.constants.len();
+        let index = self.text_of(index).parse::<usize>().ok().filter(|&i| i < known);
+        let Some(index) = index else {
+            let message = format!("no such constant: {known} came with the text");
+            return fail(message, "the weights file beside the text holds the constants, numbered from 0");
+        };
+        let id = match self.constants[index] {
+            Some(id) => id,
+            None => {
+                let id = self.push(Expr::Constant(self.options.constants[index].clone()), start);
+                self.constants[index] = Some(id);
+                id
+            }
+        };
+        Ok(State::After(id, start))
+    }
+
+    /// Calls, projections and infix operators after an expression.
+    fn after(&mut self, value: ExprId, start: u32) -> Fallible<State> {
+        let token = self.peek();
+        match token.kind {
+            Kind::OpenParen => self.arguments(Target::Value(value), start, false),
+            Kind::Dot => {
+                self.take();
+                let index = self.expect(Kind::Number)?;
+                let text = self.text_of(index);
+                let Ok(index) = text.parse::<u32>() else {
+                    let message = format!("`{}` is no field number", brief(text));
+                    return Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(index.span, "")));
+                };
+                Ok(State::After(self.push(Expr::Project { tuple: value, index }, start), start))
+            }
+            kind => match infix(kind) {
+                Some(op) => {
+                    let (left, start) = self.reduce(value, start, op.precedence);
+                    self.take();
+                    self.frames.push(Frame::Infix { op, left, start });
+                    Ok(State::Operand)
+                }
+                None => Ok(State::Complete(self.reduce(value, start, 0).0)),
+            },
+        }
+    }
+
+    /// Builds the infix operators on top of the stack that bind at least as tightly as `precedence`.
+    fn reduce(&mut self, mut right: ExprId, mut from: u32, precedence: u8) -> (ExprId, u32) {
+        while let Some(&Frame::Infix { op, left, start }) = self.frames.last()
+            && op.precedence >= precedence
+        {
+            self.frames.pop();
+            from = start;
+            right = match op::lookup(op.name) {
+                Some(id) => self.push(Expr::op(id, [left, right], Attrs::none()), start),
+                None => {
+                    let message = format!("no operator is called `{}`", op.name);
+                    let span = Span { start, end: self.last_end };
+                    self.report(Box::new(Diagnostic::error(codes::types::UNKNOWN_OPERATOR, message).at(span, "")));
+                    right
+                }
+            };
+        }
+        (right, from)
+    }
+
+    /// Gives a complete expression to the frame that waits for it.
+    fn complete(&mut self, value: ExprId) -> Fallible<State> {
+        match self.frames.last() {
+            Some(&Frame::LetValue { name, var, bound }) => {
+                self.expect(Kind::Semicolon)?;
+                self.frames.pop();
+                if !bound {
+                    self.names.bind(self.local_name(name), var);
+                }
+                self.lets.push((var, value));
+                return Ok(State::Item);
+            }
+            Some(&Frame::GraphValue { number }) => {
+                self.expect(Kind::Semicolon)?;
+                self.frames.pop();
+                self.bind_graph(number, value)?;
+                return Ok(State::Item);
+            }
+            _ => {}
+        }
+        if self.peek().kind == Kind::Semicolon {
+            self.sequence();
+            let semicolon = self.take();
+            let var = self.module.push(Expr::var("_", Type::Unknown), crate::ir::Origins::none());
+            self.spans.push(semicolon.span);
+            self.lets.push((var, value));
+            return Ok(State::Item);
+        }
+        let value = self.finish_sequence(value);
+        let Some(frame) = self.frames.last_mut() else {
+            return Ok(State::Done(value));
+        };
+        match frame {
+            Frame::Paren { comma, .. } => {
+                let comma_before = std::mem::replace(comma, true);
+                if self.eat(Kind::Comma) {
+                    self.values.push(value);
+                    if self.peek().kind != Kind::CloseParen {
+                        return Ok(State::Item);
+                    }
+                } else if comma_before {
+                    self.values.push(value);
+                }
+                let token = self.peek();
+                if token.kind != Kind::CloseParen {
+                    return Err(self.unexpected(token, "`,` or `)`"));
+                }
+                self.take();
+                let Some(Frame::Paren { start, values, .. }) = self.frames.pop() else {
+                    unreachable!("the frame was looked at above");
+                };
+                let fields: Box<[ExprId]> = self.values.drain(values as usize..).collect();
+                if fields.is_empty() {
+                    // Parentheses only: the expression itself.
+                    return Ok(State::After(value, start));
+                }
+                Ok(State::After(self.push(Expr::Tuple(fields), start), start))
+            }
+            Frame::Arguments { .. } => {
+                self.values.push(value);
+                let token = self.peek();
+                match token.kind {
+                    Kind::Comma => {
+                        self.take();
+                        self.next_argument()
+                    }
+                    Kind::CloseParen => self.next_argument(),
+                    _ => Err(self.unexpected(token, "`,` or `)`")),
+                }
+            }
+            &mut Frame::Condition { start } => {
+                self.expect(Kind::CloseParen)?;
+                self.expect(Kind::OpenBrace)?;
+                self.frames.pop();
+                self.frames.push(Frame::Then { start, scope: self.names.scope(), cond: value });
+                Ok(State::Item)
+            }
+            &mut Frame::Then { start, scope, cond } => {
+                self.expect(Kind::CloseBrace)?;
+                self.names.leave(scope);
+                self.frames.pop();
+                let token = self.peek();
+                if self.word(token) != Some("else") {
+                    return Err(self.unexpected(token, "`else`"));
+                }
+                self.take();
+                self.expect(Kind::OpenBrace)?;
+                self.frames.push(Frame::Otherwise { start, scope, cond, then: value });
+                Ok(State::Item)
+            }
+            &mut Frame::Otherwise { start, scope, cond, then } => {
+                self.expect(Kind::CloseBrace)?;
+                self.names.leave(scope);
+                self.frames.pop();
+                let id = self.push(Expr::If { cond, then, otherwise: value }, start);
+                Ok(State::After(id, start))
+            }
+            Frame::Body(_) => {
+                self.expect(Kind::CloseBrace)?;
+                let Some(Frame::Body(head)) = self.frames.pop() else {
+                    unreachable!("the frame was looked at above");
+                };
+                Ok(self.function(*head, value))
+            }
+            Frame::Infix { .. } | Frame::Sequence { .. } | Frame::LetValue { .. } | Frame::GraphValue { .. } => {
+                unreachable!("these frames are finished before an expression is complete")
+            }
+        }
+    }
+
+    /// Ends the statements of the current item: builds its lets around the result and leaves its scope.
+    fn finish_sequence(&mut self, mut value: ExprId) -> ExprId {
+        let Some(&Frame::Sequence { lets, scope }) = self.frames.last() else {
+            return value;
+        };
+        self.frames.pop();
+        self.names.leave(scope);
+        while self.lets.len() > lets as usize {
+            if let Some((var, bound)) = self.lets.pop() {
+                let start = self.spans[var].start;
+                value = self.push(Expr::Let { var, value: bound, body: value }, start);
+            }
+        }
+        value
+    }
+
+    fn graph_number(&self, token: Token) -> Fallible<u64> {
+        self.text_of(token)[1..].parse::<u64>().map_err(|_| {
+            let message = format!("`{}` is too large a number", brief(self.text_of(token)));
+            Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(token.span, ""))
+        })
+    }
+
+    pub(super) fn bind_graph(&mut self, token: Token, value: ExprId) -> Fallible<()> {
+        let number = self.graph_number(token)?;
+        if self.names.bind_graph(number, value).is_some() {
+            self.report(Box::new(
+                Diagnostic::error(codes::text::DUPLICATE_NAME, format!("`%{number}` is defined twice"))
+                    .at(token.span, "the second definition")
+                    .help("the numbers of one text form one table: take one that is free"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn unknown_local(&mut self, name: &str, span: Span) -> ExprId {
+        let shown = brief(name);
+        let mut diagnostic =
+            Diagnostic::error(codes::text::UNKNOWN_NAME, format!("no variable `%{shown}` is in scope")).at(span, "");
+        if let Some(near) = nearest(&shown, self.names.bound()) {
+            diagnostic = diagnostic.help(format!("did you mean `%{near}`?"));
+        }
+        self.report(Box::new(diagnostic));
+        self.push(Expr::Tuple(Box::new([])), span.start)
+    }
+}

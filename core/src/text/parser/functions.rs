@@ -1,0 +1,131 @@
+//! Functions: `def @name(...)` and `fn (...)`.
+
+use super::expressions::State;
+use super::tokens::brief;
+use super::{Fallible, Kind, Parser, Token, outside_subset};
+use crate::diag::{Diagnostic, Span, codes, nearest};
+use crate::ir::{Attrs, Expr, ExprId, Function, Name, Type};
+use std::collections::HashSet;
+
+/// What stands before the body of a function.
+pub(super) struct Head {
+    start: u32,
+    /// The name of a global; none for a function literal.
+    name: Option<Token>,
+    params: Box<[ExprId]>,
+    ret: Type,
+    attrs: Attrs,
+    /// The scope to go back to.
+    scope: u32,
+}
+
+impl Parser<'_> {
+    /// `def @name(...) { ... }`
+    pub(super) fn definition(&mut self) -> Fallible<()> {
+        let start = self.take().span.start;
+        let name = self.expect(Kind::Global)?;
+        let head = self.head(start, Some(name))?;
+        self.frames.push(super::expressions::Frame::Body(head));
+        self.expression()?;
+        Ok(())
+    }
+
+    /// `(params, attributes) -> type {`; binds the parameters.
+    pub(super) fn head(&mut self, start: u32, name: Option<Token>) -> Fallible<Box<Head>> {
+        if self.peek().kind == Kind::OpenBracket {
+            return Err(outside_subset("type parameters", self.peek().span));
+        }
+        self.expect(Kind::OpenParen)?;
+        let first = self.attrs.len();
+        let mut params: Vec<(Token, ExprId)> = Vec::new();
+        let mut seen = HashSet::new();
+        loop {
+            if self.eat(Kind::CloseParen) {
+                break;
+            }
+            if self.at_attribute() {
+                self.attributes()?;
+                break;
+            }
+            let token = self.peek();
+            if token.kind != Kind::Local {
+                return Err(self.unexpected(token, "a parameter, an attribute or `)`"));
+            }
+            self.take();
+            let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
+            let param_name = self.local_name(token);
+            if !seen.insert(param_name) {
+                self.report(Box::new(
+                    Diagnostic::error(
+                        codes::text::DUPLICATE_NAME,
+                        format!("two parameters are called `%{}`", brief(param_name)),
+                    )
+                    .at(token.span, "the second one"),
+                ));
+            }
+            params.push((token, self.variable(token, annotation)));
+            if self.peek().kind != Kind::CloseParen {
+                self.expect(Kind::Comma)?;
+            }
+        }
+        let attrs = Attrs::new(self.attrs.drain(first..));
+        let ret = if self.eat(Kind::Arrow) { self.ty()? } else { Type::Unknown };
+        self.expect(Kind::OpenBrace)?;
+        let scope = self.names.scope();
+        for &(token, var) in &params {
+            self.names.bind(self.local_name(token), var);
+        }
+        let params = params.into_iter().map(|(_, var)| var).collect();
+        Ok(Box::new(Head { start, name, params, ret, attrs, scope }))
+    }
+
+    /// Builds a function whose body has been read, and for a global defines it.
+    pub(super) fn function(&mut self, head: Head, body: ExprId) -> State {
+        let Head { start, name, params, ret, attrs, scope } = head;
+        self.names.leave(scope);
+        let id = self.push(Expr::Function(Box::new(Function { params, body, ret, attrs })), start);
+        let Some(token) = name else {
+            return State::After(id, start);
+        };
+        let name = self.names.shared(self.local_name(token));
+        if let Some(&first) = self.module.globals.get(&name) {
+            let first = self.spans[first];
+            self.report(Box::new(
+                Diagnostic::error(
+                    codes::text::DUPLICATE_NAME,
+                    format!("the function `@{}` is defined twice", brief(&name)),
+                )
+                .at(token.span, "the second definition")
+                .at(Span { start: first.start, end: first.start + 3 }, "the first definition"),
+            ));
+        } else {
+            self.module.globals.insert(name, id);
+        }
+        State::Done(id)
+    }
+
+    /// Reports the globals that are named and nowhere defined, each once.
+    pub(super) fn check_globals(&mut self) {
+        let mut missing: Vec<(Name, ExprId)> = Vec::new();
+        let mut seen = HashSet::new();
+        for (id, node) in self.module.nodes.iter() {
+            if let Expr::Global(name) = &node.expr
+                && !self.module.globals.contains_key(name)
+                && seen.insert(name.clone())
+            {
+                missing.push((name.clone(), id));
+            }
+        }
+        for (name, id) in missing {
+            let shown = brief(&name);
+            let mut diagnostic =
+                Diagnostic::error(codes::text::UNKNOWN_NAME, format!("no function `@{shown}` is defined"))
+                    .at(self.spans[id], "");
+            if let Some(near) = nearest(&shown, self.module.globals.keys().map(|k| &**k)) {
+                diagnostic = diagnostic.help(format!("did you mean `@{near}`?"));
+            }
+            self.report(Box::new(diagnostic));
+        }
+        debug_assert_eq!(self.spans.len(), self.module.nodes.len(), "every expression has its place");
+    }
+}

@@ -1,0 +1,250 @@
+//! Text to module. The parser never recurses on the depth of the input: what is being read stands on a stack of
+//! [`Frame`]s, and a loop moves between three states (before an item, before an operand, after an operand).
+//! Only types and lists in attributes are read recursively, to [`super::MAX_NESTING`].
+//!
+//! It reports several errors a run. After an error it drops what is unfinished in the enclosing block, skips to the
+//! next `;`, `}` or `def @`, and goes on; names that the broken part would have bound stand for `()` from then on, so
+//! that one mistake makes one message.
+
+mod attributes;
+mod expressions;
+mod functions;
+mod names;
+mod recovery;
+mod tokens;
+mod types;
+
+use super::lexer::{Kind, Lexer, Token};
+use crate::diag::{Diagnostic, Span, codes};
+use crate::ir::{AttrValue, Expr, ExprId, IndexVec, Module, Name, Origins, Type};
+use crate::tensor::Tensor;
+use expressions::Frame;
+use names::Names;
+use std::sync::Arc;
+
+/// What a text needs besides itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ParseOptions<'a> {
+    /// What `meta[relay.Constant][i]` stands for; the text's companion file holds them.
+    pub constants: &'a [Arc<Tensor>],
+}
+
+/// What a text says. With errors among the diagnostics the module is only good for further messages.
+#[derive(Debug)]
+pub struct Parsed {
+    /// The program; not typed yet.
+    pub module: Module,
+    /// The expression after the definitions, when the text has one.
+    pub root: Option<ExprId>,
+    /// Where each expression of the module stands in the text.
+    pub spans: IndexVec<ExprId, Span>,
+    /// What is wrong, in the order of the text.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Reads a module (`#[version = "0.0.5"]` and definitions), an expression, or definitions and an expression.
+pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
+    if source.len() > MAX_LENGTH {
+        let diagnostic = Diagnostic::error(codes::text::TOO_LARGE, "a text of more than 1 GiB")
+            .help("keep constants in the weights file, as meta[relay.Constant][i]");
+        return Parsed { module: Module::new(), root: None, spans: IndexVec::new(), diagnostics: vec![diagnostic] };
+    }
+    let mut parser = Parser::new(source, options);
+    parser.text();
+    parser.diagnostics.sort_by_key(|d| d.labels.first().map_or(0, |label| label.span.start));
+    Parsed { module: parser.module, root: parser.root, spans: parser.spans, diagnostics: parser.diagnostics }
+}
+
+/// Two bytes of text make at most three expressions, so spans and expression ids of such a text fit 32 bits.
+const MAX_LENGTH: usize = 1 << 30;
+
+/// After so many errors the rest is left unread.
+const MAX_ERRORS: usize = 100;
+
+/// What was expected and what stands there; boxed, as it is the rare way.
+type Fallible<T> = Result<T, Box<Diagnostic>>;
+
+struct Parser<'a> {
+    source: &'a str,
+    options: &'a ParseOptions<'a>,
+    lexer: Lexer<'a>,
+    /// The next tokens; `lookahead` of them are read already.
+    ahead: [Token; 2],
+    lookahead: usize,
+    /// The end of the last token that was taken.
+    last_end: u32,
+    module: Module,
+    spans: IndexVec<ExprId, Span>,
+    diagnostics: Vec<Diagnostic>,
+    root: Option<ExprId>,
+    frames: Vec<Frame>,
+    /// Finished fields and arguments of the frames that are open.
+    values: Vec<ExprId>,
+    /// Finished attributes of the frames that are open.
+    attrs: Vec<(Name, AttrValue)>,
+    /// Let bindings whose bodies are still being read: variable and value.
+    lets: Vec<(ExprId, ExprId)>,
+    names: Names<'a>,
+    /// One expression for each metadata constant, however often it is named.
+    constants: Vec<Option<ExprId>>,
+}
+
+impl<'a> Parser<'a> {
+    fn new(source: &'a str, options: &'a ParseOptions<'a>) -> Parser<'a> {
+        let nothing = Token { kind: Kind::Eof, span: Span::default() };
+        Parser {
+            source,
+            options,
+            lexer: Lexer::new(source),
+            ahead: [nothing; 2],
+            lookahead: 0,
+            last_end: 0,
+            module: Module::new(),
+            spans: IndexVec::new(),
+            diagnostics: Vec::new(),
+            root: None,
+            frames: Vec::new(),
+            values: Vec::new(),
+            attrs: Vec::new(),
+            lets: Vec::new(),
+            names: Names::new(source.len()),
+            constants: vec![None; options.constants.len()],
+        }
+    }
+
+    /// The whole text.
+    fn text(&mut self) {
+        let versioned = match self.version() {
+            Ok(versioned) => versioned,
+            Err(error) => {
+                self.report(error);
+                self.skip_to_definition();
+                true
+            }
+        };
+        if !versioned && self.at_definition() {
+            let here = self.peek().span;
+            self.report(Box::new(
+                Diagnostic::error(codes::text::BAD_VERSION, "a module begins with its version")
+                    .at(here, "the first definition")
+                    .help("write #[version = \"0.0.5\"] above it"),
+            ));
+        }
+        while self.diagnostics.len() < MAX_ERRORS {
+            match self.top_level() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    self.report(error);
+                    self.skip_to_definition();
+                }
+            }
+        }
+        if self.diagnostics.len() >= MAX_ERRORS {
+            let here = self.peek().span;
+            let note = format!("{MAX_ERRORS} errors; the rest of the text was not read");
+            self.report(Box::new(Diagnostic::error(codes::text::UNEXPECTED_TOKEN, note).at(here, "")));
+        } else {
+            self.check_globals();
+        }
+    }
+
+    /// `#[version = "0.0.5"]`, if it is there.
+    fn version(&mut self) -> Fallible<bool> {
+        if !self.eat(Kind::Hash) {
+            return Ok(false);
+        }
+        self.expect(Kind::OpenBracket)?;
+        let key = self.expect(Kind::Ident)?;
+        if self.word(key) != Some("version") {
+            return Err(self.unexpected(key, "`version`"));
+        }
+        self.expect(Kind::Equal)?;
+        let version = self.expect(Kind::Str)?;
+        self.expect(Kind::CloseBracket)?;
+        if self.text_of(version) != "\"0.0.5\"" {
+            return Err(Box::new(
+                Diagnostic::error(
+                    codes::text::BAD_VERSION,
+                    format!("invalid semantic version {}", self.text_of(version)),
+                )
+                .at(version.span, "\"0.0.5\" is the version that is read here"),
+            ));
+        }
+        Ok(true)
+    }
+
+    fn at_definition(&mut self) -> bool {
+        let token = self.peek();
+        matches!(self.word(token), Some("def" | "type" | "extern"))
+    }
+
+    /// One definition, or the final expression. `false` at the end of the text.
+    fn top_level(&mut self) -> Fallible<bool> {
+        let token = self.peek();
+        match token.kind {
+            Kind::Eof => return Ok(false),
+            Kind::Hash => {
+                return Err(Box::new(
+                    Diagnostic::error(codes::text::BAD_METADATA, "constants inside the text are not read")
+                        .at(token.span, "a section of its own")
+                        .help("keep them in the weights file beside the text, as meta[relay.Constant][i]"),
+                ));
+            }
+            _ => {}
+        }
+        match self.word(token) {
+            Some("def") => self.definition()?,
+            Some("type" | "extern") => {
+                return Err(outside_subset("algebraic data types", token.span));
+            }
+            Some("free_var") => self.free_variable()?,
+            _ => {
+                if self.root.is_some() {
+                    return Err(self.unexpected(token, "a definition or the end of the text"));
+                }
+                self.root = Some(self.expression()?);
+            }
+        }
+        Ok(true)
+    }
+
+    /// `free_var %x: T;`
+    fn free_variable(&mut self) -> Fallible<()> {
+        self.take();
+        let token = self.expect(Kind::Local)?;
+        let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
+        self.expect(Kind::Semicolon)?;
+        let var = self.variable(token, annotation);
+        self.names.bind(self.local_name(token), var);
+        Ok(())
+    }
+
+    /// A new variable.
+    fn variable(&mut self, token: Token, annotation: Type) -> ExprId {
+        let text = self.local_name(token);
+        let name = self.names.shared(text);
+        let id = self.module.push_typed(Expr::var(name, annotation.clone()), annotation, Origins::none());
+        self.spans.push(token.span);
+        id
+    }
+
+    /// Appends an expression that began at `start` and ended with the last token.
+    fn push(&mut self, expr: Expr, start: u32) -> ExprId {
+        let id = self.module.push(expr, Origins::none());
+        self.spans.push(Span { start, end: self.last_end });
+        id
+    }
+
+    fn report(&mut self, error: Box<Diagnostic>) {
+        self.diagnostics.push(*error);
+    }
+}
+
+fn outside_subset(what: &str, span: Span) -> Box<Diagnostic> {
+    Box::new(
+        Diagnostic::error(codes::text::OUTSIDE_SUBSET, format!("{what} are outside the part of Relay that is read"))
+            .at(span, "")
+            .help("rewrite the program with tuples, if and functions"),
+    )
+}

@@ -1,0 +1,94 @@
+//! Names in scope. A name is one number after its first mention, a binding is one slot of a vector, and a scope is a
+//! length of the undo log: leaving a scope undoes what was bound in it.
+
+use crate::ir::{ExprId, Name};
+use std::collections::HashMap;
+
+pub(super) struct Names<'a> {
+    index: HashMap<&'a str, u32>,
+    /// By index: the name, and what it is bound to now.
+    entries: Vec<(Name, Option<ExprId>)>,
+    /// What was bound before, innermost last.
+    undo: Vec<(u32, Option<ExprId>)>,
+    /// `%N`: one table for the whole text. Numbers up to the length of the text have a slot, others a map entry.
+    dense: Vec<Option<ExprId>>,
+    sparse: HashMap<u64, ExprId>,
+    limit: u64,
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn new(source_len: usize) -> Names<'a> {
+        Names {
+            index: HashMap::new(),
+            entries: Vec::new(),
+            undo: Vec::new(),
+            dense: Vec::new(),
+            sparse: HashMap::new(),
+            limit: source_len as u64,
+        }
+    }
+
+    fn intern(&mut self, name: &'a str) -> u32 {
+        let next = self.entries.len() as u32;
+        let index = *self.index.entry(name).or_insert(next);
+        if index == next {
+            self.entries.push((name.into(), None));
+        }
+        index
+    }
+
+    /// The name as the module keeps it.
+    pub(super) fn shared(&mut self, name: &'a str) -> Name {
+        let index = self.intern(name);
+        self.entries[index as usize].0.clone()
+    }
+
+    /// Binds a name until the scope is left.
+    pub(super) fn bind(&mut self, name: &'a str, to: ExprId) {
+        let index = self.intern(name);
+        let before = self.entries[index as usize].1.replace(to);
+        self.undo.push((index, before));
+    }
+
+    pub(super) fn lookup(&self, name: &str) -> Option<ExprId> {
+        self.index.get(name).and_then(|&index| self.entries[index as usize].1)
+    }
+
+    /// The names that are bound now, for a suggestion.
+    pub(super) fn bound(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().filter(|(_, to)| to.is_some()).map(|(name, _)| &**name)
+    }
+
+    /// A mark to go back to.
+    pub(super) fn scope(&self) -> u32 {
+        self.undo.len() as u32
+    }
+
+    pub(super) fn leave(&mut self, scope: u32) {
+        while self.undo.len() > scope as usize {
+            if let Some((index, before)) = self.undo.pop() {
+                self.entries[index as usize].1 = before;
+            }
+        }
+    }
+
+    /// Binds `%number`; gives what it was bound to before.
+    pub(super) fn bind_graph(&mut self, number: u64, to: ExprId) -> Option<ExprId> {
+        if number >= self.limit {
+            return self.sparse.insert(number, to);
+        }
+        let slot = number as usize;
+        if self.dense.len() <= slot {
+            self.dense.resize(slot + 1, None);
+        }
+        self.dense[slot].replace(to)
+    }
+
+    pub(super) fn lookup_graph(&self, number: u64) -> Option<ExprId> {
+        if number < self.limit {
+            self.dense.get(number as usize).copied().flatten()
+        } else {
+            self.sparse.get(&number).copied()
+        }
+    }
+}

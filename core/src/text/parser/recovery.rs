@@ -1,0 +1,107 @@
+//! Going on after an error.
+
+use super::expressions::{Frame, State};
+use super::{Fallible, Kind, MAX_ERRORS, Parser};
+use crate::diag::Diagnostic;
+use crate::ir::{Expr, ExprId};
+
+impl Parser<'_> {
+    /// Reports an error, drops what is unfinished in the enclosing block, and skips to where reading can go on.
+    ///
+    /// # Errors
+    /// Gives the error back, unreported, when there is no enclosing block to go on in.
+    pub(super) fn recover(&mut self, error: Box<Diagnostic>) -> Fallible<State> {
+        let block = self.frames.iter().rposition(is_block);
+        let Some(block) = block.filter(|_| self.diagnostics.len() < MAX_ERRORS) else {
+            return Err(error);
+        };
+        self.report(error);
+        let keep = match self.frames.get(block + 1) {
+            Some(Frame::Sequence { .. }) => block + 2,
+            _ => block + 1,
+        };
+        self.unwind(keep);
+        let mut depth = 0usize;
+        loop {
+            let token = self.peek();
+            match token.kind {
+                Kind::Eof | Kind::OpenString | Kind::OpenComment => {
+                    return Err(self.unexpected(token, "`}`"));
+                }
+                Kind::OpenBrace => depth += 1,
+                Kind::CloseBrace if depth == 0 => {
+                    let unit = self.unit();
+                    return Ok(State::Complete(unit));
+                }
+                Kind::CloseBrace => depth -= 1,
+                Kind::Semicolon if depth == 0 => {
+                    self.take();
+                    return Ok(State::Item);
+                }
+                Kind::Ident if self.word(token) == Some("def") && self.peek_second().kind == Kind::Global => {
+                    return Err(self.unexpected(token, "`}`"));
+                }
+                _ => {}
+            }
+            self.take();
+        }
+    }
+
+    /// Drops every frame.
+    pub(super) fn abandon(&mut self) {
+        self.unwind(0);
+        self.values.clear();
+        self.attrs.clear();
+        self.lets.clear();
+        self.names.leave(0);
+    }
+
+    /// After an error outside any block: skips to the next definition.
+    pub(super) fn skip_to_definition(&mut self) {
+        loop {
+            let token = self.peek();
+            let at_definition = self.word(token) == Some("def") && self.peek_second().kind == Kind::Global;
+            // A definition that is at fault itself has been entered already.
+            if token.kind == Kind::Eof || at_definition {
+                return;
+            }
+            self.take();
+        }
+    }
+
+    /// Drops the frames above `keep`; what they would have bound stands for `()`.
+    fn unwind(&mut self, keep: usize) {
+        while self.frames.len() > keep {
+            match self.frames.pop() {
+                Some(Frame::LetValue { name, var, bound }) if !bound => {
+                    self.names.bind(self.local_name(name), var);
+                }
+                Some(Frame::GraphValue { number }) => {
+                    let unit = self.unit();
+                    // A second message about the number would be about the same mistake.
+                    let _ = self.bind_graph(number, unit);
+                }
+                Some(Frame::Sequence { lets, scope }) => {
+                    self.lets.truncate(lets as usize);
+                    self.names.leave(scope);
+                }
+                Some(Frame::Paren { values, .. }) => self.values.truncate(values as usize),
+                Some(Frame::Arguments { values, attrs, .. }) => {
+                    self.values.truncate(values as usize);
+                    self.attrs.truncate(attrs as usize);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// `()`, for what could not be read.
+    fn unit(&mut self) -> ExprId {
+        let here = self.last_end;
+        self.push(Expr::Tuple(Box::new([])), here)
+    }
+}
+
+fn is_block(frame: &Frame) -> bool {
+    matches!(frame, Frame::Then { .. } | Frame::Otherwise { .. } | Frame::Body(_))
+}

@@ -1,0 +1,97 @@
+//! Taking tokens: two of lookahead, and the message for a wrong one.
+
+use super::{Fallible, Kind, Parser, Token};
+use crate::diag::{Diagnostic, codes};
+
+impl<'a> Parser<'a> {
+    pub(super) fn peek(&mut self) -> Token {
+        if self.lookahead == 0 {
+            self.ahead[0] = self.lexer.next();
+            self.lookahead = 1;
+        }
+        self.ahead[0]
+    }
+
+    pub(super) fn peek_second(&mut self) -> Token {
+        self.peek();
+        if self.lookahead == 1 {
+            self.ahead[1] = self.lexer.next();
+            self.lookahead = 2;
+        }
+        self.ahead[1]
+    }
+
+    pub(super) fn take(&mut self) -> Token {
+        let token = self.peek();
+        self.ahead[0] = self.ahead[1];
+        self.lookahead -= 1;
+        self.last_end = token.span.end;
+        token
+    }
+
+    /// Takes the token if it is of that kind.
+    pub(super) fn eat(&mut self, kind: Kind) -> bool {
+        let found = self.peek().kind == kind;
+        if found {
+            self.take();
+        }
+        found
+    }
+
+    pub(super) fn expect(&mut self, kind: Kind) -> Fallible<Token> {
+        let token = self.peek();
+        if token.kind == kind { Ok(self.take()) } else { Err(self.unexpected(token, kind.describe())) }
+    }
+
+    pub(super) fn text_of(&self, token: Token) -> &'a str {
+        &self.source[token.span.start as usize..token.span.end as usize]
+    }
+
+    /// The text of a name token.
+    pub(super) fn word(&self, token: Token) -> Option<&'a str> {
+        (token.kind == Kind::Ident).then(|| self.text_of(token))
+    }
+
+    /// The name in `%name`, `@name` and their quoted forms.
+    pub(super) fn local_name(&self, token: Token) -> &'a str {
+        unquoted(&self.text_of(token)[1..])
+    }
+
+    /// The message for a token that does not fit; characters that are none, and what does not end, say so themselves.
+    #[cold]
+    pub(super) fn unexpected(&self, token: Token, wanted: &str) -> Box<Diagnostic> {
+        let text = self.text_of(token);
+        Box::new(match token.kind {
+            Kind::OpenString => {
+                Diagnostic::error(codes::text::UNTERMINATED, "a string without its closing quote").at(token.span, "")
+            }
+            Kind::OpenComment => {
+                Diagnostic::error(codes::text::UNTERMINATED, "a comment without its closing */").at(token.span, "")
+            }
+            Kind::Ident | Kind::Local | Kind::Graph | Kind::Global | Kind::Number | Kind::Unknown => {
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("found `{}`, expected {wanted}", brief(text)))
+                    .at(token.span, format!("expected {wanted}"))
+            }
+            other => {
+                let found = other.describe();
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("found {found}, expected {wanted}"))
+                    .at(token.span, format!("expected {wanted}"))
+            }
+        })
+    }
+}
+
+/// A name without its quotes.
+pub(super) fn unquoted(text: &str) -> &str {
+    text.strip_prefix('"').and_then(|t| t.strip_suffix('"')).unwrap_or(text)
+}
+
+/// The beginning of a long name.
+pub(super) fn brief(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut start: String = chars.by_ref().take(60).collect();
+    if chars.next().is_some() {
+        start.push_str("...");
+    }
+    start
+}

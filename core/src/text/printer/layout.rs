@@ -1,0 +1,134 @@
+//! What stands where in the text: which expressions get a line, in which scope, and how many lines stand inside each.
+
+use crate::ir::{Expr, ExprId, IndexVec, Module, ScopeId, Scopes};
+
+/// How an expression is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On a line of its own, named by `%N`; leaves, which need no name, count here too.
+    Line,
+    /// As the result of its scope.
+    Body,
+    /// Inside the expression that uses it: the value of a let, or a let that is an operand.
+    Operand,
+}
+
+/// The layout of a text.
+pub(super) struct Layout {
+    pub(super) scopes: Scopes,
+    pub(super) place: IndexVec<ExprId, Place>,
+    /// How many lines stand inside the text of an expression.
+    pub(super) inside: IndexVec<ExprId, u32>,
+    first: IndexVec<ScopeId, Option<ExprId>>,
+    next: IndexVec<ExprId, Option<ExprId>>,
+}
+
+impl Layout {
+    pub(super) fn of_module(module: &Module) -> Layout {
+        let scopes = Scopes::of_module(module);
+        // What functions share has no scope but the module. The verifier refuses it; it is shown in the first one.
+        let home = module.globals.values().next().and_then(|&id| *scopes.opened.get(id)?);
+        Layout::new(module, scopes, home.unwrap_or(Scopes::root()), module.globals.values().copied())
+    }
+
+    pub(super) fn of_expr(module: &Module, root: ExprId) -> Layout {
+        let scopes = Scopes::new(module, [root]);
+        Layout::new(module, scopes, Scopes::root(), [root])
+    }
+
+    fn new(module: &Module, scopes: Scopes, home: ScopeId, roots: impl IntoIterator<Item = ExprId>) -> Layout {
+        let count = module.nodes.len();
+        let mut layout = Layout {
+            place: IndexVec::filled(Place::Line, count),
+            inside: IndexVec::filled(0, count),
+            first: IndexVec::filled(None, scopes.tree.len()),
+            next: IndexVec::filled(None, count),
+            scopes,
+        };
+        layout.choose_places(module, roots);
+        layout.lay_lines(module, home);
+        layout
+    }
+
+    pub(super) fn first_line(&self, scope: ScopeId) -> Option<ExprId> {
+        self.first[scope]
+    }
+
+    pub(super) fn next_line(&self, line: ExprId) -> Option<ExprId> {
+        self.next[line]
+    }
+
+    fn choose_places(&mut self, module: &Module, roots: impl IntoIterator<Item = ExprId>) {
+        for root in roots {
+            if self.scopes.uses.get(root) == Some(&0) {
+                self.place[root] = Place::Body;
+            }
+        }
+        for (id, node) in module.nodes.iter() {
+            if self.scopes.of[id].is_none() {
+                continue;
+            }
+            let (mut bodies, mut value) = ([None, None], None);
+            match &node.expr {
+                Expr::Function(function) => bodies[0] = Some(function.body),
+                Expr::If { then, otherwise, .. } => bodies = [Some(*then), Some(*otherwise)],
+                Expr::Let { value: bound, body, .. } => {
+                    bodies[0] = Some(*body);
+                    value = Some(*bound);
+                }
+                _ => {}
+            }
+            let once = |operand: &ExprId| self.scopes.uses.get(*operand) == Some(&1) && *operand < id;
+            for operand in bodies.into_iter().flatten().filter(once) {
+                self.place[operand] = Place::Body;
+            }
+            if let Some(operand) = value.filter(once) {
+                self.place[operand] = Place::Operand;
+            }
+            node.expr.for_each_operand(|operand| {
+                let is_let = module.nodes.get(operand).is_some_and(|node| matches!(node.expr, Expr::Let { .. }));
+                if is_let && once(&operand) && self.place[operand] == Place::Line {
+                    self.place[operand] = Place::Operand;
+                }
+            });
+        }
+    }
+
+    /// Chains the lines of each scope in ascending order, and counts what stands inside each expression.
+    fn lay_lines(&mut self, module: &Module, home: ScopeId) {
+        let mut last: IndexVec<ScopeId, Option<ExprId>> = IndexVec::filled(None, self.scopes.tree.len());
+        let mut lines: IndexVec<ScopeId, u32> = IndexVec::filled(0, self.scopes.tree.len());
+        for (id, node) in module.nodes.iter() {
+            let Some(scope) = self.scopes.of[id] else { continue };
+            if matches!(node.expr, Expr::Constant(_) | Expr::Var(_) | Expr::Global(_)) {
+                continue;
+            }
+            // Operands and the contents of inner scopes come first in the arena, so their counts are complete.
+            let mut inside = 0;
+            if let Some(first) = self.scopes.opened[id] {
+                inside += lines[first];
+                if let Expr::If { .. } = node.expr {
+                    inside += lines[crate::ir::Id::new(crate::ir::Id::index(first) + 1)];
+                }
+            }
+            node.expr.for_each_operand(|operand| {
+                if operand < id && self.place[operand] == Place::Operand {
+                    inside += self.inside[operand];
+                }
+            });
+            self.inside[id] = inside;
+            let scope = if scope == Scopes::root() { home } else { scope };
+            match self.place[id] {
+                Place::Operand => {}
+                Place::Body => lines[scope] += inside,
+                Place::Line => {
+                    lines[scope] += inside + 1;
+                    match last[scope].replace(id) {
+                        Some(before) => self.next[before] = Some(id),
+                        None => self.first[scope] = Some(id),
+                    }
+                }
+            }
+        }
+    }
+}

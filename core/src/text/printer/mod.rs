@@ -1,0 +1,481 @@
+//! Module to text. Each expression that is not a leaf gets a line `%N = ...;` in the scope in which it is evaluated
+//! (see [`Scopes`]), in the order of the arena; the result of a scope and the value of a let stand inline when that is
+//! their only use. Numbers form one table over the whole text; a function's body numbers before the function.
+//!
+//! What is still to be written stands on a stack of [`Task`]s, so that the depth of a program costs no call stack.
+
+mod layout;
+mod names;
+
+use super::number::write_scalar;
+use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, Function, Id, Module, ScopeId, Scopes, Type};
+use crate::op::{self, AttrKind};
+use crate::tensor::Tensor;
+use layout::{Layout, Place};
+use names::VarNames;
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// How to print.
+#[derive(Clone, Copy, Default)]
+pub struct PrintOptions<'a> {
+    /// Whether to add `/* ty=... */` after expressions whose type is known.
+    pub types: bool,
+    /// What to say about an expression, in comment lines below the line where it stands.
+    pub notes: Option<&'a dyn Fn(ExprId) -> Option<String>>,
+}
+
+/// A printed text and what it refers to.
+#[derive(Clone, Debug)]
+pub struct Printed {
+    /// The text.
+    pub text: String,
+    /// What `meta[relay.Constant][i]` stands for.
+    pub constants: Vec<Arc<Tensor>>,
+}
+
+/// Prints a module.
+pub fn print(module: &Module, options: &PrintOptions<'_>) -> Printed {
+    let mut printer = Printer::new(module, Layout::of_module(module), options);
+    printer.out.push_str("#[version = \"0.0.5\"]\n");
+    for (i, (name, &id)) in module.globals.iter().enumerate() {
+        if i > 0 {
+            printer.out.push('\n');
+        }
+        printer.definition(name, id);
+    }
+    printer.finish()
+}
+
+/// Prints one expression; the variables that nothing in it binds are declared first.
+pub fn print_expr(module: &Module, root: ExprId, options: &PrintOptions<'_>) -> Printed {
+    let mut printer = Printer::new(module, Layout::of_expr(module, root), options);
+    printer.free_variables();
+    printer.tasks.extend([Task::Newline, Task::Body { scope: Scopes::root(), root }]);
+    printer.run();
+    printer.finish()
+}
+
+/// Deeper than this, lines are indented no further: the text of a deep program stays as long as the program.
+const MAX_INDENT: usize = 24;
+
+/// What is still to be written, last first.
+enum Task {
+    /// The lines of a scope, then its result.
+    Body {
+        scope: ScopeId,
+        root: ExprId,
+    },
+    /// The lines of a scope from this one on, then its result.
+    Lines {
+        next: Option<ExprId>,
+        root: ExprId,
+    },
+    /// An expression itself (not the `%N` that stands for it).
+    Expr(ExprId),
+    /// A leaf, the `%N` of an expression, or a let between parentheses.
+    Operand(ExprId),
+    /// The end of the line that defines an expression.
+    EndLine(ExprId),
+    /// `let %v = value;` and the body.
+    Let(ExprId),
+    /// `;` after the value of a let, then its body.
+    LetBody(ExprId),
+    Text(&'static str),
+    Owned(String),
+    /// A line break, and everything below is one level deeper, or not any more.
+    Indent,
+    Dedent,
+    Newline,
+    /// `/* ty=... */`
+    Type(ExprId),
+}
+
+struct Printer<'a> {
+    module: &'a Module,
+    options: &'a PrintOptions<'a>,
+    layout: Layout,
+    out: String,
+    tasks: Vec<Task>,
+    indent: usize,
+    /// The next `%N`.
+    counter: u32,
+    /// The `%N` of an expression, once its line has begun.
+    numbers: Vec<u32>,
+    names: VarNames,
+    constants: Vec<Arc<Tensor>>,
+    constant_index: HashMap<*const Tensor, usize>,
+    /// Where in `out` lets stand as operands: they are filled in when the expression around them is written.
+    holes: Vec<(usize, ExprId)>,
+    /// Notes about what stands on the current line.
+    margin: Vec<String>,
+}
+
+impl<'a> Printer<'a> {
+    fn new(module: &'a Module, layout: Layout, options: &'a PrintOptions<'a>) -> Printer<'a> {
+        Printer {
+            module,
+            options,
+            layout,
+            out: String::new(),
+            tasks: Vec::new(),
+            indent: 0,
+            counter: 0,
+            numbers: vec![u32::MAX; module.nodes.len()],
+            names: VarNames::default(),
+            constants: Vec::new(),
+            constant_index: HashMap::new(),
+            holes: Vec::new(),
+            margin: Vec::new(),
+        }
+    }
+
+    fn finish(self) -> Printed {
+        Printed { text: self.out, constants: self.constants }
+    }
+
+    /// `def @name(...) { ... }`
+    fn definition(&mut self, name: &str, id: ExprId) {
+        self.names.clear();
+        self.out.push_str("def @");
+        names::write_name(&mut self.out, name);
+        let Some(function) = self.module.nodes.get(id).and_then(|node| node.expr.as_function()) else {
+            self.out.push_str(" // is no function\n");
+            return;
+        };
+        self.tasks.push(Task::Newline);
+        self.function(id, function);
+        self.run();
+    }
+
+    /// Lines that declare the variables that nothing binds.
+    fn free_variables(&mut self) {
+        let mut bound = vec![false; self.module.nodes.len()];
+        for (id, node) in self.module.nodes.iter() {
+            if self.layout.scopes.of[id].is_none() {
+                continue;
+            }
+            match &node.expr {
+                Expr::Function(function) => function.params.iter().for_each(|p| bound[p.index()] = true),
+                Expr::Let { var, .. } => bound[var.index()] = true,
+                _ => {}
+            }
+        }
+        for (id, node) in self.module.nodes.iter() {
+            if matches!(node.expr, Expr::Var(_)) && self.layout.scopes.of[id].is_some() && !bound[id.index()] {
+                self.out.push_str("free_var ");
+                self.declare(id);
+                self.out.push_str(";");
+                self.newline();
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        while let Some(task) = self.tasks.pop() {
+            match task {
+                Task::Body { scope, root } => {
+                    let next = self.layout.first_line(scope);
+                    self.tasks.push(Task::Lines { next, root });
+                }
+                Task::Lines { next: Some(id), root } => {
+                    self.tasks.push(Task::Lines { next: self.layout.next_line(id), root });
+                    // What stands inside the line is numbered before it.
+                    self.numbers[id.index()] = self.counter + self.layout.inside[id];
+                    let _ = write!(self.out, "%{} = ", self.numbers[id.index()]);
+                    self.tasks.push(Task::EndLine(id));
+                    self.tasks.push(Task::Expr(id));
+                }
+                Task::Lines { next: None, root } => match (self.layout.place[root], self.module.expr(root)) {
+                    (Place::Body, Expr::Let { .. }) => self.tasks.push(Task::Let(root)),
+                    (Place::Body, _) => self.tasks.extend([Task::Type(root), Task::Expr(root)]),
+                    _ => self.whole_operand(root),
+                },
+                Task::Expr(id) => self.expression(id),
+                Task::Operand(id) => self.whole_operand(id),
+                Task::EndLine(id) => {
+                    self.ty(id);
+                    self.out.push(';');
+                    self.newline();
+                    self.counter += 1;
+                }
+                Task::Let(id) => {
+                    if let Expr::Let { var, value, .. } = self.module.expr(id) {
+                        self.note(id);
+                        self.out.push_str("let ");
+                        self.declare(*var);
+                        self.out.push_str(" = ");
+                        self.tasks.push(Task::LetBody(id));
+                        match (self.layout.place[*value], self.module.expr(*value)) {
+                            (Place::Operand, Expr::Let { .. }) => self.whole_operand(*value),
+                            (Place::Operand, _) => self.tasks.extend([Task::Type(*value), Task::Expr(*value)]),
+                            _ => self.tasks.push(Task::Operand(*value)),
+                        }
+                    }
+                }
+                Task::LetBody(id) => {
+                    self.out.push(';');
+                    self.newline();
+                    if let (Expr::Let { body, .. }, Some(scope)) = (self.module.expr(id), self.layout.scopes.opened[id])
+                    {
+                        self.tasks.push(Task::Body { scope, root: *body });
+                    }
+                }
+                Task::Text(text) => self.out.push_str(text),
+                Task::Owned(text) => self.out.push_str(&text),
+                Task::Indent => {
+                    self.indent += 1;
+                    self.newline();
+                }
+                Task::Dedent => {
+                    self.indent -= 1;
+                    self.newline();
+                }
+                Task::Newline => self.newline(),
+                Task::Type(id) => self.ty(id),
+            }
+        }
+    }
+
+    /// A line break, the notes about the line that ends, and the indentation of the next.
+    fn newline(&mut self) {
+        self.out.push('\n');
+        for note in std::mem::take(&mut self.margin) {
+            for line in note.lines() {
+                self.indentation();
+                let _ = writeln!(self.out, "// {line}");
+            }
+        }
+        self.indentation();
+    }
+
+    fn indentation(&mut self) {
+        for _ in 0..self.indent.min(MAX_INDENT) {
+            self.out.push_str("  ");
+        }
+    }
+
+    fn note(&mut self, id: ExprId) {
+        if let Some(note) = self.options.notes.and_then(|notes| notes(id)) {
+            self.margin.push(note);
+        }
+    }
+
+    fn ty(&mut self, id: ExprId) {
+        let ty = self.module.ty(id);
+        if self.options.types && *ty != Type::Unknown {
+            let _ = write!(self.out, " /* ty={ty} */");
+        }
+    }
+
+    /// An expression written out.
+    fn expression(&mut self, id: ExprId) {
+        self.note(id);
+        let begin = self.out.len();
+        let module = self.module;
+        match module.expr(id) {
+            // Leaves are written where they are used; a let as a line of its own stands between parentheses.
+            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) => self.operand(id),
+            Expr::Let { .. } => self.parenthesised(id),
+            Expr::Function(function) => {
+                self.out.push_str("fn ");
+                self.function(id, function);
+            }
+            Expr::If { cond, then, otherwise } => {
+                self.out.push_str("if (");
+                self.operand(*cond);
+                self.out.push_str(") {");
+                if let Some(first) = self.layout.scopes.opened[id] {
+                    let second = ScopeId::new(first.index() + 1);
+                    self.tasks.extend([
+                        Task::Text("}"),
+                        Task::Dedent,
+                        Task::Body { scope: second, root: *otherwise },
+                        Task::Indent,
+                        Task::Text("} else {"),
+                        Task::Dedent,
+                        Task::Body { scope: first, root: *then },
+                        Task::Indent,
+                    ]);
+                }
+            }
+            Expr::Tuple(fields) => {
+                self.out.push('(');
+                self.operands(fields);
+                self.out.push_str(if fields.len() == 1 { ",)" } else { ")" });
+            }
+            Expr::Project { tuple, index } => {
+                self.operand(*tuple);
+                let _ = write!(self.out, ".{index}");
+            }
+            Expr::Call(call) => {
+                match call.callee {
+                    Callee::Op(op) => self.out.push_str(op::get(op).name),
+                    Callee::Expr(callee) => self.operand(callee),
+                }
+                self.out.push('(');
+                self.operands(&call.args);
+                let mut any = !call.args.is_empty();
+                match call.callee {
+                    Callee::Op(op) => {
+                        for attr in op::get(op).attrs {
+                            if let Some(value) = call.attrs.get(attr.name) {
+                                self.attribute(attr.name, value, Some(attr.kind), &mut any);
+                            }
+                        }
+                    }
+                    Callee::Expr(_) => self.attributes(&call.attrs, &mut any),
+                }
+                self.out.push(')');
+            }
+            Expr::RefNew(value) => {
+                self.out.push_str("ref(");
+                self.operand(*value);
+                self.out.push(')');
+            }
+            Expr::RefRead(reference) => {
+                self.out.push_str("ref_read(");
+                self.operand(*reference);
+                self.out.push(')');
+            }
+            Expr::RefWrite { reference, value } => {
+                self.out.push_str("ref_write(");
+                self.operands(&[*reference, *value]);
+                self.out.push(')');
+            }
+        }
+        if !self.holes.is_empty() {
+            self.fill_holes(begin);
+        }
+    }
+
+    /// Cuts what was written since `begin` at the holes and makes tasks of the pieces.
+    fn fill_holes(&mut self, begin: usize) {
+        for (at, id) in std::mem::take(&mut self.holes).into_iter().rev() {
+            self.tasks.push(Task::Owned(self.out.split_off(at.max(begin))));
+            self.parenthesised(id);
+        }
+    }
+
+    fn parenthesised(&mut self, id: ExprId) {
+        self.tasks.extend([Task::Text(")"), Task::Dedent, Task::Let(id), Task::Indent, Task::Text("(")]);
+    }
+
+    /// `(params, attributes) -> type { body }`
+    fn function(&mut self, id: ExprId, function: &Function) {
+        self.out.push('(');
+        let mut any = false;
+        for &param in &function.params {
+            if std::mem::replace(&mut any, true) {
+                self.out.push_str(", ");
+            }
+            self.declare(param);
+        }
+        self.attributes(&function.attrs, &mut any);
+        self.out.push(')');
+        if function.ret != Type::Unknown {
+            let _ = write!(self.out, " -> {}", function.ret);
+        }
+        self.out.push_str(" {");
+        if let Some(scope) = self.layout.scopes.opened[id] {
+            let body = Task::Body { scope, root: function.body };
+            self.tasks.extend([Task::Text("}"), Task::Dedent, body, Task::Indent]);
+        }
+    }
+
+    fn operands(&mut self, ids: &[ExprId]) {
+        for (i, &id) in ids.iter().enumerate() {
+            if i > 0 {
+                self.out.push_str(", ");
+            }
+            self.operand(id);
+        }
+    }
+
+    /// An operand that is all there is to write at this moment.
+    fn whole_operand(&mut self, id: ExprId) {
+        let begin = self.out.len();
+        self.operand(id);
+        self.fill_holes(begin);
+    }
+
+    /// A leaf, `%N`, or a hole for a let.
+    fn operand(&mut self, id: ExprId) {
+        let module = self.module;
+        let Some(node) = module.nodes.get(id) else {
+            self.out.push_str("%missing");
+            return;
+        };
+        match &node.expr {
+            Expr::Constant(tensor) => {
+                self.note(id);
+                self.constant(tensor);
+            }
+            Expr::Var(var) => {
+                self.note(id);
+                self.names.write(&mut self.out, id, &var.name);
+            }
+            Expr::Global(name) => {
+                self.note(id);
+                self.out.push('@');
+                names::write_name(&mut self.out, name);
+            }
+            Expr::Let { .. } if self.layout.place[id] == Place::Operand => self.holes.push((self.out.len(), id)),
+            _ => match self.numbers[id.index()] {
+                u32::MAX => self.out.push_str("%missing"),
+                number => {
+                    let _ = write!(self.out, "%{number}");
+                }
+            },
+        }
+    }
+
+    /// A variable where it is bound: its name and type.
+    fn declare(&mut self, id: ExprId) {
+        match self.module.nodes.get(id).map(|node| &node.expr) {
+            Some(Expr::Var(var)) => {
+                self.note(id);
+                self.names.write(&mut self.out, id, &var.name);
+                if var.annotation != Type::Unknown {
+                    let _ = write!(self.out, ": {}", var.annotation);
+                }
+            }
+            _ => self.out.push_str("%missing"),
+        }
+    }
+
+    fn constant(&mut self, tensor: &Arc<Tensor>) {
+        if write_scalar(tensor, &mut self.out) {
+            return;
+        }
+        let next = self.constants.len();
+        let index = *self.constant_index.entry(Arc::as_ptr(tensor)).or_insert(next);
+        if index == next {
+            self.constants.push(tensor.clone());
+        }
+        let _ = write!(self.out, "meta[relay.Constant][{index}]");
+    }
+
+    fn attributes(&mut self, attrs: &Attrs, any: &mut bool) {
+        for (key, value) in attrs.iter() {
+            self.attribute(key, value, None, any);
+        }
+    }
+
+    /// `key=value`, as the kind of attribute is usually written.
+    fn attribute(&mut self, key: &str, value: &AttrValue, kind: Option<AttrKind>, any: &mut bool) {
+        if std::mem::replace(any, true) {
+            self.out.push_str(", ");
+        }
+        let _ = match (kind, value) {
+            (Some(AttrKind::Float | AttrKind::Floats), AttrValue::Int(v)) => {
+                write!(self.out, "{key}={}", AttrValue::Float(*v as f64))
+            }
+            (Some(AttrKind::Bool), AttrValue::Int(v @ (0 | 1))) => {
+                write!(self.out, "{key}={}", AttrValue::Bool(*v == 1))
+            }
+            _ => write!(self.out, "{key}={value}"),
+        };
+    }
+}

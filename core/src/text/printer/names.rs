@@ -1,0 +1,69 @@
+//! Names in the text: quoted where they are no identifiers, variables made unique.
+
+use crate::ir::{ExprId, Name};
+use crate::text::lexer::{is_name_part, is_name_start};
+use std::collections::HashMap;
+
+/// The printed names of variables, unique in one global function.
+#[derive(Default)]
+pub(super) struct VarNames {
+    printed: HashMap<ExprId, Name>,
+    /// Each name that is taken, with the last suffix that was tried on it.
+    taken: HashMap<Name, u32>,
+}
+
+impl VarNames {
+    pub(super) fn clear(&mut self) {
+        self.printed.clear();
+        self.taken.clear();
+    }
+
+    /// Writes `%name`.
+    pub(super) fn write(&mut self, out: &mut String, id: ExprId, name: &Name) {
+        out.push('%');
+        if !self.printed.contains_key(&id) {
+            let unique = self.unique(name);
+            self.printed.insert(id, unique);
+        }
+        write_name(out, &self.printed[&id]);
+    }
+
+    fn unique(&mut self, name: &Name) -> Name {
+        let name: Name = if name.is_empty() { "_".into() } else { name.clone() };
+        if !self.taken.contains_key(&name) {
+            self.taken.insert(name.clone(), 0);
+            return name;
+        }
+        loop {
+            let suffix = self.taken.entry(name.clone()).or_insert(0);
+            *suffix += 1;
+            let candidate: Name = format!("{name}{suffix}").into();
+            if !self.taken.contains_key(&candidate) {
+                self.taken.insert(candidate.clone(), 0);
+                return candidate;
+            }
+        }
+    }
+}
+
+/// Writes a name, in quotes unless it reads as one token. (A quote inside, which the verifier refuses, becomes `'`.)
+pub(super) fn write_name(out: &mut String, name: &str) {
+    if is_plain(name) {
+        out.push_str(name);
+    } else {
+        out.push('"');
+        out.extend(name.chars().map(|c| if c == '"' { '\'' } else { c }));
+        out.push('"');
+    }
+}
+
+fn is_plain(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    let part = |i: usize| bytes.get(i).is_some_and(|&b| is_name_part(b));
+    let start = match bytes.first() {
+        Some(b'/') => part(1),
+        Some(&first) => is_name_start(first),
+        None => false,
+    };
+    start && (0..bytes.len()).all(|i| part(i) || (bytes[i] == b'/' && part(i + 1)))
+}
