@@ -4,6 +4,8 @@ pub mod build;
 pub mod cli;
 pub mod compare;
 pub mod error;
+pub mod frontend;
+pub mod io;
 pub mod plugin;
 pub mod runtime;
 pub mod session;
