@@ -243,3 +243,137 @@ fn short(value: &Value) -> String {
         None => text,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn dtype() -> impl Strategy<Value = DType> {
+        let named = (0..DType::ALL.len()).prop_map(|index| DType::ALL[index].0);
+        prop_oneof![8 => named, 1 => Just(DType { code: 200, bits: 4, lanes: 2 })]
+    }
+
+    fn tensor_type() -> impl Strategy<Value = TensorType> {
+        let dim = prop_oneof![
+            4 => any::<usize>().prop_map(Dim::Known),
+            1 => Just(Dim::Unknown(RString::new())),
+            1 => "[a-z]{1,5}".prop_map(|name| Dim::Unknown(name.into())),
+        ];
+        (dtype(), prop::collection::vec(dim, 0..5)).prop_map(|(dtype, dims)| TensorType { dtype, dims: dims.into() })
+    }
+
+    fn value() -> impl Strategy<Value = AttrValue> {
+        let leaf = prop_oneof![
+            Just(AttrValue::None),
+            any::<bool>().prop_map(AttrValue::Bool),
+            any::<i64>().prop_map(AttrValue::Int),
+            // NaN is not equal to itself; a test of its own has it.
+            any::<f64>().prop_filter("not a number", |value| !value.is_nan()).prop_map(AttrValue::Float),
+            Just(AttrValue::Float(f64::INFINITY)),
+            Just(AttrValue::Float(-0.0)),
+            any::<String>().prop_map(|text| AttrValue::Str(text.into())),
+        ];
+        leaf.prop_recursive(3, 16, 4, |inner| {
+            prop::collection::vec(inner, 0..4).prop_map(|values| AttrValue::List(values.into()))
+        })
+    }
+
+    fn attrs() -> impl Strategy<Value = RVec<Attr>> {
+        // A map in between: keys are distinct, as they are in an operator's schema.
+        prop::collection::btree_map("[a-z_]{1,8}", value(), 0..4)
+            .prop_map(|map| map.into_iter().map(|(key, value)| Attr { key: key.into(), value }).collect())
+    }
+
+    /// Numbers from which a graph is built that makes sense whatever they are.
+    fn graph() -> impl Strategy<Value = Graph> {
+        let node = (0u8..4, any::<[u32; 2]>(), attrs(), prop::collection::vec(tensor_type(), 1..3), any::<String>());
+        (any::<String>(), attrs(), prop::collection::vec(node, 1..8)).prop_map(|(symbol, function_attrs, nodes)| {
+            let mut graph = Graph::new(&symbol);
+            graph.attrs = function_attrs;
+            for (kind, reads, attrs, outputs, text) in nodes {
+                let before = graph.nodes.len() as u32;
+                let inputs: Vec<ValueRef> = match before {
+                    0 => Vec::new(),
+                    _ => reads.iter().map(|read| ValueRef::of(read % before)).collect(),
+                };
+                match kind {
+                    0 => graph.push_input(&text, outputs[0].clone()),
+                    1 => graph.push_constant(reads[0], outputs[0].clone()),
+                    2 if before > 0 => {
+                        let mut body = Graph::new(&text);
+                        let ids: Vec<u32> =
+                            inputs.iter().map(|&input| body.push_input("p", graph.type_of(input).clone())).collect();
+                        body.outputs.push(ValueRef::of(ids[0]));
+                        graph.push(Node::composite(&text, body, inputs))
+                    }
+                    _ => {
+                        let number = graph.push_op(&text, inputs, attrs, outputs);
+                        graph.nodes[number as usize].sources.push(text.as_str().into());
+                        number
+                    }
+                };
+            }
+            graph.outputs.push(ValueRef::of(graph.nodes.len() as u32 - 1));
+            graph
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn reads_what_it_writes(graph in graph()) {
+            let text = graph.to_json();
+            let again = Graph::from_json(&text).unwrap();
+            prop_assert_eq!(&again, &graph);
+            prop_assert_eq!(again.to_json(), text);
+        }
+
+        #[test]
+        fn never_panics_on_damaged_text(graph in graph(), at in any::<prop::sample::Index>(), byte in 32u8..127) {
+            let mut bytes = graph.to_json().into_bytes();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            let _ = Graph::from_json(&String::from_utf8_lossy(&bytes));
+            let _ = Graph::from_json(&String::from_utf8_lossy(&bytes[..at]));
+        }
+    }
+
+    #[test]
+    fn floats_that_json_has_no_number_for() {
+        let mut graph = Graph::new("f");
+        graph.attrs.push(Attr::new("nan", f64::NAN));
+        graph.attrs.push(Attr::new("least", f64::NEG_INFINITY));
+        graph.attrs.push(Attr::new("whole", 2.0));
+        let again = Graph::from_json(&graph.to_json()).unwrap();
+        assert!(again.attr("nan").and_then(AttrValue::as_float).unwrap().is_nan());
+        assert_eq!(again.attr("least"), Some(&AttrValue::Float(f64::NEG_INFINITY)));
+        assert_eq!(again.attr("whole"), Some(&AttrValue::Float(2.0)), "a float stays one");
+    }
+
+    #[track_caller]
+    fn refused(text: &str, message: &str) {
+        let error = Graph::from_json(text).expect_err(text);
+        assert!(error.message.contains(message), "{}", error.message);
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        refused("", "EOF while parsing");
+        refused("[]", "a graph has a \"version\"");
+        refused(r#"{"version": 2}"#, "a graph of version 2; known is 1");
+        refused(r#"{"version": 1}"#, "a text \"symbol\" is missing");
+        let graph = |inputs: &str, nodes: &str, outputs: &str| {
+            format!(r#"{{"version": 1, "symbol": "f", "inputs": {inputs}, "nodes": {nodes}, "outputs": {outputs}}}"#)
+        };
+        let f32s = r#"{"dtype": "float32", "dims": [2]}"#;
+        refused(&graph("[]", "[{}]", "[]"), "a node is an input, a constant, an op or a composite, not {}");
+        refused(&graph("[]", r#"[{"op": "f", "outputs": [{"dtype": "float33", "dims": []}]}]"#, "[]"), "float33");
+        refused(&graph("[]", "[]", "[[0, 0]]"), "graph f: output 0.0 does not exist");
+        refused(&graph("[]", "[]", "[[0]]"), "a value is [node, output], not [0]");
+        refused(&graph("[]", &format!(r#"[{{"input": 0, "outputs": [{f32s}]}}]"#), "[]"), "stands for input 0, of 0");
+        let forward = format!(r#"[{{"op": "f", "inputs": [[0, 0]], "outputs": [{f32s}]}}]"#);
+        refused(&graph("[]", &forward, "[]"), "graph f, node 0: reads node 0, which is not before it");
+        let deep = "[".repeat(100_000);
+        refused(&format!(r#"{{"version": 1, "attrs": {{"a": {deep}"#), "recursion limit");
+    }
+}

@@ -293,3 +293,76 @@ fn check<T: Element>(dtype: DType, bytes: &[u8]) {
         "a tensor that is not aligned"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_descriptor_is_laid_out_as_dlpack_has_it() {
+        let offsets = [
+            offset_of!(Tensor, data),
+            offset_of!(Tensor, device),
+            offset_of!(Tensor, ndim),
+            offset_of!(Tensor, dtype),
+            offset_of!(Tensor, shape),
+            offset_of!(Tensor, strides),
+            offset_of!(Tensor, byte_offset),
+        ];
+        assert_eq!(offsets, [0, 8, 16, 20, 24, 32, 40]);
+        assert_eq!((size_of::<Tensor>(), size_of::<DType>(), size_of::<Device>()), (48, 4, 8));
+        assert_eq!(size_of::<TensorRef<'_>>(), size_of::<Tensor>());
+        assert_eq!(size_of::<TensorMut<'_>>(), size_of::<Tensor>());
+    }
+
+    fn panics<T>(body: impl FnOnce() -> T) -> String {
+        let payload = catch_unwind(AssertUnwindSafe(body)).err().expect("a panic");
+        payload.downcast_ref::<String>().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn views_look_at_dense_memory_of_the_host_only() {
+        let memory: Vec<i32> = (0..12).collect();
+        let (shape, strides) = ([2usize, 3], [6i64, 2]);
+        let bytes = memory.as_ptr().cast::<u8>();
+        let raw = Tensor { byte_offset: 8, ..describe(DType::I32, shape.as_ptr(), 2, bytes) };
+        // SAFETY: twelve elements lie there, of which the views see six.
+        let view = unsafe { TensorRef::from_raw(raw) };
+        assert_eq!(view.as_slice::<i32>(), [2, 3, 4, 5, 6, 7]);
+        assert!(panics(|| view.as_slice::<f32>()).contains("a int32 tensor looked at as f32"));
+
+        // SAFETY: as above.
+        let strided = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };
+        assert!(panics(|| strided.bytes()).contains("this tensor has strides"));
+        let dense = [3i64, 1];
+        // SAFETY: as above.
+        let dense = unsafe { TensorRef::from_raw(Tensor { strides: dense.as_ptr().cast_mut(), ..raw }) };
+        assert_eq!(dense.len(), dense.as_slice::<i32>().len());
+        // SAFETY: nothing looks at the memory.
+        let foreign = unsafe { TensorRef::from_raw(Tensor { device: Device { kind: 2, id: 0 }, ..raw }) };
+        assert!(panics(|| foreign.bytes()).contains("device"));
+    }
+
+    #[test]
+    fn an_output_shrinks_within_its_bound() {
+        let mut memory = [0u8; 6];
+        let mut dims = [2usize, 3];
+        let mut output = TensorMut::new(DType::U8, &mut dims, &mut memory);
+        output.set_shape(&[1, 3]);
+        assert_eq!(output.as_mut_slice::<u8>().len(), 3);
+        assert!(panics(|| output.set_shape(&[1, 4])).contains("does not fit"));
+        assert!(panics(|| output.set_shape(&[3])).contains("does not fit"));
+        assert_eq!(dims, [1, 3], "the host sees it");
+    }
+
+    #[test]
+    fn empty_and_rank_0_tensors() {
+        let empty = TensorRef::new(DType::F64, &[3, 0], &[]);
+        assert!(empty.is_empty() && empty.as_slice::<f64>().is_empty());
+        let scalar = TensorRef::new(DType::BOOL, &[], &[1]);
+        assert_eq!(scalar.as_slice::<u8>(), [1]);
+        assert!(panics(|| TensorRef::new(DType::I8, &[2], &[1])).contains("bytes of a int8 tensor of shape [2]"));
+    }
+}

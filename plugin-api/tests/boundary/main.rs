@@ -4,3 +4,4 @@ mod backends;
 mod common;
 mod panics;
 mod rejections;
+mod services;

@@ -68,16 +68,21 @@ fn libraries_of_other_machines() {
 }
 
 #[test]
-fn a_library_whose_header_is_damaged_does_not_take_the_process_down() {
-    let whole = template();
+fn looking_at_a_damaged_library_does_not_take_the_process_down() {
+    let whole = std::fs::read(byoc_test_support::test_plugin("no_entry")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("libbyoc_bad.so");
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    for _ in 0..3000 {
-        let mut bytes = whole[..whole.len().min(4096)].to_vec();
+    for _ in 0..500 {
+        let mut bytes = whole.clone();
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let at = (state >> 33) as usize % 1024;
+        // The headers, and the tables of symbols right behind them.
+        let at = (state >> 33) as usize % bytes.len().min(4096);
         bytes[at] ^= 1 << ((state >> 20) & 7);
-        // Cut off, so that whatever the flipped bit says, the file is never complete and never mapped.
-        reject_bytes(&bytes);
+        std::fs::write(&path, &bytes).unwrap();
+        // Looked at only: whether a library with a flipped bit loads is nobody's promise.
+        let rejection = host::sniff(&path).expect_err("it has no entry, whatever else it has");
+        assert!(!rejection.reason.contains('\n'));
     }
 }
 

@@ -1,0 +1,134 @@
+//! What plugins say to the host, and what happens when either side fails in the middle.
+
+use crate::common::{TestHost, single};
+use byoc_plugin_api::{
+    Call, Constant, DType, Error, Executable, Graph, HostServices, LoadRequest, Region, Result, Services, TensorMut,
+    TensorRef, host,
+};
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tracing::Level;
+
+#[test]
+fn what_a_plugin_says_arrives() {
+    let test_host = TestHost::default();
+    let services = Services::new(test_host.clone());
+    let plugin = host::load(&byoc_test_support::test_plugin("talker"), &services).unwrap();
+    assert_eq!((plugin.name.as_str(), plugin.version.as_str()), ("talker", "2.1.0"));
+    assert_eq!(plugin.api_version, env!("CARGO_PKG_VERSION"));
+    let codegen = plugin.codegen("talker").unwrap();
+    codegen.describe().unwrap();
+    let graph = single("f", "nn.relu", &[5]);
+    let options = json!({ "cache_dir": "/tmp", "threads": 2 });
+    let compiled = codegen.compile(&Region { graph: &graph, constants: &[], options: &options }).unwrap();
+    let source = compiled.source.as_ref().into_option().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&source.text).unwrap(), options);
+    let request = LoadRequest { symbol: "f", blob: &[], constants: &[], options: &options, services: &services };
+    let executable = plugin.loader("talker").unwrap().load(&request).unwrap();
+
+    let prepared = executable.prepare(&[&[1000]]).unwrap();
+    let mut sum = [0u8; 8];
+    let mut dims = [1];
+    let mut memory = vec![0; prepared.workspace];
+    executable
+        .run(Call {
+            inputs: &[TensorRef::new(DType::U8, &[1000], &[0; 1000])],
+            outputs: &mut [TensorMut::new(DType::I64, &mut dims, &mut sum)],
+            workspace: &mut memory,
+            plan: prepared.plan,
+        })
+        .unwrap();
+    assert_eq!(i64::from_ne_bytes(sum), 499_500);
+
+    let heard = test_host.heard.lock().unwrap();
+    let lines: Vec<(Level, &str, &str)> =
+        heard.lines.iter().map(|(level, target, message)| (*level, target.as_str(), message.as_str())).collect();
+    let registers = r#"registers file=Some("libtalker.so")"#;
+    let expected = [(Level::INFO, "talker", registers), (Level::WARN, "talker::codegen", "compiles f nodes=2")];
+    assert_eq!(lines, expected);
+    assert_eq!(heard.events, [("loaded".to_owned(), json!({ "symbol": "f", "options": options }))]);
+    assert_eq!(heard.counters.get("sums"), Some(&1));
+}
+
+#[test]
+fn every_task_runs_once_and_the_first_failure_comes_back() {
+    let services = Services::new(TestHost::default());
+    let seen: Vec<AtomicUsize> = (0..100).map(|_| AtomicUsize::new(0)).collect();
+    let count = |index: usize| {
+        seen[index].fetch_add(1, Ordering::Relaxed);
+    };
+    services.parallel_for(100, count).unwrap();
+    assert!(seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+    services.parallel_for(0, |_| panic!("there is no task")).unwrap();
+
+    let error =
+        services.try_parallel_for(100, |index| if index == 7 { Err(Error::new("seven")) } else { Ok(()) }).unwrap_err();
+    assert_eq!((error.message.as_str(), error.panicked), ("seven", false));
+    let error = services.parallel_for(2, |index| assert!(index != 1, "one")).unwrap_err();
+    assert_eq!((error.message.as_str(), error.panicked), ("one", true));
+    assert!(error.location.contains("tests/boundary/services.rs:"), "{}", error.location);
+}
+
+/// A host that panics in whatever it is asked for.
+struct BrokenHost;
+
+impl HostServices for BrokenHost {
+    fn num_threads(&self) -> usize {
+        panic!("in num_threads")
+    }
+
+    fn parallel_for(&self, _: usize, task: &(dyn Fn(usize) + Sync)) {
+        task(0);
+        panic!("in parallel_for")
+    }
+
+    fn event(&self, _: &str, _: &Value) {
+        panic!("in event")
+    }
+
+    fn counter(&self, _: &str, _: u64) {
+        panic!("in counter")
+    }
+
+    fn log_level(&self) -> Option<Level> {
+        panic!("in log_level")
+    }
+
+    fn log(&self, _: Level, _: &str, _: &str) {
+        panic!("in log")
+    }
+
+    fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
+        panic!("in reference")
+    }
+}
+
+#[test]
+fn a_host_that_panics_does_not_take_the_plugin_down() {
+    let services = Services::new(BrokenHost);
+    assert_eq!(services.num_threads(), 1);
+    services.event("e", &json!({}));
+    services.counter("c", 1);
+    assert_eq!(services.log_level(), None);
+    services.log(Level::ERROR, "t", "m");
+    assert!(services.get_service("s").is_none());
+    let error = services.parallel_for(4, |_| ()).unwrap_err();
+    assert_eq!(
+        (error.plugin.as_str(), error.entry.as_str(), error.message.as_str()),
+        ("host", "parallel_for", "in parallel_for")
+    );
+    let error = services.reference(&single("f", "nn.relu", &[1]), &[]).err().unwrap();
+    assert_eq!((error.entry.as_str(), error.message.as_str(), error.panicked), ("reference", "in reference", true));
+}
+
+#[test]
+fn the_reference_runs_a_graph_at_once() {
+    let services = Services::new(TestHost::default());
+    let graph = single("f", "nn.relu", &[2]);
+    let input = [(-1.0f32).to_ne_bytes(), 2.0f32.to_ne_bytes()].concat();
+    let mut dims = [2];
+    let mut output = [1u8; 8];
+    let inputs = [TensorRef::new(DType::F32, &[2], &input)];
+    services.reference_run(&graph, &[], &inputs, &mut [TensorMut::new(DType::F32, &mut dims, &mut output)]).unwrap();
+    assert_eq!(output, *[0.0f32.to_ne_bytes(), 2.0f32.to_ne_bytes()].concat());
+}

@@ -1,0 +1,70 @@
+//! Says things on every way there is, and works on several threads.
+
+use byoc_plugin_api::{
+    Call, Codegen, CompiledRegion, Description, Error, Executable, LoadRequest, Loader, Prepared, Region, Result,
+    Services,
+};
+use serde_json::json;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+byoc_plugin_api::declare_plugin!("talker", "2.1.0");
+byoc_plugin_api::register!(|context, registry| {
+    tracing::info!(file = ?context.path.file_name(), "registers");
+    registry.codegen("talker", Talker);
+    Ok(())
+});
+// A second one: what a plugin registers may stand beside what it registers.
+byoc_plugin_api::register!(|_context, registry| {
+    registry.loader("talker", Talker);
+    Ok(())
+});
+
+struct Talker;
+
+impl Codegen for Talker {
+    fn describe(&self) -> Result<Description> {
+        tracing::debug!("nobody listens to this");
+        Ok(Description::default())
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        tracing::warn!(target: "talker::codegen", nodes = region.graph.nodes.len(), "compiles {}", region.graph.symbol);
+        Ok(CompiledRegion::new(&region.graph.symbol, "talker", "").with_source("txt", region.options.to_string()))
+    }
+}
+
+impl Loader for Talker {
+    fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        if region.services.get_service("byoc.nothing.1").is_some() {
+            return Err(Error::new("a service that does not exist"));
+        }
+        region.services.event("loaded", &json!({ "symbol": region.symbol, "options": region.options }));
+        Ok(Box::new(TalkingRegion { services: region.services.clone() }))
+    }
+}
+
+struct TalkingRegion {
+    services: Services,
+}
+
+impl Executable for TalkingRegion {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        Ok(Prepared { plan: inputs[0][0] as u64, ..Prepared::exact([[1usize]]) }.with_workspace(100))
+    }
+
+    /// Gives the sum of the numbers below its input's first dimension, computed by tasks; `i64`.
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        if call.workspace.len() != 100 || self.services.num_threads() != 4 {
+            return Err("not as asked for".into());
+        }
+        let sum = AtomicUsize::new(0);
+        self.services.parallel_for(call.plan as usize, |index| {
+            sum.fetch_add(index, Ordering::Relaxed);
+        })?;
+        self.services
+            .try_parallel_for(3, |index| if index < 3 { Ok(()) } else { Err(Error::new("a fourth of three")) })?;
+        self.services.counter("sums", 1);
+        call.outputs[0].as_mut_slice::<i64>()[0] = sum.into_inner() as i64;
+        Ok(())
+    }
+}
