@@ -1,20 +1,26 @@
 //! The program as data: an arena of expressions, types, attributes, provenance. No behaviour beyond access and walks.
 
 mod attrs;
+mod equal;
 mod expr;
+mod fault;
 mod id;
 mod module;
 mod origin;
 mod scopes;
 mod ty;
+pub mod verifier;
 
 pub use attrs::{AttrValue, Attrs};
+pub use equal::{Difference, structural_equal, structural_equal_exprs};
 pub use expr::{Call, Callee, Expr, Function, Node, Var};
+pub use fault::Fault;
 pub use id::{ExprId, Id, IndexVec, OpId, OriginId, ScopeId, SourceId};
 pub use module::Module;
 pub use origin::{Origins, Source};
 pub use scopes::{Scope, Scopes};
 pub use ty::{Dim, FuncType, TensorType, Type};
+pub use verifier::verify;
 
 /// A name that is cheap to clone.
 pub type Name = std::sync::Arc<str>;

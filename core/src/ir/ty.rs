@@ -125,6 +125,43 @@ impl Type {
         }
     }
 
+    /// How deep a type may nest. Types are walked recursively, so this bounds the call stack.
+    pub const MAX_DEPTH: usize = 64;
+
+    /// How many parts a type may have; shared parts count each time, as they do when it is compared or printed.
+    pub const MAX_PARTS: usize = 1 << 16;
+
+    /// Whether nothing in it is still to be inferred.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Type::Tensor(_) => true,
+            Type::Tuple(fields) => fields.iter().all(Type::is_complete),
+            Type::Func(func) => func.params.iter().all(Type::is_complete) && func.ret.is_complete(),
+            Type::Ref(inner) => inner.is_complete(),
+            Type::Unknown => false,
+        }
+    }
+
+    /// Whether it keeps to [`Type::MAX_DEPTH`] and [`Type::MAX_PARTS`]. The parts of a type that was inferred keep to
+    /// them already, so this never walks further than one step beyond.
+    pub fn is_within_limits(&self) -> bool {
+        fn within(ty: &Type, depth: usize, parts: &mut usize) -> bool {
+            if depth > Type::MAX_DEPTH || *parts == 0 {
+                return false;
+            }
+            *parts -= 1;
+            match ty {
+                Type::Tensor(_) | Type::Unknown => true,
+                Type::Tuple(fields) => fields.iter().all(|f| within(f, depth + 1, parts)),
+                Type::Func(func) => {
+                    func.params.iter().all(|p| within(p, depth + 1, parts)) && within(&func.ret, depth + 1, parts)
+                }
+                Type::Ref(inner) => within(inner, depth + 1, parts),
+            }
+        }
+        within(self, 0, &mut Type::MAX_PARTS.clone())
+    }
+
     /// The fields, if it is a tuple type.
     pub fn as_tuple(&self) -> Option<&[Type]> {
         match self {

@@ -29,5 +29,5 @@ mod printer;
 pub use parser::{ParseOptions, Parsed, parse};
 pub use printer::{PrintOptions, Printed, print, print_expr};
 
-/// How deep types, lists in attributes and their like may nest. Expressions nest as deep as memory allows.
-pub const MAX_NESTING: usize = 64;
+/// How deep types and lists in attributes may nest. Expressions nest as deep as memory allows.
+pub const MAX_NESTING: usize = crate::ir::Type::MAX_DEPTH;

@@ -105,14 +105,11 @@ impl Number {
                 _ => crate::with_dtype!(dtype, T => Tensor::scalar(<T as Element>::from_f64(value as f64))),
             }),
             Number::Float(value, dtype) => {
-                let max = match dtype {
-                    DType::F16 => f16::MAX.to_f64(),
-                    DType::BF16 => bf16::MAX.to_f64(),
-                    DType::F32 => f64::from(f32::MAX),
-                    _ => f64::MAX,
-                };
-                if value.is_finite() && value.abs() > max {
-                    return Err(format!("{value:e} does not fit {dtype}, whose largest value is {max:e}"));
+                let rounded = crate::with_dtype!(dtype, T => <T as Element>::from_f64(value).to_f64());
+                // 65505 rounds to the largest binary16, yet Relay takes nothing beyond that one.
+                let beyond = dtype == DType::F16 && value.abs() > f16::MAX.to_f64();
+                if value.is_finite() && (rounded.is_infinite() || beyond) {
+                    return Err(format!("{value:e} does not fit {dtype}"));
                 }
                 Ok(crate::with_dtype!(dtype, T => Tensor::scalar(<T as Element>::from_f64(value))))
             }
@@ -238,6 +235,6 @@ mod tests {
             let number = special(digits, negative).map_or_else(|| parse(digits, negative), Ok);
             assert_eq!(number.and_then(Number::to_tensor).as_ref(), Ok(value), "{text}");
         }
-        assert!(inline > 2 * 65_000, "all but NaNs with a payload are written inline");
+        assert!(inline > 128_000, "all but NaNs with a payload are written inline");
     }
 }

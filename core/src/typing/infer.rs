@@ -12,6 +12,17 @@ use std::sync::Arc;
 /// # Errors
 /// What does not agree.
 pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
+    let ty = infer_unbounded(module, expr)?;
+    // Only these build types out of the types of their operands.
+    if matches!(expr, Expr::Tuple(_) | Expr::RefNew(_) | Expr::Function(_)) && !ty.is_within_limits() {
+        let (depth, parts) = (Type::MAX_DEPTH, Type::MAX_PARTS);
+        let message = format!("the type nests deeper than {depth} levels or has more than {parts} parts");
+        return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message)));
+    }
+    Ok(ty)
+}
+
+fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
     Ok(match expr {
         Expr::Constant(tensor) => Type::tensor(tensor.dtype(), tensor.shape()),
         Expr::Var(var) => var.annotation.clone(),
@@ -35,7 +46,13 @@ pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
             other => return Err(mismatch(format!("field {index} of {other}, which is no tuple"))),
         },
         Expr::Call(call) => infer_call(module, call)?,
-        Expr::Let { body, .. } => module.ty(*body).clone(),
+        Expr::Let { var, value, body } => {
+            let (var, value) = (module.ty(*var), module.ty(*value));
+            if unify(var, value).is_none() {
+                return Err(mismatch(format!("the variable of a let is {var}, its value is {value}")));
+            }
+            module.ty(*body).clone()
+        }
         Expr::If { cond, then, otherwise } => {
             let cond = module.ty(*cond);
             if *cond != Type::Unknown && *cond != Type::scalar(DType::Bool) {
@@ -82,7 +99,7 @@ fn infer_call(module: &Module, call: &Call) -> op::TypeResult {
     match call.callee {
         Callee::Op(id) => {
             let args: SmallVec<[Type; 4]> = call.args.iter().map(|&a| module.ty(a).clone()).collect();
-            if args.iter().any(is_unknown) {
+            if !args.iter().all(Type::is_complete) {
                 return Ok(Type::Unknown);
             }
             let values: SmallVec<[Option<&Tensor>; 4]> =
@@ -108,14 +125,6 @@ fn infer_call(module: &Module, call: &Call) -> op::TypeResult {
             }
             other => Err(mismatch(format!("a call of {other}, which is no function"))),
         },
-    }
-}
-
-fn is_unknown(ty: &Type) -> bool {
-    match ty {
-        Type::Unknown => true,
-        Type::Tuple(fields) => fields.iter().any(|f| matches!(f, Type::Unknown)),
-        _ => false,
     }
 }
 

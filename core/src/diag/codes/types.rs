@@ -5,4 +5,8 @@ codes! {
     BAD_ATTRIBUTE = 202, "an attribute is missing, unknown or of the wrong kind";
     BAD_ARITY = 203, "wrong number of arguments";
     UNKNOWN_OPERATOR = 204, "no operator of that name";
+    CANNOT_INFER = 205, "a type cannot be inferred";
+    TYPE_TOO_LARGE = 206, "a type nests too deep or has too many parts";
+    BAD_STRUCTURE = 207, "a module whose parts do not fit together";
+    OUT_OF_SCOPE = 208, "a variable outside its scope";
 }

@@ -15,7 +15,7 @@ impl Parser<'_> {
 
     fn nested_type(&mut self, depth: usize) -> Fallible<Type> {
         let token = self.peek();
-        if depth > MAX_NESTING {
+        if depth > Type::MAX_DEPTH {
             return Err(too_deep("types", token.span));
         }
         if token.kind == Kind::OpenParen {

@@ -166,7 +166,7 @@ impl<'a> Printer<'a> {
             if matches!(node.expr, Expr::Var(_)) && self.layout.scopes.of[id].is_some() && !bound[id.index()] {
                 self.out.push_str("free_var ");
                 self.declare(id);
-                self.out.push_str(";");
+                self.out.push(';');
                 self.newline();
             }
         }

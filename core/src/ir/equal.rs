@@ -1,0 +1,223 @@
+//! Structural equality: whether two modules are the same program.
+//!
+//! * Variables, bound and free, are equal up to renaming. Names of global functions count.
+//! * Attributes are equal as dictionaries.
+//! * What is shared in one is shared in the other: each call, tuple, projection, let, if, function and reference
+//!   operation of one stands for exactly one of the other. Constants are compared by value, shared or not.
+//! * Types count where they are written or known: those of variables, and the results of functions. So both sides
+//!   should be typed, or neither.
+//! * The order of the arena, origins, and what nothing reaches do not count.
+
+use super::{Callee, Expr, ExprId, IndexVec, Module, Name, Type};
+use crate::op;
+use crate::tensor::Tensor;
+use std::collections::HashSet;
+use std::fmt;
+
+/// The first difference that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The global function in which it is.
+    pub function: Option<Name>,
+    /// The expression on the left side.
+    pub left: Option<ExprId>,
+    /// The expression on the right side.
+    pub right: Option<ExprId>,
+    /// What differs, left first.
+    pub message: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.function {
+            Some(name) => write!(f, "in @{name}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+/// Compares two modules.
+///
+/// # Errors
+/// The first difference.
+pub fn structural_equal(a: &Module, b: &Module) -> Result<(), Difference> {
+    let of_modules = |message| Difference { function: None, left: None, right: None, message };
+    for name in a.globals.keys() {
+        if !b.globals.contains_key(name) {
+            return Err(of_modules(format!("@{name} is only on the left side")));
+        }
+    }
+    if let Some(name) = b.globals.keys().find(|name| !a.globals.contains_key(*name)) {
+        return Err(of_modules(format!("@{name} is only on the right side")));
+    }
+    let mut comparison = Comparison::new(a, b);
+    for (name, &left) in &a.globals {
+        comparison.function = Some(name.clone());
+        comparison.run(left, b.globals[name])?;
+    }
+    Ok(())
+}
+
+/// Compares two expressions.
+///
+/// # Errors
+/// The first difference.
+pub fn structural_equal_exprs(a: (&Module, ExprId), b: (&Module, ExprId)) -> Result<(), Difference> {
+    Comparison::new(a.0, b.0).run(a.1, b.1)
+}
+
+struct Comparison<'a> {
+    a: &'a Module,
+    b: &'a Module,
+    /// What each expression stands for on the other side.
+    left: IndexVec<ExprId, Option<ExprId>>,
+    right: IndexVec<ExprId, Option<ExprId>>,
+    /// Pairs of constants that are equal, so that a large one is compared once.
+    constants: HashSet<(*const Tensor, *const Tensor)>,
+    function: Option<Name>,
+    stack: Vec<(ExprId, ExprId)>,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(a: &'a Module, b: &'a Module) -> Comparison<'a> {
+        Comparison {
+            a,
+            b,
+            left: IndexVec::filled(None, a.nodes.len()),
+            right: IndexVec::filled(None, b.nodes.len()),
+            constants: HashSet::new(),
+            function: None,
+            stack: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, left: ExprId, right: ExprId) -> Result<(), Difference> {
+        self.stack.push((left, right));
+        while let Some((left, right)) = self.stack.pop() {
+            if let Err(message) = self.pair(left, right) {
+                return Err(Difference {
+                    function: self.function.clone(),
+                    left: Some(left),
+                    right: Some(right),
+                    message,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares two expressions without their operands, which go on the stack.
+    fn pair(&mut self, left: ExprId, right: ExprId) -> Result<(), String> {
+        let (x, y) = (self.a.expr(left), self.b.expr(right));
+        let differ = || Err(format!("{} against {}", describe(x), describe(y)));
+        match (x, y) {
+            (Expr::Constant(p), Expr::Constant(q)) => {
+                let key = (std::sync::Arc::as_ptr(p), std::sync::Arc::as_ptr(q));
+                if key.0 != key.1 && !self.constants.contains(&key) {
+                    if p != q {
+                        let what = if p.dtype() == q.dtype() && p.shape() == q.shape() { ", other values" } else { "" };
+                        return Err(format!("{} against {}{what}", describe(x), describe(y)));
+                    }
+                    self.constants.insert(key);
+                }
+                return Ok(());
+            }
+            (Expr::Global(p), Expr::Global(q)) => return if p == q { Ok(()) } else { differ() },
+            _ => {}
+        }
+        match (self.left[left], self.right[right]) {
+            (None, None) => {}
+            (Some(other), _) if other == right => return Ok(()),
+            (Some(_), None) => return Err(format!("{} is shared on the left side only", describe(x))),
+            (None, Some(_)) => return Err(format!("{} is shared on the right side only", describe(y))),
+            (Some(_), Some(_)) => return Err(format!("{} and {} are shared with other places", describe(x), describe(y))),
+        }
+        self.left[left] = Some(right);
+        self.right[right] = Some(left);
+        let same = match (x, y) {
+            (Expr::Var(p), Expr::Var(q)) => {
+                let (s, t) = (known(&p.annotation, self.a.ty(left)), known(&q.annotation, self.b.ty(right)));
+                if s != t {
+                    return Err(format!("%{} is {s} against %{}, which is {t}", p.name, q.name));
+                }
+                true
+            }
+            (Expr::Tuple(p), Expr::Tuple(q)) => p.len() == q.len(),
+            (Expr::Project { index: p, .. }, Expr::Project { index: q, .. }) => p == q,
+            (Expr::Call(p), Expr::Call(q)) => {
+                let callee = match (p.callee, q.callee) {
+                    (Callee::Op(s), Callee::Op(t)) => s == t,
+                    (Callee::Expr(_), Callee::Expr(_)) => true,
+                    _ => false,
+                };
+                if callee && p.args.len() == q.args.len() && p.attrs != q.attrs {
+                    let list = |attrs: &super::Attrs| {
+                        let items: Vec<String> = attrs.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                        items.join(", ")
+                    };
+                    return Err(format!("{}: attributes ({}) against ({})", describe(x), list(&p.attrs), list(&q.attrs)));
+                }
+                callee && p.args.len() == q.args.len()
+            }
+            (Expr::Function(p), Expr::Function(q)) => {
+                if p.attrs != q.attrs {
+                    let keys = |attrs: &super::Attrs| {
+                        let items: Vec<String> = attrs.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                        items.join(", ")
+                    };
+                    return Err(format!("function attributes ({}) against ({})", keys(&p.attrs), keys(&q.attrs)));
+                }
+                let (s, t) = (known(&p.ret, self.a.ty(p.body)), known(&q.ret, self.b.ty(q.body)));
+                if s != t {
+                    return Err(format!("a function that returns {s} against one that returns {t}"));
+                }
+                p.params.len() == q.params.len()
+            }
+            (Expr::Let { .. }, Expr::Let { .. })
+            | (Expr::If { .. }, Expr::If { .. })
+            | (Expr::RefNew(_), Expr::RefNew(_))
+            | (Expr::RefRead(_), Expr::RefRead(_))
+            | (Expr::RefWrite { .. }, Expr::RefWrite { .. }) => true,
+            _ => false,
+        };
+        if !same {
+            return differ();
+        }
+        let first = self.stack.len();
+        x.for_each_operand(|operand| self.stack.push((operand, operand)));
+        let mut at = first;
+        y.for_each_operand(|operand| {
+            if let Some(pair) = self.stack.get_mut(at) {
+                pair.1 = operand;
+            }
+            at += 1;
+        });
+        self.stack[first..].reverse();
+        Ok(())
+    }
+}
+
+/// What was written, or else what was inferred.
+fn known<'t>(written: &'t Type, inferred: &'t Type) -> &'t Type {
+    if *written == Type::Unknown { inferred } else { written }
+}
+
+fn describe(expr: &Expr) -> String {
+    match expr {
+        Expr::Constant(tensor) => format!("a constant {}", Type::tensor(tensor.dtype(), tensor.shape())),
+        Expr::Var(var) => format!("%{}", var.name),
+        Expr::Global(name) => format!("@{name}"),
+        Expr::Tuple(fields) => format!("a tuple of {}", fields.len()),
+        Expr::Project { index, .. } => format!("field {index} of a tuple"),
+        Expr::Call(call) => match call.callee {
+            Callee::Op(id) => format!("{} with {} arguments", op::get(id).name, call.args.len()),
+            Callee::Expr(_) => format!("a call of a function with {} arguments", call.args.len()),
+        },
+        Expr::Let { .. } => "a let".to_owned(),
+        Expr::If { .. } => "an if".to_owned(),
+        Expr::Function(function) => format!("a function of {} parameters", function.params.len()),
+        Expr::RefNew(_) => "ref".to_owned(),
+        Expr::RefRead(_) => "ref_read".to_owned(),
+        Expr::RefWrite { .. } => "ref_write".to_owned(),
+    }
+}

@@ -1,0 +1,311 @@
+//! What must hold of a module. The rules, in the order in which they are checked:
+//!
+//! Structure, of every expression in the arena:
+//! 1. Operands come before their users.
+//!
+//! Structure, of what the global functions reach (checked when rule 1 holds):
+//! 2. A global stands for a function, which no expression has as an operand and no other global stands for.
+//! 3. What `@name` names exists.
+//! 4. Parameters of functions and variables of lets are variables, and each variable is bound in one place.
+//! 5. A variable is used where it is in scope: a parameter in the body of its function, the variable of a let in its
+//!    body, and in its value when that is a function literal. An expression that uses it may be shared, but only inside
+//!    that scope.
+//! 6. An expression other than a leaf belongs to one global function.
+//! 7. Attributes of an operator are in its schema, of the right kind, complete, and not equal to their default.
+//! 8. `Compiler`, `Composite`, `PartitionedFromPattern` and `global_symbol` are strings; `Primitive`, `Inline`, `Extern`,
+//!    `SkipOptimization` and `Closure` are integers.
+//! 9. Names and strings hold no double quote: the text format has no escapes.
+//!
+//! Types (checked when the structure holds):
+//! 10. Every expression has a complete type.
+//! 11. It is the type that the expression's operands give it: arity, operands and the relation of an operator agree;
+//!     so do arguments and parameters, both branches of an if, and the value and the variable of a let.
+//!
+//! All rules together take O(n log n), the logarithm for scopes alone.
+
+use super::{AttrValue, Attrs, Callee, Expr, ExprId, Fault, IndexVec, Module, Name, ScopeId, Scopes, Type};
+use crate::diag::{Diagnostic, codes, nearest};
+use crate::op;
+use crate::typing::{infer_expr, unify};
+
+/// After so many faults the rest is not looked for.
+const MAX_FAULTS: usize = 100;
+
+/// Checks every rule.
+///
+/// # Errors
+/// What does not hold, each with the function that it is in.
+pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
+    let faults = faults(module);
+    if faults.is_empty() {
+        return Ok(());
+    }
+    // Scopes stand on rule 1, and tell no more than that when it does not hold.
+    let scopes = Scopes::of_module(module);
+    let diagnostic = |fault: Fault| match fault.at.and_then(|id| enclosing_global(module, &scopes, id)) {
+        Some(name) => fault.diagnostic.note(format!("in @{name}")),
+        None => fault.diagnostic,
+    };
+    Err(faults.into_iter().map(diagnostic).collect())
+}
+
+/// What does not hold, with the expression at fault. Types are checked when the structure holds.
+pub fn faults(module: &Module) -> Vec<Fault> {
+    let mut faults = structure_faults(module);
+    if faults.is_empty() {
+        check_types(module, &mut faults);
+    }
+    faults
+}
+
+/// What does not hold of the structure: rules 1 to 9. The module need not be typed.
+pub fn structure_faults(module: &Module) -> Vec<Fault> {
+    let mut verifier = Verifier { module, faults: Vec::new() };
+    verifier.check_order();
+    if verifier.faults.is_empty() {
+        let scopes = Scopes::of_module(module);
+        verifier.check_globals(&scopes);
+        let bound = verifier.check_binders(&scopes);
+        for (id, node) in module.nodes.iter() {
+            if scopes.of[id].is_some() {
+                verifier.check_scope(&scopes, &bound, id, &node.expr);
+                verifier.check_expr(id, &node.expr);
+            }
+            if verifier.faults.len() >= MAX_FAULTS {
+                break;
+            }
+        }
+    }
+    verifier.faults
+}
+
+/// The global function that an expression belongs to.
+fn enclosing_global<'m>(module: &'m Module, scopes: &Scopes, id: ExprId) -> Option<&'m Name> {
+    let mut global = id;
+    let mut scope = *scopes.of.get(id)?;
+    while let Some(inner) = scope
+        && let Some(opener) = scopes.tree[inner].opener
+    {
+        global = opener;
+        scope = scopes.of[opener];
+    }
+    module.globals.iter().find(|(_, root)| **root == global).map(|(name, _)| name)
+}
+
+struct Verifier<'a> {
+    module: &'a Module,
+    faults: Vec<Fault>,
+}
+
+impl Verifier<'_> {
+    fn fault(&mut self, at: ExprId, message: impl Into<String>) {
+        let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, message);
+        self.faults.push(Fault { at: Some(at), diagnostic });
+    }
+
+    /// Rule 1.
+    fn check_order(&mut self) {
+        for (id, node) in self.module.nodes.iter() {
+            node.expr.for_each_operand(|operand| {
+                if operand >= id {
+                    let message = format!("{id:?} has the operand {operand:?}, which does not come before it");
+                    self.fault(id, message);
+                }
+            });
+            if self.faults.len() >= MAX_FAULTS {
+                return;
+            }
+        }
+        for (name, &id) in &self.module.globals {
+            if self.module.nodes.get(id).is_none() {
+                let message = format!("@{name} stands for {id:?}, which does not exist");
+                let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, message);
+                self.faults.push(Fault { at: None, diagnostic });
+            }
+        }
+    }
+
+    /// Rule 2, and rule 9 for the names.
+    fn check_globals(&mut self, scopes: &Scopes) {
+        let mut seen: IndexVec<ExprId, bool> = IndexVec::filled(false, self.module.nodes.len());
+        for (name, &id) in &self.module.globals {
+            if !matches!(self.module.expr(id), Expr::Function(_)) {
+                self.fault(id, format!("@{name} stands for an expression that is no function"));
+            }
+            if scopes.uses[id] > 0 {
+                self.fault(id, format!("the function of @{name} is also an operand; call it by its name"));
+            }
+            if std::mem::replace(&mut seen[id], true) {
+                self.fault(id, format!("@{name} stands for the function of another global"));
+            }
+            self.check_text(id, "the name of a function", name);
+        }
+    }
+
+    /// Rule 4. Gives the scope that each variable is bound in.
+    fn check_binders(&mut self, scopes: &Scopes) -> IndexVec<ExprId, Option<ScopeId>> {
+        let mut bound = IndexVec::filled(None, self.module.nodes.len());
+        for (id, node) in self.module.nodes.iter() {
+            let Some(scope) = scopes.opened[id] else { continue };
+            let mut bind = |var: ExprId| {
+                if !matches!(self.module.expr(var), Expr::Var(_)) {
+                    self.fault(id, format!("{var:?} is bound and is no variable"));
+                } else if bound[var].replace(scope).is_some() {
+                    self.fault(id, format!("%{} is bound twice", self.var_name(var)));
+                }
+            };
+            match &node.expr {
+                Expr::Function(function) => function.params.iter().for_each(|&param| bind(param)),
+                &Expr::Let { var, .. } => bind(var),
+                _ => {}
+            }
+        }
+        bound
+    }
+
+    /// Rules 5 and 6.
+    fn check_scope(
+        &mut self,
+        scopes: &Scopes,
+        bound: &IndexVec<ExprId, Option<ScopeId>>,
+        id: ExprId,
+        expr: &Expr,
+    ) {
+        let is_leaf = matches!(expr, Expr::Constant(_) | Expr::Var(_) | Expr::Global(_));
+        let is_global = scopes.uses[id] == 0;
+        if !is_leaf && !is_global && scopes.of[id] == Some(Scopes::root()) {
+            self.fault(id, "an expression is shared by several global functions");
+        }
+        scopes.for_each_operand(id, expr, |operand, place| {
+            if !matches!(self.module.expr(operand), Expr::Var(_)) {
+                return;
+            }
+            let message = match bound[operand] {
+                None => format!("%{} is bound nowhere", self.var_name(operand)),
+                Some(scope) if scopes.is_inside(place, scope) || self.in_own_value(scopes, scope, place) => return,
+                Some(_) => format!("%{} is used outside its scope", self.var_name(operand)),
+            };
+            let diagnostic = Diagnostic::error(codes::types::OUT_OF_SCOPE, message);
+            self.faults.push(Fault { at: Some(id), diagnostic });
+        });
+    }
+
+    /// Whether a place is in the function that is the value of the let whose body is `scope`.
+    fn in_own_value(&self, scopes: &Scopes, scope: ScopeId, place: ScopeId) -> bool {
+        let Some(opener) = scopes.tree[scope].opener else { return false };
+        let Expr::Let { value, .. } = self.module.expr(opener) else { return false };
+        match scopes.opened[*value] {
+            Some(body) if scopes.uses[*value] == 1 && matches!(self.module.expr(*value), Expr::Function(_)) => {
+                scopes.is_inside(place, body)
+            }
+            _ => false,
+        }
+    }
+
+    /// Rules 3, 7, 8 and 9.
+    fn check_expr(&mut self, id: ExprId, expr: &Expr) {
+        match expr {
+            Expr::Global(name) if !self.module.globals.contains_key(name) => {
+                let mut diagnostic =
+                    Diagnostic::error(codes::types::BAD_STRUCTURE, format!("no function @{name} is defined"));
+                if let Some(near) = nearest(name, self.module.globals.keys().map(|k| &**k)) {
+                    diagnostic = diagnostic.help(format!("did you mean @{near}?"));
+                }
+                self.faults.push(Fault { at: Some(id), diagnostic });
+            }
+            Expr::Var(var) => self.check_text(id, "the name of a variable", &var.name),
+            Expr::Call(call) => {
+                if let Callee::Op(op) = call.callee {
+                    match op::normalize_attrs(op::get(op), call.attrs.clone()) {
+                        Ok(normal) if normal.iter().len() == call.attrs.iter().len() => {}
+                        Ok(_) => {
+                            let name = op::get(op).name;
+                            self.fault(id, format!("{name}: an attribute is written out that has its default"));
+                        }
+                        Err(diagnostic) => self.faults.push(Fault { at: Some(id), diagnostic: *diagnostic }),
+                    }
+                }
+                self.check_strings(id, &call.attrs);
+            }
+            Expr::Function(function) => {
+                for (key, value) in function.attrs.iter() {
+                    let wanted = match &**key {
+                        "Compiler" | "Composite" | "PartitionedFromPattern" | "global_symbol" => {
+                            if value.as_str().is_some() { continue } else { "a string" }
+                        }
+                        "Primitive" | "Inline" | "Extern" | "SkipOptimization" | "Closure" => {
+                            if value.as_int().is_some() { continue } else { "an integer" }
+                        }
+                        _ => continue,
+                    };
+                    self.fault(id, format!("the function attribute {key} is {value}, {wanted} is wanted"));
+                }
+                self.check_strings(id, &function.attrs);
+            }
+            _ => {}
+        }
+    }
+
+    fn check_strings(&mut self, id: ExprId, attrs: &Attrs) {
+        for (key, value) in attrs.iter() {
+            if let AttrValue::Str(text) = value {
+                self.check_text(id, key, text);
+            }
+        }
+    }
+
+    fn check_text(&mut self, id: ExprId, what: &str, text: &str) {
+        if text.contains('"') {
+            self.fault(id, format!("{what} holds a double quote, which the text format cannot write: {text}"));
+        }
+    }
+
+    fn var_name(&self, var: ExprId) -> &str {
+        match self.module.expr(var) {
+            Expr::Var(var) => &var.name,
+            _ => "?",
+        }
+    }
+}
+
+/// Rules 10 and 11.
+fn check_types(module: &Module, faults: &mut Vec<Fault>) {
+    let live = module.live();
+    let mut untyped = None;
+    let mut count = 0usize;
+    for (id, node) in module.nodes.iter() {
+        if !live[id] {
+            continue;
+        }
+        if !node.ty.is_complete() {
+            untyped = untyped.or(Some(id));
+            count += 1;
+            continue;
+        }
+        if faults.len() >= MAX_FAULTS {
+            return;
+        }
+        let diagnostic = match infer_expr(module, &node.expr) {
+            Err(diagnostic) => *diagnostic,
+            Ok(ty) if unify(&ty, &node.ty).is_some() => continue,
+            Ok(ty) => {
+                let message = match &node.expr {
+                    Expr::Var(var) => format!("%{} is annotated {ty} and has the type {}", var.name, node.ty),
+                    _ => format!("an expression has the type {}, its operands give {ty}", node.ty),
+                };
+                Diagnostic::error(codes::types::TYPE_MISMATCH, message)
+            }
+        };
+        faults.push(Fault { at: Some(id), diagnostic });
+    }
+    if let Some(id) = untyped {
+        let ty = module.ty(id);
+        let what = if *ty == Type::Unknown { "no type".to_owned() } else { format!("the incomplete type {ty}") };
+        let diagnostic = Diagnostic::error(
+            codes::types::CANNOT_INFER,
+            format!("{count} expressions without a complete type; the first has {what}"),
+        )
+        .help("run infer_type first");
+        faults.push(Fault { at: Some(id), diagnostic });
+    }
+}

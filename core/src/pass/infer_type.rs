@@ -1,0 +1,348 @@
+//! Types a whole module from what is written in it, and completes the annotations that were left out.
+//!
+//! An annotated program takes one ascending sweep, as operands come before their users. Where something is not
+//! annotated (a parameter, the result of a recursive function, a closure that calls itself), the sweep leaves types
+//! with gaps, and a work list fills them: when the type of an expression grows, its users are typed again, and what a
+//! call passes to a function literal, a let-bound function or a global flows into its parameters. A type only ever grows
+//! towards a complete one and is bounded in size, so this ends.
+//!
+//! Functions have one type each: a function that is called with two types of argument does not type.
+
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Callee, Expr, ExprId, Fault, FuncType, Function, IndexVec, Module, Type};
+use crate::typing::{infer_expr, unify};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Types a module; the expressions keep their ids.
+///
+/// # Errors
+/// Every expression that does not type, with what does not agree; or what cannot be inferred for want of annotations.
+pub fn infer_type(module: &Module) -> Result<Module, Vec<Fault>> {
+    let mut typed = module.clone();
+    infer_type_in_place(&mut typed, &[])?;
+    Ok(typed)
+}
+
+/// Types a module and the further expressions `roots`, which no global need reach.
+///
+/// # Errors
+/// As [`infer_type`]; the module is then only partly typed.
+pub fn infer_type_in_place(module: &mut Module, roots: &[ExprId]) -> Result<(), Vec<Fault>> {
+    let mut inference = Inference::new(module, roots);
+    inference.declare();
+    inference.sweep();
+    inference.fill_gaps();
+    inference.check_complete();
+    let Inference { live, faults, module, .. } = inference;
+    if !faults.is_empty() {
+        return Err(faults.into_values().collect());
+    }
+    complete_annotations(module, &live);
+    Ok(())
+}
+
+/// An expression that is typed so often does not settle.
+const MAX_ROUNDS: u8 = 200;
+
+/// How many variables may stand for one another before what they stand for is looked for no further.
+const MAX_ALIASES: usize = 100;
+
+struct Inference<'a> {
+    module: &'a mut Module,
+    live: IndexVec<ExprId, bool>,
+    /// The variables that each value is bound to.
+    bound_to: HashMap<ExprId, Vec<ExprId>>,
+    /// The value that each let-bound variable has.
+    value_of: HashMap<ExprId, ExprId>,
+    faults: BTreeMap<ExprId, Fault>,
+    /// Expressions to type again.
+    dirty: BTreeSet<ExprId>,
+    rounds: IndexVec<ExprId, u8>,
+    /// Who uses each expression; built when there are gaps.
+    users: IndexVec<ExprId, Vec<ExprId>>,
+    /// The mentions of each global function.
+    mentions: HashMap<ExprId, Vec<ExprId>>,
+}
+
+impl<'a> Inference<'a> {
+    fn new(module: &'a mut Module, roots: &[ExprId]) -> Inference<'a> {
+        let mut live = IndexVec::filled(false, module.nodes.len());
+        for &root in module.globals.values().chain(roots) {
+            live[root] = true;
+        }
+        for (id, node) in module.nodes.iter().rev() {
+            if live[id] {
+                node.expr.for_each_operand(|operand| live[operand] = true);
+            }
+        }
+        Inference {
+            live,
+            bound_to: HashMap::new(),
+            value_of: HashMap::new(),
+            faults: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            rounds: IndexVec::new(),
+            users: IndexVec::new(),
+            mentions: HashMap::new(),
+            module,
+        }
+    }
+
+    /// Gives every expression what is written about it: variables their annotation, functions their signature.
+    fn declare(&mut self) {
+        for id in self.module.nodes.ids() {
+            if !self.live[id] {
+                continue;
+            }
+            let ty = match self.module.expr(id) {
+                Expr::Var(var) => var.annotation.clone(),
+                Expr::Function(function) => self.signature(function),
+                &Expr::Let { var, value, .. } => {
+                    self.bound_to.entry(value).or_default().push(var);
+                    self.value_of.insert(var, value);
+                    Type::Unknown
+                }
+                _ => Type::Unknown,
+            };
+            self.module.nodes[id].ty = ty;
+        }
+        for (&value, vars) in &self.bound_to {
+            // A function's own name may stand in its body, before the function in the arena.
+            if let Expr::Function(_) = self.module.expr(value) {
+                for &var in vars {
+                    if let Some(ty) = unify(self.module.ty(var), self.module.ty(value)) {
+                        self.module.nodes[var].ty = ty;
+                    }
+                }
+            }
+        }
+    }
+
+    fn signature(&self, function: &Function) -> Type {
+        let params = function.params.iter().map(|&p| self.module.ty(p).clone()).collect();
+        Type::Func(Arc::new(FuncType { params, ret: function.ret.clone() }))
+    }
+
+    fn sweep(&mut self) {
+        for id in self.module.nodes.ids() {
+            if self.live[id] {
+                self.infer(id);
+            }
+        }
+    }
+
+    /// Types an expression. `true` when its type is another than before.
+    fn infer(&mut self, id: ExprId) -> bool {
+        let node = &self.module.nodes[id];
+        if matches!(node.expr, Expr::Var(_)) || self.faults.contains_key(&id) {
+            return false;
+        }
+        match infer_expr(self.module, &node.expr) {
+            Ok(ty) => {
+                let changed = ty != node.ty;
+                if changed {
+                    self.module.nodes[id].ty = ty;
+                }
+                if !self.bound_to.is_empty() && self.bound_to.contains_key(&id) {
+                    self.flow_to_variables(id);
+                }
+                changed
+            }
+            Err(diagnostic) => {
+                self.faults.insert(id, Fault { at: Some(id), diagnostic: *diagnostic });
+                false
+            }
+        }
+    }
+
+    /// The variables of a let take the type of its value.
+    fn flow_to_variables(&mut self, value: ExprId) {
+        let vars = self.bound_to.get(&value).cloned().unwrap_or_default();
+        let ty = self.module.ty(value).clone();
+        for var in vars {
+            self.grow(var, &ty);
+        }
+    }
+
+    /// A variable without a complete annotation turns out to have a type. What does not fit is left for the
+    /// expression in which the two meet.
+    fn grow(&mut self, var: ExprId, ty: &Type) {
+        let Expr::Var(declared) = self.module.expr(var) else { return };
+        if declared.annotation.is_complete() || *ty == Type::Unknown {
+            return;
+        }
+        if let Some(both) = unify(self.module.ty(var), ty)
+            && both != *self.module.ty(var)
+        {
+            self.module.nodes[var].ty = both;
+            self.wake_users(var);
+        }
+    }
+
+    fn wake_users(&mut self, id: ExprId) {
+        if let Some(users) = self.users.get(id) {
+            self.dirty.extend(users.iter().copied());
+        }
+    }
+
+    /// Types again whatever a type with gaps may be about, until nothing changes.
+    fn fill_gaps(&mut self) {
+        let incomplete = |module: &Module, id: ExprId| !module.ty(id).is_complete();
+        let gaps = self.module.nodes.ids().any(|id| self.live[id] && incomplete(self.module, id));
+        if !gaps {
+            return;
+        }
+        self.connect();
+        self.rounds = IndexVec::filled(0, self.module.nodes.len());
+        self.dirty.extend(self.module.nodes.ids().filter(|&id| self.live[id]));
+        while let Some(id) = self.dirty.pop_first() {
+            if self.rounds[id] >= MAX_ROUNDS {
+                let message = "a type that does not settle: it grows with every call";
+                let diagnostic = Diagnostic::error(codes::types::CANNOT_INFER, message)
+                    .help("write the types of the parameters and the result of the recursive function");
+                self.faults.entry(id).or_insert(Fault { at: Some(id), diagnostic });
+                continue;
+            }
+            self.rounds[id] += 1;
+            self.flow_backwards(id);
+            if self.infer(id) {
+                self.wake_users(id);
+                if let Some(mentions) = self.mentions.get(&id) {
+                    self.dirty.extend(mentions.iter().copied());
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self) {
+        self.users = IndexVec::filled(Vec::new(), self.module.nodes.len());
+        for (id, node) in self.module.nodes.iter() {
+            if !self.live[id] {
+                continue;
+            }
+            node.expr.for_each_operand(|operand| self.users[operand].push(id));
+            if let Expr::Global(name) = &node.expr
+                && let Some(&function) = self.module.globals.get(name)
+            {
+                self.mentions.entry(function).or_default().push(id);
+            }
+        }
+    }
+
+    /// What the place of an operand says about it.
+    fn flow_backwards(&mut self, id: ExprId) {
+        match self.module.expr(id) {
+            Expr::If { cond, .. } => {
+                let cond = *cond;
+                self.expect(cond, &Type::scalar(crate::tensor::DType::Bool));
+            }
+            Expr::Function(function) => {
+                let (body, ret) = (function.body, function.ret.clone());
+                self.expect(body, &ret);
+            }
+            Expr::Call(call) => {
+                let Callee::Expr(callee) = call.callee else { return };
+                let args = call.args.clone();
+                self.flow_into_callee(callee, &args);
+                if let Type::Func(func) = self.module.ty(callee).clone() {
+                    for (&arg, param) in args.iter().zip(&func.params) {
+                        self.expect(arg, param);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An expression is used where a type is wanted; a variable can still take it, and parameters of a function literal.
+    fn expect(&mut self, id: ExprId, ty: &Type) {
+        match (self.module.expr(id), ty) {
+            (Expr::Var(_), _) => self.grow(id, ty),
+            (Expr::Function(function), Type::Func(wanted)) => {
+                let params = function.params.clone();
+                for (&param, ty) in params.iter().zip(&wanted.params) {
+                    self.grow(param, ty);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The arguments of a call are what the parameters of its callee will be.
+    fn flow_into_callee(&mut self, callee: ExprId, args: &[ExprId]) {
+        let mut target = callee;
+        // A variable may stand for another one. (Not for long in any real program, and in a broken one in a circle.)
+        for _ in 0..MAX_ALIASES {
+            match self.value_of.get(&target) {
+                Some(&value) => target = value,
+                None => break,
+            }
+        }
+        if let Expr::Global(name) = self.module.expr(target) {
+            match self.module.globals.get(name) {
+                Some(&id) => target = id,
+                None => return,
+            }
+        }
+        match self.module.expr(target) {
+            Expr::Function(function) if function.params.len() == args.len() => {
+                let params = function.params.clone();
+                for (&param, &arg) in params.iter().zip(args) {
+                    let ty = self.module.ty(arg).clone();
+                    self.grow(param, &ty);
+                }
+            }
+            Expr::Var(_) => {
+                let params = args.iter().map(|&a| self.module.ty(a).clone()).collect();
+                self.grow(target, &Type::Func(Arc::new(FuncType { params, ret: Type::Unknown })));
+            }
+            _ => {}
+        }
+    }
+
+    /// Reports what is still unknown, unless something else is wrong that explains it.
+    fn check_complete(&mut self) {
+        if !self.faults.is_empty() {
+            return;
+        }
+        let unknown = |id: &ExprId| self.live[*id] && !self.module.ty(*id).is_complete();
+        // The first variable is nearest to the cause; its users follow from it.
+        let mut gaps = self.module.nodes.ids().filter(unknown).collect::<Vec<_>>();
+        gaps.sort_by_key(|&id| !matches!(self.module.expr(id), Expr::Var(_)));
+        if let Some(&id) = gaps.first() {
+            let what = match self.module.expr(id) {
+                Expr::Var(var) => format!("the type of %{}", var.name),
+                Expr::Global(name) => format!("the type of @{name}"),
+                Expr::Function(_) => "the type of a function".to_owned(),
+                _ => "the type of an expression".to_owned(),
+            };
+            let mut message = format!("{what} cannot be inferred");
+            if *self.module.ty(id) != Type::Unknown {
+                message.push_str(&format!(": {} is all that is known", self.module.ty(id)));
+            }
+            let diagnostic = Diagnostic::error(codes::types::CANNOT_INFER, message)
+                .help("write the types of parameters and the result types of recursive functions");
+            self.faults.insert(id, Fault { at: Some(id), diagnostic });
+        }
+    }
+}
+
+/// Writes out what was inferred: the types of variables and the results of functions.
+fn complete_annotations(module: &mut Module, live: &IndexVec<ExprId, bool>) {
+    for id in module.nodes.ids() {
+        if !live[id] {
+            continue;
+        }
+        let node = &mut module.nodes[id];
+        match &mut node.expr {
+            Expr::Var(var) if !var.annotation.is_complete() => var.annotation = node.ty.clone(),
+            Expr::Function(function) if !function.ret.is_complete() => {
+                if let Type::Func(func) = &node.ty {
+                    function.ret = func.ret.clone();
+                }
+            }
+            _ => {}
+        }
+    }
+}
