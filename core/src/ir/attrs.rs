@@ -89,7 +89,10 @@ impl fmt::Display for AttrValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AttrValue::Int(v) => write!(f, "{v}"),
-            AttrValue::Float(v) => write!(f, "{v:?}f"),
+            AttrValue::Float(v) => {
+                let text = format!("{v:?}");
+                write!(f, "{}f", text.strip_suffix(".0").unwrap_or(&text))
+            }
             AttrValue::Bool(true) => f.write_str("True"),
             AttrValue::Bool(false) => f.write_str("False"),
             AttrValue::Str(s) => write!(f, "\"{s}\""),

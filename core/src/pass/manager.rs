@@ -2,7 +2,7 @@
 
 use super::PassOptions;
 use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::Module;
+use crate::ir::{Fault, Module, verify};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -48,11 +48,24 @@ pub const PASSES: &[Pass] = &[
         run: |module, _, _| super::fold_scale_axis(module),
     },
     Pass {
+        name: "infer_type",
+        doc: "types every expression and completes what is not annotated",
+        run: |module, _, _| super::infer_type(module).map_err(first_fault),
+    },
+    Pass {
         name: "simplify_inference",
         doc: "writes batch normalisation as multiply and add, drops dropout",
         run: |module, _, _| super::simplify_inference(module),
     },
 ];
+
+/// A pass fails with one diagnostic: the first, and how many more there are.
+fn first_fault(faults: Vec<Fault>) -> Box<Diagnostic> {
+    let more = faults.len().saturating_sub(1);
+    let first = faults.into_iter().next().map(|fault| fault.diagnostic);
+    let first = first.unwrap_or_else(|| Diagnostic::error(codes::types::CANNOT_INFER, "the module does not type"));
+    Box::new(if more == 0 { first } else { first.note(format!("and {more} more")) })
+}
 
 /// The pass of that name.
 ///
@@ -129,11 +142,20 @@ pub fn run(module: Module, names: &[&str], options: &PassOptions, run: &mut RunO
         |pass: &str, diagnostic: Box<Diagnostic>| PassError { pass: pass.to_owned(), diagnostics: vec![*diagnostic] };
     let passes: Vec<&Pass> =
         names.iter().map(|name| find(name).map_err(|d| fail(name, d))).collect::<Result<_, PassError>>()?;
+    let check = |pass: &str, module: &Module| match run.verify_each {
+        true => verify(module).map_err(|diagnostics| PassError { pass: pass.to_owned(), diagnostics }),
+        false => Ok(()),
+    };
+    // An untyped module is the business of infer_type, and no fault of the pass before it.
+    if passes.first().is_some_and(|pass| pass.name != "infer_type") {
+        check("the input", &module)?;
+    }
     let mut ran = Ran { module, timings: Vec::new(), warnings: Vec::new() };
     for pass in passes.into_iter().take(run.step_limit.unwrap_or(usize::MAX)) {
         let start = Instant::now();
         ran.module = (pass.run)(&ran.module, options, &mut ran.warnings).map_err(|d| fail(pass.name, d))?;
         ran.timings.push(Timing { pass: pass.name, time: start.elapsed() });
+        check(pass.name, &ran.module)?;
         if let Some(after) = &mut run.after {
             after(pass.name, &ran.module);
         }
