@@ -38,15 +38,35 @@ pub(super) fn gemm(
     out: &mut [f32],
     out_row: usize,
 ) {
-    if m == 0 || n == 0 {
-        return;
-    }
-    assert!(a.holds(m, k) && b.holds(k, n) && out_row >= n && (m - 1) * out_row + n <= out.len(), "operands fit");
+    assert!(m == 0 || n == 0 || out_row >= n && (m - 1) * out_row + n <= out.len(), "the result fits");
+    // SAFETY: m rows of n elements lie inside `out` (asserted), which is borrowed for this call alone.
+    unsafe { gemm_at(threads, (m, n, k), a, b, out.as_mut_ptr(), out_row) };
+}
+
+/// As [`gemm`], into rows that are not one slice because the elements between them belong to others.
+///
+/// # Panics
+/// When an operand is smaller than the sizes say.
+///
+/// # Safety
+/// `out` points to `m` rows of `n` elements, `out_row` apart, that nobody else touches.
+pub(super) unsafe fn gemm_at(
+    threads: usize,
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    out: *mut f32,
+    out_row: usize,
+) {
+    assert!(a.holds(m, k) && b.holds(k, n), "the operands fit");
     if k == 0 {
-        out.chunks_mut(out_row).take(m).for_each(|row| row[..n].fill(0.0));
+        for i in 0..m {
+            // SAFETY: the caller's promise.
+            unsafe { std::slice::from_raw_parts_mut(out.add(i * out_row), n) }.fill(0.0);
+        }
         return;
     }
-    let shared = Shared::new(out);
+    let shared = Shared::at(out);
     let by_rows = m > n;
     let parts = if by_rows { threads.min(m.div_ceil(8)) } else { threads.min(n.div_ceil(16)) };
     split::each_part(parts, |i| {
@@ -57,10 +77,11 @@ pub(super) fn gemm(
         }
         let a = Matrix { data: &a.data[rows.start * a.row..], ..a };
         let b = Matrix { data: &b.data[cols.start * b.col..], ..b };
-        // SAFETY: the rectangle `rows` x `cols` lies inside `out` (asserted above) and belongs to this part alone.
+        // SAFETY: the rectangle `rows` x `cols` is the caller's to write, and belongs to this part alone.
         unsafe {
-            block((rows.len(), cols.len(), k), a, b, shared.get().add(rows.start * out_row + cols.start), out_row)
-        };
+            let first = shared.get().add(rows.start * out_row + cols.start);
+            block((rows.len(), cols.len(), k), a, b, first, out_row);
+        }
     });
 }
 

@@ -4,7 +4,9 @@
 //! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (what they
 //! need they ask for as workspace), and are never the reference of a test.
 
+mod conv;
 mod dense;
+mod depthwise;
 mod fallback;
 mod gemm;
 pub(crate) mod simd;

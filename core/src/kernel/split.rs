@@ -62,6 +62,11 @@ impl Shared {
         Shared(data.as_mut_ptr())
     }
 
+    /// The elements at `data`.
+    pub fn at(data: *mut f32) -> Shared {
+        Shared(data)
+    }
+
     /// The pointer. (A method, so that a closure captures the whole and not the bare pointer.)
     pub fn get(self) -> *mut f32 {
         self.0

@@ -1,0 +1,180 @@
+//! The fast kernels of convolution, products, pooling, normalisation and resizing against the naive references, on one
+//! thread and on two: max|a - b| / max|b| within 1e-5.
+
+use byoc_core::ir::{AttrValue, Attrs, TensorType};
+use byoc_core::kernel::{Kernel, Offer, Spec};
+use byoc_core::op::{self, Value};
+use byoc_core::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut};
+
+/// Numbers in [-1, 1) without a pattern.
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let values: Vec<f32> = (0..shape.iter().product::<usize>())
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect();
+    Tensor::from_slice(shape, &values)
+}
+
+/// Runs the fast kernel of `name` on a fresh workspace full of NaN; panics when none is offered.
+fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>], want: &[Tensor]) -> Vec<Tensor> {
+    let def = op::get(op::lookup(name).expect("an operator"));
+    let of = |t: &Tensor| TensorType::fixed(t.dtype(), t.shape());
+    let (inputs, outputs): (Vec<_>, Vec<_>) = (args.iter().map(of).collect(), want.iter().map(of).collect());
+    let spec = Spec { def, attrs, inputs: &inputs, outputs: &outputs, constants };
+    let offers = || inventory::iter::<Offer>.into_iter().filter(|o| o.op == name);
+    let kernel: Box<dyn Kernel> = offers().find_map(|o| (o.make)(&spec)).unwrap_or_else(|| panic!("{name} is offered"));
+    let mut workspace = AlignedBytes::zeroed(kernel.workspace());
+    workspace.as_mut().fill(0xff);
+    let views: Vec<TensorView<'_>> = args.iter().map(Tensor::view).collect();
+    let mut results: Vec<AlignedBytes> =
+        want.iter().map(|t| AlignedBytes::copy_of(&vec![0xff; t.bytes().len()])).collect();
+    let write = |results: &mut [AlignedBytes], run: &mut dyn FnMut(&mut [TensorViewMut<'_>])| {
+        let mut outs: Vec<TensorViewMut<'_>> = results
+            .iter_mut()
+            .zip(want)
+            .map(|(bytes, t)| TensorViewMut { dtype: t.dtype(), shape: t.shape(), data: bytes.as_mut() })
+            .collect();
+        run(&mut outs);
+    };
+    write(&mut results, &mut |outs| kernel.run(&views, outs, workspace.as_mut()).unwrap());
+    let tensors = |results: &[AlignedBytes]| -> Vec<Tensor> {
+        let one = |(b, t): (&AlignedBytes, &Tensor)| Tensor::from_bytes(t.dtype(), t.shape(), b.as_ref()).unwrap();
+        results.iter().zip(want).map(one).collect()
+    };
+    let computed = tensors(&results);
+    if let Some(taken) = kernel.in_place() {
+        results[0].as_mut().copy_from_slice(args[taken].bytes());
+        let rest: Vec<TensorView<'_>> =
+            views.iter().enumerate().filter(|(i, _)| *i != taken).map(|(_, v)| *v).collect();
+        write(&mut results, &mut |outs| kernel.run_in_place(&rest, outs).unwrap());
+        assert_eq!(tensors(&results)[0], computed[0], "{name} computes the same in place");
+    }
+    computed
+}
+
+#[track_caller]
+fn close(name: &str, case: &str, got: &[Tensor], want: &[Tensor]) {
+    for (got, want) in got.iter().zip(want) {
+        let (got, want) = (got.view().to_f64s(), want.view().to_f64s());
+        let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+            let fine = g == w || (g - w).abs() <= 1e-5 * largest;
+            assert!(fine, "{name} {case}: element {i} of {} is {g}, {w} is wanted", want.len());
+        }
+    }
+}
+
+/// Checks a call: on one thread and on two, inputs after the first as constants and not.
+#[track_caller]
+fn check_values(name: &str, pairs: &[(&str, AttrValue)], args: &[Tensor]) {
+    let attrs = Attrs::new(pairs.iter().map(|(k, v)| (*k, v.clone())));
+    let case = format!("{:?} {attrs:?}", args.iter().map(|t| t.shape().to_vec()).collect::<Vec<_>>());
+    let values: Vec<Value> = args.iter().cloned().map(Value::Tensor).collect();
+    let want = op::evaluate(op::lookup(name).expect("an operator"), &attrs, &values, 1 << 26)
+        .unwrap_or_else(|e| panic!("{name} {case}: {e}"));
+    let constants: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
+    for threads in [1, 2] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let got = pool.install(|| fast(name, &attrs, args, &constants, &want));
+        close(name, &format!("{case} on {threads} threads"), &got, &want);
+    }
+}
+
+#[track_caller]
+fn check(name: &str, pairs: &[(&str, AttrValue)], shapes: &[&[usize]]) {
+    let args: Vec<Tensor> = shapes.iter().zip(1..).map(|(shape, seed)| random(shape, seed)).collect();
+    check_values(name, pairs, &args);
+}
+
+fn ints<const N: usize>(values: [i64; N]) -> AttrValue {
+    AttrValue::from(values)
+}
+
+#[test]
+fn convolution() {
+    let strides = |v: [i64; 2]| ("strides", ints(v));
+    let padding = |v: [i64; 4]| ("padding", ints(v));
+    let dilation = |v: [i64; 2]| ("dilation", ints(v));
+    let groups = |v: i64| ("groups", AttrValue::Int(v));
+    // 1x1: the data itself, and with a stride.
+    check("nn.conv2d", &[], &[&[1, 16, 7, 7], &[24, 16, 1, 1]]);
+    check("nn.conv2d", &[], &[&[3, 5, 9, 11], &[7, 5, 1, 1]]);
+    check("nn.conv2d", &[], &[&[1, 64, 40, 40], &[96, 64, 1, 1]]);
+    check("nn.conv2d", &[strides([2, 2])], &[&[2, 8, 9, 10], &[6, 8, 1, 1]]);
+    check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 3, 5, 5], &[2, 3, 1, 1]]);
+    // Gathered, with everything.
+    check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 3, 13, 17], &[5, 3, 3, 3]]);
+    check("nn.conv2d", &[strides([2, 1]), padding([0, 1, 2, 3])], &[&[2, 4, 11, 9], &[6, 4, 3, 2]]);
+    check("nn.conv2d", &[strides([3, 3]), padding([3, 3, 3, 3])], &[&[1, 3, 23, 25], &[8, 3, 7, 7]]);
+    check("nn.conv2d", &[dilation([2, 3]), padding([2, 3, 2, 3])], &[&[1, 3, 12, 12], &[4, 3, 3, 3]]);
+    check("nn.conv2d", &[padding([5, 5, 5, 5])], &[&[1, 2, 3, 3], &[3, 2, 3, 3]]);
+    check("nn.conv2d", &[padding([2, 2, 2, 2]), dilation([4, 4]), strides([2, 3])], &[&[1, 2, 8, 9], &[3, 2, 3, 3]]);
+    // Many runs of columns, and one run of many terms.
+    check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 64, 56, 56], &[32, 64, 3, 3]]);
+    check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 256, 7, 7], &[64, 256, 3, 3]]);
+    check("nn.conv2d", &[padding([1, 1, 1, 1]), strides([2, 2])], &[&[3, 32, 28, 28], &[40, 32, 3, 3]]);
+    // Groups.
+    check("nn.conv2d", &[groups(2), padding([1, 1, 1, 1])], &[&[2, 8, 9, 9], &[6, 4, 3, 3]]);
+    check("nn.conv2d", &[groups(4)], &[&[1, 16, 8, 8], &[8, 4, 1, 1]]);
+    // One spatial axis.
+    check("nn.conv1d", &[("padding", ints([2, 1])), ("strides", ints([2]))], &[&[2, 5, 33], &[7, 5, 4]]);
+}
+
+#[test]
+fn depthwise_convolution() {
+    for stride in [1, 2, 3] {
+        for (h, w) in [(7, 7), (16, 33), (1, 70), (40, 3)] {
+            let padding = ("padding", ints([1, 1, 1, 1]));
+            let pairs = [("groups", AttrValue::Int(6)), ("strides", ints([stride, stride])), padding];
+            check("nn.conv2d", &pairs, &[&[2, 6, h, w], &[6, 1, 3, 3]]);
+        }
+    }
+    let groups = || ("groups", AttrValue::Int(3));
+    let wide = [groups(), ("padding", ints([2, 0, 1, 4])), ("dilation", ints([2, 3])), ("strides", ints([1, 2]))];
+    check("nn.conv2d", &wide, &[&[1, 3, 15, 40], &[6, 1, 5, 4]]);
+    let far = [groups(), ("padding", ints([6, 6, 6, 6])), ("strides", ints([2, 3]))];
+    check("nn.conv2d", &far, &[&[1, 3, 3, 2], &[3, 1, 7, 7]]);
+    let many = [("groups", AttrValue::Int(96)), ("padding", ints([1, 1]))];
+    check("nn.conv2d", &many, &[&[1, 96, 56, 56], &[96, 1, 3, 3]]);
+}
+
+#[test]
+fn convolution_in_other_layouts() {
+    let last = |kernel: &'static str| [("data_layout", AttrValue::from("NHWC")), ("kernel_layout", kernel.into())];
+    let with = |kernel: &'static str, more: &[(&'static str, AttrValue)]| [&last(kernel), more].concat();
+    let pads = ("padding", ints([1, 0, 2, 1]));
+    check("nn.conv2d", &last("HWIO"), &[&[2, 6, 5, 8], &[1, 1, 8, 12]]);
+    check("nn.conv2d", &last("OIHW"), &[&[1, 9, 9, 3], &[5, 3, 1, 1]]);
+    check("nn.conv2d", &with("HWIO", &[pads.clone(), ("strides", ints([2, 1]))]), &[&[2, 9, 8, 5], &[3, 2, 5, 7]]);
+    check("nn.conv2d", &with("OHWI", &[pads, ("dilation", ints([2, 2]))]), &[&[1, 30, 31, 16], &[20, 3, 3, 16]]);
+    check("nn.conv2d", &[("kernel_layout", "HWIO".into())], &[&[1, 4, 6, 6], &[3, 3, 4, 5]]);
+}
+
+#[test]
+fn products() {
+    for (m, n, k) in [(1, 1, 1), (1, 1000, 512), (2, 33, 65), (4, 17, 200), (5, 7, 3), (37, 41, 300), (128, 96, 64)] {
+        check("nn.dense", &[], &[&[m, k], &[n, k]]);
+        check("nn.matmul", &[], &[&[m, k], &[k, n]]);
+        for (a, b) in [(false, true), (true, false), (true, true)] {
+            let pairs = [("transpose_a", AttrValue::Bool(a)), ("transpose_b", AttrValue::Bool(b))];
+            let left = if a { [3, k, m] } else { [3, m, k] };
+            let right = if b { [3, n, k] } else { [3, k, n] };
+            check("nn.batch_matmul", &pairs, &[&left, &right]);
+        }
+    }
+    check("nn.dense", &[], &[&[2, 3, 20], &[9, 20]]);
+    check("nn.dense", &[], &[&[0, 20], &[9, 20]]);
+    check("nn.dense", &[], &[&[3, 0], &[2, 0]]);
+    check("nn.batch_matmul", &[], &[&[1, 5, 6], &[4, 6, 7]]);
+    check("nn.batch_matmul", &[], &[&[4, 5, 6], &[1, 6, 7]]);
+    check("nn.batch_matmul", &[], &[&[24, 64, 32], &[24, 32, 64]]);
+    check("nn.matmul", &[("transpose_a", AttrValue::Bool(true))], &[&[300, 37], &[300, 41]]);
+    check("nn.bias_add", &[], &[&[2, 5, 6, 7], &[5]]);
+    check("nn.bias_add", &[], &[&[0, 5], &[5]]);
+    check("nn.bias_add", &[("axis", AttrValue::Int(-1))], &[&[300, 500], &[500]]);
+}
