@@ -54,6 +54,23 @@ impl Origins {
         self.set(all.into())
     }
 
+    /// The union of many sets: one sort, however many there are.
+    pub fn union_all(&mut self, ids: impl IntoIterator<Item = OriginId>) -> OriginId {
+        let mut ids: Vec<OriginId> = ids.into_iter().filter(|&id| id != Origins::none()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        match ids[..] {
+            [] => Origins::none(),
+            [only] => only,
+            _ => {
+                let mut all: Vec<SourceId> = ids.iter().flat_map(|&id| self.sets[id].iter().copied()).collect();
+                all.sort_unstable();
+                all.dedup();
+                self.set(all.into())
+            }
+        }
+    }
+
     /// The sources of a set, ascending.
     pub fn get(&self, id: OriginId) -> &[SourceId] {
         &self.sets[id]

@@ -1,6 +1,6 @@
 //! The table of passes, and the loop that runs, times, watches and verifies them.
 
-use super::PassOptions;
+use super::{AcceptAll, PassOptions};
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Fault, Module, verify};
 use std::fmt;
@@ -23,6 +23,11 @@ pub struct Pass {
 /// Every pass, by name.
 pub const PASSES: &[Pass] = &[
     Pass {
+        name: "annotate_target",
+        doc: "marks where values enter and leave what targets take",
+        run: |module, options, _| super::annotate_target(module, &options.annotate, options.include_non_call_ops),
+    },
+    Pass {
         name: "canonicalize_ops",
         doc: "writes nn.bias_add as expand_dims and add",
         run: |module, _, _| super::canonicalize_ops(module),
@@ -38,6 +43,11 @@ pub const PASSES: &[Pass] = &[
         run: |module, _, _| super::eliminate_common_subexpr(module),
     },
     Pass {
+        name: "flatten_nested_tuples",
+        doc: "ends a region in the fields of its tuple",
+        run: |module, _, _| super::flatten_nested_tuples(module),
+    },
+    Pass {
         name: "fold_constant",
         doc: "computes what depends on constants alone",
         run: |module, _, _| super::fold_constant(module),
@@ -51,6 +61,28 @@ pub const PASSES: &[Pass] = &[
         name: "infer_type",
         doc: "types every expression and completes what is not annotated",
         run: |module, _, _| super::infer_type(module).map_err(first_fault),
+    },
+    Pass {
+        name: "merge_compiler_regions",
+        doc: "joins neighbouring regions of one target",
+        run: |module, _, _| super::merge_compiler_regions(module),
+    },
+    Pass {
+        name: "merge_composite",
+        doc: "makes each match of a pattern table a composite function",
+        run: |module, options, warnings| {
+            super::merge_composite(module, &options.patterns, &mut AcceptAll, &mut |_, _| {}, warnings)
+        },
+    },
+    Pass {
+        name: "partition_graph",
+        doc: "makes each region a global function of its backend",
+        run: |module, options, _| super::partition_graph(module, &options.module_name, options.bind_constants),
+    },
+    Pass {
+        name: "remove_default_annotations",
+        doc: "drops the annotations of what no backend takes",
+        run: |module, _, _| super::remove_default_annotations(module),
     },
     Pass {
         name: "simplify_inference",

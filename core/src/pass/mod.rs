@@ -1,23 +1,40 @@
 //! Passes: one file each, named after the pass. A pass takes a typed module and gives a typed module.
 
+mod annotate_target;
+mod annotation;
 mod canonicalize_ops;
 mod dead_code_elimination;
 mod eliminate_common_subexpr;
+mod flatten_nested_tuples;
 mod fold_constant;
 mod fold_scale_axis;
+mod grouping;
 mod infer_type;
 mod judge;
 pub mod manager;
+mod merge_compiler_regions;
+mod merge_composite;
 mod options;
+mod outline;
+mod partition_graph;
+mod region_graph;
+mod regions;
+mod remove_default_annotations;
 pub mod scope;
 mod simplify_inference;
 
+pub use annotate_target::{annotate_target, annotate_target_by};
 pub use canonicalize_ops::canonicalize_ops;
 pub use dead_code_elimination::dead_code_elimination;
 pub use eliminate_common_subexpr::eliminate_common_subexpr;
+pub use flatten_nested_tuples::flatten_nested_tuples;
 pub use fold_constant::fold_constant;
 pub use fold_scale_axis::fold_scale_axis;
 pub use infer_type::{infer_type, infer_type_in_place};
 pub use judge::{AcceptAll, Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict};
+pub use merge_compiler_regions::merge_compiler_regions;
+pub use merge_composite::merge_composite;
 pub use options::{PassOptions, TargetRule};
+pub use partition_graph::partition_graph;
+pub use remove_default_annotations::remove_default_annotations;
 pub use simplify_inference::simplify_inference;

@@ -208,8 +208,22 @@ impl Pattern {
         self.post_order().into_iter().any(|id| match &self.nodes[id] {
             PatternNode::Function { .. } => true,
             PatternNode::Call { callee, .. } => !self.calls_only_operators(*callee),
+            // A path of anything runs through composites too.
+            PatternNode::Dominates { path, .. } => !self.calls_operators(*path),
             _ => false,
         })
+    }
+
+    fn calls_operators(&self, id: PatternId) -> bool {
+        match &self.nodes[id] {
+            PatternNode::Call { callee, .. } => self.calls_only_operators(*callee),
+            PatternNode::Alt(left, right) => self.calls_operators(*left) && self.calls_operators(*right),
+            PatternNode::Typed(inner, _)
+            | PatternNode::OfDtype(inner, _)
+            | PatternNode::OfShape(inner, _)
+            | PatternNode::WithAttrs(inner, _) => self.calls_operators(*inner),
+            _ => false,
+        }
     }
 
     fn calls_only_operators(&self, callee: PatternId) -> bool {

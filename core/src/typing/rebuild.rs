@@ -27,29 +27,52 @@ impl<'a> Rebuild<'a> {
     /// Whatever `visit` fails with, and types that no longer agree.
     pub fn run(
         old: &'a Module,
-        mut visit: impl FnMut(&mut Rebuild<'a>, ExprId, &'a Expr) -> Result<Option<ExprId>, Box<Diagnostic>>,
+        visit: impl FnMut(&mut Rebuild<'a>, ExprId, &'a Expr) -> Result<Option<ExprId>, Box<Diagnostic>>,
     ) -> Result<Module, Box<Diagnostic>> {
+        let live = old.live();
+        let order = old.nodes.ids().filter(|&id| live[id]).collect::<Vec<_>>();
+        Rebuild::start(old, live).finish(order, visit)
+    }
+
+    /// Rebuilds a module out of the expressions in `order` alone, in that order: what an expression needs comes
+    /// before it, and the global functions are among them. For a pass that leaves some out, or moves them.
+    ///
+    /// # Errors
+    /// As [`Rebuild::run`].
+    pub fn run_in_order(
+        old: &'a Module,
+        order: impl IntoIterator<Item = ExprId>,
+        visit: impl FnMut(&mut Rebuild<'a>, ExprId, &'a Expr) -> Result<Option<ExprId>, Box<Diagnostic>>,
+    ) -> Result<Module, Box<Diagnostic>> {
+        Rebuild::start(old, old.live()).finish(order, visit)
+    }
+
+    fn start(old: &'a Module, live: IndexVec<ExprId, bool>) -> Rebuild<'a> {
         let mut module = Module::new();
         module.nodes = IndexVec::with_capacity(old.nodes.len());
         module.origins = old.origins.clone();
-        let mut rebuild =
-            Rebuild { old, new: Builder::new(module), live: old.live(), map: IndexVec::filled(None, old.nodes.len()) };
-        for (id, node) in old.nodes.iter() {
-            if !rebuild.live[id] {
-                continue;
-            }
-            rebuild.new.origin = Some(node.origin);
-            let new = match visit(&mut rebuild, id, &node.expr)? {
+        Rebuild { old, new: Builder::new(module), live, map: IndexVec::filled(None, old.nodes.len()) }
+    }
+
+    fn finish(
+        mut self,
+        order: impl IntoIterator<Item = ExprId>,
+        mut visit: impl FnMut(&mut Rebuild<'a>, ExprId, &'a Expr) -> Result<Option<ExprId>, Box<Diagnostic>>,
+    ) -> Result<Module, Box<Diagnostic>> {
+        for id in order {
+            let node = &self.old.nodes[id];
+            self.new.origin = Some(node.origin);
+            let new = match visit(&mut self, id, &node.expr)? {
                 Some(new) => new,
-                None => rebuild.copy(id)?,
+                None => self.copy(id)?,
             };
-            rebuild.map[id] = Some(new);
+            self.map[id] = Some(new);
         }
-        for (name, &id) in &old.globals {
-            let new = rebuild.get(id);
-            rebuild.new.module.globals.insert(name.clone(), new);
+        for (name, &id) in &self.old.globals {
+            let new = self.get(id);
+            self.new.module.globals.insert(name.clone(), new);
         }
-        Ok(rebuild.new.module)
+        Ok(self.new.module)
     }
 
     /// What stands for an expression that was visited already.
@@ -58,6 +81,19 @@ impl<'a> Rebuild<'a> {
     /// For an expression that has not been visited: a pass looks only at operands, which come first.
     pub fn get(&self, old: ExprId) -> ExprId {
         self.map[old].expect("an operand is visited before its users")
+    }
+
+    /// What stands for an expression, copied now when it was not visited. For expressions without operands.
+    pub fn get_or_copy(&mut self, old: ExprId) -> ExprId {
+        match self.map[old] {
+            Some(new) => new,
+            None => {
+                let node = &self.old.nodes[old];
+                let new = self.new.module.push_typed(node.expr.clone(), node.ty.clone(), node.origin);
+                self.map[old] = Some(new);
+                new
+            }
+        }
     }
 
     /// Says that `new` stands for `old` from now on, for users that are still to come.

@@ -1,0 +1,283 @@
+//! `annotate_target`: marks where values enter and leave what targets take (spec 1.6).
+//!
+//! Every operator call gets the first target in the list that takes it, or `default`; a call of a composite function
+//! gets the target that its name begins with. Each argument is then wrapped in the begin of the consumer, around the
+//! end of the producer. What another run gave to a target stays as it is, so that running the pass for A and then for
+//! B is running it for A and B, and running it twice is running it once.
+
+use super::annotation::{Annotations, DEFAULT, Mark};
+use super::options::TargetRule;
+use super::scope::is_opaque;
+use crate::diag::{Diagnostic, codes, nearest};
+use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, Name, OpId};
+use crate::op;
+use crate::typing::Rebuild;
+use std::collections::{BTreeMap, HashSet};
+
+/// Annotates by lists of operators, one per target, in priority order.
+///
+/// # Errors
+/// A rule that names an operator which does not exist.
+pub fn annotate_target(
+    module: &Module,
+    rules: &[TargetRule],
+    include_non_call_ops: bool,
+) -> Result<Module, Box<Diagnostic>> {
+    let mut sets: Vec<HashSet<OpId>> = Vec::new();
+    for rule in rules {
+        let find = |name: &Name| op::lookup(name).ok_or_else(|| unknown_operator(&rule.target, name));
+        sets.push(rule.operators.iter().map(find).collect::<Result<_, _>>()?);
+    }
+    let targets: Vec<Name> = rules.iter().map(|rule| rule.target.clone()).collect();
+    annotate_target_by(module, &targets, include_non_call_ops, &mut |id| {
+        let (op, _) = module.expr(id).as_op_call()?;
+        sets.iter().position(|set| set.contains(&op))
+    })
+}
+
+fn unknown_operator(target: &str, name: &str) -> Box<Diagnostic> {
+    let message = format!("the rule for \"{target}\" names the operator \"{name}\", which does not exist");
+    let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_TARGET_OPERATOR, message);
+    Box::new(match nearest(name, op::names()) {
+        Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
+        None => diagnostic.help("\"byoc ops\" lists the operators"),
+    })
+}
+
+/// Annotates by a rule: `takes` gives the first of `targets` that takes a call of an operator.
+///
+/// # Errors
+/// None that a typed module can cause.
+pub fn annotate_target_by(
+    module: &Module,
+    targets: &[Name],
+    include_non_call_ops: bool,
+    takes: &mut dyn FnMut(ExprId) -> Option<usize>,
+) -> Result<Module, Box<Diagnostic>> {
+    let mut annotator = Annotator {
+        marks: Annotations::new(),
+        open: open_expressions(module),
+        targets,
+        include_non_call_ops,
+        names: vec![Name::from(DEFAULT)],
+        numbers: BTreeMap::from([(Name::from(DEFAULT), 0)]),
+        target: IndexVec::filled(None, module.nodes.len()),
+    };
+    Rebuild::run(module, |rebuild, id, expr| Ok(annotator.visit(rebuild, id, expr, takes)))
+}
+
+/// The expressions that are annotated: not inside composites, nor inside what belongs to a backend already.
+fn open_expressions(module: &Module) -> IndexVec<ExprId, bool> {
+    let mut open = IndexVec::filled(false, module.nodes.len());
+    for &root in module.globals.values() {
+        open[root] = true;
+    }
+    for (id, node) in module.nodes.iter().rev() {
+        let closed = node.expr.as_function().is_some_and(|f| is_opaque(f) || f.attrs.get("Composite").is_some());
+        if open[id] && !closed {
+            node.expr.for_each_operand(|operand| open[operand] = true);
+        }
+    }
+    open
+}
+
+/// A target, as an index into the annotator's names.
+type Target = usize;
+
+struct Annotator<'a> {
+    marks: Annotations,
+    open: IndexVec<ExprId, bool>,
+    targets: &'a [Name],
+    include_non_call_ops: bool,
+    names: Vec<Name>,
+    numbers: BTreeMap<Name, Target>,
+    /// The target of an expression; of an end, what it ends. Unknown for variables, constants and begins.
+    target: IndexVec<ExprId, Option<Target>>,
+}
+
+impl Annotator<'_> {
+    fn visit(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        id: ExprId,
+        expr: &Expr,
+        takes: &mut dyn FnMut(ExprId) -> Option<usize>,
+    ) -> Option<ExprId> {
+        if !self.open[id] {
+            return None;
+        }
+        let module = rebuild.old;
+        let mut expr = expr.clone();
+        match &mut expr {
+            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) => return None,
+            Expr::Call(call) => match self.marks.mark(module, id) {
+                Some(Mark::Begin(..)) => return None,
+                Some(Mark::End(value, compiler)) => {
+                    let target = match self.target[value] {
+                        Some(target) => target,
+                        None => self.number(compiler),
+                    };
+                    self.target[value].get_or_insert(target);
+                    self.target[id] = Some(target);
+                    let (new, name) = (rebuild.get(value), self.names[target].clone());
+                    return Some(self.marks.end(rebuild, new, &name));
+                }
+                None => {
+                    if let Some(Some(Mark::Begin(_, compiler))) = call.args.first().map(|&a| self.marks.mark(module, a))
+                        && compiler != DEFAULT
+                    {
+                        self.target[id] = Some(self.number(compiler));
+                        return None;
+                    }
+                    let target = match call.callee {
+                        Callee::Op(_) => takes(id).and_then(|i| self.targets.get(i)).cloned(),
+                        Callee::Expr(callee) => match module.expr(callee) {
+                            Expr::Function(f) => f
+                                .attrs
+                                .str("Composite")
+                                .and_then(|name| name.split_once('.'))
+                                .and_then(|(own, _)| self.targets.iter().find(|t| ***t == *own).cloned()),
+                            Expr::Var(_) if !self.include_non_call_ops => {
+                                call.callee = Callee::Expr(rebuild.get(callee));
+                                for arg in &mut call.args {
+                                    *arg = self.ended(rebuild, *arg);
+                                }
+                                return Some(push(rebuild, id, expr));
+                            }
+                            _ => None,
+                        },
+                    };
+                    if let Callee::Expr(callee) = &mut call.callee {
+                        *callee = rebuild.get(*callee);
+                    }
+                    let target = target.map_or(0, |name| self.number(&name));
+                    self.wrap(rebuild, &mut call.args, Some(target));
+                    self.target[id] = Some(target);
+                }
+            },
+            Expr::Tuple(fields) if fields.is_empty() => return None,
+            Expr::Tuple(fields) => self.non_call(rebuild, id, fields),
+            Expr::Project { tuple, .. } => self.non_call(rebuild, id, std::slice::from_mut(tuple)),
+            Expr::RefNew(value) | Expr::RefRead(value) => self.non_call(rebuild, id, std::slice::from_mut(value)),
+            Expr::RefWrite { reference, value } => {
+                let mut both = [*reference, *value];
+                self.non_call(rebuild, id, &mut both);
+                [*reference, *value] = both;
+            }
+            Expr::Function(function) => {
+                function.params.iter_mut().for_each(|p| *p = rebuild.get(*p));
+                let composite = function.attrs.get("Composite").is_some();
+                function.body = if composite || is_opaque(function) {
+                    rebuild.get(function.body)
+                } else {
+                    self.ended(rebuild, function.body)
+                };
+            }
+            Expr::Let { var, value, body } => {
+                *var = rebuild.get(*var);
+                if module.expr(*value).as_function().is_some() {
+                    *value = rebuild.get(*value);
+                } else if self.include_non_call_ops {
+                    self.wrap(rebuild, std::slice::from_mut(value), None);
+                } else {
+                    *value = self.ended(rebuild, *value);
+                }
+                *body = self.ended(rebuild, *body);
+            }
+            Expr::If { cond, then, otherwise } => {
+                for part in [cond, then, otherwise] {
+                    *part = self.ended(rebuild, *part);
+                }
+            }
+        }
+        Some(push(rebuild, id, expr))
+    }
+
+    /// A tuple, projection or reference: goes where all its operands go.
+    fn non_call(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operands: &mut [ExprId]) {
+        if self.include_non_call_ops {
+            self.target[id] = Some(self.wrap(rebuild, operands, None));
+        } else {
+            for operand in operands {
+                *operand = self.ended(rebuild, *operand);
+            }
+        }
+    }
+
+    /// Wraps each operand in the end of where it comes from and the begin of `target`, or of the target that all come
+    /// from when none is given.
+    fn wrap(&mut self, rebuild: &mut Rebuild<'_>, operands: &mut [ExprId], target: Option<Target>) -> Target {
+        let module = rebuild.old;
+        let mut common: Option<Target> = None;
+        let mut keep = vec![false; operands.len()];
+        for (operand, keep) in operands.iter_mut().zip(&mut keep) {
+            let mut from = 0;
+            let old = *operand;
+            match self.marks.mark(module, old) {
+                Some(Mark::Begin(value, compiler)) => {
+                    if let Some(Mark::End(..)) = self.marks.mark(module, value) {
+                        from = self.target[value].unwrap_or(0);
+                    }
+                    *keep = compiler != DEFAULT;
+                    *operand = rebuild.get(if *keep { old } else { value });
+                }
+                Some(Mark::End(..)) => {
+                    from = self.target[old].unwrap_or(0);
+                    *operand = rebuild.get(old);
+                }
+                None => {
+                    from = self.target[old].unwrap_or(0);
+                    *operand = self.ended(rebuild, old);
+                }
+            }
+            common = Some(match common {
+                Some(other) if other != from => 0,
+                _ => from,
+            });
+        }
+        let target = target.or(common).unwrap_or(0);
+        let name = self.names[target].clone();
+        for (operand, keep) in operands.iter_mut().zip(keep) {
+            if !keep {
+                *operand = self.marks.begin(rebuild, *operand, &name);
+            }
+        }
+        target
+    }
+
+    /// What stands for an operand, in an end when it has a target. A call without arguments is an input.
+    fn ended(&mut self, rebuild: &mut Rebuild<'_>, old: ExprId) -> ExprId {
+        let new = rebuild.get(old);
+        if self.marks.mark(rebuild.old, old).is_some() {
+            return new;
+        }
+        let computes = match rebuild.old.expr(old) {
+            Expr::Call(call) => !call.args.is_empty(),
+            Expr::Tuple(fields) => !fields.is_empty(),
+            Expr::Project { .. } | Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => true,
+            _ => false,
+        };
+        match self.target[old] {
+            Some(target) if computes => {
+                let name = self.names[target].clone();
+                self.marks.end(rebuild, new, &name)
+            }
+            _ => new,
+        }
+    }
+
+    fn number(&mut self, name: &str) -> Target {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        self.names.push(name.into());
+        self.numbers.insert(name.into(), self.names.len() - 1);
+        self.names.len() - 1
+    }
+}
+
+/// Appends an expression that takes the place of an old one of the same type.
+fn push(rebuild: &mut Rebuild<'_>, old: ExprId, expr: Expr) -> ExprId {
+    let node = &rebuild.old.nodes[old];
+    rebuild.new.module.push_typed(expr, node.ty.clone(), node.origin)
+}

@@ -1,0 +1,60 @@
+//! The two annotation operators, which mark where values enter and leave the regions of a backend.
+
+use crate::ir::{AttrValue, Attrs, Expr, ExprId, Module, Name, OpId, Origins};
+use crate::op;
+use crate::typing::Rebuild;
+
+/// The target of what no backend takes.
+pub(super) const DEFAULT: &str = "default";
+
+/// What an expression marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark<'m> {
+    /// `annotation.compiler_begin(value, compiler)`.
+    Begin(ExprId, &'m str),
+    /// `annotation.compiler_end(value, compiler)`.
+    End(ExprId, &'m str),
+}
+
+/// Recognises and makes annotations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Annotations {
+    begin: OpId,
+    end: OpId,
+}
+
+impl Annotations {
+    /// The two operators.
+    pub fn new() -> Annotations {
+        let find = |name| op::lookup(name).expect("the annotation operators are in the table");
+        Annotations { begin: find("annotation.compiler_begin"), end: find("annotation.compiler_end") }
+    }
+
+    /// What an expression marks, if it is an annotation.
+    pub fn mark<'m>(&self, module: &'m Module, id: ExprId) -> Option<Mark<'m>> {
+        let (op, call) = module.expr(id).as_op_call()?;
+        if op != self.begin && op != self.end {
+            return None;
+        }
+        let compiler = call.attrs.str("compiler").unwrap_or(DEFAULT);
+        let value = *call.args.first()?;
+        Some(if op == self.begin { Mark::Begin(value, compiler) } else { Mark::End(value, compiler) })
+    }
+
+    /// Appends a begin around a new expression.
+    pub fn begin(&self, rebuild: &mut Rebuild<'_>, value: ExprId, compiler: &Name) -> ExprId {
+        annotate(rebuild, self.begin, value, compiler)
+    }
+
+    /// Appends an end around a new expression.
+    pub fn end(&self, rebuild: &mut Rebuild<'_>, value: ExprId, compiler: &Name) -> ExprId {
+        annotate(rebuild, self.end, value, compiler)
+    }
+}
+
+fn annotate(rebuild: &mut Rebuild<'_>, op: OpId, value: ExprId, compiler: &Name) -> ExprId {
+    let module = &mut rebuild.new.module;
+    let ty = module.ty(value).clone();
+    let attrs = Attrs::new([("compiler", AttrValue::Str(compiler.clone()))]);
+    module.push_typed(Expr::op(op, [value], attrs), ty, Origins::none())
+}

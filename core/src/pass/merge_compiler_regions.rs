@@ -1,0 +1,124 @@
+//! `merge_compiler_regions`: joins neighbouring regions of one target where no cycle comes of it (spec 1.8).
+//!
+//! Regions are visited in the order of their ends, producers first, and each draws in the regions that its inputs
+//! come from, in the order of its inputs. So the result follows from the program alone. Whatever stands between
+//! regions takes part in the search for cycles: branches, functions, and variables bound by a let. Regions in
+//! different functions or different let bodies are never joined: what one computes is not visible in the other.
+
+use super::annotation::{Annotations, Mark};
+use super::region_graph::{RegionGraph, flows};
+use super::regions::{RegionReader, closed};
+use super::scope::{Scopes, is_opaque};
+use crate::diag::Diagnostic;
+use crate::ir::{ExprId, IndexVec, Module};
+use crate::typing::Rebuild;
+
+/// Joins regions.
+///
+/// # Errors
+/// Annotations that do not agree.
+pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    let marks = Annotations::new();
+    let mut reader = RegionReader::new(module);
+    let mut internal = IndexVec::filled(false, module.nodes.len());
+    let mut node_of = IndexVec::filled(0u32, module.nodes.len());
+    let scopes = Scopes::of(module);
+    for &root in module.globals.values() {
+        if module.expr(root).as_function().is_none_or(is_opaque) {
+            continue;
+        }
+        let set = reader.read(root)?;
+        // Regions come first, then a node for each expression that is in none; numbers by position.
+        let mut len = 0;
+        let mut region_node = vec![None; set.regions.len()];
+        let mut region_at = Vec::new();
+        for &id in &set.order {
+            node_of[id] = match reader.region(id) {
+                Some(region) => *region_node[region as usize].get_or_insert_with(|| {
+                    region_at.resize(len as usize + 1, None);
+                    region_at[len as usize] = Some(region);
+                    len += 1;
+                    len - 1
+                }),
+                None => {
+                    len += 1;
+                    len - 1
+                }
+            };
+        }
+        region_at.resize(len as usize, None);
+        let mut edges = Vec::new();
+        for &id in &set.order {
+            if !closed(module.expr(id)) {
+                flows(module, id, |from, to| {
+                    if reader.owns(from) && reader.owns(to) {
+                        edges.push((node_of[from], node_of[to]));
+                    }
+                });
+            }
+        }
+        let mut graph = RegionGraph::new(len as usize, edges);
+        let mut done = vec![false; set.regions.len()];
+        let mut waiting = vec![false; set.regions.len()];
+        let ends = set.order.iter().filter(|&&id| matches!(marks.mark(module, id), Some(Mark::End(..))));
+        for &end in ends {
+            let Some(first) = reader.region(end) else { continue };
+            // Producers first, without recursion: a region is finished when its inputs are.
+            let mut stack = vec![(first, 0)];
+            waiting[first as usize] = true;
+            while let Some((region, next)) = stack.last_mut() {
+                let (at, ins) = (*region, &set.regions[*region as usize].ins);
+                if *next < ins.len() && !done[at as usize] {
+                    let source = source_region(module, &marks, &reader, ins[*next]);
+                    *next += 1;
+                    if let Some(source) = source
+                        && source != at
+                        && !done[source as usize]
+                        && !std::mem::replace(&mut waiting[source as usize], true)
+                    {
+                        stack.push((source, 0));
+                    }
+                    continue;
+                }
+                stack.pop();
+                if std::mem::replace(&mut done[at as usize], true) {
+                    continue;
+                }
+                let own = &set.regions[at as usize];
+                for &begin in &own.ins {
+                    if let Some(source) = source_region(module, &marks, &reader, begin)
+                        && source != at
+                        && set.regions[source as usize].target == own.target
+                        && scopes.same(begin, set.regions[source as usize].ins[0])
+                    {
+                        let node = |r: u32| region_node[r as usize].expect("a region has a node");
+                        graph.merge(node(source), node(at));
+                    }
+                }
+            }
+        }
+        for &id in &set.order {
+            if let Some(Mark::Begin(value, _)) = marks.mark(module, id)
+                && matches!(marks.mark(module, value), Some(Mark::End(..)))
+            {
+                internal[id] = reader.region(value).is_some() && graph.find(node_of[id]) == graph.find(node_of[value]);
+            }
+        }
+    }
+    Rebuild::run(module, |rebuild, id, expr| {
+        if !internal[id] {
+            return Ok(None);
+        }
+        let mut value = None;
+        expr.for_each_operand(|end| module.expr(end).for_each_operand(|inner| value = Some(inner)));
+        Ok(value.map(|inner| rebuild.get(inner)))
+    })
+}
+
+/// The region that the value of a begin comes from.
+fn source_region(module: &Module, marks: &Annotations, reader: &RegionReader<'_>, begin: ExprId) -> Option<u32> {
+    match marks.mark(module, begin) {
+        Some(Mark::Begin(value, _)) => reader.region(value),
+        _ => None,
+    }
+}

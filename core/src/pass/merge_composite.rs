@@ -1,0 +1,57 @@
+//! `merge_composite`: each match of a pattern table becomes a call of a composite function (spec 1.3).
+//!
+//! The order of the table is the order of priority: a pattern sees the program as the patterns before it left it. Every
+//! function of the module is treated, and the module is rebuilt once at the end; only a pattern that looks into
+//! functions needs it rebuilt before, to see the composites as functions. Types are known throughout and never inferred again.
+
+use super::grouping::Grouping;
+use super::judge::{Judge, Refusal};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{ExprId, Module};
+use crate::pattern::{Entry, PatternNode};
+
+/// Applies a pattern table.
+///
+/// `refused` hears of candidates that could not be grouped or were refused by the judge, in expressions of `module` (of
+/// what it was rebuilt to, after a pattern that looks into functions).
+///
+/// # Errors
+/// None that a typed module can cause.
+pub fn merge_composite(
+    module: &Module,
+    table: &[Entry],
+    judge: &mut dyn Judge,
+    refused: &mut dyn FnMut(ExprId, Refusal),
+    warnings: &mut Vec<Diagnostic>,
+) -> Result<Module, Box<Diagnostic>> {
+    let mut rest = table;
+    let mut rebuilt: Option<Module> = None;
+    loop {
+        let current = rebuilt.as_ref().unwrap_or(module);
+        let mut grouping = Grouping::new(current);
+        while let Some((entry, later)) = rest.split_first() {
+            if entry.pattern.looks_into_functions() && !grouping.groups.is_empty() {
+                break;
+            }
+            rest = later;
+            if matches!(entry.pattern.nodes[entry.pattern.root], PatternNode::Function { .. }) {
+                let message = format!("the pattern {} is a bare function, which is not grouped", entry.name);
+                warnings.push(
+                    Diagnostic::warning(codes::passes::PATTERN_FUNCTION, message)
+                        .help("match the call of the function: call(fn (..) { .. }; ..)"),
+                );
+                continue;
+            }
+            grouping.apply(entry, judge, refused);
+        }
+        if grouping.groups.is_empty() && rest.is_empty() && rebuilt.is_some() {
+            break;
+        }
+        let next = grouping.rebuild()?;
+        rebuilt = Some(next);
+        if rest.is_empty() {
+            break;
+        }
+    }
+    Ok(rebuilt.unwrap_or_else(|| module.clone()))
+}

@@ -1,0 +1,75 @@
+//! Makes a region into a global function, and names it.
+
+use crate::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Function, Name, OriginId, Origins, Type};
+use crate::typing::Rebuild;
+use std::sync::Arc;
+
+/// `text` with everything outside `[A-Za-z0-9_]` as `_`.
+pub(super) fn sanitize(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect()
+}
+
+/// The name of a region's function; a number is added while another function has it.
+pub(super) fn symbol(rebuild: &Rebuild<'_>, module: &str, target: &str, function: &str, region: u32) -> Name {
+    let base = if module.is_empty() {
+        sanitize(&format!("tvmgen_{target}_{function}_{region}"))
+    } else {
+        sanitize(&format!("tvmgen_{module}_{target}_{function}_{region}"))
+    };
+    let taken = |name: &str| rebuild.old.globals.contains_key(name) || rebuild.new.module.globals.contains_key(name);
+    let mut name = base.clone();
+    let mut more = 1;
+    while taken(&name) {
+        more += 1;
+        name = format!("{base}_{more}");
+    }
+    name.into()
+}
+
+/// A region's function, made of expressions of the new module.
+pub(super) struct Outline {
+    /// Its name.
+    pub symbol: Name,
+    /// Whose it is.
+    pub target: Name,
+    /// Its parameters.
+    pub params: Vec<ExprId>,
+    /// What it gives: one expression, or several as a tuple.
+    pub outputs: Vec<ExprId>,
+}
+
+/// Defines the function and calls it; gives what stands for each output.
+pub(super) fn define_and_call(
+    rebuild: &mut Rebuild<'_>,
+    outline: Outline,
+    args: &[ExprId],
+    origin: OriginId,
+) -> Vec<ExprId> {
+    let module = &mut rebuild.new.module;
+    let types: Vec<Type> = outline.outputs.iter().map(|&output| module.ty(output).clone()).collect();
+    let (body, ret) = match outline.outputs[..] {
+        [only] => (only, types[0].clone()),
+        _ => {
+            let ret = Type::tuple(types.iter().cloned());
+            (module.push_typed(Expr::Tuple(outline.outputs.into()), ret.clone(), Origins::none()), ret)
+        }
+    };
+    let params: Box<[Type]> = outline.params.iter().map(|&param| module.ty(param).clone()).collect();
+    let ty = Type::Func(Arc::new(FuncType { params, ret: ret.clone() }));
+    let attrs = Attrs::new([
+        ("Primitive", AttrValue::Int(1)),
+        ("Inline", AttrValue::Int(1)),
+        ("Compiler", AttrValue::Str(outline.target)),
+        ("global_symbol", AttrValue::Str(outline.symbol.clone())),
+    ]);
+    let function = Function { params: outline.params.into(), body, ret: ret.clone(), attrs };
+    let function = module.push_typed(Expr::Function(Box::new(function)), ty.clone(), Origins::none());
+    module.globals.insert(outline.symbol.clone(), function);
+    let global = module.push_typed(Expr::Global(outline.symbol), ty, Origins::none());
+    let call = module.push_typed(Expr::call(global, args.iter().copied()), ret, origin);
+    if types.len() == 1 {
+        return vec![call];
+    }
+    let field = |(i, ty)| module.push_typed(Expr::Project { tuple: call, index: i as u32 }, ty, origin);
+    types.into_iter().enumerate().map(field).collect()
+}

@@ -1,0 +1,296 @@
+//! `partition_graph`: each region becomes a global function of its backend (spec 1.9).
+//!
+//! A function has a parameter for each distinct value that enters the region and an output for each distinct value
+//! that leaves it; constants that enter move inside. The functions are named
+//! `tvmgen_<module>_<target>_<function>_<region>`. The rest of the program is put together again in an order in which
+//! each region follows all that it needs, since its call may stand later than the first of its operators did.
+
+use super::annotation::{Annotations, DEFAULT, Mark};
+use super::grouping::describe;
+use super::outline::{Outline, define_and_call, sanitize, symbol};
+use super::regions::{Region, RegionReader};
+use super::scope::is_opaque;
+use super::{flatten_nested_tuples, remove_default_annotations};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Expr, ExprId, IndexVec, Module, Name};
+use crate::typing::Rebuild;
+use std::collections::HashMap;
+
+/// Makes functions of the regions of an annotated module.
+///
+/// # Errors
+/// Annotations that do not agree, and regions that need their own results.
+pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
+    let module = remove_default_annotations(&flatten_nested_tuples(module)?)?;
+    partition(&module, module_name, bind_constants)
+}
+
+/// A region with the function that it is in and what it takes from outside.
+struct Part {
+    region: Region,
+    function: Name,
+    /// Values that enter: what was entered with (inside the region), what it is outside, and the parameter's number.
+    inputs: Vec<Input>,
+    /// Values that leave, in the order of the outputs.
+    outputs: Vec<ExprId>,
+    /// Where a value stands among the outputs.
+    output_at: HashMap<ExprId, usize>,
+    /// What stands for the outputs in the new module, once the region's call is there.
+    made: Option<Vec<ExprId>>,
+}
+
+struct Input {
+    /// The value outside.
+    value: ExprId,
+    /// The begins (or bare operands) inside that stand for it.
+    inside: Vec<ExprId>,
+    name: String,
+    /// A constant that moves inside.
+    bound: bool,
+}
+
+fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
+    let marks = Annotations::new();
+    let mut reader = RegionReader::new(module);
+    let mut parts: Vec<Part> = Vec::new();
+    let mut part_of: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, module.nodes.len());
+    for (name, &root) in &module.globals {
+        if module.expr(root).as_function().is_none_or(is_opaque) {
+            continue;
+        }
+        for region in reader.read(root)?.regions {
+            if *region.target == *DEFAULT {
+                continue;
+            }
+            for &node in &region.nodes {
+                part_of[node] = Some(parts.len() as u32);
+            }
+            parts.push(Part {
+                region,
+                function: name.clone(),
+                inputs: vec![],
+                outputs: vec![],
+                output_at: HashMap::new(),
+                made: None,
+            });
+        }
+    }
+    for i in 0..parts.len() {
+        let (inputs, outputs) = borders(module, &marks, &part_of, i as u32, &parts[i].region, bind_constants);
+        parts[i].inputs = inputs;
+        parts[i].output_at = outputs.iter().enumerate().map(|(at, &output)| (output, at)).collect();
+        parts[i].outputs = outputs;
+    }
+    let order = order(module, &marks, &part_of, &parts)?;
+    Rebuild::run_in_order(module, order, |rebuild, id, _| {
+        Ok(match marks.mark(module, id) {
+            Some(Mark::Begin(value, _)) => Some(rebuild.get(value)),
+            Some(Mark::End(value, _)) => match part_of[id] {
+                Some(part) => {
+                    let part = &mut parts[part as usize];
+                    let Some(&at) = part.output_at.get(&value) else {
+                        // It leaves as it came in.
+                        return Ok(Some(rebuild.get(outside(module, &marks, value))));
+                    };
+                    if part.made.is_none() {
+                        part.made = Some(make(rebuild, module_name, part));
+                    }
+                    part.made.as_ref().map(|outputs| outputs[at])
+                }
+                None => Some(rebuild.get(value)),
+            },
+            None => None,
+        })
+    })
+}
+
+/// What is the same inside a region and outside: no parameter is needed for it.
+fn stands_inside(expr: &Expr) -> bool {
+    matches!(expr, Expr::Constant(_) | Expr::Global(_) | Expr::Function(_))
+}
+
+/// What is behind a chain of annotations.
+fn outside(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
+    while let Some(Mark::Begin(value, _) | Mark::End(value, _)) = marks.mark(module, id) {
+        id = value;
+    }
+    id
+}
+
+fn borders(
+    module: &Module,
+    marks: &Annotations,
+    part_of: &IndexVec<ExprId, Option<u32>>,
+    part: u32,
+    region: &Region,
+    bind_constants: bool,
+) -> (Vec<Input>, Vec<ExprId>) {
+    let mut inputs: Vec<Input> = Vec::new();
+    let mut by_source: HashMap<ExprId, usize> = HashMap::new();
+    let mut enter = |value: ExprId, inside: ExprId, name: String| {
+        let source = outside(module, marks, value);
+        match by_source.get(&source) {
+            Some(&at) => inputs[at].inside.push(inside),
+            None => {
+                by_source.insert(source, inputs.len());
+                let constant = |id: ExprId| matches!(module.expr(id), Expr::Constant(_));
+                let bound = bind_constants
+                    && match module.expr(source) {
+                        Expr::Tuple(fields) => !fields.is_empty() && fields.iter().all(|&field| constant(field)),
+                        _ => constant(source),
+                    };
+                inputs.push(Input { value, inside: vec![inside], name, bound });
+            }
+        }
+    };
+    let prefix = format!("{}_{}", sanitize(&region.target), region.number);
+    for (k, &begin) in region.ins.iter().enumerate() {
+        if let Some(Mark::Begin(value, _)) = marks.mark(module, begin)
+            && part_of[value] != Some(part)
+        {
+            enter(value, begin, format!("{prefix}_i{k}"));
+        }
+    }
+    // Operands that came in without a begin.
+    let mut bare = 0;
+    for &node in &region.nodes {
+        if marks.mark(module, node).is_none() {
+            module.expr(node).for_each_operand(|operand| {
+                if part_of[operand] != Some(part) && !stands_inside(module.expr(operand)) {
+                    enter(operand, operand, format!("{prefix}_x{bare}"));
+                    bare += 1;
+                }
+            });
+        }
+    }
+    let mut outputs = Vec::new();
+    let mut known = std::collections::HashSet::new();
+    for &end in &region.outs {
+        if let Some(Mark::End(value, _)) = marks.mark(module, end)
+            && marks.mark(module, value).is_none()
+            && known.insert(value)
+        {
+            outputs.push(value);
+        }
+    }
+    (inputs, outputs)
+}
+
+/// The expressions that are left outside regions, and the ends of regions, each after all that it needs.
+fn order(
+    module: &Module,
+    marks: &Annotations,
+    part_of: &IndexVec<ExprId, Option<u32>>,
+    parts: &[Part],
+) -> Result<Vec<ExprId>, Box<Diagnostic>> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum State {
+        New,
+        Open,
+        Done,
+    }
+    let mut state = IndexVec::filled(State::New, module.nodes.len());
+    let mut part_needed = vec![State::New; parts.len()];
+    let mut order = Vec::new();
+    let mut stack: Vec<ExprId> = module.globals.values().rev().copied().collect();
+    let mut needs = Vec::new();
+    while let Some(&id) = stack.last() {
+        match state[id] {
+            State::Done => {
+                stack.pop();
+            }
+            State::Open => {
+                stack.pop();
+                state[id] = State::Done;
+                if let (Some(Mark::End(value, _)), Some(part)) = (marks.mark(module, id), part_of[id])
+                    && parts[part as usize].output_at.contains_key(&value)
+                {
+                    part_needed[part as usize] = State::Done;
+                }
+                order.push(id);
+            }
+            State::New => {
+                state[id] = State::Open;
+                needs.clear();
+                match (marks.mark(module, id), part_of[id]) {
+                    (Some(Mark::End(value, _)), Some(part)) if !parts[part as usize].output_at.contains_key(&value) => {
+                        needs.push(outside(module, marks, value));
+                    }
+                    (Some(Mark::End(value, target)), Some(part)) => match part_needed[part as usize] {
+                        State::New => {
+                            part_needed[part as usize] = State::Open;
+                            let part = &parts[part as usize];
+                            needs.extend(part.inputs.iter().map(|input| input.value));
+                            needs.extend(
+                                part.inputs.iter().filter(|i| i.bound).map(|i| outside(module, marks, i.value)),
+                            );
+                            // Constants and composite functions that stand inside as they are.
+                            for &node in part.region.nodes.iter().filter(|&&n| marks.mark(module, n).is_none()) {
+                                module.expr(node).for_each_operand(|operand| {
+                                    if stands_inside(module.expr(operand)) {
+                                        needs.push(operand);
+                                    }
+                                });
+                            }
+                        }
+                        State::Open => {
+                            let message = format!(
+                                "the region of \"{target}\" around {} needs its own result",
+                                describe(module, outside(module, marks, value))
+                            );
+                            return Err(Box::new(
+                                Diagnostic::error(codes::passes::REGION_CYCLE, message)
+                                    .help("run merge_compiler_regions, which joins regions without making cycles"),
+                            ));
+                        }
+                        State::Done => {}
+                    },
+                    _ => module.expr(id).for_each_operand(|operand| needs.push(operand)),
+                }
+                stack.extend(needs.iter().rev().filter(|&&need| state[need] == State::New));
+            }
+        }
+    }
+    Ok(order)
+}
+
+/// Makes the function of a region and the call of it.
+fn make(rebuild: &mut Rebuild<'_>, module_name: &str, part: &Part) -> Vec<ExprId> {
+    let marks = Annotations::new();
+    let old = rebuild.old;
+    let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
+    let mut params = Vec::new();
+    let mut args = Vec::new();
+    for input in &part.inputs {
+        let stands = if input.bound {
+            rebuild.get(outside(old, &marks, input.value))
+        } else {
+            let param = rebuild.new.var(input.name.as_str(), old.ty(input.value).clone());
+            params.push(param);
+            args.push(rebuild.get(input.value));
+            param
+        };
+        inner.extend(input.inside.iter().map(|&inside| (inside, stands)));
+    }
+    for &node in &part.region.nodes {
+        if inner.contains_key(&node) {
+            continue;
+        }
+        let copy = match marks.mark(old, node) {
+            Some(Mark::Begin(value, _) | Mark::End(value, _)) => inner[&value],
+            None => {
+                let mut expr = old.expr(node).clone();
+                expr.map_operands(|operand| inner.get(&operand).copied().unwrap_or_else(|| rebuild.get(operand)));
+                let source = &old.nodes[node];
+                rebuild.new.module.push_typed(expr, source.ty.clone(), source.origin)
+            }
+        };
+        inner.insert(node, copy);
+    }
+    let outputs = part.outputs.iter().map(|output| inner[output]).collect();
+    let target = part.region.target.clone();
+    let symbol = symbol(rebuild, module_name, &target, &part.function, part.region.number);
+    let origins = part.region.nodes.iter().map(|&node| old.nodes[node].origin);
+    let origin = rebuild.new.module.origins.union_all(origins);
+    define_and_call(rebuild, Outline { symbol, target, params, outputs }, &args, origin)
+}

@@ -1,0 +1,295 @@
+//! The regions of a function, read from its annotations (spec 1.7).
+//!
+//! A begin opens a region with the next number; an expression joins the region of its first argument that is in one
+//! and draws the regions of the other arguments into it, so that surviving numbers have gaps. Inputs and outputs are
+//! kept in linked lists, because the order in which they are joined is visible in parameter lists.
+
+use super::annotation::{Annotations, Mark};
+use super::grouping::describe;
+use super::scope::is_opaque;
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Expr, ExprId, IndexVec, Module, Name};
+
+/// A region of a function.
+#[derive(Clone, Debug)]
+pub(super) struct Region {
+    /// Its number in the function.
+    pub number: u32,
+    /// Whose it is.
+    pub target: Name,
+    /// Its begins, in order.
+    pub ins: Vec<ExprId>,
+    /// Its ends, in order.
+    pub outs: Vec<ExprId>,
+    /// What is in it, annotations included, operands before users.
+    pub nodes: Vec<ExprId>,
+}
+
+/// The regions of one function.
+#[derive(Debug)]
+pub(super) struct RegionSet {
+    /// The function's expressions, operands before users, left to right, without the bodies of composites.
+    pub order: Vec<ExprId>,
+    /// The regions, by number.
+    pub regions: Vec<Region>,
+}
+
+/// Functions whose bodies have no regions of their own: composites, and what belongs to a backend.
+pub(super) fn closed(expr: &Expr) -> bool {
+    expr.as_function().is_some_and(|f| f.attrs.get("Composite").is_some() || is_opaque(f))
+}
+
+/// Reads the regions of the functions of a module, one function at a time.
+pub(super) struct RegionReader<'m> {
+    module: &'m Module,
+    marks: Annotations,
+    /// Which function an expression belongs to: the first that reaches it.
+    owner: IndexVec<ExprId, u32>,
+    current: u32,
+    /// The region of an expression, in the list of its function.
+    region_of: IndexVec<ExprId, Option<u32>>,
+}
+
+impl<'m> RegionReader<'m> {
+    /// A reader that has read nothing yet.
+    pub fn new(module: &'m Module) -> RegionReader<'m> {
+        RegionReader {
+            module,
+            marks: Annotations::new(),
+            owner: IndexVec::filled(0, module.nodes.len()),
+            current: 0,
+            region_of: IndexVec::filled(None, module.nodes.len()),
+        }
+    }
+
+    /// Whether an expression belongs to the function that was read last.
+    pub fn owns(&self, id: ExprId) -> bool {
+        self.owner[id] == self.current
+    }
+
+    /// The region of an expression of the function that was read last, in the list of its regions.
+    pub fn region(&self, id: ExprId) -> Option<u32> {
+        if self.owns(id) { self.region_of[id] } else { None }
+    }
+
+    /// Reads the regions of a function.
+    ///
+    /// # Errors
+    /// An end of what is in no region, or in another target's region; arguments from regions of different targets.
+    pub fn read(&mut self, function: ExprId) -> Result<RegionSet, Box<Diagnostic>> {
+        self.current += 1;
+        let (module, marks) = (self.module, self.marks);
+        let order = self.post_order(function);
+        let mut open = Open::default();
+        for &id in &order {
+            match marks.mark(module, id) {
+                Some(Mark::Begin(_, target)) => {
+                    self.region_of[id] = Some(open.start(target, id));
+                }
+                Some(Mark::End(value, target)) => {
+                    let region = self.region(value).map(|r| open.find(r)).ok_or_else(|| {
+                        bad(format!(
+                            "an end for \"{target}\" around {}, which is in no region",
+                            describe(module, value)
+                        ))
+                    })?;
+                    if *open.targets[region as usize] != *target {
+                        return Err(bad(format!(
+                            "an end for \"{target}\" around {}, which is in a region of \"{}\"",
+                            describe(module, value),
+                            open.targets[region as usize]
+                        )));
+                    }
+                    open.outs.append(region, id);
+                    self.region_of[id] = Some(region);
+                }
+                None => {
+                    let mut joined: Option<u32> = None;
+                    let mut clash = None;
+                    joining_operands(module.expr(id), |operand| {
+                        if matches!(marks.mark(module, operand), Some(Mark::End(..))) {
+                            return;
+                        }
+                        if let Some(other) = self.region(operand).map(|r| open.find(r)) {
+                            match joined {
+                                None => joined = Some(other),
+                                Some(first) if open.targets[first as usize] == open.targets[other as usize] => {
+                                    open.join(other, first);
+                                }
+                                Some(first) => clash = Some((first, other)),
+                            }
+                        }
+                    });
+                    if let Some((first, other)) = clash {
+                        return Err(bad(format!(
+                            "{} has arguments in regions of \"{}\" and of \"{}\"",
+                            describe(module, id),
+                            open.targets[first as usize],
+                            open.targets[other as usize]
+                        )));
+                    }
+                    self.region_of[id] = joined;
+                }
+            }
+        }
+        let mut index = vec![None; open.parent.len()];
+        let mut regions: Vec<Region> = Vec::new();
+        for number in 0..open.parent.len() as u32 {
+            if open.find(number) == number {
+                index[number as usize] = Some(regions.len() as u32);
+                regions.push(Region {
+                    number,
+                    target: open.targets[number as usize].clone(),
+                    ins: open.ins.collect(number),
+                    outs: open.outs.collect(number),
+                    nodes: Vec::new(),
+                });
+            }
+        }
+        for &id in &order {
+            if let Some(region) = self.region_of[id] {
+                let at = index[open.find(region) as usize].expect("every region is listed");
+                self.region_of[id] = Some(at);
+                regions[at as usize].nodes.push(id);
+            }
+        }
+        Ok(RegionSet { order, regions })
+    }
+
+    /// The expressions of a function in the order in which people read them.
+    fn post_order(&mut self, root: ExprId) -> Vec<ExprId> {
+        let mut order = Vec::new();
+        let mut stack = vec![(root, false)];
+        while let Some((id, leave)) = stack.pop() {
+            if leave {
+                order.push(id);
+            } else if self.owner[id] == 0 {
+                self.owner[id] = self.current;
+                stack.push((id, true));
+                let expr = self.module.expr(id);
+                if !closed(expr) {
+                    let first = stack.len();
+                    expr.for_each_operand(|operand| {
+                        if self.owner[operand] == 0 {
+                            stack.push((operand, false));
+                        }
+                    });
+                    stack[first..].reverse();
+                }
+            }
+        }
+        order
+    }
+}
+
+/// The operands whose region an expression joins. Control flow and function literals are in no region.
+fn joining_operands(expr: &Expr, visit: impl FnMut(ExprId)) {
+    match expr {
+        Expr::Call(call) => call.args.iter().copied().for_each(visit),
+        Expr::Tuple(_) | Expr::Project { .. } | Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => {
+            expr.for_each_operand(visit);
+        }
+        Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Let { .. } | Expr::If { .. } | Expr::Function(_) => {
+        }
+    }
+}
+
+/// Regions while they grow: joined by union-find, with their inputs and outputs in order.
+#[derive(Default)]
+struct Open {
+    parent: Vec<u32>,
+    targets: Vec<Name>,
+    ins: Lists,
+    outs: Lists,
+}
+
+impl Open {
+    fn start(&mut self, target: &str, begin: ExprId) -> u32 {
+        let region = self.parent.len() as u32;
+        self.parent.push(region);
+        // Regions of one target mostly come one after the other and share its name.
+        let name = match self.targets.last() {
+            Some(last) if **last == *target => last.clone(),
+            _ => target.into(),
+        };
+        self.targets.push(name);
+        self.ins.grow();
+        self.outs.grow();
+        self.ins.append(region, begin);
+        region
+    }
+
+    fn find(&mut self, region: u32) -> u32 {
+        let mut at = region;
+        while self.parent[at as usize] != at {
+            let above = self.parent[self.parent[at as usize] as usize];
+            self.parent[at as usize] = above;
+            at = above;
+        }
+        at
+    }
+
+    fn join(&mut self, from: u32, into: u32) {
+        if from != into {
+            self.parent[from as usize] = into;
+            self.ins.concat(from, into);
+            self.outs.concat(from, into);
+        }
+    }
+}
+
+/// Lists that are joined in constant time.
+#[derive(Default)]
+struct Lists {
+    items: Vec<(ExprId, Option<u32>)>,
+    ends: Vec<Option<(u32, u32)>>,
+}
+
+impl Lists {
+    fn grow(&mut self) {
+        self.ends.push(None);
+    }
+
+    fn append(&mut self, list: u32, item: ExprId) {
+        let place = self.items.len() as u32;
+        self.items.push((item, None));
+        let ends = &mut self.ends[list as usize];
+        match ends {
+            Some((_, last)) => {
+                self.items[*last as usize].1 = Some(place);
+                *last = place;
+            }
+            None => *ends = Some((place, place)),
+        }
+    }
+
+    fn concat(&mut self, from: u32, into: u32) {
+        if let Some((first, last)) = self.ends[from as usize].take() {
+            match &mut self.ends[into as usize] {
+                Some((_, end)) => {
+                    self.items[*end as usize].1 = Some(first);
+                    *end = last;
+                }
+                empty => *empty = Some((first, last)),
+            }
+        }
+    }
+
+    fn collect(&self, list: u32) -> Vec<ExprId> {
+        let mut next = self.ends[list as usize].map(|(first, _)| first);
+        let mut items = Vec::new();
+        while let Some(place) = next {
+            let (item, after) = self.items[place as usize];
+            items.push(item);
+            next = after;
+        }
+        items
+    }
+}
+
+fn bad(message: String) -> Box<Diagnostic> {
+    Box::new(
+        Diagnostic::error(codes::passes::BAD_ANNOTATION, message)
+            .help("wrap every argument of an operator in a begin of its target, and its result in an end of it"),
+    )
+}
