@@ -37,7 +37,7 @@ pub(super) struct Grouping<'m> {
     pub groups: BTreeMap<ExprId, Group>,
     /// Who has taken an expression already, where somebody else has; a group may use it but not contain it.
     pub taken: IndexVec<ExprId, Option<Name>>,
-    functions: Vec<ExprId>,
+    functions: Vec<(Name, ExprId)>,
     by_op: HashMap<OpId, Vec<ExprId>>,
     all: Vec<ExprId>,
     position: IndexVec<ExprId, u32>,
@@ -51,9 +51,9 @@ impl<'m> Grouping<'m> {
     pub fn new(module: &'m Module) -> Grouping<'m> {
         let functions = module
             .globals
-            .values()
-            .copied()
-            .filter(|&id| module.expr(id).as_function().is_some_and(|function| !is_opaque(function)))
+            .iter()
+            .filter(|&(_, &id)| module.expr(id).as_function().is_some_and(|function| !is_opaque(function)))
+            .map(|(name, &id)| (name.clone(), id))
             .collect();
         let mut grouping = Grouping {
             graph: Graph::new(module),
@@ -79,7 +79,7 @@ impl<'m> Grouping<'m> {
     fn number(&mut self) {
         let mut seen = IndexVec::filled(false, self.graph.module.nodes.len());
         self.all.clear();
-        for (i, &function) in self.functions.iter().enumerate() {
+        for (i, &(_, function)) in self.functions.iter().enumerate() {
             let order = self.graph.post_order(function, &mut seen, |expr| !closed_to_patterns(expr));
             for id in order {
                 self.position[id] = self.all.len() as u32;
@@ -90,8 +90,24 @@ impl<'m> Grouping<'m> {
         self.stale = false;
     }
 
+    /// The live expressions, functions by name, operands before users.
+    pub fn order(&mut self) -> Vec<ExprId> {
+        if self.stale {
+            self.number();
+        }
+        self.all.clone()
+    }
+
+    /// The name of the global function that an expression belongs to.
+    pub fn global_of(&self, id: ExprId) -> Name {
+        self.functions[self.function[id] as usize].0.clone()
+    }
+
     /// The operators that are free: live, in no group, taken by nobody; operands before users.
-    pub fn free_operators(&self) -> Vec<ExprId> {
+    pub fn free_operators(&mut self) -> Vec<ExprId> {
+        if self.stale {
+            self.number();
+        }
         let free = |&id: &ExprId| {
             self.graph.is_live(id)
                 && self.taken[id].is_none()
@@ -104,7 +120,11 @@ impl<'m> Grouping<'m> {
     /// `refused` hears of every expression in a candidate that was turned down.
     pub fn apply(&mut self, entry: &Entry, judge: &mut dyn Judge, refused: &mut dyn FnMut(ExprId, Refusal)) {
         let pattern = &entry.pattern;
-        let mut matches = self.matches(pattern);
+        let roots = pattern.root_ops();
+        if roots == RootOps::Any && self.stale {
+            self.number();
+        }
+        let mut matches = self.matches(pattern, roots);
         if matches.len() > 1 {
             if self.stale {
                 self.number();
@@ -168,20 +188,21 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    fn matches(&self, pattern: &Pattern) -> Vec<(ExprId, Match)> {
+    fn matches(&self, pattern: &Pattern, roots: RootOps) -> Vec<(ExprId, Match)> {
         let mut matcher = Matcher::new(&self.graph);
         let mut matches = Vec::new();
         let mut attempt = |roots: &[ExprId]| {
             for &root in roots {
                 if self.graph.is_live(root)
                     && self.taken[root].is_none()
+                    && self.graph.collapsed(root).is_none()
                     && let Some(met) = matcher.match_at(pattern, root)
                 {
                     matches.push((root, met));
                 }
             }
         };
-        match pattern.root_ops() {
+        match roots {
             RootOps::Any => attempt(&self.all),
             RootOps::These(ops) => {
                 ops.iter().for_each(|op| attempt(self.by_op.get(op).map(Vec::as_slice).unwrap_or_default()));
@@ -238,8 +259,8 @@ impl<'m> Grouping<'m> {
                 let detail = format!("{}: {} is on {owner} already", entry.name, describe(module, node));
                 return Some(Refusal::new(RefusalCode::LowerPriority, detail));
             }
-            if grouped.contains(&node) {
-                let detail = format!("{}: {} belongs to another match of it", entry.name, describe(module, node));
+            if grouped.contains(&node) || self.graph.collapsed(node).is_some() {
+                let detail = format!("{}: {} belongs to another match", entry.name, describe(module, node));
                 return Some(Refusal::new(RefusalCode::Overlap, detail));
             }
             if node != root

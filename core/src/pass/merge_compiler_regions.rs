@@ -8,7 +8,7 @@
 use super::annotation::{Annotations, Mark};
 use super::region_graph::{RegionGraph, flows};
 use super::regions::{RegionReader, closed};
-use super::scope::{Scopes, is_opaque};
+use super::scope::{Bodies, is_opaque};
 use crate::diag::Diagnostic;
 use crate::ir::{ExprId, IndexVec, Module};
 use crate::typing::Rebuild;
@@ -22,7 +22,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
     let mut reader = RegionReader::new(module);
     let mut internal = IndexVec::filled(false, module.nodes.len());
     let mut node_of = IndexVec::filled(0u32, module.nodes.len());
-    let scopes = Scopes::of(module);
+    let bodies = Bodies::of(module);
     for &root in module.globals.values() {
         if module.expr(root).as_function().is_none_or(is_opaque) {
             continue;
@@ -89,7 +89,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
                     if let Some(source) = source_region(module, &marks, &reader, begin)
                         && source != at
                         && set.regions[source as usize].target == own.target
-                        && scopes.same(begin, set.regions[source as usize].ins[0])
+                        && bodies.same(begin, set.regions[source as usize].ins[0])
                     {
                         let node = |r: u32| region_node[r as usize].expect("a region has a node");
                         graph.merge(node(source), node(at));

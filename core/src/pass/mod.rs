@@ -16,10 +16,12 @@ mod merge_compiler_regions;
 mod merge_composite;
 mod options;
 mod outline;
+mod partition;
 mod partition_graph;
 mod region_graph;
 mod regions;
 mod remove_default_annotations;
+mod report;
 pub mod scope;
 mod simplify_inference;
 
@@ -35,6 +37,8 @@ pub use judge::{AcceptAll, Candidate, Composite, Judge, Question, Refusal, Refus
 pub use merge_compiler_regions::merge_compiler_regions;
 pub use merge_composite::merge_composite;
 pub use options::{PassOptions, TargetRule};
+pub use partition::{Backend, partition_for};
 pub use partition_graph::partition_graph;
 pub use remove_default_annotations::remove_default_annotations;
+pub use report::{OperatorReport, RegionReport, Report};
 pub use simplify_inference::simplify_inference;
