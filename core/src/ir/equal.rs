@@ -130,7 +130,9 @@ impl<'a> Comparison<'a> {
             (Some(other), _) if other == right => return Ok(()),
             (Some(_), None) => return Err(format!("{} is shared on the left side only", describe(x))),
             (None, Some(_)) => return Err(format!("{} is shared on the right side only", describe(y))),
-            (Some(_), Some(_)) => return Err(format!("{} and {} are shared with other places", describe(x), describe(y))),
+            (Some(_), Some(_)) => {
+                return Err(format!("{} and {} are shared with other places", describe(x), describe(y)));
+            }
         }
         self.left[left] = Some(right);
         self.right[right] = Some(left);
@@ -155,7 +157,12 @@ impl<'a> Comparison<'a> {
                         let items: Vec<String> = attrs.iter().map(|(k, v)| format!("{k}={v}")).collect();
                         items.join(", ")
                     };
-                    return Err(format!("{}: attributes ({}) against ({})", describe(x), list(&p.attrs), list(&q.attrs)));
+                    return Err(format!(
+                        "{}: attributes ({}) against ({})",
+                        describe(x),
+                        list(&p.attrs),
+                        list(&q.attrs)
+                    ));
                 }
                 callee && p.args.len() == q.args.len()
             }

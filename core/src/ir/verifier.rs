@@ -164,13 +164,7 @@ impl Verifier<'_> {
     }
 
     /// Rules 5 and 6.
-    fn check_scope(
-        &mut self,
-        scopes: &Scopes,
-        bound: &IndexVec<ExprId, Option<ScopeId>>,
-        id: ExprId,
-        expr: &Expr,
-    ) {
+    fn check_scope(&mut self, scopes: &Scopes, bound: &IndexVec<ExprId, Option<ScopeId>>, id: ExprId, expr: &Expr) {
         let is_leaf = matches!(expr, Expr::Constant(_) | Expr::Var(_) | Expr::Global(_));
         let is_global = scopes.uses[id] == 0;
         if !is_leaf && !is_global && scopes.of[id] == Some(Scopes::root()) {
