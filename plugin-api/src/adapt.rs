@@ -4,10 +4,12 @@
 //! panic crosses as an error. [`ImportedExecutable`] is the plain trait again on the other side (the host has the same for
 //! the other two, in `host/import.rs`); it adds to an error which plugin and which entry it came from.
 
-use crate::backend::{Call, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict};
+use crate::backend::{
+    Call, Candidate, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict,
+};
 use crate::constant::Constant;
 use crate::error::{Error, Result};
-use crate::graph::{Candidate, Graph};
+use crate::graph::Graph;
 use crate::guard::guard;
 use crate::services::Services;
 use crate::tensor::{Tensor, TensorMut, TensorRef};

@@ -4,7 +4,7 @@
 use crate::constant::Constant;
 use crate::describe::Description;
 use crate::error::Result;
-use crate::graph::{Attr, Candidate, Graph};
+use crate::graph::{Attr, Graph};
 use crate::services::Services;
 use crate::tensor::{TensorMut, TensorRef};
 use abi_stable::StableAbi;
@@ -48,6 +48,53 @@ pub trait Codegen: Send + Sync + 'static {
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         let _ = (key, data);
         Ok(None)
+    }
+}
+
+/// What a backend is asked about.
+#[repr(C)]
+#[derive(StableAbi, Clone)]
+pub struct Candidate {
+    /// What it is a candidate for.
+    pub kind: CandidateKind,
+    /// The pattern's name (`dnnl.conv2d_relu`), the operator's, or the region's symbol.
+    pub name: RString,
+    /// The name after `where` in the pattern's entry, or empty.
+    pub check: RString,
+    /// The original operators with their types. Inputs are what the match takes from outside.
+    pub graph: Graph,
+    /// The constants that the graph's nodes refer to.
+    pub constants: RVec<Constant>,
+    /// How many expressions outside use what comes out.
+    pub outside_users: u32,
+    /// Room for more.
+    pub attrs: RVec<Attr>,
+}
+
+/// What a candidate is for.
+#[repr(u8)]
+#[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CandidateKind {
+    /// A match of an entry of the backend's pattern table.
+    Pattern,
+    /// A single operator.
+    Operator,
+    /// A whole region, after partitioning.
+    Region,
+}
+
+impl Candidate {
+    /// A candidate without constants, used once outside.
+    pub fn new(kind: CandidateKind, name: &str, graph: Graph) -> Candidate {
+        Candidate {
+            kind,
+            name: name.into(),
+            check: RString::new(),
+            graph,
+            constants: RVec::new(),
+            outside_users: 1,
+            attrs: RVec::new(),
+        }
     }
 }
 

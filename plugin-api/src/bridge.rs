@@ -22,8 +22,9 @@ pub(crate) fn install(services: &Services) {
     let _ = tracing::subscriber::set_global_default(Bridge);
 }
 
-fn with_services<T>(body: impl FnOnce(&Services) -> T) -> Option<T> {
-    SERVICES.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(body)
+/// The services, by a handle of our own: the host may do anything in a call, even load this plugin again.
+fn services() -> Option<Services> {
+    SERVICES.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 struct Bridge;
@@ -35,8 +36,7 @@ impl Subscriber for Bridge {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event()
-            && with_services(|services| services.log_level() >= Some(*metadata.level())).unwrap_or(false)
+        metadata.is_event() && services().is_some_and(|services| services.log_level() >= Some(*metadata.level()))
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -52,7 +52,9 @@ impl Subscriber for Bridge {
         let mut line = Line::default();
         event.record(&mut line);
         let metadata = event.metadata();
-        with_services(|services| services.log(*metadata.level(), metadata.target(), line.text().trim_end()));
+        if let Some(services) = services() {
+            services.log(*metadata.level(), metadata.target(), line.text().trim());
+        }
     }
 
     fn enter(&self, _: &span::Id) {}

@@ -5,7 +5,6 @@
 //! outputs, and one that takes a tuple (`concatenate`) has its fields as inputs. Every attribute of an operator is
 //! present, defaults included, under Relay's name.
 
-use crate::constant::Constant;
 use crate::dtype::DType;
 use abi_stable::StableAbi;
 use abi_stable::std_types::{RBox, RString, RVec};
@@ -472,34 +471,45 @@ impl fmt::Display for TensorType {
     }
 }
 
-/// What a backend is asked about.
-#[repr(C)]
-#[derive(StableAbi, Clone)]
-pub struct Candidate {
-    /// What it is a candidate for.
-    pub kind: CandidateKind,
-    /// The pattern's name (`dnnl.conv2d_relu`), the operator's, or the region's symbol.
-    pub name: RString,
-    /// The name after `where` in the pattern's entry, or empty.
-    pub check: RString,
-    /// The original operators with their types. Inputs are what the match takes from outside.
-    pub graph: Graph,
-    /// The constants that the graph's nodes refer to.
-    pub constants: RVec<Constant>,
-    /// How many expressions outside use what comes out.
-    pub outside_users: u32,
-    /// Room for more.
-    pub attrs: RVec<Attr>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What a candidate is for.
-#[repr(u8)]
-#[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CandidateKind {
-    /// A match of an entry of the backend's pattern table.
-    Pattern,
-    /// A single operator.
-    Operator,
-    /// A whole region, after partitioning.
-    Region,
+    #[test]
+    fn operators_come_in_order_with_those_of_composites_in_place() {
+        let ty = TensorType::new(DType::F32, &[2]);
+        let mut body = Graph::new("fused");
+        let x = body.push_input("x", ty.clone());
+        let a = body.push_op("a", [ValueRef::of(x)], [], [ty.clone()]);
+        let b = body.push_op("b", [ValueRef::of(a)], [], [ty.clone()]);
+        body.outputs.push(ValueRef::of(b));
+        let mut graph = Graph::new("f");
+        let x = graph.push_input("x", ty.clone());
+        let first = graph.push_op("first", [ValueRef::of(x)], [], [ty.clone()]);
+        let fused = graph.push(Node::composite("mine.fused", body, [ValueRef::of(first)]));
+        let last = graph.push_op("last", [ValueRef::of(fused)], [], [ty]);
+        graph.outputs.push(ValueRef::of(last));
+        graph.check(0).unwrap();
+        let names: Vec<&str> = graph.operators().iter().map(|(name, ..)| *name).collect();
+        assert_eq!(names, ["first", "a", "b", "last"]);
+        assert_eq!(graph.output_types().next().unwrap().to_string(), "Tensor[(2,), float32]");
+    }
+
+    #[test]
+    fn check_finds_numbers_that_point_nowhere() {
+        let ty = TensorType::new(DType::F32, &[2]);
+        let mut graph = Graph::new("f");
+        let x = graph.push_input("x", ty.clone());
+        graph.push_constant(3, ty.clone());
+        assert_eq!(graph.check(3).unwrap_err(), "graph f, node 1: stands for constant 3, of 3");
+        graph.check(4).unwrap();
+        graph.inputs[0].ty.dtype = DType::I8;
+        assert_eq!(graph.check(4).unwrap_err(), "graph f, node 0: has another type than input 0");
+        graph.inputs[0].ty.dtype = DType::F32;
+        graph.push_op("f", [ValueRef { node: x, index: 1 }], [], [ty.clone()]);
+        assert_eq!(graph.check(4).unwrap_err(), "graph f, node 2: reads output 1 of node 0, which has fewer");
+        graph.nodes.pop();
+        graph.push(Node::composite("c", Graph::new("c"), [ValueRef::of(x)]));
+        assert!(graph.check(4).unwrap_err().ends_with("has other numbers of inputs and outputs than its body"));
+    }
 }

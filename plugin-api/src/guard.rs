@@ -29,7 +29,7 @@ pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         };
         // A payload whose destructor panics must not undo what was just caught.
         std::mem::forget(payload);
-        Err(Error::panic(message, PLACE.take()))
+        Err(Error::panic(message, PLACE.try_with(RefCell::take).unwrap_or_default()))
     })
 }
 
@@ -42,7 +42,8 @@ fn note_places() {
                 return before(info);
             }
             let place = info.location().map(|at| format!("{}:{}:{}", at.file(), at.line(), at.column()));
-            PLACE.set(place.unwrap_or_default());
+            // A thread that is ending may have no place to note it in.
+            let _ = PLACE.try_with(|note| note.replace(place.unwrap_or_default()));
         }));
     });
 }

@@ -113,7 +113,7 @@ pub use dtype::{DType, Device, Element};
 pub use error::{Error, ErrorData, Result};
 pub use graph::*;
 pub use graph_json::GRAPH_VERSION;
-pub use plugin::{CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};
+pub use plugin::{API_VERSION, CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};
 pub use services::{HostServices, Services};
 pub use tensor::{Tensor, TensorMut, TensorRef};
 

@@ -131,6 +131,8 @@ impl Registry {
     }
 }
 
+/// The version of the boundary: this crate's.
+pub const API_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What stands before a backend's name in the registry.
 pub const CODEGEN_PREFIX: &str = "relay.ext.";
 /// What stands before a loader's key in the registry.

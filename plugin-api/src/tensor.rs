@@ -105,7 +105,7 @@ impl<'a> TensorRef<'a> {
     /// When the number of bytes does not fit the shape.
     pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> TensorRef<'a> {
         let raw = describe(dtype, shape.as_ptr(), shape.len(), bytes.as_ptr());
-        assert_eq!(raw.byte_len(), bytes.len(), "bytes of a {dtype} tensor of shape {shape:?}");
+        assert_eq!(raw.byte_len(), bytes.len(), "bytes of a tensor of {dtype} and shape {shape:?}");
         TensorRef { raw, memory: PhantomData }
     }
 
@@ -177,7 +177,7 @@ impl<'a> TensorMut<'a> {
     /// When the number of bytes does not fit the shape.
     pub fn new(dtype: DType, shape: &'a mut [usize], bytes: &'a mut [u8]) -> TensorMut<'a> {
         let raw = describe(dtype, shape.as_mut_ptr(), shape.len(), bytes.as_mut_ptr());
-        assert_eq!(raw.byte_len(), bytes.len(), "bytes of a {dtype} tensor of shape {shape:?}");
+        assert_eq!(raw.byte_len(), bytes.len(), "bytes of a tensor of {dtype} and shape {shape:?}");
         TensorMut { raw, memory: PhantomData }
     }
 
@@ -287,7 +287,7 @@ fn describe(dtype: DType, shape: *const usize, ndim: usize, data: *const u8) -> 
 }
 
 fn check<T: Element>(dtype: DType, bytes: &[u8]) {
-    assert!(T::views(dtype), "a {dtype} tensor looked at as {}", std::any::type_name::<T>());
+    assert!(T::views(dtype), "a tensor of {dtype} looked at as {}", std::any::type_name::<T>());
     assert!(
         bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(align_of::<T>()),
         "a tensor that is not aligned"
@@ -331,7 +331,7 @@ mod tests {
         // SAFETY: twelve elements lie there, of which the views see six.
         let view = unsafe { TensorRef::from_raw(raw) };
         assert_eq!(view.as_slice::<i32>(), [2, 3, 4, 5, 6, 7]);
-        assert!(panics(|| view.as_slice::<f32>()).contains("a int32 tensor looked at as f32"));
+        assert!(panics(|| view.as_slice::<f32>()).contains("a tensor of int32 looked at as f32"));
 
         // SAFETY: as above.
         let strided = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };
@@ -363,6 +363,6 @@ mod tests {
         assert!(empty.is_empty() && empty.as_slice::<f64>().is_empty());
         let scalar = TensorRef::new(DType::BOOL, &[], &[1]);
         assert_eq!(scalar.as_slice::<u8>(), [1]);
-        assert!(panics(|| TensorRef::new(DType::I8, &[2], &[1])).contains("bytes of a int8 tensor of shape [2]"));
+        assert!(panics(|| TensorRef::new(DType::I8, &[2], &[1])).contains("bytes of a tensor of int8 and shape [2]"));
     }
 }

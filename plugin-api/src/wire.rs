@@ -5,10 +5,10 @@
 //! plugin away that was built before: new things go through `query` and `get_service`.
 #![expect(unused_qualifications, non_local_definitions, reason = "what `sabi_trait` expands to")]
 
-use crate::backend::{CompiledRegion, Prepared, Verdict};
+use crate::backend::{Candidate, CompiledRegion, Prepared, Verdict};
 use crate::constant::Constant;
 use crate::error::Error;
-use crate::graph::{Candidate, Graph};
+use crate::graph::Graph;
 use crate::services::Services;
 use crate::tensor::Tensor;
 use abi_stable::std_types::{RBox, ROption, RResult, RSlice, RSliceMut, RStr, RString, RVec};

@@ -2,10 +2,9 @@
 
 use crate::RefusalCode;
 use crate::adapt::{ImportedExecutable, answered};
-use crate::backend::{Codegen, CompiledRegion, Executable, LoadRequest, Loader, Region, Verdict};
+use crate::backend::{Candidate, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Region, Verdict};
 use crate::describe::Description;
 use crate::error::{Error, Result};
-use crate::graph::Candidate;
 use crate::wire::{CodegenObject, LoaderObject};
 use abi_stable::std_types::{RSlice, RString};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use super::import::{ImportedCodegen, ImportedLoader};
 use super::{Rejection, code, layout, sniff};
 use crate::backend::{Codegen, Loader};
 use crate::error::Error;
-use crate::plugin::{CODEGEN_PREFIX, InitArguments, LOADER_PREFIX, Object, PluginModuleRef};
+use crate::plugin::{API_VERSION, CODEGEN_PREFIX, InitArguments, LOADER_PREFIX, Object, PluginModuleRef};
 use crate::services::Services;
 use abi_stable::library::{AbiHeaderRef, LibHeader, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -147,14 +147,12 @@ const REBUILD: &str = "build the plugin again, against the byoc-plugin-api of th
 
 /// Versions before layouts: a plugin of another version is told so in one line, not in a page of differences.
 fn check_version(header: &LibHeader) -> Result<String, Rejection> {
-    let theirs = header.version_strings();
-    let ours = <PluginModuleRef as abi_stable::library::RootModule>::VERSION_STRINGS;
-    let (their_text, our_text) = (theirs.version.as_str(), ours.version.as_str());
-    if series(their_text) != series(our_text) {
-        let reason = format!("built against byoc-plugin-api {their_text}; this byoc has {our_text}");
+    let theirs = header.version_strings().version.as_str();
+    if series(theirs) != series(API_VERSION) {
+        let reason = format!("built against byoc-plugin-api {theirs}; this byoc has {API_VERSION}");
         return Err(Rejection::new(code::VERSION, reason).hint(REBUILD));
     }
-    Ok(their_text.to_owned())
+    Ok(theirs.to_owned())
 }
 
 /// What has to agree: the major version, and before 1.0 the minor version too.

@@ -16,18 +16,6 @@ fn load(path: &Path) -> (host::LoadedPlugin, TestHost, Services) {
     (plugin, test_host, services)
 }
 
-fn candidate(kind: CandidateKind, name: &str, graph: Graph) -> Candidate {
-    Candidate {
-        kind,
-        name: name.into(),
-        check: "".into(),
-        graph,
-        constants: [].into_iter().collect(),
-        outside_users: 1,
-        attrs: [].into_iter().collect(),
-    }
-}
-
 fn run(executable: &dyn Executable, shape: &[usize], input: &[f32]) -> Vec<f32> {
     let prepared = executable.prepare(&[shape]).unwrap();
     let mut dims = prepared.outputs[0].dims.to_vec();
@@ -58,7 +46,7 @@ fn template_runs_a_region_by_the_hosts_reference() {
     assert_eq!(description.version, 1);
     assert!(description.patterns.starts_with("conv2d_bias_relu: "), "{}", description.patterns);
     assert!(description.operators.iter().any(|name| name == "nn.relu"));
-    let relu = candidate(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
+    let relu = Candidate::new(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
     assert_eq!(codegen.judge_batch(&[relu.clone(), relu]).unwrap(), [Verdict::Supported, Verdict::Supported]);
     assert_eq!(codegen.query("unknown.key", b"").unwrap(), None);
 
@@ -132,11 +120,23 @@ fn template_takes_its_name_and_table_from_the_file_beside_it() {
 }
 
 #[test]
+fn a_backend_is_named_with_letters_digits_and_underscores() {
+    let dir = byoc_test_support::plugin_dir(&["template"]);
+    let services = Services::new(TestHost::default());
+    for name in ["", "my chip", "my-chip", "../chip", "chip.relu"] {
+        let config = json!({ "name": name }).to_string();
+        std::fs::write(dir.path().join("libbyoc_template.json"), config).unwrap();
+        let rejection = host::load(&dir.path().join("libbyoc_template.so"), &services).unwrap_err();
+        assert_eq!(rejection.code, host::code::BAD_REGISTRATION, "{name:?}: {rejection}");
+    }
+}
+
+#[test]
 fn minimal_computes_by_itself_and_says_what_it_does_not_take() {
     let (plugin, _, services) = load(&byoc_test_support::test_plugin("minimal"));
     let codegen = plugin.codegen("minimal").unwrap();
     assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
-    let good = candidate(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
+    let good = Candidate::new(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[2]));
     let mut bad = good.clone();
     bad.graph.inputs[0].ty.dtype = DType::I8;
     let verdicts = codegen.judge_batch(&[good, bad]).unwrap();

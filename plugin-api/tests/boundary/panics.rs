@@ -24,15 +24,7 @@ fn check(error: Error, entry: &str, message: &str) {
 fn at_compile_time() {
     let codegen = plugin().0.codegen("entry_panics").unwrap();
     check(codegen.describe().unwrap_err(), "describe", "in describe");
-    let candidate = Candidate {
-        kind: CandidateKind::Operator,
-        name: "nn.relu".into(),
-        check: "".into(),
-        graph: single("x", "nn.relu", &[1]),
-        constants: [].into_iter().collect(),
-        outside_users: 0,
-        attrs: [].into_iter().collect(),
-    };
+    let candidate = Candidate::new(CandidateKind::Operator, "nn.relu", single("x", "nn.relu", &[1]));
     check(codegen.judge_batch(&[candidate]).unwrap_err(), "judge", "in judge of nn.relu");
     let graph = single("compile", "nn.relu", &[1]);
     let region = Region { graph: &graph, constants: &[], options: &json!({}) };
