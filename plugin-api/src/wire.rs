@@ -1,5 +1,5 @@
-//! The objects that cross, as traits of the stable ABI. Nobody implements these but [`adapt`](crate::adapt),
-//! [`services`](crate::Services) and [`constant`](crate::Constant).
+//! The objects that cross, as traits of the stable ABI. Nobody implements these but the modules `adapt`,
+//! `services` and `constant`.
 //!
 //! Method names, their order and every type in them are checked when a plugin is loaded. A method more here turns every
 //! plugin away that was built before: new things go through `query` and `get_service`.

@@ -10,8 +10,9 @@ use crate::backend::{Codegen, Loader};
 use crate::error::Error;
 use crate::plugin::{API_VERSION, CODEGEN_PREFIX, InitArguments, LOADER_PREFIX, Object, PluginModuleRef};
 use crate::services::Services;
-use abi_stable::library::{AbiHeaderRef, LibHeader, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL};
+use abi_stable::library::{AbiHeader, AbiHeaderRef, LibHeader, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -116,15 +117,14 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
 }
 
 fn open(path: &Path) -> Result<&'static LibHeader, Rejection> {
-    let failed = |error: libloading::Error| {
-        let message = error.to_string();
-        let path = path.to_string_lossy();
-        // The system puts the path in front; the caller names the file anyway.
-        let reason = message.strip_prefix(&format!("{path}: ")).unwrap_or(&message).to_owned();
-        Rejection::new(code::DLOPEN, format!("the system cannot load it: {reason}"))
-    };
     // A path without a slash would be looked for in the system's folders.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let failed = |error: libloading::Error| {
+        let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        // The system puts the path in front; the caller names the file anyway.
+        let reason = message.strip_prefix(&format!("{}: ", absolute.display())).unwrap_or(&message);
+        Rejection::new(code::DLOPEN, format!("the system cannot load it: {reason}"))
+    };
     // SAFETY: the file is a complete library of this machine that says it is a plugin; that its constructors behave is
     // what loading a plugin trusts it with.
     let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
@@ -134,6 +134,9 @@ fn open(path: &Path) -> Result<&'static LibHeader, Rejection> {
     let header: AbiHeaderRef = *header.map_err(failed)?;
     std::mem::forget(library);
     header.upgrade().map_err(|error| match error {
+        LibraryError::InvalidAbiHeader(found) if found.magic_string != AbiHeader::VALUE.magic_string => {
+            Rejection::new(code::NO_ENTRY, "a shared library whose entry symbol is not that of a byoc plugin")
+        }
         LibraryError::InvalidAbiHeader(found) => Rejection::new(
             code::VERSION,
             format!("built with abi_stable {}.{}, which this byoc does not read", found.abi_major, found.abi_minor),

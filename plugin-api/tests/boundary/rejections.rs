@@ -3,7 +3,8 @@
 use crate::common::TestHost;
 use byoc_plugin_api::{Services, host};
 use host::{Rejection, code};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn reject(path: &Path) -> Rejection {
     let rejection = host::load(path, &Services::new(TestHost::default())).err();
@@ -98,6 +99,57 @@ fn a_library_without_the_entry() {
     assert_eq!(
         (rejection.code, rejection.reason.as_str()),
         (code::NO_ENTRY, "a shared library, but not a byoc plugin (no entry symbol)")
+    );
+}
+
+/// Builds a shared library from C.
+fn compile_c(dir: &Path, name: &str, code: &str, arguments: &[&str]) -> PathBuf {
+    let (source, library) = (dir.join(format!("{name}.c")), dir.join(format!("lib{name}.so")));
+    std::fs::write(&source, code).unwrap();
+    let status = Command::new("cc")
+        .current_dir(dir)
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .args(arguments)
+        .status()
+        .expect("the compiler that Rust links with");
+    assert!(status.success());
+    library
+}
+
+const ENTRY: &str = "char _1as_0lib_1header_0root_bmodule_bloader[512] = \"nothing of the kind\";";
+
+#[test]
+fn a_library_whose_entry_is_something_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let rejection = reject(&compile_c(dir.path(), "other", ENTRY, &[]));
+    assert_eq!(
+        (rejection.code, rejection.reason.as_str()),
+        (code::NO_ENTRY, "a shared library whose entry symbol is not that of a byoc plugin")
+    );
+}
+
+#[test]
+fn a_library_that_needs_one_that_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let needed = compile_c(dir.path(), "gone", "int gone(void) { return 1; }", &[]);
+    let code = format!("{ENTRY} int gone(void); int here(void) {{ return gone(); }}");
+    let library = compile_c(dir.path(), "needs", &code, &["-L.", "-lgone"]);
+    std::fs::remove_file(needed).unwrap();
+    let rejection = reject(&library);
+    assert_eq!(rejection.code, code::DLOPEN);
+    let reason = &rejection.reason;
+    assert!(reason.starts_with("the system cannot load it: libgone.so: cannot open shared object"), "{reason}");
+}
+
+#[test]
+fn a_library_that_uses_a_symbol_that_nobody_defines() {
+    let dir = tempfile::tempdir().unwrap();
+    let code = format!("{ENTRY} int gone(void); int here(void) {{ return gone(); }}");
+    let rejection = reject(&compile_c(dir.path(), "needs", &code, &[]));
+    assert_eq!(
+        (rejection.code, rejection.reason.as_str()),
+        (code::DLOPEN, "the system cannot load it: undefined symbol: gone")
     );
 }
 
