@@ -178,3 +178,126 @@ fn products() {
     check("nn.bias_add", &[], &[&[0, 5], &[5]]);
     check("nn.bias_add", &[("axis", AttrValue::Int(-1))], &[&[300, 500], &[500]]);
 }
+
+#[test]
+fn transposed_convolution() {
+    let strides = |v: i64| ("strides", ints([v, v]));
+    check("nn.conv2d_transpose", &[], &[&[1, 5, 6, 7], &[5, 4, 3, 3]]);
+    check("nn.conv2d_transpose", &[strides(2)], &[&[2, 16, 9, 8], &[16, 10, 2, 2]]);
+    let odd = [strides(3), ("padding", ints([1, 0, 2, 3])), ("output_padding", ints([1, 2]))];
+    check("nn.conv2d_transpose", &odd, &[&[1, 6, 5, 7], &[6, 9, 4, 5]]);
+    let groups = [("groups", AttrValue::Int(2)), ("dilation", ints([2, 3])), ("padding", ints([3, 3]))];
+    check("nn.conv2d_transpose", &groups, &[&[2, 8, 7, 7], &[8, 3, 3, 3]]);
+    check("nn.conv2d_transpose", &[strides(2), ("padding", ints([1, 1]))], &[&[1, 64, 32, 32], &[64, 48, 4, 4]]);
+    check("nn.conv1d_transpose", &[("strides", ints([2]))], &[&[2, 5, 11], &[5, 7, 4]]);
+}
+
+#[test]
+fn pooling() {
+    let pool = |v: [i64; 2]| ("pool_size", ints(v));
+    let strides = |v: [i64; 2]| ("strides", ints(v));
+    for name in ["nn.max_pool2d", "nn.avg_pool2d"] {
+        check(name, &[pool([3, 3]), strides([2, 2]), ("padding", ints([1, 1, 1, 1]))], &[&[2, 9, 56, 55]]);
+        check(name, &[pool([2, 2]), strides([2, 2]), ("ceil_mode", AttrValue::Bool(true))], &[&[1, 3, 7, 9]]);
+        check(name, &[pool([3, 2]), ("padding", ints([2, 0, 1, 1])), ("dilation", ints([2, 3]))], &[&[1, 2, 9, 8]]);
+        check(name, &[pool([5, 5]), strides([3, 1]), ("padding", ints([4, 4]))], &[&[1, 2, 3, 2]]);
+    }
+    let include = ("count_include_pad", AttrValue::Bool(true));
+    check("nn.avg_pool2d", &[pool([3, 3]), ("padding", ints([1, 0, 2, 1])), include.clone()], &[&[2, 3, 8, 9]]);
+    let ceil = [pool([3, 3]), strides([2, 2]), ("ceil_mode", AttrValue::Bool(true)), include];
+    check("nn.avg_pool2d", &ceil, &[&[1, 2, 8, 6]]);
+    check("nn.max_pool1d", &[("pool_size", ints([3])), ("strides", ints([2]))], &[&[2, 3, 31]]);
+    check("nn.avg_pool1d", &[("pool_size", ints([4]))], &[&[2, 3, 31]]);
+    for name in ["nn.global_max_pool2d", "nn.global_avg_pool2d"] {
+        check(name, &[], &[&[2, 65, 7, 7]]);
+        check(name, &[], &[&[1, 3, 40, 37]]);
+    }
+    check("nn.adaptive_avg_pool2d", &[("output_size", ints([1, 1]))], &[&[1, 5, 6, 7]]);
+}
+
+#[test]
+fn maximum_keeps_nan() {
+    let x = Tensor::from_slice(&[1, 1, 2, 3], &[1.0f32, f32::NAN, 2.0, f32::NEG_INFINITY, 0.0, f32::INFINITY]);
+    for (name, pairs) in
+        [("nn.max_pool2d", vec![("pool_size", ints([1, 1]))]), ("nn.global_max_pool2d", vec![]), ("nn.softmax", vec![])]
+    {
+        let attrs = Attrs::new(pairs);
+        let op = op::lookup(name).unwrap();
+        let want = op::evaluate(op, &attrs, &[Value::Tensor(x.clone())], 1 << 20).unwrap();
+        let got = fast(name, &attrs, std::slice::from_ref(&x), &[None], &want);
+        let nan = |t: &Tensor| t.as_slice::<f32>().iter().map(|v| v.is_nan()).collect::<Vec<_>>();
+        assert_eq!(nan(&got[0]), nan(&want[0]), "{name}");
+        assert!(nan(&want[0]).contains(&true), "{name} shows NaN");
+    }
+}
+
+#[test]
+fn normalisation() {
+    let channel = |n: usize| vec![n];
+    for shape in [vec![2, 5, 6, 7], vec![1, 64, 30, 30], vec![3, 5], vec![2, 3, 70]] {
+        let c = channel(shape[1]);
+        let mut args: Vec<Tensor> = [&shape, &c, &c, &c].iter().zip(1..).map(|(s, seed)| random(s, seed)).collect();
+        let variance: Vec<f32> = random(&c, 9).as_slice::<f32>().iter().map(|v| v.abs() + 0.1).collect();
+        args.push(Tensor::from_slice(&c, &variance));
+        check_values("nn.batch_norm", &[], &args);
+        check_values("nn.batch_norm", &[("scale", AttrValue::Bool(false)), ("epsilon", AttrValue::Float(0.1))], &args);
+    }
+    for shape in [vec![2, 5, 96], vec![1, 128, 256], vec![7, 33], vec![3, 1]] {
+        let c = channel(*shape.last().unwrap());
+        check("nn.layer_norm", &[("epsilon", AttrValue::Float(1e-3))], &[&shape, &c, &c]);
+    }
+    for shape in [vec![2, 6, 5, 7], vec![1, 32, 20, 20], vec![3, 6, 33]] {
+        let c = channel(shape[1]);
+        check("nn.instance_norm", &[], &[&shape, &c, &c]);
+        check("nn.group_norm", &[("num_groups", AttrValue::Int(2))], &[&shape, &c, &c]);
+    }
+    let statistics = random(&[4], 3);
+    let variable = [
+        random(&[2, 4, 3], 1),
+        random(&[4], 2),
+        statistics.clone(),
+        statistics.clone(),
+        Tensor::from_slice(&[4], &[0.5f32; 4]),
+    ];
+    let values: Vec<Value> = variable.iter().cloned().map(Value::Tensor).collect();
+    let want = op::evaluate(op::lookup("nn.batch_norm").unwrap(), &Attrs::none(), &values, 1 << 20).unwrap();
+    close("nn.batch_norm", "of values", &fast("nn.batch_norm", &Attrs::none(), &variable, &[None; 5], &want), &want);
+}
+
+#[test]
+fn softmax_and_prelu() {
+    for name in ["nn.softmax", "nn.log_softmax"] {
+        for shape in [vec![1, 1000], vec![12, 64, 65], vec![3, 1], vec![2, 7, 40, 5]] {
+            for axis in 0..shape.len() as i64 {
+                check(name, &[("axis", AttrValue::Int(axis))], &[&shape]);
+            }
+        }
+        let large: Vec<f32> = (0..60).map(|i| i as f32 * 7.0 - 200.0).collect();
+        check_values(name, &[], &[Tensor::from_slice(&[2, 30], &large)]);
+    }
+    check("nn.prelu", &[], &[&[2, 5, 6, 7], &[5]]);
+    check("nn.prelu", &[("axis", AttrValue::Int(-1))], &[&[20, 33], &[33]]);
+}
+
+#[test]
+fn resizing_and_padding() {
+    let modes = ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"];
+    for method in ["nearest_neighbor", "linear", "cubic"] {
+        for mode in modes {
+            for size in [[13, 9], [4, 31], [1, 1]] {
+                let mode = ("coordinate_transformation_mode", mode.into());
+                check("image.resize2d", &[("size", ints(size)), ("method", method.into()), mode], &[&[2, 3, 7, 8]]);
+            }
+        }
+    }
+    let twice = [("scale_h", AttrValue::Float(2.0)), ("scale_w", AttrValue::Float(2.0))];
+    check("nn.upsampling", &twice, &[&[1, 16, 32, 33]]);
+    check("nn.upsampling", &[&twice[..], &[("method", "bilinear".into())]].concat(), &[&[1, 16, 32, 33]]);
+    let pads = |widths: &[[i64; 2]]| ("pad_width", AttrValue::List(widths.iter().map(|&w| ints(w)).collect()));
+    for mode in ["constant", "edge", "reflect"] {
+        let mode = || ("pad_mode", mode.into());
+        check("nn.pad", &[pads(&[[0, 0], [0, 0], [1, 2], [3, 0]]), mode()], &[&[2, 3, 5, 6], &[]]);
+        check("nn.pad", &[pads(&[[2, 1], [0, 3]]), mode()], &[&[40, 500], &[]]);
+        check("nn.pad", &[pads(&[[-1, 2], [-3, -2]]), mode()], &[&[5, 9], &[]]);
+    }
+}

@@ -5,10 +5,14 @@
 //! need they ask for as workspace), and are never the reference of a test.
 
 mod conv;
+mod conv_transpose;
 mod dense;
 mod depthwise;
 mod fallback;
 mod gemm;
+mod image;
+mod norm;
+mod pool;
 pub(crate) mod simd;
 mod split;
 

@@ -1,0 +1,219 @@
+//! Pooling over one and two spatial axes of dense planes (NCHW): planes go to different threads, and within a plane
+//! each tap is applied to a whole row of results.
+
+use super::conv::dense;
+use super::dense::f32_shapes;
+use super::simd::multiversion;
+use super::{Kernel, Offer, Spec, split};
+use crate::op::pool::{PoolShape, pool_window};
+use crate::tensor::{TensorView, TensorViewMut};
+use std::ops::Range;
+
+inventory::submit! { Offer { op: "nn.max_pool1d", make: |s| make(s, true) } }
+inventory::submit! { Offer { op: "nn.max_pool2d", make: |s| make(s, true) } }
+inventory::submit! { Offer { op: "nn.avg_pool1d", make: |s| make(s, false) } }
+inventory::submit! { Offer { op: "nn.avg_pool2d", make: |s| make(s, false) } }
+inventory::submit! { Offer { op: "nn.global_max_pool2d", make: |s| make_global(s, true) } }
+inventory::submit! { Offer { op: "nn.global_avg_pool2d", make: |s| make_global(s, false) } }
+inventory::submit! { Offer { op: "nn.adaptive_max_pool2d", make: |s| make_global(s, true) } }
+inventory::submit! { Offer { op: "nn.adaptive_avg_pool2d", make: |s| make_global(s, false) } }
+
+/// One axis of a sliding window.
+struct Axis {
+    size: usize,
+    out: usize,
+    stride: usize,
+    /// Where tap 0 of place 0 lies, counted from the first element; taps are `dilation` apart.
+    before: usize,
+    dilation: usize,
+    taps: usize,
+    /// How many elements the mean of each place divides by.
+    counts: Vec<usize>,
+}
+
+impl Axis {
+    /// The places whose tap `tap` lies inside the data.
+    fn inside(&self, tap: usize) -> Range<usize> {
+        let offset = tap * self.dilation;
+        let first = self.before.saturating_sub(offset).div_ceil(self.stride);
+        let last = (self.size + self.before).saturating_sub(offset).div_ceil(self.stride).min(self.out);
+        first.min(last)..last
+    }
+}
+
+struct Pool {
+    axes: [Axis; 2],
+    max: bool,
+}
+
+fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
+    let ([data], out) = f32_shapes(spec)?;
+    let params = spec.params();
+    let shape = PoolShape::new(&params, &data, &out);
+    if !dense(&shape.data) || !dense(&shape.out) || shape.data.size.contains(&0) || shape.out.size.contains(&0) {
+        return None;
+    }
+    let (taps, slide) = pool_window(&params, data.len() - 2);
+    let include = params.bool("count_include_pad");
+    let axis = |i: usize| {
+        let size = shape.data.size[2 + i];
+        // The elements that count lie in [low, high) of the padded data.
+        let padded = slide.before[i] + size + slide.after[i];
+        let (low, high) = if include { (0, padded) } else { (slide.before[i], slide.before[i] + size) };
+        let count = |place: usize| {
+            let first = place * slide.stride[i];
+            (0..taps[i]).filter(|t| (low..high).contains(&(first + t * slide.dilation[i]))).count()
+        };
+        Axis {
+            size,
+            out: shape.out.size[2 + i],
+            stride: slide.stride[i],
+            before: slide.before[i],
+            dilation: slide.dilation[i],
+            taps: taps[i],
+            counts: (0..shape.out.size[2 + i]).map(count).collect(),
+        }
+    };
+    Some(Box::new(Pool { axes: [axis(1), axis(2)], max }))
+}
+
+impl Pool {
+    fn plane(&self, x: &[f32], out: &mut [f32]) {
+        let [rows, cols] = &self.axes;
+        for (h, row) in out.chunks_mut(cols.out).enumerate() {
+            row.fill(if self.max { f32::NEG_INFINITY } else { 0.0 });
+            for kh in 0..rows.taps {
+                if !rows.inside(kh).contains(&h) {
+                    continue;
+                }
+                let line = h * rows.stride + kh * rows.dilation - rows.before;
+                let line = &x[line * cols.size..][..cols.size];
+                for kw in 0..cols.taps {
+                    let inside = cols.inside(kw);
+                    if inside.is_empty() {
+                        continue;
+                    }
+                    let first = inside.start * cols.stride + kw * cols.dilation - cols.before;
+                    let row = &mut row[inside];
+                    if self.max {
+                        largest(row, &line[first..], cols.stride)
+                    } else {
+                        add(row, &line[first..], cols.stride)
+                    }
+                }
+            }
+            if !self.max {
+                for (value, count) in row.iter_mut().zip(&cols.counts) {
+                    *value /= (rows.counts[h] * count).max(1) as f32;
+                }
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// The larger of each element and every `step`-th of `x`; NaN wins.
+    fn largest(row: &mut [f32], x: &[f32], step: usize) {
+        #[inline(always)]
+        fn larger(a: &mut f32, b: f32) {
+            *a = if b > *a || b.is_nan() { b } else { *a };
+        }
+        match step {
+            1 => row.iter_mut().zip(x).for_each(|(r, v)| larger(r, *v)),
+            2 => row.iter_mut().zip(x.chunks(2)).for_each(|(r, v)| larger(r, v[0])),
+            _ => row.iter_mut().zip(x.iter().step_by(step)).for_each(|(r, v)| larger(r, *v)),
+        }
+    }
+
+    fn add(row: &mut [f32], x: &[f32], step: usize) {
+        match step {
+            1 => row.iter_mut().zip(x).for_each(|(r, v)| *r += v),
+            2 => row.iter_mut().zip(x.chunks(2)).for_each(|(r, v)| *r += v[0]),
+            _ => row.iter_mut().zip(x.iter().step_by(step)).for_each(|(r, v)| *r += v),
+        }
+    }
+}
+
+impl Kernel for Pool {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let [rows, cols] = &self.axes;
+        let x = inputs[0].as_slice::<f32>();
+        let out = outputs[0].as_mut_slice::<f32>();
+        let work = out.len() * rows.taps * cols.taps / 4;
+        let size = rows.size * cols.size;
+        split::each_chunk(out, rows.out * cols.out, work, |i, out| self.plane(&x[i * size..][..size], out));
+        Ok(())
+    }
+}
+
+/// A whole plane to one element.
+struct Global {
+    plane: usize,
+    max: bool,
+}
+
+fn make_global(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
+    let ([data], out) = f32_shapes(spec)?;
+    let shape = PoolShape::new(&spec.params(), &data, &out);
+    let whole = shape.out.spatial() == [1; 3] && !shape.data.size.contains(&0) && dense(&shape.data);
+    whole.then(|| Box::new(Global { plane: shape.data.spatial().iter().product(), max }) as Box<dyn Kernel>)
+}
+
+impl Kernel for Global {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let x = inputs[0].as_slice::<f32>();
+        split::each_chunk(outputs[0].as_mut_slice::<f32>(), 1, x.len() / 4, |i, out| {
+            let plane = &x[i * self.plane..][..self.plane];
+            out[0] = if self.max { largest_of(plane) } else { sum(plane) / self.plane as f32 };
+        });
+        Ok(())
+    }
+}
+
+const LANES: usize = 32;
+
+multiversion! {
+    /// The sum, in partial sums.
+    pub(super) fn sum(x: &[f32]) -> f32 {
+        let mut sums = [0.0f32; LANES];
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for values in whole {
+            for l in 0..LANES {
+                sums[l] += values[l];
+            }
+        }
+        for (s, v) in sums.iter_mut().zip(rest) {
+            *s += v;
+        }
+        sums.iter().sum()
+    }
+
+    /// The sum of squares of the distances to `mean`, in partial sums.
+    pub(super) fn sum_of_squares(x: &[f32], mean: f32) -> f32 {
+        let mut sums = [0.0f32; LANES];
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for values in whole {
+            for l in 0..LANES {
+                let d = values[l] - mean;
+                sums[l] += d * d;
+            }
+        }
+        for (s, v) in sums.iter_mut().zip(rest) {
+            *s += (v - mean) * (v - mean);
+        }
+        sums.iter().sum()
+    }
+
+    /// The largest element; NaN wins.
+    pub(super) fn largest_of(x: &[f32]) -> f32 {
+        let mut best = [f32::NEG_INFINITY; LANES];
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for values in whole {
+            for l in 0..LANES {
+                best[l] = if values[l] > best[l] || values[l].is_nan() { values[l] } else { best[l] };
+            }
+        }
+        let rest = rest.iter().chain(&best);
+        rest.fold(f32::NEG_INFINITY, |a, &b| if b > a || b.is_nan() { b } else { a })
+    }
+}
