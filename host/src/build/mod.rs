@@ -3,5 +3,7 @@
 pub mod compiled;
 pub mod explanation;
 pub mod export;
+pub mod plan;
 
 pub use compiled::{Compiled, CompiledRegion, PluginId, RegionSource};
+pub use plan::{Planned, plan};

@@ -7,7 +7,7 @@ use super::frame::{Frame, Scope, bad_program};
 use super::load::{Code, Step};
 use super::program::{Instr, Reg};
 use super::step;
-use super::trace::{Observer, StepEvent, operands};
+use super::trace::{Observer, StepEvent};
 use super::value::{Cells, Closure, Value};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Shape, Tensor};
@@ -294,7 +294,7 @@ impl<'e> Machine<'e, '_> {
         let flow = self.step(at)?;
         let duration = start.elapsed();
         let program = self.exec.program();
-        let (read, written) = operands(&program.functions[function].code[at]);
+        let (read, written) = program.functions[function].code[at].operands();
         let called = matches!(flow, Flow::Call(..));
         let step = &self.exec.steps()[function][at];
         observer.step(&StepEvent {

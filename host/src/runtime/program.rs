@@ -293,3 +293,30 @@ pub enum Instr {
         values: Vec<Reg>,
     },
 }
+
+impl Instr {
+    /// The registers that it reads, and those that it writes.
+    pub fn operands(&self) -> (Vec<Reg>, Vec<Reg>) {
+        match self {
+            Instr::Kernel(call) | Instr::Alias(call) => (call.inputs().collect(), call.outs.clone()),
+            Instr::Region { inputs, outs, .. } => (inputs.clone(), outs.clone()),
+            Instr::Move { from, to } => (vec![*from], vec![*to]),
+            Instr::Jump { .. } => (Vec::new(), Vec::new()),
+            Instr::Branch { cond, .. } => (vec![*cond], Vec::new()),
+            Instr::Call { args, outs, .. } => (args.clone(), outs.clone()),
+            Instr::TailCall { args, .. } => (args.clone(), Vec::new()),
+            Instr::Closure { captures, out, .. } => (captures.clone(), vec![*out]),
+            Instr::CallClosure { closure, args, outs } => (with(*closure, args), outs.clone()),
+            Instr::TailCallClosure { closure, args } => (with(*closure, args), Vec::new()),
+            Instr::RefNew { values, out } => (values.clone(), vec![*out]),
+            Instr::RefRead { cell, outs } => (vec![*cell], outs.clone()),
+            Instr::RefWrite { cell, values } => (with(*cell, values), Vec::new()),
+            Instr::Free { .. } => (Vec::new(), Vec::new()),
+            Instr::Return { values } => (values.clone(), Vec::new()),
+        }
+    }
+}
+
+fn with(first: Reg, rest: &[Reg]) -> Vec<Reg> {
+    std::iter::once(first).chain(rest.iter().copied()).collect()
+}

@@ -6,7 +6,6 @@
 
 use super::frame::bad_program;
 use super::program::{Function, Instr, Place, Program, Reg, VERSION};
-use super::trace::operands;
 use byoc_core::diag::Diagnostic;
 use byoc_core::ir::TensorType;
 
@@ -102,7 +101,7 @@ fn code(program: &Program, function: &Function) -> Check {
 }
 
 fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Check {
-    let (read, written) = operands(instr);
+    let (read, written) = instr.operands();
     let inside = |reg: &Reg| reg.index() < function.registers.len();
     let freed: &[Reg] = match instr {
         Instr::Free { regs } => regs,

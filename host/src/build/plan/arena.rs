@@ -1,0 +1,104 @@
+//! Memory for tensors within one arena: best fit, with neighbours merged when they are given back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What offsets are multiples of: a cache line, and the widest vector.
+pub(super) const ALIGN: usize = 64;
+
+/// An arena while it is planned.
+#[derive(Default)]
+pub(super) struct Arena {
+    size: usize,
+    /// Free blocks: size by offset.
+    free: BTreeMap<usize, usize>,
+    /// The same by size.
+    by_size: BTreeSet<(usize, usize)>,
+}
+
+impl Arena {
+    /// Bytes in all.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// A place for `bytes`, which must not be 0. `None` when the arena would be larger than memory can be.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<usize> {
+        let bytes = bytes.checked_next_multiple_of(ALIGN)?;
+        if let Some(&(size, offset)) = self.by_size.range((bytes, 0)..).next() {
+            self.remove(offset, size);
+            if size > bytes {
+                self.insert(offset + bytes, size - bytes);
+            }
+            return Some(offset);
+        }
+        // The arena grows; a free block at its end is used too.
+        let offset = match self.free.last_key_value() {
+            Some((&offset, &size)) if offset + size == self.size => {
+                self.remove(offset, size);
+                offset
+            }
+            _ => self.size,
+        };
+        self.size = offset.checked_add(bytes)?;
+        Some(offset)
+    }
+
+    /// Gives back what [`Arena::take`] gave for `bytes`.
+    pub(super) fn give(&mut self, mut offset: usize, bytes: usize) {
+        let mut size = bytes.next_multiple_of(ALIGN);
+        if let Some((&before, &length)) = self.free.range(..offset).next_back()
+            && before + length == offset
+        {
+            self.remove(before, length);
+            (offset, size) = (before, size + length);
+        }
+        if let Some(&length) = self.free.get(&(offset + size)) {
+            self.remove(offset + size, length);
+            size += length;
+        }
+        self.insert(offset, size);
+    }
+
+    fn insert(&mut self, offset: usize, size: usize) {
+        self.free.insert(offset, size);
+        self.by_size.insert((size, offset));
+    }
+
+    fn remove(&mut self, offset: usize, size: usize) {
+        self.free.remove(&offset);
+        self.by_size.remove(&(size, offset));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_reused_and_merged() {
+        let mut arena = Arena::default();
+        let a = arena.take(100).unwrap();
+        let b = arena.take(64).unwrap();
+        let c = arena.take(1).unwrap();
+        assert_eq!((a, b, c, arena.size()), (0, 128, 192, 256));
+        arena.give(a, 100);
+        assert_eq!(arena.take(64), Some(0));
+        arena.give(b, 64);
+        assert_eq!(arena.take(128), Some(64), "two neighbours were merged");
+        arena.give(c, 1);
+        assert_eq!(arena.take(1000), Some(192), "the last block grows");
+        assert_eq!(arena.size(), 192 + 1024);
+    }
+
+    #[test]
+    fn the_best_fit_is_taken() {
+        let mut arena = Arena::default();
+        let blocks = [640, 64, 128, 64, 320, 64].map(|size| (arena.take(size).unwrap(), size));
+        for (offset, size) in [blocks[0], blocks[2], blocks[4]] {
+            arena.give(offset, size);
+        }
+        assert_eq!(arena.take(128), Some(blocks[2].0));
+        assert_eq!(arena.take(300), Some(blocks[4].0));
+        assert_eq!(arena.take(usize::MAX), None);
+    }
+}

@@ -1,0 +1,534 @@
+//! Writes the code of one function: the expressions of its scopes, in order, as instructions over registers that have no
+//! place yet ([`super::storage`] gives them one).
+//!
+//! A tuple is no value but a structure over registers ([`Sym`]), so making and projecting tuples costs nothing.
+
+use super::scope::{ScopeId, Unit};
+use super::{Context, not_lowerable};
+use crate::runtime::program::{Arg, Instr, OpCall, Place, Reg, Register};
+use byoc_core::diag::Diagnostic;
+use byoc_core::ir::{Call, Callee, Expr, ExprId, Id, Type};
+use byoc_core::op;
+use std::collections::HashMap;
+
+/// Operators that only give the bytes of their first argument other dimensions.
+const ALIASES: &[&str] =
+    &["contrib_reverse_reshape", "copy", "expand_dims", "nn.batch_flatten", "reshape", "reshape_like", "squeeze"];
+
+/// Operators that are their argument, whatever its type.
+const IDENTITIES: &[&str] = &["annotation.compiler_begin", "annotation.compiler_end", "annotation.stop_fusion"];
+
+/// A tuple of more leaves than this is not made.
+const MAX_LEAVES: usize = 1 << 20;
+
+/// The value of an expression.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sym {
+    /// A tensor, a closure or a cell.
+    Reg(Reg),
+    /// A tuple: a range of [`Emitter::fields`].
+    Tuple { first: u32, len: u32 },
+    /// A function literal of this unit; with its closure where one was made.
+    Literal { literal: ExprId, closure: Option<Reg> },
+    /// A global function, by its expression.
+    Global(ExprId),
+}
+
+/// A function before its registers have places.
+pub(super) struct Draft {
+    pub params: u32,
+    pub results: u32,
+    pub registers: Vec<Register>,
+    pub code: Vec<Instr>,
+}
+
+/// What is still to be written.
+enum Task {
+    /// A scope from its item `next` on.
+    Scope(Cursor),
+    /// The second branch of an `if`, whose branch instruction is given; and the value of the `if`, unless it is a tail.
+    Otherwise { branch: usize, cursor: Cursor, join: Option<(ExprId, Sym)> },
+    /// The end of an `if` that is no tail: the jump comes from the end of the first branch.
+    Join { jump: usize, id: ExprId, sym: Sym },
+}
+
+/// A scope that is being written.
+struct Cursor {
+    scope: ScopeId,
+    next: usize,
+    root: ExprId,
+    to: Target,
+    /// The item that may take the function's place: the last one that does anything, whose value is the result.
+    tail: Option<usize>,
+}
+
+/// Where a scope's result goes.
+#[derive(Clone)]
+enum Target {
+    Return,
+    Regs(Vec<Reg>),
+}
+
+/// Writes the code of one function.
+pub(super) struct Emitter<'a, 'm> {
+    context: &'a mut Context<'m>,
+    unit: &'a Unit,
+    /// The literal whose body is written, if it is none of a global.
+    literal: Option<ExprId>,
+    registers: Vec<Register>,
+    code: Vec<Instr>,
+    fields: Vec<Sym>,
+    constants: HashMap<u32, Reg>,
+    /// In a literal's function: the registers of the captured values.
+    captured: Vec<Reg>,
+    self_closure: Option<Reg>,
+}
+
+impl<'a, 'm> Emitter<'a, 'm> {
+    /// Writes the function with these parameters, whose body is `root` in `scope`.
+    pub(super) fn function(
+        context: &'a mut Context<'m>,
+        unit: &'a Unit,
+        literal: Option<ExprId>,
+        params: &[ExprId],
+        root: ExprId,
+        scope: ScopeId,
+    ) -> Result<Draft, Diagnostic> {
+        context.syms.clear();
+        let mut emitter = Emitter {
+            context,
+            unit,
+            literal,
+            registers: Vec::new(),
+            code: Vec::new(),
+            fields: Vec::new(),
+            constants: HashMap::new(),
+            captured: Vec::new(),
+            self_closure: None,
+        };
+        for &param in params {
+            emitter.fresh(param)?;
+        }
+        let own = emitter.registers.len();
+        let about = literal.and_then(|literal| unit.literals.get(&literal));
+        for &capture in about.iter().flat_map(|about| &about.captures) {
+            emitter.fresh(capture)?;
+        }
+        let count = emitter.registers.len();
+        emitter.captured = (own..count).map(|i| Reg(i as u32)).collect();
+        if let Some(literal) = literal
+            && about.is_some_and(|about| about.self_as_value)
+        {
+            let captures = emitter.captured.clone();
+            emitter.self_closure = Some(emitter.closure(emitter.context.literals[&literal], captures));
+        }
+        let results = leaves(emitter.context.module.ty(root))?.len();
+        emitter.run(scope, root)?;
+        let Emitter { registers, code, .. } = emitter;
+        Ok(Draft { params: count as u32, results: results as u32, registers, code })
+    }
+
+    fn run(&mut self, scope: ScopeId, root: ExprId) -> Result<(), Diagnostic> {
+        let mut tasks = vec![Task::Scope(self.cursor(scope, root, Target::Return))];
+        while let Some(task) = tasks.pop() {
+            match task {
+                Task::Scope(cursor) => self.scope(&mut tasks, cursor)?,
+                Task::Otherwise { branch, cursor, join } => {
+                    if let Some((id, sym)) = join {
+                        tasks.push(Task::Join { jump: self.code.len(), id, sym });
+                        self.code.push(Instr::Jump { to: 0 });
+                    }
+                    let here = self.code.len() as u32;
+                    if let Instr::Branch { otherwise, .. } = &mut self.code[branch] {
+                        *otherwise = here;
+                    }
+                    tasks.push(Task::Scope(cursor));
+                }
+                Task::Join { jump, id, sym } => {
+                    self.code[jump] = Instr::Jump { to: self.code.len() as u32 };
+                    self.context.syms.set(id, sym);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn cursor(&self, scope: ScopeId, root: ExprId, to: Target) -> Cursor {
+        let tail = match to {
+            Target::Return => self.tail(&self.unit.scopes[scope as usize].items, root),
+            Target::Regs(_) => None,
+        };
+        Cursor { scope, next: 0, root, to, tail }
+    }
+
+    /// Where in a scope's items the call or the `if` is that gives the result and after which nothing is done.
+    fn tail(&self, items: &[ExprId], root: ExprId) -> Option<usize> {
+        let mut result = root;
+        while let Some(other) = self.stands_for(result) {
+            result = other;
+        }
+        let at = items.iter().rposition(|&id| id == result || !self.is_silent(id))?;
+        let takes_over = match self.context.module.expr(items[at]) {
+            Expr::If { .. } => true,
+            Expr::Call(call) => match call.callee {
+                Callee::Expr(callee) => self.context.region_name(callee).is_none(),
+                Callee::Op(_) => false,
+            },
+            _ => false,
+        };
+        (items[at] == result && takes_over).then_some(at)
+    }
+
+    /// The expression whose value an expression has without doing anything.
+    fn stands_for(&self, id: ExprId) -> Option<ExprId> {
+        match self.context.module.expr(id) {
+            Expr::Let { body, .. } => Some(*body),
+            Expr::Var(_) => self.unit.bound.get(&id).copied(),
+            Expr::Call(call) => match call.callee {
+                Callee::Op(op) if IDENTITIES.contains(&op::get(op).name) => call.args.first().copied(),
+                Callee::Op(_) => None,
+                Callee::Expr(_) => self.unit.inlined.get(&id).copied(),
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether no instruction is written for an expression.
+    fn is_silent(&self, id: ExprId) -> bool {
+        match self.context.module.expr(id) {
+            Expr::Var(_) | Expr::Tuple(_) | Expr::Project { .. } => true,
+            Expr::Function(_) => self.unit.literals.get(&id).is_none_or(|literal| !literal.as_value),
+            _ => self.stands_for(id).is_some(),
+        }
+    }
+
+    /// Writes a scope until it ends or an `if` interrupts it.
+    fn scope(&mut self, tasks: &mut Vec<Task>, cursor: Cursor) -> Result<(), Diagnostic> {
+        let unit = self.unit;
+        let Cursor { scope, next, root, to, tail } = cursor;
+        let items = &unit.scopes[scope as usize].items;
+        for (at, &id) in items.iter().enumerate().skip(next) {
+            let is_tail = tail == Some(at);
+            match self.context.module.expr(id) {
+                Expr::If { cond, then, otherwise } => {
+                    let cond = self.reg(*cond)?;
+                    let (first, second) = unit.branches[&id];
+                    let branch = self.code.len();
+                    self.code.push(Instr::Branch { cond, otherwise: 0 });
+                    let (target, join) = if is_tail {
+                        (Target::Return, None)
+                    } else {
+                        tasks.push(Task::Scope(Cursor { scope, next: at + 1, root, to, tail }));
+                        // The value is there when both branches are written: its own registers until then.
+                        let sym = self.fresh(id)?;
+                        (Target::Regs(self.flatten(sym)?), Some((id, sym)))
+                    };
+                    let cursor = self.cursor(second, *otherwise, target.clone());
+                    tasks.push(Task::Otherwise { branch, cursor, join });
+                    tasks.push(Task::Scope(self.cursor(first, *then, target)));
+                    return Ok(());
+                }
+                Expr::Call(call) => {
+                    self.call(id, call, is_tail)?;
+                    if is_tail {
+                        return Ok(());
+                    }
+                }
+                expr => self.expr(id, expr)?,
+            }
+        }
+        let values = self.values(root)?;
+        match to {
+            Target::Return => self.code.push(Instr::Return { values }),
+            Target::Regs(regs) => {
+                self.code.extend(values.into_iter().zip(regs).map(|(from, to)| Instr::Move { from, to }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an expression that is neither a call nor an `if`.
+    fn expr(&mut self, id: ExprId, expr: &Expr) -> Result<(), Diagnostic> {
+        match expr {
+            Expr::Tuple(fields) => {
+                let syms: Vec<Sym> = fields.iter().map(|&field| self.sym(field)).collect::<Result<_, _>>()?;
+                let sym = self.tuple(syms);
+                self.context.syms.set(id, sym);
+            }
+            Expr::Project { tuple, index } => match self.sym(*tuple)? {
+                Sym::Tuple { first, len } if *index < len => {
+                    let field = self.fields[(first + index) as usize];
+                    self.context.syms.set(id, field);
+                }
+                _ => return Err(not_lowerable(format!("field {index} of what is no such tuple"))),
+            },
+            Expr::Function(_) => {
+                if let Some(literal) = self.unit.literals.get(&id) {
+                    let closure = if literal.as_value {
+                        let captures = self.captures(id)?;
+                        Some(self.closure(self.context.literals[&id], captures))
+                    } else {
+                        None
+                    };
+                    self.context.syms.set(id, Sym::Literal { literal: id, closure });
+                }
+            }
+            Expr::RefNew(value) => {
+                let values = self.values(*value)?;
+                let out = self.handle();
+                self.code.push(Instr::RefNew { values, out });
+                self.context.syms.set(id, Sym::Reg(out));
+            }
+            Expr::RefRead(reference) => {
+                let cell = self.reg(*reference)?;
+                let sym = self.fresh(id)?;
+                let outs = self.flatten(sym)?;
+                self.code.push(Instr::RefRead { cell, outs });
+            }
+            Expr::RefWrite { reference, value } => {
+                let cell = self.reg(*reference)?;
+                let values = self.values(*value)?;
+                self.code.push(Instr::RefWrite { cell, values });
+                let unit = self.tuple(Vec::new());
+                self.context.syms.set(id, unit);
+            }
+            // What only stands for something else is looked up when it is used.
+            Expr::Var(_) | Expr::Let { .. } | Expr::Constant(_) | Expr::Global(_) | Expr::Call(_) | Expr::If { .. } => {
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a call; one that is a tail ends the function.
+    fn call(&mut self, id: ExprId, call: &Call, is_tail: bool) -> Result<(), Diagnostic> {
+        if self.stands_for(id).is_some() {
+            return Ok(());
+        }
+        let callee = match call.callee {
+            Callee::Op(op) => return self.op(id, op::get(op).name, call),
+            Callee::Expr(callee) => callee,
+        };
+        let region = self.context.region_name(callee);
+        let target = self.sym(callee)?;
+        let mut args = Vec::with_capacity(call.args.len());
+        for &arg in &call.args {
+            args.extend(self.values(arg)?);
+        }
+        if let Some(name) = region {
+            let region = self.context.region(&name)?;
+            let sym = self.fresh(id)?;
+            let outs = self.flatten(sym)?;
+            self.code.push(Instr::Region { region, inputs: args, outs });
+            return Ok(());
+        }
+        let function = match target {
+            Sym::Global(global) => Some(self.context.global(global)?),
+            Sym::Literal { literal, .. } => {
+                args.extend(self.captures(literal)?);
+                Some(self.context.literals[&literal])
+            }
+            _ => None,
+        };
+        let outs = match is_tail {
+            true => Vec::new(),
+            false => {
+                let sym = self.fresh(id)?;
+                self.flatten(sym)?
+            }
+        };
+        let instr = match (function, target, is_tail) {
+            (Some(function), _, true) => Instr::TailCall { function, args },
+            (Some(function), _, false) => Instr::Call { function, args, outs },
+            (None, Sym::Reg(closure), true) => Instr::TailCallClosure { closure, args },
+            (None, Sym::Reg(closure), false) => Instr::CallClosure { closure, args, outs },
+            _ => return Err(not_lowerable("a call of what is no function")),
+        };
+        self.code.push(instr);
+        Ok(())
+    }
+
+    fn op(&mut self, id: ExprId, name: &str, call: &Call) -> Result<(), Diagnostic> {
+        let module = self.context.module;
+        let mut args = Vec::with_capacity(call.args.len());
+        for &arg in &call.args {
+            args.push(match self.sym(arg)? {
+                Sym::Reg(reg) => Arg::One(reg),
+                sym @ Sym::Tuple { .. } => Arg::Tuple(self.flatten(sym)?),
+                _ => return Err(not_lowerable(format!("{name} is given a function"))),
+            });
+        }
+        let sym = self.fresh(id)?;
+        let outs = self.flatten(sym)?;
+        let origins = self.context.origins(module.nodes[id].origin);
+        let is_alias = ALIASES.contains(&name) && matches!((&args[..], sym), ([Arg::One(_), ..], Sym::Reg(_)));
+        let call = OpCall { op: name.to_owned(), attrs: call.attrs.clone(), args, outs, in_place: None, origins };
+        self.code.push(if is_alias { Instr::Alias(call) } else { Instr::Kernel(call) });
+        Ok(())
+    }
+
+    /// The value of an expression that was written already, or that needs no writing.
+    fn sym(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
+        let mut at = id;
+        let sym = loop {
+            if let Some(sym) = self.context.syms.get(at) {
+                break sym;
+            }
+            if let Some(other) = self.stands_for(at) {
+                at = other;
+                continue;
+            }
+            break match self.context.module.expr(at) {
+                Expr::Constant(tensor) => {
+                    let index = self.context.constant(at, tensor);
+                    let ty = self.context.module.ty(at).as_tensor().cloned();
+                    let next = Reg(self.registers.len() as u32);
+                    let reg = *self.constants.entry(index).or_insert(next);
+                    if reg == next {
+                        self.registers.push(Register { ty, place: Place::Constant(index) });
+                    }
+                    Sym::Reg(reg)
+                }
+                Expr::Global(_) => Sym::Global(at),
+                Expr::Function(_) if self.literal == Some(at) => {
+                    Sym::Literal { literal: at, closure: self.self_closure }
+                }
+                Expr::Var(var) => return Err(not_lowerable(format!("%{} is bound nowhere", var.name))),
+                _ => return Err(not_lowerable(format!("expression {} has no value where it is used", at.index()))),
+            };
+        };
+        self.context.syms.set(id, sym);
+        Ok(sym)
+    }
+
+    /// The one register of an expression that is no tuple.
+    fn reg(&mut self, id: ExprId) -> Result<Reg, Diagnostic> {
+        match &self.values(id)?[..] {
+            [reg] => Ok(*reg),
+            _ => Err(not_lowerable("a tuple stands where one value is wanted")),
+        }
+    }
+
+    fn values(&mut self, id: ExprId) -> Result<Vec<Reg>, Diagnostic> {
+        let sym = self.sym(id)?;
+        self.flatten(sym)
+    }
+
+    /// The registers of a value, tuples flattened.
+    fn flatten(&mut self, sym: Sym) -> Result<Vec<Reg>, Diagnostic> {
+        let mut regs = Vec::new();
+        let mut stack = vec![sym];
+        while let Some(sym) = stack.pop() {
+            match sym {
+                Sym::Reg(reg) => regs.push(reg),
+                Sym::Tuple { first, len } => {
+                    stack.extend(self.fields[first as usize..(first + len) as usize].iter().rev());
+                }
+                Sym::Literal { closure: Some(closure), .. } => regs.push(closure),
+                Sym::Literal { closure: None, .. } => return Err(not_lowerable("a closure that was not made is used")),
+                Sym::Global(global) => {
+                    let function = self.context.global(global)?;
+                    regs.push(self.closure(function, Vec::new()));
+                }
+            }
+            if regs.len() > MAX_LEAVES || stack.len() > MAX_LEAVES {
+                return Err(too_wide());
+            }
+        }
+        Ok(regs)
+    }
+
+    /// Registers for the value of an expression, after its type. They are its value from now on.
+    fn fresh(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
+        let module = self.context.module;
+        // A tuple type in progress: its fields, and the values of those that are done.
+        let mut open: Vec<(&[Type], Vec<Sym>)> = Vec::new();
+        let mut ty = module.ty(id);
+        if *ty == Type::Unknown {
+            // A let's variable may be known by its value only.
+            ty = module.ty(self.unit.resolve(id));
+        }
+        let limit = self.registers.len() + MAX_LEAVES;
+        let sym = 'all: loop {
+            let mut done = match ty {
+                Type::Tuple(fields) if fields.is_empty() => self.tuple(Vec::new()),
+                Type::Tuple(fields) => {
+                    open.push((&fields[1..], Vec::with_capacity(fields.len())));
+                    ty = &fields[0];
+                    continue;
+                }
+                Type::Tensor(tensor) => {
+                    let reg = Reg(self.registers.len() as u32);
+                    self.registers.push(Register { ty: Some((**tensor).clone()), place: Place::Value });
+                    Sym::Reg(reg)
+                }
+                Type::Func(_) | Type::Ref(_) => Sym::Reg(self.handle()),
+                Type::Unknown => return Err(not_lowerable("an expression has no type: run infer_type first")),
+            };
+            if self.registers.len() > limit {
+                return Err(too_wide());
+            }
+            loop {
+                let Some((rest, mut fields)) = open.pop() else { break 'all done };
+                fields.push(done);
+                if let Some((next, rest)) = rest.split_first() {
+                    open.push((rest, fields));
+                    ty = next;
+                    break;
+                }
+                done = self.tuple(fields);
+            }
+        };
+        self.context.syms.set(id, sym);
+        Ok(sym)
+    }
+
+    fn tuple(&mut self, fields: Vec<Sym>) -> Sym {
+        let first = self.fields.len() as u32;
+        self.fields.extend(fields);
+        Sym::Tuple { first, len: self.fields.len() as u32 - first }
+    }
+
+    fn handle(&mut self) -> Reg {
+        self.registers.push(Register { ty: None, place: Place::Value });
+        Reg(self.registers.len() as u32 - 1)
+    }
+
+    fn closure(&mut self, function: u32, captures: Vec<Reg>) -> Reg {
+        let out = self.handle();
+        self.code.push(Instr::Closure { function, captures, out });
+        out
+    }
+
+    /// The registers of what a literal captures, here.
+    fn captures(&mut self, literal: ExprId) -> Result<Vec<Reg>, Diagnostic> {
+        if self.literal == Some(literal) {
+            return Ok(self.captured.clone());
+        }
+        let unit = self.unit;
+        let mut regs = Vec::new();
+        for &capture in &unit.literals[&literal].captures {
+            regs.extend(self.values(capture)?);
+        }
+        Ok(regs)
+    }
+}
+
+/// The types of the leaves of a type.
+pub(super) fn leaves(ty: &Type) -> Result<Vec<&Type>, Diagnostic> {
+    let mut leaves = Vec::new();
+    let mut stack = vec![ty];
+    while let Some(ty) = stack.pop() {
+        match ty {
+            Type::Tuple(fields) => stack.extend(fields.iter().rev()),
+            other => leaves.push(other),
+        }
+        if leaves.len() > MAX_LEAVES || stack.len() > MAX_LEAVES {
+            return Err(too_wide());
+        }
+    }
+    Ok(leaves)
+}
+
+fn too_wide() -> Diagnostic {
+    not_lowerable(format!("a tuple has more than {MAX_LEAVES} leaves"))
+}

@@ -1,0 +1,283 @@
+//! Lowers a typed module into a [`Program`]: every function as code over registers ([`emit`]), in the order in which the
+//! text evaluates ([`scope`]), with a place for every register ([`storage`]).
+//!
+//! A call of a global function with a `Compiler` attribute becomes a region; the function itself is lowered as well, as
+//! the region's host program.
+
+mod arena;
+mod emit;
+mod scope;
+mod storage;
+
+use crate::runtime::program::{Function, Instr, Port, Program, Region, Source, VERSION};
+use crate::runtime::trace;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::{Expr, ExprId, Id, IndexVec, Module, Name, OriginId, TensorType, Type};
+use byoc_core::tensor::{DType, Shape, Tensor};
+use emit::{Draft, Emitter, Sym, leaves};
+use scope::Analyser;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// What planning gives.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The program.
+    pub program: Program,
+    /// The values of `program.constants`; they share their bytes with the module's.
+    pub constants: Vec<Tensor>,
+    /// Which constant each constant expression of the module became, as far as the program needs it.
+    pub constant_of: BTreeMap<ExprId, u32>,
+}
+
+/// Lowers the module, from `main`. `output_names` are the names of the leaves of its result; where they are missing, a
+/// result is called `output_<i>`.
+///
+/// # Errors
+/// When there is no `main`, it takes or returns what is no tensor, or the module is not typed.
+pub fn plan(module: &Module, output_names: &[String]) -> Result<Planned, Diagnostic> {
+    let main = module.globals.get("main").ok_or_else(|| not_lowerable("the module has no function @main"))?;
+    let mut context = Context::new(module);
+    let entry = context.function_of("main")?;
+    let mut analyser = Analyser::new(module);
+    while let Some((name, index)) = context.queue.pop_front() {
+        context.lower_global(&mut analyser, &name, index)?;
+    }
+    let function = module.expr(*main).as_function().ok_or_else(|| not_lowerable("@main is no function"))?;
+    let mut inputs = Vec::new();
+    for &param in &function.params {
+        let name = match module.expr(param) {
+            Expr::Var(var) => var.name.to_string(),
+            _ => return Err(not_lowerable("a parameter of @main is no variable")),
+        };
+        let types = tensors(module.ty(param), &format!("input \"{name}\" of @main"))?;
+        let is_tuple = matches!(module.ty(param), Type::Tuple(_));
+        inputs.extend(
+            types
+                .into_iter()
+                .enumerate()
+                .map(|(i, ty)| Port { name: if is_tuple { format!("{name}.{i}") } else { name.clone() }, ty }),
+        );
+    }
+    let types = tensors(module.ty(function.body), "the result of @main")?;
+    let outputs = types
+        .into_iter()
+        .enumerate()
+        .map(|(i, ty)| Port { name: output_names.get(i).cloned().unwrap_or_else(|| format!("output_{i}")), ty });
+    let outputs = outputs.collect();
+    let sources = module.origins.sources().iter();
+    let sources =
+        sources.map(|(_, source)| Source { name: source.name.to_string(), op: source.op.to_string() }).collect();
+    let Context { functions, regions, constants, constant_of, .. } = context;
+    let ports = constants
+        .iter()
+        .enumerate()
+        .map(|(i, tensor)| Port { name: format!("c{i}"), ty: TensorType::fixed(tensor.dtype(), tensor.shape()) });
+    let program = Program {
+        version: VERSION,
+        entry,
+        inputs,
+        outputs,
+        constants: ports.collect(),
+        regions,
+        sources,
+        functions: functions
+            .into_iter()
+            .map(|function| function.expect("every function asked for is lowered"))
+            .collect(),
+    };
+    Ok(Planned { program, constants, constant_of })
+}
+
+/// What lowering the functions of a module shares.
+struct Context<'m> {
+    module: &'m Module,
+    functions: Vec<Option<Function>>,
+    globals: HashMap<Name, u32>,
+    queue: VecDeque<(Name, u32)>,
+    /// The functions of the literals of the unit that is being lowered.
+    literals: HashMap<ExprId, u32>,
+    regions: Vec<Region>,
+    region_of: HashMap<Name, u32>,
+    constants: Vec<Tensor>,
+    constant_of: BTreeMap<ExprId, u32>,
+    /// Constants by where their bytes are: a constant that several expressions hold is one.
+    constant_at: HashMap<(usize, DType, Shape), u32>,
+    syms: Syms,
+}
+
+/// The values of expressions in the function that is being written.
+struct Syms {
+    stamp: u32,
+    values: IndexVec<ExprId, (u32, Sym)>,
+}
+
+impl Syms {
+    fn get(&self, id: ExprId) -> Option<Sym> {
+        let (stamp, sym) = self.values[id];
+        (stamp == self.stamp).then_some(sym)
+    }
+
+    fn set(&mut self, id: ExprId, sym: Sym) {
+        self.values[id] = (self.stamp, sym);
+    }
+
+    fn clear(&mut self) {
+        self.stamp += 1;
+    }
+}
+
+impl<'m> Context<'m> {
+    fn new(module: &'m Module) -> Context<'m> {
+        let nothing = Sym::Tuple { first: 0, len: 0 };
+        Context {
+            module,
+            functions: Vec::new(),
+            globals: HashMap::new(),
+            queue: VecDeque::new(),
+            literals: HashMap::new(),
+            regions: Vec::new(),
+            region_of: HashMap::new(),
+            constants: Vec::new(),
+            constant_of: BTreeMap::new(),
+            constant_at: HashMap::new(),
+            syms: Syms { stamp: 0, values: IndexVec::filled((0, nothing), module.nodes.len()) },
+        }
+    }
+
+    fn lower_global(&mut self, analyser: &mut Analyser<'m>, name: &Name, index: u32) -> Result<(), Diagnostic> {
+        let module = self.module;
+        let named = |mut error: Diagnostic| {
+            error.message = format!("@{name}: {}", error.message);
+            error
+        };
+        let function = module.function(name).ok_or_else(|| not_lowerable(format!("there is no function @{name}")))?;
+        let unit = analyser.analyse(function.body);
+        self.literals.clear();
+        for &literal in &unit.literal_order {
+            self.literals.insert(literal, self.functions.len() as u32);
+            self.functions.push(None);
+        }
+        let draft = Emitter::function(self, &unit, None, &function.params, function.body, 0).map_err(named)?;
+        self.functions[index as usize] = Some(finish(name.to_string(), draft));
+        for (i, &literal) in unit.literal_order.iter().enumerate() {
+            let Expr::Function(inner) = module.expr(literal) else { continue };
+            let scope = unit.literals[&literal].scope;
+            let draft =
+                Emitter::function(self, &unit, Some(literal), &inner.params, inner.body, scope).map_err(named)?;
+            self.functions[self.literals[&literal] as usize] = Some(finish(format!("{name}.{i}"), draft));
+        }
+        if let Some(&region) = self.region_of.get(name) {
+            self.describe_region(region, index, function.body);
+        }
+        Ok(())
+    }
+
+    /// The function of a global, to be lowered if it is not yet.
+    fn function_of(&mut self, name: &str) -> Result<u32, Diagnostic> {
+        if let Some(&index) = self.globals.get(name) {
+            return Ok(index);
+        }
+        let index = self.functions.len() as u32;
+        let name = Name::from(name);
+        self.functions.push(None);
+        self.globals.insert(name.clone(), index);
+        self.queue.push_back((name, index));
+        Ok(index)
+    }
+
+    fn global(&mut self, id: ExprId) -> Result<u32, Diagnostic> {
+        match self.module.expr(id) {
+            Expr::Global(name) => self.function_of(name),
+            _ => Err(not_lowerable("what is called is no global function")),
+        }
+    }
+
+    /// The name of the global that an expression is, if a backend compiles it.
+    fn region_name(&self, id: ExprId) -> Option<Name> {
+        let Expr::Global(name) = self.module.expr(id) else { return None };
+        self.module.function(name)?.attrs.str("Compiler").map(|_| name.clone())
+    }
+
+    fn region(&mut self, name: &Name) -> Result<u32, Diagnostic> {
+        if let Some(&region) = self.region_of.get(name) {
+            return Ok(region);
+        }
+        let function =
+            self.module.function(name).ok_or_else(|| not_lowerable(format!("there is no function @{name}")))?;
+        let mut inputs = Vec::new();
+        for &param in &function.params {
+            inputs.extend(tensors(self.module.ty(param), &format!("an input of region @{name}"))?);
+        }
+        let outputs = tensors(self.module.ty(function.body), &format!("the result of region @{name}"))?;
+        let fallback = self.function_of(name)?;
+        let index = self.regions.len() as u32;
+        self.region_of.insert(name.clone(), index);
+        self.regions.push(Region {
+            symbol: function.attrs.str("global_symbol").unwrap_or(name).to_owned(),
+            backend: function.attrs.str("Compiler").unwrap_or_default().to_owned(),
+            loader: String::new(),
+            inputs,
+            outputs,
+            fallback,
+            origins: Vec::new(),
+            flops: 0,
+        });
+        Ok(index)
+    }
+
+    /// Fills in what is known of a region when its host program is there.
+    fn describe_region(&mut self, region: u32, index: u32, body: ExprId) {
+        let Some(function) = &self.functions[index as usize] else { return };
+        let mut flops = 0;
+        for instr in &function.code {
+            if let Instr::Kernel(call) = instr {
+                flops += trace::flops(function, call);
+            }
+        }
+        let nodes = self.module.post_order(body, |_, _| true);
+        let mut origins: Vec<u32> = nodes.iter().flat_map(|&id| self.origins(self.module.nodes[id].origin)).collect();
+        origins.sort_unstable();
+        origins.dedup();
+        let region = &mut self.regions[region as usize];
+        (region.flops, region.origins) = (flops, origins);
+    }
+
+    fn constant(&mut self, id: ExprId, tensor: &Arc<Tensor>) -> u32 {
+        let next = self.constants.len() as u32;
+        // Tensors without bytes may share an address with any other.
+        let index = if tensor.is_empty() {
+            next
+        } else {
+            let key = (tensor.bytes().as_ptr() as usize, tensor.dtype(), tensor.shape().into());
+            *self.constant_at.entry(key).or_insert(next)
+        };
+        if index == next {
+            self.constants.push((**tensor).clone());
+        }
+        self.constant_of.insert(id, index);
+        index
+    }
+
+    fn origins(&self, id: OriginId) -> Vec<u32> {
+        self.module.origins.get(id).iter().map(|source| source.index() as u32).collect()
+    }
+}
+
+fn finish(name: String, draft: Draft) -> Function {
+    let Draft { params, results, registers, code } = draft;
+    storage::assign(Function { name, params, results, arena: 0, registers, code })
+}
+
+/// The tensor types of the leaves of a type.
+fn tensors(ty: &Type, what: &str) -> Result<Vec<TensorType>, Diagnostic> {
+    let tensor = |leaf: &&Type| match leaf {
+        Type::Tensor(tensor) => Ok((**tensor).clone()),
+        other => Err(not_lowerable(format!("{what} holds {other}; tensors are wanted"))),
+    };
+    leaves(ty)?.iter().map(tensor).collect()
+}
+
+fn not_lowerable(what: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(codes::runtime::NOT_LOWERABLE, what)
+}

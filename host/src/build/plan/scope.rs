@@ -1,0 +1,378 @@
+//! Which expression is evaluated where.
+//!
+//! A global function is a tree of scopes: its body, the branches of each `if`, the body of each function literal that is
+//! not inlined. An expression is evaluated in the scope that is the least common ancestor of its uses, exactly as a
+//! shared `%0` stands before the first `if` that uses it. Within a scope the order is that of the text: operands before
+//! users, left to right, a let's value before its body.
+//!
+//! A literal that is only called, once, is inlined: its parameters are names for the arguments. (That is how composite
+//! functions run on the host.) Every other literal becomes a function of its own, whose captured values are what it uses
+//! of the scopes around it.
+
+use byoc_core::ir::{Callee, Expr, ExprId, IndexVec, Module};
+use std::collections::HashMap;
+
+/// A scope of a [`Unit`], by index.
+pub(super) type ScopeId = u32;
+
+/// What there is to know about an expression within a unit.
+#[derive(Clone, Copy, Default)]
+struct Facts {
+    /// The unit that the rest is about; anything else is stale.
+    unit: u32,
+    uses: u32,
+    /// Uses as what a call calls.
+    called: u32,
+    scope: Option<ScopeId>,
+    /// Whether it has its place in the order.
+    ordered: bool,
+}
+
+/// Memory for analyses, of the size of the module: one for all units.
+pub(super) struct Analyser<'m> {
+    module: &'m Module,
+    facts: IndexVec<ExprId, Facts>,
+    unit: u32,
+}
+
+/// A scope.
+pub(super) struct Scope {
+    parent: ScopeId,
+    /// An ancestor further up, so that common ancestors are found in logarithmic time.
+    skip: ScopeId,
+    depth: u32,
+    /// The scope of the innermost function around it; itself when it is a function's.
+    pub function: ScopeId,
+    /// What is evaluated here, in order.
+    pub items: Vec<ExprId>,
+}
+
+/// A literal that becomes a function of its own.
+pub(super) struct Literal {
+    /// The scope of its body.
+    pub scope: ScopeId,
+    /// What it uses of the scopes around it.
+    pub captures: Vec<ExprId>,
+    /// Whether the closure itself is wanted outside, and not only called.
+    pub as_value: bool,
+    /// Whether it is wanted as a value inside.
+    pub self_as_value: bool,
+}
+
+/// A global function with the functions inside it.
+pub(super) struct Unit {
+    /// Scope 0 is the body.
+    pub scopes: Vec<Scope>,
+    /// The scopes of an `if`'s branches.
+    pub branches: HashMap<ExprId, (ScopeId, ScopeId)>,
+    /// The function literals that are not inlined.
+    pub literals: HashMap<ExprId, Literal>,
+    /// Those, outermost first.
+    pub literal_order: Vec<ExprId>,
+    /// What a variable stands for: a let's value, an argument of an inlined call.
+    pub bound: HashMap<ExprId, ExprId>,
+    /// The calls that are inlined, with the body that they stand for.
+    pub inlined: HashMap<ExprId, ExprId>,
+}
+
+impl Unit {
+    /// What an expression stands for, through variables. (A variable bound to a variable bound to ... is followed.)
+    pub(super) fn resolve(&self, mut id: ExprId) -> ExprId {
+        while let Some(&value) = self.bound.get(&id) {
+            id = value;
+        }
+        id
+    }
+}
+
+impl<'m> Analyser<'m> {
+    pub(super) fn new(module: &'m Module) -> Analyser<'m> {
+        Analyser { module, facts: IndexVec::filled(Facts::default(), module.nodes.len()), unit: 0 }
+    }
+
+    /// Analyses the function whose body is `body`.
+    pub(super) fn analyse(&mut self, body: ExprId) -> Unit {
+        self.unit += 1;
+        self.count_uses(body);
+        let mut unit = Unit {
+            scopes: vec![Scope { parent: 0, skip: 0, depth: 0, function: 0, items: Vec::new() }],
+            branches: HashMap::new(),
+            literals: HashMap::new(),
+            literal_order: Vec::new(),
+            bound: HashMap::new(),
+            inlined: HashMap::new(),
+        };
+        let order = self.order(body, &mut unit);
+        self.place(body, &order, &mut unit);
+        for &id in &order {
+            let scope = self.scope(id);
+            unit.scopes[scope as usize].items.push(id);
+        }
+        self.capture(body, &order, &mut unit);
+        unit
+    }
+
+    fn facts(&mut self, id: ExprId) -> &mut Facts {
+        let facts = &mut self.facts[id];
+        if facts.unit != self.unit {
+            *facts = Facts { unit: self.unit, ..Facts::default() };
+        }
+        facts
+    }
+
+    fn scope(&mut self, id: ExprId) -> ScopeId {
+        self.facts(id).scope.expect("users are placed before their operands")
+    }
+
+    fn count_uses(&mut self, body: ExprId) {
+        self.facts(body).uses = 1;
+        let mut stack = vec![body];
+        while let Some(id) = stack.pop() {
+            let expr = self.module.expr(id);
+            if let Expr::Call(call) = expr
+                && let Callee::Expr(callee) = call.callee
+            {
+                self.facts(callee).called += 1;
+            }
+            expr.for_each_operand(|operand| {
+                let facts = self.facts(operand);
+                facts.uses += 1;
+                if facts.uses == 1 {
+                    stack.push(operand);
+                }
+            });
+        }
+    }
+
+    /// Whether a literal is only called, and once.
+    fn is_inlined(&mut self, id: ExprId) -> bool {
+        let Facts { uses, called, .. } = *self.facts(id);
+        matches!(self.module.expr(id), Expr::Function(_)) && uses == 1 && called == 1
+    }
+
+    /// What is evaluated, in the order of the text. Constants and globals are not: they are there everywhere.
+    fn order(&mut self, body: ExprId, unit: &mut Unit) -> Vec<ExprId> {
+        let module = self.module;
+        let mut order = Vec::new();
+        let mut stack = vec![(body, false)];
+        while let Some((id, leave)) = stack.pop() {
+            let expr = module.expr(id);
+            if leave {
+                order.push(id);
+                continue;
+            }
+            let ordered = std::mem::replace(&mut self.facts(id).ordered, true);
+            if ordered || matches!(expr, Expr::Constant(_) | Expr::Global(_)) {
+                continue;
+            }
+            stack.push((id, true));
+            let first = stack.len();
+            match expr {
+                Expr::Call(call) => {
+                    let callee = match call.callee {
+                        Callee::Expr(callee) => Some(callee),
+                        Callee::Op(_) => None,
+                    };
+                    let inlined = callee.filter(|&callee| self.is_inlined(callee));
+                    if let Some(literal) = inlined
+                        && let Expr::Function(function) = module.expr(literal)
+                    {
+                        unit.bound.extend(function.params.iter().copied().zip(call.args.iter().copied()));
+                        unit.inlined.insert(id, function.body);
+                        stack.extend(call.args.iter().map(|&arg| (arg, false)));
+                        stack.push((literal, false));
+                    } else {
+                        expr.for_each_operand(|operand| stack.push((operand, false)));
+                    }
+                }
+                Expr::Let { var, value, .. } => {
+                    unit.bound.insert(*var, *value);
+                    expr.for_each_operand(|operand| stack.push((operand, false)));
+                }
+                _ => expr.for_each_operand(|operand| stack.push((operand, false))),
+            }
+            stack[first..].reverse();
+        }
+        order
+    }
+
+    /// Gives each expression its scope: users first.
+    fn place(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
+        let module = self.module;
+        self.used_in(body, 0, &unit.scopes);
+        for &id in order.iter().rev() {
+            let scope = self.scope(id);
+            match module.expr(id) {
+                Expr::If { cond, then, otherwise } => {
+                    let function = unit.scopes[scope as usize].function;
+                    let branches =
+                        (open(&mut unit.scopes, scope, Some(function)), open(&mut unit.scopes, scope, Some(function)));
+                    unit.branches.insert(id, branches);
+                    self.used_in(*cond, scope, &unit.scopes);
+                    self.used_in(*then, branches.0, &unit.scopes);
+                    self.used_in(*otherwise, branches.1, &unit.scopes);
+                }
+                Expr::Function(function) => {
+                    let inner = if self.is_inlined(id) {
+                        scope
+                    } else {
+                        let inner = open(&mut unit.scopes, scope, None);
+                        let literal =
+                            Literal { scope: inner, captures: Vec::new(), as_value: false, self_as_value: false };
+                        unit.literals.insert(id, literal);
+                        unit.literal_order.push(id);
+                        inner
+                    };
+                    for &param in &function.params {
+                        self.used_in(param, inner, &unit.scopes);
+                    }
+                    self.used_in(function.body, inner, &unit.scopes);
+                }
+                expr => expr.for_each_operand(|operand| self.used_in(operand, scope, &unit.scopes)),
+            }
+        }
+    }
+
+    fn used_in(&mut self, id: ExprId, scope: ScopeId, scopes: &[Scope]) {
+        let facts = self.facts(id);
+        facts.scope = Some(match facts.scope {
+            Some(before) => common(scopes, before, scope),
+            None => scope,
+        });
+    }
+
+    /// Finds what each literal captures, and which closures are wanted as values.
+    fn capture(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
+        let literal_of: HashMap<ScopeId, ExprId> =
+            unit.literals.iter().map(|(&id, literal)| (literal.scope, id)).collect();
+        if literal_of.is_empty() {
+            return;
+        }
+        let mut captured = std::collections::HashSet::new();
+        let mut uses: Vec<(ExprId, ScopeId, bool)> = vec![(body, 0, false)];
+        for &id in order {
+            let scope = self.scope(id);
+            match self.module.expr(id) {
+                Expr::If { cond, then, otherwise } => {
+                    let (first, second) = unit.branches[&id];
+                    uses.extend([(*cond, scope, false), (*then, first, false), (*otherwise, second, false)]);
+                }
+                Expr::Function(function) => {
+                    let inner = unit.literals.get(&id).map_or(scope, |literal| literal.scope);
+                    uses.push((function.body, inner, false));
+                }
+                Expr::Let { value, body, .. } => {
+                    // A let only names its value; whoever uses the variable uses it, unless it is from further out.
+                    let anywhere = matches!(self.module.expr(*value), Expr::Constant(_) | Expr::Global(_));
+                    let function = unit.scopes[scope as usize].function;
+                    if !anywhere && unit.scopes[self.scope(*value) as usize].function != function {
+                        uses.push((*value, scope, false));
+                    }
+                    uses.push((*body, scope, false));
+                }
+                Expr::Call(call) => {
+                    if let Callee::Expr(callee) = call.callee
+                        && !unit.inlined.contains_key(&id)
+                    {
+                        uses.push((callee, scope, true));
+                    }
+                    uses.extend(call.args.iter().map(|&arg| (arg, scope, false)));
+                }
+                expr => expr.for_each_operand(|operand| uses.push((operand, scope, false))),
+            }
+        }
+        for (id, scope, called) in uses {
+            if matches!(self.module.expr(id), Expr::Constant(_) | Expr::Global(_)) {
+                continue;
+            }
+            let value = unit.resolve(id);
+            let home = unit.scopes[self.scope(id) as usize].function;
+            let mut at = unit.scopes[scope as usize].function;
+            if let Some(literal) = unit.literals.get_mut(&value) {
+                match (at == literal.scope, at == home) {
+                    (true, _) if called => continue,
+                    (true, _) => {
+                        literal.self_as_value = true;
+                        continue;
+                    }
+                    (false, true) if called => {}
+                    _ => literal.as_value = true,
+                }
+            }
+            while at != home {
+                let function = literal_of[&at];
+                if function == value {
+                    // It uses itself, somewhere inside: it makes its own closure.
+                    if let Some(literal) = unit.literals.get_mut(&value) {
+                        literal.self_as_value = true;
+                    }
+                    break;
+                }
+                if !captured.insert((function, id)) {
+                    break;
+                }
+                if let Some(literal) = unit.literals.get_mut(&function) {
+                    literal.captures.push(id);
+                }
+                let parent = unit.scopes[at as usize].parent;
+                at = unit.scopes[parent as usize].function;
+            }
+        }
+    }
+}
+
+fn open(scopes: &mut Vec<Scope>, parent: ScopeId, function: Option<ScopeId>) -> ScopeId {
+    let id = scopes.len() as ScopeId;
+    // Skew-binary skip pointers (Myers, "An applicative random-access stack", 1983).
+    let up = &scopes[parent as usize];
+    let skip = &scopes[up.skip as usize];
+    let skip = if up.depth - skip.depth == skip.depth - scopes[skip.skip as usize].depth { skip.skip } else { parent };
+    let depth = up.depth + 1;
+    scopes.push(Scope { parent, skip, depth, function: function.unwrap_or(id), items: Vec::new() });
+    id
+}
+
+/// The least common ancestor.
+fn common(scopes: &[Scope], mut a: ScopeId, mut b: ScopeId) -> ScopeId {
+    let depth = |id: ScopeId| scopes[id as usize].depth;
+    while depth(a) != depth(b) {
+        let (deep, shallow) = if depth(a) > depth(b) { (&mut a, b) } else { (&mut b, a) };
+        let scope = &scopes[*deep as usize];
+        *deep = if depth(scope.skip) >= depth(shallow) { scope.skip } else { scope.parent };
+    }
+    while a != b {
+        let (x, y) = (&scopes[a as usize], &scopes[b as usize]);
+        (a, b) = if x.skip != y.skip { (x.skip, y.skip) } else { (x.parent, y.parent) };
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_ancestor_agrees_with_walking_up() {
+        let mut scopes = vec![Scope { parent: 0, skip: 0, depth: 0, function: 0, items: Vec::new() }];
+        let mut state = 1u32;
+        for i in 1..500u32 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            open(&mut scopes, (state >> 8) % i, Some(0));
+        }
+        let path = |mut id: ScopeId| {
+            let mut path = vec![id];
+            while id != 0 {
+                id = scopes[id as usize].parent;
+                path.push(id);
+            }
+            path
+        };
+        for a in (0..500).step_by(7) {
+            for b in (0..500).step_by(3) {
+                let (up, other) = (path(a), path(b));
+                let wanted = *up.iter().find(|id| other.contains(id)).unwrap();
+                assert_eq!(common(&scopes, a, b), wanted);
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Gives every register a place, and decides what is computed in place.
+//!
+//! A tensor of known size that never leaves its function lives in the function's arena, from the instruction that
+//! writes it to the last one that reads it or an alias of it. Jumps only go forward, so a life is a range of
+//! instructions: what another branch does in between costs at most a little memory. Everything else is a counted value,
+//! which is forgotten after its last use where that may set memory free.
+
+use super::arena::Arena;
+use crate::runtime::program::{Function, Instr, OpCall, Place, Reg};
+use byoc_core::ir::TensorType;
+use byoc_core::kernel::{self, Spec};
+use byoc_core::op;
+
+/// Registers that share their bytes: a register and its aliases, by the index of the first one.
+struct Classes {
+    of: Vec<u32>,
+    /// Whether a class has to be a counted value.
+    value: Vec<bool>,
+    /// The last instruction that reads it.
+    last: Vec<usize>,
+}
+
+impl Classes {
+    fn of(&self, reg: Reg) -> usize {
+        self.of[reg.index()] as usize
+    }
+}
+
+/// Gives every register of a function a place.
+pub(super) fn assign(mut function: Function) -> Function {
+    let classes = classify(&function);
+    place(&mut function, &classes);
+    free(&mut function);
+    function
+}
+
+/// The bytes of a register's tensor when its size is known.
+fn bytes(function: &Function, reg: Reg) -> Option<usize> {
+    let ty = function.registers[reg.index()].ty.as_ref()?;
+    ty.len()?.checked_mul(ty.dtype.size())
+}
+
+/// Whether all operands of an instruction have known sizes.
+fn is_sized(function: &Function, mut operands: impl Iterator<Item = Reg>) -> bool {
+    operands.all(|reg| bytes(function, reg).is_some())
+}
+
+fn classify(function: &Function) -> Classes {
+    let count = function.registers.len();
+    let mut of: Vec<u32> = (0..count as u32).collect();
+    // What is not written by a step that computes into given memory is a value.
+    let mut value = vec![true; count];
+    let mut last = vec![0; count];
+    for instr in &function.code {
+        match instr {
+            Instr::Kernel(call) if is_sized(function, call.inputs().chain(call.outs.iter().copied())) => {
+                call.outs.iter().for_each(|out| value[out.index()] = false);
+            }
+            Instr::Region { inputs, outs, .. } if is_sized(function, inputs.iter().chain(outs).copied()) => {
+                outs.iter().for_each(|out| value[out.index()] = false);
+            }
+            Instr::Alias(call) => {
+                if let (Some(from), Some(out)) = (call.inputs().next(), call.outs.first()) {
+                    let same = bytes(function, from).is_some() && bytes(function, from) == bytes(function, *out);
+                    if same {
+                        of[out.index()] = of[from.index()];
+                    } else {
+                        value[of[from.index()] as usize] = true;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for (i, register) in function.registers.iter().enumerate() {
+        if register.place != Place::Value || i < function.params as usize {
+            value[of[i] as usize] = true;
+        }
+    }
+    for (at, instr) in function.code.iter().enumerate() {
+        let (read, written) = instr.operands();
+        // A read by a step that is not sized, or that keeps the tensor, wants it as a value.
+        let keeps = match instr {
+            Instr::Kernel(call) => !is_sized(function, call.inputs().chain(call.outs.iter().copied())),
+            Instr::Region { .. } => !is_sized(function, read.iter().chain(&written).copied()),
+            Instr::Alias(_) | Instr::Branch { .. } => false,
+            _ => true,
+        };
+        for reg in read {
+            let class = of[reg.index()] as usize;
+            value[class] |= keeps;
+            last[class] = at;
+        }
+        for reg in written {
+            let class = of[reg.index()] as usize;
+            last[class] = last[class].max(at);
+        }
+    }
+    Classes { of, value, last }
+}
+
+/// Where a class is while it lives.
+#[derive(Clone, Copy)]
+struct Block {
+    offset: usize,
+    bytes: usize,
+}
+
+fn place(function: &mut Function, classes: &Classes) {
+    let count = function.registers.len();
+    let mut blocks: Vec<Option<Block>> = vec![None; count];
+    let mut arena = Arena::default();
+    let mut code = std::mem::take(&mut function.code);
+    for (at, instr) in code.iter_mut().enumerate() {
+        let (read, written) = instr.operands();
+        // The class whose block another takes over here.
+        let mut taken_over = None;
+        if let Instr::Kernel(call) = instr
+            && let Some(input) = in_place(function, classes, &blocks, call, at)
+        {
+            let from = classes.of(call.inputs().nth(input).expect("the kernel names one of its inputs"));
+            call.in_place = Some(input as u32);
+            blocks[classes.of(call.outs[0])] = blocks[from];
+            taken_over = Some(from);
+        }
+        let mut dying: Vec<usize> = Vec::new();
+        for &reg in &written {
+            let class = classes.of(reg);
+            if classes.value[class] || function.registers[reg.index()].place != Place::Value {
+                continue;
+            }
+            if blocks[class].is_none() {
+                let bytes = bytes(function, reg).unwrap_or(0);
+                // Nothing is where there are no bytes; and what would not fit any memory stays a value, whose
+                // allocation then says so.
+                let offset = if bytes == 0 { Some(0) } else { arena.take(bytes) };
+                blocks[class] = offset.map(|offset| Block { offset, bytes });
+            }
+            if let Some(block) = blocks[class] {
+                function.registers[reg.index()].place = Place::Arena(block.offset);
+            }
+            dying.push(class);
+        }
+        dying.extend(read.iter().map(|&reg| classes.of(reg)));
+        dying.retain(|&class| classes.last[class] == at && Some(class) != taken_over && !classes.value[class]);
+        dying.sort_unstable();
+        dying.dedup();
+        for class in dying {
+            if let Some(block) = blocks[class]
+                && block.bytes > 0
+            {
+                arena.give(block.offset, block.bytes);
+            }
+        }
+    }
+    function.code = code;
+    function.arena = arena.size();
+}
+
+/// The input whose block the first output of a kernel takes over.
+fn in_place(
+    function: &Function,
+    classes: &Classes,
+    blocks: &[Option<Block>],
+    call: &OpCall,
+    at: usize,
+) -> Option<usize> {
+    let out = *call.outs.first()?;
+    let size = bytes(function, out).filter(|&bytes| bytes > 0)?;
+    if classes.value[classes.of(out)] || blocks[classes.of(out)].is_some() {
+        return None;
+    }
+    let inputs: Vec<Reg> = call.inputs().collect();
+    // An input that ends here, is in the arena, is as large as the output, and is read only once.
+    let fits = |input: usize| {
+        let class = classes.of(inputs[input]);
+        classes.last[class] == at
+            && !classes.value[class]
+            && blocks[class].is_some_and(|block| block.bytes == size)
+            && bytes(function, inputs[input]) == Some(size)
+            && inputs.iter().filter(|&&other| classes.of(other) == class).count() == 1
+    };
+    if !(0..inputs.len()).any(fits) {
+        return None;
+    }
+    let op = op::lookup(&call.op)?;
+    let types = |regs: &[Reg]| -> Option<Vec<TensorType>> {
+        regs.iter().map(|reg| function.registers[reg.index()].ty.clone()).collect()
+    };
+    let (input_types, output_types) = (types(&inputs)?, types(&call.outs)?);
+    let constants = vec![None; inputs.len()];
+    let spec = Spec {
+        def: op::get(op),
+        attrs: &call.attrs,
+        inputs: &input_types,
+        outputs: &output_types,
+        constants: &constants,
+    };
+    let input = kernel::make(op, &spec)?.in_place()?;
+    (input < inputs.len() && fits(input)).then_some(input)
+}
+
+/// Forgets values after their last use, unless the function ends there anyway.
+fn free(function: &mut Function) {
+    let mut last = vec![None; function.registers.len()];
+    let mut made = vec![false; function.registers.len()];
+    for (at, instr) in function.code.iter().enumerate() {
+        let (read, written) = instr.operands();
+        for reg in read.iter().chain(&written) {
+            last[reg.index()] = Some(at);
+        }
+        for reg in written {
+            made[reg.index()] = true;
+        }
+    }
+    let mut freed: Vec<Vec<Reg>> = vec![Vec::new(); function.code.len()];
+    let mut any = false;
+    for (i, register) in function.registers.iter().enumerate() {
+        let Some(at) = last[i] else { continue };
+        let ends = |at: usize| {
+            matches!(
+                function.code.get(at),
+                None | Some(Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. })
+            )
+        };
+        if made[i] && register.place == Place::Value && register.ty.is_some() && !ends(at) && !ends(at + 1) {
+            freed[at].push(Reg(i as u32));
+            any = true;
+        }
+    }
+    if !any {
+        return;
+    }
+    let mut moved = Vec::with_capacity(function.code.len());
+    let mut code = Vec::with_capacity(function.code.len() + freed.len());
+    for (instr, regs) in std::mem::take(&mut function.code).into_iter().zip(freed) {
+        moved.push(code.len() as u32);
+        code.push(instr);
+        if !regs.is_empty() {
+            code.push(Instr::Free { regs });
+        }
+    }
+    for instr in &mut code {
+        if let Instr::Jump { to } | Instr::Branch { otherwise: to, .. } = instr {
+            *to = moved[*to as usize];
+        }
+    }
+    function.code = code;
+}
