@@ -368,9 +368,13 @@ fn pow(n: &mut Node<'_, '_>) -> Outputs {
     one(n.cast(power, dtype)?)
 }
 
-/// Halves go to the even neighbour; Relay's `round` takes them away from zero.
 fn round(n: &mut Node<'_, '_>) -> Outputs {
     let x = n.input(0)?;
+    one(half_to_even(n, x)?)
+}
+
+/// The nearest integer, halves to the even one; Relay's `round` takes them away from zero.
+pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
     let whole = n.plain("trunc", &[x])?;
     let fraction = n.plain("subtract", &[x, whole])?;
     let size = n.plain("abs", &[fraction])?;
@@ -379,7 +383,7 @@ fn round(n: &mut Node<'_, '_>) -> Outputs {
     let nearest_half = n.plain("round", &[half])?;
     let even = n.with_scalar("multiply", nearest_half, 2.0)?;
     let nearest = n.plain("round", &[x])?;
-    one(n.plain("where", &[tie, even, nearest])?)
+    n.plain("where", &[tie, even, nearest])
 }
 
 /// x + bias below -lambd, x - bias above lambd, 0 between.
@@ -396,7 +400,7 @@ fn shrink(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 /// log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.
-fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
+pub fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
     let positive = n.plain("nn.relu", &[x])?;
     let size = n.plain("abs", &[x])?;
     let negative = n.plain("negative", &[size])?;

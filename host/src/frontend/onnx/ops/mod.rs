@@ -3,7 +3,18 @@
 //! A row says from which version of the operator set on a converter holds; the one of the greatest version not above
 //! the model's is taken. To add an operator: write its converter in the file of its family and add a row there.
 
+mod conv;
 mod elementwise;
+mod index;
+mod math;
+mod norm;
+mod pool;
+mod quant;
+mod recurrent;
+mod reduce;
+mod resize;
+mod shape;
+mod slice;
 
 use super::node::{Fault, Node, Outputs, attrs};
 
@@ -13,7 +24,20 @@ pub type Convert = fn(&mut Node<'_, '_>) -> Outputs;
 /// Operator, first version of the operator set, converter.
 type Row = (&'static str, i64, Convert);
 
-const TABLES: &[&[Row]] = &[elementwise::ROWS];
+const TABLES: &[&[Row]] = &[
+    conv::ROWS,
+    elementwise::ROWS,
+    index::ROWS,
+    math::ROWS,
+    norm::ROWS,
+    pool::ROWS,
+    quant::ROWS,
+    recurrent::ROWS,
+    reduce::ROWS,
+    resize::ROWS,
+    shape::ROWS,
+    slice::ROWS,
+];
 
 /// The converter of an operator of the standard domain.
 pub fn converter(op: &str, version: i64) -> Option<Convert> {

@@ -1,0 +1,238 @@
+//! Convolutions in one, two and three dimensions, and the geometry that they share with pooling.
+
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use byoc_core::ir::{AttrValue, ExprId};
+
+pub const ROWS: &[Row] = &[("Conv", 1, conv), ("ConvTranspose", 1, conv_transpose)];
+
+/// How a window moves over the spatial axes, all lists one value per axis, padding resolved.
+pub struct Geometry {
+    /// Taps.
+    pub kernel: Vec<usize>,
+    /// Steps.
+    pub strides: Vec<usize>,
+    /// Steps between taps.
+    pub dilations: Vec<usize>,
+    /// Padding before.
+    pub begin: Vec<i64>,
+    /// Padding after.
+    pub end: Vec<i64>,
+}
+
+impl Geometry {
+    /// All befores and then all afters, as Relay has it.
+    pub fn padding(&self) -> AttrValue {
+        AttrValue::ints(self.begin.iter().chain(&self.end).copied())
+    }
+
+    /// The extent of the window on an axis.
+    pub fn extent(&self, axis: usize) -> usize {
+        self.dilations[axis].saturating_mul(self.kernel[axis].saturating_sub(1)).saturating_add(1)
+    }
+}
+
+/// As an attribute.
+pub fn ints(values: &[usize]) -> AttrValue {
+    AttrValue::ints(values.iter().map(|&v| v as i64))
+}
+
+/// What `auto_pad` says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum AutoPad {
+    /// Padding is given.
+    Not,
+    /// None.
+    Valid,
+    /// As many windows as fit the data at every step, the odd element after.
+    SameUpper,
+    /// The odd element before.
+    SameLower,
+}
+
+/// The attribute `auto_pad`.
+pub fn auto_pad(n: &Node<'_, '_>) -> Result<AutoPad, Fault> {
+    match n.str_attr("auto_pad", "NOTSET")?.as_str() {
+        "NOTSET" | "" => Ok(AutoPad::Not),
+        "VALID" => Ok(AutoPad::Valid),
+        "SAME_UPPER" => Ok(AutoPad::SameUpper),
+        "SAME_LOWER" => Ok(AutoPad::SameLower),
+        other => Err(n.bad(format!("attribute auto_pad is \"{other}\""))),
+    }
+}
+
+/// A list attribute with one positive value per spatial axis, 1 when it is not given.
+pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>, Fault> {
+    let Some(values) = n.ints_attr(name)? else { return Ok(vec![1; axes]) };
+    let positive: Option<Vec<usize>> =
+        values.iter().map(|&v| usize::try_from(v).ok().filter(|v| (1..1 << 31).contains(v))).collect();
+    match positive {
+        Some(values) if values.len() == axes => Ok(values),
+        _ => Err(n.bad(format!("attribute {name} is {values:?}, {axes} positive numbers are wanted"))),
+    }
+}
+
+/// The window over data with those spatial dimensions.
+pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Result<Geometry, Fault> {
+    let axes = spatial.len();
+    let (strides, dilations) = (per_axis(n, "strides", axes)?, per_axis(n, "dilations", axes)?);
+    let mut geometry = Geometry { kernel, strides, dilations, begin: vec![0; axes], end: vec![0; axes] };
+    match auto_pad(n)? {
+        AutoPad::Valid => {}
+        AutoPad::Not => {
+            if let Some(pads) = n.ints_attr("pads")? {
+                if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
+                    return Err(n.bad(format!("attribute pads is {pads:?}, {} numbers from 0 are wanted", 2 * axes)));
+                }
+                geometry.begin = pads[..axes].to_vec();
+                geometry.end = pads[axes..].to_vec();
+            }
+        }
+        side @ (AutoPad::SameUpper | AutoPad::SameLower) => {
+            for axis in 0..axes {
+                let stride = geometry.strides[axis];
+                let places = spatial[axis].div_ceil(stride);
+                let wanted = places.saturating_sub(1).saturating_mul(stride).saturating_add(geometry.extent(axis));
+                let total = wanted.saturating_sub(spatial[axis]) as i64;
+                let (small, large) = (total / 2, total - total / 2);
+                let upper = side == AutoPad::SameUpper;
+                geometry.begin[axis] = if upper { small } else { large };
+                geometry.end[axis] = if upper { large } else { small };
+            }
+        }
+    }
+    Ok(geometry)
+}
+
+/// The spatial dimensions of data (batch, channels, spatial..) with one to three of them.
+pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>, Fault> {
+    let shape = n.shape(data)?;
+    if !(3..=5).contains(&shape.len()) {
+        return Err(n.bad(format!("the data has {} dimensions, 3 to 5 are supported", shape.len())));
+    }
+    Ok(shape[2..].to_vec())
+}
+
+/// `kernel_shape` and the weight's dimensions must agree.
+fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>, Fault> {
+    let kernel = weight[2..].to_vec();
+    if let Some(given) = n.ints_attr("kernel_shape")?
+        && !given.is_empty()
+        && !given.iter().map(|&v| v as i128).eq(kernel.iter().map(|&v| v as i128))
+    {
+        return Err(n.bad(format!("attribute kernel_shape is {given:?}, the weight has {kernel:?}")));
+    }
+    Ok(kernel)
+}
+
+fn conv(n: &mut Node<'_, '_>) -> Outputs {
+    let (data, weight) = (n.input(0)?, n.input(1)?);
+    let spatial = spatial(n, data)?;
+    let weight_shape = n.shape(weight)?;
+    if weight_shape.len() != spatial.len() + 2 {
+        return Err(n.bad(format!("the weight has shape {weight_shape:?} for {} spatial axes", spatial.len())));
+    }
+    let geometry = geometry(n, kernel(n, &weight_shape)?, &spatial)?;
+    let op = ["nn.conv1d", "nn.conv2d", "nn.conv3d"][spatial.len() - 1];
+    let product = n.op(
+        op,
+        &[data, weight],
+        attrs![
+            strides: ints(&geometry.strides),
+            padding: geometry.padding(),
+            dilation: ints(&geometry.dilations),
+            groups: n.int_attr("group", 1)?,
+            channels: weight_shape[0] as i64,
+            kernel_size: ints(&geometry.kernel),
+        ],
+    )?;
+    one(with_bias(n, product)?)
+}
+
+/// The bias, when there is one, lies along the channels.
+fn with_bias(n: &mut Node<'_, '_>, product: ExprId) -> Result<ExprId, Fault> {
+    match n.maybe(2) {
+        Some(bias) => n.op("nn.bias_add", &[product, bias], attrs![axis: 1]),
+        None => Ok(product),
+    }
+}
+
+fn conv_transpose(n: &mut Node<'_, '_>) -> Outputs {
+    let (data, weight) = (n.input(0)?, n.input(1)?);
+    let spatial = spatial(n, data)?;
+    let axes = spatial.len();
+    let weight_shape = n.shape(weight)?;
+    if weight_shape.len() != axes + 2 {
+        return Err(n.bad(format!("the weight has shape {weight_shape:?} for {axes} spatial axes")));
+    }
+    let groups = n.int_attr("group", 1)?;
+    let channels = usize::try_from(groups).ok().and_then(|g| weight_shape[1].checked_mul(g));
+    let channels = channels.ok_or_else(|| n.bad(format!("attribute group is {groups}")))?;
+    let mut window = Geometry {
+        kernel: kernel(n, &weight_shape)?,
+        strides: per_axis(n, "strides", axes)?,
+        dilations: per_axis(n, "dilations", axes)?,
+        begin: vec![0; axes],
+        end: vec![0; axes],
+    };
+    let mut output_padding = n.ints_attr("output_padding")?.unwrap_or_else(|| vec![0; axes]);
+    if output_padding.len() != axes || output_padding.iter().any(|p| !(0..1 << 31).contains(p)) {
+        return Err(n.bad(format!("attribute output_padding is {output_padding:?}")));
+    }
+    let mode = auto_pad(n)?;
+    let mut wanted = n.ints_attr("output_shape")?;
+    if let Some(shape) = &wanted
+        && shape.len() > axes
+    {
+        // Some exporters write batch and channels too.
+        wanted = Some(shape[shape.len() - axes..].to_vec());
+    }
+    if wanted.is_none() && matches!(mode, AutoPad::SameUpper | AutoPad::SameLower) {
+        wanted = Some(spatial.iter().zip(&window.strides).map(|(&d, &s)| d.saturating_mul(s) as i64).collect());
+    }
+    match wanted {
+        Some(shape) => {
+            if shape.len() != axes || shape.iter().any(|d| !(0..1 << 40).contains(d)) {
+                return Err(n.bad(format!("attribute output_shape is {shape:?}")));
+            }
+            for axis in 0..axes {
+                let full = (spatial[axis].saturating_sub(1) as i64).saturating_mul(window.strides[axis] as i64)
+                    + output_padding[axis]
+                    + window.extent(axis) as i64;
+                let total = full.saturating_sub(shape[axis]);
+                if total < 0 {
+                    output_padding[axis] -= total;
+                    continue;
+                }
+                let (small, large) = (total / 2, total - total / 2);
+                let upper = mode == AutoPad::SameUpper;
+                window.begin[axis] = if upper { small } else { large };
+                window.end[axis] = if upper { large } else { small };
+            }
+        }
+        None if mode == AutoPad::Not => {
+            if let Some(pads) = n.ints_attr("pads")? {
+                if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
+                    return Err(n.bad(format!("attribute pads is {pads:?}, {} numbers from 0 are wanted", 2 * axes)));
+                }
+                window.begin = pads[..axes].to_vec();
+                window.end = pads[axes..].to_vec();
+            }
+        }
+        None => {}
+    }
+    let op = ["nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose"][axes - 1];
+    let product = n.op(
+        op,
+        &[data, weight],
+        attrs![
+            strides: ints(&window.strides),
+            padding: window.padding(),
+            output_padding: output_padding,
+            dilation: ints(&window.dilations),
+            groups: groups,
+            channels: channels as i64,
+            kernel_size: ints(&window.kernel),
+        ],
+    )?;
+    one(with_bias(n, product)?)
+}

@@ -1,0 +1,203 @@
+//! Gathering and scattering by indices, and sorting.
+
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use byoc_core::ir::{AttrValue, ExprId};
+use byoc_core::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[
+    ("Gather", 1, gather),
+    ("GatherElements", 11, gather_elements),
+    ("GatherND", 11, gather_nd),
+    ("OneHot", 9, one_hot),
+    ("ReverseSequence", 10, reverse_sequence),
+    ("Scatter", 9, scatter_elements),
+    ("ScatterElements", 11, scatter_elements),
+    ("ScatterND", 11, scatter_nd),
+    ("TopK", 1, |n| {
+        let k = n.int_attr("k", -1)?;
+        top_k(n, Some(k))
+    }),
+    ("TopK", 10, |n| {
+        let k = n.int(1, "k")?;
+        top_k(n, k)
+    }),
+];
+
+/// Indices counted from the beginning: negative ones count from the end of `size` elements. Whether they are known.
+fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool), Fault> {
+    let dtype = n.dtype(indices)?;
+    if let Some(tensor) = n.known(indices)
+        && let Some(values) = tensor.view().to_i64s()
+    {
+        let size = size as i64;
+        if let Some(wrong) = values.iter().find(|v| !(-size..size).contains(v)) {
+            return Err(n.bad(format!("index {wrong} of an axis with {size} elements")));
+        }
+        if values.iter().all(|v| *v >= 0) {
+            return Ok((indices, true));
+        }
+        let positive: Vec<i64> = values.iter().map(|&v| if v < 0 { v + size } else { v }).collect();
+        let tensor = Tensor::from_slice(tensor.shape(), &positive);
+        return Ok((n.tensor(tensor), true));
+    }
+    let zero = n.scalar(dtype, 0.0);
+    let negative = n.plain("less", &[indices, zero])?;
+    let moved = n.with_scalar("add", indices, size as f64)?;
+    Ok((n.plain("where", &[negative, moved, indices])?, false))
+}
+
+fn gather(n: &mut Node<'_, '_>) -> Outputs {
+    let (data, indices) = (n.input(0)?, n.input(1)?);
+    let shape = n.shape(data)?;
+    let axis = n.axis(n.int_attr("axis", 0)?, shape.len())?;
+    let (indices, known) = from_beginning(n, indices, shape[axis])?;
+    // Indices that are only known during the run are checked then.
+    let mode = if known { "clip" } else { "fast" };
+    one(n.op("take", &[data, indices], attrs![axis: axis as i64, mode: mode])?)
+}
+
+fn gather_elements(n: &mut Node<'_, '_>) -> Outputs {
+    let (data, indices) = (n.input(0)?, n.input(1)?);
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64;
+    one(n.op("gather", &[data, indices], attrs![axis: axis])?)
+}
+
+/// ONNX has the components of an index in the last dimension, Relay in the first.
+fn components_first(n: &mut Node<'_, '_>, indices: ExprId) -> Result<ExprId, Fault> {
+    let rank = n.rank(indices)?;
+    if rank == 0 {
+        return Err(n.bad("the indices are a scalar"));
+    }
+    let axes: Vec<usize> = std::iter::once(rank - 1).chain(0..rank - 1).collect();
+    n.transpose(indices, &axes)
+}
+
+fn gather_nd(n: &mut Node<'_, '_>) -> Outputs {
+    let (data, indices) = (n.input(0)?, n.input(1)?);
+    let batch = n.int_attr("batch_dims", 0)?;
+    let indices = components_first(n, indices)?;
+    one(n.op("gather_nd", &[data, indices], attrs![batch_dims: batch])?)
+}
+
+/// How an element that is met is combined, under Relay's names.
+fn reduction(n: &Node<'_, '_>) -> Result<&'static str, Fault> {
+    match n.str_attr("reduction", "none")?.as_str() {
+        "none" => Ok("update"),
+        "add" => Ok("add"),
+        "mul" => Ok("mul"),
+        "min" => Ok("min"),
+        "max" => Ok("max"),
+        other => Err(n.bad(format!("attribute reduction is \"{other}\""))),
+    }
+}
+
+fn scatter_elements(n: &mut Node<'_, '_>) -> Outputs {
+    let args = [n.input(0)?, n.input(1)?, n.input(2)?];
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(args[0])?)? as i64;
+    let reduction = reduction(n)?;
+    one(n.op("scatter_elements", &args, attrs![axis: axis, reduction: reduction])?)
+}
+
+fn scatter_nd(n: &mut Node<'_, '_>) -> Outputs {
+    let (data, indices, updates) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let mode = reduction(n)?;
+    let indices = components_first(n, indices)?;
+    one(n.op("scatter_nd", &[data, indices, updates], attrs![mode: mode])?)
+}
+
+/// Values are (off, on); an index outside [-depth, depth) gives off everywhere.
+fn one_hot(n: &mut Node<'_, '_>) -> Outputs {
+    let (indices, values) = (n.input(0)?, n.input(2)?);
+    let depth = match n.constant(1, "depth")? {
+        Some(tensor) if tensor.len() == 1 => tensor.view().to_f64s()[0] as i64,
+        _ => return Err(n.bad("the depth is no single number")),
+    };
+    if !(1..1 << 32).contains(&depth) {
+        return Err(n.bad(format!("depth is {depth}")));
+    }
+    let axis = n.int_attr("axis", -1)?;
+    let integers = if n.dtype(indices)?.is_float() { n.cast(indices, DType::I64)? } else { indices };
+    let (integers, _) = match n.known(integers) {
+        Some(_) => (integers, true),
+        None => from_beginning(n, integers, depth as usize)?,
+    };
+    let integers = match n.known(integers) {
+        Some(tensor) => {
+            let values = tensor.view().to_i64s().unwrap_or_default();
+            let positive: Vec<i64> =
+                values.iter().map(|&v| if (-depth..0).contains(&v) { v + depth } else { v }).collect();
+            let tensor = Tensor::from_slice(tensor.shape(), &positive);
+            n.tensor(tensor)
+        }
+        None => integers,
+    };
+    if n.shape(values)?.as_slice() != [2] {
+        return Err(n.bad("the values are no pair"));
+    }
+    let mut pair = [values; 2];
+    for (i, value) in pair.iter_mut().enumerate() {
+        let part = n.slice(values, 0, i, i + 1)?;
+        *value = n.reshape(part, &[])?;
+    }
+    let [off, on] = pair;
+    let dtype = n.dtype(values)?;
+    one(n.op("one_hot", &[integers, on, off], attrs![depth: depth, axis: axis, dtype: dtype])?)
+}
+
+/// Each sequence of the batch turned round as far as it is long; the lengths must be known.
+fn reverse_sequence(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let (batch, time) = (n.int_attr("batch_axis", 1)?, n.int_attr("time_axis", 0)?);
+    let lengths = n.ints(1, "sequence_lens")?.ok_or_else(|| n.bad("the lengths are missing"))?;
+    if shape.len() < 2 || !matches!((batch, time), (0, 1) | (1, 0)) {
+        return Err(n.bad(format!("batch_axis {batch} and time_axis {time}")));
+    }
+    let (batches, times) = (shape[batch as usize], shape[time as usize]);
+    let fits = |l: &i64| usize::try_from(*l).is_ok_and(|l| l <= times);
+    if lengths.len() != batches || !lengths.iter().all(fits) || batches.saturating_mul(times) > 1 << 28 {
+        return Err(n.bad(format!("lengths {lengths:?} of {batches} sequences of {times}")));
+    }
+    // Where each element comes from, counted in the two leading axes as one.
+    let mut places = Vec::with_capacity(batches * times);
+    for i in 0..shape[0] {
+        for j in 0..shape[1] {
+            let (b, t) = if batch == 0 { (i, j) } else { (j, i) };
+            let length = lengths[b] as usize;
+            let from = if t < length { length - 1 - t } else { t };
+            places.push((if batch == 0 { b * times + from } else { from * batches + b }) as i64);
+        }
+    }
+    let mut merged = vec![shape[0] * shape[1]];
+    merged.extend_from_slice(&shape[2..]);
+    let flat = n.reshape(data, &merged)?;
+    let places = n.vector(&places);
+    let taken = n.op("take", &[flat, places], attrs![axis: 0])?;
+    one(n.reshape(taken, &shape)?)
+}
+
+fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let axis = n.axis(n.int_attr("axis", -1)?, shape.len())?;
+    let k = k.ok_or_else(|| n.bad("k is missing"))?;
+    if !(0..=shape[axis] as i64).contains(&k) {
+        return Err(n.bad(format!("the {k} largest of {} elements", shape[axis])));
+    }
+    if k == 0 {
+        // Relay's topk takes 0 for "all".
+        let empty = n.slice(data, axis, 0, 0)?;
+        let indices = n.cast(empty, DType::I64)?;
+        return Ok(vec![empty, indices]);
+    }
+    let ascending = n.int_attr("largest", 1)? == 0;
+    let attributes = attrs![
+        k: k,
+        axis: axis as i64,
+        ret_type: "both",
+        is_ascend: ascending,
+        dtype: AttrValue::from(DType::I64),
+    ];
+    let both = n.op("topk", &[data], attributes)?;
+    Ok(vec![n.project(both, 0)?, n.project(both, 1)?])
+}

@@ -1,0 +1,166 @@
+//! Normalisation and softmax.
+
+use super::{Node, Outputs, Row, attrs, one};
+use byoc_core::ir::{AttrValue, ExprId};
+use byoc_core::tensor::Tensor;
+
+pub const ROWS: &[Row] = &[
+    ("BatchNormalization", 7, batch),
+    ("GroupNormalization", 18, group),
+    ("InstanceNormalization", 6, instance),
+    ("LRN", 1, lrn),
+    ("LayerNormalization", 17, layer),
+    ("LogSoftmax", 1, |n| softmax_flat(n, "nn.log_softmax")),
+    ("LogSoftmax", 13, |n| softmax(n, "nn.log_softmax")),
+    ("LpNormalization", 1, lp),
+    ("MeanVarianceNormalization", 9, mean_variance),
+    ("Softmax", 1, |n| softmax_flat(n, "nn.softmax")),
+    ("Softmax", 13, |n| softmax(n, "nn.softmax")),
+];
+
+fn batch(n: &mut Node<'_, '_>) -> Outputs {
+    if n.int_attr("training_mode", 0)? != 0 || (n.opset < 14 && (1..5).any(|i| n.wants_output(i))) {
+        return Err(n.bad("batch normalisation in training mode is not supported"));
+    }
+    let data = n.input(0)?;
+    let dtype = n.dtype(data)?;
+    let mut args = vec![data];
+    for i in 1..5 {
+        let value = n.input(i)?;
+        args.push(n.cast(value, dtype)?);
+    }
+    let epsilon = n.float_attr("epsilon", 1e-5)?;
+    let all = n.op("nn.batch_norm", &args, attrs![epsilon: epsilon])?;
+    one(n.project(all, 0)?)
+}
+
+fn instance(n: &mut Node<'_, '_>) -> Outputs {
+    let args = [n.input(0)?, n.input(1)?, n.input(2)?];
+    let epsilon = n.float_attr("epsilon", 1e-5)?;
+    one(n.op("nn.instance_norm", &args, attrs![axis: 1, epsilon: epsilon])?)
+}
+
+/// Before operator set 21 scale and bias had one element per group, since then one per channel.
+fn group(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let groups = n.int_attr("num_groups", 0)?;
+    if shape.len() < 2 || groups < 1 || shape[1] % groups as usize != 0 {
+        return Err(n.bad(format!("{groups} groups of data of shape {shape:?}")));
+    }
+    let mut args = vec![data];
+    for i in 1..3 {
+        let mut value = n.input(i)?;
+        if n.opset < 21 {
+            let repeats = shape[1] as i64 / groups;
+            value = n.op("repeat", &[value], attrs![repeats: repeats, axis: 0])?;
+        }
+        args.push(value);
+    }
+    let epsilon = n.float_attr("epsilon", 1e-5)?;
+    one(n.op("nn.group_norm", &args, attrs![num_groups: groups, axis: 1, epsilon: epsilon])?)
+}
+
+/// Over the last axes, from `axis` on. More than one axis is one axis after a reshape.
+fn layer(n: &mut Node<'_, '_>) -> Outputs {
+    let (data, gamma) = (n.input(0)?, n.input(1)?);
+    let (shape, dtype) = (n.shape(data)?, n.dtype(data)?);
+    let axis = n.axis(n.int_attr("axis", -1)?, shape.len())?;
+    let epsilon = n.float_attr("epsilon", 1e-5)?;
+    let width: usize = shape[axis..].iter().product();
+
+    let parameter = |n: &mut Node<'_, '_>, value: ExprId| {
+        let value = n.cast(value, dtype)?;
+        if n.shape(value)?.as_slice() != &shape[axis..] {
+            let wanted = AttrValue::ints(shape[axis..].iter().map(|&d| d as i64));
+            let value = n.op("broadcast_to", &[value], attrs![shape: wanted])?;
+            return n.reshape(value, &[width]);
+        }
+        n.reshape(value, &[width])
+    };
+    let gamma = parameter(n, gamma)?;
+    let beta = match n.maybe(2) {
+        Some(beta) => parameter(n, beta)?,
+        None => n.tensor(Tensor::zeros(dtype, &[width])),
+    };
+    let mut merged = shape[..axis].to_vec();
+    merged.push(width);
+    let flat = n.reshape(data, &merged)?;
+    let normal = n.op("nn.layer_norm", &[flat, gamma, beta], attrs![axis: -1, epsilon: epsilon])?;
+    let mut outputs = vec![n.reshape(normal, &shape)?];
+    if n.wants_output(1) || n.wants_output(2) {
+        let axes = AttrValue::ints(axis as i64..shape.len() as i64);
+        let mean = n.op("mean", &[data], attrs![axis: axes.clone(), keepdims: true])?;
+        let variance = n.op("variance", &[data, mean], attrs![axis: axes, keepdims: true])?;
+        let above = n.with_scalar("add", variance, epsilon)?;
+        outputs.extend([mean, n.plain("rsqrt", &[above])?]);
+    }
+    Ok(outputs)
+}
+
+fn lrn(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let (alpha, beta, bias) =
+        (n.float_attr("alpha", 0.0001)?, n.float_attr("beta", 0.75)?, n.float_attr("bias", 1.0)?);
+    let size = n.int_attr("size", 0)?;
+    one(n.op("nn.lrn", &[data], attrs![size: size, axis: 1, bias: bias, alpha: alpha, beta: beta])?)
+}
+
+/// data / (sum |data|^p)^(1/p) along an axis.
+fn lp(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)? as i64;
+    let along = attrs![axis: [axis], keepdims: true];
+    let norm = match n.int_attr("p", 2)? {
+        1 => {
+            let size = n.plain("abs", &[data])?;
+            n.op("sum", &[size], along)?
+        }
+        2 => {
+            let square = n.plain("multiply", &[data, data])?;
+            let sum = n.op("sum", &[square], along)?;
+            n.plain("sqrt", &[sum])?
+        }
+        other => return Err(n.bad(format!("attribute p is {other}, 1 or 2 is wanted"))),
+    };
+    one(n.plain("divide", &[data, norm])?)
+}
+
+/// (data - mean) / (standard deviation + 1e-9).
+fn mean_variance(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let axes = n.ints_attr("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
+    let along = attrs![axis: axes, keepdims: true];
+    let mean = n.op("mean", &[data], along.clone())?;
+    let variance = n.op("variance", &[data, mean], along)?;
+    let deviation = n.plain("sqrt", &[variance])?;
+    let above = n.with_scalar("add", deviation, 1e-9)?;
+    let centred = n.plain("subtract", &[data, mean])?;
+    one(n.plain("divide", &[centred, above])?)
+}
+
+fn softmax(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+    let data = n.input(0)?;
+    let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)?;
+    one(n.op(op, &[data], attrs![axis: relative(axis, n.rank(data)?)])?)
+}
+
+/// Before operator set 13 the data was seen as a matrix, split at `axis`, and each row normalised.
+fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let axis = n.int_attr("axis", 1)?;
+    let axis = if axis == shape.len() as i64 { shape.len() } else { n.axis(axis, shape.len())? };
+    if axis + 1 == shape.len() {
+        return one(n.op(op, &[data], attrs![axis: -1])?);
+    }
+    let matrix = [shape[..axis].iter().product(), shape[axis..].iter().product()];
+    let flat = n.reshape(data, &matrix)?;
+    let normal = n.op(op, &[flat], attrs![axis: -1])?;
+    one(n.reshape(normal, &shape)?)
+}
+
+/// The last axis as -1, which is the default and the form that patterns ask for.
+fn relative(axis: usize, rank: usize) -> i64 {
+    if axis + 1 == rank { -1 } else { axis as i64 }
+}

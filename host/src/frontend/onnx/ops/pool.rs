@@ -1,0 +1,85 @@
+//! Pooling.
+
+use super::conv::{Geometry, geometry, ints, per_axis, spatial};
+use super::{Node, Outputs, Row, attrs, one};
+use byoc_core::ir::AttrValue;
+
+pub const ROWS: &[Row] = &[
+    ("AveragePool", 7, |n| pool(n, false)),
+    ("GlobalAveragePool", 1, |n| global(n, "nn.global_avg_pool2d", "mean")),
+    ("GlobalMaxPool", 1, |n| global(n, "nn.global_max_pool2d", "max")),
+    ("MaxPool", 1, |n| pool(n, true)),
+];
+
+fn global(n: &mut Node<'_, '_>, planar: &str, reduction: &str) -> Outputs {
+    let data = n.input(0)?;
+    let rank = n.rank(data)?;
+    if rank == 4 {
+        return one(n.plain(planar, &[data])?);
+    }
+    let axes = AttrValue::ints(2..rank as i64);
+    one(n.op(reduction, &[data], attrs![axis: axes, keepdims: true])?)
+}
+
+fn pool(n: &mut Node<'_, '_>, max: bool) -> Outputs {
+    let data = n.input(0)?;
+    let spatial = spatial(n, data)?;
+    let axes = spatial.len();
+    if n.ints_attr("kernel_shape")?.is_none() {
+        return Err(n.bad("attribute kernel_shape is missing"));
+    }
+    let kernel = per_axis(n, "kernel_shape", axes)?;
+    let mut window = geometry(n, kernel, &spatial)?;
+    let count_include_pad = !max && n.int_attr("count_include_pad", 0)? != 0;
+    let mut ceil_mode = false;
+    if n.int_attr("ceil_mode", 0)? != 0 {
+        ceil_mode = round_up(n, &mut window, &spatial, count_include_pad)?;
+    }
+    let name = if max { "nn.max_pool" } else { "nn.avg_pool" };
+    let mut attributes = attrs![
+        pool_size: ints(&window.kernel),
+        strides: ints(&window.strides),
+        dilation: ints(&window.dilations),
+        padding: window.padding(),
+        ceil_mode: ceil_mode,
+    ];
+    if !max {
+        attributes = attributes.with("count_include_pad", count_include_pad);
+    }
+    one(n.op(&format!("{name}{axes}d"), &[data], attributes)?)
+}
+
+/// `ceil_mode`: a last, incomplete step gives a window too, unless that window would begin in the padding after the
+/// data. Where only some axes get such a window, padding after the data makes room for it instead, which neither the
+/// maximum nor a mean over the data alone can see. Whether Relay's `ceil_mode` is to be set.
+fn round_up(
+    n: &Node<'_, '_>,
+    window: &mut Geometry,
+    spatial: &[usize],
+    padding_counts: bool,
+) -> Result<bool, super::Fault> {
+    let mut room = vec![0i64; spatial.len()];
+    let (mut more, mut fewer) = (false, false);
+    for (axis, &size) in spatial.iter().enumerate() {
+        let stride = window.strides[axis] as i64;
+        let free = size as i64 + window.begin[axis] + window.end[axis] - window.extent(axis) as i64;
+        let incomplete = free >= 0 && free % stride != 0;
+        let last = (free / stride + 1) * stride;
+        if incomplete && last < size as i64 + window.begin[axis] {
+            room[axis] = last - free;
+            more = true;
+        } else if incomplete {
+            fewer = true;
+        }
+    }
+    if more && fewer {
+        if padding_counts {
+            return Err(n.bad("ceil_mode with count_include_pad where axes differ in their last window"));
+        }
+        for (end, room) in window.end.iter_mut().zip(room) {
+            *end += room;
+        }
+        return Ok(false);
+    }
+    Ok(more)
+}

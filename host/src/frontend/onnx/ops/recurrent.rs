@@ -1,0 +1,455 @@
+//! Recurrent layers, unrolled over the sequence, which has a known length.
+//!
+//! The products of all time steps with the input weights are one `nn.dense`; what is left for each step is the product
+//! with the recurrent weights and a few elementwise operators.
+
+use super::{Fault, Node, Outputs, Row, attrs};
+use byoc_core::ir::ExprId;
+use byoc_core::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[
+    ("GRU", 7, |n| recurrent(n, Kind::Gru)),
+    ("LSTM", 7, |n| recurrent(n, Kind::Lstm)),
+    ("RNN", 7, |n| recurrent(n, Kind::Rnn)),
+];
+
+/// Steps that are unrolled at most, over all directions.
+const MAX_STEPS: usize = 20_000;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Rnn,
+    Gru,
+    Lstm,
+}
+
+impl Kind {
+    fn gates(self) -> usize {
+        match self {
+            Kind::Rnn => 1,
+            Kind::Gru => 3,
+            Kind::Lstm => 4,
+        }
+    }
+
+    fn activations(self) -> &'static [&'static str] {
+        match self {
+            Kind::Rnn => &["Tanh"],
+            Kind::Gru => &["Sigmoid", "Tanh"],
+            Kind::Lstm => &["Sigmoid", "Tanh", "Tanh"],
+        }
+    }
+}
+
+/// An activation with its parameters.
+#[derive(Clone, Debug)]
+struct Activation {
+    name: String,
+    alpha: f64,
+    beta: f64,
+}
+
+/// One direction of a layer.
+struct Direction<'a> {
+    kind: Kind,
+    hidden: usize,
+    activations: &'a [Activation],
+    clip: Option<f64>,
+    /// Recurrent weights (gates * hidden, hidden).
+    recurrent: ExprId,
+    /// Recurrent bias (gates * hidden), where it must stay apart from that of the input.
+    recurrent_bias: Option<ExprId>,
+    /// Peephole weights of the input, output and forget gate, each (hidden).
+    peepholes: Option<[ExprId; 3]>,
+    linear_before_reset: bool,
+    couple_forget: bool,
+}
+
+/// What goes from step to step. `None` is zeros.
+#[derive(Clone, Copy)]
+struct State {
+    hidden: Option<ExprId>,
+    cell: Option<ExprId>,
+}
+
+fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
+    let (data, weights, recurrent) = (n.input(0)?, n.input(1)?, n.input(2)?);
+    let batch_first = n.int_attr("layout", 0)? != 0;
+    let data = if batch_first { n.transpose(data, &[1, 0, 2])? } else { data };
+    let (shape, w_shape, r_shape) = (n.shape(data)?, n.shape(weights)?, n.shape(recurrent)?);
+    let gates = kind.gates();
+    let ([steps, batch, width], [directions, rows, columns], [_, _, hidden]) = (&shape[..], &w_shape[..], &r_shape[..])
+    else {
+        return Err(n.bad("data, weights and recurrent weights have three dimensions"));
+    };
+    let (steps, batch, width, directions, hidden) = (*steps, *batch, *width, *directions, *hidden);
+    if *rows != gates * hidden || *columns != width || r_shape[..] != [directions, *rows, hidden] {
+        return Err(n.bad(format!("weights {w_shape:?} and {r_shape:?} do not fit data {shape:?}")));
+    }
+    if steps == 0 || steps.saturating_mul(directions) > MAX_STEPS {
+        return Err(n.bad(format!("a sequence of {steps} steps cannot be unrolled")));
+    }
+    let reverse = match (n.str_attr("direction", "forward")?.as_str(), directions) {
+        ("forward", 1) => vec![false],
+        ("reverse", 1) => vec![true],
+        ("bidirectional", 2) => vec![false, true],
+        (other, _) => return Err(n.bad(format!("direction \"{other}\" with weights for {directions}"))),
+    };
+    let activations = activations(n, kind, directions)?;
+    let clip = if n.has("clip") { Some(n.float_attr("clip", 0.0)?) } else { None };
+    let linear_before_reset = n.int_attr("linear_before_reset", 0)? != 0;
+    let couple_forget = n.int_attr("input_forget", 0)? != 0;
+    let masks = masks(n, steps, batch)?;
+
+    let flat = n.reshape(data, &[steps * batch, width])?;
+    let (mut all, mut last_hidden, mut last_cell) = (Vec::new(), Vec::new(), Vec::new());
+    for (d, &backward) in reverse.iter().enumerate() {
+        let part = |n: &mut Node<'_, '_>, value: ExprId, shape: &[usize]| {
+            let one = n.slice(value, 0, d, d + 1)?;
+            n.reshape(one, shape)
+        };
+        let input_weight = part(n, weights, &[gates * hidden, width])?;
+        let recurrent_weight = part(n, recurrent, &[gates * hidden, hidden])?;
+        let (input_bias, recurrent_bias) = match n.maybe(3) {
+            None => (None, None),
+            Some(bias) => {
+                let both = part(n, bias, &[2 * gates * hidden])?;
+                let first = n.slice(both, 0, 0, gates * hidden)?;
+                let second = n.slice(both, 0, gates * hidden, 2 * gates * hidden)?;
+                if kind == Kind::Gru && linear_before_reset {
+                    (Some(first), Some(second))
+                } else {
+                    (Some(n.plain("add", &[first, second])?), None)
+                }
+            }
+        };
+        let peepholes = match n.maybe(7).filter(|_| kind == Kind::Lstm) {
+            None => None,
+            Some(all) => {
+                let all = part(n, all, &[3 * hidden])?;
+                let mut each = [all; 3];
+                for (i, weight) in each.iter_mut().enumerate() {
+                    *weight = n.slice(all, 0, i * hidden, (i + 1) * hidden)?;
+                }
+                Some(each)
+            }
+        };
+        let mut initial = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>, Fault> {
+            let Some(value) = n.maybe(i) else { return Ok(None) };
+            let value = if batch_first { n.transpose(value, &[1, 0, 2])? } else { value };
+            let value = part(n, value, &[batch, hidden])?;
+            Ok(Some(value).filter(|&v| !is_zero(n, v)))
+        };
+        let mut state =
+            State { hidden: initial(n, 5)?, cell: if kind == Kind::Lstm { initial(n, 6)? } else { None } };
+
+        let mut projected = n.op("nn.dense", &[flat, input_weight], attrs![units: (gates * hidden) as i64])?;
+        if let Some(bias) = input_bias {
+            projected = n.op("nn.bias_add", &[projected, bias], attrs![axis: 1])?;
+        }
+        let by_step = split(n, projected, steps, 0)?;
+        let direction = Direction {
+            kind,
+            hidden,
+            activations: &activations[d],
+            clip,
+            recurrent: recurrent_weight,
+            recurrent_bias,
+            peepholes,
+            linear_before_reset,
+            couple_forget,
+        };
+        let mut outputs = vec![flat; steps];
+        for i in 0..steps {
+            let t = if backward { steps - 1 - i } else { i };
+            let next = direction.step(n, by_step[t], state)?;
+            state = match &masks {
+                None => {
+                    outputs[t] = next.hidden.unwrap_or(by_step[t]);
+                    next
+                }
+                Some(masks) => {
+                    let dtype = n.dtype(data)?;
+                    let zeros = n.tensor(Tensor::zeros(dtype, &[batch, hidden]));
+                    let mut pick = |new: Option<ExprId>, old: Option<ExprId>| match new {
+                        Some(new) => n.plain("where", &[masks[t], new, old.unwrap_or(zeros)]).map(Some),
+                        None => Ok(None),
+                    };
+                    outputs[t] = pick(next.hidden, None)?.unwrap_or(zeros);
+                    State { hidden: pick(next.hidden, state.hidden)?, cell: pick(next.cell, state.cell)? }
+                }
+            };
+        }
+        let stacked = n.tuple(&outputs)?;
+        all.push(n.op("stack", &[stacked], attrs![axis: 0])?);
+        last_hidden.extend(state.hidden);
+        last_cell.extend(state.cell);
+    }
+
+    let mut results = Vec::new();
+    // (steps, directions, batch, hidden), or (batch, steps, directions, hidden).
+    let y = if directions == 1 {
+        n.op("expand_dims", &[all[0]], attrs![axis: 1])?
+    } else {
+        let tuple = n.tuple(&all)?;
+        n.op("stack", &[tuple], attrs![axis: 1])?
+    };
+    results.push(if batch_first { n.transpose(y, &[2, 0, 1, 3])? } else { y });
+    for (i, last) in [last_hidden, last_cell].into_iter().enumerate() {
+        if last.is_empty() || !n.wants_output(i + 1) {
+            break;
+        }
+        let tuple = n.tuple(&last)?;
+        // (directions, batch, hidden), or (batch, directions, hidden).
+        results.push(n.op("stack", &[tuple], attrs![axis: i64::from(batch_first)])?);
+    }
+    if results.len() == 2 && n.wants_output(2) && kind == Kind::Lstm {
+        return Err(n.bad("the cell state is not known"));
+    }
+    Ok(results)
+}
+
+/// Equal parts along an axis.
+fn split(n: &mut Node<'_, '_>, value: ExprId, parts: usize, axis: i64) -> Result<Vec<ExprId>, Fault> {
+    if parts == 1 {
+        return Ok(vec![value]);
+    }
+    let all = n.op("split", &[value], attrs![indices_or_sections: parts as i64, axis: axis])?;
+    (0..parts).map(|i| n.project(all, i as u32)).collect()
+}
+
+fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {
+    n.known(value).is_some_and(|tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0))
+}
+
+/// For each step, which sequences of the batch are that long: (batch, 1). `None` when all go to the end.
+fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<ExprId>>, Fault> {
+    let Some(lengths) = n.maybe(4) else { return Ok(None) };
+    if let Some(tensor) = n.known(lengths)
+        && tensor.view().to_i64s().is_some_and(|all| all.iter().all(|&l| l >= steps as i64))
+    {
+        return Ok(None);
+    }
+    let lengths = n.cast(lengths, DType::I32)?;
+    let lengths = n.reshape(lengths, &[batch, 1])?;
+    (0..steps).map(|t| n.with_scalar("greater", lengths, t as f64)).collect::<Result<_, _>>().map(Some)
+}
+
+/// The activations of each direction.
+fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Vec<Activation>>, Fault> {
+    let defaults = kind.activations();
+    let names = match n.strings_attr("activations")? {
+        Some(names) => names,
+        None => defaults.iter().cycle().take(defaults.len() * directions).map(|&s| s.to_owned()).collect(),
+    };
+    if names.len() != defaults.len() * directions {
+        return Err(n.bad(format!("{} activations given, {} wanted", names.len(), defaults.len() * directions)));
+    }
+    // Parameters are consumed in order by the activations that have them.
+    let mut alphas = n.floats_attr("activation_alpha")?.unwrap_or_default().into_iter();
+    let mut betas = n.floats_attr("activation_beta")?.unwrap_or_default().into_iter();
+    let mut all = Vec::with_capacity(names.len());
+    for name in names {
+        let (alpha, beta) = match name.to_ascii_lowercase().as_str() {
+            "relu" | "tanh" | "sigmoid" | "softsign" | "softplus" => (None, None),
+            "affine" => (Some(1.0), Some(0.0)),
+            "leakyrelu" => (Some(0.01), None),
+            "thresholdedrelu" | "elu" => (Some(1.0), None),
+            "scaledtanh" => (Some(1.0), Some(1.0)),
+            "hardsigmoid" => (Some(0.2), Some(0.5)),
+            _ => return Err(n.bad(format!("activation \"{name}\" is not supported"))),
+        };
+        all.push(Activation {
+            name: name.to_ascii_lowercase(),
+            alpha: alpha.map_or(0.0, |default| alphas.next().unwrap_or(default)),
+            beta: beta.map_or(0.0, |default| betas.next().unwrap_or(default)),
+        });
+    }
+    Ok(all.chunks(defaults.len()).map(<[Activation]>::to_vec).collect())
+}
+
+impl Activation {
+    fn apply(&self, n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
+        let (alpha, beta) = (self.alpha, self.beta);
+        match self.name.as_str() {
+            "relu" => n.plain("nn.relu", &[x]),
+            "tanh" => n.plain("tanh", &[x]),
+            "sigmoid" => n.plain("sigmoid", &[x]),
+            "affine" => {
+                let scaled = n.with_scalar("multiply", x, alpha)?;
+                n.with_scalar("add", scaled, beta)
+            }
+            "leakyrelu" => n.op("nn.leaky_relu", &[x], attrs![alpha: alpha]),
+            "thresholdedrelu" => {
+                let above = n.with_scalar("greater", x, alpha)?;
+                let zero = n.scalar(n.dtype(x)?, 0.0);
+                n.plain("where", &[above, x, zero])
+            }
+            "scaledtanh" => {
+                let inner = n.with_scalar("multiply", x, beta)?;
+                let curve = n.plain("tanh", &[inner])?;
+                n.with_scalar("multiply", curve, alpha)
+            }
+            "hardsigmoid" => {
+                let scaled = n.with_scalar("multiply", x, alpha)?;
+                let shifted = n.with_scalar("add", scaled, beta)?;
+                n.op("clip", &[shifted], attrs![a_min: 0.0, a_max: 1.0])
+            }
+            "elu" => {
+                let zero = n.scalar(n.dtype(x)?, 0.0);
+                let below = n.plain("minimum", &[x, zero])?;
+                let power = n.plain("exp", &[below])?;
+                let less_one = n.with_scalar("subtract", power, 1.0)?;
+                let negative = n.with_scalar("multiply", less_one, alpha)?;
+                let positive = n.plain("nn.relu", &[x])?;
+                n.plain("add", &[positive, negative])
+            }
+            "softsign" => {
+                let size = n.plain("abs", &[x])?;
+                let above = n.with_scalar("add", size, 1.0)?;
+                n.plain("divide", &[x, above])
+            }
+            _ => super::elementwise::softplus(n, x),
+        }
+    }
+}
+
+impl Direction<'_> {
+    /// One step, from the projected input (batch, gates * hidden).
+    fn step(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
+        match self.kind {
+            Kind::Rnn => self.rnn(n, projected, state),
+            Kind::Gru => self.gru(n, projected, state),
+            Kind::Lstm => self.lstm(n, projected, state),
+        }
+    }
+
+    fn clipped(&self, n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
+        match self.clip {
+            Some(bound) => n.op("clip", &[x], attrs![a_min: -bound, a_max: bound]),
+            None => Ok(x),
+        }
+    }
+
+    fn activate(&self, n: &mut Node<'_, '_>, which: usize, x: ExprId) -> Result<ExprId, Fault> {
+        let x = self.clipped(n, x)?;
+        self.activations[which].apply(n, x)
+    }
+
+    fn with_recurrence(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<ExprId, Fault> {
+        let Some(hidden) = state.hidden else { return Ok(projected) };
+        let units = (self.kind.gates() * self.hidden) as i64;
+        let product = n.op("nn.dense", &[hidden, self.recurrent], attrs![units: units])?;
+        n.plain("add", &[projected, product])
+    }
+
+    /// H = f(X W + H R + b).
+    fn rnn(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
+        let sum = self.with_recurrence(n, projected, state)?;
+        Ok(State { hidden: Some(self.activate(n, 0, sum)?), cell: None })
+    }
+
+    /// Gates i, o, f, c: C = f C + i c, H = o h(C).
+    fn lstm(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
+        let sum = self.with_recurrence(n, projected, state)?;
+        let [mut input, mut output, mut forget, candidate] = split(n, sum, 4, 1)?[..] else {
+            return Err(n.bad("four gates are wanted"));
+        };
+        let peep = |n: &mut Node<'_, '_>, gate: ExprId, which: usize, cell: Option<ExprId>| {
+            match (self.peepholes, cell) {
+                (Some(weights), Some(cell)) => {
+                    let product = n.plain("multiply", &[cell, weights[which]])?;
+                    n.plain("add", &[gate, product])
+                }
+                _ => Ok(gate),
+            }
+        };
+        input = peep(n, input, 0, state.cell)?;
+        let input = self.activate(n, 0, input)?;
+        let candidate = self.activate(n, 1, candidate)?;
+        let mut cell = n.plain("multiply", &[input, candidate])?;
+        if let Some(old) = state.cell {
+            let forget = if self.couple_forget {
+                let unit = n.scalar(n.dtype(input)?, 1.0);
+                n.plain("subtract", &[unit, input])?
+            } else {
+                forget = peep(n, forget, 2, state.cell)?;
+                self.activate(n, 0, forget)?
+            };
+            let kept = n.plain("multiply", &[forget, old])?;
+            cell = n.plain("add", &[kept, cell])?;
+        }
+        output = peep(n, output, 1, Some(cell))?;
+        let output = self.activate(n, 0, output)?;
+        let curve = self.activations[2].apply(n, cell)?;
+        Ok(State { hidden: Some(n.plain("multiply", &[output, curve])?), cell: Some(cell) })
+    }
+
+    /// Gates z, r, h: H = (1 - z) h + z H.
+    fn gru(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
+        let hidden = self.hidden;
+        if self.linear_before_reset {
+            // The recurrent product of all gates with its own bias, which the reset gate scales.
+            let mut product = None;
+            if let Some(old) = state.hidden {
+                let all = n.op("nn.dense", &[old, self.recurrent], attrs![units: (3 * hidden) as i64])?;
+                product = Some(match self.recurrent_bias {
+                    Some(bias) => n.op("nn.bias_add", &[all, bias], attrs![axis: 1])?,
+                    None => all,
+                });
+            } else if let Some(bias) = self.recurrent_bias {
+                product = Some(n.reshape(bias, &[1, 3 * hidden])?);
+            }
+            let x = split(n, projected, 3, 1)?;
+            let r = match product {
+                Some(product) => Some(split(n, product, 3, 1)?),
+                None => None,
+            };
+            let sum = |n: &mut Node<'_, '_>, gate: usize| match &r {
+                Some(r) => n.plain("add", &[x[gate], r[gate]]),
+                None => Ok(x[gate]),
+            };
+            let update = sum(n, 0)?;
+            let update = self.activate(n, 0, update)?;
+            let mut candidate = x[2];
+            if let Some(r) = &r {
+                let reset = sum(n, 1)?;
+                let reset = self.activate(n, 0, reset)?;
+                let scaled = n.plain("multiply", &[reset, r[2]])?;
+                candidate = n.plain("add", &[candidate, scaled])?;
+            }
+            let candidate = self.activate(n, 1, candidate)?;
+            return self.mix(n, update, candidate, state);
+        }
+        let x_gates = n.slice(projected, 1, 0, 2 * hidden)?;
+        let x_candidate = n.slice(projected, 1, 2 * hidden, 3 * hidden)?;
+        let Some(old) = state.hidden else {
+            let update = n.slice(x_gates, 1, 0, hidden)?;
+            let update = self.activate(n, 0, update)?;
+            let candidate = self.activate(n, 1, x_candidate)?;
+            return self.mix(n, update, candidate, state);
+        };
+        let gates_weight = n.slice(self.recurrent, 0, 0, 2 * hidden)?;
+        let candidate_weight = n.slice(self.recurrent, 0, 2 * hidden, 3 * hidden)?;
+        let product = n.op("nn.dense", &[old, gates_weight], attrs![units: (2 * hidden) as i64])?;
+        let gates = n.plain("add", &[x_gates, product])?;
+        let gates = self.activate(n, 0, gates)?;
+        let [update, reset] = split(n, gates, 2, 1)?[..] else { return Err(n.bad("two gates are wanted")) };
+        let kept = n.plain("multiply", &[reset, old])?;
+        let product = n.op("nn.dense", &[kept, candidate_weight], attrs![units: hidden as i64])?;
+        let candidate = n.plain("add", &[x_candidate, product])?;
+        let candidate = self.activate(n, 1, candidate)?;
+        self.mix(n, update, candidate, state)
+    }
+
+    fn mix(&self, n: &mut Node<'_, '_>, update: ExprId, candidate: ExprId, state: State) -> Result<State, Fault> {
+        let unit = n.scalar(n.dtype(update)?, 1.0);
+        let rest = n.plain("subtract", &[unit, update])?;
+        let mut next = n.plain("multiply", &[rest, candidate])?;
+        if let Some(old) = state.hidden {
+            let kept = n.plain("multiply", &[update, old])?;
+            next = n.plain("add", &[next, kept])?;
+        }
+        Ok(State { hidden: Some(next), cell: None })
+    }
+}

@@ -1,0 +1,89 @@
+//! Reductions, and where the largest element stands.
+
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use byoc_core::ir::{AttrValue, Attrs, ExprId};
+use byoc_core::tensor::DType;
+
+pub const ROWS: &[Row] = &[
+    ("ArgMax", 1, |n| arg(n, "argmax")),
+    ("ArgMin", 1, |n| arg(n, "argmin")),
+    ("ReduceL1", 1, |n| reduce(n, l1)),
+    ("ReduceL2", 1, |n| reduce(n, l2)),
+    ("ReduceLogSum", 1, |n| reduce(n, log_sum)),
+    ("ReduceLogSumExp", 1, |n| reduce(n, log_sum_exp)),
+    ("ReduceMax", 1, |n| reduce(n, |n, x, along| n.op("max", &[x], along))),
+    ("ReduceMean", 1, |n| reduce(n, |n, x, along| n.op("mean", &[x], along))),
+    ("ReduceMin", 1, |n| reduce(n, |n, x, along| n.op("min", &[x], along))),
+    ("ReduceProd", 1, |n| reduce(n, |n, x, along| n.op("prod", &[x], along))),
+    ("ReduceSum", 1, |n| reduce(n, |n, x, along| n.op("sum", &[x], along))),
+    ("ReduceSumSquare", 1, |n| reduce(n, sum_square)),
+];
+
+type Formula = fn(&mut Node<'_, '_>, ExprId, Attrs) -> Result<ExprId, Fault>;
+
+/// The axes are an attribute or, since operator set 13 (sum) or 18 (all others), an input.
+fn reduce(n: &mut Node<'_, '_>, formula: Formula) -> Outputs {
+    let data = n.input(0)?;
+    let rank = n.rank(data)?;
+    let axes = match n.ints_attr("axes")? {
+        Some(axes) => Some(axes),
+        None => n.ints(1, "axes")?,
+    };
+    let keepdims = n.int_attr("keepdims", 1)? != 0;
+    let axes = axes.unwrap_or_default();
+    if axes.is_empty() && n.int_attr("noop_with_empty_axes", 0)? != 0 {
+        return one(n.same(data));
+    }
+    let axes: Vec<i64> = match axes.as_slice() {
+        [] => (0..rank as i64).collect(),
+        axes => axes.iter().map(|&a| n.axis(a, rank).map(|a| a as i64)).collect::<Result<_, _>>()?,
+    };
+    let along = attrs![axis: AttrValue::from(axes), keepdims: keepdims];
+    one(formula(n, data, along)?)
+}
+
+fn l1(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+    let size = n.plain("abs", &[x])?;
+    n.op("sum", &[size], along)
+}
+
+fn sum_square(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+    let square = n.plain("multiply", &[x, x])?;
+    n.op("sum", &[square], along)
+}
+
+fn l2(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+    let sum = sum_square(n, x, along)?;
+    n.plain("sqrt", &[sum])
+}
+
+fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+    let sum = n.op("sum", &[x], along)?;
+    n.plain("log", &[sum])
+}
+
+/// max + log(sum(exp(x - max))): the exponentials stay at most 1.
+fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
+    let dtype = n.dtype(x)?;
+    let max = n.op("max", &[x], along.with("keepdims", true))?;
+    // Where everything is -inf (or nothing is there at all) the shift is 0: -inf - -inf would be NaN.
+    let finite = n.plain("isfinite", &[max])?;
+    let zero = n.scalar(dtype, 0.0);
+    let shift = n.plain("where", &[finite, max, zero])?;
+    let below = n.plain("subtract", &[x, shift])?;
+    let power = n.plain("exp", &[below])?;
+    let sum = n.op("sum", &[power], along.clone())?;
+    let log = n.plain("log", &[sum])?;
+    let shape = n.shape(log)?;
+    let shift = n.reshape(shift, &shape)?;
+    n.plain("add", &[log, shift])
+}
+
+/// Relay counts in int32, ONNX in int64.
+fn arg(n: &mut Node<'_, '_>, op: &str) -> Outputs {
+    let data = n.input(0)?;
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64;
+    let (keepdims, last) = (n.int_attr("keepdims", 1)? != 0, n.int_attr("select_last_index", 0)? != 0);
+    let found = n.op(op, &[data], attrs![axis: [axis], keepdims: keepdims, select_last_index: last])?;
+    one(n.cast(found, DType::I64)?)
+}

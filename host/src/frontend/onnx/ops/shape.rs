@@ -1,0 +1,297 @@
+//! Operators that make tensors, or move their elements to other dimensions without looking at them.
+
+use super::{Node, Outputs, Row, attrs, one};
+use crate::frontend::onnx::tensor;
+use byoc_core::ir::AttrValue;
+use byoc_core::tensor::{DType, Tensor};
+
+pub const ROWS: &[Row] = &[
+    ("Concat", 4, concat),
+    ("Constant", 1, constant),
+    ("ConstantOfShape", 9, constant_of_shape),
+    ("DepthToSpace", 1, depth_to_space),
+    ("Expand", 8, expand),
+    ("EyeLike", 9, eye_like),
+    ("Flatten", 1, flatten),
+    ("Range", 11, range),
+    ("Reshape", 5, reshape),
+    ("Shape", 1, shape),
+    ("Size", 1, size),
+    ("SpaceToDepth", 1, |n| {
+        let data = n.input(0)?;
+        let block = n.int_attr("blocksize", 0)?;
+        one(n.op("nn.space_to_depth", &[data], attrs![block_size: block, layout: "NCHW"])?)
+    }),
+    ("Squeeze", 1, |n| {
+        let axes = n.ints_attr("axes")?;
+        squeeze(n, axes)
+    }),
+    ("Squeeze", 13, |n| {
+        let axes = n.ints(1, "axes")?;
+        squeeze(n, axes)
+    }),
+    ("Tile", 6, tile),
+    ("Transpose", 1, transpose),
+    ("Trilu", 14, trilu),
+    ("Unsqueeze", 1, |n| {
+        let axes = n.ints_attr("axes")?;
+        unsqueeze(n, axes)
+    }),
+    ("Unsqueeze", 13, |n| {
+        let axes = n.ints(1, "axes")?;
+        unsqueeze(n, axes)
+    }),
+];
+
+/// Dimensions that a tensor may have at most; a list longer than this is no shape.
+const MAX_RANK: usize = 64;
+
+fn concat(n: &mut Node<'_, '_>) -> Outputs {
+    let inputs = n.all_inputs()?;
+    let &first = inputs.first().ok_or_else(|| n.bad("it has no inputs"))?;
+    let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
+    if inputs.len() == 1 {
+        return one(n.same(first));
+    }
+    one(n.concatenate(&inputs, axis as i64)?)
+}
+
+fn constant(n: &mut Node<'_, '_>) -> Outputs {
+    let value = if let Some(tensor) = n.tensor_attr("value")? {
+        tensor
+    } else if n.has("value_float") {
+        Tensor::scalar(n.float_attr("value_float", 0.0)? as f32)
+    } else if let Some(values) = n.floats_attr("value_floats")? {
+        tensor::from_f64s(DType::F32, &[values.len()], &values)
+    } else if n.has("value_int") {
+        Tensor::scalar(n.int_attr("value_int", 0)?)
+    } else if let Some(values) = n.ints_attr("value_ints")? {
+        Tensor::from_slice(&[values.len()], &values)
+    } else {
+        return Err(n.bad("it has no value of numbers or booleans"));
+    };
+    one(n.tensor(value))
+}
+
+fn constant_of_shape(n: &mut Node<'_, '_>) -> Outputs {
+    let dims = n.ints(0, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    check_dims(n, &dims)?;
+    let value = n.tensor_attr("value")?.unwrap_or_else(|| Tensor::from_slice(&[1], &[0f32]));
+    let dtype = value.dtype();
+    let value = value.reshaped(&[]).ok_or_else(|| n.bad("the value has more than one element"))?;
+    let value = n.tensor(value);
+    one(n.op("full", &[value], attrs![shape: dims, dtype: dtype])?)
+}
+
+/// That no dimension is negative and that their product is a size.
+fn check_dims(n: &Node<'_, '_>, dims: &[i64]) -> Result<Vec<usize>, super::Fault> {
+    let shape: Option<Vec<usize>> = dims.iter().map(|&d| usize::try_from(d).ok()).collect();
+    let fits = |shape: &Vec<usize>| {
+        shape.len() <= MAX_RANK && byoc_core::tensor::element_count(shape).is_some_and(|n| n <= isize::MAX as usize / 8)
+    };
+    shape.filter(fits).ok_or_else(|| n.bad(format!("{dims:?} is no shape")))
+}
+
+fn depth_to_space(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let block = n.int_attr("blocksize", 0)?;
+    let mode = n.str_attr("mode", "DCR")?;
+    one(n.op("nn.depth_to_space", &[data], attrs![block_size: block, layout: "NCHW", mode: mode.as_str()])?)
+}
+
+/// To the shape that the data and the given shape broadcast to.
+fn expand(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let wanted = n.ints(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let wanted = check_dims(n, &wanted)?;
+    let shape = n.shape(data)?;
+    let Some(result) = super::math::broadcast(&shape, &wanted) else {
+        return Err(n.bad(format!("shapes {:?} and {wanted:?} do not broadcast", shape.as_slice())));
+    };
+    if result == shape.as_slice() {
+        return one(n.same(data));
+    }
+    let result = AttrValue::ints(result.iter().map(|&d| d as i64));
+    one(n.op("broadcast_to", &[data], attrs![shape: result])?)
+}
+
+fn eye_like(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let [rows, columns] = shape[..] else {
+        return Err(n.bad(format!("data of shape {:?}, a matrix is wanted", shape.as_slice())));
+    };
+    let dtype = match n.int_attr("dtype", 0)? {
+        0 => n.dtype(data)?,
+        number => tensor::dtype(number as i32).ok_or_else(|| n.bad(format!("element type number {number}")))?,
+    };
+    let k = n.int_attr("k", 0)?;
+    // i + k == j, computed where it can be folded and left as calls where it is too large.
+    let count = |n: &mut Node<'_, '_>, from: i64, size: usize, shape: &[usize]| {
+        let bounds = [from, from.saturating_add(size as i64), 1].map(|v| n.tensor(Tensor::scalar(v)));
+        let line = n.op("arange", &bounds, attrs![dtype: DType::I64])?;
+        n.reshape(line, shape)
+    };
+    let row = count(n, k, rows, &[rows, 1])?;
+    let column = count(n, 0, columns, &[1, columns])?;
+    let equal = n.plain("equal", &[row, column])?;
+    one(n.cast(equal, dtype)?)
+}
+
+fn flatten(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let axis = n.int_attr("axis", 1)?;
+    let axis = if axis == shape.len() as i64 { shape.len() } else { n.axis(axis, shape.len())? };
+    let matrix = [shape[..axis].iter().product(), shape[axis..].iter().product()];
+    if shape.as_slice() == matrix {
+        return one(n.same(data));
+    }
+    if axis == 1 && shape.len() > 2 {
+        return one(n.plain("nn.batch_flatten", &[data])?);
+    }
+    one(n.reshape(data, &matrix)?)
+}
+
+fn range(n: &mut Node<'_, '_>) -> Outputs {
+    let mut args = Vec::with_capacity(3);
+    for (i, what) in ["start", "limit", "delta"].into_iter().enumerate() {
+        if n.constant(i, what)?.is_none() {
+            return Err(n.bad(format!("input {i} ({what}) is missing")));
+        }
+        let scalar = n.input(i)?;
+        args.push(n.reshape(scalar, &[])?);
+    }
+    let dtype = n.dtype(args[0])?;
+    one(n.op("arange", &args, attrs![dtype: dtype])?)
+}
+
+/// 0 keeps the dimension (unless `allowzero` says otherwise), -1 stands for what is left.
+fn reshape(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let wanted = n.ints(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let shape = n.shape(data)?;
+    let allow_zero = n.int_attr("allowzero", 0)? != 0;
+    if wanted.len() > MAX_RANK {
+        return Err(n.bad(format!("a shape of {} dimensions", wanted.len())));
+    }
+    let mut result = Vec::with_capacity(wanted.len());
+    let mut open = None;
+    for (i, &dim) in wanted.iter().enumerate() {
+        result.push(match dim {
+            -1 if open.is_none() => {
+                open = Some(i);
+                1
+            }
+            0 if !allow_zero => {
+                *shape.get(i).ok_or_else(|| n.bad(format!("{wanted:?} keeps a dimension that is not there")))?
+            }
+            d => usize::try_from(d).map_err(|_| n.bad(format!("{wanted:?} is no shape")))?,
+        });
+    }
+    let fault = || n.bad(format!("data of shape {:?} does not fit {wanted:?}", shape.as_slice()));
+    let all: usize = shape.iter().product();
+    let rest = byoc_core::tensor::element_count(&result).ok_or_else(fault)?;
+    if let Some(open) = open {
+        if rest == 0 || all % rest != 0 {
+            return Err(fault());
+        }
+        result[open] = all / rest;
+    } else if rest != all {
+        return Err(fault());
+    }
+    if shape.as_slice() == result {
+        return one(n.same(data));
+    }
+    one(n.reshape(data, &result)?)
+}
+
+fn shape(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let rank = shape.len() as i64;
+    let clamp = |v: i64| (if v < 0 { v.saturating_add(rank) } else { v }).clamp(0, rank) as usize;
+    let (start, end) = (clamp(n.int_attr("start", 0)?), clamp(n.int_attr("end", rank)?));
+    let dims: Vec<i64> = shape.get(start..end).unwrap_or_default().iter().map(|&d| d as i64).collect();
+    one(n.vector(&dims))
+}
+
+fn size(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let count: usize = n.shape(data)?.iter().product();
+    one(n.tensor(Tensor::scalar(count as i64)))
+}
+
+fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let mut axes: Vec<usize> = match axes {
+        Some(axes) => axes.iter().map(|&a| n.axis(a, shape.len())).collect::<Result<_, _>>()?,
+        None => (0..shape.len()).filter(|&i| shape[i] == 1).collect(),
+    };
+    axes.sort_unstable();
+    axes.dedup();
+    if axes.is_empty() {
+        return one(n.same(data));
+    }
+    one(n.op("squeeze", &[data], attrs![axis: AttrValue::ints(axes.iter().map(|&a| a as i64))])?)
+}
+
+fn tile(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.bad("the repeats are missing"))?;
+    check_dims(n, &repeats)?;
+    if repeats.len() != n.rank(data)? {
+        return Err(n.bad(format!("{} repeats for {} dimensions", repeats.len(), n.rank(data)?)));
+    }
+    if repeats.iter().all(|&r| r == 1) {
+        return one(n.same(data));
+    }
+    one(n.op("tile", &[data], attrs![reps: repeats])?)
+}
+
+fn transpose(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let rank = n.rank(data)?;
+    let axes: Vec<usize> = match n.ints_attr("perm")? {
+        Some(perm) => perm.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
+        None => (0..rank).rev().collect(),
+    };
+    if axes.iter().copied().eq(0..rank) {
+        return one(n.same(data));
+    }
+    one(n.transpose(data, &axes)?)
+}
+
+fn trilu(n: &mut Node<'_, '_>) -> Outputs {
+    let data = n.input(0)?;
+    let upper = n.int_attr("upper", 1)? != 0;
+    let k = match n.maybe(1) {
+        Some(k) => n.reshape(k, &[])?,
+        None => n.tensor(Tensor::scalar(0i64)),
+    };
+    one(n.op("trilu", &[data, k], attrs![upper: upper])?)
+}
+
+/// The axes count in the result.
+fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
+    let data = n.input(0)?;
+    let axes = axes.ok_or_else(|| n.bad("the axes are missing"))?;
+    let rank = n.rank(data)?.saturating_add(axes.len());
+    if rank > MAX_RANK {
+        return Err(n.bad(format!("a result of {rank} dimensions")));
+    }
+    let mut places: Vec<usize> = axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?;
+    places.sort_unstable();
+    if places.windows(2).any(|p| p[0] == p[1]) {
+        return Err(n.bad(format!("the axes {axes:?} name one axis twice")));
+    }
+    if places.is_empty() {
+        return one(n.same(data));
+    }
+    let mut value = data;
+    for &place in &places {
+        value = n.op("expand_dims", &[value], attrs![axis: place as i64])?;
+    }
+    one(value)
+}

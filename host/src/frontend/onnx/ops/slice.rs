@@ -1,0 +1,198 @@
+//! Taking parts of tensors and putting borders around them.
+
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use byoc_core::ir::{AttrValue, ExprId};
+
+pub const ROWS: &[Row] = &[
+    ("Pad", 2, pad_2),
+    ("Pad", 11, pad_11),
+    ("Slice", 1, slice_1),
+    ("Slice", 10, slice_10),
+    ("Split", 2, |n| {
+        let sizes = n.ints_attr("split")?;
+        split(n, sizes)
+    }),
+    ("Split", 13, |n| {
+        let sizes = n.ints(1, "split")?;
+        split(n, sizes)
+    }),
+];
+
+fn slice_1(n: &mut Node<'_, '_>) -> Outputs {
+    let starts = n.ints_attr("starts")?.unwrap_or_default();
+    let ends = n.ints_attr("ends")?.unwrap_or_default();
+    let axes = n.ints_attr("axes")?;
+    slice(n, starts, ends, axes, None)
+}
+
+fn slice_10(n: &mut Node<'_, '_>) -> Outputs {
+    let starts = n.ints(1, "starts")?.unwrap_or_default();
+    let ends = n.ints(2, "ends")?.unwrap_or_default();
+    let (axes, steps) = (n.ints(3, "axes")?, n.ints(4, "steps")?);
+    slice(n, starts, ends, axes, steps)
+}
+
+fn slice(
+    n: &mut Node<'_, '_>,
+    starts: Vec<i64>,
+    ends: Vec<i64>,
+    axes: Option<Vec<i64>>,
+    steps: Option<Vec<i64>>,
+) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
+    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
+        return Err(n.bad("starts, ends, axes and steps have different lengths"));
+    }
+    let (mut begin, mut end, mut strides, mut cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for i in 0..starts.len() {
+        let axis = n.axis(axes[i], shape.len())?;
+        if cut.contains(&(axis as i64)) {
+            return Err(n.bad(format!("axis {axis} is cut twice")));
+        }
+        let size = shape[axis] as i64;
+        let step = steps[i];
+        if step == 0 {
+            return Err(n.bad("a step is 0"));
+        }
+        // Bounds that are beyond all sizes on purpose become the nearest that mean the same.
+        let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
+        let (from, to) = if step > 0 {
+            (from_end(starts[i]).clamp(0, size), from_end(ends[i]).clamp(0, size))
+        } else {
+            // One before the first element is -size - 1, counted from the end.
+            let (from, to) = (from_end(starts[i]).clamp(-1, size - 1), from_end(ends[i]).clamp(-1, size - 1));
+            (if from < 0 { -size - 1 } else { from }, if to < 0 { -size - 1 } else { to })
+        };
+        if (from, to, step) == (0, size, 1) {
+            continue;
+        }
+        begin.push(from);
+        end.push(to);
+        strides.push(step.clamp(-size.max(1) - 1, size.max(1) + 1));
+        cut.push(axis as i64);
+    }
+    if cut.is_empty() {
+        return one(n.same(data));
+    }
+    one(n.op("strided_slice", &[data], attrs![begin: begin, end: end, strides: strides, axes: cut])?)
+}
+
+/// Parts of the given sizes; equal ones when none are given, the last smaller where it does not come out even.
+fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Outputs {
+    let data = n.input(0)?;
+    let shape = n.shape(data)?;
+    let axis = n.axis(n.int_attr("axis", 0)?, shape.len())?;
+    let size = shape[axis];
+    let parts = n.output_count();
+    let sizes: Vec<usize> = match sizes {
+        Some(sizes) => {
+            let sizes: Option<Vec<usize>> = sizes.iter().map(|&s| usize::try_from(s).ok()).collect();
+            sizes.ok_or_else(|| n.bad("a part has a negative size"))?
+        }
+        None => {
+            if let Some(given) = n.has("num_outputs").then(|| n.int_attr("num_outputs", 0)).transpose()?
+                && given != parts as i64
+            {
+                return Err(n.bad(format!("num_outputs is {given}, {parts} outputs are taken")));
+            }
+            let each = size.div_ceil(parts.max(1));
+            (0..parts).map(|i| each.min(size.saturating_sub(i * each))).collect()
+        }
+    };
+    if sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s)) != Some(size) || sizes.len() != parts {
+        return Err(n.bad(format!("parts {sizes:?} of {size} elements for {parts} outputs")));
+    }
+    if parts == 1 {
+        return one(n.same(data));
+    }
+    let sections = if sizes.iter().all(|&s| s == sizes[0]) {
+        AttrValue::from(parts as i64)
+    } else {
+        let mut at = 0;
+        AttrValue::ints(sizes[..parts - 1].iter().map(|&s| {
+            at += s as i64;
+            at
+        }))
+    };
+    let all = n.op("split", &[data], attrs![indices_or_sections: sections, axis: axis as i64])?;
+    (0..parts).map(|i| n.project(all, i as u32)).collect()
+}
+
+fn pad_2(n: &mut Node<'_, '_>) -> Outputs {
+    let pads = n.ints_attr("pads")?.ok_or_else(|| n.bad("attribute pads is missing"))?;
+    let value = n.float_attr("value", 0.0)?;
+    let data = n.input(0)?;
+    let value = n.scalar(n.dtype(data)?, value);
+    let axes = (0..n.rank(data)?).collect();
+    pad(n, data, &pads, value, axes)
+}
+
+fn pad_11(n: &mut Node<'_, '_>) -> Outputs {
+    let pads = n.ints(1, "pads")?.ok_or_else(|| n.bad("the pads are missing"))?;
+    let data = n.input(0)?;
+    let (dtype, rank) = (n.dtype(data)?, n.rank(data)?);
+    let value = match n.maybe(2) {
+        Some(value) => n.reshape(value, &[])?,
+        None => n.scalar(dtype, 0.0),
+    };
+    let axes = match n.ints(3, "axes")? {
+        Some(axes) => axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
+        None => (0..rank).collect(),
+    };
+    pad(n, data, &pads, value, axes)
+}
+
+/// Negative padding cuts.
+fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Vec<usize>) -> Outputs {
+    let mode = n.str_attr("mode", "constant")?;
+    let shape = n.shape(data)?;
+    if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.unsigned_abs() > 1 << 40) {
+        return Err(n.bad(format!("pads are {pads:?} for {} axes", axes.len())));
+    }
+    let mut around = vec![(0i64, 0i64); shape.len()];
+    for (i, &axis) in axes.iter().enumerate() {
+        around[axis] = (pads[i], pads[axes.len() + i]);
+    }
+    let mut value_in = data;
+    for (axis, (before, after)) in around.iter_mut().enumerate() {
+        if *before < 0 || *after < 0 {
+            let size = shape[axis] as i64;
+            let (from, to) = ((-*before).max(0), size - (-*after).max(0));
+            if from > to {
+                return Err(n.bad(format!("pads cut {size} elements to {}", to - from)));
+            }
+            value_in = n.slice(value_in, axis, from as usize, to as usize)?;
+            (*before, *after) = ((*before).max(0), (*after).max(0));
+        }
+    }
+    if around.iter().all(|&p| p == (0, 0)) {
+        return one(if value_in == data { n.same(data) } else { value_in });
+    }
+    if mode == "wrap" {
+        return one(wrap(n, value_in, &around)?);
+    }
+    let width = AttrValue::List(around.iter().map(|&(before, after)| AttrValue::from([before, after])).collect());
+    one(n.op("nn.pad", &[value_in, value], attrs![pad_width: width, pad_mode: mode.as_str()])?)
+}
+
+/// The data as if it went on and on, axis by axis.
+fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<ExprId, Fault> {
+    let mut value = data;
+    for (axis, &(before, after)) in around.iter().enumerate() {
+        if (before, after) == (0, 0) {
+            continue;
+        }
+        let size = n.shape(value)?[axis] as i64;
+        let total = before + size + after;
+        if size == 0 || total > 1 << 28 {
+            return Err(n.bad(format!("{size} elements cannot be wrapped to {total}")));
+        }
+        let places: Vec<i64> = (0..total).map(|i| (i - before).rem_euclid(size)).collect();
+        let places = n.vector(&places);
+        value = n.op("take", &[value, places], attrs![axis: axis as i64])?;
+    }
+    Ok(value)
+}
