@@ -19,9 +19,9 @@ use std::collections::HashMap;
 /// # Errors
 /// What the graph executor cannot represent: branches, references, closures.
 pub fn graph_json(module: &Module) -> Result<Value, Failure> {
-    let main = module
-        .main()
-        .ok_or_else(|| Failure::new(codes::passes::NOT_DATA_FLOW, "the module has no @main, which the graph starts at"))?;
+    let main = module.main().ok_or_else(|| {
+        Failure::new(codes::passes::NOT_DATA_FLOW, "the module has no @main, which the graph starts at")
+    })?;
     let mut graph = Entries::default();
     let mut values: HashMap<ExprId, Vec<[usize; 3]>> = HashMap::new();
     for &param in &main.params {

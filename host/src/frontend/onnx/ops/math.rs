@@ -4,12 +4,8 @@ use super::{Fault, Node, Outputs, Row, attrs, one};
 use byoc_core::ir::{AttrValue, ExprId};
 use byoc_core::tensor::DType;
 
-pub const ROWS: &[Row] = &[
-    ("CumSum", 11, cum_sum),
-    ("Gemm", 7, gemm),
-    ("MatMul", 1, mat_mul),
-    ("MatMulInteger", 10, mat_mul_integer),
-];
+pub const ROWS: &[Row] =
+    &[("CumSum", 11, cum_sum), ("Gemm", 7, gemm), ("MatMul", 1, mat_mul), ("MatMulInteger", 10, mat_mul_integer)];
 
 /// The matrix with rows and columns exchanged.
 fn transposed(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId, Fault> {

@@ -100,8 +100,7 @@ fn layer(n: &mut Node<'_, '_>) -> Outputs {
 
 fn lrn(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
-    let (alpha, beta, bias) =
-        (n.float_attr("alpha", 0.0001)?, n.float_attr("beta", 0.75)?, n.float_attr("bias", 1.0)?);
+    let (alpha, beta, bias) = (n.float_attr("alpha", 0.0001)?, n.float_attr("beta", 0.75)?, n.float_attr("bias", 1.0)?);
     let size = n.int_attr("size", 0)?;
     one(n.op("nn.lrn", &[data], attrs![size: size, axis: 1, bias: bias, alpha: alpha, beta: beta])?)
 }

@@ -134,14 +134,13 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
                 Some(each)
             }
         };
-        let mut initial = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>, Fault> {
+        let initial = |n: &mut Node<'_, '_>, i: usize| -> Result<Option<ExprId>, Fault> {
             let Some(value) = n.maybe(i) else { return Ok(None) };
             let value = if batch_first { n.transpose(value, &[1, 0, 2])? } else { value };
             let value = part(n, value, &[batch, hidden])?;
             Ok(Some(value).filter(|&v| !is_zero(n, v)))
         };
-        let mut state =
-            State { hidden: initial(n, 5)?, cell: if kind == Kind::Lstm { initial(n, 6)? } else { None } };
+        let mut state = State { hidden: initial(n, 5)?, cell: if kind == Kind::Lstm { initial(n, 6)? } else { None } };
 
         let mut projected = n.op("nn.dense", &[flat, input_weight], attrs![units: (gates * hidden) as i64])?;
         if let Some(bias) = input_bias {
@@ -355,14 +354,13 @@ impl Direction<'_> {
         let [mut input, mut output, mut forget, candidate] = split(n, sum, 4, 1)?[..] else {
             return Err(n.bad("four gates are wanted"));
         };
-        let peep = |n: &mut Node<'_, '_>, gate: ExprId, which: usize, cell: Option<ExprId>| {
-            match (self.peepholes, cell) {
-                (Some(weights), Some(cell)) => {
-                    let product = n.plain("multiply", &[cell, weights[which]])?;
-                    n.plain("add", &[gate, product])
-                }
-                _ => Ok(gate),
+        let peep = |n: &mut Node<'_, '_>, gate: ExprId, which: usize, cell: Option<ExprId>| match (self.peepholes, cell)
+        {
+            (Some(weights), Some(cell)) => {
+                let product = n.plain("multiply", &[cell, weights[which]])?;
+                n.plain("add", &[gate, product])
             }
+            _ => Ok(gate),
         };
         input = peep(n, input, 0, state.cell)?;
         let input = self.activate(n, 0, input)?;

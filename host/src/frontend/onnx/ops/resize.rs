@@ -210,8 +210,7 @@ fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, siz
             "round_prefer_floor" => Some((x - 0.5).ceil()),
             _ => None,
         };
-        let indices: Option<Vec<i64>> =
-            places.iter().map(|&x| nearest(x).map(|i| (i as i64).clamp(0, last))).collect();
+        let indices: Option<Vec<i64>> = places.iter().map(|&x| nearest(x).map(|i| (i as i64).clamp(0, last))).collect();
         let indices = indices.ok_or_else(|| n.bad(format!("attribute nearest_mode is \"{}\"", mode.nearest)))?;
         let indices = n.vector(&indices);
         return n.op("take", &[value, indices], attrs![axis: axis as i64]);

@@ -1,0 +1,99 @@
+//! The test models, imported, typed and computed by the naive references against the outputs that PyTorch gave.
+
+mod support;
+
+use byoc::frontend::folder::TestFolder;
+use byoc::frontend::{self, LoadOptions};
+use byoc_core::ir::{Expr, Type};
+use byoc_core::tensor::Tensor;
+use support::{max_rel_err, model_folders, run, test_data};
+
+/// Rounding of float32 over a whole model.
+const MAX_REL_ERR: f64 = 5e-4;
+
+#[test]
+fn all_models_are_typed_as_their_recorded_outputs() {
+    let folders = model_folders();
+    assert_eq!(folders.len(), 15);
+    for path in folders {
+        let folder = TestFolder::open(&path).unwrap();
+        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {}", folder.name, e[0]));
+        let outputs = folder.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
+        let main = loaded.module.main().unwrap();
+        let types = match loaded.module.ty(main.body) {
+            Type::Tuple(fields) => fields.to_vec(),
+            other => vec![other.clone()],
+        };
+        let wanted: Vec<Type> = outputs.iter().map(|t| Type::tensor(t.dtype(), t.shape())).collect();
+        assert_eq!(types, wanted, "{}", folder.name);
+        assert!(loaded.warnings.is_empty(), "{}: {:?}", folder.name, loaded.warnings);
+    }
+}
+
+#[test]
+fn all_models_compute_what_pytorch_computed() {
+    for path in model_folders() {
+        let folder = TestFolder::open(&path).unwrap();
+        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {}", folder.name, e[0]));
+        let inputs = folder.sets[0].read_inputs(&loaded.signature.inputs).unwrap();
+        let wanted = folder.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
+        let got = run(&loaded.module, &inputs).unwrap_or_else(|e| panic!("{}: {e}", folder.name));
+        assert_eq!(got.len(), wanted.len());
+        for (got, wanted) in got.iter().zip(&wanted) {
+            let error = max_rel_err(got, wanted);
+            assert!(error <= MAX_REL_ERR, "{}: {error:e}", folder.name);
+        }
+    }
+}
+
+#[test]
+fn shape_arithmetic_leaves_nothing_behind() {
+    let folder = TestFolder::open(&test_data("models/swin_small")).unwrap();
+    let loaded = folder.load(&LoadOptions::default()).unwrap();
+    let live = loaded.module.live();
+    let calls = loaded.module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| node.expr.as_op_call());
+    let names: Vec<&str> = calls.map(|(op, _)| byoc_core::op::get(op).name).collect();
+    for gone in ["shape_of", "full", "broadcast_to", "arange", "floor_mod", "scatter_nd", "equal", "take"] {
+        assert!(!names.contains(&gone), "{gone} is left of {} calls", names.len());
+    }
+    assert!(names.len() < 400, "{} calls of 2317 nodes", names.len());
+}
+
+#[test]
+fn every_operator_of_the_file_is_named_as_the_origin_of_something() {
+    for path in model_folders() {
+        let folder = TestFolder::open(&path).unwrap();
+        let loaded = folder.load(&LoadOptions::default()).unwrap();
+        let module = &loaded.module;
+        let live = module.live();
+        let mut seen = std::collections::BTreeSet::new();
+        for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
+            let is_call = matches!(module.expr(id), Expr::Call(_));
+            assert!(!is_call || !module.origins.get(node.origin).is_empty(), "{}: a call of no origin", folder.name);
+            seen.extend(module.origins.get(node.origin).iter().copied());
+        }
+        let missing = module.origins.sources().iter().filter(|(id, _)| !seen.contains(id)).count();
+        // What is computed for nobody (the second output of an Unsqueeze chain, a dead branch) has no place to be named.
+        assert!(missing * 20 <= module.origins.sources().len(), "{}: {missing} unnamed", folder.name);
+    }
+}
+
+#[test]
+fn digits_are_classified_as_pytorch_does() {
+    let path = test_data("digits/digits.onnx");
+    let arrays = byoc::io::npz::read(&test_data("digits/test.npz")).unwrap();
+    let array = |wanted: &str| &arrays.iter().find(|(name, _)| name == wanted).expect("an array of that name").1;
+    let (images, labels) = (array("image"), array("label"));
+    let mut options = LoadOptions::default();
+    options.dims.insert("batch".into(), images.shape()[0]);
+    let loaded = frontend::load(&path, &options).unwrap();
+    let logits: &Tensor = &run(&loaded.module, &[images.clone()]).unwrap()[0];
+    let classes = logits.shape()[1];
+    let right = logits
+        .as_slice::<f32>()
+        .chunks(classes)
+        .zip(labels.view().to_i64s().unwrap())
+        .filter(|(row, label)| (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])) == Some(*label as usize))
+        .count();
+    assert_eq!(right, 357, "of {}", images.shape()[0]);
+}
