@@ -7,7 +7,7 @@ use super::proto::{GraphProto, ModelProto, TensorProto, is_standard_domain};
 use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops, tensor};
 use crate::frontend::{LoadOptions, Loaded, bind};
 use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::{Attrs, ExprId, Module, OriginId, Source, Type};
+use byoc_core::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type};
 use byoc_core::op::{self, Value};
 use byoc_core::tensor::Tensor;
 use byoc_core::typing::Builder;
@@ -254,8 +254,12 @@ impl<'m> Importer<'m> {
         {
             let mut union = origin;
             for &arg in args {
-                let from = self.builder.module.nodes[arg].origin;
-                union = self.union(union, from);
+                union = self.union(union, self.builder.module.nodes[arg].origin);
+                if let Expr::Tuple(fields) = self.builder.module.expr(arg) {
+                    for field in fields.clone() {
+                        union = self.union(union, self.builder.module.nodes[field].origin);
+                    }
+                }
             }
             self.builder.origin = Some(union);
             return match outputs {
@@ -271,7 +275,6 @@ impl<'m> Importer<'m> {
     }
 
     fn known(&self, id: ExprId) -> Option<Value> {
-        use byoc_core::ir::Expr;
         let module = &self.builder.module;
         match module.expr(id) {
             Expr::Constant(tensor) => Some(Value::Tensor((**tensor).clone())),

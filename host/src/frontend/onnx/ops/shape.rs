@@ -212,6 +212,8 @@ fn shape(n: &mut Node<'_, '_>) -> Outputs {
     let rank = shape.len() as i64;
     let clamp = |v: i64| (if v < 0 { v.saturating_add(rank) } else { v }).clamp(0, rank) as usize;
     let (start, end) = (clamp(n.int_attr("start", 0)?), clamp(n.int_attr("end", rank)?));
+    // The shape of a constant is what became of that constant.
+    n.known(data);
     let dims: Vec<i64> = shape.get(start..end).unwrap_or_default().iter().map(|&d| d as i64).collect();
     one(n.vector(&dims))
 }
@@ -219,6 +221,7 @@ fn shape(n: &mut Node<'_, '_>) -> Outputs {
 fn size(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
     let count: usize = n.shape(data)?.iter().product();
+    n.known(data);
     one(n.tensor(Tensor::scalar(count as i64)))
 }
 
