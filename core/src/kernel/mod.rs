@@ -4,17 +4,21 @@
 //! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (what they
 //! need they ask for as workspace), and are never the reference of a test.
 
+mod broadcast;
 mod conv;
 mod conv_transpose;
 mod dense;
 mod depthwise;
+mod elementwise;
 mod fallback;
 mod gemm;
 mod image;
+mod math;
 mod norm;
 mod pool;
 pub(crate) mod simd;
 mod split;
+mod strided;
 
 use crate::ir::{Attrs, OpId, TensorType};
 use crate::op::{self, OpDef, Params};

@@ -76,7 +76,7 @@ inventory::submit! {
 
 /// A layout such as `NCHW8c`: per dimension the letter (upper case) and, for the part of an axis, its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Layout(Vec<(char, Option<usize>)>);
+pub(crate) struct Layout(pub Vec<(char, Option<usize>)>);
 
 impl Layout {
     /// Reads a layout. `None` when it is not one: a letter twice, a part without its axis, a size of 0.

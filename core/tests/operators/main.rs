@@ -4,6 +4,7 @@ mod broadcast;
 mod elementwise;
 mod golden;
 mod index;
+mod kernels;
 mod neural;
 mod reduce;
 mod shape;

@@ -1,0 +1,129 @@
+//! Functions of an `f32` without branches, so that loops over them become vector code. Their polynomials are least
+//! maximum error fits to the functions, made with the intervals named below; NaN stays NaN everywhere.
+
+use super::simd::{exp, mul_add};
+
+/// Horner's rule; the coefficient of the highest power comes first.
+#[inline(always)]
+fn polynomial<const FMA: bool, const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
+    let mut y = coefficients[0];
+    for c in &coefficients[1..] {
+        y = mul_add::<FMA>(y, x, *c);
+    }
+    y
+}
+
+/// 1 / (1 + e^-x), in the form that does not overflow: both branches use e^-|x|.
+#[inline(always)]
+pub(super) fn sigmoid<const FMA: bool>(x: f32) -> f32 {
+    let e = exp::<FMA>(-x.abs());
+    (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+}
+
+/// The hyperbolic tangent: x + x^3 p(x^2) below 0.65, 1 - 2 / (e^2x + 1) above.
+#[inline(always)]
+pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
+    let (t, z) = (x.abs(), x * x);
+    let p =
+        polynomial::<FMA, 5>(z, [-5.528_624_6e-3, 2.048_330_6e-2, -5.369_296_3e-2, 1.333_089_9e-1, -3.333_326_3e-1]);
+    let small = mul_add::<FMA>(x * z, p, x);
+    let large = (1.0 - 2.0 / (exp::<FMA>(2.0 * t) + 1.0)).copysign(x);
+    if t < 0.65 { small } else { large }
+}
+
+/// The error function: x + x p(x^2) below 0.92, 1 - e^(-t - t q(t)) with t = |x| above; 1 from 4 on.
+#[inline(always)]
+pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
+    let z = x * x;
+    let p = polynomial::<FMA, 7>(
+        z,
+        [8.215_423e-5, -8.105_965e-4, 5.197_797e-3, -2.685_810_4e-2, 1.128_367_3e-1, -3.761_263_2e-1, 1.283_791_7e-1],
+    );
+    let small = mul_add::<FMA>(x, p, x);
+    let t = x.abs();
+    let bounded = if t > 4.0 { 4.0 } else { t };
+    let q = polynomial::<FMA, 7>(
+        bounded,
+        [
+            -1.043_311_5e-5,
+            3.148_581e-4,
+            -3.610_342e-3,
+            2.369_456_6e-2,
+            -1.061_590_5e-1,
+            -6.351_980_6e-1,
+            -1.286_370_8e-1,
+        ],
+    );
+    let large = (1.0 - exp::<FMA>(mul_add::<FMA>(bounded, q, -bounded))).copysign(x);
+    if t < 0.92 { small } else { large }
+}
+
+/// x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)): n, f and log(1 + f) - f. For positive normal or denormal x.
+#[inline(always)]
+fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
+    // A denormal is scaled into the normal range first.
+    let tiny = x < f32::MIN_POSITIVE;
+    let scaled = if tiny { x * 8_388_608.0 } else { x };
+    let bits = scaled.to_bits() as i32;
+    // 0x3f3504f3 is sqrt(1/2): the exponent of the quotient, rounded.
+    let n = bits.wrapping_sub(0x3f35_04f3) >> 23;
+    let f = f32::from_bits(bits.wrapping_sub(n << 23) as u32) - 1.0;
+    let p = polynomial::<FMA, 9>(
+        f,
+        [
+            6.746_601_3e-2,
+            -1.167_564_1e-1,
+            1.188_817_5e-1,
+            -1.240_559_15e-1,
+            1.421_955e-1,
+            -1.666_799_6e-1,
+            2.000_211_9e-1,
+            -2.500_000_9e-1,
+            3.333_331_3e-1,
+        ],
+    );
+    let z = f * f;
+    let rest = mul_add::<FMA>(z * f, p, -0.5 * z);
+    (n as f32 - if tiny { 23.0 } else { 0.0 }, f, rest)
+}
+
+/// What a logarithm gives where it is no finite number.
+#[inline(always)]
+fn log_ends(x: f32, y: f32) -> f32 {
+    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
+    let y = if x == f32::INFINITY { x } else { y };
+    // Also where x is NaN.
+    if x >= 0.0 { y } else { f32::NAN }
+}
+
+/// The natural logarithm.
+#[inline(always)]
+pub(super) fn log<const FMA: bool>(x: f32) -> f32 {
+    // ln 2 in two parts, the first of which has so few bits that its products with n are exact.
+    const HIGH: f32 = 0.693_359_4;
+    const LOW: f32 = -2.121_944_4e-4;
+    let (n, f, rest) = split_log::<FMA>(x);
+    log_ends(x, mul_add::<FMA>(n, HIGH, f + mul_add::<FMA>(n, LOW, rest)))
+}
+
+/// The logarithm to base 2, exact for powers of two.
+#[inline(always)]
+pub(super) fn log2<const FMA: bool>(x: f32) -> f32 {
+    // log2(e) = 1 + EXCESS.
+    const EXCESS: f32 = 0.442_695_04;
+    let (n, f, rest) = split_log::<FMA>(x);
+    let part = f + rest;
+    let low = mul_add::<FMA>(part, EXCESS, (f - part) + rest);
+    log_ends(x, n + (part + low))
+}
+
+/// The logarithm to base 10.
+#[inline(always)]
+pub(super) fn log10<const FMA: bool>(x: f32) -> f32 {
+    // log10(2) in two parts, the first of which has so few bits that its products with n are exact.
+    const HIGH: f32 = 0.301_025_39;
+    const LOW: f32 = 4.605_038_7e-6;
+    let (n, f, rest) = split_log::<FMA>(x);
+    let part = (f + rest) * std::f32::consts::LOG10_E;
+    log_ends(x, mul_add::<FMA>(n, HIGH, mul_add::<FMA>(n, LOW, part)))
+}

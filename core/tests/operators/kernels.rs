@@ -1,0 +1,298 @@
+//! The fast kernels against the naive references, over many shapes and in place where they offer it.
+
+use super::attrs;
+use byoc_core::ir::{AttrValue, Attrs, TensorType};
+use byoc_core::kernel::{self, Spec};
+use byoc_core::op::{self, Value};
+use byoc_core::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
+
+/// Numbers that look random, between -4 and 4, and now and then zero.
+fn noise(shape: &[usize], seed: u64) -> Tensor {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let values: Vec<f32> = (0..shape.iter().product())
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            if state % 17 == 0 { 0.0 } else { (state >> 40) as f32 / (1u32 << 21) as f32 - 4.0 }
+        })
+        .collect();
+    Tensor::from_slice(shape, &values)
+}
+
+/// How far a result may be from the reference.
+#[derive(Clone, Copy)]
+enum Within {
+    /// Not at all: the same bits, but any NaN is as good as another.
+    Nothing,
+    /// So many units in the last place of float32.
+    Units(f64),
+    /// That share of the largest input magnitude, times the number of elements that make one result.
+    Sum(f64),
+}
+
+fn agree(what: &str, got: &Tensor, want: &Tensor, within: Within) {
+    assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{what}");
+    for (i, (g, w)) in got.view().to_f64s().into_iter().zip(want.view().to_f64s()).enumerate() {
+        let allowed = match within {
+            Within::Nothing => 0.0,
+            Within::Units(n) => n * (w.abs() * 2f64.powi(-23)).max(f64::from(f32::from_bits(1))),
+            Within::Sum(n) => n,
+        };
+        let fine = g.to_bits() == w.to_bits() || g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= allowed;
+        assert!(fine, "{what}: element {i} is {g:e}, {w:e} is wanted");
+    }
+}
+
+/// Runs the kernel that is made for the call, and again in place where it can, against the reference.
+fn check(name: &str, attrs: &Attrs, args: &[Value], within: Within) {
+    let id = op::lookup(name).unwrap_or_else(|| panic!("there is an operator {name}"));
+    let def = op::get(id);
+    let attrs = op::normalize_attrs(def, attrs.clone()).unwrap();
+    let want = op::evaluate(id, &attrs, args, 1 << 30).unwrap_or_else(|error| panic!("{error}"));
+    let tensors: Vec<&Tensor> = args
+        .iter()
+        .flat_map(|arg| match arg {
+            Value::Tensor(t) => std::slice::from_ref(t),
+            Value::Tuple(fields) => fields.as_slice(),
+        })
+        .collect();
+    let types = |tensors: &[&Tensor]| -> Vec<TensorType> {
+        tensors.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect()
+    };
+    let (inputs, outputs) = (types(&tensors), types(&want.iter().collect::<Vec<_>>()));
+    let constants = vec![None; inputs.len()];
+    let spec = Spec { def, attrs: &attrs, inputs: &inputs, outputs: &outputs, constants: &constants };
+    let kernel = kernel::make(id, &spec).unwrap();
+    let shapes: Vec<&[usize]> = tensors.iter().map(|t| t.shape()).collect();
+    let what = format!("{name} of {shapes:?}");
+
+    let views: Vec<TensorView<'_>> = tensors.iter().map(|t| t.view()).collect();
+    // What a kernel does not write stays visible.
+    let filled = |t: &Tensor| AlignedBytes::copy_of(&vec![0xa5; t.bytes().len()]);
+    let mut buffers: Vec<AlignedBytes> = want.iter().map(filled).collect();
+    let run = |buffers: &mut [AlignedBytes], call: &dyn Fn(&mut [TensorViewMut<'_>]) -> Result<(), String>| {
+        let mut out: Vec<TensorViewMut<'_>> = buffers
+            .iter_mut()
+            .zip(&want)
+            .map(|(b, t)| TensorViewMut { dtype: t.dtype(), shape: t.shape(), data: b.as_mut() })
+            .collect();
+        call(&mut out).unwrap();
+    };
+    let compare = |buffers: &[AlignedBytes], what: &str| {
+        for (buffer, want) in buffers.iter().zip(&want) {
+            agree(what, &Tensor::from_bytes(want.dtype(), want.shape(), buffer.as_ref()).unwrap(), want, within);
+        }
+    };
+    let bytes = kernel.workspace();
+    run(&mut buffers, &|out| kernel.run(&views, out, AlignedBytes::zeroed(bytes).as_mut()));
+    compare(&buffers, &what);
+
+    if let Some(taken) = kernel.in_place() {
+        let mut buffers = vec![AlignedBytes::copy_of(tensors[taken].bytes())];
+        let mut rest = views.clone();
+        rest.remove(taken);
+        run(&mut buffers, &|out| kernel.run_in_place(&rest, out));
+        compare(&buffers, &format!("{what} in place of {taken}"));
+    }
+}
+
+fn one(t: Tensor) -> [Value; 1] {
+    [Value::Tensor(t)]
+}
+
+fn ints<const N: usize>(values: [i64; N]) -> AttrValue {
+    AttrValue::from(values)
+}
+
+#[test]
+fn unary_kernels_on_the_whole_range() {
+    // Every exponent and sign with some significands, among them zeros, denormals, infinities and NaN.
+    let range: Vec<f32> = (0..1u32 << 16).map(|i| f32::from_bits(i << 16 | i.wrapping_mul(40503) & 0xffff)).collect();
+    let range = Tensor::from_slice(&[range.len()], &range);
+    // Where the functions bend.
+    let middle: Vec<f32> = (-100_000..100_000).map(|i| i as f32 * 1e-4).collect();
+    let middle = Tensor::from_slice(&[middle.len()], &middle);
+    let exact = ["nn.relu", "abs", "negative", "sign", "floor", "ceil", "round", "trunc", "sqrt", "copy"];
+    let units = [
+        ("rsqrt", 2.0),
+        ("exp", 2.0),
+        ("log", 2.0),
+        ("log2", 2.0),
+        ("log10", 3.0),
+        ("sigmoid", 3.0),
+        ("tanh", 3.0),
+        ("erf", 3.0),
+        ("sin", 1.0),
+        ("cos", 1.0),
+        ("tan", 1.0),
+        ("asin", 1.0),
+        ("acos", 1.0),
+        ("atan", 1.0),
+        ("sinh", 1.0),
+        ("cosh", 1.0),
+    ];
+    for data in [&range, &middle] {
+        for name in exact {
+            check(name, &Attrs::none(), &one(data.clone()), Within::Nothing);
+        }
+        for (name, units) in units {
+            check(name, &Attrs::none(), &one(data.clone()), Within::Units(units));
+        }
+        check("clip", &attrs([("a_min", 0.0.into()), ("a_max", 6.0.into())]), &one(data.clone()), Within::Nothing);
+        check("nn.leaky_relu", &attrs([("alpha", 0.5.into())]), &one(data.clone()), Within::Nothing);
+    }
+    for shape in [&[][..], &[0], &[1], &[3, 0, 2], &[7, 31], &[3, 41, 501]] {
+        check("tanh", &Attrs::none(), &one(noise(shape, 1)), Within::Units(3.0));
+        check("nn.relu", &Attrs::none(), &one(noise(shape, 2)), Within::Nothing);
+    }
+}
+
+#[test]
+fn binary_kernels_broadcast() {
+    let pairs: [(&[usize], &[usize]); 16] = [
+        (&[], &[]),
+        (&[5], &[]),
+        (&[], &[5]),
+        (&[0, 3], &[1, 3]),
+        (&[7, 9], &[7, 9]),
+        (&[2, 3, 17], &[17]),
+        (&[17], &[2, 3, 17]),
+        (&[1, 8, 5, 5], &[8, 1, 1]),
+        (&[8, 1, 1], &[1, 8, 5, 5]),
+        (&[2, 5, 1], &[2, 5, 33]),
+        (&[4, 1, 6, 1], &[1, 3, 1, 5]),
+        (&[2, 1, 3], &[1, 4, 1]),
+        (&[100, 700], &[700]),
+        (&[300, 1], &[1, 401]),
+        (&[99_999], &[1]),
+        (&[1, 1, 1, 70_001], &[70_001]),
+    ];
+    let exact = ["add", "subtract", "multiply", "divide", "maximum", "minimum"];
+    let compare = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"];
+    for (a, b) in pairs {
+        let args = [Value::Tensor(noise(a, 3)), Value::Tensor(noise(b, 4))];
+        for name in exact.into_iter().chain(compare) {
+            check(name, &Attrs::none(), &args, Within::Nothing);
+        }
+        check("power", &Attrs::none(), &args, Within::Units(1.0));
+        // What no fast kernel is offered for runs by the reference.
+        check("floor_mod", &Attrs::none(), &args, Within::Nothing);
+    }
+    let ends = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, -2.5, 1e-40];
+    let column = Tensor::from_slice(&[8, 1], &ends);
+    let args = [Value::Tensor(column), Value::Tensor(Tensor::from_slice(&[8], &ends))];
+    for name in exact.into_iter().chain(compare) {
+        check(name, &Attrs::none(), &args, Within::Nothing);
+    }
+    check("power", &Attrs::none(), &args, Within::Units(1.0));
+    check(
+        "power",
+        &Attrs::none(),
+        &[Value::Tensor(noise(&[3, 5], 1)), Value::Tensor(Tensor::scalar(2f32))],
+        Within::Nothing,
+    );
+}
+
+#[test]
+fn where_kernels() {
+    let shapes: [[&[usize]; 3]; 6] = [
+        [&[], &[], &[]],
+        [&[4, 5], &[4, 5], &[4, 5]],
+        [&[4, 1], &[5], &[]],
+        [&[1, 1, 6, 6], &[2, 3, 6, 6], &[]],
+        [&[0], &[1], &[]],
+        [&[200, 300], &[300], &[200, 1]],
+    ];
+    for [c, x, y] in shapes {
+        let zero = Tensor::scalar(0f32);
+        let condition = super::run("less", &Attrs::none(), &[&noise(c, 1), &zero]);
+        for dtype in [DType::F32, DType::F64, DType::I16, DType::U8] {
+            let cast = |t: &Tensor| super::run("cast", &attrs([("dtype", dtype.into())]), &[t]);
+            let args = [condition.clone(), cast(&noise(x, 2)), cast(&noise(y, 3))].map(Value::Tensor);
+            check("where", &Attrs::none(), &args, Within::Nothing);
+        }
+    }
+}
+
+/// 0, 1, 2, ... in every element size.
+fn countings(shape: &[usize]) -> [Tensor; 4] {
+    let n = shape.iter().product::<usize>();
+    [
+        Tensor::from_slice(shape, &(0..n).map(|i| i as u8).collect::<Vec<_>>()),
+        Tensor::from_slice(shape, &(0..n).map(|i| i as i16).collect::<Vec<_>>()),
+        Tensor::from_slice(shape, &(0..n).map(|i| i as f32).collect::<Vec<_>>()),
+        Tensor::from_slice(shape, &(0..n).map(|i| i as i64).collect::<Vec<_>>()),
+    ]
+}
+
+fn moves(name: &str, attrs: &Attrs, shape: &[usize]) {
+    for data in countings(shape) {
+        check(name, attrs, &one(data), Within::Nothing);
+    }
+}
+
+#[test]
+fn transposes() {
+    let permutations: [(&[usize], &[i64]); 14] = [
+        (&[], &[]),
+        (&[5], &[0]),
+        (&[0, 4], &[1, 0]),
+        (&[3, 5], &[1, 0]),
+        (&[16, 16], &[1, 0]),
+        (&[100, 333], &[1, 0]),
+        (&[2, 3, 4], &[2, 0, 1]),
+        (&[2, 17, 19], &[0, 2, 1]),
+        (&[2, 9, 4, 8], &[0, 2, 1, 3]),
+        (&[2, 9, 4, 8], &[0, 2, 3, 1]),
+        (&[1, 3, 40, 50], &[0, 2, 3, 1]),
+        (&[2, 37, 5, 3], &[3, 1, 0, 2]),
+        (&[2, 3, 1, 5, 7], &[4, 2, 3, 0, 1]),
+        (&[33, 2, 35], &[2, 1, 0]),
+    ];
+    for (shape, axes) in permutations {
+        moves("transpose", &attrs([("axes", axes.into())]), shape);
+    }
+    for (from, to, shape) in [
+        ("NCHW", "NHWC", &[2, 5, 6, 7][..]),
+        ("NHWC", "NCHW", &[2, 5, 6, 7]),
+        ("NCHW", "NCHW8c", &[1, 16, 5, 6]),
+        ("NCHW8c", "NCHW", &[1, 3, 5, 6, 8]),
+        ("NCHW8c", "NCHW4c", &[1, 3, 5, 6, 8]),
+        ("NCHW4c", "NHWC", &[2, 3, 5, 6, 4]),
+        ("NCHW6c", "NCHW4c", &[1, 2, 2, 2, 6]),
+        ("OIHW", "OIHW4i8o", &[16, 8, 3, 3]),
+        ("NCHW8c", "NCHW8c", &[1, 0, 5, 6, 8]),
+    ] {
+        moves("layout_transform", &attrs([("src_layout", from.into()), ("dst_layout", to.into())]), shape);
+    }
+}
+
+#[test]
+fn slices_and_repeats() {
+    let cut = |begin: &[i64], end: &[i64], strides: &[i64]| {
+        attrs([("begin", begin.into()), ("end", end.into()), ("strides", strides.into())])
+    };
+    let all = i64::MAX;
+    for shape in [&[6, 7, 8][..], &[1, 40, 300], &[5, 0, 3]] {
+        moves("strided_slice", &cut(&[0, 2, 1], &[all, 0, all], &[1, -1, 2]), shape);
+        moves("strided_slice", &cut(&[-1], &[all], &[1]), shape);
+        moves("strided_slice", &cut(&[0, 1], &[all, -1], &[1]), shape);
+        moves("strided_slice", &cut(&[0, 0, 3], &[all, all, 5], &[1]), shape);
+        moves("strided_slice", &cut(&[all, all, all], &[i64::MIN; 3], &[-1, -3, -2]), shape);
+        moves("strided_slice", &cut(&[0], &[all], &[i64::MAX]), shape);
+        for axis in [0, 1, -1] {
+            moves("reverse", &attrs([("axis", axis.into())]), shape);
+            moves("repeat", &attrs([("axis", axis.into()), ("repeats", 3.into())]), shape);
+        }
+        moves("tile", &attrs([("reps", ints([2, 1, 3]))]), shape);
+        moves("tile", &attrs([("reps", ints([2, 1, 1, 2]))]), shape);
+    }
+    moves("broadcast_to", &attrs([("shape", ints([3, 5, 4, 70]))]), &[5, 1, 70]);
+    moves("broadcast_to", &attrs([("shape", ints([300, 200]))]), &[300, 1]);
+    moves("broadcast_to", &attrs([("shape", ints([2, 0]))]), &[1]);
+    moves("broadcast_to", &attrs([("shape", ints([4]))]), &[]);
+    for (data, like) in countings(&[4, 5]).into_iter().zip(countings(&[3, 2])) {
+        check("slice_like", &Attrs::none(), &[Value::Tensor(data), Value::Tensor(like)], Within::Nothing);
+    }
+}
