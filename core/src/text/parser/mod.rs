@@ -236,6 +236,7 @@ impl<'a> Parser<'a> {
         id
     }
 
+    #[expect(clippy::boxed_local, reason = "errors travel in boxes, as in every reader here")]
     fn report(&mut self, error: Box<Diagnostic>) {
         self.diagnostics.push(*error);
     }

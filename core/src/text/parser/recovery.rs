@@ -15,35 +15,44 @@ impl Parser<'_> {
         let Some(block) = block.filter(|_| self.diagnostics.len() < MAX_ERRORS) else {
             return Err(error);
         };
-        self.report(error);
         let keep = match self.frames.get(block + 1) {
             Some(Frame::Sequence { .. }) => block + 2,
             _ => block + 1,
         };
         self.unwind(keep);
         let mut depth = 0usize;
-        loop {
+        let state = loop {
             let token = self.peek();
             match token.kind {
-                Kind::Eof | Kind::OpenString | Kind::OpenComment => {
-                    return Err(self.unexpected(token, "`}`"));
-                }
                 Kind::OpenBrace => depth += 1,
-                Kind::CloseBrace if depth == 0 => {
-                    let unit = self.unit();
-                    return Ok(State::Complete(unit));
-                }
+                Kind::CloseBrace if depth == 0 => break State::Complete(self.unit()),
                 Kind::CloseBrace => depth -= 1,
                 Kind::Semicolon if depth == 0 => {
                     self.take();
-                    return Ok(State::Item);
+                    break State::Item;
                 }
-                Kind::Ident if self.word(token) == Some("def") && self.peek_second().kind == Kind::Global => {
+                _ if self.at_end_of_definition() => {
+                    // What is wrong here may be that the block does not end, and then it has been said.
+                    if error.labels.first().is_some_and(|label| label.span == token.span) {
+                        return Err(error);
+                    }
+                    self.report(error);
                     return Err(self.unexpected(token, "`}`"));
                 }
                 _ => {}
             }
             self.take();
+        };
+        self.report(error);
+        Ok(state)
+    }
+
+    /// At what no block contains: the end of the text, or the next definition.
+    fn at_end_of_definition(&mut self) -> bool {
+        let token = self.peek();
+        match token.kind {
+            Kind::Eof | Kind::OpenString | Kind::OpenComment => true,
+            _ => self.word(token) == Some("def") && self.peek_second().kind == Kind::Global,
         }
     }
 
@@ -59,10 +68,10 @@ impl Parser<'_> {
     /// After an error outside any block: skips to the next definition.
     pub(super) fn skip_to_definition(&mut self) {
         loop {
-            let token = self.peek();
-            let at_definition = self.word(token) == Some("def") && self.peek_second().kind == Kind::Global;
             // A definition that is at fault itself has been entered already.
-            if token.kind == Kind::Eof || at_definition {
+            let token = self.peek();
+            let open = matches!(token.kind, Kind::OpenString | Kind::OpenComment);
+            if self.at_end_of_definition() && !open {
                 return;
             }
             self.take();

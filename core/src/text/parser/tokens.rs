@@ -66,7 +66,7 @@ impl<'a> Parser<'a> {
                 Diagnostic::error(codes::text::UNTERMINATED, "a string without its closing quote").at(token.span, "")
             }
             Kind::OpenComment => {
-                Diagnostic::error(codes::text::UNTERMINATED, "a comment without its closing */").at(token.span, "")
+                Diagnostic::error(codes::text::UNTERMINATED, "a comment that is not closed").at(token.span, "")
             }
             Kind::Ident | Kind::Local | Kind::Graph | Kind::Global | Kind::Number | Kind::Unknown => {
                 Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("found `{}`, expected {wanted}", brief(text)))

@@ -1,0 +1,130 @@
+//! File tests: `tests/filetests/<kind>/*.relay`, the expectation in the file. `BYOC_BLESS=1` rewrites expectations.
+//!
+//! A file holds one case, or several between lines `// ====`. The kinds:
+//!
+//! * `parse`: reads without errors, and what is printed reads back as the same program.
+//! * `error`: reading or typing it gives exactly the errors in its comments, each `// error: E0101 message` at the end
+//!   of the line that it is about.
+//! * `print`: below a line `// ----` stands what is printed. With `// types` above, it is typed before, and types are shown.
+//! * `verifier`: reads without errors, and gives exactly the faults in its comments, written as in `error`.
+//! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and compared
+//!   by structure. The module verifies after each pass. Options, each on a line of its own:
+//!   `// pattern: name: notation`, `// annotate: target=op,op`, `// include-non-call-ops: false`,
+//!   `// bind-constants: false`, `// module-name: m`, `// compiler: t`, `// inline-bound-to: f, g`.
+//!
+//! `// constant: float32 (2, 2): 1 2 3 4` gives `meta[relay.Constant][0]`, the next one `[1]`; one value fills all.
+
+mod errors;
+mod passes;
+mod texts;
+
+use byoc_core::tensor::{DType, Tensor};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a case gives: the text of the case as it should be. It passes when that is the text that it is.
+type Outcome = Result<String, Failed>;
+
+/// A kind of test: its folder, and what runs a case.
+const KINDS: &[(&str, fn(&str) -> Outcome)] = &[
+    ("parse", texts::parse_case),
+    ("error", errors::error_case),
+    ("print", texts::print_case),
+    ("verifier", errors::verifier_case),
+    ("pass", passes::pass_case),
+];
+
+const SEPARATOR: &str = "// ====\n";
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests");
+    let bless = std::env::var_os("BYOC_BLESS").is_some();
+    let mut trials = Vec::new();
+    for &(kind, run) in KINDS {
+        for path in files(&root.join(kind)) {
+            let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+            trials.push(Trial::test(format!("{kind}/{name}"), move || check_file(&path, run, bless)));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == "relay")).collect();
+    files.sort();
+    files
+}
+
+/// Runs the cases of a file; each says what its text should be.
+fn check_file(path: &Path, run: fn(&str) -> Outcome, bless: bool) -> Result<(), Failed> {
+    let source = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut failures = Vec::new();
+    let mut blessed = Vec::new();
+    for (i, case) in source.split(SEPARATOR).enumerate() {
+        match run(case) {
+            Ok(actual) => {
+                if actual != case {
+                    let diff = similar::TextDiff::from_lines(case, &actual);
+                    let diff = diff.unified_diff().header("expected", "actual").to_string();
+                    failures.push(format!("case {i}:\n{diff}"));
+                }
+                blessed.push(actual);
+            }
+            Err(failed) => {
+                failures.push(format!("case {i}: {}", failed.message().unwrap_or("failed")));
+                blessed.push(case.to_owned());
+            }
+        }
+    }
+    if bless {
+        let text = blessed.join(SEPARATOR);
+        if text != source {
+            std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+    }
+    if failures.is_empty() || bless {
+        Ok(())
+    } else {
+        Err(format!("{}\n{}\nBYOC_BLESS=1 rewrites the expectations", path.display(), failures.join("\n")).into())
+    }
+}
+
+/// The values of `// key: value` lines, in order.
+fn headers<'c>(case: &'c str, key: &str) -> Vec<&'c str> {
+    let value = |line: &'c str| line.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(':').map(str::trim);
+    case.lines().filter_map(value).collect()
+}
+
+/// The constants that a case declares.
+fn constants(case: &str) -> Result<Vec<Arc<Tensor>>, Failed> {
+    headers(case, "constant")
+        .into_iter()
+        .map(|line| constant(line).map(Arc::new).ok_or_else(|| Failed::from(format!("no constant: {line}"))))
+        .collect()
+}
+
+/// `float32 (2, 2): 1 2 3 4`
+fn constant(line: &str) -> Option<Tensor> {
+    let (dtype, rest) = line.split_once(' ')?;
+    let (shape, values) = rest.split_once(':')?;
+    let shape = shape.trim().strip_prefix('(')?.strip_suffix(')')?;
+    let shape: Vec<usize> =
+        shape.split(',').map(str::trim).filter(|d| !d.is_empty()).map(|d| d.parse().ok()).collect::<Option<_>>()?;
+    let values: Vec<f64> = values.split_whitespace().map(|v| v.parse().ok()).collect::<Option<_>>()?;
+    let count = shape.iter().product();
+    let values: Vec<f64> = if values.len() == 1 { vec![values[0]; count] } else { values };
+    if values.len() != count {
+        return None;
+    }
+    Some(match DType::parse(dtype)? {
+        DType::F32 => Tensor::from_slice(&shape, &values.iter().map(|&v| v as f32).collect::<Vec<_>>()),
+        DType::I8 => Tensor::from_slice(&shape, &values.iter().map(|&v| v as i8).collect::<Vec<_>>()),
+        DType::I32 => Tensor::from_slice(&shape, &values.iter().map(|&v| v as i32).collect::<Vec<_>>()),
+        DType::I64 => Tensor::from_slice(&shape, &values.iter().map(|&v| v as i64).collect::<Vec<_>>()),
+        DType::Bool => Tensor::from_bools(&shape, &values.iter().map(|&v| v != 0.0).collect::<Vec<_>>()),
+        _ => return None,
+    })
+}

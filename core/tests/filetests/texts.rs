@@ -1,0 +1,66 @@
+//! The kinds `parse` and `print`.
+
+use crate::{Outcome, constants};
+use byoc_core::ir::{ExprId, Module, structural_equal, structural_equal_exprs};
+use byoc_core::pass::infer_type_in_place;
+use byoc_core::tensor::Tensor;
+use byoc_core::text::{ParseOptions, Parsed, PrintOptions, Printed, parse, print, print_expr};
+use libtest_mimic::Failed;
+use std::sync::Arc;
+
+/// Reads a text that must have no errors.
+pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, Failed> {
+    let parsed = parse(source, &ParseOptions { constants });
+    match parsed.diagnostics.first() {
+        None => Ok(parsed),
+        Some(first) => Err(format!("{first}\nin\n{source}").into()),
+    }
+}
+
+/// The expression of the text, or else the module.
+fn printed(module: &Module, root: Option<ExprId>, options: &PrintOptions<'_>) -> Printed {
+    match root {
+        Some(root) => print_expr(module, root, options),
+        None => print(module, options),
+    }
+}
+
+pub fn parse_case(case: &str) -> Outcome {
+    let constants = constants(case)?;
+    let first = read(case, &constants)?;
+    check_round_trip(&first.module, first.root)?;
+    Ok(case.to_owned())
+}
+
+/// What is printed reads back as the same program, and prints the same.
+pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), Failed> {
+    let text = printed(module, root, &PrintOptions::default());
+    let again = read(&text.text, &text.constants)?;
+    let equal = match (root, again.root) {
+        (Some(a), Some(b)) => structural_equal_exprs((module, a), (&again.module, b)),
+        _ => structural_equal(module, &again.module),
+    };
+    equal.map_err(|difference| format!("printed and read again: {difference}\n{}", text.text))?;
+    let second = printed(&again.module, again.root, &PrintOptions::default());
+    if second.text != text.text {
+        return Err(format!("printed twice:\n{}\n{}", text.text, second.text).into());
+    }
+    Ok(())
+}
+
+pub fn print_case(case: &str) -> Outcome {
+    let (input, _) = case.split_once("// ----\n").unwrap_or((case, ""));
+    let constants = constants(input)?;
+    let mut parsed = read(input, &constants)?;
+    let types = input.lines().any(|line| line == "// types");
+    if types {
+        let roots: Vec<ExprId> = parsed.root.into_iter().collect();
+        infer_type_in_place(&mut parsed.module, &roots).map_err(|faults| format!("{faults:?}"))?;
+    } else {
+        check_round_trip(&parsed.module, parsed.root)?;
+    }
+    let options = PrintOptions { types, ..PrintOptions::default() };
+    let text = printed(&parsed.module, parsed.root, &options).text;
+    let separator = if input.ends_with('\n') { "// ----\n" } else { "\n// ----\n" };
+    Ok(format!("{input}{separator}{text}"))
+}
