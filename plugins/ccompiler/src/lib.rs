@@ -1,1 +1,46 @@
-//! To be written.
+//! The C compiler as a backend.
+//!
+//! A region becomes one file of C, which the system's compiler makes into a shared object. The way of a region:
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `support` | which operators are taken, and why others are not |
+//! | `program` | opens composites, numbers values, knows which operators only look at data in another way |
+//! | `group` | fusion: which operators share a loop nest |
+//! | `lower` | where every tensor is stored; one phase of code per group |
+//! | `contraction`, `convolution`, `window`, `rows`, `moves`, `elementwise` | the code of each kind of operator |
+//! | `source`, `prelude/*.c` | the whole file; the functions that every region shares |
+//! | `toolchain` | runs the compiler, keeps objects by content |
+//! | `blob`, `loader` | what is shipped, and how it is loaded and run |
+//!
+//! The C is written for people too: one function per phase, a comment for each operator with the nodes of the model that
+//! it comes from, shapes as constants, no macros beyond the prelude. It adapts to the vector width by `BYOC_VL`, so the same
+//! file compiles for any machine; the shipped object is a variant of it for some CPU features.
+
+mod anchors;
+mod backend;
+mod blob;
+mod contraction;
+mod convolution;
+mod cpu;
+mod elementwise;
+mod fused;
+mod group;
+mod loader;
+mod lower;
+mod moves;
+mod program;
+mod rows;
+mod source;
+mod support;
+mod toolchain;
+mod view;
+mod window;
+
+byoc_plugin_api::register!(|_context, registry| {
+    registry.codegen("ccompiler", backend::CCompiler);
+    registry.loader("ccompiler", loader::ObjectLoader);
+    Ok(())
+});
+
+byoc_plugin_api::declare_plugin!("ccompiler", env!("CARGO_PKG_VERSION"));

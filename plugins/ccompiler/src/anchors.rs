@@ -1,0 +1,84 @@
+//! Which code an anchor gets.
+
+use crate::lower::Lowering;
+use crate::program::OpId;
+
+/// The kinds of anchors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    /// Convolutions.
+    Convolution,
+    /// Matrix products.
+    MatrixProduct,
+    /// Pools.
+    Pool,
+    /// Functions of whole rows.
+    Normalize,
+    /// Reductions.
+    Reduce,
+    /// `take`, `gather`.
+    Gather,
+    /// `nn.pad`.
+    Pad,
+    /// Resizing.
+    Resize,
+    /// `concatenate`.
+    Concatenate,
+}
+
+/// The operators that are anchors, by name.
+pub const ANCHORS: &[(&str, Anchor)] = &[
+    ("nn.conv2d", Anchor::Convolution),
+    ("nn.conv1d", Anchor::Convolution),
+    ("nn.conv2d_transpose", Anchor::Convolution),
+    ("nn.dense", Anchor::MatrixProduct),
+    ("nn.matmul", Anchor::MatrixProduct),
+    ("nn.batch_matmul", Anchor::MatrixProduct),
+    ("nn.max_pool2d", Anchor::Pool),
+    ("nn.avg_pool2d", Anchor::Pool),
+    ("nn.max_pool1d", Anchor::Pool),
+    ("nn.avg_pool1d", Anchor::Pool),
+    ("nn.global_avg_pool2d", Anchor::Pool),
+    ("nn.global_max_pool2d", Anchor::Pool),
+    ("nn.adaptive_avg_pool2d", Anchor::Pool),
+    ("nn.adaptive_max_pool2d", Anchor::Pool),
+    ("nn.softmax", Anchor::Normalize),
+    ("nn.log_softmax", Anchor::Normalize),
+    ("nn.layer_norm", Anchor::Normalize),
+    ("sum", Anchor::Reduce),
+    ("mean", Anchor::Reduce),
+    ("max", Anchor::Reduce),
+    ("min", Anchor::Reduce),
+    ("prod", Anchor::Reduce),
+    ("take", Anchor::Gather),
+    ("gather", Anchor::Gather),
+    ("nn.pad", Anchor::Pad),
+    ("image.resize2d", Anchor::Resize),
+    ("nn.upsampling", Anchor::Resize),
+    ("concatenate", Anchor::Concatenate),
+];
+
+/// What an operator is, if it is an anchor.
+pub fn anchor(name: &str) -> Option<Anchor> {
+    ANCHORS.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
+}
+
+/// Lowers the group of an anchor.
+///
+/// # Errors
+/// Where the operator has no code for its types or attributes.
+pub fn lower(lowering: &mut Lowering<'_, '_>, group: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+    let name = lowering.program.get(id).name;
+    match anchor(name) {
+        Some(Anchor::Convolution) => lowering.convolution(group, id, comment),
+        Some(Anchor::MatrixProduct) => lowering.matrix_product(group, id, comment),
+        Some(Anchor::Pool) => lowering.pool(group, id, comment),
+        Some(Anchor::Normalize) => lowering.normalize(group, id, comment),
+        Some(Anchor::Reduce) => lowering.reduce(group, id, comment),
+        Some(Anchor::Gather) => lowering.gather(group, id, comment),
+        Some(Anchor::Pad) => lowering.pad(group, id, comment),
+        Some(Anchor::Resize) => lowering.resize(group, id, comment),
+        Some(Anchor::Concatenate) => Err("a concatenation has no loop of its own".into()),
+        None => Err(format!("{name} has no code")),
+    }
+}

@@ -1,0 +1,135 @@
+//! The code generator as the host sees it.
+
+use crate::blob::{self, Header};
+use crate::fused::Place;
+use crate::group::Grouping;
+use crate::loader::Object;
+use crate::lower::lower;
+use crate::program::{Program, is_view_op};
+use crate::source::{Source, source};
+use crate::{cpu, support, toolchain};
+use byoc_plugin_api as api;
+use byoc_plugin_api::{
+    Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result, Verdict,
+};
+use std::path::PathBuf;
+
+/// `relay.ext.ccompiler`.
+pub struct CCompiler;
+
+/// A region in C, and the constants that the code reads where they lie.
+struct Generated {
+    source: Source,
+    kept: Vec<usize>,
+    inputs: Vec<Vec<usize>>,
+    outputs: Vec<Vec<usize>>,
+}
+
+fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Result<Generated, String> {
+    let program = Program::new(graph, constants)?;
+    let grouping = Grouping::new(&program);
+    let symbol = sanitize(&graph.symbol);
+    let lowering = lower(&program, &grouping, &symbol)?;
+    let source = source(&lowering, &symbol);
+    let kept = (0..constants.len())
+        .filter(|&i| source.text.contains(&format!(" {} = args->constants[{i}]", Place::Constant(i))))
+        .collect();
+    let dims = |values: &[crate::program::Val]| {
+        values.iter().map(|&v| program.shape(v).iter().map(|&d| d as usize).collect()).collect()
+    };
+    Ok(Generated { kept, inputs: dims(&program.inputs), outputs: dims(&program.outputs), source })
+}
+
+/// A name that C takes.
+fn sanitize(symbol: &str) -> String {
+    let mut name: String = symbol.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        name.insert_str(0, "region_");
+    }
+    name
+}
+
+impl Codegen for CCompiler {
+    fn describe(&self) -> Result<Description> {
+        Ok(Description {
+            about: "writes C and compiles it with the system's compiler".into(),
+            patterns: support::PATTERNS.into(),
+            operators: support::operators(),
+            ..Description::default()
+        })
+    }
+
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        if let Err(error) = toolchain::toolchain() {
+            return Verdict::refused(RefusalCode::Unavailable, error.message.as_str()).hint(error.hint.as_str());
+        }
+        let dynamic = candidate.graph.nodes.iter().flat_map(|node| &node.outputs).find(|ty| ty.shape().is_none());
+        if let Some(ty) = dynamic {
+            let detail = format!("{ty} has a dimension that is not known before the run");
+            return Verdict::refused(RefusalCode::DynamicDim, detail).hint("bind it with --dim NAME=N");
+        }
+        let program = match Program::new(&candidate.graph, &candidate.constants) {
+            Ok(program) => program,
+            Err(reason) => return Verdict::refused(RefusalCode::UnsupportedShape, reason),
+        };
+        for op in &program.ops {
+            match support::check(&program, op) {
+                Verdict::Supported => {}
+                refused => return refused,
+            }
+        }
+        if candidate.kind == CandidateKind::Region {
+            if program.ops.iter().all(|op| is_view_op(op.name)) {
+                let detail = "the region computes nothing, it only looks at data in another way";
+                return Verdict::refused(RefusalCode::NotProfitable, detail);
+            }
+            if program.ops.len() > support::MOST_OPERATORS {
+                let detail = format!(
+                    "{} operators in a region; a C compiler takes minutes over more than {}",
+                    program.ops.len(),
+                    support::MOST_OPERATORS
+                );
+                return Verdict::refused(RefusalCode::ResourceLimit, detail);
+            }
+            return Verdict::Supported;
+        }
+        // A claim binds: what is taken has been generated once.
+        match generate(&candidate.graph, &candidate.constants) {
+            Ok(_) => Verdict::Supported,
+            Err(reason) => Verdict::refused(RefusalCode::UnsupportedAttr, reason),
+        }
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        let generated = generate(region.graph, region.constants)?;
+        let symbol = region.graph.symbol.to_string();
+        if sanitize(&symbol) != symbol {
+            return Err(Error::new(format!("the region's symbol `{symbol}` is no name in C")));
+        }
+        let cache = region.options.get("cache_dir").and_then(|dir| dir.as_str()).map(PathBuf::from);
+        let compiler = toolchain::toolchain()?;
+        let text = &generated.source.text;
+        let object = compiler.compile(text, cache.as_deref())?;
+        // A symbol that is missing is found now and not at the first call.
+        Object::open(&object, &symbol)?;
+        let header = Header {
+            symbol: symbol.clone(),
+            features: cpu::features(),
+            compiler: compiler.version.clone(),
+            inputs: generated.inputs,
+            outputs: generated.outputs,
+            kept: generated.kept,
+            source: 0,
+            object: 0,
+        };
+        let features = header.features.join(",");
+        let bytes = blob::write(header, text, &object)?;
+        let mut compiled = CompiledRegion::new(&symbol, "ccompiler", bytes);
+        compiled.source = Some(api::Source { language: "c".into(), text: text.as_str().into() }).into();
+        let workspace = generated.source.workspace;
+        compiled.notes.push(format!("workspace {workspace} bytes, packed constants {} bytes", generated.source.packed).into());
+        compiled.metadata.push(Attr::new("cpu_features", features));
+        compiled.metadata.push(Attr::new("compiler", compiler.version.as_str()));
+        Ok(compiled)
+    }
+}

@@ -1,0 +1,98 @@
+//! What is shipped for a region: the C source, and one object of it for some CPU features.
+//!
+//! Eight bytes of magic, the length of a JSON header (64 bits, little-endian), the header, the source, the object.
+
+use byoc_plugin_api::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+const MAGIC: &[u8; 8] = b"BYOCCC01";
+
+/// What is known about a region beside its code.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// The function that runs it.
+    pub symbol: String,
+    /// The CPU features that the object may use.
+    pub features: Vec<String>,
+    /// The compiler that made the object.
+    pub compiler: String,
+    /// The dimensions of the inputs.
+    pub inputs: Vec<Vec<usize>>,
+    /// The dimensions of the outputs.
+    pub outputs: Vec<Vec<usize>>,
+    /// The constants that the code reads where they lie; the others are only packed.
+    pub kept: Vec<usize>,
+    /// Bytes of source.
+    pub source: usize,
+    /// Bytes of object.
+    pub object: usize,
+}
+
+/// A blob, read.
+#[derive(Debug)]
+pub struct Blob<'a> {
+    /// The header.
+    pub header: Header,
+    /// The C source.
+    pub source: &'a str,
+    /// The object.
+    pub object: &'a [u8],
+}
+
+/// Writes a blob. The header's lengths are filled in.
+pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>> {
+    header.source = source.len();
+    header.object = object.len();
+    let text = serde_json::to_vec(&header)?;
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&text);
+    bytes.extend_from_slice(source.as_bytes());
+    bytes.extend_from_slice(object);
+    Ok(bytes)
+}
+
+/// Reads a blob.
+///
+/// # Errors
+/// Where it is none, or damaged.
+pub fn read(bytes: &[u8]) -> Result<Blob<'_>> {
+    let damaged = || Error::new("the region is not a blob of ccompiler, or it is damaged");
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(damaged)?;
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| damaged())?;
+    let (header, rest) = rest.split_at_checked(length).ok_or_else(damaged)?;
+    let header: Header = serde_json::from_slice(header)?;
+    let (source, object) = rest.split_at_checked(header.source).ok_or_else(damaged)?;
+    if object.len() != header.object {
+        return Err(damaged());
+    }
+    let source = std::str::from_utf8(source).map_err(|_| damaged())?;
+    Ok(Blob { header, source, object })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes_and_refuses_every_shorter_file() {
+        let header = Header {
+            symbol: "f".into(),
+            features: vec!["avx2".into()],
+            compiler: "cc 1".into(),
+            inputs: vec![vec![1, 2]],
+            outputs: vec![vec![2]],
+            kept: vec![0],
+            source: 0,
+            object: 0,
+        };
+        let bytes = write(header.clone(), "int x;", &[1, 2, 3]).unwrap();
+        let blob = read(&bytes).unwrap();
+        assert_eq!((blob.source, blob.object), ("int x;", &[1u8, 2, 3][..]));
+        assert_eq!(blob.header, Header { source: 6, object: 3, ..header });
+        for len in 0..bytes.len() {
+            assert!(read(&bytes[..len]).is_err(), "{len} bytes of {}", bytes.len());
+        }
+    }
+}

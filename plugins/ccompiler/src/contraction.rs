@@ -1,0 +1,315 @@
+//! Convolutions and matrix products as one thing: a sum of products over taps and channels.
+//!
+//! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or rows of a matrix, columns `c` are
+//! output channels and fill the vector lanes. `a` is read where it lies, an element at a time broadcast to all lanes; `b` is
+//! packed into panels as wide as a tile, constants when the region is loaded, other operands in a phase before. A tile of
+//! rows and columns is summed in registers, laid down on the stack, and finished by the elementwise operators of the group.
+
+use crate::fused::{Fused, Place, address};
+use crate::lower::{Lowering, Packed, Phase};
+use crate::view::{View, dense_strides};
+use byoc_plugin_api::DType;
+use std::fmt::Write;
+
+/// A sum of products.
+pub struct Contraction {
+    /// Index space `[groups.., rows.., column]` and what is done with each sum.
+    pub fused: Fused,
+    /// How many of the dimensions are groups, and how many rows.
+    pub parts: [usize; 2],
+    /// Whose memory `a` is in.
+    pub a: Place,
+    /// Element of `a` for group and row; the column's stride is 0.
+    pub a_view: View,
+    /// The taps: how many, and elements from one to the next in `a` and in `b`.
+    pub taps: Vec<(i64, i64, i64)>,
+    /// The channels: how many, and elements from one to the next in `a` and in `b`.
+    pub k: (i64, i64, i64),
+    /// Whose memory `b` is in.
+    pub b: Place,
+    /// The first element of `b`; elements from one group to the next by group dimension (0 where groups share it), and
+    /// from one column to the next.
+    pub b_offset: i64,
+    /// See `b_offset`.
+    pub b_groups: Vec<i64>,
+    /// See `b_offset`.
+    pub b_column: i64,
+}
+
+/// Rows and vectors of a tile, for 512-bit and for 256-bit vectors.
+struct Tile {
+    wide: (i64, i64),
+    narrow: (i64, i64),
+}
+
+/// Floats that columns are rounded up to in packed panels, for every vector width.
+const LANES: i64 = 16;
+
+fn round_up(n: i64, to: i64) -> i64 {
+    (n + to - 1) / to * to
+}
+
+/// The tile with the least estimated time for `len` rows and `columns`. Registers hold the sums, the vectors of `b`, and one
+/// element of `a`; a step costs a multiply-add per register of sums, but no less than hides the latency of one.
+fn best_tile(len: i64, columns: i64, lanes: i64, registers: i64) -> (i64, i64) {
+    let vectors = round_up(columns, LANES) / lanes;
+    let mut best = ((1, 1), f64::INFINITY);
+    for nv in 1..=vectors.min(8) {
+        for mr in 1..=len.min(16) {
+            if mr * nv + nv + 1 > registers {
+                continue;
+            }
+            let cost = |rows: i64, width: i64| {
+                let sums = (rows * width) as f64;
+                // Loads: the vectors of b, and one broadcast per row.
+                sums.max(8.0).max((width + rows) as f64 * 0.8) + 0.5
+            };
+            let down = |width: i64| {
+                (len / mr) as f64 * cost(mr, width) + if len % mr > 0 { cost(len % mr, width) } else { 0.0 }
+            };
+            let total = (vectors / nv) as f64 * down(nv) + if vectors % nv > 0 { down(vectors % nv) } else { 0.0 };
+            if total < best.1 - 1e-9 {
+                best = ((mr, nv), total);
+            }
+        }
+    }
+    best.0
+}
+
+impl Lowering<'_, '_> {
+    /// The phases of a sum of products.
+    pub fn contraction(&mut self, c: Contraction, comment: Vec<String>) -> Result<(), String> {
+        let [groups, rows] = c.parts;
+        let columns = *c.fused.domain.last().ok_or("a contraction without columns")?;
+        let group_dims = c.fused.domain[..groups].to_vec();
+        // Which packed group each group uses.
+        let mut packed_groups = 1;
+        let mut b_index = vec![0; c.fused.domain.len()];
+        for d in (0..groups).rev() {
+            if c.b_groups[d] != 0 {
+                b_index[d] = packed_groups;
+                packed_groups *= group_dims[d];
+            }
+        }
+        let (fused, strides, parts) = c.fused.collapse(&[&c.a_view.strides, &b_index], &[groups, rows, 1]);
+        let a_view = View { shape: fused.domain.clone(), strides: strides[0].clone(), offset: c.a_view.offset };
+        let b_index = View { shape: fused.domain.clone(), strides: strides[1].clone(), offset: 0 };
+        let (groups, rows) = (parts[0], parts[1]);
+        let row_dims = &fused.domain[groups..groups + rows];
+        let len = row_dims[rows - 1];
+        let outer_rows: i64 = row_dims[..rows - 1].iter().product();
+        let group_count: i64 = fused.domain[..groups].iter().product();
+
+        // The summed dimensions, outermost first, and the innermost ones as one run where `a` lies densely in them.
+        let mut sums: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
+        sums.retain(|s| s.0 != 1);
+        let mut merged: Vec<(i64, i64)> = Vec::new();
+        for sum in sums {
+            match merged.last_mut() {
+                Some(last) if last.1 == sum.0 * sum.1 => *last = (last.0 * sum.0, sum.1),
+                _ => merged.push(sum),
+            }
+        }
+        while merged.len() < 3 {
+            merged.insert(0, (1, 0));
+        }
+        if merged.len() > 3 {
+            return Err("a contraction over more than three dimensions".into());
+        }
+        let depth: i64 = merged.iter().map(|m| m.0).product();
+        let tile = Tile { wide: best_tile(len, columns, 16, 32), narrow: best_tile(len, columns, 8, 16) };
+        let name = self.phase_name();
+        let packed_size = depth * round_up(columns, LANES);
+        let (b, packing) = self.pack(&c, &name, packed_groups, packed_size, columns, &group_dims)?;
+
+        // The number of tasks: enough work in each, and as little traffic as that allows.
+        let flops = 2 * group_count * outer_rows * len * columns * depth;
+        let wanted = (flops / 1_500_000).clamp(1, 24);
+        let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
+        let panels = (round_up(columns, LANES) / 16 + tile.wide.1 - 1) / tile.wide.1;
+        let per_group = (wanted + group_count - 1) / group_count;
+        let (mut by_rows, mut by_columns, mut least) = (1, 1, i64::MAX);
+        for n in 1..=panels.min(per_group) {
+            let m = ((per_group + n - 1) / n).min(tiles);
+            let traffic = m * depth * columns + n * outer_rows * len * depth / 4;
+            if m * n >= per_group.min(tiles * panels) && traffic < least {
+                (by_rows, by_columns, least) = (m, n, traffic);
+            }
+        }
+        // The rows of a task stay in the second-level cache while the panels pass.
+        let bytes = outer_rows * len * depth.min(4 * merged[2].0.max(1)) * 4;
+        by_rows = by_rows.max((bytes / (512 << 10)).min(tiles / 4));
+        // Batches too small for a task each go together.
+        let per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
+        let (by_rows, by_columns, group_tasks) =
+            if per_task > 1 { (1, 1, (group_count + per_task - 1) / per_task) } else { (by_rows, by_columns, group_count) };
+
+        let mut vars: Vec<String> = (0..groups).map(|d| format!("g{d}")).collect();
+        vars.extend((0..rows).map(|d| format!("r{d}")));
+        vars.push("c".into());
+        let outer_vars = &vars[..groups + rows - 1];
+        let params: String = outer_vars.iter().map(|v| format!("int64_t {v}, ")).collect();
+        let args: String = outer_vars.iter().map(|v| format!("{v}, ")).collect();
+        let unused: String = outer_vars.iter().map(|v| format!("(void){v}; ")).collect();
+        let last_row = &vars[groups + rows - 1];
+
+        let mut code = String::new();
+        let w = &mut code;
+        let Tile { wide, narrow } = tile;
+        let _ = writeln!(w, "enum {{");
+        let _ = writeln!(w, "    {name}_mr = BYOC_PICK({}, {}), /* rows of a tile */", wide.0, narrow.0);
+        let _ = writeln!(w, "    {name}_nr = BYOC_PICK({}, {}) * BYOC_VL, /* columns of a tile */", wide.1, narrow.1);
+        let _ = writeln!(w, "    {name}_tail = {} % {name}_nr, /* columns of the last panel, 0 if it is full */", round_up(columns, LANES));
+        let _ = writeln!(w, "    {name}_row_tail = {len} % {name}_mr /* rows of the last tile of a row, 0 if it is full */");
+        let _ = writeln!(w, "}};\n");
+
+        w.push_str(&packing);
+        // What is done with a tile of sums.
+        let _ = writeln!(w, "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{", self.symbol);
+        w.push_str(&self.pointers(&fused));
+        let _ = writeln!(w, "    {unused}(void)args;");
+        let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
+        let _ = writeln!(w, "        const int64_t {last_row} = row + i;\n        (void){last_row};");
+        let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < columns; ++j) {{");
+        let _ = writeln!(w, "            const int64_t c = column + j;\n            (void)c;");
+        let _ = writeln!(w, "            const float acc = t[i * {name}_nr + j];");
+        w.push_str(&fused.body(&vars, 3));
+        let _ = writeln!(w, "        }}\n    }}\n}}\n");
+
+        let row_stride = a_view.strides[groups + rows - 1];
+        let [(n0, s0), (n1, s1), (n2, s2)] = [merged[0], merged[1], merged[2]];
+        let _ = writeln!(w, "static void {name}(void *restrict arg, int64_t task) {{");
+        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        w.push_str(&self.pointer(c.a, DType::F32, "const "));
+        w.push_str(&self.pointer(b, DType::F32, "const "));
+        let per_row = format!("(({len} + {name}_mr - 1) / {name}_mr)");
+        let _ = writeln!(w, "    enum {{ tiles_in_row = {per_row}, tiles = {outer_rows} * tiles_in_row, panels = ({columns} + {name}_nr - 1) / {name}_nr }};");
+        let _ = writeln!(w, "    const int64_t m = task / {by_columns} % {by_rows}, n = task % {by_columns};");
+        let _ = writeln!(w, "    const int64_t group = task / {};", by_columns * by_rows);
+        let _ = writeln!(w, "    float BYOC_ALIGNED t[{name}_mr * {name}_nr];");
+        let _ = writeln!(w, "    for (int64_t g = {group_count} * group / {group_tasks}; g < {group_count} * (group + 1) / {group_tasks}; ++g) {{");
+        w.push_str(&decode(&vars[..groups], &fused.domain[..groups], "g", 2));
+        let _ = writeln!(w, "        for (int64_t panel = panels * n / {by_columns}; panel < panels * (n + 1) / {by_columns}; ++panel) {{");
+        let _ = writeln!(w, "            const int64_t column = panel * {name}_nr;");
+        let b_at = address(&b_index, &vars);
+        let _ = writeln!(w, "            const float *b = {b} + ({b_at}) * {packed_size} + column * {depth};");
+        let _ = writeln!(w, "            const int full = {name}_tail == 0 || panel + 1 < panels;");
+        let _ = writeln!(w, "            for (int64_t tile = tiles * m / {by_rows}; tile < tiles * (m + 1) / {by_rows}; ++tile) {{");
+        let _ = writeln!(w, "                const int64_t row = tile % tiles_in_row * {name}_mr;");
+        w.push_str(&decode(&vars[groups..groups + rows - 1], &row_dims[..rows - 1], "(tile / tiles_in_row)", 4));
+        let mut at_vars = vars.clone();
+        at_vars[groups + rows - 1] = "row".into();
+        let _ = writeln!(w, "                const float *a = {} + {};", c.a, address(&a_view, &at_vars));
+        let _ = writeln!(w, "                const int whole = {name}_row_tail == 0 || row + {name}_mr <= {len};");
+        let call = |rows: &str, width: &str, columns: &str, indent: &str| {
+            format!(
+                "{indent}byoc_tile({rows}, ({width}) / BYOC_VL, {name}_nr, {row_stride}, {n0}, {s0}, {n1}, {s1}, {n2}, {s2}, a, b, t);\n\
+                 {indent}{name}_finish(args, t, {args}row, {rows}, column, {columns});\n"
+            )
+        };
+        let indent = "                    ";
+        let (mr, nr, tail, row_tail) =
+            (format!("{name}_mr"), format!("{name}_nr"), format!("{name}_tail"), format!("{name}_row_tail"));
+        let left = format!("{columns} - (panels - 1) * {name}_nr");
+        let _ = writeln!(w, "                if (full && whole) {{");
+        // A panel that is full for one vector width may hold fewer columns than it is wide.
+        let full_columns = if columns % LANES == 0 { nr.clone() } else { format!("({columns} - column < {nr} ? {columns} - column : {nr})") };
+        w.push_str(&call(&mr, &nr, &full_columns, indent));
+        let _ = writeln!(w, "                }} else if (full) {{");
+        w.push_str(&call(&row_tail, &nr, &full_columns, indent));
+        let _ = writeln!(w, "                }} else if (whole) {{");
+        w.push_str(&call(&mr, &tail, &left, indent));
+        let _ = writeln!(w, "                }} else {{");
+        w.push_str(&call(&row_tail, &tail, &left, indent));
+        let _ = writeln!(w, "                }}\n            }}\n        }}\n    }}\n}}\n");
+
+        let mut phase = Phase { comment, code, ..Phase::default() };
+        phase.call = format!("    byoc_run(pool, {}, {name}, &args);\n", group_tasks * by_rows * by_columns);
+        phase.touch(c.a);
+        phase.touch(b);
+        phase.touch_all(&fused);
+        self.phases.push(phase);
+        Ok(())
+    }
+
+    /// Brings `b` into panels: at load for a constant, else in a phase of its own, whose function is given back.
+    fn pack(
+        &mut self,
+        c: &Contraction,
+        contraction: &str,
+        packed_groups: i64,
+        packed_size: i64,
+        columns: i64,
+        group_dims: &[i64],
+    ) -> Result<(Place, String), String> {
+        let mut taps = c.taps.clone();
+        while taps.len() < 2 {
+            taps.insert(0, (1, 0, 0));
+        }
+        let [(n0, _, s0), (n1, _, s1)] = taps[..] else { return Err("more than two taps".into()) };
+        let (k, _, sk) = c.k;
+        let depth = n0 * n1 * k;
+        let sc = c.b_column;
+        let used: Vec<usize> = (0..group_dims.len()).filter(|&d| c.b_groups[d] != 0).collect();
+        let dims: Vec<i64> = used.iter().map(|&d| group_dims[d]).collect();
+        let vars: Vec<String> = (0..dims.len()).map(|d| format!("b{d}")).collect();
+        let from = View { shape: dims.clone(), strides: used.iter().map(|&d| c.b_groups[d]).collect(), offset: c.b_offset };
+        let at = address(&from, &vars);
+        let source = match c.b {
+            Place::Constant(i) => format!("((const float *)constants[{i}])"),
+            place => place.to_string(),
+        };
+        let call = |to: &str, nr: &str| {
+            format!(
+                "byoc_pack_panel({to} + g * {packed_size} + column * {depth}, {source} + {at}, column, {columns}, {nr}, {n0}, {s0}, {n1}, {s1}, {k}, {sk}, {sc});"
+            )
+        };
+        if let Place::Constant(i) = c.b {
+            let number = self.packed.len();
+            let nr = format!("{contraction}_nr");
+            let mut code = format!("    for (int64_t g = 0; g < {packed_groups}; ++g) {{\n");
+            code.push_str(&decode(&vars, &dims, "g", 2));
+            let _ = writeln!(code, "        for (int64_t column = 0; column < {columns}; column += {nr})");
+            let _ = writeln!(code, "            {}", call(&format!("p{number}"), &nr));
+            code.push_str("    }\n");
+            let comment = format!("constant {i} in panels");
+            self.packed.push(Packed { floats: packed_groups * packed_size, comment, code });
+            return Ok((Place::Packed(number), String::new()));
+        }
+        let comment = "an operand in panels".to_owned();
+        let to = Place::Work(self.buffer(packed_groups * packed_size, DType::F32, comment.clone()));
+        let name = format!("{contraction}_pack");
+        let mut code = String::new();
+        let _ = writeln!(code, "static void {name}(void *restrict arg, int64_t task) {{");
+        let _ = writeln!(code, "    const {}_args *args = arg;", self.symbol);
+        code.push_str(&self.pointer(c.b, DType::F32, "const "));
+        code.push_str(&self.pointer(to, DType::F32, ""));
+        let tasks = (packed_groups * packed_size / 16384).clamp(1, packed_groups.min(24));
+        let _ = writeln!(code, "    for (int64_t g = {packed_groups} * task / {tasks}; g < {packed_groups} * (task + 1) / {tasks}; ++g) {{");
+        code.push_str(&decode(&vars, &dims, "g", 2));
+        let nr = format!("{contraction}_nr");
+        let _ = writeln!(code, "        for (int64_t column = 0; column < {columns}; column += {nr})");
+        let _ = writeln!(code, "            {}", call(&to.to_string(), &nr));
+        let _ = writeln!(code, "    }}\n}}\n");
+        let mut phase = Phase { comment: vec![comment], ..Phase::default() };
+        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.touch(c.b);
+        phase.touch(to);
+        self.phases.push(phase);
+        Ok((to, code))
+    }
+}
+
+/// Statements that find the indices `vars` of dimensions `dims` from a row-major number.
+pub fn decode(vars: &[String], dims: &[i64], number: &str, indent: usize) -> String {
+    let pad = "    ".repeat(indent);
+    let mut text = String::new();
+    let strides = dense_strides(dims);
+    for (d, var) in vars.iter().enumerate() {
+        let divided = if strides[d] == 1 { number.to_owned() } else { format!("{number} / {}", strides[d]) };
+        let index = if d == 0 { divided } else { format!("{divided} % {}", dims[d]) };
+        let index = if dims[d] == 1 { "0".to_owned() } else { index };
+        let _ = writeln!(text, "{pad}const int64_t {var} = {index};\n{pad}(void){var};");
+    }
+    text
+}

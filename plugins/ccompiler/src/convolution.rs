@@ -1,0 +1,254 @@
+//! Convolutions, transposed convolutions and matrix products, as contractions.
+
+use crate::contraction::Contraction;
+use crate::lower::Lowering;
+use crate::program::{Op, OpId, Program};
+use crate::view::View;
+
+/// Which dimension is which, from layouts such as `NCHW` and `OIHW`.
+struct Layout {
+    n: usize,
+    c: usize,
+    spatial: Vec<usize>,
+    out: usize,
+    input: usize,
+    kernel: Vec<usize>,
+}
+
+/// The dimensions of data and weight; `None` for a layout with other letters.
+fn layout(op: &Op<'_>, axes: usize) -> Option<Layout> {
+    let letters = &["D", "H", "W"][3 - axes..];
+    let find = |text: &str, letter: &str| text.find(letter).filter(|_| text.len() == axes + 2);
+    let (data, weight) = (op.text("data_layout"), op.text("kernel_layout"));
+    Some(Layout {
+        n: find(data, "N")?,
+        c: find(data, "C")?,
+        spatial: letters.iter().map(|l| find(data, l)).collect::<Option<_>>()?,
+        out: find(weight, "O")?,
+        input: find(weight, "I")?,
+        kernel: letters.iter().map(|l| find(weight, l)).collect::<Option<_>>()?,
+    })
+}
+
+/// The number of spatial axes of a convolution; `None` for another operator.
+pub fn spatial_axes(name: &str) -> Option<usize> {
+    match name {
+        "nn.conv1d" => Some(1),
+        "nn.conv2d" | "nn.conv2d_transpose" => Some(2),
+        _ => None,
+    }
+}
+
+/// Whether the layouts of a convolution are known here.
+pub fn layout_is_known(op: &Op<'_>) -> bool {
+    spatial_axes(op.name).is_some_and(|axes| layout(op, axes).is_some())
+        && ["", op.text("data_layout")].contains(&op.text("out_layout"))
+}
+
+/// The taps of one residue of a transposed convolution, along one axis.
+struct Residue {
+    /// The first kernel element and the step to the next, and how many.
+    first: i64,
+    step: i64,
+    taps: i64,
+    /// The input element of output 0 and tap 0, and elements back per tap.
+    start: i64,
+    back: i64,
+    /// The outputs of this residue.
+    outputs: i64,
+}
+
+/// Output `o = stride * q + residue` takes input `i` by kernel element `k` where `i * stride - pad + k * dilation = o`.
+fn residue(residue: i64, size: i64, kernel: i64, stride: i64, dilation: i64, pad: i64) -> Residue {
+    let takes: Vec<i64> = (0..kernel).filter(|k| (residue + pad - k * dilation).rem_euclid(stride) == 0).collect();
+    let first = takes.first().copied().unwrap_or(0);
+    let step = takes.get(1).map_or(1, |second| second - first);
+    Residue {
+        first,
+        step,
+        taps: takes.len() as i64,
+        start: (residue + pad - first * dilation).div_euclid(stride),
+        back: step * dilation / stride,
+        outputs: (size - residue + stride - 1) / stride,
+    }
+}
+
+/// The border of zeros that an operator wants around its data, by dimension.
+pub fn border(program: &Program<'_>, op: &Op<'_>) -> Vec<(i64, i64)> {
+    let data = program.shape(op.inputs[0]);
+    let mut border = vec![(0, 0); data.len()];
+    let Some(axes) = spatial_axes(op.name) else { return border };
+    let Some(layout) = layout(op, axes) else { return border };
+    let out = program.shape(op.outputs[0]);
+    let weight = program.shape(op.inputs[1]);
+    let (strides, dilation) = (op.per_axis("strides", axes, 1), op.per_axis("dilation", axes, 1));
+    for (i, (before, _)) in op.padding(axes).into_iter().enumerate() {
+        let d = layout.spatial[i];
+        let kernel = weight[layout.kernel[i]];
+        border[d] = if op.name == "nn.conv2d_transpose" {
+            let mut wanted = (0, 0);
+            for r in 0..strides[i] {
+                let r = residue(r, out[d], kernel, strides[i], dilation[i], before);
+                let least = r.start - r.back * (r.taps - 1).max(0);
+                let most = r.start + r.outputs - 1;
+                wanted = (wanted.0.max(-least), wanted.1.max(most - (data[d] - 1)));
+            }
+            wanted
+        } else {
+            // Only as far as the last window reaches.
+            let reach = (out[d] - 1) * strides[i] + (kernel - 1) * dilation[i] - before;
+            (before, (reach - (data[d] - 1)).max(0))
+        };
+    }
+    border
+}
+
+impl Lowering<'_, '_> {
+    /// A convolution.
+    pub fn convolution(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let program = self.program;
+        let op = program.get(id);
+        let axes = spatial_axes(op.name).ok_or("not a convolution")?;
+        let l = layout(op, axes).ok_or("an unknown layout")?;
+        let groups = op.int("groups", 1);
+        let out = program.shape(op.outputs[0]).to_vec();
+        let data_shape = program.shape(op.inputs[0]).to_vec();
+        let weight_shape = program.shape(op.inputs[1]).to_vec();
+        let depthwise = groups > 1
+            && groups == data_shape[l.c]
+            && groups == out[l.c]
+            && weight_shape[l.input] == 1
+            && op.name != "nn.conv2d_transpose";
+        let border = border(program, op);
+        let data = self.channels_last(op.inputs[0], l.c, &border, depthwise, &comment[0])?;
+        let weight = self.resolve(op.inputs[1])?;
+        let mut order = vec![l.n];
+        order.extend(&l.spatial);
+        order.push(l.c);
+        let (fused, _) = self.fused(number, Some(&order))?;
+        let (strides, dilation) = (op.per_axis("strides", axes, 1), op.per_axis("dilation", axes, 1));
+        let pads = op.padding(axes);
+        let (x, w) = (&data.view, &weight.view);
+        let pixel: Vec<i64> = l.spatial.iter().map(|&d| x.strides[d]).collect();
+        let tap: Vec<i64> = l.kernel.iter().map(|&d| w.strides[d]).collect();
+        let kernel: Vec<i64> = l.kernel.iter().map(|&d| weight_shape[d]).collect();
+
+        if depthwise {
+            let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
+            let a_strides: Vec<i64> = std::iter::once(x.strides[l.n])
+                .chain((0..axes).map(|i| strides[i] * pixel[i]))
+                .chain([1])
+                .collect();
+            let fused = fused.permute(&order);
+            let a_view = View { shape: fused.domain.clone(), strides: a_strides, offset: x.offset - offset };
+            let taps = (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect();
+            let b = (weight.place, w.offset, w.strides[l.out]);
+            return self.depthwise(fused, data.place, a_view, taps, b, comment);
+        }
+
+        // Channels split into groups; [group, n, pixels.., channel].
+        let columns = out[l.c] / groups;
+        let split = |view: &View| {
+            let mut axes: Vec<usize> = vec![l.c];
+            axes.extend(&order[..order.len() - 1]);
+            let mut shape: Vec<i64> = vec![groups, columns];
+            shape.extend(order[..order.len() - 1].iter().map(|&d| view.shape[d]));
+            let view = view.permute(&axes).reshape(&shape)?;
+            let mut back: Vec<usize> = vec![0];
+            back.extend(2..shape.len());
+            back.push(1);
+            Some(view.permute(&back))
+        };
+        let fused = fused.transform(split).ok_or("channels do not split into groups")?;
+        let channels = data_shape[l.c] / groups;
+        if op.name != "nn.conv2d_transpose" {
+            let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
+            let mut a_strides = vec![channels * x.strides[l.c], x.strides[l.n]];
+            a_strides.extend((0..axes).map(|i| strides[i] * pixel[i]));
+            a_strides.push(0);
+            let contraction = Contraction {
+                a: data.place,
+                a_view: View { shape: fused.domain.clone(), strides: a_strides, offset: x.offset - offset },
+                fused,
+                parts: [1, 1 + axes],
+                taps: (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect(),
+                k: (channels, x.strides[l.c], w.strides[l.input]),
+                b: weight.place,
+                b_offset: w.offset,
+                b_groups: vec![if groups > 1 { columns * w.strides[l.out] } else { 0 }],
+                b_column: w.strides[l.out],
+            };
+            return self.contraction(contraction, comment);
+        }
+
+        // A transposed convolution is one ordinary convolution for each residue of the output's index by the stride.
+        for ry in 0..strides[0] {
+            for rx in 0..strides[1] {
+                let at = |i: usize, r: i64| residue(r, out[l.spatial[i]], kernel[i], strides[i], dilation[i], pads[i].0);
+                let (y, x_residue) = (at(0, ry), at(1, rx));
+                if y.outputs <= 0 || x_residue.outputs <= 0 {
+                    continue;
+                }
+                let both = [&y, &x_residue];
+                let fused =
+                    fused.slice(2, ry, strides[0], y.outputs).slice(3, rx, strides[1], x_residue.outputs);
+                let offset: i64 = (0..2).map(|i| both[i].start * pixel[i]).sum();
+                let mut comment = comment.clone();
+                comment[0].push_str(&format!(", outputs {ry} and {rx} modulo the strides"));
+                let a_strides = vec![channels * x.strides[l.c], x.strides[l.n], pixel[0], pixel[1], 0];
+                let contraction = Contraction {
+                    a: data.place,
+                    a_view: View { shape: fused.domain.clone(), strides: a_strides, offset: x.offset + offset },
+                    fused,
+                    parts: [1, 3],
+                    taps: (0..2).map(|i| (both[i].taps, -both[i].back * pixel[i], both[i].step * tap[i])).collect(),
+                    k: (channels, x.strides[l.c], w.strides[l.input]),
+                    b: weight.place,
+                    b_offset: w.offset + (0..2).map(|i| both[i].first * tap[i]).sum::<i64>(),
+                    b_groups: vec![if groups > 1 { channels * w.strides[l.input] } else { 0 }],
+                    b_column: w.strides[l.out],
+                };
+                self.contraction(contraction, comment)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `nn.dense`, `nn.matmul`, `nn.batch_matmul`.
+    pub fn matrix_product(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let program = self.program;
+        let op = program.get(id);
+        let a = self.resolve(op.inputs[0])?;
+        let b = self.resolve(op.inputs[1])?;
+        let transpose_a = op.name != "nn.dense" && op.flag("transpose_a", false);
+        let transpose_b = op.name == "nn.dense" || op.flag("transpose_b", false);
+        let rank = program.shape(op.outputs[0]).len();
+        let order: Vec<usize> = (0..rank).collect();
+        let (fused, _) = self.fused(number, Some(&order))?;
+        let (a_rank, b_rank) = (a.view.shape.len(), b.view.shape.len());
+        let (b_k, b_column) = if transpose_b { (b_rank - 1, b_rank - 2) } else { (b_rank - 2, b_rank - 1) };
+        let (row, a_k) = if transpose_a { (a_rank - 1, a_rank - 2) } else { (a_rank - 2, a_rank - 1) };
+        let batch = if op.name == "nn.batch_matmul" { rank - 2 } else { 0 };
+        let mut a_strides: Vec<i64>;
+        if batch > 0 {
+            a_strides = (0..batch).map(|d| if a.view.shape[d] == 1 { 0 } else { a.view.strides[d] }).collect();
+            a_strides.push(a.view.strides[row]);
+        } else {
+            a_strides = (0..a_rank).filter(|&d| d != a_k).map(|d| a.view.strides[d]).collect();
+        }
+        a_strides.push(0);
+        let contraction = Contraction {
+            a: a.place,
+            a_view: View { shape: fused.domain.clone(), strides: a_strides, offset: a.view.offset },
+            parts: [batch, rank - 1 - batch],
+            fused,
+            taps: Vec::new(),
+            k: (a.view.shape[a_k], a.view.strides[a_k], b.view.strides[b_k]),
+            b: b.place,
+            b_offset: b.view.offset,
+            b_groups: (0..batch).map(|d| if b.view.shape[d] == 1 { 0 } else { b.view.strides[d] }).collect(),
+            b_column: b.view.strides[b_column],
+        };
+        self.contraction(contraction, comment)
+    }
+}

@@ -1,0 +1,25 @@
+//! The features of this machine's CPU, by which native code is keyed.
+
+/// The features that the compiler may use for this machine, sorted.
+pub fn features() -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        macro_rules! detect {
+            ($($name:tt)*) => {
+                $(if std::arch::is_x86_feature_detected!($name) {
+                    found.push($name.to_owned());
+                })*
+            };
+        }
+        detect! {
+            "sse3" "ssse3" "sse4.1" "sse4.2" "sse4a" "popcnt" "lzcnt" "bmi1" "bmi2" "avx" "avx2" "fma" "f16c"
+            "avx512f" "avx512bw" "avx512cd" "avx512dq" "avx512vl" "avx512ifma" "avx512vbmi" "avx512vbmi2"
+            "avx512vnni" "avx512bitalg" "avx512vpopcntdq" "avx512bf16" "gfni" "vaes" "vpclmulqdq" "adx" "movbe" "aes"
+            "pclmulqdq" "sha" "tbm" "rdrand" "rdseed"
+        }
+    }
+    found.push(std::env::consts::ARCH.to_owned());
+    found.sort();
+    found
+}

@@ -1,0 +1,300 @@
+//! Elementwise operators as C expressions.
+//!
+//! The semantics are those of the operator reference: NaN stays NaN in `nn.relu`, `clip`, `maximum` and `minimum`; a cast
+//! from float to integer goes toward zero and saturates; integers wrap.
+
+use crate::program::{Op, Program};
+use crate::view::View;
+use byoc_plugin_api::DType;
+
+/// The C type of an element; `None` for one that is not supported.
+pub fn c_type(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
+        DType::F32 => "float",
+        DType::F64 => "double",
+        DType::I8 => "int8_t",
+        DType::I16 => "int16_t",
+        DType::I32 => "int32_t",
+        DType::I64 => "int64_t",
+        DType::U8 | DType::BOOL => "uint8_t",
+        DType::U16 => "uint16_t",
+        DType::U32 => "uint32_t",
+        DType::U64 => "uint64_t",
+        _ => return None,
+    })
+}
+
+/// Unary functions of floats: Relay's name, for `float`, for `double`. Those named `byoc_` are in the prelude.
+const FUNCTIONS: &[(&str, &str, &str)] = &[
+    ("exp", "byoc_exp", "exp"),
+    ("erf", "byoc_erf", "erf"),
+    ("tanh", "byoc_tanh", "tanh"),
+    ("sigmoid", "byoc_sigmoid", "byoc_sigmoid64"),
+    ("log", "logf", "log"),
+    ("log2", "log2f", "log2"),
+    ("log10", "log10f", "log10"),
+    ("sqrt", "sqrtf", "sqrt"),
+    ("sin", "sinf", "sin"),
+    ("cos", "cosf", "cos"),
+    ("tan", "tanf", "tan"),
+    ("asin", "asinf", "asin"),
+    ("acos", "acosf", "acos"),
+    ("atan", "atanf", "atan"),
+    ("sinh", "sinhf", "sinh"),
+    ("cosh", "coshf", "cosh"),
+    ("asinh", "asinhf", "asinh"),
+    ("acosh", "acoshf", "acosh"),
+    ("atanh", "atanhf", "atanh"),
+];
+
+/// Functions of floats that leave integers alone.
+const ROUNDINGS: &[(&str, &str, &str)] = &[
+    ("floor", "floorf", "floor"),
+    ("ceil", "ceilf", "ceil"),
+    ("round", "roundf", "round"),
+    ("trunc", "truncf", "trunc"),
+];
+
+/// Operators of two operands that are an operator of C, for every element type.
+const INFIX: &[(&str, &str)] = &[
+    ("add", "+"),
+    ("nn.bias_add", "+"),
+    ("subtract", "-"),
+    ("multiply", "*"),
+    ("equal", "=="),
+    ("not_equal", "!="),
+    ("less", "<"),
+    ("less_equal", "<="),
+    ("greater", ">"),
+    ("greater_equal", ">="),
+    ("bitwise_and", "&"),
+    ("bitwise_or", "|"),
+    ("bitwise_xor", "^"),
+];
+
+/// The other elementwise operators.
+const OTHERS: &[&str] = &[
+    "rsqrt",
+    "nn.relu",
+    "nn.leaky_relu",
+    "nn.prelu",
+    "nn.batch_norm",
+    "abs",
+    "negative",
+    "sign",
+    "logical_not",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "clip",
+    "cast",
+    "divide",
+    "floor_divide",
+    "mod",
+    "floor_mod",
+    "power",
+    "maximum",
+    "minimum",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "where",
+];
+
+/// Every elementwise operator that has an expression here.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let functions = FUNCTIONS.iter().chain(ROUNDINGS).map(|f| f.0);
+    functions.chain(INFIX.iter().map(|f| f.0)).chain(OTHERS.iter().copied())
+}
+
+/// Whether one output element depends on the input elements at the same place, up to broadcasting.
+pub fn is_elementwise(name: &str) -> bool {
+    names().any(|known| known == name)
+}
+
+/// Operand `i` as it is read for every element of the result: broadcast, or laid along its axis.
+pub fn operand_view(program: &Program<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
+    let out = program.shape(op.outputs[0]);
+    let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..));
+    if !along_axis {
+        return view.broadcast(out);
+    }
+    let axis = op.axis("axis", 1, out.len());
+    let mut strides = vec![0; out.len()];
+    if view.shape.len() != 1 || (view.shape[0] != out[axis] && view.shape[0] != 1) {
+        return None;
+    }
+    strides[axis] = if view.shape[0] == 1 { 0 } else { view.strides[0] };
+    Some(View { shape: out.to_vec(), strides, offset: view.offset })
+}
+
+/// A number as a C literal of that type. Floats are written so that they read back exactly.
+pub fn literal(dtype: DType, value: f64) -> String {
+    let special = |suffix: &str| match value {
+        v if v.is_nan() => "NAN".to_owned(),
+        v if v == f64::INFINITY => "INFINITY".to_owned(),
+        v if v == f64::NEG_INFINITY => "-INFINITY".to_owned(),
+        v if suffix == "f" => format!("{:?}f", v as f32),
+        v => format!("{v:?}"),
+    };
+    match dtype {
+        // A number beyond the range of binary32 rounds to infinity.
+        DType::F32 if (value as f32).is_infinite() => if value > 0.0 { "INFINITY" } else { "-INFINITY" }.to_owned(),
+        DType::F32 => special("f"),
+        DType::F64 => special(""),
+        _ => int_literal(dtype, value as i128),
+    }
+}
+
+/// An integer as a C literal of that type.
+pub fn int_literal(dtype: DType, value: i128) -> String {
+    match dtype {
+        DType::I64 if value == i128::from(i64::MIN) => "INT64_MIN".to_owned(),
+        DType::I32 if value == i128::from(i32::MIN) => "INT32_MIN".to_owned(),
+        DType::I64 => format!("INT64_C({value})"),
+        DType::U64 => format!("UINT64_C({value})"),
+        DType::U32 => format!("{value}u"),
+        _ => value.to_string(),
+    }
+}
+
+/// What the operator computes from `args`, as a C expression; `None` where there is none for these types.
+pub fn expression(program: &Program<'_>, op: &Op<'_>, args: &[String]) -> Option<String> {
+    let dtype = program.val(*op.inputs.last()?).dtype;
+    let dtype = if op.name == "cast" { program.val(op.inputs[0]).dtype } else { dtype };
+    let out = program.val(op.outputs[0]).dtype;
+    let float = matches!(dtype, DType::F32 | DType::F64);
+    let single = dtype == DType::F32;
+    let f = |name32: &str, name64: &str| if single { name32.to_owned() } else { name64.to_owned() };
+    let (a, b) = (args.first()?, args.get(1).map_or("", String::as_str));
+    c_type(dtype).and(c_type(out))?;
+    if let Some((_, name32, name64)) = FUNCTIONS.iter().find(|entry| entry.0 == op.name) {
+        return float.then(|| format!("{}({a})", f(name32, name64)));
+    }
+    if let Some((_, name32, name64)) = ROUNDINGS.iter().find(|entry| entry.0 == op.name) {
+        return Some(if float { format!("{}({a})", f(name32, name64)) } else { a.clone() });
+    }
+    if let Some((_, sign)) = INFIX.iter().find(|entry| entry.0 == op.name) {
+        let bits = matches!(*sign, "&" | "|" | "^");
+        let arithmetic = matches!(*sign, "+" | "-" | "*");
+        if bits && float {
+            return None;
+        }
+        return Some(match dtype {
+            DType::BOOL if arithmetic => format!("({a} {sign} {b}) != 0"),
+            // Signed overflow wraps; C leaves it undefined, so it is computed without a sign.
+            DType::I32 if arithmetic => format!("(int32_t)((uint32_t){a} {sign} (uint32_t){b})"),
+            DType::I64 if arithmetic => format!("(int64_t)((uint64_t){a} {sign} (uint64_t){b})"),
+            _ => format!("{a} {sign} {b}"),
+        });
+    }
+    let zero = literal(dtype, 0.0);
+    let one = literal(dtype, 1.0);
+    Some(match op.name {
+        "rsqrt" if float => format!("{one} / {}({a})", f("sqrtf", "sqrt")),
+        "nn.relu" => format!("{a} < {zero} ? {zero} : {a}"),
+        "nn.leaky_relu" if float => format!("{a} > {zero} ? {a} : {} * {a}", literal(dtype, op.float("alpha", 0.25))),
+        "nn.prelu" if float => format!("{a} > {zero} ? {a} : {b} * {a}"),
+        "nn.batch_norm" if float => {
+            let (beta, mean, variance) = (args.get(2)?, args.get(3)?, args.get(4)?);
+            let epsilon = literal(dtype, op.float("epsilon", 1e-5));
+            let scale = if op.flag("scale", true) { b } else { &one };
+            let shift = if op.flag("center", true) { beta } else { &zero };
+            let root = f("sqrtf", "sqrt");
+            format!("({a} - {mean}) * ({scale} / {root}({variance} + {epsilon})) + {shift}")
+        }
+        "abs" if float => format!("{}({a})", f("fabsf", "fabs")),
+        "abs" => format!("{a} < 0 ? -{a} : {a}"),
+        "negative" if dtype != DType::BOOL => format!("-{a}"),
+        "sign" => format!("{a} > {zero} ? {one} : {a} < {zero} ? -{one} : {a}"),
+        "logical_not" => format!("{a} == {zero}"),
+        "isnan" if float => format!("{a} != {a}"),
+        "isnan" => "0".to_owned(),
+        "isinf" if float => format!("{}({a}) == INFINITY", f("fabsf", "fabs")),
+        "isfinite" if float => format!("{}({a}) < INFINITY", f("fabsf", "fabs")),
+        "isinf" => "0".to_owned(),
+        "isfinite" => "1".to_owned(),
+        "clip" => {
+            let (low, high) = (op.float("a_min", f64::NEG_INFINITY), op.float("a_max", f64::INFINITY));
+            let bounds = |name: &str, bound: f64| match (float, bound.is_infinite()) {
+                (false, true) => None,
+                _ => Some(format!("{a} {name} {0} ? {0} : ", literal(dtype, bound))),
+            };
+            let low = bounds("<", low).unwrap_or_default();
+            format!("{low}{}{a}", bounds(">", high).unwrap_or_default())
+        }
+        "cast" => cast(dtype, out, a)?,
+        "divide" if float => format!("{a} / {b}"),
+        "divide" if divides(program, op) => format!("{a} / {b}"),
+        "mod" if float => format!("{}({a}, {b})", f("fmodf", "fmod")),
+        "mod" if divides(program, op) => format!("{a} % {b}"),
+        "floor_divide" if float => format!("{}({a} / {b})", f("floorf", "floor")),
+        "floor_divide" if divides(program, op) => format!("{a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))"),
+        "floor_mod" if float => format!("{}({a}, {b})", f("byoc_floor_mod", "byoc_floor_mod64")),
+        "floor_mod" if divides(program, op) => {
+            format!("{a} % {b} + ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0) ? {b} : 0)")
+        }
+        "power" if float => power(program, op, dtype, a, b),
+        "maximum" if float => format!("{a} != {a} || {a} > {b} ? {a} : {b}"),
+        "minimum" if float => format!("{a} != {a} || {a} < {b} ? {a} : {b}"),
+        "maximum" => format!("{a} > {b} ? {a} : {b}"),
+        "minimum" => format!("{a} < {b} ? {a} : {b}"),
+        "logical_and" => format!("({a} != {zero}) & ({b} != {zero})"),
+        "logical_or" => format!("({a} != {zero}) | ({b} != {zero})"),
+        "logical_xor" => format!("({a} != {zero}) != ({b} != {zero})"),
+        "where" => format!("{a} ? {b} : {}", args.get(2)?),
+        _ => return None,
+    })
+}
+
+/// Whether an integer division cannot trap: the divisor is a constant without 0 and -1.
+fn divides(program: &Program<'_>, op: &Op<'_>) -> bool {
+    let dtype = program.val(op.inputs[0]).dtype;
+    matches!(dtype, DType::I32 | DType::I64)
+        && op
+            .inputs
+            .get(1)
+            .and_then(|&divisor| program.constant_ints(divisor))
+            .is_some_and(|divisors| divisors.iter().all(|&d| d != 0 && d != -1))
+}
+
+/// `pow`, with products for small whole exponents.
+fn power(program: &Program<'_>, op: &Op<'_>, dtype: DType, a: &str, b: &str) -> String {
+    let constant = program.constant(op.inputs[1]).filter(|c| c.shape().iter().product::<usize>() == 1);
+    let exponent = constant.map(|c| match dtype {
+        DType::F32 => f64::from(c.tensor().as_slice::<f32>()[0]),
+        _ => c.tensor().as_slice::<f64>()[0],
+    });
+    match (exponent, dtype) {
+        (Some(2.0), _) => format!("{a} * {a}"),
+        (Some(3.0), _) => format!("{a} * {a} * {a}"),
+        (_, DType::F32) => format!("powf({a}, {b})"),
+        _ => format!("pow({a}, {b})"),
+    }
+}
+
+fn cast(from: DType, to: DType, a: &str) -> Option<String> {
+    let target = c_type(to)?;
+    let float = |dtype: DType| matches!(dtype, DType::F32 | DType::F64);
+    Some(if to == DType::BOOL {
+        format!("{a} != 0")
+    } else if float(from) && !float(to) {
+        // From 2^bits on (2^(bits-1) with a sign) an integer saturates; these bounds are exact in both float types.
+        let bits = i32::from(to.bits);
+        let (low, high) = if to.code == 1 { (0.0, 2f64.powi(bits)) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)) };
+        let (least, most) = match to {
+            DType::I8 => ("INT8_MIN", "INT8_MAX"),
+            DType::I16 => ("INT16_MIN", "INT16_MAX"),
+            DType::I32 => ("INT32_MIN", "INT32_MAX"),
+            DType::I64 => ("INT64_MIN", "INT64_MAX"),
+            DType::U8 => ("0", "UINT8_MAX"),
+            DType::U16 => ("0", "UINT16_MAX"),
+            DType::U32 => ("0", "UINT32_MAX"),
+            _ => ("0", "UINT64_MAX"),
+        };
+        let (low, high) = (literal(from, low), literal(from, high));
+        format!("{a} != {a} ? 0 : {a} < {low} ? {least} : {a} >= {high} ? {most} : ({target}){a}")
+    } else {
+        format!("({target}){a}")
+    })
+}

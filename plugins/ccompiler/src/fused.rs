@@ -1,0 +1,196 @@
+//! The body of a loop nest: what is read, computed and stored at each point of the index space.
+
+use crate::elementwise::c_type;
+use crate::view::{View, collapse};
+use byoc_plugin_api::DType;
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+
+/// A piece of memory that the generated code knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// An input of the region.
+    Input(usize),
+    /// An output of the region.
+    Output(usize),
+    /// A constant, in the host's memory.
+    Constant(usize),
+    /// A constant in another layout, made when the region is loaded.
+    Packed(usize),
+    /// A buffer in the workspace.
+    Work(usize),
+}
+
+impl fmt::Display for Place {
+    /// The name of the pointer in the generated code.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Input(i) => write!(f, "in{i}"),
+            Place::Output(i) => write!(f, "out{i}"),
+            Place::Constant(i) => write!(f, "k{i}"),
+            Place::Packed(i) => write!(f, "p{i}"),
+            Place::Work(i) => write!(f, "w{i}"),
+        }
+    }
+}
+
+/// A tensor in memory.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Whose memory.
+    pub place: Place,
+    /// Where the elements lie in it.
+    pub view: View,
+    /// Elements before and after each dimension that exist in the buffer and hold 0.
+    pub border: Vec<(i64, i64)>,
+}
+
+impl Stored {
+    /// A tensor without a border.
+    pub fn new(place: Place, view: View) -> Stored {
+        let border = vec![(0, 0); view.shape.len()];
+        Stored { place, view, border }
+    }
+}
+
+/// An element read.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// The local variable that holds it.
+    pub name: String,
+    /// Where from.
+    pub place: Place,
+    /// Which element, by index of the domain.
+    pub view: View,
+    /// Its type.
+    pub dtype: DType,
+}
+
+/// An element written.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// The local variable that is stored.
+    pub value: String,
+    /// Where to.
+    pub place: Place,
+    /// Which element, by index of the domain.
+    pub view: View,
+    /// Its type.
+    pub dtype: DType,
+}
+
+/// What happens at each point of an index space.
+#[derive(Clone, Debug, Default)]
+pub struct Fused {
+    /// The index space.
+    pub domain: Vec<i64>,
+    /// What is read.
+    pub loads: Vec<Load>,
+    /// What is computed, a line each.
+    pub lines: Vec<String>,
+    /// What is written.
+    pub stores: Vec<Store>,
+    /// The variable that the anchor's result is expected in.
+    pub acc: Option<String>,
+}
+
+impl Fused {
+    /// Looks at the index space in another way; `None` where some tensor cannot be seen so.
+    pub fn transform(&self, f: impl Fn(&View) -> Option<View>) -> Option<Fused> {
+        let mut fused = self.clone();
+        fused.domain = f(&View::dense(&self.domain))?.shape;
+        for load in &mut fused.loads {
+            load.view = f(&load.view)?;
+        }
+        for store in &mut fused.stores {
+            store.view = f(&store.view)?;
+        }
+        Some(fused)
+    }
+
+    /// Looks at the index space with its dimensions in another order.
+    pub fn permute(&self, axes: &[usize]) -> Fused {
+        let mut fused = self.clone();
+        fused.domain = axes.iter().map(|&a| self.domain[a]).collect();
+        for view in fused.views_mut() {
+            *view = view.permute(axes);
+        }
+        fused
+    }
+
+    /// Every `step`th index of `axis`, from `begin`, `len` of them.
+    pub fn slice(&self, axis: usize, begin: i64, step: i64, len: i64) -> Fused {
+        let mut fused = self.clone();
+        fused.domain[axis] = len;
+        for view in fused.views_mut() {
+            *view = view.slice(axis, begin, step, len);
+        }
+        fused
+    }
+
+    fn views_mut(&mut self) -> impl Iterator<Item = &mut View> {
+        self.loads.iter_mut().map(|l| &mut l.view).chain(self.stores.iter_mut().map(|s| &mut s.view))
+    }
+
+    /// The strides of every tensor that it reads or writes.
+    pub fn strides(&self) -> Vec<&[i64]> {
+        let loads = self.loads.iter().map(|l| &l.view.strides[..]);
+        loads.chain(self.stores.iter().map(|s| &s.view.strides[..])).collect()
+    }
+
+    /// Merges dimensions of the index space as far as all tensors and `others` allow. Gives the merged body and, for each
+    /// of `others`, its strides.
+    pub fn collapse(&self, others: &[&[i64]]) -> (Fused, Vec<Vec<i64>>) {
+        let mut all = self.strides();
+        all.extend(others);
+        let groups = collapse(&self.domain, &all);
+        let inner = |strides: &[i64]| groups.iter().map(|g| g.last().map_or(0, |&d| strides[d])).collect::<Vec<i64>>();
+        let mut fused = self.clone();
+        fused.domain = groups.iter().map(|g| g.iter().map(|&d| self.domain[d]).product()).collect();
+        let domain = fused.domain.clone();
+        for view in fused.views_mut() {
+            view.strides = inner(&view.strides);
+            view.shape.clone_from(&domain);
+        }
+        (fused, others.iter().map(|strides| inner(strides)).collect())
+    }
+
+    /// The memory that it touches.
+    pub fn places(&self) -> BTreeSet<(Place, DType)> {
+        let loads = self.loads.iter().map(|l| (l.place, l.dtype));
+        loads.chain(self.stores.iter().map(|s| (s.place, s.dtype))).collect()
+    }
+
+    /// The statements for the point at `vars`, indented by `indent` levels.
+    pub fn body(&self, vars: &[String], indent: usize) -> String {
+        let mut text = String::new();
+        let pad = "    ".repeat(indent);
+        for load in &self.loads {
+            let ty = c_type(load.dtype).unwrap_or("void");
+            let at = address(&load.view, vars);
+            let _ = writeln!(text, "{pad}const {ty} {} = {}[{at}];", load.name, load.place);
+        }
+        for line in &self.lines {
+            let _ = writeln!(text, "{pad}{line}");
+        }
+        for store in &self.stores {
+            let _ = writeln!(text, "{pad}{}[{}] = {};", store.place, address(&store.view, vars), store.value);
+        }
+        text
+    }
+}
+
+/// The place of the element at `vars`, as a C expression.
+pub fn address(view: &View, vars: &[String]) -> String {
+    let mut terms = Vec::new();
+    if view.offset != 0 {
+        terms.push(view.offset.to_string());
+    }
+    for (d, &stride) in view.strides.iter().enumerate() {
+        if stride == 0 || view.shape[d] == 1 {
+            continue;
+        }
+        terms.push(if stride == 1 { vars[d].clone() } else { format!("{} * {stride}", vars[d]) });
+    }
+    if terms.is_empty() { "0".to_owned() } else { terms.join(" + ") }
+}

@@ -1,0 +1,204 @@
+//! Fusion: which operators share a loop nest.
+//!
+//! A group is at most one operator that computes from many elements (a convolution, a reduction, ...), its anchor, and
+//! the elementwise operators computed where its result stands. Operators join the group of something that they read, in
+//! topological order, as long as the groups stay free of cycles.
+
+use crate::elementwise;
+use crate::program::{OpId, Program, Val, is_bijective, is_view_op, view_through};
+use crate::view::{View, count};
+use std::collections::BTreeMap;
+
+/// The most operators in a loop body.
+const MAX_MEMBERS: usize = 48;
+/// The most groups that a search for a cycle looks at; beyond that the operators stay apart.
+const MAX_SEARCH: usize = 4096;
+
+/// Operators that share a loop nest.
+#[derive(Debug)]
+pub struct Group {
+    /// The operator that the others follow; `None` for a chain of elementwise ones.
+    pub anchor: Option<OpId>,
+    /// The index space of the loops: the shape of the anchor's result.
+    pub domain: Vec<i64>,
+    /// The elementwise operators, in order.
+    pub members: Vec<OpId>,
+    /// Values computed here: each as a view over the row-major numbering of the domain.
+    pub index: BTreeMap<Val, View>,
+}
+
+/// The groups of a region.
+pub struct Grouping {
+    /// The groups, in an order in which they can be computed.
+    pub groups: Vec<Group>,
+    /// The group of each operator; none for operators that are only views.
+    pub of: Vec<Option<usize>>,
+}
+
+/// Where a value really comes from: through operators that only look at it in another way, one to one.
+fn root(program: &Program<'_>, mut value: Val) -> (Val, Vec<OpId>) {
+    let mut through = Vec::new();
+    while let Some(op) = program.producer(value).filter(|&op| is_bijective(program.get(op).name)) {
+        through.push(op);
+        value = program.get(op).inputs[0];
+    }
+    through.reverse();
+    (value, through)
+}
+
+/// The group's index of a value that is computed in it, perhaps through views; with the value that is computed.
+pub fn index_in(program: &Program<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
+    let (source, through) = root(program, value);
+    let mut view = group.index.get(&source)?.clone();
+    for op in through {
+        view = view_through(program, program.get(op), 0, &view)?;
+    }
+    Some((source, view))
+}
+
+impl Grouping {
+    /// Groups the operators of a region.
+    pub fn new(program: &Program<'_>) -> Grouping {
+        let mut grouping = Grouping { groups: Vec::new(), of: vec![None; program.ops.len()] };
+        for (number, op) in program.ops.iter().enumerate() {
+            let id = OpId::new(number);
+            if is_view_op(op.name) {
+                continue;
+            }
+            if elementwise::is_elementwise(op.name) && grouping.join(program, id) {
+                continue;
+            }
+            let domain = program.shape(op.outputs[0]).to_vec();
+            let index = BTreeMap::from([(op.outputs[0], View::dense(&domain))]);
+            let group = if elementwise::is_elementwise(op.name) {
+                Group { anchor: None, domain, members: vec![id], index }
+            } else {
+                Group { anchor: Some(id), domain, members: Vec::new(), index }
+            };
+            grouping.of[number] = Some(grouping.groups.len());
+            grouping.groups.push(group);
+        }
+        grouping.sort(program);
+        grouping
+    }
+
+    /// Puts an elementwise operator into the group of one of its operands.
+    fn join(&mut self, program: &Program<'_>, id: OpId) -> bool {
+        let op = program.get(id);
+        let shape = program.shape(op.outputs[0]);
+        let mut open: Vec<usize> = Vec::new();
+        for &input in &op.inputs {
+            let (source, _) = root(program, input);
+            let group = program.producer(source).and_then(|p| self.of[p.index()]);
+            open.extend(group.filter(|g| !open.contains(g)));
+        }
+        // The youngest first: the older operands are then ready when it is computed.
+        open.sort_unstable_by(|a, b| b.cmp(a));
+        for g in open {
+            let group = &self.groups[g];
+            if group.members.len() >= MAX_MEMBERS
+                || count(shape) != count(&group.domain)
+                || group.anchor.is_some_and(|a| !fuses(program, a))
+            {
+                continue;
+            }
+            let mut views = op.inputs.iter().filter_map(|&v| index_in(program, group, v));
+            let Some((_, view)) = views.next() else { continue };
+            if view.shape != shape || !views.all(|(_, other)| other.same_places(&view)) || self.cycle(program, id, g) {
+                continue;
+            }
+            // An operand from this group that no view reaches would be read before it is whole.
+            let unreachable = op.inputs.iter().any(|&v| {
+                self.sources(program, v).contains(&g) && index_in(program, &self.groups[g], v).is_none()
+            });
+            if unreachable {
+                continue;
+            }
+            self.groups[g].members.push(id);
+            self.groups[g].index.insert(op.outputs[0], view);
+            self.of[id.index()] = Some(g);
+            return true;
+        }
+        false
+    }
+
+    /// The group that a value comes from, through views of any kind.
+    fn sources(&self, program: &Program<'_>, mut value: Val) -> Vec<usize> {
+        while let Some(op) = program.producer(value) {
+            if let Some(group) = self.of[op.index()] {
+                return vec![group];
+            }
+            value = program.get(op).inputs[0];
+        }
+        Vec::new()
+    }
+
+    /// The groups that an operator reads from.
+    fn operands(&self, program: &Program<'_>, op: OpId) -> Vec<usize> {
+        program.get(op).inputs.iter().flat_map(|&v| self.sources(program, v)).collect()
+    }
+
+    fn group_operands(&self, program: &Program<'_>, group: usize) -> Vec<usize> {
+        let group = &self.groups[group];
+        group.anchor.iter().chain(&group.members).flat_map(|&op| self.operands(program, op)).collect()
+    }
+
+    /// Whether `op` depends on group `g` by way of another group.
+    fn cycle(&self, program: &Program<'_>, op: OpId, g: usize) -> bool {
+        let mut open: Vec<usize> = self.operands(program, op).into_iter().filter(|&x| x != g).collect();
+        let mut seen = vec![false; self.groups.len()];
+        let mut budget = MAX_SEARCH;
+        while let Some(at) = open.pop() {
+            if std::mem::replace(&mut seen[at], true) {
+                continue;
+            }
+            if at == g || budget == 0 {
+                return true;
+            }
+            budget -= 1;
+            open.extend(self.group_operands(program, at));
+        }
+        false
+    }
+
+    /// Brings the groups into an order in which each reads only from groups before it.
+    fn sort(&mut self, program: &Program<'_>) {
+        let total = self.groups.len();
+        let mut order: Vec<usize> = Vec::with_capacity(total);
+        let mut state = vec![0u8; total];
+        for start in 0..total {
+            let mut stack = vec![start];
+            while let Some(&at) = stack.last() {
+                if state[at] == 0 {
+                    state[at] = 1;
+                    let mut before = self.group_operands(program, at);
+                    before.retain(|&b| b != at && state[b] == 0);
+                    before.sort_unstable_by(|a, b| b.cmp(a));
+                    before.dedup();
+                    stack.extend(before);
+                } else {
+                    stack.pop();
+                    if state[at] == 1 {
+                        state[at] = 2;
+                        order.push(at);
+                    }
+                }
+            }
+        }
+        let mut place = vec![0; total];
+        for (new, &old) in order.iter().enumerate() {
+            place[old] = new;
+        }
+        for group in self.of.iter_mut().flatten() {
+            *group = place[*group];
+        }
+        let mut groups: Vec<Option<Group>> = std::mem::take(&mut self.groups).into_iter().map(Some).collect();
+        self.groups = order.iter().filter_map(|&old| groups[old].take()).collect();
+    }
+}
+
+/// Whether elementwise operators can be computed where this one stores its result.
+fn fuses(program: &Program<'_>, anchor: OpId) -> bool {
+    let op = program.get(anchor);
+    op.name != "concatenate" && op.outputs.len() == 1
+}

@@ -1,0 +1,256 @@
+//! Loads and runs compiled regions.
+
+use crate::{blob, cpu, toolchain};
+use byoc_plugin_api::{Call, Constant, Error, Executable, LoadRequest, Loader, Prepared, Result, Services};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::alloc::Layout;
+use std::ffi::c_void;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+/// `loadbinary_ccompiler`.
+pub struct ObjectLoader;
+
+type Task = unsafe extern "C" fn(*mut c_void, i64);
+type ParallelFor = unsafe extern "C" fn(*mut c_void, i64, Task, *mut c_void);
+type Size = unsafe extern "C" fn() -> i64;
+type Pack = unsafe extern "C" fn(*const *const c_void, *mut c_void);
+type Run = unsafe extern "C" fn(
+    *const Pool,
+    *const *const c_void,
+    *const *mut c_void,
+    *const *const c_void,
+    *const c_void,
+    *mut c_void,
+);
+
+/// `byoc_pool` of the generated code.
+#[repr(C)]
+struct Pool {
+    host: *mut c_void,
+    parallel_for: ParallelFor,
+}
+
+/// A loaded object, and its entries.
+pub struct Object {
+    run: Run,
+    pack: Pack,
+    workspace: usize,
+    packed: usize,
+    // Closed after the entries are gone.
+    _library: Library,
+}
+
+impl Object {
+    /// Maps an object and finds the entries of a region.
+    ///
+    /// # Errors
+    /// Where the object does not load, or lacks an entry.
+    pub fn open(bytes: &[u8], symbol: &str) -> Result<Object> {
+        let mut file = tempfile::Builder::new().prefix("byoc-").suffix(".so").tempfile()?;
+        file.write_all(bytes)?;
+        file.flush()?;
+        // The file is complete and its name our own; its name can go once it is mapped.
+        let path = file.into_temp_path();
+        // SAFETY: the object is generated C without constructors; whoever loads an artifact trusts the code in it.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| Error::new(format!("the object of {symbol} does not load: {error}")))?;
+        drop(path);
+        let missing = |name: &str| Error::new(format!("the object of {symbol} has no symbol `{name}`"));
+        macro_rules! entry {
+            ($ty:ty, $name:expr) => {{
+                let name = $name;
+                // SAFETY: the generated source defines the symbol with this signature.
+                let entry = unsafe { library.get::<$ty>(name.as_bytes()) };
+                *entry.map_err(|_| missing(&name))?
+            }};
+        }
+        let run = entry!(Run, symbol.to_owned());
+        let pack = entry!(Pack, format!("{symbol}_pack"));
+        let workspace = entry!(Size, format!("{symbol}_workspace_size"));
+        let packed = entry!(Size, format!("{symbol}_packed_size"));
+        // SAFETY: both functions return a constant.
+        let (workspace, packed) = unsafe { (workspace(), packed()) };
+        let size = |bytes: i64| usize::try_from(bytes).map_err(|_| Error::new("a size in the object is negative"));
+        Ok(Object { run, pack, workspace: size(workspace)?, packed: size(packed)?, _library: library })
+    }
+}
+
+/// Memory aligned to a cache line.
+struct Aligned {
+    at: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: plain bytes; written only while the region is loaded.
+unsafe impl Send for Aligned {}
+// SAFETY: as above.
+unsafe impl Sync for Aligned {}
+
+impl Aligned {
+    fn zeroed(bytes: usize) -> Result<Aligned> {
+        let layout = Layout::from_size_align(bytes.max(64), 64).map_err(|error| Error::new(error.to_string()))?;
+        // SAFETY: the layout's size is not zero.
+        let at = unsafe { std::alloc::alloc_zeroed(layout) };
+        if at.is_null() {
+            return Err(Error::new(format!("no memory for {bytes} bytes of packed constants")));
+        }
+        Ok(Aligned { at, layout })
+    }
+}
+
+impl Drop for Aligned {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { std::alloc::dealloc(self.at, self.layout) };
+    }
+}
+
+struct CompiledRegion {
+    object: Object,
+    inputs: Vec<Vec<usize>>,
+    outputs: Vec<Vec<usize>>,
+    packed: Aligned,
+    constants: Vec<usize>,
+    _kept: Vec<Constant>,
+    services: Services,
+}
+
+impl Loader for ObjectLoader {
+    fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        let blob = blob::read(request.blob)?;
+        let symbol = &blob.header.symbol;
+        if symbol != request.symbol {
+            return Err(Error::new(format!("the blob is of {symbol}, not of {}", request.symbol)));
+        }
+        let here = cpu::features();
+        let lacking: Vec<&str> =
+            blob.header.features.iter().filter(|f| !here.contains(f)).map(String::as_str).collect();
+        let object = if lacking.is_empty() {
+            Object::open(blob.object, symbol)?
+        } else {
+            tracing::info!("{symbol} was compiled for a CPU with {}; compiling it again", lacking.join(", "));
+            let compiler = toolchain::toolchain().map_err(|error| {
+                Error::new(format!(
+                    "{symbol} was compiled for a CPU with {}, which this one lacks, and cannot be compiled again: {}",
+                    lacking.join(", "),
+                    error.message
+                ))
+                .hint(error.hint.as_str())
+            })?;
+            let cache = std::env::var_os("BYOC_CACHE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+            Object::open(&compiler.compile(blob.source, cache.as_deref())?, symbol)?
+        };
+        // Constants that are only packed are let go afterwards.
+        let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();
+        let packed = Aligned::zeroed(object.packed)?;
+        // SAFETY: the packing function reads the constants, which are as large as the region's types say, and
+        // writes `packed_size` bytes.
+        unsafe { (object.pack)(pointers.as_ptr().cast(), packed.at.cast()) };
+        let kept = &blob.header.kept;
+        let mut constants = vec![0; pointers.len()];
+        let mut handles = Vec::new();
+        for &i in kept {
+            let constant = request.constants.get(i).ok_or("the blob refers to a constant that it does not have")?;
+            constants[i] = pointers[i];
+            handles.push(constant.clone());
+        }
+        Ok(Box::new(CompiledRegion {
+            inputs: blob.header.inputs,
+            outputs: blob.header.outputs,
+            object,
+            packed,
+            constants,
+            _kept: handles,
+            services: request.services.clone(),
+        }))
+    }
+}
+
+/// What `parallel_for` of the generated code reaches.
+struct Host<'a> {
+    services: &'a Services,
+    failure: Mutex<Option<Error>>,
+}
+
+unsafe extern "C" fn parallel_for(host: *mut c_void, n: i64, task: Task, arg: *mut c_void) {
+    // SAFETY: `run` passes a `Host` that outlives the call.
+    let host = unsafe { &*host.cast::<Host<'_>>() };
+    let arg = arg as usize;
+    let outcome = host.services.parallel_for(n.max(0) as usize, |i| {
+        // SAFETY: a task of the generated code, which writes what no other task of the phase touches.
+        unsafe { task(arg as *mut c_void, i as i64) }
+    });
+    if let (Err(error), Ok(mut failure)) = (outcome, host.failure.lock()) {
+        failure.get_or_insert(error);
+    }
+}
+
+impl Executable for CompiledRegion {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        if inputs.len() != self.inputs.len() || inputs.iter().zip(&self.inputs).any(|(given, want)| given != want) {
+            return Err(Error::new(format!("the region takes inputs of shape {:?}, not {inputs:?}", self.inputs)));
+        }
+        Ok(Prepared::exact(&self.outputs).with_workspace(self.object.workspace))
+    }
+
+    fn run(&self, call: Call<'_>) -> Result<()> {
+        if call.inputs.len() != self.inputs.len() || call.outputs.len() != self.outputs.len() {
+            return Err(Error::new("the region is called with another number of tensors than it has"));
+        }
+        if call.workspace.len() < self.object.workspace {
+            return Err(Error::new(format!(
+                "{} bytes of workspace given, {} wanted",
+                call.workspace.len(),
+                self.object.workspace
+            )));
+        }
+        for (tensor, want) in call.inputs.iter().zip(&self.inputs) {
+            if tensor.shape() != want {
+                return Err(Error::new(format!("an input has shape {:?}, {want:?} is wanted", tensor.shape())));
+            }
+        }
+        for (tensor, want) in call.outputs.iter().zip(&self.outputs) {
+            if tensor.shape() != want {
+                return Err(Error::new(format!("an output has shape {:?}, {want:?} is wanted", tensor.shape())));
+            }
+        }
+        let host = Host { services: &self.services, failure: Mutex::new(None) };
+        let pool = Pool { host: (&raw const host).cast_mut().cast(), parallel_for };
+        // The usual numbers of tensors fit on the stack.
+        let (mut few_in, mut few_out) = ([std::ptr::null::<c_void>(); 16], [std::ptr::null_mut::<c_void>(); 16]);
+        let (mut many_in, mut many_out) = (Vec::new(), Vec::new());
+        let inputs = fill(&mut few_in, &mut many_in, call.inputs.iter().map(|t| t.bytes().as_ptr().cast()));
+        let outputs =
+            fill(&mut few_out, &mut many_out, call.outputs.iter_mut().map(|t| t.bytes_mut().as_mut_ptr().cast()));
+        // SAFETY: the tensors have the shapes that the code was generated for, the workspace is large enough and
+        // aligned, constants are kept alive, and outputs overlap nothing.
+        unsafe {
+            (self.object.run)(
+                &raw const pool,
+                inputs,
+                outputs,
+                self.constants.as_ptr().cast(),
+                self.packed.at.cast(),
+                call.workspace.as_mut_ptr().cast(),
+            );
+        }
+        match host.failure.into_inner() {
+            Ok(Some(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Lays pointers down in `few` if they fit, else in `many`.
+fn fill<P: Copy>(few: &mut [P; 16], many: &mut Vec<P>, pointers: impl ExactSizeIterator<Item = P>) -> *const P {
+    if pointers.len() > few.len() {
+        many.extend(pointers);
+        return many.as_ptr();
+    }
+    for (slot, pointer) in few.iter_mut().zip(pointers) {
+        *slot = pointer;
+    }
+    few.as_ptr()
+}

@@ -1,0 +1,241 @@
+//! Operators that gather elements from computed places: `take`, `gather`, `nn.pad`, resizing.
+
+use crate::elementwise::{c_type, literal};
+use crate::fused::{Fused, Load, Stored, address};
+use crate::lower::Lowering;
+use crate::program::{Op, OpId};
+use byoc_plugin_api::DType;
+use std::fmt::Write;
+
+impl Lowering<'_, '_> {
+    /// Emits `points` with `tensors` declared beside those of the body.
+    fn gather_points(
+        &mut self,
+        fused: Fused,
+        comment: Vec<String>,
+        tensors: &[(&Stored, DType)],
+        first: impl Fn(&[String]) -> String,
+    ) {
+        // Tensors that are read at computed places are loads without a line of their own: their first element is
+        // read into a variable that nothing uses, which the compiler leaves out.
+        let mut fused = fused;
+        for (i, (stored, dtype)) in tensors.iter().enumerate() {
+            let mut view = crate::view::View::dense(&fused.domain);
+            view.strides.fill(0);
+            fused.loads.push(Load { name: format!("unused{i}"), place: stored.place, view, dtype: *dtype });
+        }
+        let silence: String = (0..tensors.len()).map(|i| format!("(void)unused{i};")).collect::<Vec<_>>().join(" ");
+        fused.lines.push(silence);
+        self.points(&fused, comment, first);
+    }
+
+    /// `take` and `gather`.
+    pub fn gather(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let program = self.program;
+        let op = program.get(id);
+        let data = self.resolve(op.inputs[0])?;
+        let indices = self.resolve(op.inputs[1])?;
+        let (data_type, index_type) = (program.val(op.inputs[0]).dtype, program.val(op.inputs[1]).dtype);
+        let rank = data.view.shape.len();
+        let order: Vec<usize> = (0..program.shape(op.outputs[0]).len()).collect();
+        let (fused, _) = self.fused(number, Some(&order))?;
+        let ty = c_type(data_type).ok_or("an element type without a C type")?;
+        let axis = op.ints("axis").map(|_| op.axis("axis", 0, rank));
+        let taken = op.name == "take";
+        let flat_size: i64 = data.view.shape.iter().product();
+        let flat = if taken && axis.is_none() { data.view.reshape(&[flat_size]) } else { None };
+        let data = match (taken, axis, flat) {
+            (true, None, Some(view)) => Stored::new(data.place, view),
+            (true, None, None) => {
+                let dense = self.dense_copy(&data, data_type, &comment[0])?;
+                Stored::new(dense.place, crate::view::View::dense(&[flat_size]))
+            }
+            _ => data,
+        };
+        let axis = axis.unwrap_or(0);
+        let size = data.view.shape[axis];
+        let index_rank = indices.view.shape.len();
+        let wrap = op.text("mode") == "wrap";
+        let first = |vars: &[String]| {
+            let index_vars = if taken { vars[axis..axis + index_rank].to_vec() } else { vars.to_vec() };
+            let mut at = if taken {
+                let mut at = vars[..axis].to_vec();
+                at.push("index".into());
+                at.extend_from_slice(&vars[axis + index_rank..]);
+                at
+            } else {
+                vars.to_vec()
+            };
+            at[axis] = "index".into();
+            let mut text = String::new();
+            let _ = writeln!(text, "int64_t index = (int64_t){}[{}];", indices.place, address(&indices.view, &index_vars));
+            if !taken {
+                let _ = writeln!(text, "index = index < 0 ? index + {size} : index;");
+            } else if wrap {
+                let _ = writeln!(text, "index = (index % {size} + {size}) % {size};");
+            }
+            // An index outside of the tensor is moved to its end.
+            let _ = writeln!(text, "index = index < 0 ? 0 : index >= {size} ? {size} - 1 : index;");
+            let _ = writeln!(text, "const {ty} acc = {}[{}];", data.place, address(&data.view, &at));
+            text
+        };
+        self.gather_points(fused, comment, &[(&data, data_type), (&indices, index_type)], first);
+        Ok(())
+    }
+
+    /// `nn.pad`.
+    pub fn pad(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let program = self.program;
+        let op = program.get(id);
+        let data = self.resolve(op.inputs[0])?;
+        let dtype = program.val(op.inputs[0]).dtype;
+        let shape = program.shape(op.inputs[0]).to_vec();
+        let widths = pad_widths(op);
+        let order = data.view.memory_order();
+        let (fused, _) = self.fused(number, Some(&order))?;
+        let fused = fused.permute(&order);
+        let view = data.view.permute(&order);
+        let value = match op.inputs.get(1) {
+            Some(&v) => Some((self.resolve(v)?, program.val(v).dtype)),
+            None => None,
+        };
+        let mode = op.text("pad_mode").to_owned();
+        let ty = c_type(dtype).ok_or("an element type without a C type")?;
+        let first = |vars: &[String]| {
+            let mut text = String::new();
+            let (mut inside, mut at) = (Vec::new(), Vec::new());
+            for (k, &d) in order.iter().enumerate() {
+                let (before, after) = widths.get(d).copied().unwrap_or((0, 0));
+                let size = shape[d];
+                if before == 0 && after == 0 {
+                    at.push(vars[k].clone());
+                    continue;
+                }
+                let _ = writeln!(text, "int64_t p{k} = {} - {before};", vars[k]);
+                match mode.as_str() {
+                    "edge" => {
+                        let _ = writeln!(text, "p{k} = p{k} < 0 ? 0 : p{k} >= {size} ? {size} - 1 : p{k};");
+                    }
+                    "reflect" => {
+                        let _ = writeln!(text, "p{k} = p{k} < 0 ? -p{k} : p{k} >= {size} ? 2 * ({size} - 1) - p{k} : p{k};");
+                    }
+                    _ => inside.push(format!("p{k} >= 0 && p{k} < {size}")),
+                }
+                at.push(format!("p{k}"));
+            }
+            let element = format!("{}[{}]", data.place, address(&view, &at));
+            if inside.is_empty() {
+                let _ = writeln!(text, "const {ty} acc = {element};");
+            } else {
+                let pad = match &value {
+                    Some((stored, _)) => format!("{}[{}]", stored.place, stored.view.offset),
+                    None => literal(dtype, op.float("pad_value", 0.0)),
+                };
+                let _ = writeln!(text, "const {ty} acc = {} ? {element} : {pad};", inside.join(" && "));
+            }
+            text
+        };
+        let mut tensors = vec![(&data, dtype)];
+        if let Some((stored, dtype)) = &value {
+            tensors.push((stored, *dtype));
+        }
+        self.gather_points(fused, comment, &tensors, first);
+        Ok(())
+    }
+
+    /// `image.resize2d` and `nn.upsampling`, nearest and linear.
+    pub fn resize(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let program = self.program;
+        let op = program.get(id);
+        let data = self.resolve(op.inputs[0])?;
+        let rank = data.view.shape.len();
+        let last = op.text("layout").ends_with('C');
+        let (c, y, x) = if last { (rank - 1, 1, 2) } else { (1, 2, 3) };
+        let order = [0, y, x, c];
+        let (fused, _) = self.fused(number, Some(&order))?;
+        let fused = fused.permute(&order);
+        let view = data.view.permute(&order);
+        let shape = program.shape(op.inputs[0]).to_vec();
+        let out = program.shape(op.outputs[0]).to_vec();
+        let upsampling = op.name == "nn.upsampling";
+        let method = op.text("method").to_owned();
+        let corners = upsampling && op.flag("align_corners", false);
+        let transformation = match op.text("coordinate_transformation_mode") {
+            _ if upsampling && corners => "align_corners",
+            _ if upsampling && method == "nearest_neighbor" => "asymmetric",
+            _ if upsampling => "half_pixel",
+            "" => "half_pixel",
+            mode => mode,
+        }
+        .to_owned();
+        let rounding = if upsampling { String::new() } else { op.text("rounding_method").to_owned() };
+        let nearest = method.starts_with("nearest");
+        let source = |o: &str, from: i64, to: i64| {
+            let ratio = format!("({from}.0f / {to}.0f)");
+            match transformation.as_str() {
+                "align_corners" if to > 1 => format!("(float){o} * ({}.0f / {}.0f)", from - 1, to - 1),
+                "align_corners" => "0.0f".to_owned(),
+                "asymmetric" => format!("(float){o} * {ratio}"),
+                _ => format!("((float){o} + 0.5f) * {ratio} - 0.5f"),
+            }
+        };
+        let round = match rounding.as_str() {
+            "round_prefer_ceil" => "floorf(s + 0.5f)",
+            "round_prefer_floor" => "ceilf(s - 0.5f)",
+            "floor" => "floorf(s)",
+            "ceil" => "ceilf(s)",
+            // Where nothing is said: the nearest for centred pixels and corners, the one before otherwise.
+            _ if transformation == "asymmetric" => "floorf(s)",
+            _ => "floorf(s + 0.5f)",
+        };
+        let first = |vars: &[String]| {
+            let mut text = String::new();
+            for (k, d, name) in [(1, y, "y"), (2, x, "x")] {
+                let size = shape[d];
+                let clamp = |v: &str| format!("({v} < 0 ? 0 : {v} >= {size} ? {size} - 1 : {v})");
+                let _ = writeln!(text, "const float s{name} = {};", source(&vars[k], size, out[d]));
+                if nearest {
+                    let rounded = round.replace("(s", &format!("(s{name}"));
+                    let _ = writeln!(text, "const int64_t n{name} = (int64_t){rounded};");
+                    let _ = writeln!(text, "const int64_t {name}0 = {};", clamp(&format!("n{name}")));
+                } else {
+                    let _ = writeln!(text, "const float f{name} = floorf(s{name}), d{name} = s{name} - f{name};");
+                    let _ = writeln!(text, "const int64_t n{name} = (int64_t)f{name}, m{name} = n{name} + 1;");
+                    let _ = writeln!(
+                        text,
+                        "const int64_t {name}0 = {}, {name}1 = {};",
+                        clamp(&format!("n{name}")),
+                        clamp(&format!("m{name}"))
+                    );
+                }
+            }
+            let at = |y: &str, x: &str| {
+                let at = [vars[0].clone(), y.to_owned(), x.to_owned(), vars[3].clone()];
+                format!("{}[{}]", data.place, address(&view, &at))
+            };
+            if nearest {
+                let _ = writeln!(text, "const float acc = {};", at("y0", "x0"));
+            } else {
+                let _ = writeln!(text, "const float above = {} * (1.0f - dx) + {} * dx;", at("y0", "x0"), at("y0", "x1"));
+                let _ = writeln!(text, "const float below = {} * (1.0f - dx) + {} * dx;", at("y1", "x0"), at("y1", "x1"));
+                let _ = writeln!(text, "const float acc = above * (1.0f - dy) + below * dy;");
+            }
+            text
+        };
+        self.gather_points(fused, comment, &[(&data, DType::F32)], first);
+        Ok(())
+    }
+}
+
+/// Elements before and after each dimension.
+fn pad_widths(op: &Op<'_>) -> Vec<(i64, i64)> {
+    let list = op.node.attr("pad_width").and_then(|v| v.as_list()).unwrap_or_default();
+    let nested: Option<Vec<(i64, i64)>> = list
+        .iter()
+        .map(|pair| pair.as_ints().filter(|p| p.len() == 2).map(|p| (p[0], p[1])))
+        .collect();
+    nested.unwrap_or_else(|| {
+        let flat: Vec<i64> = list.iter().filter_map(|v| v.as_int()).collect();
+        flat.chunks(2).map(|p| (p[0], p.get(1).copied().unwrap_or(0))).collect()
+    })
+}

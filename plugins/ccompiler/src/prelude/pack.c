@@ -1,0 +1,24 @@
+#ifndef BYOC_PACK
+#define BYOC_PACK
+/*
+ * One panel of the right-hand side of a contraction: for each tap and channel, the columns from `column` on, side by side;
+ * columns past the end hold 0. A panel has `nr` columns, the last one what is left, rounded up to 16.
+ */
+static inline void byoc_pack_panel(float *restrict to, const float *restrict from, int64_t column, int64_t columns,
+                                   int64_t nr, int64_t n0, int64_t s0, int64_t n1, int64_t s1, int64_t n2, int64_t s2,
+                                   int64_t column_stride) {
+    const int64_t left = (columns - column + 15) / 16 * 16;
+    const int64_t width = left < nr ? left : nr;
+    const int64_t real = columns - column < width ? columns - column : width;
+    for (int64_t i = 0; i < n0; ++i)
+        for (int64_t j = 0; j < n1; ++j)
+            for (int64_t k = 0; k < n2; ++k) {
+                const float *x = from + i * s0 + j * s1 + k * s2 + column * column_stride;
+                for (int64_t c = 0; c < real; ++c)
+                    to[c] = x[c * column_stride];
+                for (int64_t c = real; c < width; ++c)
+                    to[c] = 0.0f;
+                to += width;
+            }
+}
+#endif

@@ -1,0 +1,296 @@
+//! What is computed row by row, or point by point: softmax, layer normalisation, reductions, and plain loops.
+
+use crate::contraction::decode;
+use crate::fused::{Fused, Load, Place, Stored, address};
+use crate::lower::{Lowering, Phase};
+use crate::program::OpId;
+use crate::view::{View, count};
+use byoc_plugin_api::DType;
+use std::fmt::Write;
+
+/// The longest row that is held on the stack.
+pub const LONGEST_ROW: i64 = 65_536;
+
+impl Lowering<'_, '_> {
+    /// A loop nest without an anchor, with neighbouring dimensions merged as far as its tensors allow.
+    pub fn map(&mut self, fused: &Fused, comment: Vec<String>) -> Result<(), String> {
+        let order = match fused.stores.first() {
+            Some(store) => store.view.memory_order(),
+            None => (0..fused.domain.len()).collect(),
+        };
+        let (fused, _, _) = fused.permute(&order).collapse(&[], &[order.len()]);
+        self.points(&fused, comment, |_| String::new());
+        Ok(())
+    }
+
+    /// A loop nest over an index space as it is; `first` writes statements in front of the body, given the indices.
+    pub fn points(&mut self, fused: &Fused, comment: Vec<String>, first: impl Fn(&[String]) -> String) {
+        let name = self.phase_name();
+        let rank = fused.domain.len();
+        let vars: Vec<String> = (0..rank).map(|d| format!("i{d}")).collect();
+        let total = count(&fused.domain);
+        let (len, rows) = match fused.domain.split_last() {
+            Some((&len, outer)) => (len, count(outer)),
+            None => (1, 1),
+        };
+        // A transcendental function is worth many plain operations.
+        let heavy = fused.lines.iter().filter(|l| l.contains("byoc_") || l.contains("pow")).count();
+        let weight = 1 + fused.lines.len() as i64 / 2 + 4 * heavy as i64;
+        let mut phase = Phase { comment, ..Phase::default() };
+        phase.touch_all(fused);
+        if total == 0 {
+            return;
+        }
+        let tasks = (total * weight / 65_536).clamp(1, 16).min(if rows == 1 { len } else { rows });
+        let mut code = String::new();
+        let w = &mut code;
+        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
+        let _ = writeln!(w, "    const {}_args *args = arg;", self.symbol);
+        if tasks == 1 {
+            let _ = writeln!(w, "    (void)task;");
+        }
+        w.push_str(&self.pointers(fused));
+        let part = |n: i64| {
+            if tasks == 1 {
+                ("0".to_owned(), n.to_string())
+            } else {
+                (format!("{n} * task / {tasks}"), format!("{n} * (task + 1) / {tasks}"))
+            }
+        };
+        let inner = vars.last().cloned().unwrap_or_else(|| "i".into());
+        if rows == 1 {
+            w.push_str(&decode(&vars[..rank.saturating_sub(1)], &fused.domain[..rank.saturating_sub(1)], "0", 1));
+            let (from, to) = part(len);
+            let _ = writeln!(w, "    BYOC_IVDEP\n    for (int64_t {inner} = {from}; {inner} < {to}; ++{inner}) {{");
+            w.push_str(&indent(&first(&vars), 2));
+            w.push_str(&fused.body(&vars, 2));
+            let _ = writeln!(w, "    }}\n}}\n");
+        } else {
+            let (from, to) = part(rows);
+            let _ = writeln!(w, "    for (int64_t row = {from}; row < {to}; ++row) {{");
+            w.push_str(&decode(&vars[..rank - 1], &fused.domain[..rank - 1], "row", 2));
+            let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t {inner} = 0; {inner} < {len}; ++{inner}) {{");
+            w.push_str(&indent(&first(&vars), 3));
+            w.push_str(&fused.body(&vars, 3));
+            let _ = writeln!(w, "        }}\n    }}\n}}\n");
+        }
+        phase.code = code;
+        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        self.phases.push(phase);
+    }
+
+    /// A tensor with `axis` innermost; copied where it is not so already.
+    fn innermost(&mut self, stored: Stored, axis: usize, dtype: DType, comment: &str) -> Result<Stored, String> {
+        if stored.view.strides[axis] == 1 || stored.view.shape[axis] == 1 {
+            return Ok(stored);
+        }
+        let mut order: Vec<usize> = (0..stored.view.shape.len()).filter(|&d| d != axis).collect();
+        order.push(axis);
+        let to = self.allocate(&stored.view.shape, &order, &[], dtype, comment);
+        self.copy(&stored, &to, dtype, comment)?;
+        Ok(to)
+    }
+
+    /// `nn.softmax`, `nn.log_softmax`, `nn.layer_norm`: a function of whole rows.
+    pub fn normalize(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let program = self.program;
+        let op = program.get(id);
+        let shape = program.shape(op.inputs[0]).to_vec();
+        let rank = shape.len();
+        let axis = op.axis("axis", -1, rank);
+        let data = self.resolve(op.inputs[0])?;
+        let data = self.innermost(data, axis, DType::F32, &comment[0])?;
+        let mut order: Vec<usize> = data.view.memory_order();
+        order.retain(|&d| d != axis);
+        order.push(axis);
+        let (mut fused, _) = self.fused(number, Some(&order))?;
+        let mut result = "s".to_owned();
+        if op.name == "nn.layer_norm" {
+            for (i, (flag, sign)) in [("scale", "*"), ("center", "+")].into_iter().enumerate() {
+                if !op.flag(flag, true) {
+                    continue;
+                }
+                let stored = self.resolve(op.inputs[1 + i])?;
+                let mut strides = vec![0; rank];
+                strides[axis] = stored.view.strides.first().copied().unwrap_or(0);
+                let view = View { shape: shape.clone(), strides, offset: stored.view.offset };
+                let name = ["gamma", "beta"][i].to_owned();
+                result = format!("{result} {sign} {name}");
+                fused.loads.push(Load { name, place: stored.place, view, dtype: DType::F32 });
+            }
+        }
+        fused.lines.insert(0, format!("const float acc = {result};"));
+        let fused = fused.permute(&order);
+        let x = data.view.permute(&order);
+        let (fused, strides, parts) = fused.collapse(&[&x.strides], &[rank - 1, 1]);
+        let x = View { shape: fused.domain.clone(), strides: strides[0].clone(), offset: x.offset };
+        let rows: i64 = fused.domain[..parts[0]].iter().product();
+        let n = shape[axis];
+        let name = self.phase_name();
+        let tasks = (rows * n / 4096).clamp(1, 16).min(rows.max(1));
+        let mut vars: Vec<String> = (0..parts[0]).map(|d| format!("r{d}")).collect();
+        vars.push("c".into());
+        let mut code = String::new();
+        let w = &mut code;
+        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
+        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        w.push_str(&self.pointers_and(&fused, data.place));
+        let _ = writeln!(w, "    float BYOC_ALIGNED t[{n}];");
+        let _ = writeln!(w, "    for (int64_t row = {rows} * task / {tasks}; row < {rows} * (task + 1) / {tasks}; ++row) {{");
+        w.push_str(&decode(&vars[..parts[0]], &fused.domain[..parts[0]], "row", 2));
+        let mut at = vars.clone();
+        at[parts[0]] = "0".into();
+        let from = format!("{} + {}", data.place, address(&x, &at));
+        let _ = match op.name {
+            "nn.softmax" => writeln!(w, "        byoc_softmax({from}, t, {n});"),
+            "nn.log_softmax" => writeln!(w, "        byoc_log_softmax({from}, t, {n});"),
+            _ => {
+                let epsilon = crate::elementwise::literal(DType::F32, op.float("epsilon", 1e-5));
+                writeln!(w, "        byoc_layer_norm({from}, t, {n}, {epsilon});")
+            }
+        };
+        let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t c = 0; c < {n}; ++c) {{");
+        let _ = writeln!(w, "            const float s = t[c];");
+        w.push_str(&fused.body(&vars, 3));
+        let _ = writeln!(w, "        }}\n    }}\n}}\n");
+        let mut phase = Phase { comment, code, ..Phase::default() };
+        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.touch(data.place);
+        phase.touch_all(&fused);
+        self.phases.push(phase);
+        Ok(())
+    }
+
+    /// `sum`, `mean`, `max`, `min`.
+    pub fn reduce(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let program = self.program;
+        let op = program.get(id);
+        let shape = program.shape(op.inputs[0]).to_vec();
+        let rank = shape.len();
+        let reduced = op.reduced_axes(rank);
+        let data = self.resolve(op.inputs[0])?;
+        let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
+        // The kept dimensions in the order in which they lie in memory.
+        let by_memory: Vec<usize> = data.view.memory_order().into_iter().filter(|d| !reduced[*d]).collect();
+        let out_rank = program.shape(op.outputs[0]).len();
+        let keepdims = out_rank == rank && out_rank != kept.len();
+        let out_of = |d: usize| if keepdims { d } else { kept.iter().position(|&k| k == d).unwrap_or(0) };
+        let mut order: Vec<usize> = by_memory.iter().map(|&d| out_of(d)).collect();
+        if keepdims {
+            order.extend((0..rank).filter(|&d| reduced[d]));
+        }
+        let (fused, _) = self.fused(number, Some(&order))?;
+        let kept_shape: Vec<i64> = kept.iter().map(|&d| shape[d]).collect();
+        let fused = fused.transform(|v| v.reshape(&kept_shape)).ok_or("a reduction's result has no shape")?;
+        let place: Vec<usize> =
+            by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
+        let fused = fused.permute(&place);
+        let x_kept = data.view.permute(&by_memory);
+        let (fused, strides, _) = fused.collapse(&[&x_kept.strides], &[kept.len()]);
+        let x = View { shape: fused.domain.clone(), strides: strides[0].clone(), offset: data.view.offset };
+        let summed: Vec<usize> = data.view.memory_order().into_iter().filter(|d| reduced[*d]).collect();
+        let counted: i64 = summed.iter().map(|&d| shape[d]).product();
+        let dims = fused.domain.len();
+        let across = x.strides[dims - 1] == 1 && x.shape[dims - 1] >= 4;
+        let name = self.phase_name();
+        let vars: Vec<String> = (0..dims).map(|d| format!("i{d}")).collect();
+        let (start, step): (&str, fn(&str, &str) -> String) = match op.name {
+            "max" => ("-INFINITY", |t, x| format!("{t} != {t} || {t} > {x} ? {t} : {x}")),
+            "min" => ("INFINITY", |t, x| format!("{t} != {t} || {t} < {x} ? {t} : {x}")),
+            "prod" => ("1.0f", |t, x| format!("{t} * {x}")),
+            _ => ("0.0f", |t, x| format!("{t} + {x}")),
+        };
+        let result = |t: &str| if op.name == "mean" { format!("{t} / {counted}.0f") } else { t.to_owned() };
+        let len = fused.domain[dims - 1];
+        let block = if across { len.min(128) } else { 1 };
+        let blocks = (len + block - 1) / block;
+        let rows: i64 = fused.domain[..dims - 1].iter().product();
+        let items = rows * blocks;
+        let tasks = (count(&shape) / 32_768).clamp(1, 16).min(items.max(1));
+        let mut code = String::new();
+        let w = &mut code;
+        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
+        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        w.push_str(&self.pointers_and(&fused, data.place));
+        let _ = writeln!(w, "    for (int64_t item = {items} * task / {tasks}; item < {items} * (task + 1) / {tasks}; ++item) {{");
+        let mut outer_dims = fused.domain[..dims - 1].to_vec();
+        outer_dims.push(blocks);
+        let mut outer_vars = vars[..dims - 1].to_vec();
+        outer_vars.push("block".into());
+        w.push_str(&decode(&outer_vars, &outer_dims, "item", 2));
+        let last = &vars[dims - 1];
+        let mut at = vars.clone();
+        let mut depth = 2;
+        if across {
+            let _ = writeln!(w, "        const int64_t first = block * {block};");
+            let _ = writeln!(w, "        const int64_t n = {len} - first < {block} ? {len} - first : {block};");
+            let _ = writeln!(w, "        float t[{block}];");
+            let _ = writeln!(w, "        for (int64_t j = 0; j < n; ++j)\n            t[j] = {start};");
+            at[dims - 1] = "first".into();
+        } else {
+            let _ = writeln!(w, "        const int64_t {last} = block;\n        (void){last};");
+            let _ = writeln!(w, "        float t = {start};");
+        }
+        let mut terms = vec![format!("{} + {}", data.place, address(&x, &at))];
+        let (outer, inner) = match summed.split_last() {
+            Some((&inner, outer)) if !across && data.view.strides[inner] == 1 => (outer, Some(inner)),
+            _ => (&summed[..], None),
+        };
+        for (k, &d) in outer.iter().enumerate() {
+            let pad = "    ".repeat(depth);
+            let _ = writeln!(w, "{pad}for (int64_t y{k} = 0; y{k} < {}; ++y{k}) {{", shape[d]);
+            terms.push(format!("y{k} * {}", data.view.strides[d]));
+            depth += 1;
+        }
+        let pad = "    ".repeat(depth);
+        let _ = writeln!(w, "{pad}const float *x = {};", terms.join(" + "));
+        if across {
+            let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)\n{pad}    t[j] = {};", step("t[j]", "x[j]"));
+        } else if let Some(inner) = inner {
+            let run = match op.name {
+                "max" => "byoc_row_max",
+                "min" => "byoc_row_min",
+                "prod" => "byoc_row_prod",
+                _ => "byoc_row_sum",
+            };
+            let _ = writeln!(w, "{pad}const float run = {run}(x, {});", shape[inner]);
+            let _ = writeln!(w, "{pad}t = {};", step("t", "run"));
+        } else {
+            let _ = writeln!(w, "{pad}t = {};", step("t", "x[0]"));
+        }
+        for level in (2..depth).rev() {
+            let _ = writeln!(w, "{}}}", "    ".repeat(level));
+        }
+        if across {
+            let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < n; ++j) {{");
+            let _ = writeln!(w, "            const int64_t {last} = first + j;\n            (void){last};");
+            let _ = writeln!(w, "            const float acc = {};", result("t[j]"));
+            w.push_str(&fused.body(&vars, 3));
+            let _ = writeln!(w, "        }}");
+        } else {
+            let _ = writeln!(w, "        const float acc = {};", result("t"));
+            w.push_str(&fused.body(&vars, 2));
+        }
+        let _ = writeln!(w, "    }}\n}}\n");
+        let mut phase = Phase { comment, code, ..Phase::default() };
+        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.touch(data.place);
+        phase.touch_all(&fused);
+        self.phases.push(phase);
+        Ok(())
+    }
+
+    /// The declarations of the pointers of a loop body and of one more that is read.
+    pub fn pointers_and(&self, fused: &Fused, place: Place) -> String {
+        let mut pointers = self.pointers(fused);
+        if !pointers.contains(&format!("restrict {place} =")) {
+            pointers.push_str(&self.pointer(place, DType::F32, "const "));
+        }
+        pointers
+    }
+}
+
+/// Indents lines by levels of four.
+fn indent(text: &str, levels: usize) -> String {
+    text.lines().map(|line| format!("{}{line}\n", "    ".repeat(levels))).collect()
+}

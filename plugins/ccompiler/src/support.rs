@@ -1,0 +1,172 @@
+//! Which operators are taken, and why others are not.
+
+use crate::anchors::{Anchor, anchor};
+use crate::convolution::layout_is_known;
+use crate::elementwise::{c_type, expression, is_elementwise, names};
+use crate::program::{Op, Program, is_view_op};
+use crate::rows::LONGEST_ROW;
+use crate::{anchors, elementwise, view};
+use byoc_plugin_api::{DType, RefusalCode, Verdict};
+
+/// The most operators in a region: beyond that a compiler takes minutes over the file.
+pub const MOST_OPERATORS: usize = 5_000;
+
+/// Operators that only look at data in another way.
+const VIEWS: &[&str] = &[
+    "reshape",
+    "nn.batch_flatten",
+    "squeeze",
+    "expand_dims",
+    "transpose",
+    "strided_slice",
+    "split",
+    "broadcast_to",
+    "copy",
+];
+
+/// The pattern table. Whole regions are fused whether or not their operators come in one of these; the patterns say what is
+/// worth keeping together when several backends share a model.
+pub const PATTERNS: &str = "\
+conv2d_bias_relu: nn.relu(nn.bias_add(nn.conv2d(*, const), const) | add(nn.conv2d(*, const), const))
+conv2d_bias_clip: clip(nn.bias_add(nn.conv2d(*, const), const) | add(nn.conv2d(*, const), const))
+conv2d_bias: nn.bias_add(nn.conv2d(*, const), const) | add(nn.conv2d(*, const), const)
+dense_bias_relu: nn.relu(nn.bias_add(nn.dense(*, const), const) | add(nn.dense(*, const), const))
+dense_bias: nn.bias_add(nn.dense(*, const), const) | add(nn.dense(*, const), const)
+silu: multiply(*x, sigmoid(*x)) | multiply(sigmoid(*x), *x)
+";
+
+/// Every operator that is asked about, in order of preference.
+pub fn operators() -> Vec<String> {
+    let anchors = anchors::ANCHORS.iter().map(|entry| entry.0);
+    anchors.chain(names()).chain(VIEWS.iter().copied()).map(str::to_owned).collect()
+}
+
+/// Whether an operator is taken.
+pub fn check(program: &Program<'_>, op: &Op<'_>) -> Verdict {
+    let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
+    for (i, &value) in op.inputs.iter().chain(&op.outputs).enumerate() {
+        let value = program.val(value);
+        let which = if i < op.inputs.len() { format!("input {i}") } else { format!("output {}", i - op.inputs.len()) };
+        if c_type(value.dtype).is_none() {
+            let detail = format!("{which} is {}; C has no such type", value.dtype);
+            return refuse(RefusalCode::UnsupportedDtype, detail);
+        }
+        if value.shape.contains(&0) {
+            return refuse(RefusalCode::UnsupportedShape, format!("{which} has no elements"));
+        }
+        if view::count(&value.shape) > 1 << 31 {
+            return refuse(RefusalCode::ResourceLimit, format!("{which} has more than 2^31 elements"));
+        }
+    }
+    if is_view_op(op.name) {
+        return Verdict::Supported;
+    }
+    if is_elementwise(op.name) {
+        return check_elementwise(program, op);
+    }
+    let Some(kind) = anchor(op.name) else {
+        return refuse(RefusalCode::UnsupportedOp, "not one of the operators that ccompiler writes C for".into());
+    };
+    let moves = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad);
+    for (i, &value) in op.inputs.iter().enumerate() {
+        let dtype = program.val(value).dtype;
+        let index = kind == Anchor::Gather && i == 1;
+        if index && !matches!(dtype, DType::I32 | DType::I64) {
+            return refuse(RefusalCode::UnsupportedDtype, format!("indices are {dtype}; int32 or int64 is wanted"));
+        }
+        if !moves && dtype != DType::F32 {
+            return refuse(RefusalCode::UnsupportedDtype, format!("input {i} is {dtype}; float32 is wanted"));
+        }
+    }
+    if !moves && program.val(op.outputs[0]).dtype != DType::F32 {
+        return refuse(RefusalCode::UnsupportedDtype, "the result is not float32".into());
+    }
+    check_anchor(program, op, kind)
+}
+
+fn check_elementwise(program: &Program<'_>, op: &Op<'_>) -> Verdict {
+    let dtype = program.val(op.inputs[0]).dtype;
+    let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
+    // Small integers are promoted in C: only what does not compute with them is the same.
+    let plain = matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64);
+    let harmless = matches!(op.name, "cast" | "where" | "equal" | "not_equal" | "logical_not")
+        || op.name.starts_with("logical_")
+        || (dtype == DType::BOOL && op.name.starts_with("bitwise_") && op.name != "bitwise_not");
+    if !plain && !harmless {
+        return refuse(RefusalCode::UnsupportedDtype, format!("not for {dtype}"));
+    }
+    let args: Vec<String> = (0..op.inputs.len()).map(|i| format!("x{i}")).collect();
+    if expression(program, op, &args).is_none() {
+        let division = ["divide", "mod", "floor_divide", "floor_mod"].contains(&op.name);
+        return if division {
+            let detail = format!("{dtype} is divided by what may be zero");
+            refuse(RefusalCode::UnsupportedAttr, detail)
+        } else {
+            refuse(RefusalCode::UnsupportedDtype, format!("not for {dtype}"))
+        };
+    }
+    for (i, &input) in op.inputs.iter().enumerate() {
+        if elementwise::operand_view(program, op, i, &view::View::dense(program.shape(input))).is_none() {
+            return refuse(RefusalCode::UnsupportedShape, format!("input {i} does not broadcast to the result"));
+        }
+    }
+    Verdict::Supported
+}
+
+fn check_anchor(program: &Program<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
+    let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
+    let shape = program.shape(op.inputs[0]);
+    let negative = |key: &str| op.ints(key).unwrap_or_default().iter().any(|&v| v < 0);
+    match kind {
+        Anchor::Convolution => {
+            if !layout_is_known(op) {
+                let detail = format!("layouts {} and {}", op.text("data_layout"), op.text("kernel_layout"));
+                return refuse(RefusalCode::UnsupportedLayout, detail);
+            }
+            if negative("padding") {
+                return refuse(RefusalCode::UnsupportedAttr, "the padding is negative".into());
+            }
+        }
+        Anchor::Pool => {
+            if !["NCHW", "NHWC", "NCW", "NWC", ""].contains(&op.text("layout")) {
+                return refuse(RefusalCode::UnsupportedLayout, format!("layout {}", op.text("layout")));
+            }
+            if negative("padding") {
+                return refuse(RefusalCode::UnsupportedAttr, "the padding is negative".into());
+            }
+        }
+        Anchor::Normalize => {
+            let axis = op.axis("axis", -1, shape.len());
+            if shape.get(axis).is_none_or(|&n| n > LONGEST_ROW) {
+                let detail = format!("rows longer than {LONGEST_ROW} elements");
+                return refuse(RefusalCode::ResourceLimit, detail);
+            }
+        }
+        Anchor::Resize => {
+            let method = op.text("method");
+            if !["linear", "bilinear", "nearest_neighbor", "nearest"].contains(&method) {
+                return refuse(RefusalCode::UnsupportedAttr, format!("method {method}"));
+            }
+            if !["NCHW", "NHWC"].contains(&op.text("layout")) {
+                return refuse(RefusalCode::UnsupportedLayout, format!("layout {}", op.text("layout")));
+            }
+            let mode = op.text("coordinate_transformation_mode");
+            if !["", "half_pixel", "asymmetric", "align_corners"].contains(&mode) {
+                return refuse(RefusalCode::UnsupportedAttr, format!("coordinate_transformation_mode {mode}"));
+            }
+        }
+        Anchor::Gather => {
+            if op.int("batch_dims", 0) != 0 {
+                return refuse(RefusalCode::UnsupportedAttr, "batch_dims is not 0".into());
+            }
+        }
+        Anchor::Pad => {
+            let mode = op.text("pad_mode");
+            if !["", "constant", "edge", "reflect"].contains(&mode) {
+                return refuse(RefusalCode::UnsupportedAttr, format!("pad_mode {mode}"));
+            }
+        }
+        Anchor::MatrixProduct | Anchor::Reduce | Anchor::Concatenate => {}
+    }
+    Verdict::Supported
+}

@@ -1,0 +1,281 @@
+//! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
+
+use crate::contraction::decode;
+use crate::fused::{Fused, Place, address};
+use crate::lower::{Lowering, Packed, Phase};
+use crate::program::OpId;
+use crate::view::View;
+use byoc_plugin_api::DType;
+use std::fmt::Write;
+
+/// How a pool sums up a window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pool {
+    Max,
+    /// The mean; whether the padding counts.
+    Average(bool),
+}
+
+/// The range of one axis that a window covers.
+enum Range {
+    /// A window of that size every `stride` elements, with dilation and padding before and after.
+    Window { size: i64, stride: i64, dilation: i64, pad: (i64, i64) },
+    /// The whole axis divided into so many ranges, as evenly as may be.
+    Adaptive(i64),
+}
+
+impl Lowering<'_, '_> {
+    /// A convolution of each channel by itself. The index space is `[n, pixels.., channel]`.
+    pub fn depthwise(
+        &mut self,
+        fused: Fused,
+        a: Place,
+        a_view: View,
+        taps: Vec<(i64, i64, i64)>,
+        (b, b_offset, b_channel): (Place, i64, i64),
+        comment: Vec<String>,
+    ) -> Result<(), String> {
+        let mut taps = taps;
+        while taps.len() < 2 {
+            taps.insert(0, (1, 0, 0));
+        }
+        let [(n0, s0, w0), (n1, s1, w1)] = taps[..] else { return Err("more than two taps".into()) };
+        let rank = fused.domain.len();
+        let channels = fused.domain[rank - 1];
+        let padded = (channels + 15) / 16 * 16;
+        let len = fused.domain[rank - 2];
+        let rows: i64 = fused.domain[..rank - 2].iter().product();
+        let name = self.phase_name();
+        let dims = format!("{n0}, {w0}, {n1}, {w1}, {channels}, {b_channel}");
+        let (b, pack) = match b {
+            Place::Constant(i) => {
+                let number = self.packed.len();
+                let code = format!(
+                    "    byoc_pack_channels(p{number}, (const float *)constants[{i}] + {b_offset}, {dims});\n"
+                );
+                let comment = format!("constant {i}, taps by channels");
+                self.packed.push(Packed { floats: n0 * n1 * padded, comment, code });
+                (Place::Packed(number), None)
+            }
+            place => {
+                let to = Place::Work(self.buffer(n0 * n1 * padded, DType::F32, "weights, taps by channels".into()));
+                let mut code = format!("static void {name}_pack(void *arg, int64_t task) {{\n");
+                let _ = writeln!(code, "    const {}_args *args = arg;\n    (void)task;", self.symbol);
+                code.push_str(&self.pointer(place, DType::F32, "const "));
+                code.push_str(&self.pointer(to, DType::F32, ""));
+                let _ = writeln!(code, "    byoc_pack_channels({to}, {place} + {b_offset}, {dims});\n}}\n");
+                let mut phase = Phase { comment: vec!["weights, taps by channels".into()], code, ..Phase::default() };
+                phase.call = format!("    byoc_run(pool, 1, {name}_pack, &args);\n");
+                phase.touch(place);
+                phase.touch(to);
+                self.phases.push(phase);
+                (to, Some(()))
+            }
+        };
+        let _ = pack;
+        // Pixels that share the weights of a tap; the fewest left over win.
+        let pixels = (1..=len.min(8)).min_by_key(|p| ((len + p - 1) / p * 8 + len, -p)).unwrap_or(1);
+        let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
+        vars.push("c".into());
+        let outer = &vars[..rank - 2];
+        let params: String = outer.iter().map(|v| format!("int64_t {v}, ")).collect();
+        let args: String = outer.iter().map(|v| format!("{v}, ")).collect();
+        let unused: String = outer.iter().map(|v| format!("(void){v}; ")).collect();
+        let last = &vars[rank - 2];
+        let work = rows * len * padded * n0 * n1;
+        let tasks = (work / 400_000).clamp(1, 24).min(rows.max(1));
+
+        let mut code = String::new();
+        let w = &mut code;
+        let _ = writeln!(w, "enum {{");
+        let _ = writeln!(w, "    {name}_pixels = BYOC_PICK({pixels}, {}), /* pixels of a tile */", pixels.min(5));
+        let _ = writeln!(w, "    {name}_nr = 2 * BYOC_VL, /* channels of a tile */");
+        let _ = writeln!(w, "    {name}_tail = {padded} % {name}_nr, /* channels of the last tile, 0 if it is full */");
+        let _ = writeln!(w, "    {name}_row_tail = {len} % {name}_pixels /* pixels of the last tile of a row, 0 if it is full */");
+        let _ = writeln!(w, "}};\n");
+        let _ = writeln!(w, "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{", self.symbol);
+        w.push_str(&self.pointers(&fused));
+        let _ = writeln!(w, "    {unused}(void)args;");
+        let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
+        let _ = writeln!(w, "        const int64_t {last} = row + i;\n        (void){last};");
+        let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < columns; ++j) {{");
+        let _ = writeln!(w, "            const int64_t c = column + j;\n            (void)c;");
+        let _ = writeln!(w, "            const float acc = t[i * {name}_nr + j];");
+        w.push_str(&fused.body(&vars, 3));
+        let _ = writeln!(w, "        }}\n    }}\n}}\n");
+
+        let pixel = a_view.strides[rank - 2];
+        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
+        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        w.push_str(&self.pointer(a, DType::F32, "const "));
+        w.push_str(&self.pointer(b, DType::F32, "const "));
+        let _ = writeln!(w, "    float BYOC_ALIGNED t[{name}_pixels * {name}_nr];");
+        let _ = writeln!(w, "    for (int64_t r = {rows} * task / {tasks}; r < {rows} * (task + 1) / {tasks}; ++r) {{");
+        w.push_str(&decode(outer, &fused.domain[..rank - 2], "r", 2));
+        let _ = writeln!(w, "        for (int64_t column = 0; column < {padded}; column += {name}_nr) {{");
+        let _ = writeln!(w, "            const int full = {name}_tail == 0 || column + {name}_nr <= {padded};");
+        let _ = writeln!(w, "            for (int64_t row = 0; row < {len}; row += {name}_pixels) {{");
+        let mut at = vars.clone();
+        at[rank - 2] = "row".into();
+        at[rank - 1] = "column".into();
+        let _ = writeln!(w, "                const float *x = {a} + {};", address(&a_view, &at));
+        let _ = writeln!(w, "                const int whole = {name}_row_tail == 0 || row + {name}_pixels <= {len};");
+        let (whole, nr, row_tail, tail) =
+            (format!("{name}_pixels"), format!("{name}_nr"), format!("{name}_row_tail"), format!("{name}_tail"));
+        let pad = "                    ";
+        let mut call = |condition: &str, rows: &str, width: &str| {
+            let columns = if channels % 16 == 0 { width.to_owned() } else { format!("({channels} - column < {width} ? {channels} - column : {width})") };
+            let _ = writeln!(w, "                {condition} {{");
+            let _ = writeln!(w, "{pad}byoc_depthwise({rows}, ({width}) / BYOC_VL, {name}_nr, {pixel}, {n0}, {s0}, {n1}, {s1}, {padded}, x, {b} + column, t);");
+            let _ = writeln!(w, "{pad}{name}_finish(args, t, {args}row, {rows}, column, {columns});");
+        };
+        call("if (full && whole)", &whole, &nr);
+        call("} else if (full)", &row_tail, &nr);
+        call("} else if (whole)", &whole, &tail);
+        call("} else", &row_tail, &tail);
+        let _ = writeln!(w, "                }}\n            }}\n        }}\n    }}\n}}\n");
+
+        let mut phase = Phase { comment, code, ..Phase::default() };
+        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.touch(a);
+        phase.touch(b);
+        phase.touch_all(&fused);
+        self.phases.push(phase);
+        Ok(())
+    }
+
+    /// Pools of every kind.
+    pub fn pool(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
+        let program = self.program;
+        let op = program.get(id);
+        let shape = program.shape(op.inputs[0]).to_vec();
+        let rank = shape.len();
+        let axes = rank - 2;
+        let c = if op.text("layout").ends_with('C') { rank - 1 } else { 1 };
+        let spatial: Vec<usize> = if c == 1 { (2..rank).collect() } else { (1..rank - 1).collect() };
+        let out = program.shape(op.outputs[0]).to_vec();
+        let pool = if op.name.contains("max") { Pool::Max } else { Pool::Average(op.flag("count_include_pad", false)) };
+        let whole = op.name.contains("global") || op.name.contains("adaptive");
+        let (sizes, strides) = (op.per_axis("pool_size", axes, 1), op.per_axis("strides", axes, 1));
+        let (dilation, pads) = (op.per_axis("dilation", axes, 1), op.padding(axes));
+        let ranges: Vec<Range> = (0..axes)
+            .map(|i| {
+                if whole {
+                    Range::Adaptive(out[spatial[i]])
+                } else {
+                    Range::Window { size: sizes[i], stride: strides[i], dilation: dilation[i], pad: pads[i] }
+                }
+            })
+            .collect();
+        let data = self.channels_last(op.inputs[0], c, &[], false, &comment[0])?;
+        let mut order = vec![0];
+        order.extend(&spatial);
+        order.push(c);
+        let (fused, _) = self.fused(number, Some(&order))?;
+        let fused = fused.permute(&order);
+        let x = data.view.permute(&order);
+        let channels = shape[c];
+        let rows: i64 = fused.domain[..axes].iter().product();
+        let block = if rows >= 8 { channels.min(512) } else { channels.min(64) };
+        let blocks = (channels + block - 1) / block;
+        let items = rows * blocks;
+        let work: i64 = shape.iter().product::<i64>().max(out.iter().product::<i64>() * sizes.iter().product::<i64>());
+        let tasks = (work / 60_000).clamp(1, 24).min(items.max(1));
+        let name = self.phase_name();
+        let mut vars: Vec<String> = (0..=axes).map(|d| format!("r{d}")).collect();
+        vars.push("c".into());
+
+        let mut code = String::new();
+        let w = &mut code;
+        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
+        let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
+        let mut pointers = self.pointers(&fused);
+        let own = self.pointer(data.place, DType::F32, "const ");
+        if !pointers.contains(&format!("restrict {} =", data.place)) {
+            pointers.push_str(&own);
+        }
+        w.push_str(&pointers);
+        let _ = writeln!(w, "    float t[{block}];");
+        let _ = writeln!(w, "    for (int64_t item = {items} * task / {tasks}; item < {items} * (task + 1) / {tasks}; ++item) {{");
+        let _ = writeln!(w, "        const int64_t first = item % {blocks} * {block};");
+        let _ = writeln!(w, "        const int64_t n = {channels} - first < {block} ? {channels} - first : {block};");
+        w.push_str(&decode(&vars[..axes], &fused.domain[..axes], &format!("(item / {blocks})"), 2));
+        let last = &vars[axes];
+        let _ = writeln!(w, "        for (int64_t {last} = 0; {last} < {}; ++{last}) {{", fused.domain[axes]);
+        for (i, range) in ranges.iter().enumerate() {
+            let size = shape[spatial[i]];
+            let v = &vars[1 + i];
+            match range {
+                Range::Adaptive(parts) => {
+                    let _ = writeln!(w, "            const int64_t from{i} = {v} * {size} / {parts}, to{i} = (({v} + 1) * {size} + {parts} - 1) / {parts};");
+                }
+                Range::Window { size: kernel, stride, dilation, pad } => {
+                    let _ = writeln!(w, "            const int64_t at{i} = {v} * {stride} - {};", pad.0);
+                    let skip = if *dilation == 1 { "0".to_owned() } else { format!("(-at{i} + {dilation} - 1) / {dilation} * {dilation} + at{i}") };
+                    let _ = writeln!(w, "            const int64_t from{i} = at{i} < 0 ? {skip} : at{i};");
+                    let end = (kernel - 1) * dilation + 1;
+                    let _ = writeln!(w, "            const int64_t to{i} = at{i} + {end} < {size} ? at{i} + {end} : {size};");
+                }
+            }
+        }
+        if let Pool::Average(include) = pool {
+            let counts: Vec<String> = ranges
+                .iter()
+                .enumerate()
+                .map(|(i, range)| match range {
+                    Range::Window { size, pad, dilation: 1, .. } if include => {
+                        // A window that reaches past the padding counts only up to its end.
+                        let limit = shape[spatial[i]] + pad.1;
+                        format!("(at{i} + {size} < {limit} ? {size} : {limit} - at{i})")
+                    }
+                    Range::Window { size, .. } if include => size.to_string(),
+                    Range::Window { dilation, .. } if *dilation != 1 => {
+                        format!("((to{i} - from{i} + {dilation} - 1) / {dilation})")
+                    }
+                    _ => format!("(to{i} - from{i})"),
+                })
+                .collect();
+            let _ = writeln!(w, "            const float count = (float)({});", counts.join(" * "));
+        }
+        let start = if pool == Pool::Max { "-INFINITY" } else { "0.0f" };
+        let _ = writeln!(w, "            for (int64_t j = 0; j < n; ++j)\n                t[j] = {start};");
+        let mut depth = 3;
+        for (i, range) in ranges.iter().enumerate() {
+            let step = match range {
+                Range::Window { dilation, .. } => *dilation,
+                Range::Adaptive(_) => 1,
+            };
+            let pad = "    ".repeat(depth);
+            let _ = writeln!(w, "{pad}for (int64_t y{i} = from{i}; y{i} < to{i}; y{i} += {step}) {{");
+            depth += 1;
+        }
+        let pad = "    ".repeat(depth);
+        let mut at = vec![vars[0].clone()];
+        at.extend((0..axes).map(|i| format!("y{i}")));
+        at.push("first".into());
+        let _ = writeln!(w, "{pad}const float *x = {} + {};", data.place, address(&x, &at));
+        let step = x.strides[rank - 1];
+        let element = if step == 1 || channels == 1 { "x[j]".to_owned() } else { format!("x[j * {step}]") };
+        let _ = writeln!(w, "{pad}for (int64_t j = 0; j < n; ++j)");
+        if pool == Pool::Max {
+            let _ = writeln!(w, "{pad}    t[j] = t[j] != t[j] || t[j] > {element} ? t[j] : {element};");
+        } else {
+            let _ = writeln!(w, "{pad}    t[j] += {element};");
+        }
+        for level in (3..depth).rev() {
+            let _ = writeln!(w, "{}}}", "    ".repeat(level));
+        }
+        let _ = writeln!(w, "            BYOC_IVDEP\n            for (int64_t j = 0; j < n; ++j) {{");
+        let _ = writeln!(w, "                const int64_t c = first + j;\n                (void)c;");
+        let result = if pool == Pool::Max { "t[j]" } else { "t[j] / count" };
+        let _ = writeln!(w, "                const float acc = {result};");
+        w.push_str(&fused.body(&vars, 4));
+        let _ = writeln!(w, "            }}\n        }}\n    }}\n}}\n");
+        let mut phase = Phase { comment, code, ..Phase::default() };
+        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.touch(data.place);
+        phase.touch_all(&fused);
+        self.phases.push(phase);
+        Ok(())
+    }
+}
