@@ -127,7 +127,9 @@ impl Codegen for CCompiler {
         let mut compiled = CompiledRegion::new(&symbol, "ccompiler", bytes);
         compiled.source = Some(api::Source { language: "c".into(), text: text.as_str().into() }).into();
         let workspace = generated.source.workspace;
-        compiled.notes.push(format!("workspace {workspace} bytes, packed constants {} bytes", generated.source.packed).into());
+        compiled
+            .notes
+            .push(format!("workspace {workspace} bytes, packed constants {} bytes", generated.source.packed).into());
         compiled.metadata.push(Attr::new("cpu_features", features));
         compiled.metadata.push(Attr::new("compiler", compiler.version.as_str()));
         Ok(compiled)

@@ -141,8 +141,11 @@ impl Lowering<'_, '_> {
         by_rows = by_rows.max((bytes / (512 << 10)).min(tiles / 4));
         // Batches too small for a task each go together.
         let per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
-        let (by_rows, by_columns, group_tasks) =
-            if per_task > 1 { (1, 1, (group_count + per_task - 1) / per_task) } else { (by_rows, by_columns, group_count) };
+        let (by_rows, by_columns, group_tasks) = if per_task > 1 {
+            (1, 1, (group_count + per_task - 1) / per_task)
+        } else {
+            (by_rows, by_columns, group_count)
+        };
 
         let mut vars: Vec<String> = (0..groups).map(|d| format!("g{d}")).collect();
         vars.extend((0..rows).map(|d| format!("r{d}")));
@@ -159,13 +162,24 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "enum {{");
         let _ = writeln!(w, "    {name}_mr = BYOC_PICK({}, {}), /* rows of a tile */", wide.0, narrow.0);
         let _ = writeln!(w, "    {name}_nr = BYOC_PICK({}, {}) * BYOC_VL, /* columns of a tile */", wide.1, narrow.1);
-        let _ = writeln!(w, "    {name}_tail = {} % {name}_nr, /* columns of the last panel, 0 if it is full */", round_up(columns, LANES));
-        let _ = writeln!(w, "    {name}_row_tail = {len} % {name}_mr /* rows of the last tile of a row, 0 if it is full */");
+        let _ = writeln!(
+            w,
+            "    {name}_tail = {} % {name}_nr, /* columns of the last panel, 0 if it is full */",
+            round_up(columns, LANES)
+        );
+        let _ = writeln!(
+            w,
+            "    {name}_row_tail = {len} % {name}_mr /* rows of the last tile of a row, 0 if it is full */"
+        );
         let _ = writeln!(w, "}};\n");
 
         w.push_str(&packing);
         // What is done with a tile of sums.
-        let _ = writeln!(w, "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{", self.symbol);
+        let _ = writeln!(
+            w,
+            "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{",
+            self.symbol
+        );
         w.push_str(&self.pointers(&fused));
         let _ = writeln!(w, "    {unused}(void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
@@ -183,18 +197,30 @@ impl Lowering<'_, '_> {
         w.push_str(&self.pointer(c.a, DType::F32, "const "));
         w.push_str(&self.pointer(b, DType::F32, "const "));
         let per_row = format!("(({len} + {name}_mr - 1) / {name}_mr)");
-        let _ = writeln!(w, "    enum {{ tiles_in_row = {per_row}, tiles = {outer_rows} * tiles_in_row, panels = ({columns} + {name}_nr - 1) / {name}_nr }};");
+        let _ = writeln!(
+            w,
+            "    enum {{ tiles_in_row = {per_row}, tiles = {outer_rows} * tiles_in_row, panels = ({columns} + {name}_nr - 1) / {name}_nr }};"
+        );
         let _ = writeln!(w, "    const int64_t m = task / {by_columns} % {by_rows}, n = task % {by_columns};");
         let _ = writeln!(w, "    const int64_t group = task / {};", by_columns * by_rows);
         let _ = writeln!(w, "    float BYOC_ALIGNED t[{name}_mr * {name}_nr];");
-        let _ = writeln!(w, "    for (int64_t g = {group_count} * group / {group_tasks}; g < {group_count} * (group + 1) / {group_tasks}; ++g) {{");
+        let _ = writeln!(
+            w,
+            "    for (int64_t g = {group_count} * group / {group_tasks}; g < {group_count} * (group + 1) / {group_tasks}; ++g) {{"
+        );
         w.push_str(&decode(&vars[..groups], &fused.domain[..groups], "g", 2));
-        let _ = writeln!(w, "        for (int64_t panel = panels * n / {by_columns}; panel < panels * (n + 1) / {by_columns}; ++panel) {{");
+        let _ = writeln!(
+            w,
+            "        for (int64_t panel = panels * n / {by_columns}; panel < panels * (n + 1) / {by_columns}; ++panel) {{"
+        );
         let _ = writeln!(w, "            const int64_t column = panel * {name}_nr;");
         let b_at = address(&b_index, &vars);
         let _ = writeln!(w, "            const float *b = {b} + ({b_at}) * {packed_size} + column * {depth};");
         let _ = writeln!(w, "            const int full = {name}_tail == 0 || panel + 1 < panels;");
-        let _ = writeln!(w, "            for (int64_t tile = tiles * m / {by_rows}; tile < tiles * (m + 1) / {by_rows}; ++tile) {{");
+        let _ = writeln!(
+            w,
+            "            for (int64_t tile = tiles * m / {by_rows}; tile < tiles * (m + 1) / {by_rows}; ++tile) {{"
+        );
         let _ = writeln!(w, "                const int64_t row = tile % tiles_in_row * {name}_mr;");
         w.push_str(&decode(&vars[groups..groups + rows - 1], &row_dims[..rows - 1], "(tile / tiles_in_row)", 4));
         let mut at_vars = vars.clone();
@@ -213,7 +239,11 @@ impl Lowering<'_, '_> {
         let left = format!("{columns} - (panels - 1) * {name}_nr");
         let _ = writeln!(w, "                if (full && whole) {{");
         // A panel that is full for one vector width may hold fewer columns than it is wide.
-        let full_columns = if columns % LANES == 0 { nr.clone() } else { format!("({columns} - column < {nr} ? {columns} - column : {nr})") };
+        let full_columns = if columns % LANES == 0 {
+            nr.clone()
+        } else {
+            format!("({columns} - column < {nr} ? {columns} - column : {nr})")
+        };
         w.push_str(&call(&mr, &nr, &full_columns, indent));
         let _ = writeln!(w, "                }} else if (full) {{");
         w.push_str(&call(&row_tail, &nr, &full_columns, indent));
@@ -253,7 +283,8 @@ impl Lowering<'_, '_> {
         let used: Vec<usize> = (0..group_dims.len()).filter(|&d| c.b_groups[d] != 0).collect();
         let dims: Vec<i64> = used.iter().map(|&d| group_dims[d]).collect();
         let vars: Vec<String> = (0..dims.len()).map(|d| format!("b{d}")).collect();
-        let from = View { shape: dims.clone(), strides: used.iter().map(|&d| c.b_groups[d]).collect(), offset: c.b_offset };
+        let from =
+            View { shape: dims.clone(), strides: used.iter().map(|&d| c.b_groups[d]).collect(), offset: c.b_offset };
         let at = address(&from, &vars);
         let source = match c.b {
             Place::Constant(i) => format!("((const float *)constants[{i}])"),
@@ -285,7 +316,10 @@ impl Lowering<'_, '_> {
         code.push_str(&self.pointer(c.b, DType::F32, "const "));
         code.push_str(&self.pointer(to, DType::F32, ""));
         let tasks = (packed_groups * packed_size / 16384).clamp(1, packed_groups.min(24));
-        let _ = writeln!(code, "    for (int64_t g = {packed_groups} * task / {tasks}; g < {packed_groups} * (task + 1) / {tasks}; ++g) {{");
+        let _ = writeln!(
+            code,
+            "    for (int64_t g = {packed_groups} * task / {tasks}; g < {packed_groups} * (task + 1) / {tasks}; ++g) {{"
+        );
         code.push_str(&decode(&vars, &dims, "g", 2));
         let nr = format!("{contraction}_nr");
         let _ = writeln!(code, "        for (int64_t column = 0; column < {columns}; column += {nr})");

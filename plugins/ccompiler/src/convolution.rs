@@ -135,10 +135,8 @@ impl Lowering<'_, '_> {
 
         if depthwise {
             let offset = (0..axes).map(|i| pads[i].0 * pixel[i]).sum::<i64>();
-            let a_strides: Vec<i64> = std::iter::once(x.strides[l.n])
-                .chain((0..axes).map(|i| strides[i] * pixel[i]))
-                .chain([1])
-                .collect();
+            let a_strides: Vec<i64> =
+                std::iter::once(x.strides[l.n]).chain((0..axes).map(|i| strides[i] * pixel[i])).chain([1]).collect();
             let fused = fused.permute(&order);
             let a_view = View { shape: fused.domain.clone(), strides: a_strides, offset: x.offset - offset };
             let taps = (0..axes).map(|i| (kernel[i], dilation[i] * pixel[i], tap[i])).collect();
@@ -184,14 +182,14 @@ impl Lowering<'_, '_> {
         // A transposed convolution is one ordinary convolution for each residue of the output's index by the stride.
         for ry in 0..strides[0] {
             for rx in 0..strides[1] {
-                let at = |i: usize, r: i64| residue(r, out[l.spatial[i]], kernel[i], strides[i], dilation[i], pads[i].0);
+                let at =
+                    |i: usize, r: i64| residue(r, out[l.spatial[i]], kernel[i], strides[i], dilation[i], pads[i].0);
                 let (y, x_residue) = (at(0, ry), at(1, rx));
                 if y.outputs <= 0 || x_residue.outputs <= 0 {
                     continue;
                 }
                 let both = [&y, &x_residue];
-                let fused =
-                    fused.slice(2, ry, strides[0], y.outputs).slice(3, rx, strides[1], x_residue.outputs);
+                let fused = fused.slice(2, ry, strides[0], y.outputs).slice(3, rx, strides[1], x_residue.outputs);
                 let offset: i64 = (0..2).map(|i| both[i].start * pixel[i]).sum();
                 let mut comment = comment.clone();
                 comment[0].push_str(&format!(", outputs {ry} and {rx} modulo the strides"));

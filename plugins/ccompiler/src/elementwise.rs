@@ -229,7 +229,9 @@ pub fn expression(program: &Program<'_>, op: &Op<'_>, args: &[String]) -> Option
         "mod" if float => format!("{}({a}, {b})", f("fmodf", "fmod")),
         "mod" if divides(program, op) => format!("{a} % {b}"),
         "floor_divide" if float => format!("{}({a} / {b})", f("floorf", "floor")),
-        "floor_divide" if divides(program, op) => format!("{a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))"),
+        "floor_divide" if divides(program, op) => {
+            format!("{a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))")
+        }
         "floor_mod" if float => format!("{}({a}, {b})", f("byoc_floor_mod", "byoc_floor_mod64")),
         "floor_mod" if divides(program, op) => {
             format!("{a} % {b} + ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0) ? {b} : 0)")
@@ -281,7 +283,8 @@ fn cast(from: DType, to: DType, a: &str) -> Option<String> {
     } else if float(from) && !float(to) {
         // From 2^bits on (2^(bits-1) with a sign) an integer saturates; these bounds are exact in both float types.
         let bits = i32::from(to.bits);
-        let (low, high) = if to.code == 1 { (0.0, 2f64.powi(bits)) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)) };
+        let (low, high) =
+            if to.code == 1 { (0.0, 2f64.powi(bits)) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)) };
         let (least, most) = match to {
             DType::I8 => ("INT8_MIN", "INT8_MAX"),
             DType::I16 => ("INT16_MIN", "INT16_MAX"),

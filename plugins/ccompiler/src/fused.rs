@@ -138,13 +138,26 @@ impl Fused {
         loads.chain(self.stores.iter().map(|s| &s.view.strides[..])).collect()
     }
 
-    /// Merges dimensions of the index space as far as all tensors and `others` allow. Gives the merged body and, for each
-    /// of `others`, its strides.
-    pub fn collapse(&self, others: &[&[i64]]) -> (Fused, Vec<Vec<i64>>) {
+    /// Merges dimensions of the index space as far as all tensors and `others` allow, but only inside each of `parts`
+    /// (lengths of runs of dimensions); an empty part keeps one dimension of size 1. Gives the merged body, the strides of
+    /// `others`, and the lengths of the parts.
+    pub fn collapse(&self, others: &[&[i64]], parts: &[usize]) -> (Fused, Vec<Vec<i64>>, Vec<usize>) {
         let mut all = self.strides();
         all.extend(others);
-        let groups = collapse(&self.domain, &all);
+        let (mut groups, mut lengths, mut start) = (Vec::new(), Vec::new(), 0);
+        for &len in parts {
+            let run: Vec<&[i64]> = all.iter().map(|strides| &strides[start..start + len]).collect();
+            let mut merged = collapse(&self.domain[start..start + len], &run);
+            merged.iter_mut().flatten().for_each(|d| *d += start);
+            if merged.is_empty() {
+                merged.push(Vec::new());
+            }
+            lengths.push(merged.len());
+            groups.extend(merged);
+            start += len;
+        }
         let inner = |strides: &[i64]| groups.iter().map(|g| g.last().map_or(0, |&d| strides[d])).collect::<Vec<i64>>();
+        let others = others.iter().map(|strides| inner(strides)).collect();
         let mut fused = self.clone();
         fused.domain = groups.iter().map(|g| g.iter().map(|&d| self.domain[d]).product()).collect();
         let domain = fused.domain.clone();
@@ -152,7 +165,7 @@ impl Fused {
             view.strides = inner(&view.strides);
             view.shape.clone_from(&domain);
         }
-        (fused, others.iter().map(|strides| inner(strides)).collect())
+        (fused, others, lengths)
     }
 
     /// The memory that it touches.

@@ -108,9 +108,10 @@ impl Grouping {
                 continue;
             }
             // An operand from this group that no view reaches would be read before it is whole.
-            let unreachable = op.inputs.iter().any(|&v| {
-                self.sources(program, v).contains(&g) && index_in(program, &self.groups[g], v).is_none()
-            });
+            let unreachable = op
+                .inputs
+                .iter()
+                .any(|&v| self.sources(program, v).contains(&g) && index_in(program, &self.groups[g], v).is_none());
             if unreachable {
                 continue;
             }

@@ -37,6 +37,9 @@ mod toolchain;
 mod view;
 mod window;
 
+#[cfg(test)]
+mod tests;
+
 byoc_plugin_api::register!(|_context, registry| {
     registry.codegen("ccompiler", backend::CCompiler);
     registry.loader("ccompiler", loader::ObjectLoader);

@@ -54,7 +54,7 @@ impl Object {
         // The file is complete and its name our own; its name can go once it is mapped.
         let path = file.into_temp_path();
         // SAFETY: the object is generated C without constructors; whoever loads an artifact trusts the code in it.
-        let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
+        let library = unsafe { Library::open(Some(path.as_os_str()), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| Error::new(format!("the object of {symbol} does not load: {error}")))?;
         drop(path);
         let missing = |name: &str| Error::new(format!("the object of {symbol} has no symbol `{name}`"));
@@ -195,7 +195,7 @@ impl Executable for CompiledRegion {
         Ok(Prepared::exact(&self.outputs).with_workspace(self.object.workspace))
     }
 
-    fn run(&self, call: Call<'_>) -> Result<()> {
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
         if call.inputs.len() != self.inputs.len() || call.outputs.len() != self.outputs.len() {
             return Err(Error::new("the region is called with another number of tensors than it has"));
         }

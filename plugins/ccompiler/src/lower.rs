@@ -46,8 +46,6 @@ impl Phase {
 pub struct Buffer {
     /// Its size.
     pub bytes: i64,
-    /// Its element type.
-    pub dtype: DType,
     /// What it holds.
     pub comment: String,
 }
@@ -163,7 +161,7 @@ impl<'p> Lowering<'p, '_> {
     pub fn buffer(&mut self, elements: i64, dtype: DType, comment: String) -> usize {
         // Vector code may read, never write, up to a vector past the end.
         let bytes = elements * dtype.size() as i64 + 64;
-        self.buffers.push(Buffer { bytes, dtype, comment });
+        self.buffers.push(Buffer { bytes, comment });
         self.buffers.len() - 1
     }
 
@@ -191,9 +189,7 @@ impl<'p> Lowering<'p, '_> {
             stored = match view_through(self.program, op, k, &stored.view) {
                 Some(view) => {
                     let border = match op.name {
-                        "transpose" => {
-                            transpose_axes(op, view.shape.len()).iter().map(|&a| stored.border[a]).collect()
-                        }
+                        "transpose" => transpose_axes(op, view.shape.len()).iter().map(|&a| stored.border[a]).collect(),
                         "copy" => stored.border,
                         _ => vec![(0, 0); view.shape.len()],
                     };
@@ -382,7 +378,8 @@ impl<'p> Lowering<'p, '_> {
         // From the value outwards through concatenations of concatenations.
         let mut path = Vec::new();
         let mut at = value;
-        while let Some(&user) = self.program.val(at).users.iter().find(|&&u| self.program.get(u).name == "concatenate") {
+        while let Some(&user) = self.program.val(at).users.iter().find(|&&u| self.program.get(u).name == "concatenate")
+        {
             let op = self.program.get(user);
             if self.program.outputs.contains(&op.outputs[0]) || path.len() > 256 {
                 break;

@@ -68,7 +68,8 @@ impl Lowering<'_, '_> {
             };
             at[axis] = "index".into();
             let mut text = String::new();
-            let _ = writeln!(text, "int64_t index = (int64_t){}[{}];", indices.place, address(&indices.view, &index_vars));
+            let _ =
+                writeln!(text, "int64_t index = (int64_t){}[{}];", indices.place, address(&indices.view, &index_vars));
             if !taken {
                 let _ = writeln!(text, "index = index < 0 ? index + {size} : index;");
             } else if wrap {
@@ -117,7 +118,10 @@ impl Lowering<'_, '_> {
                         let _ = writeln!(text, "p{k} = p{k} < 0 ? 0 : p{k} >= {size} ? {size} - 1 : p{k};");
                     }
                     "reflect" => {
-                        let _ = writeln!(text, "p{k} = p{k} < 0 ? -p{k} : p{k} >= {size} ? 2 * ({size} - 1) - p{k} : p{k};");
+                        let _ = writeln!(
+                            text,
+                            "p{k} = p{k} < 0 ? -p{k} : p{k} >= {size} ? 2 * ({size} - 1) - p{k} : p{k};"
+                        );
                     }
                     _ => inside.push(format!("p{k} >= 0 && p{k} < {size}")),
                 }
@@ -216,8 +220,10 @@ impl Lowering<'_, '_> {
             if nearest {
                 let _ = writeln!(text, "const float acc = {};", at("y0", "x0"));
             } else {
-                let _ = writeln!(text, "const float above = {} * (1.0f - dx) + {} * dx;", at("y0", "x0"), at("y0", "x1"));
-                let _ = writeln!(text, "const float below = {} * (1.0f - dx) + {} * dx;", at("y1", "x0"), at("y1", "x1"));
+                let _ =
+                    writeln!(text, "const float above = {} * (1.0f - dx) + {} * dx;", at("y0", "x0"), at("y0", "x1"));
+                let _ =
+                    writeln!(text, "const float below = {} * (1.0f - dx) + {} * dx;", at("y1", "x0"), at("y1", "x1"));
                 let _ = writeln!(text, "const float acc = above * (1.0f - dy) + below * dy;");
             }
             text
@@ -230,10 +236,8 @@ impl Lowering<'_, '_> {
 /// Elements before and after each dimension.
 fn pad_widths(op: &Op<'_>) -> Vec<(i64, i64)> {
     let list = op.node.attr("pad_width").and_then(|v| v.as_list()).unwrap_or_default();
-    let nested: Option<Vec<(i64, i64)>> = list
-        .iter()
-        .map(|pair| pair.as_ints().filter(|p| p.len() == 2).map(|p| (p[0], p[1])))
-        .collect();
+    let nested: Option<Vec<(i64, i64)>> =
+        list.iter().map(|pair| pair.as_ints().filter(|p| p.len() == 2).map(|p| (p[0], p[1]))).collect();
     nested.unwrap_or_else(|| {
         let flat: Vec<i64> = list.iter().filter_map(|v| v.as_int()).collect();
         flat.chunks(2).map(|p| (p[0], p.get(1).copied().unwrap_or(0))).collect()

@@ -144,8 +144,7 @@ impl<'a> Program<'a> {
     fn op(&mut self, name: &'a str, node: &'a Node, inputs: Vec<Val>) -> Result<Vec<Val>, String> {
         let id = OpId::new(self.ops.len());
         let outputs = node.outputs.iter().enumerate();
-        let outputs: Vec<Val> =
-            outputs.map(|(k, ty)| self.value(ty, Def::Op(id, k))).collect::<Result<_, String>>()?;
+        let outputs: Vec<Val> = outputs.map(|(k, ty)| self.value(ty, Def::Op(id, k))).collect::<Result<_, String>>()?;
         for &input in &inputs {
             self.values[input.index()].users.push(id);
         }

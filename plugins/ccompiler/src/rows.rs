@@ -136,7 +136,10 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
         w.push_str(&self.pointers_and(&fused, data.place));
         let _ = writeln!(w, "    float BYOC_ALIGNED t[{n}];");
-        let _ = writeln!(w, "    for (int64_t row = {rows} * task / {tasks}; row < {rows} * (task + 1) / {tasks}; ++row) {{");
+        let _ = writeln!(
+            w,
+            "    for (int64_t row = {rows} * task / {tasks}; row < {rows} * (task + 1) / {tasks}; ++row) {{"
+        );
         w.push_str(&decode(&vars[..parts[0]], &fused.domain[..parts[0]], "row", 2));
         let mut at = vars.clone();
         at[parts[0]] = "0".into();
@@ -182,8 +185,7 @@ impl Lowering<'_, '_> {
         let (fused, _) = self.fused(number, Some(&order))?;
         let kept_shape: Vec<i64> = kept.iter().map(|&d| shape[d]).collect();
         let fused = fused.transform(|v| v.reshape(&kept_shape)).ok_or("a reduction's result has no shape")?;
-        let place: Vec<usize> =
-            by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
+        let place: Vec<usize> = by_memory.iter().map(|d| kept.iter().position(|k| k == d).unwrap_or(0)).collect();
         let fused = fused.permute(&place);
         let x_kept = data.view.permute(&by_memory);
         let (fused, strides, _) = fused.collapse(&[&x_kept.strides], &[kept.len()]);
@@ -212,7 +214,10 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
         let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
         w.push_str(&self.pointers_and(&fused, data.place));
-        let _ = writeln!(w, "    for (int64_t item = {items} * task / {tasks}; item < {items} * (task + 1) / {tasks}; ++item) {{");
+        let _ = writeln!(
+            w,
+            "    for (int64_t item = {items} * task / {tasks}; item < {items} * (task + 1) / {tasks}; ++item) {{"
+        );
         let mut outer_dims = fused.domain[..dims - 1].to_vec();
         outer_dims.push(blocks);
         let mut outer_vars = vars[..dims - 1].to_vec();

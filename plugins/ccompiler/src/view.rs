@@ -165,8 +165,7 @@ mod tests {
         let dense = dense_strides(&view.shape);
         (0..total)
             .map(|i| {
-                view.offset
-                    + (0..view.shape.len()).map(|d| i / dense[d] % view.shape[d] * view.strides[d]).sum::<i64>()
+                view.offset + (0..view.shape.len()).map(|d| i / dense[d] % view.shape[d] * view.strides[d]).sum::<i64>()
             })
             .collect()
     }

@@ -50,9 +50,8 @@ impl Lowering<'_, '_> {
         let (b, pack) = match b {
             Place::Constant(i) => {
                 let number = self.packed.len();
-                let code = format!(
-                    "    byoc_pack_channels(p{number}, (const float *)constants[{i}] + {b_offset}, {dims});\n"
-                );
+                let code =
+                    format!("    byoc_pack_channels(p{number}, (const float *)constants[{i}] + {b_offset}, {dims});\n");
                 let comment = format!("constant {i}, taps by channels");
                 self.packed.push(Packed { floats: n0 * n1 * padded, comment, code });
                 (Place::Packed(number), None)
@@ -91,9 +90,16 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "    {name}_pixels = BYOC_PICK({pixels}, {}), /* pixels of a tile */", pixels.min(5));
         let _ = writeln!(w, "    {name}_nr = 2 * BYOC_VL, /* channels of a tile */");
         let _ = writeln!(w, "    {name}_tail = {padded} % {name}_nr, /* channels of the last tile, 0 if it is full */");
-        let _ = writeln!(w, "    {name}_row_tail = {len} % {name}_pixels /* pixels of the last tile of a row, 0 if it is full */");
+        let _ = writeln!(
+            w,
+            "    {name}_row_tail = {len} % {name}_pixels /* pixels of the last tile of a row, 0 if it is full */"
+        );
         let _ = writeln!(w, "}};\n");
-        let _ = writeln!(w, "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{", self.symbol);
+        let _ = writeln!(
+            w,
+            "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{",
+            self.symbol
+        );
         w.push_str(&self.pointers(&fused));
         let _ = writeln!(w, "    {unused}(void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
@@ -124,9 +130,16 @@ impl Lowering<'_, '_> {
             (format!("{name}_pixels"), format!("{name}_nr"), format!("{name}_row_tail"), format!("{name}_tail"));
         let pad = "                    ";
         let mut call = |condition: &str, rows: &str, width: &str| {
-            let columns = if channels % 16 == 0 { width.to_owned() } else { format!("({channels} - column < {width} ? {channels} - column : {width})") };
+            let columns = if channels % 16 == 0 {
+                width.to_owned()
+            } else {
+                format!("({channels} - column < {width} ? {channels} - column : {width})")
+            };
             let _ = writeln!(w, "                {condition} {{");
-            let _ = writeln!(w, "{pad}byoc_depthwise({rows}, ({width}) / BYOC_VL, {name}_nr, {pixel}, {n0}, {s0}, {n1}, {s1}, {padded}, x, {b} + column, t);");
+            let _ = writeln!(
+                w,
+                "{pad}byoc_depthwise({rows}, ({width}) / BYOC_VL, {name}_nr, {pixel}, {n0}, {s0}, {n1}, {s1}, {padded}, x, {b} + column, t);"
+            );
             let _ = writeln!(w, "{pad}{name}_finish(args, t, {args}row, {rows}, column, {columns});");
         };
         call("if (full && whole)", &whole, &nr);
@@ -196,7 +209,10 @@ impl Lowering<'_, '_> {
         }
         w.push_str(&pointers);
         let _ = writeln!(w, "    float t[{block}];");
-        let _ = writeln!(w, "    for (int64_t item = {items} * task / {tasks}; item < {items} * (task + 1) / {tasks}; ++item) {{");
+        let _ = writeln!(
+            w,
+            "    for (int64_t item = {items} * task / {tasks}; item < {items} * (task + 1) / {tasks}; ++item) {{"
+        );
         let _ = writeln!(w, "        const int64_t first = item % {blocks} * {block};");
         let _ = writeln!(w, "        const int64_t n = {channels} - first < {block} ? {channels} - first : {block};");
         w.push_str(&decode(&vars[..axes], &fused.domain[..axes], &format!("(item / {blocks})"), 2));
@@ -207,14 +223,24 @@ impl Lowering<'_, '_> {
             let v = &vars[1 + i];
             match range {
                 Range::Adaptive(parts) => {
-                    let _ = writeln!(w, "            const int64_t from{i} = {v} * {size} / {parts}, to{i} = (({v} + 1) * {size} + {parts} - 1) / {parts};");
+                    let _ = writeln!(
+                        w,
+                        "            const int64_t from{i} = {v} * {size} / {parts}, to{i} = (({v} + 1) * {size} + {parts} - 1) / {parts};"
+                    );
                 }
                 Range::Window { size: kernel, stride, dilation, pad } => {
                     let _ = writeln!(w, "            const int64_t at{i} = {v} * {stride} - {};", pad.0);
-                    let skip = if *dilation == 1 { "0".to_owned() } else { format!("(-at{i} + {dilation} - 1) / {dilation} * {dilation} + at{i}") };
+                    let skip = if *dilation == 1 {
+                        "0".to_owned()
+                    } else {
+                        format!("(-at{i} + {dilation} - 1) / {dilation} * {dilation} + at{i}")
+                    };
                     let _ = writeln!(w, "            const int64_t from{i} = at{i} < 0 ? {skip} : at{i};");
                     let end = (kernel - 1) * dilation + 1;
-                    let _ = writeln!(w, "            const int64_t to{i} = at{i} + {end} < {size} ? at{i} + {end} : {size};");
+                    let _ = writeln!(
+                        w,
+                        "            const int64_t to{i} = at{i} + {end} < {size} ? at{i} + {end} : {size};"
+                    );
                 }
             }
         }

@@ -1,0 +1,277 @@
+//! Builds regions, runs them on a pool of its own, and compares.
+
+use super::naive;
+use crate::backend::CCompiler;
+use crate::loader::ObjectLoader;
+use byoc_plugin_api::*;
+use serde_json::json;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A host with so many threads.
+struct Threads(usize);
+
+impl HostServices for Threads {
+    fn num_threads(&self) -> usize {
+        self.0
+    }
+
+    fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..self.0 {
+                scope.spawn(|| {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        if i >= count {
+                            break;
+                        }
+                        task(i);
+                    }
+                });
+            }
+        });
+    }
+
+    fn event(&self, _: &str, _: &serde_json::Value) {}
+
+    fn counter(&self, _: &str, _: u64) {}
+
+    fn log_level(&self) -> Option<tracing::Level> {
+        None
+    }
+
+    fn log(&self, _: tracing::Level, _: &str, _: &str) {}
+
+    fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
+        Err(Error::new("there is no reference here"))
+    }
+}
+
+struct Bytes(Vec<u64>, usize);
+
+impl ConstantSource for Bytes {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the words hold at least that many bytes.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1) }
+    }
+
+    fn digest(&self) -> String {
+        String::new()
+    }
+}
+
+/// A constant of those bytes.
+fn constant(name: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Constant {
+    let mut words = vec![0u64; bytes.len().div_ceil(8)];
+    // SAFETY: the words hold at least that many bytes.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), bytes.len()) }.copy_from_slice(bytes);
+    Constant::new(name, dtype, shape, Bytes(words, bytes.len()))
+}
+
+/// Numbers that are the same in every run, in [-1, 1).
+pub struct Numbers(u64);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Numbers {
+        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// A region under construction, with its inputs and constants filled in.
+pub struct Case {
+    pub graph: Graph,
+    pub constants: Vec<Constant>,
+    /// The values of inputs and constants, as the naive evaluator takes them.
+    pub inputs: Vec<naive::Array>,
+    pub constant_values: Vec<naive::Array>,
+    numbers: Numbers,
+}
+
+pub fn f32s(shape: &[usize]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+impl Case {
+    pub fn new() -> Case {
+        Case {
+            graph: Graph::new("region_0"),
+            constants: Vec::new(),
+            inputs: Vec::new(),
+            constant_values: Vec::new(),
+            numbers: Numbers::new(7),
+        }
+    }
+
+    fn values(&mut self, dtype: DType, shape: &[usize]) -> naive::Array {
+        let count = shape.iter().product();
+        let data = (0..count)
+            .map(|_| {
+                let x = f64::from(self.numbers.next());
+                match dtype {
+                    DType::F32 => x,
+                    DType::BOOL => f64::from(x > 0.0),
+                    _ => (x * 5.0 + 5.0).floor(),
+                }
+            })
+            .collect();
+        naive::Array { dtype, shape: shape.to_vec(), data }
+    }
+
+    pub fn input_of(&mut self, dtype: DType, shape: &[usize]) -> ValueRef {
+        let value = self.values(dtype, shape);
+        self.inputs.push(value);
+        let name = format!("x{}", self.inputs.len());
+        ValueRef::of(self.graph.push_input(&name, TensorType::new(dtype, shape)))
+    }
+
+    pub fn input(&mut self, shape: &[usize]) -> ValueRef {
+        self.input_of(DType::F32, shape)
+    }
+
+    pub fn constant(&mut self, shape: &[usize]) -> ValueRef {
+        let value = self.values(DType::F32, shape);
+        self.constant_with(value)
+    }
+
+    pub fn constant_with(&mut self, value: naive::Array) -> ValueRef {
+        let index = self.constants.len() as u32;
+        let ty = TensorType::new(value.dtype, &value.shape);
+        self.constants.push(constant("w", value.dtype, &value.shape, &value.bytes()));
+        self.constant_values.push(value);
+        ValueRef::of(self.graph.push_constant(index, ty))
+    }
+
+    pub fn scalar(&mut self, value: f64) -> ValueRef {
+        self.constant_with(naive::Array { dtype: DType::F32, shape: Vec::new(), data: vec![value] })
+    }
+
+    /// A call with one result.
+    pub fn op<const N: usize>(
+        &mut self,
+        name: &str,
+        inputs: [ValueRef; N],
+        attrs: Vec<Attr>,
+        out: TensorType,
+    ) -> ValueRef {
+        let node = self.graph.push_op(name, inputs, attrs, [out]);
+        self.graph.nodes[node as usize].sources.push(format!("node_{node}").into());
+        ValueRef::of(node)
+    }
+
+    /// A call whose result has the type of its first operand.
+    pub fn same<const N: usize>(&mut self, name: &str, inputs: [ValueRef; N]) -> ValueRef {
+        let ty = self.graph.type_of(inputs[0]).clone();
+        self.op(name, inputs, Vec::new(), ty)
+    }
+
+    pub fn output(&mut self, value: ValueRef) {
+        self.graph.outputs.push(value);
+    }
+
+    /// Compiles, loads and runs the region on 1 and on 2 threads, and compares with the naive evaluator: the largest
+    /// difference by the largest value.
+    pub fn check(&self, tolerance: f64) {
+        self.check_in(None, tolerance);
+    }
+
+    pub fn compile(&self, cache: Option<&Path>) -> CompiledRegion {
+        let options = json!({ "threads": 2, "cache_dir": cache.map(|p| p.to_str().unwrap().to_owned()) });
+        let region = Region { graph: &self.graph, constants: &self.constants, options: &options };
+        CCompiler.compile(&region).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn check_in(&self, cache: Option<&Path>, tolerance: f64) {
+        let compiled = self.compile(cache);
+        if let Ok(path) = std::env::var("BYOC_SHOW_C") {
+            let source = compiled.source.as_ref().into_option().unwrap();
+            std::fs::write(path, source.text.as_str()).unwrap();
+        }
+        let expected = naive::evaluate(&self.graph, &self.inputs, &self.constant_values);
+        for threads in [1, 2] {
+            let results = self.run(&compiled, threads);
+            for (k, (got, want)) in results.iter().zip(&expected).enumerate() {
+                assert_eq!(got.shape, want.shape, "output {k}");
+                let scale = want.data.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs())).max(1e-30);
+                for (i, (a, b)) in got.data.iter().zip(&want.data).enumerate() {
+                    let same = (a.is_nan() && b.is_nan()) || a == b || ((a - b).abs() / scale) <= tolerance;
+                    assert!(same, "output {k}, element {i}: {a}, not {b} (the largest is {scale}), {threads} threads");
+                }
+            }
+        }
+    }
+
+    /// Runs a compiled region once.
+    pub fn run(&self, compiled: &CompiledRegion, threads: usize) -> Vec<naive::Array> {
+        let services = Services::new(Threads(threads));
+        let request = LoadRequest {
+            symbol: &self.graph.symbol,
+            blob: &compiled.blob,
+            constants: &self.constants,
+            services: &services,
+            options: &json!({}),
+        };
+        let executable = ObjectLoader.load(&request).unwrap_or_else(|error| panic!("{error}"));
+        let dims: Vec<&[usize]> = self.inputs.iter().map(|a| &a.shape[..]).collect();
+        let prepared = executable.prepare(&dims).unwrap();
+        let buffers: Vec<Vec<u8>> = self.inputs.iter().map(naive::Array::bytes).collect();
+        let buffers: Vec<Vec<u64>> = buffers.iter().map(|b| words(b)).collect();
+        let inputs: Vec<TensorRef<'_>> = self
+            .inputs
+            .iter()
+            .zip(&buffers)
+            .map(|(array, words)| {
+                let len = array.data.len() * array.dtype.size();
+                // SAFETY: the words hold at least that many bytes.
+                let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), len) };
+                TensorRef::new(array.dtype, &array.shape, bytes)
+            })
+            .collect();
+        let types: Vec<TensorType> = self.graph.output_types().cloned().collect();
+        let mut shapes: Vec<Vec<usize>> = types.iter().map(|t| t.shape().unwrap()).collect();
+        let mut memory: Vec<Vec<u64>> =
+            types.iter().map(|t| vec![0xff; (t.element_count().unwrap() * t.dtype.size()).div_ceil(8)]).collect();
+        {
+            let mut outputs: Vec<TensorMut<'_>> = types
+                .iter()
+                .zip(&mut shapes)
+                .zip(&mut memory)
+                .map(|((ty, shape), words)| {
+                    let len = shape.iter().product::<usize>() * ty.dtype.size();
+                    // SAFETY: the words hold at least that many bytes.
+                    let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), len) };
+                    TensorMut::new(ty.dtype, shape, bytes)
+                })
+                .collect();
+            // The workspace holds NaN before: nothing may be read that was not written.
+            let mut space = vec![u64::MAX; prepared.workspace.div_ceil(8) + 16];
+            let skip = (64 - space.as_ptr() as usize % 64) % 64;
+            // SAFETY: the words hold the workspace and 128 bytes more.
+            let workspace = unsafe {
+                std::slice::from_raw_parts_mut(space.as_mut_ptr().cast::<u8>().add(skip), prepared.workspace)
+            };
+            let call = Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: prepared.plan };
+            executable.run(call).unwrap();
+        }
+        types
+            .iter()
+            .zip(shapes)
+            .zip(memory)
+            .map(|((ty, shape), words)| naive::Array::read(ty.dtype, shape, &words))
+            .collect()
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    let mut words = vec![0u64; bytes.len().div_ceil(8).max(1)];
+    // SAFETY: the words hold at least that many bytes.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), bytes.len()) }.copy_from_slice(bytes);
+    words
+}

@@ -1,0 +1,5 @@
+//! Regions compiled, loaded and run, against a naive evaluator with sums in binary64.
+
+mod harness;
+mod naive;
+mod operators;
