@@ -17,7 +17,7 @@ fn all_models_are_typed_as_their_recorded_outputs() {
     assert_eq!(folders.len(), 15);
     for path in folders {
         let folder = TestFolder::open(&path).unwrap();
-        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {}", folder.name, e[0]));
+        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", folder.name));
         let outputs = folder.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
         let main = loaded.module.main().unwrap();
         let types = match loaded.module.ty(main.body) {
@@ -34,7 +34,7 @@ fn all_models_are_typed_as_their_recorded_outputs() {
 fn all_models_compute_what_pytorch_computed() {
     for path in model_folders() {
         let folder = TestFolder::open(&path).unwrap();
-        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {}", folder.name, e[0]));
+        let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", folder.name));
         let inputs = folder.sets[0].read_inputs(&loaded.signature.inputs).unwrap();
         let wanted = folder.sets[0].read_outputs(&loaded.signature.outputs).unwrap();
         let got = run(&loaded.module, &inputs).unwrap_or_else(|e| panic!("{}: {e}", folder.name));

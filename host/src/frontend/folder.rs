@@ -2,6 +2,7 @@
 //! with the tolerances.
 
 use super::{LoadOptions, Loaded, PortInfo, unreadable};
+use crate::error::Failure;
 use crate::io::pb;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::Tensor;
@@ -70,22 +71,25 @@ impl TestFolder {
         Ok(TestFolder { name: name.unwrap_or_default(), model, sets, rtol, atol })
     }
 
+    /// The inputs that the first data set records, by name.
+    ///
+    /// # Errors
+    /// When the model or the data cannot be read.
+    pub fn recorded_inputs(&self) -> Result<Vec<(String, Tensor)>, Failure> {
+        let Some(set) = self.sets.first() else { return Ok(Vec::new()) };
+        let signature = super::signature(&self.model)?;
+        let recorded = signature.inputs.iter().zip(&set.inputs).filter_map(|(port, file)| Some((port, file.as_ref()?)));
+        recorded.map(|(port, file)| Ok((port.name.clone(), pb::read(file)?))).collect()
+    }
+
     /// Imports the model with the input shapes of the first data set, where `options` does not give any.
     ///
     /// # Errors
     /// As [`super::load`], and when the data cannot be read.
-    pub fn load(&self, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
-        let signature = super::signature(&self.model)?;
+    pub fn load(&self, options: &LoadOptions) -> Result<Loaded, Failure> {
         let mut options = options.clone();
-        if let Some(set) = self.sets.first() {
-            for (port, file) in signature.inputs.iter().zip(&set.inputs) {
-                if let Some(file) = file
-                    && !options.input_shapes.contains_key(&port.name)
-                {
-                    let tensor = pb::read(file).map_err(|d| vec![d])?;
-                    options.input_shapes.insert(port.name.clone(), tensor.shape().to_vec());
-                }
-            }
+        for (name, tensor) in self.recorded_inputs()? {
+            options.input_shapes.entry(name).or_insert_with(|| tensor.shape().to_vec());
         }
         super::load(&self.model, &options)
     }

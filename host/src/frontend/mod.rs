@@ -5,7 +5,9 @@
 
 pub mod folder;
 pub mod onnx;
+pub mod relay;
 
+use crate::error::Failure;
 use byoc_core::diag::{Diagnostic, codes, nearest};
 use byoc_core::ir::{Dim, Module, TensorType, Type};
 use byoc_core::tensor::DType;
@@ -79,14 +81,14 @@ pub struct Loaded {
 ///
 /// # Errors
 /// Everything that is wrong with the model, as far as it can be told at once.
-pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     if path.is_dir() {
-        let folder = folder::TestFolder::open(path).map_err(|d| vec![d])?;
-        return folder.load(options);
+        return folder::TestFolder::open(path)?.load(options);
     }
     match extension(path) {
-        "onnx" => onnx::load(path, options),
-        _ => Err(vec![unknown_format(path)]),
+        "onnx" => Ok(onnx::load(path, options)?),
+        "relay" => relay::load(path, options),
+        _ => Err(unknown_format(path).into()),
     }
 }
 
@@ -94,14 +96,14 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
+pub fn signature(path: &Path) -> Result<Signature, Failure> {
     if path.is_dir() {
-        let folder = folder::TestFolder::open(path).map_err(|d| vec![d])?;
-        return signature(&folder.model);
+        return signature(&folder::TestFolder::open(path)?.model);
     }
     match extension(path) {
-        "onnx" => onnx::signature(path),
-        _ => Err(vec![unknown_format(path)]),
+        "onnx" => Ok(onnx::signature(path)?),
+        "relay" => relay::load(path, &LoadOptions::default()).map(|loaded| loaded.signature),
+        _ => Err(unknown_format(path).into()),
     }
 }
 

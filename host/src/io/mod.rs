@@ -1,4 +1,4 @@
-//! Tensors in files: `.npy`, `.npz`, `.pb` and pictures; made-up tensors; and writing files so that a reader never
+//! Tensors in files: `.npy`, `.npz`, `.pb`, safetensors and pictures; made-up tensors; and writing files so that a reader never
 //! sees half of one.
 //!
 //! Every reader is bounded by what is in the file: a header that promises more than there is gets a diagnostic.
@@ -8,6 +8,7 @@ pub mod npy;
 pub mod npz;
 pub mod pb;
 pub mod random;
+pub mod weights;
 
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Tensor};

@@ -1,0 +1,260 @@
+//! Programs in the Relay text format, with their large constants in a safetensors file beside the text.
+//!
+//! `model.relay` is accompanied by `model.relay.safetensors` or `model.safetensors`; `meta[relay.Constant][i]` in the
+//! text is the tensor called `i` there.
+
+use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
+use crate::error::Failure;
+use crate::io;
+use byoc_core::diag::{Diagnostic, codes, nearest};
+use byoc_core::ir::{Callee, Dim, Expr, IndexVec, Module, Source, TensorType, Type};
+use byoc_core::op;
+use byoc_core::pass::infer_type;
+use byoc_core::tensor::Tensor;
+use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Reads a program as it is written: not typed, its dimensions not bound.
+///
+/// # Errors
+/// Everything that is wrong with the text; the weights file when it is missing or damaged.
+pub fn read(path: &Path) -> Result<Module, Failure> {
+    parsed(path).map(|text| text.module)
+}
+
+/// Reads a program and types it. Named dimensions are bound where `options` says what to; others stay open.
+///
+/// # Errors
+/// Everything that is wrong with it, as far as it can be told at once.
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
+    let text = parsed(path)?;
+    let mut module = text.module;
+    name_origins(&mut module, &text.source, &text.spans);
+    let bound = bind(&mut module, options)?;
+    let module = infer_type(&module).map_err(|faults| {
+        let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.located(&text.spans)).collect();
+        Failure::from(diagnostics).in_source(&path.display().to_string(), &text.source)
+    })?;
+    let signature = signature(&module)?;
+    Ok(Loaded { module, signature, bound, warnings: Vec::new(), file: path.to_owned() })
+}
+
+/// Writes a program, and its constants beside it when it has any that the text does not hold.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn write(path: &Path, module: &Module) -> Result<(), Diagnostic> {
+    let printed = print(module, &PrintOptions::default());
+    if !printed.constants.is_empty() {
+        let named = printed.constants.iter().enumerate().map(|(i, tensor)| (i.to_string(), &**tensor));
+        io::weights::write(&weights_files(path)[0], named)?;
+    }
+    io::write_atomically(path, |file| file.write_all(printed.text.as_bytes()))
+}
+
+struct Text {
+    source: String,
+    module: Module,
+    spans: IndexVec<byoc_core::ir::ExprId, byoc_core::diag::Span>,
+}
+
+fn parsed(path: &Path) -> Result<Text, Failure> {
+    let source = std::fs::read_to_string(path).map_err(|e| unreadable(path, e))?;
+    let (constants, missing) = match weights_files(path).into_iter().find(|file| file.exists()) {
+        Some(file) => (numbered(&file)?, None),
+        None => (Vec::new(), Some(weights_files(path))),
+    };
+    let parsed = parse(&source, &ParseOptions { constants: &constants });
+    if !parsed.diagnostics.is_empty() {
+        let mut diagnostics = parsed.diagnostics;
+        let without_data = diagnostics.iter().any(|d| d.code == codes::text::BAD_METADATA);
+        if let Some(files) = missing.filter(|_| without_data) {
+            let looked: Vec<String> = files.iter().map(|f| f.display().to_string()).collect();
+            diagnostics.push(
+                Diagnostic::error(
+                    codes::frontends::MISSING_WEIGHTS,
+                    format!("{} has constants in a weights file, which is not there", path.display()),
+                )
+                .note(format!("looked for {}", looked.join(" and "))),
+            );
+        }
+        return Err(Failure::from(diagnostics).in_source(&path.display().to_string(), &source));
+    }
+    Ok(Text { source, module: parsed.module, spans: parsed.spans })
+}
+
+/// Where the constants of a text may be, the usual place first.
+fn weights_files(path: &Path) -> [PathBuf; 2] {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".safetensors");
+    [PathBuf::from(beside), path.with_extension("safetensors")]
+}
+
+/// The tensors called 0, 1, and so on.
+fn numbered(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
+    let mut tensors = io::weights::read(file)?;
+    let constants: Vec<Arc<Tensor>> = (0..).map_while(|i| tensors.remove(&i.to_string())).map(Arc::new).collect();
+    match tensors.keys().next() {
+        None => Ok(constants),
+        Some(name) => Err(Diagnostic::error(
+            codes::frontends::MISSING_WEIGHTS,
+            format!("{}: tensor \"{name}\" is none of the constants 0 to {}", file.display(), constants.len()),
+        )
+        .note("the constants of a text are called 0, 1, and so on, without gaps")),
+    }
+}
+
+/// Gives each operator call a name of its own: its place in the text.
+fn name_origins(module: &mut Module, source: &str, spans: &IndexVec<byoc_core::ir::ExprId, byoc_core::diag::Span>) {
+    let lines: Vec<usize> = std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
+    let calls: Vec<_> = module
+        .nodes
+        .iter()
+        .filter_map(|(id, node)| match &node.expr {
+            Expr::Call(call) => match call.callee {
+                Callee::Op(op) => Some((id, op)),
+                Callee::Expr(_) => None,
+            },
+            _ => None,
+        })
+        .collect();
+    for (id, op) in calls {
+        let start = spans.get(id).map_or(0, |span| span.start as usize);
+        let line = lines.partition_point(|&first| first <= start);
+        let column = start - lines[line - 1] + 1;
+        let name = format!("{line}:{column}").as_str().into();
+        module.nodes[id].origin = module.origins.add_source(Source { name, op: op::get(op).name.into() });
+    }
+}
+
+/// Binds named dimensions wherever they stand, by name or by the shapes of given inputs.
+fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, usize>, Vec<Diagnostic>> {
+    let bad = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
+    let mut names: Vec<String> = Vec::new();
+    for ty in annotations(module) {
+        visit_dims(ty, &mut |dim| {
+            if let Dim::Named(name) = dim
+                && !names.iter().any(|n| n == &**name)
+            {
+                names.push(name.to_string());
+            }
+        });
+    }
+    names.sort();
+    let mut errors = Vec::new();
+    let mut bound = options.dims.clone();
+    for name in options.dims.keys().filter(|name| !names.contains(name)) {
+        let mut error = bad(format!("the program has no named dimension \"{name}\""));
+        if let Some(near) = nearest(name, names.iter().map(String::as_str)) {
+            error = error.help(format!("did you mean \"{near}\"?"));
+        }
+        errors.push(error);
+    }
+    let params: Vec<_> = module.main().map(|main| main.params.to_vec()).unwrap_or_default();
+    for (name, shape) in &options.input_shapes {
+        let param = params.iter().filter_map(|&p| match module.expr(p) {
+            Expr::Var(var) if *var.name == **name => Some(&var.annotation),
+            _ => None,
+        });
+        let Some(annotation) = param.into_iter().next() else {
+            errors.push(bad(format!("@main has no parameter %{name}")));
+            continue;
+        };
+        let Some(tensor) = annotation.as_tensor() else { continue };
+        let fits = tensor.dims.len() == shape.len()
+            && tensor.dims.iter().zip(shape).all(|(dim, &size)| match dim {
+                Dim::Fixed(n) => *n == size,
+                Dim::Named(name) => *bound.entry(name.to_string()).or_insert(size) == size,
+                Dim::Any => true,
+            });
+        if !fits {
+            errors.push(bad(format!("input \"{name}\" is given as {shape:?}, the program takes {annotation}")));
+        }
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    if !bound.is_empty() {
+        let ids: Vec<_> = module.nodes.ids().collect();
+        for id in ids {
+            match &mut module.nodes[id].expr {
+                Expr::Var(var) => var.annotation = substitute(&var.annotation, &bound),
+                Expr::Function(function) => function.ret = substitute(&function.ret, &bound),
+                _ => {}
+            }
+        }
+    }
+    Ok(bound)
+}
+
+fn annotations(module: &Module) -> impl Iterator<Item = &Type> {
+    module.nodes.iter().filter_map(|(_, node)| match &node.expr {
+        Expr::Var(var) => Some(&var.annotation),
+        Expr::Function(function) => Some(&function.ret),
+        _ => None,
+    })
+}
+
+/// Types nest no deeper than [`Type::MAX_DEPTH`], which the parser sees to.
+fn visit_dims(ty: &Type, visit: &mut impl FnMut(&Dim)) {
+    match ty {
+        Type::Tensor(tensor) => tensor.dims.iter().for_each(visit),
+        Type::Tuple(fields) => fields.iter().for_each(|f| visit_dims(f, visit)),
+        Type::Func(func) => func.params.iter().chain([&func.ret]).for_each(|t| visit_dims(t, visit)),
+        Type::Ref(inner) => visit_dims(inner, visit),
+        Type::Unknown => {}
+    }
+}
+
+/// The type with named dimensions replaced.
+fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
+    match ty {
+        Type::Tensor(tensor) => {
+            let dims = tensor.dims.iter().map(|dim| match dim {
+                Dim::Named(name) => bound.get(&**name).map_or_else(|| dim.clone(), |&n| Dim::Fixed(n)),
+                other => other.clone(),
+            });
+            Type::Tensor(Arc::new(TensorType { dtype: tensor.dtype, dims: dims.collect() }))
+        }
+        Type::Tuple(fields) => Type::tuple(fields.iter().map(|f| substitute(f, bound))),
+        Type::Func(func) => Type::Func(Arc::new(byoc_core::ir::FuncType {
+            params: func.params.iter().map(|p| substitute(p, bound)).collect(),
+            ret: substitute(&func.ret, bound),
+        })),
+        Type::Ref(inner) => Type::Ref(Arc::new(substitute(inner, bound))),
+        Type::Unknown => Type::Unknown,
+    }
+}
+
+/// What `@main` takes and returns. Its results have no names: they are called by their position.
+fn signature(module: &Module) -> Result<Signature, Diagnostic> {
+    let main = module.main().ok_or_else(|| {
+        let names: Vec<String> = module.globals.keys().map(|name| format!("@{name}")).collect();
+        let error = Diagnostic::error(codes::frontends::BROKEN_MODEL, "the program has no @main");
+        if names.is_empty() { error } else { error.note(format!("it has {}", names.join(", "))) }
+    })?;
+    let port = |name: String, ty: &Type| {
+        let tensor = ty.as_tensor().ok_or_else(|| {
+            let message = format!("{name} of @main is {ty}");
+            Diagnostic::error(codes::frontends::BAD_NODE, message)
+                .note("what goes in and comes out of @main is tensors")
+        })?;
+        Ok(PortInfo { name, dtype: tensor.dtype, dims: Some(tensor.dims.to_vec()) })
+    };
+    let mut inputs = Vec::new();
+    for &param in &main.params {
+        if let Expr::Var(var) = module.expr(param) {
+            inputs.push(port(var.name.to_string(), module.ty(param))?);
+        }
+    }
+    let outputs = match module.ty(main.body) {
+        Type::Tuple(fields) => {
+            fields.iter().enumerate().map(|(i, ty)| port(format!("output_{i}"), ty)).collect::<Result<_, _>>()?
+        }
+        ty => vec![port("output_0".into(), ty)?],
+    };
+    Ok(Signature { inputs, outputs })
+}

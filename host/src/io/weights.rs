@@ -1,0 +1,116 @@
+//! Safetensors files: named tensors, used where they are mapped.
+
+use super::{bad_file, map_file, write_atomically};
+use byoc_core::diag::Diagnostic;
+use byoc_core::tensor::{DType, Tensor};
+use safetensors::tensor::Dtype;
+use safetensors::{SafeTensors, View};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Reads every tensor of a file, by name.
+///
+/// # Errors
+/// When it cannot be read, is damaged, or holds an element type that is not supported.
+pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
+    let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
+    let file = SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, e))?;
+    let mut tensors = BTreeMap::new();
+    for (name, view) in file.iter() {
+        let dtype = element_type(view.dtype()).ok_or_else(|| {
+            bad_file(path, format!("tensor {name}: elements of type {:?} are not supported", view.dtype()))
+        })?;
+        let mut tensor = Tensor::from_storage(dtype, view.shape(), Arc::new(bytes.slice_ref(view.data())))
+            .ok_or_else(|| bad_file(path, format!("tensor {name}: the data does not fit its shape")))?;
+        if dtype == DType::Bool && tensor.bytes().iter().any(|&b| b > 1) {
+            let values: Vec<bool> = tensor.bytes().iter().map(|&b| b != 0).collect();
+            tensor = Tensor::from_bools(view.shape(), &values);
+        }
+        tensors.insert(name.to_owned(), tensor);
+    }
+    Ok(tensors)
+}
+
+/// Writes tensors by name. The same tensors give the same bytes.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write<'a>(path: &Path, tensors: impl IntoIterator<Item = (String, &'a Tensor)>) -> Result<(), Diagnostic> {
+    let views = tensors.into_iter().map(|(name, tensor)| (name, Stored(tensor)));
+    let bytes = safetensors::serialize(views, None).map_err(std::io::Error::other);
+    write_atomically(path, |file| file.write_all(&bytes?))
+}
+
+struct Stored<'a>(&'a Tensor);
+
+impl View for Stored<'_> {
+    fn dtype(&self) -> Dtype {
+        file_type(self.0.dtype())
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.0.shape()
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.0.bytes().into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.0.bytes().len()
+    }
+}
+
+fn file_type(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F64 => Dtype::F64,
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I8 => Dtype::I8,
+        DType::I16 => Dtype::I16,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::U8 => Dtype::U8,
+        DType::U16 => Dtype::U16,
+        DType::U32 => Dtype::U32,
+        DType::U64 => Dtype::U64,
+        DType::Bool => Dtype::BOOL,
+    }
+}
+
+fn element_type(dtype: Dtype) -> Option<DType> {
+    DType::ALL.iter().copied().find(|&d| file_type(d) == dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_type_survives_the_round_trip() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w.safetensors");
+        let all: Vec<Tensor> = DType::ALL.iter().map(|&d| crate::io::random::tensor(d, &[2, 3], 1)).collect();
+        write(&path, all.iter().enumerate().map(|(i, t)| (i.to_string(), t))).unwrap();
+        let read = read(&path).unwrap();
+        for (i, tensor) in all.iter().enumerate() {
+            assert_eq!(&read[&i.to_string()], tensor);
+        }
+    }
+
+    #[test]
+    fn damaged_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w.safetensors");
+        write(&path, [("0".to_owned(), &Tensor::from_slice(&[2], &[1f32, 2.0]))]).unwrap();
+        let good = std::fs::read(&path).unwrap();
+        for length in 0..good.len() {
+            std::fs::write(&path, &good[..length]).unwrap();
+            assert!(read(&path).is_err(), "cut off at {length}");
+        }
+    }
+}
