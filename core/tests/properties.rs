@@ -1,0 +1,392 @@
+//! Properties of the text form over random programs, mutated texts and very deep ones.
+
+use byoc_core::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Module, Type, structural_equal, verify};
+use byoc_core::pass::{infer_type, infer_type_in_place};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
+use byoc_core::typing::Builder;
+use proptest::prelude::*;
+use std::fmt::Write;
+
+/// Builds a well-typed program out of a list of choices; when they run out, every choice is the first.
+struct Generator<'a> {
+    builder: Builder,
+    choices: std::slice::Iter<'a, u8>,
+    /// What the current scope can use.
+    values: Vec<ExprId>,
+}
+
+impl Generator<'_> {
+    fn choose(&mut self, n: usize) -> usize {
+        usize::from(*self.choices.next().unwrap_or(&0)) % n.max(1)
+    }
+
+    fn tensor_type() -> Type {
+        Type::tensor_of(DType::F32, [Dim::Named("n".into()), Dim::Fixed(3)])
+    }
+
+    /// A value of a type, out of those in scope.
+    fn pick(&mut self, wanted: &Type) -> ExprId {
+        let fitting: Vec<ExprId> =
+            self.values.iter().copied().filter(|&v| self.builder.module.ty(v) == wanted).collect();
+        let at = self.choose(fitting.len());
+        fitting[at]
+    }
+
+    fn push(&mut self, expr: Expr) -> ExprId {
+        let id = self.builder.push(expr).unwrap_or_else(|d| panic!("the generator makes typed programs: {d}"));
+        self.values.push(id);
+        id
+    }
+
+    /// Some statements and a result of type `Tensor[(n, 3), float32]`.
+    fn block(&mut self, depth: usize) -> ExprId {
+        let scope = self.values.len();
+        let statements = self.choose(6);
+        for _ in 0..statements {
+            self.statement(depth);
+        }
+        let result = match self.choose(4) {
+            // A let around the rest of the block.
+            0 if depth > 0 => {
+                let value = self.statement(depth - 1);
+                let ty = self.builder.module.ty(value).clone();
+                let var = self.builder.var(["x", "y", "a b", "_"][self.choices.len() % 4], ty);
+                self.values.push(var);
+                let body = self.block(depth - 1);
+                self.push(Expr::Let { var, value, body })
+            }
+            _ => self.pick(&Self::tensor_type()),
+        };
+        self.values.truncate(scope);
+        result
+    }
+
+    fn statement(&mut self, depth: usize) -> ExprId {
+        let tensor = Self::tensor_type();
+        match self.choose(if depth > 0 { 12 } else { 9 }) {
+            0 | 1 => {
+                let op = ["nn.relu", "exp", "tanh", "sigmoid"][self.choose(4)];
+                let arg = self.pick(&tensor);
+                self.op(op, &[arg], Attrs::none())
+            }
+            2 | 3 => {
+                let op = ["add", "multiply", "subtract", "maximum"][self.choose(4)];
+                let (a, b) = (self.pick(&tensor), self.pick(&tensor));
+                self.op(op, &[a, b], Attrs::none())
+            }
+            4 => {
+                let arg = self.pick(&tensor);
+                let bounds = [("a_min", AttrValue::Float(-0.5)), ("a_max", AttrValue::Int(self.choose(9) as i64))];
+                self.op("clip", &[arg], Attrs::new(bounds))
+            }
+            5 => {
+                let fields: Vec<ExprId> = (0..self.choose(4)).map(|_| self.pick(&tensor)).collect();
+                self.push(Expr::Tuple(fields.into()))
+            }
+            6 => {
+                let tuples = |module: &Module, v: ExprId| module.ty(v).as_tuple().map_or(0, <[Type]>::len);
+                let module = &self.builder.module;
+                let found = self.values.iter().rev().copied().find(|&v| tuples(module, v) > 0);
+                match found {
+                    Some(tuple) => {
+                        let fields = tuples(&self.builder.module, tuple);
+                        let index = self.choose(fields) as u32;
+                        self.push(Expr::Project { tuple, index })
+                    }
+                    None => self.pick(&tensor),
+                }
+            }
+            7 => {
+                let value = match self.choose(4) {
+                    0 => Tensor::scalar(self.choose(256) as f32 * 0.1),
+                    1 => Tensor::scalar(self.choose(256) as i8),
+                    2 => Tensor::from_bools(&[], &[true]),
+                    _ => Tensor::from_slice(&[2], &[self.choose(256) as f32, f32::NAN]),
+                };
+                let id = self.builder.constant(value);
+                self.values.push(id);
+                id
+            }
+            8 => {
+                let value = self.pick(&tensor);
+                let cell = self.push(Expr::RefNew(value));
+                let other = self.pick(&tensor);
+                self.push(Expr::RefWrite { reference: cell, value: other });
+                self.push(Expr::RefRead(cell))
+            }
+            9 => {
+                let cond = self.pick(&Type::scalar(DType::Bool));
+                let then = self.block(depth - 1);
+                let otherwise = self.block(depth - 1);
+                self.push(Expr::If { cond, then, otherwise })
+            }
+            10 => {
+                let function = self.function(depth - 1);
+                let arg = self.pick(&tensor);
+                self.push(Expr::call(function, [arg]))
+            }
+            _ => {
+                // A let as an operand.
+                let value = self.pick(&tensor);
+                let var = self.builder.var("v", tensor.clone());
+                let scope = self.values.len();
+                self.values.push(var);
+                let body = self.block(depth - 1);
+                self.values.truncate(scope);
+                let bound = self.push(Expr::Let { var, value, body });
+                self.op("nn.relu", &[bound], Attrs::none())
+            }
+        }
+    }
+
+    fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> ExprId {
+        let id = self.builder.op(name, args, attrs).unwrap_or_else(|d| panic!("{d}"));
+        self.values.push(id);
+        id
+    }
+
+    fn function(&mut self, depth: usize) -> ExprId {
+        let scope = self.values.len();
+        let param = self.builder.var("x", Self::tensor_type());
+        self.values.push(param);
+        let body = self.block(depth);
+        self.values.truncate(scope);
+        let attrs = Attrs::new([("Composite", AttrValue::from("t.x")), ("Primitive", AttrValue::Int(1))]);
+        let attrs = if self.choose(2) == 0 { attrs } else { Attrs::none() };
+        let id = self.builder.function(&[param], body, Type::Unknown, attrs).unwrap_or_else(|d| panic!("{d}"));
+        self.values.push(id);
+        id
+    }
+}
+
+/// A module of two functions.
+fn program(choices: &[u8]) -> Module {
+    let mut generator = Generator { builder: Builder::default(), choices: choices.iter(), values: Vec::new() };
+    for name in ["main", "other"] {
+        let x = generator.builder.var("x", Generator::tensor_type());
+        let c = generator.builder.var("c", Type::scalar(DType::Bool));
+        generator.values = vec![x, c];
+        let body = generator.block(4);
+        generator.builder.define(name, &[x, c], body).unwrap_or_else(|d| panic!("{d}"));
+    }
+    generator.builder.module
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn printed_programs_read_back(choices in prop::collection::vec(any::<u8>(), 0..400)) {
+        let module = program(&choices);
+        prop_assert_eq!(verify(&module), Ok(()));
+        let module = infer_type(&module).unwrap();
+        prop_assert_eq!(verify(&module), Ok(()));
+        let printed = print(&module, &PrintOptions { types: choices.len() % 2 == 0, ..PrintOptions::default() });
+        let again = parse(&printed.text, &ParseOptions { constants: &printed.constants });
+        prop_assert_eq!(&again.diagnostics, &[], "{}", printed.text);
+        let again = infer_type(&again.module).unwrap();
+        prop_assert_eq!(structural_equal(&module, &again), Ok(()), "{}", printed.text);
+        let plain = print(&module, &PrintOptions::default()).text;
+        prop_assert_eq!(print(&again, &PrintOptions::default()).text, plain);
+    }
+
+    #[test]
+    fn another_program_is_not_equal(choices in prop::collection::vec(any::<u8>(), 20..400), at in any::<usize>()) {
+        let module = program(&choices);
+        let mut other = module.clone();
+        let live = other.live();
+        let calls: Vec<ExprId> =
+            other.nodes.ids().filter(|&id| live[id] && other.expr(id).as_op_call().is_some()).collect();
+        prop_assume!(!calls.is_empty());
+        if let Expr::Call(call) = &mut other.nodes[calls[at % calls.len()]].expr {
+            let op = if call.args.len() == 1 { "log" } else { "divide" };
+            call.callee = Callee::Op(byoc_core::op::lookup(op).unwrap());
+        }
+        prop_assert!(structural_equal(&module, &other).is_err());
+    }
+}
+
+/// A small generator of pseudo-random numbers (xorshift), so that a failure comes again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n.max(1) as u64) as usize
+    }
+}
+
+fn mutate(text: &[u8], random: &mut Random) -> Vec<u8> {
+    const TOKENS: &[&str] = &[
+        "{",
+        "}",
+        "(",
+        ")",
+        "[",
+        ";",
+        ",",
+        "=",
+        "%0",
+        "%x",
+        "@main",
+        "let ",
+        "fn (",
+        "if (",
+        "} else {",
+        "def @a(",
+        "1",
+        "/*",
+        "\"",
+        ".0",
+        "meta[relay.Constant][0]",
+        "-> int32",
+        "ref(",
+        "99999999999999999999",
+        "%4294967296",
+        "_",
+        "?",
+    ];
+    let mut text = text.to_vec();
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(text.len());
+        match random.below(6) {
+            0 => text.truncate(at),
+            1 if !text.is_empty() => text[at] ^= 1 << random.below(8),
+            2 => {
+                let token = TOKENS[random.below(TOKENS.len())];
+                text.splice(at..at, token.bytes());
+            }
+            3 => {
+                let end = (at + random.below(20)).min(text.len());
+                text.drain(at..end);
+            }
+            4 => {
+                let end = (at + random.below(200)).min(text.len());
+                let copy = text[at..end].to_vec();
+                let to = random.below(text.len());
+                text.splice(to..to, copy);
+            }
+            _ => {
+                let other = random.below(text.len());
+                if !text.is_empty() {
+                    text.swap(at, other);
+                }
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn mutated_texts_never_panic() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut texts: Vec<Vec<u8>> = (0..50)
+        .map(|_| {
+            let choices: Vec<u8> = (0..300).map(|_| random.below(256) as u8).collect();
+            print(&program(&choices), &PrintOptions::default()).text.into_bytes()
+        })
+        .collect();
+    for kind in ["parse", "error", "print", "pass", "verifier"] {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests").join(kind);
+        let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        texts.extend(paths.iter().map(|path| std::fs::read(path).unwrap()));
+    }
+    let constants = [std::sync::Arc::new(Tensor::scalar(1f32))];
+    let (mut read, mut refused) = (0, 0);
+    for i in 0..10_000 {
+        let mutated = mutate(&texts[i % texts.len()], &mut random);
+        let source = String::from_utf8_lossy(&mutated);
+        let mut parsed = parse(&source, &ParseOptions { constants: &constants });
+        if !parsed.diagnostics.is_empty() {
+            assert!(
+                parsed
+                    .diagnostics
+                    .iter()
+                    .all(|d| d.labels.first().is_some_and(|l| l.span.end as usize <= source.len()))
+            );
+            refused += 1;
+            continue;
+        }
+        read += 1;
+        // What reads may be wrong in other ways; then it is refused, and printed all the same.
+        let roots: Vec<ExprId> = parsed.root.into_iter().collect();
+        let typed = infer_type_in_place(&mut parsed.module, &roots).is_ok();
+        let verified = verify(&parsed.module).is_ok();
+        let printed = print(&parsed.module, &PrintOptions { types: true, ..PrintOptions::default() });
+        if typed && verified {
+            let again = parse(&printed.text, &ParseOptions { constants: &printed.constants });
+            assert_eq!(again.diagnostics, [], "{}", printed.text);
+        }
+    }
+    assert!(read > 100 && refused > 1_000, "the mutations reach both ways: {read} read, {refused} refused");
+}
+
+/// Reads, types, verifies, prints and reads again.
+fn whole_way(text: &str) -> Module {
+    let parsed = parse(text, &ParseOptions::default());
+    assert_eq!(parsed.diagnostics, []);
+    let mut module = parsed.module;
+    infer_type_in_place(&mut module, &[]).unwrap();
+    assert_eq!(verify(&module), Ok(()));
+    let printed = print(&module, &PrintOptions::default());
+    let mut again = parse(&printed.text, &ParseOptions::default()).module;
+    infer_type_in_place(&mut again, &[]).unwrap();
+    assert_eq!(structural_equal(&module, &again), Ok(()));
+    module
+}
+
+const HEAD: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(10, 10), float32]) -> Tensor[(10, 10), float32] {\n";
+
+#[test]
+fn a_chain_of_a_million_operators() {
+    let mut text = format!("{HEAD}  %0 = nn.relu(%x);\n");
+    for i in 1..1_000_000 {
+        let _ = writeln!(text, "  %{i} = nn.relu(%{});", i - 1);
+    }
+    text.push_str("  nn.relu(%999999)\n}\n");
+    let module = whole_way(&text);
+    assert_eq!(module.nodes.len(), 1_000_000 + 3);
+    assert_eq!(print(&module, &PrintOptions::default()).text, text);
+}
+
+#[test]
+fn a_hundred_thousand_levels() {
+    const LEVELS: usize = 100_000;
+    let nested = |open: &str, inner: &str, close: &str| {
+        let (open, close) = (open.repeat(LEVELS), close.repeat(LEVELS));
+        whole_way(&format!("{HEAD}{open}{inner}{close}\n}}\n"))
+    };
+    let lets = nested("let %x = nn.relu(%x);\n", "%x", "");
+    assert_eq!(lets.nodes.len(), 3 * LEVELS + 2);
+    nested("(", "%x", ")");
+    nested("if (True) {", "%x", "} else { nn.relu(%x) }");
+    nested("nn.relu((let %y = nn.relu(%x); ", "%x", "))");
+    nested("fn (%y: int32) {", "%x", "}(1)");
+    nested("(", "%x", ",).0");
+}
+
+#[test]
+fn types_and_lists_that_nest_without_end_are_refused() {
+    let code = |text: &str| parse(text, &ParseOptions::default()).diagnostics.first().map(|d| d.code.to_string());
+    let (open, close) = ("(".repeat(100_000), ")".repeat(100_000));
+    assert_eq!(code(&format!("let %x: {open}int32{close} = 1; %x")).as_deref(), Some("E0108"));
+    assert_eq!(code(&format!("fn (%x, a={}", "[".repeat(100_000))).as_deref(), Some("E0108"));
+    assert_eq!(code(&format!("{}1", "-".repeat(100_000))), None);
+    assert_eq!(code(&format!("{} {} 1", "/*".repeat(100_000), "*/".repeat(100_000))), None);
+
+    // Fifty lines whose type would have 2^50 parts.
+    let mut text = String::from("%0 = (1, 1);\n");
+    for i in 1..50 {
+        let _ = writeln!(text, "%{i} = (%{0}, %{0});", i - 1);
+    }
+    text.push_str("%49");
+    let mut parsed = parse(&text, &ParseOptions::default());
+    assert_eq!(parsed.diagnostics, []);
+    let root = parsed.root.unwrap();
+    let faults = infer_type_in_place(&mut parsed.module, &[root]).unwrap_err();
+    assert_eq!(faults[0].diagnostic.code.to_string(), "E0206");
+}
