@@ -4,7 +4,9 @@
 //! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (what they
 //! need they ask for as workspace), and are never the reference of a test.
 
+mod blocks;
 mod broadcast;
+mod cast;
 mod conv;
 mod conv_transpose;
 mod dense;
@@ -16,6 +18,7 @@ mod image;
 mod math;
 mod norm;
 mod pool;
+mod reduce;
 pub(crate) mod simd;
 mod split;
 mod strided;

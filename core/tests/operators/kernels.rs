@@ -296,3 +296,148 @@ fn slices_and_repeats() {
         check("slice_like", &Attrs::none(), &[Value::Tensor(data), Value::Tensor(like)], Within::Nothing);
     }
 }
+
+#[test]
+fn reductions() {
+    let cases: [(&[usize], Option<&[i64]>); 18] = [
+        (&[], None),
+        (&[7], None),
+        (&[5000], None),
+        (&[3, 70_001], None),
+        (&[0, 3], Some(&[0])),
+        (&[3, 0], Some(&[1])),
+        (&[3, 0], Some(&[0])),
+        (&[2, 768], Some(&[-1])),
+        (&[128, 33], Some(&[1])),
+        (&[128, 33], Some(&[0])),
+        (&[40, 3000], Some(&[0])),
+        (&[2, 19, 7, 7], Some(&[2, 3])),
+        (&[2, 7, 7, 19], Some(&[1, 2])),
+        (&[4, 6, 5, 9], Some(&[0, 2])),
+        (&[4, 6, 5, 9], Some(&[1, 3])),
+        (&[4, 6, 5, 9], Some(&[0, 2, 3])),
+        (&[1, 6, 1, 9], Some(&[2])),
+        (&[3, 5], Some(&[0, 1])),
+    ];
+    for (shape, axis) in cases {
+        let data = noise(shape, 7);
+        let group: usize = axis.map_or(shape.iter().product(), |axes| {
+            axes.iter().map(|&a| shape[a.rem_euclid(shape.len() as i64) as usize]).product()
+        });
+        // Each of n additions of numbers up to 4 n / 8 (they cancel) rounds by half a unit.
+        let sum = Within::Sum(group as f64 * 4.0 * 2f64.powi(-24) * (group as f64).sqrt().max(4.0));
+        let base = axis.map_or(Attrs::none(), |a| attrs([("axis", a.into())]));
+        for with in [base.clone(), base.with("keepdims", true), base.with("exclude", true)] {
+            if with.get("exclude").is_some() && axis.is_none() {
+                continue;
+            }
+            let excluded = with.get("exclude").is_some();
+            for name in ["max", "min"] {
+                check(name, &with, &one(data.clone()), Within::Nothing);
+            }
+            if excluded {
+                let all = shape.iter().product::<usize>() as f64;
+                check("sum", &with, &one(data.clone()), Within::Sum(all * 4.0 * 2f64.powi(-24) * all.sqrt().max(4.0)));
+                continue;
+            }
+            check("sum", &with, &one(data.clone()), sum);
+            check(
+                "mean",
+                &with,
+                &one(data.clone()),
+                Within::Sum(4.0 * 2f64.powi(-24) * (group as f64).sqrt().max(4.0)),
+            );
+            if group > 0 {
+                check("argmax", &with, &one(data.clone()), Within::Nothing);
+                check("argmin", &with, &one(data.clone()), Within::Nothing);
+                let mean = super::run("mean", &base.with("keepdims", true), &[&data]);
+                let args = [Value::Tensor(data.clone()), Value::Tensor(mean)];
+                check("variance", &with, &args, Within::Units(32.0));
+            }
+            if group <= 768 {
+                let near_one = super::run(
+                    "exp",
+                    &Attrs::none(),
+                    &[&super::run("multiply", &Attrs::none(), &[&data, &Tensor::scalar(0.01f32)])],
+                );
+                check("prod", &with, &one(near_one), Within::Units(group as f64 + 1.0));
+            }
+        }
+    }
+    let rows = [f32::NAN, 1.0, 2.0, f32::INFINITY, f32::NEG_INFINITY, -0.0, 0.0, -1.0, f32::NAN, f32::NAN, 3.0, 3.0];
+    let rows = Tensor::from_slice(&[4, 3], &rows);
+    for name in ["max", "min", "sum", "mean", "prod", "argmax", "argmin"] {
+        for axis in [0, 1] {
+            check(name, &attrs([("axis", ints([axis]))]), &one(rows.clone()), Within::Units(1.0));
+        }
+    }
+}
+
+#[test]
+fn blocks_move() {
+    for (shapes, axis) in [
+        (&[&[2, 3][..], &[4, 3]][..], 0),
+        (&[&[2, 3], &[2, 1], &[2, 0]], -1),
+        (&[&[5, 64, 20], &[5, 64, 20], &[5, 1, 20]], 1),
+        (&[&[0, 3], &[0, 4]], 1),
+        (&[&[70, 500], &[70, 100]], 1),
+    ] {
+        for element in 0..4 {
+            let fields: Vec<Tensor> = shapes.iter().map(|s| countings(s)[element].clone()).collect();
+            check("concatenate", &attrs([("axis", axis.into())]), &[Value::Tuple(fields.clone())], Within::Nothing);
+            let same = vec![fields[0].clone(), fields[0].clone(), fields[0].clone()];
+            for axis in [0, 1, -1] {
+                check("stack", &attrs([("axis", axis.into())]), &[Value::Tuple(same.clone())], Within::Nothing);
+            }
+        }
+    }
+    for shape in [&[4, 6, 8][..], &[4, 0, 8], &[60, 90, 20]] {
+        for axis in [0, 1, -1] {
+            let by = |value: AttrValue| attrs([("indices_or_sections", value), ("axis", axis.into())]);
+            moves("split", &by(2.into()), shape);
+            if shape[1] > 0 {
+                moves("split", &by(ints([1, 1, 3])), shape);
+            }
+        }
+    }
+    let index = |shape: &[usize], values: &[i32]| Tensor::from_slice(shape, values);
+    let indices = [index(&[], &[1]), index(&[0], &[]), index(&[2, 3], &[0, 1, 2, 2, -1, 7])];
+    for indices in &indices {
+        let wide = super::run("cast", &attrs([("dtype", "int64".into())]), &[indices]);
+        let short = super::run("cast", &attrs([("dtype", "int16".into())]), &[indices]);
+        for (data, indices) in countings(&[3, 4, 5]).into_iter().zip([indices, &wide, &short, indices]) {
+            for mode in ["clip", "wrap"] {
+                for axis in [AttrValue::None, 0.into(), 1.into(), (-1).into()] {
+                    let args = [Value::Tensor(data.clone()), Value::Tensor(indices.clone())];
+                    check("take", &attrs([("axis", axis), ("mode", mode.into())]), &args, Within::Nothing);
+                }
+            }
+        }
+    }
+    let batched = [Value::Tensor(noise(&[2, 3, 4, 5], 1)), Value::Tensor(index(&[2, 2], &[3, 0, 1, 2]))];
+    check("take", &attrs([("axis", 2.into()), ("batch_dims", 1.into())]), &batched, Within::Nothing);
+    let large = [Value::Tensor(noise(&[100, 768], 1)), Value::Tensor(index(&[2, 50], &[3; 100]))];
+    check("take", &attrs([("axis", 0.into()), ("mode", "fast".into())]), &large, Within::Nothing);
+}
+
+#[test]
+fn casts() {
+    let values = [0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 127.6, 255.5, -300.0, 65520.0, 1e10, -1e20, 1e-45];
+    let mut values: Vec<f32> = values.to_vec();
+    values.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
+    let floats = Tensor::from_slice(&[values.len()], &values);
+    let whole: Vec<i64> = vec![0, 1, -1, 127, 128, 255, 256, -129, 1 << 24 | 1, i64::MAX, i64::MIN, (1 << 53) + 1];
+    let whole = Tensor::from_slice(&[whole.len()], &whole);
+    let to = |dtype: DType| attrs([("dtype", dtype.into())]);
+    for &from in DType::ALL {
+        for source in [&floats, &whole] {
+            let source = super::run("cast", &to(from), &[source]);
+            for &into in DType::ALL {
+                check("cast", &to(into), &one(source.clone()), Within::Nothing);
+            }
+        }
+    }
+    check("cast", &to(DType::I32), &one(noise(&[300, 301], 5)), Within::Nothing);
+    let like = [Value::Tensor(noise(&[3, 4], 5)), Value::Tensor(Tensor::scalar(1i32))];
+    check("cast_like", &Attrs::none(), &like, Within::Nothing);
+}
