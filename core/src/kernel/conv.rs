@@ -9,6 +9,7 @@
 
 use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm_at};
+use super::simd::copy_every;
 use super::split::{self, Shared};
 use super::{Kernel, Offer, Spec, depthwise};
 use crate::op::conv::ConvShape;
@@ -247,11 +248,7 @@ impl ChannelsFirst {
                 to[last_in - w..].fill(0.0);
                 let line = (h * p.stride[0] + kh * p.dilation[0] - p.before[0]) * p.size[1];
                 let from = &image[line + first_in * p.stride[1] + kw * p.dilation[1] - p.before[1]..];
-                let to = &mut to[first_in - w..last_in - w];
-                match p.stride[1] {
-                    1 => to.copy_from_slice(&from[..to.len()]),
-                    step => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(t, f)| *t = *f),
-                }
+                copy_every(&mut to[first_in - w..last_in - w], from, p.stride[1]);
             }
         };
         if threads == 1 {

@@ -4,7 +4,7 @@
 
 use super::Kernel;
 use super::conv::Plane;
-use super::simd::{mul_add, multiversion};
+use super::simd::{copy_every, mul_add, multiversion};
 use super::split::{self, Shared};
 use crate::tensor::{TensorView, TensorViewMut};
 
@@ -64,11 +64,8 @@ impl Depthwise {
                 let count = from.len().saturating_sub(source).div_ceil(step).min(line.len() - first);
                 line[..first].fill(0.0);
                 line[first + count..].fill(0.0);
-                let line = &mut line[first..first + count];
-                match step {
-                    _ if count == 0 => {}
-                    1 => line.copy_from_slice(&from[source..source + count]),
-                    _ => line.iter_mut().zip(from[source..].iter().step_by(step)).for_each(|(l, f)| *l = *f),
+                if count > 0 {
+                    copy_every(&mut line[first..first + count], &from[source..], step);
                 }
             }
         }
@@ -109,10 +106,7 @@ impl Kernel for Depthwise {
                 for (i, out) in out.chunks_mut(places).enumerate() {
                     let weight = &w[(first + i) * taps..][..taps];
                     let next = self.row * p.stride[1] * p.stride[0];
-                    match self.taps.len() {
-                        9 => nine_taps(dealt, next, &self.taps, weight, out, p.out[1]),
-                        _ => any_taps(dealt, next, &self.taps, weight, out, p.out[1]),
-                    }
+                    rows(dealt, next, &self.taps, weight, out, p.out[1]);
                 }
             }
         });
@@ -120,34 +114,22 @@ impl Kernel for Depthwise {
     }
 }
 
-/// Every row of results; `next` elements lie between the first taps of neighbouring rows.
-#[inline(always)]
-fn rows<const FMA: bool>(x: &[f32], next: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
-    for (h, row) in out.chunks_mut(width).enumerate() {
-        for (i, results) in row.chunks_mut(LANES).enumerate() {
-            let x = &x[h * next + i * LANES..];
-            let mut sums = [0.0f32; LANES];
-            for (tap, w) in taps.iter().zip(weight) {
-                if let Some(values) = x.get(*tap..).and_then(|x| x.first_chunk::<LANES>()) {
-                    for l in 0..LANES {
-                        sums[l] = mul_add::<FMA>(values[l], *w, sums[l]);
+multiversion! {
+    /// Every row of results; `next` elements lie between the first taps of neighbouring rows.
+    fn rows(x: &[f32], next: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
+        for (h, row) in out.chunks_mut(width).enumerate() {
+            for (i, results) in row.chunks_mut(LANES).enumerate() {
+                let x = &x[h * next + i * LANES..];
+                let mut sums = [0.0f32; LANES];
+                for (tap, w) in taps.iter().zip(weight) {
+                    if let Some(values) = x.get(*tap..).and_then(|x| x.first_chunk::<LANES>()) {
+                        for l in 0..LANES {
+                            sums[l] = mul_add::<FMA>(values[l], *w, sums[l]);
+                        }
                     }
                 }
+                results.copy_from_slice(&sums[..results.len()]);
             }
-            results.copy_from_slice(&sums[..results.len()]);
-        }
-    }
-}
-
-multiversion! {
-    fn any_taps(x: &[f32], next: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
-        rows::<FMA>(x, next, taps, weight, out, width);
-    }
-
-    /// A 3x3 kernel, unrolled.
-    fn nine_taps(x: &[f32], next: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
-        if let (Some(taps), Some(weight)) = (taps.first_chunk::<9>(), weight.first_chunk::<9>()) {
-            rows::<FMA>(x, next, taps, weight, out, width);
         }
     }
 }

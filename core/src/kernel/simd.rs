@@ -77,6 +77,23 @@ macro_rules! multiversion {
 }
 pub(crate) use multiversion;
 
+multiversion! {
+    /// Copies every `step`-th element of `from`, as many as there is room for.
+    pub(super) fn copy_every(to: &mut [f32], from: &[f32], step: usize) {
+        match step {
+            1 => to.copy_from_slice(&from[..to.len()]),
+            2 => {
+                let (pairs, rest) = from.as_chunks::<2>();
+                to.iter_mut().zip(pairs).for_each(|(t, f)| *t = f[0]);
+                if let (Some(t), Some(f)) = (to.get_mut(pairs.len()), rest.first()) {
+                    *t = *f;
+                }
+            }
+            _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(t, f)| *t = *f),
+        }
+    }
+}
+
 /// e to the power of x, within 2 units in the last place: x = n ln 2 + r, e^r by a polynomial (Cephes' expf).
 /// NaN stays NaN.
 #[inline(always)]
