@@ -71,14 +71,14 @@ fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     let p = polynomial::<FMA, 9>(
         f,
         [
-            6.746_601_3e-2,
+            6.746_601e-2,
             -1.167_564_1e-1,
             1.188_817_5e-1,
             -1.240_559_15e-1,
             1.421_955e-1,
             -1.666_799_6e-1,
             2.000_211_9e-1,
-            -2.500_000_9e-1,
+            -2.500_001e-1,
             3.333_331_3e-1,
         ],
     );
@@ -121,7 +121,7 @@ pub(super) fn log2<const FMA: bool>(x: f32) -> f32 {
 #[inline(always)]
 pub(super) fn log10<const FMA: bool>(x: f32) -> f32 {
     // log10(2) in two parts, the first of which has so few bits that its products with n are exact.
-    const HIGH: f32 = 0.301_025_39;
+    const HIGH: f32 = 0.301_025_4;
     const LOW: f32 = 4.605_038_7e-6;
     let (n, f, rest) = split_log::<FMA>(x);
     let part = (f + rest) * std::f32::consts::LOG10_E;

@@ -3,7 +3,9 @@
 use super::{attrs, close, f32s, refused, run, typed, vector};
 use byoc_core::ir::{Attrs, Type};
 use byoc_core::tensor::{DType, Tensor};
-use std::f64::{INFINITY as INF, NAN};
+
+const INF: f64 = f64::INFINITY;
+const NAN: f64 = f64::NAN;
 
 #[test]
 #[expect(clippy::approx_constant, reason = "the table is numpy's output, not a use of the constants")]

@@ -14,7 +14,7 @@ fn noise(shape: &[usize], seed: u64) -> Tensor {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            if state % 17 == 0 { 0.0 } else { (state >> 40) as f32 / (1u32 << 21) as f32 - 4.0 }
+            if state.is_multiple_of(17) { 0.0 } else { (state >> 40) as f32 / (1u32 << 21) as f32 - 4.0 }
         })
         .collect();
     Tensor::from_slice(shape, &values)

@@ -4,7 +4,9 @@ use super::{attrs, call, close, f32s, refused, run, typed, vector};
 use byoc_core::ir::{AttrValue, Attrs};
 use byoc_core::op::Value;
 use byoc_core::tensor::{DType, Tensor};
-use std::f64::{INFINITY as INF, NAN};
+
+const INF: f64 = f64::INFINITY;
+const NAN: f64 = f64::NAN;
 
 fn data() -> Tensor {
     Tensor::from_slice(&[2, 2, 3], &[1.5f32, -2.0, 3.0, 4.0, 0.25, -6.0, 7.0, 8.0, -9.0, 0.5, 11.0, 12.0])
