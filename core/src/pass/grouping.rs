@@ -120,6 +120,9 @@ impl<'m> Grouping<'m> {
     /// `refused` hears of every expression in a candidate that was turned down.
     pub fn apply(&mut self, entry: &Entry, judge: &mut dyn Judge, refused: &mut dyn FnMut(ExprId, Refusal)) {
         let pattern = &entry.pattern;
+        if pattern.required_ops().iter().any(|op| !self.by_op.contains_key(op)) {
+            return;
+        }
         let roots = pattern.root_ops();
         if roots == RootOps::Any && self.stale {
             self.number();
@@ -354,7 +357,7 @@ pub(super) fn emit<'a>(
         ("PartitionedFromPattern", AttrValue::from(&*group.label)),
         ("Composite", AttrValue::Str(name.clone())),
     ]);
-    let function = Function { params: params.into(), body: inner[root], ret: Type::Unknown, attrs };
+    let function = Function { params: params.into(), body: inner[root], ret: ret.clone(), attrs };
     let module = &mut rebuild.new.module;
     let ty = Type::Func(Arc::new(FuncType { params: types, ret: ret.clone() }));
     let function = module.push_typed(Expr::Function(Box::new(function)), ty, Origins::none());

@@ -203,6 +203,27 @@ impl Pattern {
         RootOps::These(these)
     }
 
+    /// Operators that every program it matches in has.
+    pub fn required_ops(&self) -> BTreeSet<OpId> {
+        let mut required: IndexVec<PatternId, BTreeSet<OpId>> = IndexVec::filled(BTreeSet::new(), self.nodes.len());
+        for id in self.post_order() {
+            required[id] = match &self.nodes[id] {
+                PatternNode::Op(op) => BTreeSet::from([*op]),
+                PatternNode::Alt(left, right) => required[*left].intersection(&required[*right]).copied().collect(),
+                node => {
+                    let operands = Pattern::operands(node);
+                    // What is found inside a function is not among the operators that a graph counts.
+                    if matches!(node, PatternNode::Function { .. }) {
+                        BTreeSet::new()
+                    } else {
+                        operands.into_iter().flat_map(|operand| required[operand].iter().copied()).collect()
+                    }
+                }
+            };
+        }
+        std::mem::take(&mut required[self.root])
+    }
+
     /// Whether it can look into a call of a function: then it must see composites as the functions that they are.
     pub fn looks_into_functions(&self) -> bool {
         self.post_order().into_iter().any(|id| match &self.nodes[id] {

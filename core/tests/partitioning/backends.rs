@@ -1,0 +1,204 @@
+use super::{module, same, show, table};
+use byoc_core::ir::{ExprId, Module, verify};
+use byoc_core::op;
+use byoc_core::pass::{
+    AcceptAll, Backend, Candidate, Judge, Question, Refusal, RefusalCode, Report, Verdict, partition_for,
+};
+use byoc_core::pattern::Entry;
+
+/// What each operator became: `relu a` in region 0, `add host NoPatternMatch`.
+fn places(module: &Module, report: &Report) -> Vec<String> {
+    let rows = report.operators.iter().map(|row| {
+        let name = op::get(module.expr(row.expr).as_op_call().unwrap().0).name;
+        match row.region {
+            Some(region) => format!("{name} {}{region}", report.regions[region].backend),
+            None => {
+                let reasons: Vec<_> = row.refusals.iter().map(|(by, r)| format!("{by}:{}", r.code)).collect();
+                format!("{name} host {}", reasons.join(" "))
+            }
+        }
+    });
+    rows.collect()
+}
+
+struct Given<'a> {
+    name: &'a str,
+    table: Vec<Entry>,
+    operators: Vec<String>,
+    judge: Box<dyn Judge>,
+}
+
+fn given<'a>(name: &'a str, patterns: &str, operators: &[&str]) -> Given<'a> {
+    let operators = operators.iter().map(|&name| name.to_owned()).collect();
+    Given { name, table: table(patterns), operators, judge: Box::new(AcceptAll) }
+}
+
+fn partition(program: &str, given: &mut [Given<'_>]) -> (Module, Module, Report) {
+    let before = module(program);
+    let mut backends: Vec<Backend<'_>> = given
+        .iter_mut()
+        .map(|g| Backend { name: g.name.into(), table: &g.table, operators: &g.operators, judge: &mut *g.judge })
+        .collect();
+    let (after, report) = partition_for(&before, &mut backends, "default").unwrap();
+    if let Err(errors) = verify(&after) {
+        panic!("{errors:?}\n{}", show(&after));
+    }
+    (before, after, report)
+}
+
+#[test]
+fn composites_and_single_operators_share_a_region() {
+    let (before, after, report) = partition(
+        "def @main(%a: T, %b: T) { abs(nn.relu(add(%a, %b))) }",
+        &mut [given("c", "c.add_relu: nn.relu(add(*, *))", &["abs"])],
+    );
+    assert_eq!(places(&before, &report), ["add c0", "nn.relu c0", "abs c0"]);
+    same(
+        &after,
+        &module(
+            r#"def @main(%a: T, %b: T) { @tvmgen_default_c_main_0(%a, %b) }
+               def @tvmgen_default_c_main_0(%c_0_i0: T, %c_0_i1: T, Primitive=1, Inline=1, Compiler="c", global_symbol="tvmgen_default_c_main_0") {
+                   %1 = fn (%p: T, %q: T, PartitionedFromPattern="add_nn.relu_", Composite="c.add_relu") { %0 = add(%p, %q); nn.relu(%0) };
+                   abs(%1(%c_0_i0, %c_0_i1))
+               }"#,
+        ),
+    );
+}
+
+#[test]
+fn a_backend_takes_what_is_left_by_those_before_it() {
+    let (before, _, report) = partition(
+        "def @main(%a: T) { exp(abs(nn.relu(%a))) }",
+        &mut [given("p", "", &["abs"]), given("q", "q.ra: abs(nn.relu(*))", &["nn.relu", "exp"])],
+    );
+    assert_eq!(places(&before, &report), ["nn.relu q0", "abs p1", "exp q2"]);
+    let reasons: Vec<_> = report.operators[1].refusals.iter().map(|(by, r)| (&**by, r.code)).collect();
+    assert_eq!(reasons, [("q", RefusalCode::LowerPriority)]);
+}
+
+#[test]
+fn every_operator_says_why_it_stays() {
+    let (before, _, report) = partition(
+        "def @main(%a: T) { %0 = abs(%a); %1 = nn.relu(%0); %2 = exp(%1); add(%2, %0) }",
+        &mut [given("p", "p.x: nn.relu(abs(*))\np.y: exp(sqrt(*))", &[])],
+    );
+    assert_eq!(
+        places(&before, &report),
+        ["abs host p:Escape", "nn.relu host p:Escape", "exp host p:NoPatternMatch", "add host p:NoPatternMatch"]
+    );
+    let words: Vec<_> = report.operators.iter().map(|row| row.refusals[0].1.detail.as_str()).collect();
+    assert_eq!(words[0], "p.x: the result of abs is used outside the match too");
+    assert_eq!(words[2], "exp occurs in p.y, but none matches around it here");
+    assert_eq!(words[3], "p has no pattern with add and does not take it alone");
+}
+
+/// Refuses by a closure.
+struct Refuse(fn(&Module, Question<'_>, &Candidate) -> Option<Refusal>);
+
+impl Judge for Refuse {
+    fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
+        let verdict = |c| self.0(module, question, c).map_or(Verdict::Supported, Verdict::Refused);
+        candidates.iter().map(verdict).collect()
+    }
+}
+
+fn too_small(_: &Module, question: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
+    let small = matches!(question, Question::Regions) && candidate.nodes.len() < 3;
+    small.then(|| Refusal::new(RefusalCode::NotProfitable, "fewer than 3 operators"))
+}
+
+#[test]
+fn a_refused_region_goes_to_the_next_backend_or_the_host() {
+    let program = "def @main(%a: T) { exp(tanh(nn.relu(abs(%a)))) }";
+    let mut first = given("p", "p.x: nn.relu(abs(*))", &["exp"]);
+    first.judge = Box::new(Refuse(too_small));
+    let (before, _, report) = partition(program, &mut [first, given("q", "", &["abs", "exp"])]);
+    assert_eq!(
+        places(&before, &report),
+        [
+            "abs q0",
+            "nn.relu host p:RegionRefused q:NoPatternMatch",
+            "tanh host p:NoPatternMatch q:NoPatternMatch",
+            "exp q1"
+        ]
+    );
+    assert_eq!(report.operators[1].refusals[0].1.detail, "NotProfitable: fewer than 3 operators");
+    let mut only = given("p", "p.x: nn.relu(abs(*))", &["exp"]);
+    only.judge = Box::new(Refuse(too_small));
+    let (before, after, report) = partition(program, &mut [only]);
+    same(&after, &before);
+    assert!(report.regions.is_empty());
+}
+
+#[test]
+fn a_missing_answer_is_a_refusal() {
+    struct Silent;
+    impl Judge for Silent {
+        fn judge(&mut self, _: &Module, _: Question<'_>, _: &[Candidate]) -> Vec<Verdict> {
+            Vec::new()
+        }
+    }
+    let mut silent = given("p", "", &["abs"]);
+    silent.judge = Box::new(Silent);
+    let (before, _, report) = partition("def @main(%a: T) { abs(%a) }", &mut [silent]);
+    assert_eq!(places(&before, &report), ["abs host p:Unavailable"]);
+}
+
+#[test]
+fn projections_and_tuples_stay_inside() {
+    let (before, after, report) = partition(
+        "def @main(%a: T, %b: T) {
+            %0 = split(%a, indices_or_sections=2); %1 = %0.0; %2 = %0.1;
+            %3 = concatenate((%2, %1, %b)); (exp(%3), log(%1))
+        }",
+        &mut [given("c", "", &["split", "concatenate"])],
+    );
+    assert_eq!(
+        places(&before, &report),
+        ["split c0", "concatenate c0", "exp host c:NoPatternMatch", "log host c:NoPatternMatch"]
+    );
+    let region = after.function(&report.regions[0].symbol).unwrap();
+    assert_eq!(region.params.len(), 2, "{}", show(&after));
+    assert!(region.params.iter().all(|&p| after.ty(p).as_tensor().is_some()));
+    let fields: &[_] = after.ty(region.body).as_tuple().unwrap();
+    assert!(fields.iter().all(|field| field.as_tensor().is_some()), "{}", show(&after));
+}
+
+#[test]
+fn regions_never_need_each_other() {
+    // p would like abs and add in one region, q exp and log; each pair alone would be fine.
+    let (before, after, report) = partition(
+        "def @main(%a: T, %b: T) { %0 = abs(%a); %1 = log(%b); %2 = exp(%0); %3 = add(%0, %1); %4 = add(%2, %1); (%3, %4) }",
+        &mut [given("p", "", &["abs", "log"]), given("q", "", &["exp", "add"])],
+    );
+    assert_eq!(report.operators.iter().filter(|row| row.region.is_some()).count(), 5);
+    let _ = (before, after);
+}
+
+#[test]
+fn constants_move_into_the_region() {
+    let (_, after, report) = partition(
+        "def @main(%a: T) { nn.relu(add(multiply(%a, 2f), 3f)) }",
+        &mut [given("c", "c.add_relu: nn.relu(add(*, *))", &["multiply"])],
+    );
+    assert_eq!(report.regions.len(), 1);
+    assert_eq!(after.function(&report.regions[0].symbol).unwrap().params.len(), 1, "{}", show(&after));
+}
+
+#[test]
+fn operators_keep_where_they_came_from() {
+    let mut before = module("def @main(%a: T) { exp(nn.relu(abs(%a))) }");
+    let calls: Vec<ExprId> = before.nodes.ids().filter(|&id| before.expr(id).as_call().is_some()).collect();
+    for (i, &id) in calls.iter().enumerate() {
+        let source = byoc_core::ir::Source { name: format!("node{i}").into(), op: "Op".into() };
+        before.nodes[id].origin = before.origins.add_source(source);
+    }
+    let entries = table("c.ra: nn.relu(abs(*))");
+    let mut judge = AcceptAll;
+    let mut backends = [Backend { name: "c".into(), table: &entries, operators: &[], judge: &mut judge }];
+    let (after, _) = partition_for(&before, &mut backends, "default").unwrap();
+    let body = after.main().unwrap().body;
+    let call = after.expr(body).as_call().unwrap().args[0];
+    assert_eq!(after.origins.get(after.nodes[body].origin).len(), 1);
+    assert_eq!(after.origins.get(after.nodes[call].origin).len(), 2);
+}

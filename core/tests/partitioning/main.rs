@@ -1,0 +1,119 @@
+//! The passes that partition a program: worked cases, before and after.
+//!
+//! Programs are Relay text with two shorthands: `B[t](e)` and `E[t](e)` are the annotations of target `t`, and `T` is
+//! `Tensor[(10, 10), float32]` unless a case says otherwise.
+
+#![expect(missing_docs, reason = "tests")]
+
+mod annotate_target;
+mod backends;
+mod matching;
+mod merge_compiler_regions;
+mod merge_composite;
+mod partition_graph;
+mod scale;
+
+use byoc_core::ir::{Module, structural_equal};
+use byoc_core::pass::manager::{RunOptions, run};
+use byoc_core::pass::{PassOptions, TargetRule, infer_type};
+use byoc_core::pattern::{Checks, Entry, parse_table};
+use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
+use std::sync::Arc;
+
+/// Replaces the shorthands.
+fn expand(text: &str) -> String {
+    let mut out = String::new();
+    let mut closers: Vec<Option<String>> = Vec::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let standalone = !out.chars().last().is_some_and(|p| p.is_ascii_alphanumeric() || "_.%@".contains(p));
+        let mark = [("B[", "annotation.compiler_begin("), ("E[", "annotation.compiler_end(")]
+            .into_iter()
+            .find(|(short, _)| standalone && rest.starts_with(short));
+        if let Some((short, long)) = mark {
+            let close = rest.find("](").expect("a target in brackets");
+            closers.push(Some(rest[short.len()..close].to_owned()));
+            out.push_str(long);
+            rest = &rest[close + 2..];
+            continue;
+        }
+        let word = !rest[1..].chars().next().is_some_and(|n| n.is_ascii_alphanumeric() || n == '_');
+        if c == 'T' && standalone && word {
+            out.push_str("Tensor[(10, 10), float32]");
+        } else {
+            match c {
+                '(' => closers.push(None),
+                ')' => {
+                    if let Some(Some(target)) = closers.pop() {
+                        out.push_str(&format!(", compiler=\"{target}\""));
+                    }
+                }
+                _ => {}
+            }
+            out.push(c);
+        }
+        rest = &rest[c.len_utf8()..];
+    }
+    out
+}
+
+/// A typed module from text; `meta[relay.Constant][i]` are zeros of the shapes given.
+fn module_with(text: &str, constants: &[Arc<byoc_core::tensor::Tensor>]) -> Module {
+    let source = format!("#[version = \"0.0.5\"]\n{}", expand(text));
+    let parsed = parse(&source, &ParseOptions { constants });
+    assert!(parsed.diagnostics.is_empty(), "{:?}\n{source}", parsed.diagnostics);
+    match infer_type(&parsed.module) {
+        Ok(module) => module,
+        Err(faults) => panic!("{faults:?}\n{source}"),
+    }
+}
+
+fn module(text: &str) -> Module {
+    module_with(text, &[])
+}
+
+fn table(text: &str) -> Vec<Entry> {
+    let parsed = parse_table(text, Checks::Allowed);
+    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
+    parsed.entries
+}
+
+fn show(module: &Module) -> String {
+    print(module, &PrintOptions::default()).text
+}
+
+/// Runs passes on a module, verifying after each.
+fn passes(module: &Module, names: &[&str], options: &PassOptions) -> Module {
+    let mut run_options = RunOptions { verify_each: true, ..RunOptions::default() };
+    match run(module.clone(), names, options, &mut run_options) {
+        Ok(ran) => ran.module,
+        Err(error) => panic!("{error}\n{}", show(module)),
+    }
+}
+
+fn same(actual: &Module, expected: &Module) {
+    if let Err(difference) = structural_equal(actual, expected) {
+        panic!("{difference}\nactual:\n{}\nexpected:\n{}", show(actual), show(expected));
+    }
+}
+
+/// Runs passes on a program and compares.
+fn check(names: &[&str], options: &PassOptions, before: &str, after: &str) {
+    same(&passes(&module(before), names, options), &module(after));
+}
+
+fn patterns(text: &str) -> PassOptions {
+    PassOptions { patterns: table(text), ..PassOptions::default() }
+}
+
+/// `t: add nn.relu` lines, in priority order.
+fn targets(rules: &[(&str, &[&str])], include_non_call_ops: bool) -> PassOptions {
+    let annotate = rules
+        .iter()
+        .map(|(target, operators)| TargetRule {
+            target: (*target).into(),
+            operators: operators.iter().map(|&name| name.into()).collect(),
+        })
+        .collect();
+    PassOptions { annotate, include_non_call_ops, ..PassOptions::default() }
+}

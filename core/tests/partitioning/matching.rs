@@ -1,0 +1,278 @@
+use super::{module, table};
+use byoc_core::diag::Severity;
+use byoc_core::ir::{ExprId, Module};
+use byoc_core::pattern::{Checks, Graph, Matcher, parse_pattern, parse_table};
+
+/// Whether a pattern matches the body of `@main`.
+fn matches(pattern: &str, body: &str) -> bool {
+    let program = module(&format!("def @main(%a: T, %b: T, %c: T, %d: bool) {{ {body} }}"));
+    matches_in(pattern, &program, program.main().unwrap().body)
+}
+
+fn matches_in(pattern: &str, module: &Module, at: ExprId) -> bool {
+    let (pattern, _) = parse_pattern(pattern).unwrap_or_else(|errors| panic!("{pattern}: {errors:?}"));
+    let graph = Graph::new(module);
+    Matcher::new(&graph).match_at(&pattern, at).is_some()
+}
+
+#[test]
+fn atoms() {
+    for (pattern, body, expected) in [
+        ("*", "%a", true),
+        ("var", "%a", true),
+        ("var(a)", "%a", true),
+        ("var(%b)", "%a", false),
+        ("var", "nn.relu(%a)", false),
+        ("const", "1f", true),
+        ("const", "%a", false),
+        ("const(1f)", "1f", true),
+        ("const(1.0)", "1f", true),
+        ("const(1)", "1f", false),
+        ("const(2f)", "1f", false),
+        ("const(-3i64)", "-3i64", true),
+        ("const(True)", "True", true),
+        ("nn.relu(*)", "nn.relu(%a)", true),
+        ("nn.relu(*)", "abs(%a)", false),
+        ("nn.relu(..)", "nn.relu(%a)", true),
+        ("(*, *)", "(%a, %b)", true),
+        ("(*, *)", "(%a, %b, %c)", false),
+        ("(*,)", "(%a,)", true),
+        ("(..)", "(%a, %b, %c)", true),
+        ("(..)", "%a", false),
+        ("()", "()", true),
+        ("(*)", "%a", true),
+        ("split(*).0", "split(%a, indices_or_sections=2).0", true),
+        ("split(*).1", "split(%a, indices_or_sections=2).0", false),
+        ("split(*).*", "split(%a, indices_or_sections=2).1", true),
+        ("((*, *), *).0.1", "((%a, %b), %c).0.1", true),
+        ("if (var, *, nn.relu(*))", "if (%d) { %a } else { nn.relu(%b) }", true),
+        ("if (var, *, nn.relu(*))", "if (%d) { %a } else { abs(%b) }", false),
+        ("let (var, abs(*), nn.relu(*))", "let %x = abs(%a); nn.relu(%x)", true),
+        ("let (*v, abs(*), nn.relu(*v))", "let %x = abs(%a); nn.relu(%x)", true),
+        ("let (*v, abs(*), nn.relu(*v))", "let %x = abs(%a); nn.relu(%b)", false),
+        ("fn (*x) { nn.relu(*x) }", "fn (%x: T) { nn.relu(%x) }", true),
+        ("fn (*x, *) { nn.relu(*x) }", "fn (%x: T) { nn.relu(%x) }", false),
+        ("fn (..) { nn.relu(*) }", "fn (%x: T) { nn.relu(%x) }", true),
+        ("fn{Composite=\"k\"} (..) { * }", "fn (%x: T, Composite=\"k\") { nn.relu(%x) }", true),
+        ("fn{Composite=\"k\"} (..) { * }", "fn (%x: T, Composite=\"j\") { nn.relu(%x) }", false),
+        ("call(fn (..) { * }; *)", "fn (%x: T) { nn.relu(%x) }(%a)", true),
+        ("call(nn.relu | abs; *)", "abs(%a)", true),
+        ("call(nn.relu | abs; *)", "exp(%a)", false),
+        ("call(op{TOpPattern=0}; *)", "exp(%a)", true),
+        ("call(*; *)", "exp(%a)", true),
+        ("call(*; *, *)", "exp(%a)", false),
+        ("op{TOpPattern=0}", "exp(%a)", true),
+        ("op{TOpPattern=1}", "exp(%a)", false),
+    ] {
+        assert_eq!(matches(pattern, body), expected, "{pattern} on {body}");
+    }
+}
+
+#[test]
+fn the_same_name_is_the_same_expression() {
+    assert!(matches("add(nn.relu(*x), *x)", "add(nn.relu(%a), %a)"));
+    assert!(!matches("add(nn.relu(*x), *x)", "add(nn.relu(%a), %b)"));
+    // Equal is not the same: two calls are two expressions.
+    assert!(!matches("add(*x, *x)", "add(nn.relu(%a), nn.relu(%a))"));
+    assert!(matches("add(*x, *x)", "%0 = nn.relu(%a); add(%0, %0)"));
+    assert!(matches("let c = abs(*); add(nn.relu(c), exp(c))", "%0 = abs(%a); add(nn.relu(%0), exp(%0))"));
+    assert!(!matches("let c = abs(*); add(nn.relu(c), exp(c))", "add(nn.relu(abs(%a)), exp(abs(%a)))"));
+}
+
+#[test]
+fn add_and_multiply_commute_and_nothing_else() {
+    assert!(matches("add(nn.relu(*), var)", "add(%a, nn.relu(%b))"));
+    assert!(matches("multiply(nn.relu(*), var)", "multiply(%a, nn.relu(%b))"));
+    assert!(!matches("subtract(nn.relu(*), var)", "subtract(%a, nn.relu(%b))"));
+    assert!(!matches("maximum(nn.relu(*), var)", "maximum(%a, nn.relu(%b))"));
+    // What the first order remembered is forgotten before the second.
+    assert!(matches("add(*x, nn.relu(*x))", "add(nn.relu(%a), %a)"));
+}
+
+#[test]
+fn alternation_takes_the_left_side_and_does_not_come_back() {
+    assert!(matches("nn.relu(abs(*) | exp(*))", "nn.relu(exp(%a))"));
+    assert!(matches("abs(*) | exp(*)", "abs(%a)"));
+    // The left side of the first argument binds x to %a; that the second argument then fails does not try the right.
+    assert!(!matches("subtract(abs(*x) | abs(*y), *x)", "subtract(abs(%a), %b)"));
+    assert!(matches("subtract(exp(*x) | abs(*y), *x)", "subtract(abs(%a), %b)"));
+}
+
+#[test]
+fn optional_users() {
+    let pattern = "abs(*) ? nn.relu ? clip{a_max=6}";
+    for (body, expected) in [
+        ("abs(%a)", true),
+        ("nn.relu(abs(%a))", true),
+        ("clip(nn.relu(abs(%a)), a_min=0f, a_max=6f)", true),
+        ("clip(abs(%a), a_min=0f, a_max=6f)", true),
+        ("clip(abs(%a), a_min=0f, a_max=5f)", false),
+        ("nn.relu(exp(%a))", false),
+    ] {
+        assert_eq!(matches(pattern, body), expected, "{body}");
+    }
+    assert!(matches("abs(*) ? add", "add(%b, abs(%a))"));
+}
+
+#[test]
+fn divide_and_multiply_change_places() {
+    assert!(matches("divide(multiply(var(a), var(b)), var(c))", "divide(multiply(%a, %b), %c)"));
+    assert!(matches("divide(multiply(var(a), var(b)), var(c))", "multiply(%a, divide(%b, %c))"));
+    assert!(matches("divide(multiply(var(a), var(b)), var(c))", "multiply(divide(%a, %c), %b)"));
+    assert!(!matches("divide(multiply(var(a), var(b)), var(c))", "multiply(%a, divide(%c, %b))"));
+    assert!(matches("multiply(divide(var(a), var(b)), var(c))", "divide(multiply(%a, %c), %b)"));
+    assert!(matches("multiply(var(c), divide(var(a), var(b)))", "divide(multiply(%c, %a), %b)"));
+    assert!(!matches("multiply(divide(var(a), var(b)), var(c))", "divide(multiply(%a, %b), %c)"));
+}
+
+#[test]
+fn attributes() {
+    let conv = |attrs: &str| {
+        let program = module(&format!(
+            "def @main(%x: Tensor[(1, 4, 8, 8), float32], %w: Tensor[(4, 4, 3, 3), float32]) {{ nn.conv2d(%x, %w, kernel_size=[3, 3]{attrs}) }}"
+        ));
+        program
+    };
+    let at = |pattern: &str, program: &Module| matches_in(pattern, program, program.main().unwrap().body);
+    let plain = conv("");
+    assert!(at("nn.conv2d{groups=1}(*, *)", &plain), "a default counts as given");
+    assert!(at("nn.conv2d{strides=[1, 1], data_layout=\"NCHW\"}(*, *)", &plain));
+    assert!(!at("nn.conv2d{groups=2}(*, *)", &plain));
+    assert!(!at("nn.conv2d{channels=4}(*, *)", &plain));
+    assert!(at("nn.conv2d{channels=4}(*, *)", &conv(", channels=4")));
+    assert!(at("nn.conv2d{padding=[1, 1, 1, 1]}(*, *)", &conv(", padding=[1, 1, 1, 1]")));
+}
+
+#[test]
+fn an_attribute_that_the_operator_lacks_warns_and_never_matches() {
+    let (pattern, warnings) = parse_pattern("nn.conv2d{grups=1}(*, *)").unwrap();
+    assert_eq!(warnings.len(), 1);
+    assert_eq!(warnings[0].severity, Severity::Warning);
+    assert_eq!(warnings[0].code.to_string(), "E0313");
+    assert_eq!(warnings[0].help.as_deref(), Some("did you mean \"groups\"?"));
+    let program = module(
+        "def @main(%x: Tensor[(1, 4, 8, 8), float32], %w: Tensor[(4, 4, 3, 3), float32]) { nn.conv2d(%x, %w, kernel_size=[3, 3]) }",
+    );
+    let graph = Graph::new(&program);
+    assert!(Matcher::new(&graph).match_at(&pattern, program.main().unwrap().body).is_none());
+}
+
+#[test]
+fn types() {
+    for (pattern, body, expected) in [
+        ("nn.relu(*): float32", "nn.relu(%a)", true),
+        ("nn.relu(*): int8", "nn.relu(%a)", false),
+        ("nn.relu(*: float32)", "nn.relu(%a)", true),
+        ("*: (10, 10)", "%a", true),
+        ("*: (10, ?)", "%a", false),
+        ("*: (10)", "%a", false),
+        ("*: Tensor[(10, 10), float32]", "%a", true),
+        ("*: Tensor[(10, 10), float16]", "%a", false),
+        ("*: (bool, bool)", "(%d, %d)", true),
+        ("*: ()", "1f", true),
+        ("*: float32", "(%a, %b)", false),
+    ] {
+        assert_eq!(matches(pattern, body), expected, "{pattern} on {body}");
+    }
+    let dynamic = module("def @main(%x: Tensor[(?, 3), float32]) { nn.relu(%x) }");
+    let body = dynamic.main().unwrap().body;
+    assert!(matches_in("nn.relu(*): (?, 3)", &dynamic, body));
+    assert!(!matches_in("nn.relu(*): (2, 3)", &dynamic, body));
+}
+
+#[test]
+fn dominators() {
+    let pattern = "dominates(abs(*), op{TOpPattern=0}, add(*, *))";
+    for (body, expected) in [
+        ("%0 = abs(%a); add(nn.relu(%0), exp(nn.relu(%0)))", true),
+        ("%0 = abs(%a); add(%0, exp(%0))", true),
+        // One path ends in another parent.
+        ("add(nn.relu(abs(%a)), exp(abs(%b)))", false),
+        // One path runs into an input.
+        ("%0 = abs(%a); add(nn.relu(%0), exp(%b))", false),
+        // Something in between is used beyond the child.
+        ("%0 = abs(%a); add(nn.relu(%0), subtract(%0, %0))", false),
+    ] {
+        assert_eq!(matches(pattern, body), expected, "{body}");
+    }
+    let escaping = module("def @main(%a: T) { %0 = abs(%a); %1 = nn.relu(%0); (add(%1, %0), %1) }");
+    let add = (0..escaping.nodes.len())
+        .map(byoc_core::ir::Id::new)
+        .find(|&id: &ExprId| escaping.expr(id).as_op_call().is_some_and(|(op, _)| byoc_core::op::get(op).name == "add"))
+        .unwrap();
+    assert!(!matches_in(pattern, &escaping, add), "the parent's value leaves past the child");
+}
+
+#[test]
+fn tables_keep_their_order_and_continue_on_indented_lines() {
+    let entries = table(
+        "# what it takes\n\
+         b.first: nn.relu(\n    *)   # the rest\n  ? clip\n\n\
+         b.second: let x = abs(*);\n   let y = exp(x); add(x, y) where fits\n",
+    );
+    let names: Vec<_> = entries.iter().map(|entry| &*entry.name).collect();
+    assert_eq!(names, ["b.first", "b.second"]);
+    assert_eq!(entries[1].check.as_deref(), Some("fits"));
+}
+
+#[test]
+fn every_mistake_of_a_file_is_shown_where_it_is() {
+    let text = "a: nn.relu(*\nb: nn.conv2(*, *)\nc: nn.relu(x)\nd: nn.relu(*)\ne: add(*, *) where fits\n: *\nf: *: float99\ng: nn.relu(*, *)\n";
+    let parsed = parse_table(text, Checks::Refused);
+    let found: Vec<(String, &str)> = parsed
+        .diagnostics
+        .iter()
+        .map(|d| {
+            let span = d.labels[0].span;
+            (d.code.to_string(), &text[span.start as usize..span.end as usize])
+        })
+        .collect();
+    let found: Vec<(&str, &str)> = found.iter().map(|(code, text)| (&**code, *text)).collect();
+    assert_eq!(
+        found,
+        [
+            ("E0310", ""),
+            ("E0311", "nn.conv2"),
+            ("E0312", "x"),
+            ("E0314", "where fits"),
+            ("E0310", ":"),
+            ("E0310", "float99"),
+            ("E0315", "nn.relu")
+        ]
+    );
+    let names: Vec<_> = parsed.entries.iter().map(|entry| &*entry.name).collect();
+    assert_eq!(names, ["d", "g"], "warnings leave an entry in the table, mistakes do not");
+    assert_eq!(parsed.diagnostics[1].help.as_deref(), Some("did you mean \"nn.conv2d\"?"));
+}
+
+#[test]
+fn nothing_breaks_the_reader() {
+    let deep = |n: usize| format!("x: {}*{}", "nn.relu(".repeat(n), ")".repeat(n));
+    assert!(!parse_table(&deep(90), Checks::Allowed).has_errors());
+    for bad in [
+        deep(100_000),
+        format!("x: *{}", " ? nn.relu".repeat(100_000)),
+        format!("x: *{}", ".0".repeat(100_000)),
+        format!("x: nn.relu{{a={}", "[".repeat(100_000)),
+        format!("x: *: {}", "(float32, ".repeat(100_000)),
+    ] {
+        assert!(parse_table(&bad, Checks::Allowed).has_errors(), "{}", &bad[..30]);
+    }
+    let words = [
+        "nn.relu(", "*", "?", "|", ")", "x", ".0", ":", "let ", "= ", ";", "{", "}", "\"", "..", "1f", "é", "where ",
+        "\n", "\n ",
+    ];
+    let mut state = 7u64;
+    for _ in 0..20_000 {
+        let mut text = String::from("n: ");
+        for _ in 0..12 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            text.push_str(words[(state >> 33) as usize % words.len()]);
+        }
+        let parsed = parse_table(&text, Checks::Allowed);
+        for diagnostic in &parsed.diagnostics {
+            let span = diagnostic.labels[0].span;
+            assert!(span.start <= span.end && span.end as usize <= text.len(), "{text:?}: {diagnostic:?}");
+        }
+    }
+}

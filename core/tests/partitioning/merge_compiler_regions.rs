@@ -1,0 +1,103 @@
+use super::{check, module};
+use byoc_core::pass::PassOptions;
+use byoc_core::pass::manager::{RunOptions, run};
+
+fn merge(before: &str, after: &str) {
+    check(&["merge_compiler_regions"], &PassOptions::default(), before, after);
+}
+
+#[test]
+fn r1_diamond() {
+    merge(
+        "def @main(%data: T) {
+            %0 = abs(B[test](%data));
+            %1 = nn.relu(B[test](E[test](%0)));
+            %2 = tanh(B[default](E[test](%0)));
+            E[test](add(B[test](E[test](%1)), B[test](E[default](%2))))
+        }",
+        "def @main(%data: T) {
+            %0 = abs(B[test](%data));
+            %1 = nn.relu(%0);
+            %2 = tanh(B[default](E[test](%0)));
+            E[test](add(B[test](E[test](%1)), B[test](E[default](%2))))
+        }",
+    );
+}
+
+#[test]
+fn a_diamond_of_one_target_is_one_region() {
+    merge(
+        "def @main(%x: T) {
+            %0 = abs(B[t](%x)); %1 = exp(B[t](E[t](%0))); %2 = tanh(B[t](E[t](%0)));
+            E[t](add(B[t](E[t](%1)), B[t](E[t](%2))))
+        }",
+        "def @main(%x: T) { %0 = abs(B[t](%x)); %1 = exp(%0); %2 = tanh(%0); E[t](add(%1, %2)) }",
+    );
+}
+
+#[test]
+fn siblings_that_share_an_input_stay_apart() {
+    let program = "def @main(%x: T) { (E[t](abs(B[t](%x))), E[t](exp(B[t](%x)))) }";
+    merge(program, program);
+}
+
+#[test]
+fn no_cycle_through_a_branch() {
+    // The condition comes from the first region, the branch feeds the last: joining the two would make it need itself.
+    let program = "def @main(%x: T, %y: float32) {
+        %0 = abs(B[t](%y));
+        %1 = equal(B[default](E[t](%0)), B[default](1f));
+        %2 = if (E[default](%1)) { %x } else { E[default](exp(B[default](%x))) };
+        E[t](add(B[t](%2), B[t](E[t](%0))))
+    }";
+    merge(program, program);
+}
+
+#[test]
+fn no_cycle_through_a_region_that_grew_later() {
+    // Three targets: p feeds both x and r, q feeds both r and y. r takes p in; then y may not take q in, because
+    // y needs x, x needs what r and p became, and that needs q.
+    merge(
+        "def @main(%a: T, %b: T) {
+            %0 = abs(B[t](%a));
+            %1 = exp(B[u](%b));
+            %2 = tanh(B[v](E[t](%0)));
+            %3 = add(B[t](E[t](%0)), B[t](E[u](%1)));
+            %4 = add(B[u](E[v](%2)), B[u](E[u](%1)));
+            (E[t](%3), E[u](%4))
+        }",
+        "def @main(%a: T, %b: T) {
+            %0 = abs(B[t](%a));
+            %1 = exp(B[u](%b));
+            %2 = tanh(B[v](E[t](%0)));
+            %3 = add(%0, B[t](E[u](%1)));
+            %4 = add(B[u](E[v](%2)), B[u](E[u](%1)));
+            (E[t](%3), E[u](%4))
+        }",
+    );
+}
+
+#[test]
+fn regions_of_a_loop_body_stay_in_it() {
+    let program = "def @main(%x: T) {
+        %0 = abs(B[t](%x));
+        let %f = fn (%y: T) { E[t](add(B[t](%y), B[t](E[t](%0)))) };
+        %f(E[t](%0))
+    }";
+    merge(program, program);
+}
+
+#[test]
+fn annotations_that_do_not_agree_are_refused() {
+    for (program, words) in [
+        ("def @main(%x: T) { E[t](abs(%x)) }", "in no region"),
+        ("def @main(%x: T) { E[u](abs(B[t](%x))) }", "in a region of \"t\""),
+        ("def @main(%x: T) { E[t](add(B[t](%x), B[u](%x))) }", "regions of \"t\" and of \"u\""),
+    ] {
+        let ran =
+            run(module(program), &["merge_compiler_regions"], &PassOptions::default(), &mut RunOptions::default());
+        let error = ran.unwrap_err();
+        assert_eq!(error.diagnostics[0].code.to_string(), "E0330");
+        assert!(error.diagnostics[0].message.contains(words), "{}", error.diagnostics[0]);
+    }
+}

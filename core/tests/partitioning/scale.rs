@@ -1,0 +1,136 @@
+//! Large synthetic graphs through the passes: they must come out right and without deep recursion. `--nocapture`
+//! prints how long each took; nothing here depends on time.
+
+use super::{same, table, targets};
+use byoc_core::ir::{Attrs, ExprId, Module, Type, verify};
+use byoc_core::pass::manager::{RunOptions, run};
+use byoc_core::pass::{AcceptAll, Backend, PassOptions, partition_for};
+use byoc_core::tensor::DType;
+use byoc_core::typing::Builder;
+use std::time::Instant;
+
+const SIZE: usize = 100_000;
+
+fn build(make: impl FnOnce(&mut Builder, ExprId) -> ExprId) -> Module {
+    let mut builder = Builder::default();
+    let x = builder.var("x", Type::tensor(DType::F32, &[4, 4]));
+    let body = make(&mut builder, x);
+    builder.define("main", &[x], body).unwrap();
+    builder.module
+}
+
+fn op(builder: &mut Builder, name: &str, args: &[ExprId]) -> ExprId {
+    builder.op(name, args, Attrs::none()).unwrap()
+}
+
+/// relu, abs, exp, relu, ...
+fn chain() -> Module {
+    build(|b, x| (0..SIZE).fold(x, |at, i| op(b, ["nn.relu", "abs", "exp"][i % 3], &[at])))
+}
+
+/// Each stage: relu and exp of the last, added.
+fn diamonds() -> Module {
+    build(|b, x| {
+        (0..SIZE / 3).fold(x, |at, _| {
+            let (left, right) = (op(b, "nn.relu", &[at]), op(b, "exp", &[at]));
+            op(b, "add", &[left, right])
+        })
+    })
+}
+
+/// One tuple of all.
+fn wide() -> Module {
+    build(|b, x| {
+        let fields: Vec<ExprId> = (0..SIZE / 2).map(|i| op(b, if i % 2 == 0 { "nn.relu" } else { "exp" }, &[x])).collect();
+        let tuple = b.tuple(&fields).unwrap();
+        op(b, "concatenate", &[tuple])
+    })
+}
+
+/// A chain of one backend's operators, each of which also leaves for the host.
+fn leaking() -> Module {
+    build(|b, x| {
+        let mut at = x;
+        let mut out = Vec::new();
+        for _ in 0..SIZE / 2 {
+            at = op(b, "nn.relu", &[at]);
+            out.push(op(b, "exp", &[at]));
+        }
+        out.push(at);
+        let tuple = b.tuple(&out).unwrap();
+        op(b, "concatenate", &[tuple])
+    })
+}
+
+/// A chain of one backend's operators that takes in a host's result at each step.
+fn feeding() -> Module {
+    build(|b, x| {
+        (0..SIZE / 2).fold(x, |at, _| {
+            let side = op(b, "exp", &[x]);
+            op(b, "add", &[at, side])
+        })
+    })
+}
+
+fn entries(count: usize) -> PassOptions {
+    let mut text = String::from("t.ra: abs(nn.relu(*))\n");
+    for i in 1..count {
+        text.push_str(&format!("t.c{i}: nn.bias_add(nn.conv2d{{groups={i}}}(*, *), *) ? nn.relu\n"));
+    }
+    let annotate = targets(&[("t", &["nn.relu", "add", "concatenate"])], true);
+    PassOptions { patterns: table(&text), ..annotate }
+}
+
+#[test]
+fn four_passes() {
+    let options = entries(95);
+    for (name, make) in [
+        ("chain", chain as fn() -> Module),
+        ("diamonds", diamonds),
+        ("wide", wide),
+        ("leaking", leaking),
+        ("feeding", feeding),
+    ] {
+        let module = make();
+        let names = ["merge_composite", "annotate_target", "merge_compiler_regions", "partition_graph"];
+        let ran = run(module, &names, &options, &mut RunOptions::default()).unwrap();
+        println!("{name}: {:?}", ran.timings.iter().map(|t| t.time).collect::<Vec<_>>());
+        verify(&ran.module).unwrap();
+        assert!(ran.module.globals.len() > 1, "{name}");
+    }
+}
+
+#[test]
+fn backends_in_priority_order() {
+    let options = entries(95);
+    for (name, make) in [
+        ("chain", chain as fn() -> Module),
+        ("diamonds", diamonds),
+        ("wide", wide),
+        ("leaking", leaking),
+        ("feeding", feeding),
+    ] {
+        let module = make();
+        let start = Instant::now();
+        let (mut p, mut q, mut r) = (AcceptAll, AcceptAll, AcceptAll);
+        let [p_ops, q_ops, r_ops] = [["nn.relu"], ["add"], ["concatenate"]].map(|ops| ops.map(str::to_owned));
+        let mut backends = [
+            Backend { name: "p".into(), table: &options.patterns, operators: &p_ops, judge: &mut p },
+            Backend { name: "q".into(), table: &[], operators: &q_ops, judge: &mut q },
+            Backend { name: "r".into(), table: &[], operators: &r_ops, judge: &mut r },
+        ];
+        let (after, report) = partition_for(&module, &mut backends, "default").unwrap();
+        println!("{name}: {:?}, {} regions", start.elapsed(), report.regions.len());
+        verify(&after).unwrap();
+        assert!(!report.regions.is_empty());
+    }
+}
+
+#[test]
+fn the_result_does_not_depend_on_the_run() {
+    let options = entries(3);
+    let names = ["merge_composite", "annotate_target", "merge_compiler_regions", "partition_graph"];
+    let one = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
+    let two = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
+    same(&one, &two);
+}
