@@ -18,6 +18,8 @@ use std::sync::{Arc, OnceLock};
 pub struct ConstantTable {
     /// The handles, in the order in which the graph refers to them.
     pub handles: Vec<api::Constant>,
+    /// The tensors behind them.
+    pub tensors: Vec<Arc<Tensor>>,
     index: HashMap<*const Tensor, u32>,
 }
 
@@ -58,6 +60,7 @@ impl ConstantTable {
     fn number(&mut self, tensor: &Arc<Tensor>) -> u32 {
         *self.index.entry(Arc::as_ptr(tensor)).or_insert_with(|| {
             self.handles.push(constant_handle("", tensor));
+            self.tensors.push(tensor.clone());
             (self.handles.len() - 1) as u32
         })
     }

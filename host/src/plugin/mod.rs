@@ -3,6 +3,7 @@
 
 pub mod backend;
 pub mod bridge;
+pub mod cpu;
 pub mod discover;
 pub mod region;
 pub mod registry;

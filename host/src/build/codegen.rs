@@ -1,0 +1,105 @@
+//! Code for regions: each function with `Compiler="<name>"` goes to `relay.ext.<name>`.
+
+use super::{CompiledRegion, PluginId, RegionSource};
+use crate::plugin::backend::{Backend, fault};
+use crate::plugin::bridge::{ConstantTable, function_graph};
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::Module;
+use byoc_core::tensor::Tensor;
+use byoc_plugin_api::{AttrValue, Region};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// The options that every code generator and loader gets.
+pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
+    json!({
+        "cache_dir": cache_dir.map(|d| d.display().to_string()),
+        "cpu_features": crate::plugin::cpu::features(),
+        "threads": threads,
+    })
+}
+
+/// Compiles regions one by one, and numbers their constants like the program that they belong to.
+pub struct RegionCompiler<'a> {
+    module: &'a Module,
+    /// Constants of the program by the address of their bytes.
+    numbers: HashMap<*const u8, u32>,
+    options: Value,
+}
+
+impl<'a> RegionCompiler<'a> {
+    /// A compiler for the regions of `module`, whose program has these constants.
+    pub fn new(module: &'a Module, constants: &[Tensor], options: Value) -> RegionCompiler<'a> {
+        let numbers = constants.iter().enumerate().map(|(i, t)| (t.bytes().as_ptr(), i as u32)).collect();
+        RegionCompiler { module, numbers, options }
+    }
+
+    /// Compiles the region of that symbol. `extra` takes constants that the program does not hold yet.
+    ///
+    /// # Errors
+    /// E0406 when the backend fails, E0405 when what it made lacks the region's symbol.
+    pub fn compile(
+        &mut self,
+        backend: &Backend<'_>,
+        symbol: &str,
+        constants: &mut Vec<Tensor>,
+    ) -> Result<CompiledRegion, Diagnostic> {
+        let function = self.module.function(symbol).ok_or_else(|| {
+            Diagnostic::error(codes::plugins::MISSING_SYMBOL, format!("the module has no function @{symbol}"))
+        })?;
+        let mut table = ConstantTable::default();
+        let graph = function_graph(self.module, symbol, function, &mut table).map_err(|d| *d)?;
+        let region = Region { graph: &graph, constants: &table.handles, options: &self.options };
+        let made = backend.codegen.compile(&region).map_err(|e| fault(&e))?;
+        if !made.symbols.iter().any(|s| s.as_str() == symbol) {
+            let names: Vec<&str> = made.symbols.iter().map(|s| s.as_str()).collect();
+            let message = format!("{} compiled {symbol} to a library without that function", backend.name);
+            return Err(Diagnostic::error(codes::plugins::MISSING_SYMBOL, message)
+                .note(format!("it promises {}", if names.is_empty() { "nothing".into() } else { names.join(", ") })));
+        }
+        let numbers = table.tensors.iter().map(|tensor| {
+            *self.numbers.entry(tensor.bytes().as_ptr()).or_insert_with(|| {
+                constants.push((**tensor).clone());
+                (constants.len() - 1) as u32
+            })
+        });
+        let metadata: Vec<(String, Value)> =
+            made.metadata.iter().map(|attr| (attr.key.to_string(), json_value(&attr.value))).collect();
+        let features = metadata.iter().find(|(key, _)| key == "cpu_features").map(|(_, value)| match value {
+            Value::Array(items) => items.iter().filter_map(|v| v.as_str().map(String::from)).collect(),
+            Value::String(text) => text.split([',', ' ']).filter(|s| !s.is_empty()).map(String::from).collect(),
+            _ => Vec::new(),
+        });
+        Ok(CompiledRegion {
+            symbol: symbol.to_owned(),
+            backend: backend.name.clone(),
+            plugin: PluginId {
+                name: backend.plugin.name.clone(),
+                version: backend.plugin.version.clone(),
+                digest: backend.found.digest().to_owned(),
+            },
+            loader: made.loader.to_string(),
+            blob: made.blob.as_slice().into(),
+            symbols: made.symbols.iter().map(|s| s.to_string()).collect(),
+            source: made.source.as_ref().map(|s| RegionSource { language: s.language.to_string(), text: s.text.to_string() }).into_option(),
+            constants: numbers.collect(),
+            cpu_features: features.unwrap_or_default(),
+            notes: made.notes.iter().map(|n| n.to_string()).collect(),
+            metadata,
+            graph: serde_json::from_str(&graph.to_json()).unwrap_or(Value::Null),
+        })
+    }
+}
+
+// Attributes nest two levels deep at most, so this recursion is bounded.
+fn json_value(value: &AttrValue) -> Value {
+    match value {
+        AttrValue::None => Value::Null,
+        AttrValue::Bool(v) => json!(v),
+        AttrValue::Int(v) => json!(v),
+        AttrValue::Float(v) => json!(v),
+        AttrValue::Str(v) => json!(v.as_str()),
+        AttrValue::List(items) => items.iter().map(json_value).collect(),
+    }
+}

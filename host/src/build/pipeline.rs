@@ -1,0 +1,244 @@
+//! The way from a model as it was read to what an executor runs.
+
+use super::codegen::{self, RegionCompiler};
+use super::explain::explain;
+use super::explanation::Explanation;
+use super::{Compiled, plan};
+use crate::error::Failure;
+use crate::frontend::{Loaded, Signature};
+use crate::plugin::backend::{Backend, PluginJudge};
+use crate::session::Session;
+use byoc_core::diag::{Diagnostic, Severity, codes};
+use byoc_core::ir::Module;
+use byoc_core::pass::manager::{self, RunOptions, Timing};
+use byoc_core::pass::partition::{Report, Target, partition_for};
+use byoc_core::pass::{PassOptions, Refusal, RefusalCode};
+use byoc_core::text::{PrintOptions, print};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What every model goes through before it is partitioned.
+const SIMPLIFY: &[&str] = &[
+    "simplify_inference",
+    "fold_constant",
+    "fold_scale_axis",
+    "fold_constant",
+    "eliminate_common_subexpr",
+    "dead_code_elimination",
+];
+
+/// How a model is built.
+#[derive(Clone, Debug, Default)]
+pub struct BuildOptions {
+    /// Backends in priority order; `auto` stands for every one that was found.
+    pub backends: Vec<String>,
+    /// Where backends keep what they compiled; `None` for no cache.
+    pub cache_dir: Option<PathBuf>,
+    /// Print the program after this pass, or after each one (`all`).
+    pub print_after: Option<String>,
+    /// Print how long each pass took.
+    pub time_passes: bool,
+}
+
+/// A built model and what is known of how it was built.
+pub struct Built {
+    /// What an executor runs and an artifact holds.
+    pub compiled: Compiled,
+    /// The program after the simplifying passes.
+    pub simplified: Module,
+    /// The program with its regions.
+    pub partitioned: Module,
+    /// Where each operator of the model went.
+    pub explanation: Explanation,
+    /// What goes in and what comes out, as the file declares it.
+    pub signature: Signature,
+    /// What should be said but does not stop the work.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Builds a model. `say` gets the lines that `print_after` and `time_passes` ask for.
+///
+/// # Errors
+/// An unknown backend, a model that cannot be typed or planned.
+pub fn build(
+    session: &Session,
+    loaded: Loaded,
+    options: &BuildOptions,
+    say: &mut dyn FnMut(&str),
+) -> Result<Built, Failure> {
+    let mut warnings = loaded.warnings;
+    let backends = backends(session, &options.backends)?;
+    for backend in &backends {
+        warnings.extend(backend.warnings.iter().cloned());
+    }
+    let digest = model_digest(&loaded.file)?;
+
+    let mut timings: Vec<(String, f64)> = Vec::new();
+    let simplified = simplify(loaded.module, &backends, options, &mut timings, &mut warnings, say)?;
+
+    let start = Instant::now();
+    let (partitioned, mut report) = partition(&simplified, &backends, &mut warnings)?;
+    timings.push(("partition".into(), start.elapsed().as_secs_f64()));
+    if options.print_after.as_deref().is_some_and(|p| p == "all" || p == "partition_graph") {
+        say(&format!("// after partition_graph\n{}", print(&partitioned, &PrintOptions::default()).text));
+    }
+
+    let start = Instant::now();
+    let names = |ports: &[crate::frontend::PortInfo]| ports.iter().map(|p| p.name.clone()).collect::<Vec<_>>();
+    let planned = plan::plan(&partitioned, &names(&loaded.signature.inputs), &names(&loaded.signature.outputs))?;
+    timings.push(("plan".into(), start.elapsed().as_secs_f64()));
+
+    let start = Instant::now();
+    let (mut program, mut constants) = (planned.program, planned.constants);
+    let code_options = codegen::options(options.cache_dir.as_deref(), None);
+    let mut compiler = RegionCompiler::new(&partitioned, &constants, code_options);
+    let mut regions = Vec::with_capacity(program.regions.len());
+    for region in &mut program.regions {
+        let Some(backend) = backends.iter().find(|b| b.name == region.backend) else {
+            regions.push(None);
+            continue;
+        };
+        match compiler.compile(backend, &region.symbol, &mut constants) {
+            Ok(made) => {
+                region.loader = made.loader.clone();
+                regions.push(Some(made));
+            }
+            Err(diagnostic) => {
+                report.refuse_region(&region.symbol, Refusal::new(RefusalCode::CompileFailed, diagnostic.message.clone()));
+                let code = codes::plugins::REGION_NOT_COMPILED;
+                let message = format!("region {} could not be compiled and runs on the host", region.symbol);
+                warnings.push(Diagnostic { severity: Severity::Warning, code, ..diagnostic.note(message) });
+                regions.push(None);
+            }
+        }
+    }
+    timings.push(("codegen".into(), start.elapsed().as_secs_f64()));
+    if options.time_passes {
+        for (name, seconds) in &timings {
+            say(&format!("{:>12.3} ms  {name}", seconds * 1e3));
+        }
+    }
+
+    let explanation = explain(&partitioned, &report);
+    let reasons = super::refusal_summary(&explanation);
+    for backend in &backends {
+        if !explanation.regions.iter().any(|r| r.backend == backend.name) {
+            let message = format!("{} took no operator of the model", backend.name);
+            let prefix = format!("{} ", backend.name);
+            let mut diagnostic = Diagnostic::warning(codes::plugins::TOOK_NOTHING, message);
+            diagnostic.notes = reasons.iter().filter(|r| r.starts_with(&prefix)).cloned().collect();
+            warnings.push(diagnostic);
+        }
+    }
+    let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
+    let compiled = Compiled {
+        program: program_with_constants(program, &constants),
+        constants,
+        regions,
+        explain: serde_json::to_value(&explanation).unwrap_or_default(),
+        model_digest: digest,
+        options: json!({"backends": names, "dims": loaded.bound}),
+    };
+    Ok(Built { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
+}
+
+/// The backends that are asked for, described.
+fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s>>, Failure> {
+    let mut wanted: Vec<&str> = Vec::new();
+    for name in names {
+        let all: Vec<&str> = match name.as_str() {
+            "auto" => session.registry.backends().collect(),
+            name => vec![name],
+        };
+        all.into_iter().for_each(|name| {
+            if !wanted.contains(&name) {
+                wanted.push(name);
+            }
+        });
+    }
+    wanted.into_iter().map(|name| session.registry.backend(name)).collect()
+}
+
+fn simplify(
+    module: Module,
+    backends: &[Backend<'_>],
+    options: &BuildOptions,
+    timings: &mut Vec<(String, f64)>,
+    warnings: &mut Vec<Diagnostic>,
+    say: &mut dyn FnMut(&str),
+) -> Result<Module, Failure> {
+    let mut passes: Vec<&str> = SIMPLIFY.to_vec();
+    for backend in backends {
+        for pass in &backend.description.pre_passes {
+            manager::find(pass).map_err(|d| d.note(format!("{} asks for this pass", backend.name)))?;
+            if !passes.contains(&pass.as_str()) {
+                passes.push(pass);
+            }
+        }
+    }
+    if passes.len() > SIMPLIFY.len() {
+        passes.extend(["fold_constant", "dead_code_elimination"]);
+    }
+    let wanted = options.print_after.as_deref();
+    let mut after = |pass: &str, module: &Module| {
+        if wanted.is_some_and(|p| p == "all" || p == pass) {
+            say(&format!("// after {pass}\n{}", print(module, &PrintOptions::default()).text));
+        }
+    };
+    let mut run = RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut after) };
+    let ran = manager::run(module, &passes, &PassOptions::default(), &mut run).map_err(|e| Failure::from(e.diagnostics))?;
+    warnings.extend(ran.warnings);
+    timings.extend(ran.timings.iter().map(|Timing { pass, time }| ((*pass).to_owned(), time.as_secs_f64())));
+    Ok(ran.module)
+}
+
+fn partition(
+    module: &Module,
+    backends: &[Backend<'_>],
+    warnings: &mut Vec<Diagnostic>,
+) -> Result<(Module, Report), Failure> {
+    let mut judges: Vec<PluginJudge<'_, '_>> = backends.iter().map(PluginJudge::new).collect();
+    let mut targets: Vec<Target<'_>> = Vec::new();
+    for (backend, judge) in backends.iter().zip(&mut judges) {
+        targets.push(Target {
+            name: backend.name.as_str().into(),
+            patterns: &backend.table,
+            operators: &backend.description.operators,
+            judge,
+        });
+    }
+    let result = partition_for(module, &mut targets, "default")?;
+    for judge in judges {
+        warnings.extend(judge.faults.into_iter().map(|d| Diagnostic { severity: Severity::Warning, ..d }));
+    }
+    Ok(result)
+}
+
+fn model_digest(file: &Path) -> Result<String, Failure> {
+    let mut hasher = blake3::Hasher::new();
+    let mapped = crate::io::map_file(file).map_err(|e| {
+        Failure::new(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {e}", file.display()))
+    })?;
+    hasher.update(&mapped);
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// Each backend's reasons, most frequent first: `template: UnsupportedDtype: input 0 is float64 (9 operators), ...`.
+pub fn refusal_summary(explanation: &Explanation) -> Vec<String> {
+    let mut counts: BTreeMap<&str, BTreeMap<String, usize>> = BTreeMap::new();
+    for refusal in explanation.nodes.iter().flat_map(|n| &n.refusals) {
+        let reason = format!("{}: {}", refusal.code, refusal.detail);
+        *counts.entry(&refusal.backend).or_default().entry(reason).or_default() += 1;
+    }
+    let mut lines = Vec::new();
+    for (backend, reasons) in counts {
+        let mut reasons: Vec<(String, usize)> = reasons.into_iter().collect();
+        reasons.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        for (reason, count) in reasons.into_iter().take(5) {
+            lines.push(format!("{backend} refused {count} operators: {reason}"));
+        }
+    }
+    lines
+}

@@ -1,0 +1,91 @@
+//! `byoc compile`: builds an artifact, or prints a stage of the compilation.
+
+use super::args::{BuildArgs, CompileArgs, InputArgs, SourceArgs, Stage};
+use super::ready;
+use crate::build::{Compiled, export};
+use crate::error::Failure;
+use crate::{artifact, io};
+use byoc_core::diag::{Diagnostic, codes, nearest};
+use byoc_core::ir::Module;
+use byoc_core::text::{PrintOptions, print};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Runs `byoc compile`.
+pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
+    if let Some(path) = &args.output {
+        io::check_writable(path)?;
+    }
+    let session = ready::session(&args.build)?;
+    let given = ready::given(&args.model, &InputArgs::default())?;
+    let built = ready::build(&args.model, &args.build, &session, &given)?;
+    match args.emit {
+        Some(Stage::Relay) => print_module(&built.simplified),
+        Some(Stage::Partitioned) => print_module(&built.partitioned),
+        Some(Stage::GraphJson) => println!("{:#}", export::graph_json(&built.partitioned)?),
+        Some(Stage::RegionJson) => export::region_json(&built.partitioned)?.iter().for_each(|g| println!("{g:#}")),
+        Some(Stage::Source) => print_source(&built.compiled, None)?,
+        None => {}
+    }
+    if let Some(path) = &args.output {
+        artifact::write(path, &built.compiled)?;
+        let totals = &built.explanation.totals;
+        let size = std::fs::metadata(path).map_or(0, |m| m.len());
+        eprintln!(
+            "wrote {} ({:.1} KiB): {} regions with {:.1} % of the FLOPs",
+            path.display(),
+            size as f64 / 1024.0,
+            totals.regions,
+            100.0 * totals.offload_share
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_module(module: &Module) {
+    print!("{}", print(module, &PrintOptions::default()).text);
+}
+
+/// Runs `byoc source`.
+pub fn run_source(args: &SourceArgs) -> Result<ExitCode, Failure> {
+    let compiled = compiled(&args.model, &args.build)?;
+    print_source(&compiled, args.symbol.as_deref())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compiled(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure> {
+    if ready::is_artifact(model) {
+        return Ok(artifact::open(model)?.into_compiled());
+    }
+    let session = ready::session(build)?;
+    let given = ready::given(model, &InputArgs::default())?;
+    Ok(ready::build(model, build, &session, &given)?.compiled)
+}
+
+/// Prints the source of one region or of all, each after a line that names it.
+fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure> {
+    let regions: Vec<_> = compiled.regions.iter().flatten().collect();
+    let wanted: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();
+    if let (Some(symbol), true) = (symbol, wanted.is_empty()) {
+        let names: Vec<&str> = regions.iter().map(|r| r.symbol.as_str()).collect();
+        let message = format!("no region \"{symbol}\"");
+        let mut diagnostic = Diagnostic::error(codes::plugins::MISSING_SYMBOL, message)
+            .note(format!("the regions are {}", names.join(", ")));
+        if let Some(near) = nearest(symbol, names) {
+            diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+        }
+        return Err(diagnostic.into());
+    }
+    if wanted.is_empty() {
+        return Err(Diagnostic::error(codes::plugins::TOOK_NOTHING, "no region, so no generated code")
+            .help("name a backend with --backend; \"byoc explain\" says why it takes nothing")
+            .into());
+    }
+    for region in wanted {
+        match &region.source {
+            Some(source) => print!("{}", source.text),
+            None => eprintln!("region {} of {}: the backend gives no source", region.symbol, region.backend),
+        }
+    }
+    Ok(())
+}

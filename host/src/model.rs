@@ -1,0 +1,126 @@
+//! A built model made ready to run on this machine's plugins.
+
+use crate::build::{Compiled, codegen};
+use crate::error::Failure;
+use crate::plugin::backend::fault;
+use crate::plugin::bridge::constant_handle;
+use crate::plugin::region::PluginRegion;
+use crate::runtime::executor::Executor;
+use crate::runtime::program::Port;
+use crate::runtime::trace::Observer;
+use crate::runtime::Region;
+use crate::session::Session;
+use byoc_core::diag::{Diagnostic, Severity, codes};
+use byoc_core::tensor::Tensor;
+use byoc_plugin_api::{Constant, LoadRequest};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A model that can run.
+pub struct Model {
+    executor: Executor,
+    /// Share of the operations of a run that is on backends now, regions that fell back to the host left out.
+    pub offload_share: f64,
+    /// Operations of a run that are on backends now.
+    pub offload_flops: u64,
+    /// How many regions run on backends now.
+    pub regions: usize,
+}
+
+impl Model {
+    /// Gives every region to its loader. A region without a loader, or that its loader turns down, runs on the host:
+    /// the warnings say which and why.
+    ///
+    /// # Errors
+    /// When the program makes no sense or the host lacks an operator that it would have to run.
+    pub fn load(
+        session: &Session,
+        compiled: Compiled,
+        cache_dir: Option<&Path>,
+    ) -> Result<(Model, Vec<Diagnostic>), Failure> {
+        let options = codegen::options(cache_dir, Some(session.pool.threads()));
+        let mut warnings = Vec::new();
+        let mut handles: Vec<Option<Constant>> = vec![None; compiled.constants.len()];
+        let mut regions: Vec<Option<Arc<dyn Region>>> = Vec::with_capacity(compiled.regions.len());
+        for region in &compiled.regions {
+            let Some(region) = region else {
+                regions.push(None);
+                continue;
+            };
+            let on_host = |diagnostic: Diagnostic| Diagnostic {
+                severity: Severity::Warning,
+                ..diagnostic.note(format!("region {} runs on the host instead; the answer is the same", region.symbol))
+            };
+            let Some(loader) = session.registry.loader(&region.loader) else {
+                let message = format!(
+                    "region {} needs the loader \"loadbinary_{}\", which no plugin found registers",
+                    region.symbol, region.loader
+                );
+                let made = format!("it was made by plugin {} {}", region.plugin.name, region.plugin.version);
+                warnings.push(on_host(Diagnostic::warning(codes::plugins::NO_LOADER, message).note(made)));
+                regions.push(None);
+                continue;
+            };
+            let constants: Vec<Constant> = region
+                .constants
+                .iter()
+                .map(|&i| {
+                    let slot = &mut handles[i as usize];
+                    let tensor = &compiled.constants[i as usize];
+                    slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
+                })
+                .collect();
+            let request = LoadRequest {
+                symbol: &region.symbol,
+                blob: &region.blob,
+                constants: &constants,
+                options: &options,
+                services: &session.services,
+            };
+            match loader.load(&request) {
+                Ok(executable) => regions.push(Some(Arc::new(PluginRegion::new(executable)))),
+                Err(error) => {
+                    warnings.push(on_host(fault(&error)));
+                    regions.push(None);
+                }
+            }
+        }
+        let loaded = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
+        let (count, offload_flops) = loaded.fold((0, 0), |(n, flops), (_, r)| (n + 1, flops + r.flops));
+        let total = compiled.explain["totals"]["flops"].as_u64().unwrap_or(0);
+        let offload_share = if total == 0 { 0.0 } else { offload_flops as f64 / total as f64 };
+        let executor = Executor::new(compiled.program, compiled.constants, regions, session.pool.clone())?;
+        Ok((Model { executor, offload_share, offload_flops, regions: count }, warnings))
+    }
+
+    /// What goes in.
+    pub fn inputs(&self) -> &[Port] {
+        &self.executor.program().inputs
+    }
+
+    /// What comes out.
+    pub fn outputs(&self) -> &[Port] {
+        &self.executor.program().outputs
+    }
+
+    /// How it runs.
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// Runs it. The inputs go with [`Model::inputs`], the results with [`Model::outputs`].
+    ///
+    /// # Errors
+    /// When the inputs do not fit, or a step fails.
+    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        Ok(self.executor.run(inputs)?)
+    }
+
+    /// As [`Model::run`]; the observer hears of every step.
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn run_observed(&self, inputs: &[Tensor], observer: &dyn Observer) -> Result<Vec<Tensor>, Failure> {
+        Ok(self.executor.run_observed(inputs, Some(observer))?)
+    }
+}

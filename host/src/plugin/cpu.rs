@@ -1,0 +1,20 @@
+//! What this machine's processor can do, under the names that compilers use.
+
+/// The features that native code may be compiled for, sorted.
+pub fn features() -> Vec<String> {
+    let mut found: Vec<&str> = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        macro_rules! probe {
+            ($($name:tt),*) => {
+                $(if std::arch::is_x86_feature_detected!($name) { found.push($name); })*
+            };
+        }
+        probe!(
+            "sse4.2", "popcnt", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "avx512f", "avx512bw", "avx512cd",
+            "avx512dq", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16", "avx512vbmi", "avxvnni"
+        );
+    }
+    found.sort_unstable();
+    found.into_iter().map(String::from).collect()
+}

@@ -1,0 +1,83 @@
+//! What happens during a run, for people: `-v` logs each region call, `--trace` writes every step in the form that
+//! Perfetto and chrome://tracing show.
+
+use crate::error::Failure;
+use crate::io;
+use crate::runtime::trace::{Observer, StepEvent, StepKind};
+use byoc_core::tensor::{DType, Shape};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Collects the steps of runs.
+pub struct Trace {
+    start: Instant,
+    events: Mutex<Vec<Value>>,
+    /// Whether steps are kept for a file.
+    keep: bool,
+}
+
+impl Trace {
+    /// Starts the clock. Region calls are logged at level info; `keep` collects every step for [`Trace::write`].
+    pub fn new(keep: bool) -> Trace {
+        Trace { start: Instant::now(), events: Mutex::default(), keep }
+    }
+
+    /// Whether anybody listens: without a listener a run is not observed at all.
+    pub fn wanted(&self) -> bool {
+        self.keep || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
+    }
+
+    /// Writes what was collected.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), Failure> {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let document = json!({"displayTimeUnit": "ms", "traceEvents": *events});
+        Ok(io::write_atomically(path, |file| file.write_all(document.to_string().as_bytes()))?)
+    }
+}
+
+impl Observer for Trace {
+    fn step(&self, event: &StepEvent<'_>) {
+        let step = event.step;
+        let micros = event.duration.as_nanos() as f64 / 1e3;
+        if step.kind == StepKind::Region {
+            let backend = if event.on_host { "host" } else { step.backend.as_deref().unwrap_or("host") };
+            let (inputs, outputs) = (types(&event.inputs), types(&event.outputs));
+            tracing::info!(target: "byoc::region", "{backend} {} ({inputs}) -> ({outputs}) in {micros:.1} us", step.name);
+        }
+        if !self.keep || step.kind == StepKind::Control {
+            return;
+        }
+        let sources = step.origins.iter().filter_map(|&i| event.program.sources.get(i as usize));
+        let object = json!({
+            "name": step.name,
+            "cat": if step.kind == StepKind::Region { "region" } else { "host" },
+            "ph": "X",
+            "ts": event.start.saturating_duration_since(self.start).as_nanos() as f64 / 1e3,
+            "dur": micros,
+            "pid": 1,
+            "tid": 1,
+            "args": {
+                "backend": if event.on_host { None } else { step.backend.as_deref() },
+                "flops": step.flops,
+                "inputs": types(&event.inputs),
+                "outputs": types(&event.outputs),
+                "sources": sources.map(|s| s.name.as_str()).collect::<Vec<_>>(),
+            },
+        });
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(object);
+    }
+}
+
+fn types(values: &[(DType, Shape)]) -> String {
+    let all: Vec<String> = values
+        .iter()
+        .map(|(dtype, shape)| format!("{dtype}{:?}", shape.as_slice()))
+        .collect();
+    all.join(", ")
+}
