@@ -63,7 +63,7 @@ impl TensorType {
 
     /// Whether it is known to have no elements.
     pub fn is_empty(&self) -> bool {
-        self.dims.iter().any(|d| *d == Dim::Fixed(0))
+        self.dims.contains(&Dim::Fixed(0))
     }
 }
 

@@ -31,9 +31,10 @@ impl AlignedBytes {
         copy.as_mut().copy_from_slice(bytes);
         copy
     }
+}
 
-    /// The bytes, to write to.
-    pub fn as_mut(&mut self) -> &mut [u8] {
+impl AsMut<[u8]> for AlignedBytes {
+    fn as_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
     }
 }
