@@ -1,0 +1,61 @@
+//! The artifact: the same bytes whatever the folder, cache or threads; refused when damaged; honest about what it needs.
+
+use crate::{byoc, data_text};
+use byoc_test_support::plugin_dir;
+
+#[test]
+fn the_same_model_gives_the_same_bytes() {
+    let plugins = plugin_dir(&["ccompiler"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let dir = plugins.path().display().to_string();
+    std::fs::create_dir(folder.path().join("elsewhere")).unwrap();
+    let model = data_text("models/unet_small/model.onnx");
+    let copy = path("elsewhere/model.onnx");
+    std::fs::copy(&model, &copy).unwrap();
+    let cache = path("cache");
+    let build = |model: &str, output: &str, extra: &[&str]| {
+        let args = ["compile", model, "-o", output, "--backend", "ccompiler", "--plugin-dir", &dir];
+        byoc(args.iter().chain(extra)).ok();
+        std::fs::read(output).unwrap()
+    };
+    let first = build(&model, &path("a.byoc"), &["--cache-dir", &cache, "--threads", "1"]);
+    let warm = build(&model, &path("b.byoc"), &["--cache-dir", &cache, "--threads", "2"]);
+    let cold = build(&copy, &path("elsewhere/c.byoc"), &["--no-cache", "--threads", "2"]);
+    assert!(first == warm && first == cold);
+}
+
+#[test]
+fn without_the_plugin_the_artifact_names_what_it_needs() {
+    let plugins = plugin_dir(&["template"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("digits.byoc").display().to_string();
+    let dir = plugins.path().display().to_string();
+    let model = data_text("digits/digits.onnx");
+    byoc(["compile", &model, "-o", &file, "--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir]).ok();
+    let with = byoc(["run", &file, "--input", "image=random:3", "--plugin-dir", &dir]).ok();
+    let without = byoc(["run", &file, "--input", "image=random:3", "--plugin-dir", &folder.path().display().to_string()]);
+    let without = without.ok().says(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
+    assert_eq!(with.out, without.out);
+    let shown = byoc(["inspect", &file]).ok().out;
+    assert!(shown.contains("loadbinary_template") && shown.contains("template 0.1.0"), "{shown}");
+}
+
+#[test]
+fn damage_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("digits.byoc");
+    let text = file.display().to_string();
+    byoc(["compile", &data_text("digits/digits.onnx"), "-o", &text, "--dim", "batch=1"]).ok();
+    let bytes = std::fs::read(&file).unwrap();
+    for at in [0, 100, bytes.len() / 3, bytes.len() / 2, bytes.len() - 1] {
+        let mut broken = bytes.clone();
+        broken[at] ^= 1;
+        std::fs::write(&file, &broken).unwrap();
+        let ran = byoc(["run", &text, "--input", "image=random"]);
+        assert!(ran.code == 1 && ran.err.contains("error[E07"), "byte {at}: {}", ran.err);
+    }
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    let ran = byoc(["run", &text, "--input", "image=random"]);
+    assert!(ran.code == 1 && ran.err.contains("error[E07"), "{}", ran.err);
+}

@@ -1,0 +1,68 @@
+//! The trained classifier: as many of its test images right as PyTorch has, on the host and on a backend.
+
+use crate::{byoc, data_text};
+use std::path::Path;
+
+const RIGHT: usize = 357;
+
+/// Classifies all test images with the model that `extra` builds, and counts the right answers.
+fn right_answers(extra: &[&str]) -> usize {
+    let folder = tempfile::tempdir().unwrap();
+    let (images, labels) = test_set();
+    let file = folder.path().join("images.npy");
+    byoc::io::npy::write(&file, &images).unwrap();
+    let output = folder.path().join("out.npz");
+    let (model, input) = (data_text("digits/digits.onnx"), format!("image={}", file.display()));
+    let output_text = output.display().to_string();
+    let args = ["run", &model, "--input", &input, "--output", &output_text];
+    byoc(args.iter().chain(extra)).ok();
+    let logits = byoc::io::npz::read_entry(Path::new(&output), Some("logits")).unwrap();
+    let classes = logits.shape()[1];
+    logits
+        .as_slice::<f32>()
+        .chunks(classes)
+        .zip(labels)
+        .filter(|(row, label)| {
+            let best = (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+            best as i64 == *label
+        })
+        .count()
+}
+
+/// The 360 test images as the model takes them, and their labels.
+fn test_set() -> (byoc_core::tensor::Tensor, Vec<i64>) {
+    let entries = byoc::io::npz::read(&crate::data("digits/test.npz")).unwrap();
+    let find = |wanted: &[&str]| {
+        let found = entries.iter().find(|(name, _)| wanted.contains(&name.as_str()));
+        found.map(|(_, t)| t.clone()).unwrap_or_else(|| panic!("{wanted:?} among {:?}", entries.iter().map(|e| &e.0).collect::<Vec<_>>()))
+    };
+    let images = find(&["image", "images", "x"]);
+    let labels = find(&["label", "labels", "y"]).view().to_i64s().unwrap();
+    assert_eq!(images.shape()[0], 360);
+    (images, labels)
+}
+
+#[test]
+fn on_the_host() {
+    assert_eq!(right_answers(&[]), RIGHT);
+}
+
+#[test]
+fn on_a_backend() {
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    let dir = plugins.path().display().to_string();
+    let extra = ["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"];
+    assert_eq!(right_answers(&extra), RIGHT);
+}
+
+#[test]
+fn a_picture_with_labels() {
+    for digit in [0, 7] {
+        let picture = data_text(&format!("digits/samples/{digit}.png"));
+        let (model, labels) = (data_text("digits/digits.onnx"), data_text("digits/labels.txt"));
+        let ran = byoc(["run", &model, "--dim", "batch=1", "--image", &picture, "--labels", &labels, "--json"]).ok();
+        let top = &ran.json()[0]["top"][0];
+        assert_eq!(top["label"], digit.to_string(), "{}", ran.out);
+        assert!(top["probability"].as_f64().unwrap() > 0.5, "{}", ran.out);
+    }
+}

@@ -1,0 +1,81 @@
+//! A backend is one file in a directory; every other file there gets one clear line.
+
+use crate::{byoc, data_text};
+use byoc_test_support::{copy, plugin, plugin_dir, test_plugin};
+
+#[test]
+fn an_empty_directory_then_one_file() {
+    let plugins = tempfile::tempdir().unwrap();
+    let dir = plugins.path().display().to_string();
+    let model = data_text("digits/digits.onnx");
+    let args = ["explain", &model, "--dim", "batch=1", "--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"];
+    byoc(args).fails_with("E0401").says(&["relay.ext.ccompiler", &dir, "--plugin-dir"]);
+    copy(&plugin("ccompiler"), &plugins.path().join("any_name.so"));
+    let ran = byoc(args).ok();
+    assert!(ran.out.contains("tvmgen_default_ccompiler_main_"), "{}", ran.out);
+}
+
+#[test]
+fn each_bad_file_gets_one_line_and_the_others_load() {
+    let plugins = plugin_dir(&["template"]);
+    let good = std::fs::read(plugin("template")).unwrap();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(plugins.path().join(name), bytes).unwrap();
+    write("a_text.so", b"this is no library\n");
+    write("b_empty.so", b"");
+    write("c_truncated.so", &good[..good.len() / 2]);
+    let libc = ["/lib/x86_64-linux-gnu/libm.so.6", "/usr/lib/libm.so.6"].iter().find_map(|p| std::fs::read(p).ok());
+    if let Some(libc) = &libc {
+        write("d_other.so", libc);
+    }
+    copy(&test_plugin("other_version"), &plugins.path().join("e_version.so"));
+    copy(&test_plugin("panics_in_init"), &plugins.path().join("f_panics.so"));
+    let dir = plugins.path().display().to_string();
+    let ran = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
+    let rows: Vec<_> = ran.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();
+    let code = |name: &str| {
+        let row = rows.iter().find(|r| r["file"].as_str().unwrap().ends_with(name)).unwrap_or_else(|| panic!("{name}"));
+        assert!(!row["reason"].as_str().unwrap_or_default().contains('\n'), "{row}");
+        row["code"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(code("a_text.so"), "E0411");
+    assert_eq!(code("c_truncated.so"), "E0413");
+    if libc.is_some() {
+        assert_eq!(code("d_other.so"), "E0414");
+    }
+    assert!(["E0416", "E0417"].contains(&code("e_version.so").as_str()));
+    assert_eq!(code("f_panics.so"), "E0419");
+    assert!(code("b_empty.so").starts_with("E041"));
+    let loaded = rows.iter().find(|r| r["file"].as_str().unwrap().ends_with("libbyoc_template.so")).unwrap();
+    assert_eq!(loaded["status"], "loaded");
+}
+
+#[test]
+fn two_of_one_name_are_both_refused() {
+    let plugins = plugin_dir(&["template"]);
+    copy(&plugin("template"), &plugins.path().join("twin.so"));
+    let dir = plugins.path().display().to_string();
+    let ran = byoc(["plugins", "--json", "--plugin-dir", &dir]).ok();
+    let here: Vec<_> = ran.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();
+    assert!(here.iter().all(|r| r["status"] == "refused" && r["code"] == "E0409"), "{}", ran.out);
+    assert!(here[0]["reason"].as_str().unwrap().contains("twin.so"), "{}", ran.out);
+}
+
+#[test]
+fn the_earlier_directory_wins() {
+    let (first, second) = (plugin_dir(&["template"]), plugin_dir(&["template"]));
+    let (a, b) = (first.path().display().to_string(), second.path().display().to_string());
+    let ran = byoc(["plugins", "--json", "--plugin-dir", &a, "--plugin-dir", &b]).ok();
+    let rows = ran.json();
+    assert!(rows.iter().any(|r| r["status"] == "loaded" && r["file"].as_str().unwrap().starts_with(&a)));
+    assert!(rows.iter().any(|r| r["status"] == "shadowed" && r["file"].as_str().unwrap().starts_with(&b)));
+}
+
+#[test]
+fn a_slip_of_the_keyboard_is_corrected() {
+    let plugins = plugin_dir(&["template"]);
+    let dir = plugins.path().display().to_string();
+    let model = data_text("digits/digits.onnx");
+    byoc(["run", &model, "--backend", "templat", "--plugin-dir", &dir])
+        .fails_with("E0401")
+        .says(&["did you mean --backend template?"]);
+}

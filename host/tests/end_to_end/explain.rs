@@ -1,0 +1,96 @@
+//! Every operator of a model is placed, folded or refused with a code; table, JSON and trace agree.
+
+use crate::{byoc, models};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+const CODES: [&str; 19] = [
+    "UnsupportedOp", "UnsupportedDtype", "UnsupportedShape", "UnsupportedAttr", "UnsupportedLayout", "DynamicDim",
+    "QuantScheme", "NotConstant", "ResourceLimit", "Unavailable", "NotProfitable", "NoPatternMatch", "Overlap", "Escape",
+    "WouldCycle", "LowerPriority", "RegionRefused", "CompileFailed", "LoadFailed",
+];
+
+#[test]
+fn every_operator_of_every_model() {
+    let plugins = byoc_test_support::plugin_dir(&["template", "ccompiler"]);
+    let dir = plugins.path().display().to_string();
+    for model in models() {
+        let name = model.display().to_string();
+        let build = ["--backend", "template,ccompiler", "--plugin-dir", &dir, "--no-cache"];
+        let json = byoc([&["explain", &name, "--json"], &build[..]].concat()).ok().json().remove(0);
+        let nodes = json["nodes"].as_array().unwrap();
+        assert_eq!(nodes.len(), operators(&model), "{name}");
+        for node in nodes {
+            check_node(&name, node, &json);
+        }
+        let table = byoc([&["explain", &name], &build[..]].concat()).ok().out;
+        let totals = &json["totals"];
+        let line = format!("{} operators: {} in {} regions", totals["operators"], totals["in_regions"], totals["regions"]);
+        assert!(table.contains(&line), "{line} in\n{table}");
+    }
+}
+
+fn operators(model: &Path) -> usize {
+    use byoc::frontend::onnx::proto::ModelProto;
+    use prost::Message;
+    let bytes = std::fs::read(model.join("model.onnx")).unwrap();
+    ModelProto::decode(&bytes[..]).unwrap().graph.unwrap().node.len()
+}
+
+fn check_node(model: &str, node: &Value, json: &Value) {
+    let placement = &node["placement"];
+    let place = || format!("{model}: {node}");
+    match placement["kind"].as_str().unwrap() {
+        "region" => {
+            let region = json["regions"].as_array().unwrap().iter().find(|r| r["symbol"] == placement["region"]);
+            let region = region.unwrap_or_else(|| panic!("{}", place()));
+            assert!(region["nodes"].as_array().unwrap().contains(&node["id"]), "{}", place());
+        }
+        "host" => {
+            // Whoever was asked and did not take it said why.
+            let refused: BTreeSet<&str> =
+                node["refusals"].as_array().unwrap().iter().map(|r| r["backend"].as_str().unwrap()).collect();
+            assert_eq!(refused, BTreeSet::from(["ccompiler", "template"]), "{}", place());
+        }
+        "folded" => assert!(placement["into"].as_str().is_some_and(|s| !s.is_empty()), "{}", place()),
+        other => panic!("{other}: {}", place()),
+    }
+    for refusal in node["refusals"].as_array().unwrap() {
+        assert!(CODES.contains(&refusal["code"].as_str().unwrap()), "{}", place());
+        assert!(!refusal["detail"].as_str().unwrap().is_empty(), "{}", place());
+    }
+}
+
+#[test]
+fn a_run_calls_exactly_the_regions_that_are_listed() {
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    let dir = plugins.path().display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.json").display().to_string();
+    let model = crate::data_text("models/shufflenet_v2_05");
+    let build = ["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"];
+    let json = byoc([&["explain", &model, "--json"], &build[..]].concat()).ok().json().remove(0);
+    byoc([&["run", &model, "--trace", &trace], &build[..]].concat()).ok();
+    let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let called: BTreeSet<&str> = trace["traceEvents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|e| e["cat"] == "region")
+        .map(|e| e["name"].as_str().unwrap())
+        .collect();
+    let listed: BTreeSet<&str> =
+        json["regions"].as_array().unwrap().iter().map(|r| r["symbol"].as_str().unwrap()).collect();
+    assert!(!listed.is_empty());
+    assert_eq!(called, listed);
+}
+
+#[test]
+fn the_page_draws_every_operator() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html").display().to_string();
+    byoc(["explain", &crate::data_text("models/gru"), "--html", &page]).ok();
+    let page = std::fs::read_to_string(&page).unwrap();
+    assert_eq!(page.matches("<g class=").count(), 15);
+}

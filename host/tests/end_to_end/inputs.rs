@@ -1,0 +1,41 @@
+//! What a user gets wrong on the command line, and what they are told.
+
+use crate::{byoc, data_text};
+
+#[test]
+fn an_input_of_another_name_shape_or_type() {
+    let model = data_text("models/gru");
+    byoc(["run", &model, "--input", "inputs=random"]).fails_with("E0511").says(&["inputs", "input"]);
+}
+
+#[test]
+fn a_dimension_that_nothing_binds() {
+    let model = data_text("digits/digits.onnx");
+    byoc(["run", &model, "--input", "image=random"]).fails_with("E0504").says(&["\"batch\"", "--dim batch=N"]);
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_said_first() {
+    let model = data_text("no/such/model.onnx");
+    byoc(["compile", &model, "-o", "/no/such/folder/a.byoc"]).fails_with("E0513").says(&["/no/such/folder/a.byoc"]);
+}
+
+#[test]
+fn a_file_that_is_no_model() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in [("empty.onnx", &b""[..]), ("text.onnx", b"hello"), ("empty.byoc", b""), ("text.byoc", b"hello")] {
+        let file = folder.path().join(name);
+        std::fs::write(&file, bytes).unwrap();
+        let ran = byoc(["run", &file.display().to_string(), "--input", "x=random"]);
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        let area = if name.ends_with("onnx") { "error[E05" } else { "error[E07" };
+        assert!(ran.err.contains(area), "{}", ran.err);
+    }
+}
+
+#[test]
+fn usage_is_exit_code_2() {
+    assert_eq!(byoc(["run"]).code, 2);
+    assert_eq!(byoc(["frobnicate"]).code, 2);
+    assert_eq!(byoc(["--help"]).code, 0);
+}

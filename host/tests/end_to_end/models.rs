@@ -1,0 +1,71 @@
+//! The recorded models: every one right, and red when a weight of it is broken.
+
+use crate::{byoc, models};
+
+fn verify(extra: &[&str]) {
+    let mut args: Vec<String> = vec!["verify".into(), "--json".into(), "--max-rel-err".into(), "5e-4".into()];
+    args.extend(extra.iter().map(|s| (*s).to_owned()));
+    args.extend(models().iter().map(|m| m.display().to_string()));
+    let ran = byoc(&args).ok();
+    let rows = ran.json();
+    assert_eq!(rows.last().unwrap()["summary"]["pass"], 15, "{}", ran.out);
+}
+
+#[test]
+fn on_the_host() {
+    verify(&[]);
+}
+
+#[test]
+fn on_a_backend() {
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    let dir = plugins.path().display().to_string();
+    verify(&["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"]);
+}
+
+/// The references must be able to fail: with the weights of one product gone, each model's check is red.
+#[test]
+fn a_zeroed_weight_is_found() {
+    for model in models() {
+        let folder = tempfile::tempdir().unwrap();
+        let broken = folder.path().join(model.file_name().unwrap());
+        copy_folder(&model, &broken);
+        let bytes = std::fs::read(broken.join("model.onnx")).unwrap();
+        std::fs::write(broken.join("model.onnx"), zero_a_weight(&bytes)).unwrap();
+        let ran = byoc(["verify", "--json", "--max-rel-err", "5e-4", &broken.display().to_string()]);
+        assert_eq!(ran.json()[0]["status"], "fail", "{}: {}", model.display(), ran.out);
+    }
+}
+
+fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap().path();
+        let target = to.join(entry.file_name().unwrap());
+        if entry.is_dir() {
+            copy_folder(&entry, &target);
+        } else {
+            std::fs::copy(&entry, &target).unwrap();
+        }
+    }
+}
+
+/// The model with the weight of a convolution or product in the middle of it set to zero.
+fn zero_a_weight(bytes: &[u8]) -> Vec<u8> {
+    use byoc::frontend::onnx::proto::ModelProto;
+    use prost::Message;
+    let mut model = ModelProto::decode(bytes).unwrap();
+    let graph = model.graph.as_mut().unwrap();
+    let names: Vec<String> = graph
+        .node
+        .iter()
+        .filter(|n| ["Conv", "Gemm", "MatMul", "LSTM", "GRU"].contains(&n.op_type()))
+        .filter_map(|n| n.input.get(1).cloned())
+        .filter(|name| graph.initializer.iter().any(|t| t.name() == name))
+        .collect();
+    let name = names[names.len() / 2].clone();
+    let weight = graph.initializer.iter_mut().find(|t| t.name() == name).unwrap();
+    weight.raw_data = weight.raw_data.as_ref().map(|d| vec![0; d.len()].into());
+    weight.float_data.iter_mut().for_each(|v| *v = 0.0);
+    model.encode_to_vec()
+}

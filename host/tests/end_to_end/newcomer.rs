@@ -1,0 +1,75 @@
+//! A newcomer writes a code generator: what they stumbled over elsewhere, and what happens here.
+
+use crate::{byoc, data_text};
+use byoc_test_support::plugin_dir;
+
+#[test]
+fn the_backend_is_named_with_backend() {
+    let model = data_text("digits/digits.onnx");
+    byoc(["compile", &model, "--emit", "relay", "--target", "ccompiler"])
+        .fails_with("E0403")
+        .says(&["--backend ccompiler"]);
+}
+
+#[test]
+fn a_backend_name_is_no_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.relay");
+    std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
+    byoc(["opt", &file.display().to_string(), "--pass", "partition_grap"])
+        .fails_with("E0301")
+        .says(&["did you mean \"partition_graph\"?"]);
+}
+
+#[test]
+fn a_backend_that_took_nothing_says_why() {
+    let plugins = plugin_dir(&["template"]);
+    std::fs::write(
+        plugins.path().join("libbyoc_template.json"),
+        r#"{"name": "template", "patterns": [], "operators": ["nn.batch_matmul"]}"#,
+    )
+    .unwrap();
+    let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
+    let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
+    byoc([&["explain", &model], &build[..]].concat()).ok().says(&["E0404", "template took no operator", "NoPatternMatch"]);
+    byoc([&["explain", &model, "--require-offload"], &build[..]].concat()).fails_with("E0404");
+}
+
+#[test]
+fn the_generated_code_without_building_the_model() {
+    let plugins = plugin_dir(&["ccompiler"]);
+    let (dir, model) = (plugins.path().display().to_string(), data_text("models/resnet18_w16"));
+    let ran = byoc(["source", &model, "--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"]).ok();
+    assert!(ran.out.contains("tvmgen_default_ccompiler_main_0") && ran.out.contains("nn.conv2d"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("resnet18.c");
+    std::fs::write(&file, &ran.out).unwrap();
+    let object = folder.path().join("resnet18.o");
+    let mut cc = std::process::Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
+    cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-c"]).arg(&file).arg("-o").arg(&object);
+    let compiled = cc.output().expect("a C compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+}
+
+#[test]
+fn each_region_call_is_shown() {
+    let plugins = plugin_dir(&["template"]);
+    let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
+    let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
+    let ran = byoc([&["run", &model, "--input", "image=random", "-v"], &build[..]].concat()).ok();
+    ran.says(&["tvmgen_default_template_main_", "float32[1, 1, 8, 8]", " us"]);
+}
+
+#[test]
+fn the_graph_shows_the_region_around_its_operators() {
+    let plugins = plugin_dir(&["template"]);
+    let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
+    let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
+    let text = byoc([&["compile", &model, "--emit", "partitioned"], &build[..]].concat()).ok().out;
+    assert!(text.contains("Compiler=\"template\"") && text.contains("nn.conv2d("), "{text}");
+    let graph = byoc([&["compile", &model, "--emit", "graph-json"], &build[..]].concat()).ok().out;
+    let graph: serde_json::Value = serde_json::from_str(&graph).unwrap();
+    let entries = graph["attrs"]["shape"][1].as_array().unwrap().len();
+    assert_eq!(graph["node_row_ptr"].as_array().unwrap().last().unwrap(), entries);
+    byoc([&["compile", &model, "--emit", "region-json"], &build[..]].concat()).ok();
+}
