@@ -11,8 +11,7 @@ use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
 use byoc_core::ir::Module;
 use byoc_core::pass::manager::{self, RunOptions, Timing};
-use byoc_core::pass::partition::{Report, Target, partition_for};
-use byoc_core::pass::{PassOptions, Refusal, RefusalCode};
+use byoc_core::pass::{PassOptions, Refusal, RefusalCode, Report,  partition_for};
 use byoc_core::text::{PrintOptions, print};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -79,21 +78,22 @@ pub fn build(
     let simplified = simplify(loaded.module, &backends, options, &mut timings, &mut warnings, say)?;
 
     let start = Instant::now();
-    let (partitioned, mut report) = partition(&simplified, &backends, &mut warnings)?;
+    let (partitioned, report) = partition(&simplified, &backends, &mut warnings)?;
     timings.push(("partition".into(), start.elapsed().as_secs_f64()));
     if options.print_after.as_deref().is_some_and(|p| p == "all" || p == "partition_graph") {
         say(&format!("// after partition_graph\n{}", print(&partitioned, &PrintOptions::default()).text));
     }
 
     let start = Instant::now();
-    let names = |ports: &[crate::frontend::PortInfo]| ports.iter().map(|p| p.name.clone()).collect::<Vec<_>>();
-    let planned = plan::plan(&partitioned, &names(&loaded.signature.inputs), &names(&loaded.signature.outputs))?;
+    let outputs: Vec<String> = loaded.signature.outputs.iter().map(|p| p.name.clone()).collect();
+    let planned = plan::plan(&partitioned, &outputs)?;
     timings.push(("plan".into(), start.elapsed().as_secs_f64()));
 
     let start = Instant::now();
     let (mut program, mut constants) = (planned.program, planned.constants);
     let code_options = codegen::options(options.cache_dir.as_deref(), None);
     let mut compiler = RegionCompiler::new(&partitioned, &constants, code_options);
+    let mut failed: BTreeMap<String, Refusal> = BTreeMap::new();
     let mut regions = Vec::with_capacity(program.regions.len());
     for region in &mut program.regions {
         let Some(backend) = backends.iter().find(|b| b.name == region.backend) else {
@@ -106,7 +106,8 @@ pub fn build(
                 regions.push(Some(made));
             }
             Err(diagnostic) => {
-                report.refuse_region(&region.symbol, Refusal::new(RefusalCode::CompileFailed, diagnostic.message.clone()));
+                let refusal = Refusal::new(RefusalCode::CompileFailed, diagnostic.message.clone());
+                failed.insert(region.symbol.clone(), refusal);
                 let code = codes::plugins::REGION_NOT_COMPILED;
                 let message = format!("region {} could not be compiled and runs on the host", region.symbol);
                 warnings.push(Diagnostic { severity: Severity::Warning, code, ..diagnostic.note(message) });
@@ -121,8 +122,8 @@ pub fn build(
         }
     }
 
-    let explanation = explain(&partitioned, &report);
-    let reasons = super::refusal_summary(&explanation);
+    let explanation = explain(&simplified, &report, &failed);
+    let reasons = refusal_summary(&explanation);
     for backend in &backends {
         if !explanation.regions.iter().any(|r| r.backend == backend.name) {
             let message = format!("{} took no operator of the model", backend.name);
@@ -200,11 +201,11 @@ fn partition(
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<(Module, Report), Failure> {
     let mut judges: Vec<PluginJudge<'_, '_>> = backends.iter().map(PluginJudge::new).collect();
-    let mut targets: Vec<Target<'_>> = Vec::new();
+    let mut targets: Vec<byoc_core::pass::Backend<'_>> = Vec::new();
     for (backend, judge) in backends.iter().zip(&mut judges) {
-        targets.push(Target {
+        targets.push(byoc_core::pass::Backend {
             name: backend.name.as_str().into(),
-            patterns: &backend.table,
+            table: &backend.table,
             operators: &backend.description.operators,
             judge,
         });

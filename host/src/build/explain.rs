@@ -1,0 +1,171 @@
+//! Turns what partitioning reports of expressions into an answer about the operators of the model.
+
+use super::explanation::{Explanation, NodeRow, Placement, RefusalRow, RegionRow, Totals};
+use crate::plugin::backend::flops;
+use byoc_core::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId};
+use byoc_core::pass::{Refusal, Report};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Explains the placement of each operator of the model. `module` is what was partitioned, `report` what came of it,
+/// `failed` the regions that went back to the host afterwards, by symbol.
+pub fn explain(module: &Module, report: &Report, failed: &BTreeMap<String, Refusal>) -> Explanation {
+    let live = module.live();
+    let carriers = carriers(module, &live);
+    let mut by_expr: BTreeMap<ExprId, usize> = BTreeMap::new();
+    for (index, operator) in report.operators.iter().enumerate() {
+        by_expr.insert(operator.expr, index);
+    }
+    let region_of = |index: Option<usize>| index.map(|i| &report.regions[i]).filter(|r| !failed.contains_key(&*r.symbol));
+    let mut flops_of: Vec<u64> = vec![0; module.origins.sources().len()];
+    let mut total = 0;
+    for operator in &report.operators {
+        let cost = flops(module, operator.expr);
+        total += cost;
+        // An expression that stands for several operators is counted for the first, so that sums come out.
+        if let Some(first) = module.origins.get(module.nodes[operator.expr].origin).first() {
+            flops_of[first.index()] += cost;
+        }
+    }
+    let edges = edges(module, &live);
+
+    let mut explanation = Explanation::default();
+    for (source, info) in module.origins.sources().iter() {
+        let mut placements: Vec<(u64, Placement)> = Vec::new();
+        let mut refusals: BTreeSet<RefusalRow> = BTreeSet::new();
+        for expr in &carriers[source] {
+            let Some(operator) = by_expr.get(expr).map(|&i| &report.operators[i]) else { continue };
+            let region = region_of(operator.region);
+            let placement = match region {
+                Some(region) => Placement {
+                    kind: "region",
+                    backend: Some(region.backend.to_string()),
+                    region: Some(region.symbol.to_string()),
+                    into: None,
+                },
+                None => Placement { kind: "host", ..Placement::default() },
+            };
+            placements.push((flops(module, *expr), placement));
+            for (backend, refusal) in &operator.refusals {
+                refusals.insert(row(backend, refusal));
+            }
+            if let Some(index) = operator.region
+                && let Some(refusal) = failed.get(&*report.regions[index].symbol)
+            {
+                refusals.insert(row(&report.regions[index].backend, refusal));
+            }
+        }
+        // What became several expressions is where its work is; of equal work, in a region rather than on the host.
+        let placement = placements
+            .into_iter()
+            .max_by_key(|(cost, placement)| (*cost, placement.kind == "region"))
+            .map(|(_, placement)| placement)
+            .unwrap_or_else(|| folded(module, &live, source, &carriers[source]));
+        refusals.retain(|r| placement.kind != "folded" && placement.backend.as_ref() != Some(&r.backend));
+        explanation.nodes.push(NodeRow {
+            id: source.index(),
+            op: info.op.to_string(),
+            source: info.name.to_string(),
+            flops: flops_of[source.index()],
+            placement,
+            refusals: refusals.into_iter().collect(),
+            inputs: edges[source.index()].iter().copied().collect(),
+        });
+    }
+    for region in &report.regions {
+        if failed.contains_key(&*region.symbol) {
+            continue;
+        }
+        let here = |n: &&NodeRow| n.placement.region.as_deref() == Some(&*region.symbol);
+        let types = |ids: &[ExprId]| ids.iter().map(|&id| module.ty(id).to_string()).collect();
+        explanation.regions.push(RegionRow {
+            symbol: region.symbol.to_string(),
+            backend: region.backend.to_string(),
+            nodes: explanation.nodes.iter().filter(here).map(|n| n.id).collect(),
+            flops: region.nodes.iter().map(|&id| flops(module, id)).sum(),
+            inputs: types(&region.inputs),
+            outputs: types(&region.outputs),
+        });
+    }
+    explanation.totals = totals(&explanation, total);
+    explanation
+}
+
+fn totals(explanation: &Explanation, flops: u64) -> Totals {
+    let count = |kind: &str| explanation.nodes.iter().filter(|n| n.placement.kind == kind).count();
+    let offload_flops: u64 = explanation.regions.iter().map(|r| r.flops).sum();
+    Totals {
+        operators: explanation.nodes.len(),
+        in_regions: count("region"),
+        on_host: count("host"),
+        folded: count("folded"),
+        regions: explanation.regions.len(),
+        flops,
+        offload_flops,
+        offload_share: if flops == 0 { 0.0 } else { offload_flops as f64 / flops as f64 },
+    }
+}
+
+fn row(backend: &str, refusal: &Refusal) -> RefusalRow {
+    RefusalRow {
+        backend: backend.to_owned(),
+        code: refusal.code.to_string(),
+        detail: refusal.detail.clone(),
+        hint: refusal.hint.clone(),
+    }
+}
+
+/// The live expressions that came from each operator of the model.
+fn carriers(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId, Vec<ExprId>> {
+    let mut carriers = IndexVec::filled(Vec::new(), module.origins.sources().len());
+    for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
+        for &source in module.origins.get(node.origin) {
+            carriers[source].push(id);
+        }
+    }
+    carriers
+}
+
+/// What an operator that computes nothing any more was folded into: the readers of what it left, or nothing.
+fn folded(module: &Module, live: &IndexVec<ExprId, bool>, source: SourceId, carriers: &[ExprId]) -> Placement {
+    let mut readers: BTreeSet<SourceId> = BTreeSet::new();
+    let mut is_result = false;
+    if !carriers.is_empty() {
+        let left: BTreeSet<ExprId> = carriers.iter().copied().collect();
+        for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
+            let mut reads = false;
+            node.expr.for_each_operand(|operand| reads |= left.contains(&operand));
+            if reads && !left.contains(&id) {
+                readers.extend(module.origins.get(node.origin).iter().filter(|&&s| s != source));
+                is_result |= matches!(node.expr, Expr::Function(_) | Expr::Tuple(_));
+            }
+        }
+    }
+    let into = match (readers.first(), carriers.is_empty(), is_result) {
+        (Some(&reader), _, _) => {
+            let more = if readers.len() > 1 { format!(" and {} more", readers.len() - 1) } else { String::new() };
+            format!("a constant of {}{more}", module.origins.sources()[reader].name)
+        }
+        (None, false, true) => "the constant result".to_owned(),
+        (None, false, false) => "a constant".to_owned(),
+        (None, true, _) => "nothing: it changes no value, or nobody reads it".to_owned(),
+    };
+    Placement { kind: "folded", into: Some(into), ..Placement::default() }
+}
+
+/// Which operators of the model each one reads from.
+fn edges(module: &Module, live: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
+    let mut edges = vec![BTreeSet::new(); module.origins.sources().len()];
+    for (_, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
+        let readers = module.origins.get(node.origin);
+        node.expr.for_each_operand(|operand| {
+            for &from in module.origins.get(module.nodes[operand].origin) {
+                for &reader in readers {
+                    if from < reader {
+                        edges[reader.index()].insert(from.index());
+                    }
+                }
+            }
+        });
+    }
+    edges
+}
