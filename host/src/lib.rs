@@ -1,11 +1,14 @@
 //! byoc as a library: reads models, compiles them for the backends that were dropped in, runs them.
 
+pub mod artifact;
 pub mod build;
 pub mod cli;
 pub mod compare;
 pub mod error;
 pub mod frontend;
 pub mod io;
+pub mod model;
 pub mod plugin;
 pub mod runtime;
 pub mod session;
+pub mod trace;

@@ -7,7 +7,7 @@ use crate::plugin::bridge::constant_handle;
 use crate::plugin::region::PluginRegion;
 use crate::runtime::executor::Executor;
 use crate::runtime::program::Port;
-use crate::runtime::trace::Observer;
+use crate::runtime::trace::{Observer, StepKind};
 use crate::runtime::Region;
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
@@ -101,6 +101,13 @@ impl Model {
     /// What comes out.
     pub fn outputs(&self) -> &[Port] {
         &self.executor.program().outputs
+    }
+
+    /// Operators that the host computes in a run without branches.
+    pub fn host_steps(&self) -> usize {
+        let entry = self.executor.program().entry as usize;
+        let steps = self.executor.steps().get(entry);
+        steps.map_or(0, |steps| steps.iter().filter(|s| s.kind == StepKind::Kernel).count())
     }
 
     /// How it runs.

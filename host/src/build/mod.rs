@@ -1,9 +1,12 @@
 //! From a module to what an executor runs and an artifact holds.
 
+pub mod codegen;
 pub mod compiled;
+mod explain;
 pub mod explanation;
 pub mod export;
+mod pipeline;
 pub mod plan;
 
 pub use compiled::{Compiled, CompiledRegion, PluginId, RegionSource};
-pub use plan::{Planned, plan};
+pub use pipeline::{BuildOptions, Built, build, refusal_summary};

@@ -9,7 +9,8 @@ use crate::frontend::{Loaded, Signature};
 use crate::plugin::backend::{Backend, PluginJudge};
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
-use byoc_core::ir::Module;
+use crate::runtime::program::Port;
+use byoc_core::ir::{Module, TensorType};
 use byoc_core::pass::manager::{self, RunOptions, Timing};
 use byoc_core::pass::{PassOptions, Refusal, RefusalCode, Report,  partition_for};
 use byoc_core::text::{PrintOptions, print};
@@ -115,6 +116,11 @@ pub fn build(
             }
         }
     }
+    // A backend may want a constant that no host step reads.
+    for tensor in &constants[program.constants.len()..] {
+        let name = format!("c{}", program.constants.len());
+        program.constants.push(Port { name, ty: TensorType::fixed(tensor.dtype(), tensor.shape()) });
+    }
     timings.push(("codegen".into(), start.elapsed().as_secs_f64()));
     if options.time_passes {
         for (name, seconds) in &timings {
@@ -135,7 +141,7 @@ pub fn build(
     }
     let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let compiled = Compiled {
-        program: program_with_constants(program, &constants),
+        program,
         constants,
         regions,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),

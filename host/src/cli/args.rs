@@ -106,10 +106,10 @@ pub struct InputArgs {
     pub image: Option<PathBuf>,
     /// Subtracted from each channel of the picture, after division by 255.
     #[arg(long, value_name = "M,...", value_delimiter = ',', requires = "image", allow_negative_numbers = true)]
-    pub mean: Vec<f32>,
+    pub mean: Vec<f64>,
     /// Divides each channel of the picture, after the mean is subtracted.
     #[arg(long, value_name = "S,...", value_delimiter = ',', requires = "image")]
-    pub std: Vec<f32>,
+    pub std: Vec<f64>,
 }
 
 /// `byoc run`.

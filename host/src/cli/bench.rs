@@ -16,7 +16,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     }
     let session = ready::session(&args.build)?;
     let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
-    let inputs = ready.given.resolve(ready.model.inputs(), Some(0))?;
+    let inputs = ready.given.resolve(&ready.model, Some(0))?;
     // Caches, pages and clocks settle in a few runs.
     for _ in 0..(args.runs / 5).max(3) {
         ready.model.run(&inputs)?;

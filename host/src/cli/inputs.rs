@@ -3,9 +3,10 @@
 use super::args::InputArgs;
 use crate::error::Failure;
 use crate::io::{self, image};
+use crate::model::Model;
 use crate::runtime::program::Port;
-use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::tensor::Tensor;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::tensor::{Shape, Tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +37,7 @@ impl Given {
             };
             if values.insert(name.clone(), origin).is_some() {
                 let message = format!("input \"{name}\" is given twice");
-                return Err(Failure::new(codes::runtime::BAD_INPUT, message));
+                return Err(Failure::new(codes::runtime::INPUT_COUNT, message));
             }
         }
         let image = args.image.as_ref().map(|path| {
@@ -65,45 +66,47 @@ impl Given {
         known.collect()
     }
 
-    /// The values in the order of the model's inputs. What is not given is made up from `default`, or is an error.
-    pub fn resolve(&self, ports: &[Port], default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
-        let names: Vec<&str> = ports.iter().map(|p| p.name.as_str()).collect();
-        for name in self.values.keys().filter(|name| !names.contains(&name.as_str())) {
-            let mut diagnostic = Diagnostic::error(codes::runtime::BAD_INPUT, format!("no input \"{name}\""))
-                .note(format!("the model takes {}", describe(ports)));
-            if let Some(near) = nearest(name, names.iter().copied()) {
-                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+    /// The values in the order of the model's inputs. What is not given is random from `default`, or is an error.
+    pub fn resolve(&self, model: &Model, default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
+        let ports = model.inputs();
+        let mut named: Vec<(String, Tensor)> = Vec::new();
+        for (index, port) in ports.iter().enumerate() {
+            if let Some(value) = self.value(index, port, ports, default)? {
+                named.push((port.name.clone(), value));
             }
-            return Err(diagnostic.into());
         }
-        ports.iter().enumerate().map(|(i, port)| self.value(i, port, ports, default)).collect()
+        // A name that the model does not have is passed on for the message that names those it has.
+        let unknown = self.values.keys().filter(|name| ports.iter().all(|p| p.name != **name));
+        named.extend(unknown.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
+        Ok(model.executor().bind(named)?)
     }
 
-    fn value(&self, index: usize, port: &Port, ports: &[Port], default: Option<u64>) -> Result<Tensor, Failure> {
-        let shape = port.ty.shape().ok_or_else(|| {
-            let wanted = super::run::type_text(&port.ty);
-            Failure::new(codes::runtime::BAD_INPUT, format!("input \"{}\" of type {wanted} has no size", port.name))
-        });
-        match (self.values.get(&port.name), &self.image) {
-            (Some(Origin::File(tensor)), _) => Ok(tensor.clone()),
-            (Some(Origin::Random(seed)), _) => Ok(io::random::tensor(port.ty.dtype, &shape?, seed ^ index as u64)),
-            (Some(Origin::Filled(value)), _) => Ok(io::filled(port.ty.dtype, &shape?, *value)),
-            (None, Some((path, normalization))) if port.ty.dims.len() >= 3 || ports.len() == 1 => {
-                Ok(image::load(path, port.ty.dtype, &shape?, normalization)?)
+    fn value(&self, index: usize, port: &Port, ports: &[Port], default: Option<u64>) -> Result<Option<Tensor>, Failure> {
+        let origin = match (self.values.get(&port.name), &self.image, default) {
+            (Some(Origin::File(tensor)), _, _) => return Ok(Some(tensor.clone())),
+            (Some(origin), _, _) => origin,
+            (None, Some((path, normalization)), _) if port.ty.dims.len() >= 3 || ports.len() == 1 => {
+                let shape = shape_of(port)?;
+                return Ok(Some(image::load(path, port.ty.dtype, &shape, normalization)?));
             }
-            (None, _) => match default {
-                Some(seed) => Ok(io::random::tensor(port.ty.dtype, &shape?, seed ^ index as u64)),
-                None => Err(Diagnostic::error(codes::runtime::BAD_INPUT, format!("input \"{}\" has no value", port.name))
-                    .note(format!("the model takes {}", describe(ports)))
-                    .help(format!("give it one: --input {0}=FILE.npy, or --input {0}=random", port.name))
-                    .into()),
-            },
-        }
+            (None, _, Some(seed)) => &Origin::Random(seed),
+            (None, _, None) => return Ok(None),
+        };
+        let shape = shape_of(port)?;
+        Ok(Some(match origin {
+            Origin::Random(seed) => io::random::tensor(port.ty.dtype, &shape, seed ^ index as u64),
+            Origin::Filled(value) => io::filled(port.ty.dtype, &shape, *value),
+            Origin::File(tensor) => tensor.clone(),
+        }))
     }
 }
 
-/// The inputs with their types, for messages.
-fn describe(ports: &[Port]) -> String {
-    let all: Vec<String> = ports.iter().map(|p| format!("{}: {}", p.name, super::run::type_text(&p.ty))).collect();
-    all.join(", ")
+/// The size of an input that is made up.
+fn shape_of(port: &Port) -> Result<Shape, Failure> {
+    port.ty.shape().ok_or_else(|| {
+        let ty = super::run::type_text(&port.ty);
+        Diagnostic::error(codes::runtime::INPUT_SHAPE, format!("input \"{}\" is {ty}, which has no one size", port.name))
+            .help(format!("give it a file: --input {}=FILE.npy", port.name))
+            .into()
+    })
 }

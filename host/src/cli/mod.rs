@@ -4,11 +4,19 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where byoc talks")]
 
 mod args;
+mod bench;
+mod compile;
 mod error_page;
+mod explain;
+mod explain_html;
+mod inputs;
 mod ops;
 mod plugins;
+mod ready;
 mod render;
+mod run;
 mod table;
+mod verify;
 
 use crate::error::Failure;
 use args::{Cli, Command};
@@ -46,6 +54,12 @@ pub fn main() -> ExitCode {
 
 fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Compile(args) => compile::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Source(args) => compile::run_source(&args),
         Command::Plugins(args) => plugins::run(args),
         Command::Ops(args) => ops::run(&args),
         Command::Error(args) => error_page::run(&args),

@@ -103,7 +103,10 @@ pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
         return Ok(given);
     }
     let folder = TestFolder::open(path)?;
-    Ok(given.or_recorded(folder.recorded_inputs()?))
+    let Some(set) = folder.sets.first() else { return Ok(given) };
+    let ports = frontend::signature(&folder.model)?.inputs;
+    let names = ports.iter().map(|p| p.name.clone());
+    Ok(given.or_recorded(names.zip(set.read_inputs(&ports)?)))
 }
 
 /// Reads, builds and loads a model, whatever it was given as.

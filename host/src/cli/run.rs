@@ -5,7 +5,7 @@ use super::{ready, table};
 use crate::error::Failure;
 use crate::io;
 use crate::runtime::program::Port;
-use crate::trace;
+use crate::trace::Trace;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::{TensorType, Type};
 use byoc_core::tensor::Tensor;
@@ -23,15 +23,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         io::check_writable(path)?;
     }
     let labels = args.labels.as_deref().map(read_labels).transpose()?;
-    let trace = args.trace.as_deref().map(trace::Trace::start).transpose()?;
-    let session = ready::session(&args.build)?;
     if args.describe {
-        return describe(args, &session);
+        return describe(args);
     }
+    let session = ready::session(&args.build)?;
     let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
-    let inputs = ready.given.resolve(ready.model.inputs(), None)?;
-    let outputs = ready.model.run(&inputs)?;
-    drop(trace);
+    let inputs = ready.given.resolve(&ready.model, None)?;
+    let trace = Trace::new(args.trace.is_some());
+    let outputs =
+        if trace.wanted() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
+    if let Some(path) = &args.trace {
+        trace.write(path)?;
+    }
     let named: Vec<(&str, &Tensor)> = ready.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
     if let Some(path) = &args.output {
         io::npz::write(path, named.iter().copied())?;
@@ -45,7 +48,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(args: &RunArgs, session: &crate::session::Session) -> Result<ExitCode, Failure> {
+fn describe(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut rows: Vec<(&str, String, String)> = Vec::new();
     if ready::is_artifact(&args.model) {
         let compiled = crate::artifact::open(&args.model)?.into_compiled();
@@ -64,7 +67,6 @@ fn describe(args: &RunArgs, session: &crate::session::Session) -> Result<ExitCod
         rows.extend(ports("input", &signature.inputs));
         rows.extend(ports("output", &signature.outputs));
     }
-    let _ = session;
     if args.build.talk.json {
         for (kind, name, ty) in rows {
             println!("{}", json!({"kind": kind, "name": name, "type": ty}));

@@ -30,10 +30,15 @@ impl Region for PluginRegion {
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         let inputs: SmallVec<[TensorRef<'_>; 8]> =
             call.inputs.iter().map(|t| TensorRef::new(dtype_out(t.dtype), t.shape, t.data)).collect();
+        // Outputs of exact dimensions come without room to say others.
+        let mut exact: SmallVec<[Shape; 4]> = SmallVec::new();
+        if call.shapes.is_empty() {
+            exact.extend(call.outputs.iter().map(|t| Shape::from_slice(t.shape)));
+        }
         let mut outputs: SmallVec<[TensorMut<'_>; 4]> = call
             .outputs
             .iter_mut()
-            .zip(call.shapes.iter_mut())
+            .zip(call.shapes.iter_mut().chain(&mut exact))
             .map(|(t, shape)| TensorMut::new(dtype_out(t.dtype), shape.as_mut_slice(), t.data))
             .collect();
         let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: call.workspace, plan: call.plan };

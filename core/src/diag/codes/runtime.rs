@@ -14,4 +14,5 @@ codes! {
     SIZE_UNKNOWN = 611, "a result whose size the run does not tell";
     NO_THREADS = 612, "the system gives no threads";
     REGION_FAILED = 613, "a region broke its promise";
+    BAD_LABELS = 614, "the labels do not fit the output";
 }

@@ -1,0 +1,1 @@
+//! `byoc inspect`: what an artifact holds and needs.
