@@ -75,9 +75,6 @@ impl Observer for Trace {
 }
 
 fn types(values: &[(DType, Shape)]) -> String {
-    let all: Vec<String> = values
-        .iter()
-        .map(|(dtype, shape)| format!("{dtype}{:?}", shape.as_slice()))
-        .collect();
+    let all: Vec<String> = values.iter().map(|(dtype, shape)| format!("{dtype}{:?}", shape.as_slice())).collect();
     all.join(", ")
 }

@@ -82,7 +82,11 @@ impl<'a> RegionCompiler<'a> {
             loader: made.loader.to_string(),
             blob: made.blob.as_slice().into(),
             symbols: made.symbols.iter().map(|s| s.to_string()).collect(),
-            source: made.source.as_ref().map(|s| RegionSource { language: s.language.to_string(), text: s.text.to_string() }).into_option(),
+            source: made
+                .source
+                .as_ref()
+                .map(|s| RegionSource { language: s.language.to_string(), text: s.text.to_string() })
+                .into_option(),
             constants: numbers.collect(),
             cpu_features: features.unwrap_or_default(),
             notes: made.notes.iter().map(|n| n.to_string()).collect(),

@@ -15,7 +15,8 @@ pub fn explain(module: &Module, report: &Report, failed: &BTreeMap<String, Refus
     for (index, operator) in report.operators.iter().enumerate() {
         by_expr.insert(operator.expr, index);
     }
-    let region_of = |index: Option<usize>| index.map(|i| &report.regions[i]).filter(|r| !failed.contains_key(&*r.symbol));
+    let region_of =
+        |index: Option<usize>| index.map(|i| &report.regions[i]).filter(|r| !failed.contains_key(&*r.symbol));
     let mut flops_of: Vec<u64> = vec![0; module.origins.sources().len()];
     let mut total = 0;
     for operator in &report.operators {

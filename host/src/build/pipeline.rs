@@ -7,12 +7,12 @@ use super::{Compiled, plan};
 use crate::error::Failure;
 use crate::frontend::{Loaded, Signature};
 use crate::plugin::backend::{Backend, PluginJudge};
+use crate::runtime::program::Port;
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
-use crate::runtime::program::Port;
 use byoc_core::ir::{Module, TensorType};
 use byoc_core::pass::manager::{self, RunOptions, Timing};
-use byoc_core::pass::{PassOptions, Refusal, RefusalCode, Report,  partition_for};
+use byoc_core::pass::{PassOptions, Refusal, RefusalCode, Report, partition_for};
 use byoc_core::text::{PrintOptions, print};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -195,7 +195,8 @@ fn simplify(
         }
     };
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut after) };
-    let ran = manager::run(module, &passes, &PassOptions::default(), &mut run).map_err(|e| Failure::from(e.diagnostics))?;
+    let ran =
+        manager::run(module, &passes, &PassOptions::default(), &mut run).map_err(|e| Failure::from(e.diagnostics))?;
     warnings.extend(ran.warnings);
     timings.extend(ran.timings.iter().map(|Timing { pass, time }| ((*pass).to_owned(), time.as_secs_f64())));
     Ok(ran.module)

@@ -81,7 +81,13 @@ impl Given {
         Ok(model.executor().bind(named)?)
     }
 
-    fn value(&self, index: usize, port: &Port, ports: &[Port], default: Option<u64>) -> Result<Option<Tensor>, Failure> {
+    fn value(
+        &self,
+        index: usize,
+        port: &Port,
+        ports: &[Port],
+        default: Option<u64>,
+    ) -> Result<Option<Tensor>, Failure> {
         let origin = match (self.values.get(&port.name), &self.image, default) {
             (Some(Origin::File(tensor)), _, _) => return Ok(Some(tensor.clone())),
             (Some(origin), _, _) => origin,
@@ -105,8 +111,11 @@ impl Given {
 fn shape_of(port: &Port) -> Result<Shape, Failure> {
     port.ty.shape().ok_or_else(|| {
         let ty = super::run::type_text(&port.ty);
-        Diagnostic::error(codes::runtime::INPUT_SHAPE, format!("input \"{}\" is {ty}, which has no one size", port.name))
-            .help(format!("give it a file: --input {}=FILE.npy", port.name))
-            .into()
+        Diagnostic::error(
+            codes::runtime::INPUT_SHAPE,
+            format!("input \"{}\" is {ty}, which has no one size", port.name),
+        )
+        .help(format!("give it a file: --input {}=FILE.npy", port.name))
+        .into()
     })
 }

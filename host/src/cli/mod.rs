@@ -11,6 +11,7 @@ mod explain;
 mod explain_html;
 mod inputs;
 mod ops;
+mod opt;
 mod plugins;
 mod ready;
 mod render;
@@ -59,6 +60,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Explain(args) => explain::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Opt(args) => opt::run(&args),
         Command::Source(args) => compile::run_source(&args),
         Command::Plugins(args) => plugins::run(args),
         Command::Ops(args) => ops::run(&args),

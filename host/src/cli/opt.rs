@@ -23,7 +23,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     for name in names.iter().copied().chain(args.print_after.as_deref().filter(|p| *p != "all")) {
         manager::find(name)?;
     }
-    let module = relay::read(&args.file)?;
+    let module = relay::read_typed(&args.file)?;
     let mut after = |pass: &str, module: &Module| {
         if args.print_after.as_deref().is_some_and(|p| p == "all" || p == pass) {
             eprint!("// after {pass}\n{}", text(module));
@@ -47,9 +47,11 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
         print!("{}", text(&ran.module));
         return Ok(ExitCode::SUCCESS);
     };
-    let want = relay::read(expected)?;
-    let want = infer_type(&want).map_err(Failure::from)?;
-    let got = infer_type(&ran.module).map_err(Failure::from)?;
+    let want = relay::read_typed(expected)?;
+    let got = infer_type(&ran.module).map_err(|faults| {
+        let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.diagnostic).collect();
+        Failure::from(diagnostics)
+    })?;
     match structural_equal(&got, &want) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(difference) => {

@@ -30,8 +30,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
     let inputs = ready.given.resolve(&ready.model, None)?;
     let trace = Trace::new(args.trace.is_some());
-    let outputs =
-        if trace.wanted() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
+    let outputs = if trace.wanted() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
     if let Some(path) = &args.trace {
         trace.write(path)?;
     }

@@ -26,7 +26,9 @@ impl Outcome {
     fn of_failure(failure: &Failure) -> Outcome {
         let code = failure.diagnostics.first().map(|d| d.code);
         // What the importer does not know is a gap, not a wrong answer.
-        let gap = code.is_some_and(|c| [codes::frontends::UNSUPPORTED_OPERATOR, codes::frontends::UNSUPPORTED_OPSET].contains(&c));
+        let gap = code.is_some_and(|c| {
+            [codes::frontends::UNSUPPORTED_OPERATOR, codes::frontends::UNSUPPORTED_OPSET].contains(&c)
+        });
         let message: Vec<&str> = failure.diagnostics.iter().map(|d| d.message.as_str()).collect();
         Outcome {
             status: if gap { "unsupported" } else { "error" },
@@ -86,7 +88,8 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<Outcome, F
     let given = ready::given(dir, &InputArgs::default())?;
     let built = ready::build(dir, &args.build, session, &given)?;
     let ports = built.signature.clone();
-    let (model, warnings) = Model::load(session, built.compiled, ready::build_options(&args.build).cache_dir.as_deref())?;
+    let (model, warnings) =
+        Model::load(session, built.compiled, ready::build_options(&args.build).cache_dir.as_deref())?;
     warnings.iter().for_each(super::render::diagnostic);
     let tolerance = match args.max_rel_err {
         Some(limit) => Tolerance::MaxRelative(limit),

@@ -6,8 +6,8 @@
 use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use crate::error::Failure;
 use crate::io;
-use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::{Callee, Dim, Expr, IndexVec, Module, Source, TensorType, Type};
+use byoc_core::diag::{Diagnostic, Span, codes, nearest};
+use byoc_core::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, TensorType, Type};
 use byoc_core::op;
 use byoc_core::pass::infer_type;
 use byoc_core::tensor::Tensor;
@@ -17,12 +17,31 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Where in the text each expression stands.
+type Spans = IndexVec<ExprId, Span>;
+
 /// Reads a program as it is written: not typed, its dimensions not bound.
 ///
 /// # Errors
 /// Everything that is wrong with the text; the weights file when it is missing or damaged.
 pub fn read(path: &Path) -> Result<Module, Failure> {
     parsed(path).map(|text| text.module)
+}
+
+/// Reads a program and types it, whatever functions it has; named dimensions stay open.
+///
+/// # Errors
+/// Everything that is wrong with it, as far as it can be told at once.
+pub fn read_typed(path: &Path) -> Result<Module, Failure> {
+    let Text { source, module, spans } = parsed(path)?;
+    typed(path, &module, &source, &spans)
+}
+
+fn typed(path: &Path, module: &Module, source: &str, spans: &Spans) -> Result<Module, Failure> {
+    infer_type(module).map_err(|faults| {
+        let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.located(spans)).collect();
+        Failure::from(diagnostics).in_source(&path.display().to_string(), source)
+    })
 }
 
 /// Reads a program and types it. Named dimensions are bound where `options` says what to; others stay open.
@@ -34,10 +53,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     let mut module = text.module;
     name_origins(&mut module, &text.source, &text.spans);
     let bound = bind(&mut module, options)?;
-    let module = infer_type(&module).map_err(|faults| {
-        let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.located(&text.spans)).collect();
-        Failure::from(diagnostics).in_source(&path.display().to_string(), &text.source)
-    })?;
+    let module = typed(path, &module, &text.source, &text.spans)?;
     let signature = signature(&module)?;
     Ok(Loaded { module, signature, bound, warnings: Vec::new(), file: path.to_owned() })
 }
@@ -58,7 +74,7 @@ pub fn write(path: &Path, module: &Module) -> Result<(), Diagnostic> {
 struct Text {
     source: String,
     module: Module,
-    spans: IndexVec<byoc_core::ir::ExprId, byoc_core::diag::Span>,
+    spans: Spans,
 }
 
 fn parsed(path: &Path) -> Result<Text, Failure> {
@@ -108,7 +124,7 @@ fn numbered(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
 }
 
 /// Gives each operator call a name of its own: its place in the text.
-fn name_origins(module: &mut Module, source: &str, spans: &IndexVec<byoc_core::ir::ExprId, byoc_core::diag::Span>) {
+fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
     let lines: Vec<usize> = std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
     let calls: Vec<_> = module
         .nodes

@@ -11,8 +11,24 @@ pub fn features() -> Vec<String> {
             };
         }
         probe!(
-            "sse4.2", "popcnt", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "avx512f", "avx512bw", "avx512cd",
-            "avx512dq", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16", "avx512vbmi", "avxvnni"
+            "sse4.2",
+            "popcnt",
+            "avx",
+            "avx2",
+            "bmi1",
+            "bmi2",
+            "f16c",
+            "fma",
+            "avx512f",
+            "avx512bw",
+            "avx512cd",
+            "avx512dq",
+            "avx512vl",
+            "avx512vnni",
+            "avx512bf16",
+            "avx512fp16",
+            "avx512vbmi",
+            "avxvnni"
         );
     }
     found.sort_unstable();

@@ -34,7 +34,8 @@ fn without_the_plugin_the_artifact_names_what_it_needs() {
     let model = data_text("digits/digits.onnx");
     byoc(["compile", &model, "-o", &file, "--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir]).ok();
     let with = byoc(["run", &file, "--input", "image=random:3", "--plugin-dir", &dir]).ok();
-    let without = byoc(["run", &file, "--input", "image=random:3", "--plugin-dir", &folder.path().display().to_string()]);
+    let without =
+        byoc(["run", &file, "--input", "image=random:3", "--plugin-dir", &folder.path().display().to_string()]);
     let without = without.ok().says(&["E0402", "loadbinary_template", "template 0.1.0", "runs on the host"]);
     assert_eq!(with.out, without.out);
     let shown = byoc(["inspect", &file]).ok().out;

@@ -6,9 +6,25 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 const CODES: [&str; 19] = [
-    "UnsupportedOp", "UnsupportedDtype", "UnsupportedShape", "UnsupportedAttr", "UnsupportedLayout", "DynamicDim",
-    "QuantScheme", "NotConstant", "ResourceLimit", "Unavailable", "NotProfitable", "NoPatternMatch", "Overlap", "Escape",
-    "WouldCycle", "LowerPriority", "RegionRefused", "CompileFailed", "LoadFailed",
+    "UnsupportedOp",
+    "UnsupportedDtype",
+    "UnsupportedShape",
+    "UnsupportedAttr",
+    "UnsupportedLayout",
+    "DynamicDim",
+    "QuantScheme",
+    "NotConstant",
+    "ResourceLimit",
+    "Unavailable",
+    "NotProfitable",
+    "NoPatternMatch",
+    "Overlap",
+    "Escape",
+    "WouldCycle",
+    "LowerPriority",
+    "RegionRefused",
+    "CompileFailed",
+    "LoadFailed",
 ];
 
 #[test]
@@ -26,7 +42,8 @@ fn every_operator_of_every_model() {
         }
         let table = byoc([&["explain", &name], &build[..]].concat()).ok().out;
         let totals = &json["totals"];
-        let line = format!("{} operators: {} in {} regions", totals["operators"], totals["in_regions"], totals["regions"]);
+        let line =
+            format!("{} operators: {} in {} regions", totals["operators"], totals["in_regions"], totals["regions"]);
         assert!(table.contains(&line), "{line} in\n{table}");
     }
 }

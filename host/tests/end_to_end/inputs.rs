@@ -23,7 +23,9 @@ fn an_output_that_cannot_be_written_is_said_first() {
 #[test]
 fn a_file_that_is_no_model() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, bytes) in [("empty.onnx", &b""[..]), ("text.onnx", b"hello"), ("empty.byoc", b""), ("text.byoc", b"hello")] {
+    for (name, bytes) in
+        [("empty.onnx", &b""[..]), ("text.onnx", b"hello"), ("empty.byoc", b""), ("text.byoc", b"hello")]
+    {
         let file = folder.path().join(name);
         std::fs::write(&file, bytes).unwrap();
         let ran = byoc(["run", &file.display().to_string(), "--input", "x=random"]);

@@ -31,7 +31,11 @@ fn a_backend_that_took_nothing_says_why() {
     .unwrap();
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
     let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
-    byoc([&["explain", &model], &build[..]].concat()).ok().says(&["E0404", "template took no operator", "NoPatternMatch"]);
+    byoc([&["explain", &model], &build[..]].concat()).ok().says(&[
+        "E0404",
+        "template took no operator",
+        "NoPatternMatch",
+    ]);
     byoc([&["explain", &model, "--require-offload"], &build[..]].concat()).fails_with("E0404");
 }
 

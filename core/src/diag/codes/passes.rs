@@ -16,5 +16,6 @@ codes! {
     REGION_CYCLE = 331, "a region needs its own result";
     DEFUSE = 340, "a function cannot be defused";
     UNKNOWN_GLOBAL = 341, "no such global function";
+    NOT_EQUAL = 350, "the result is not the program that was expected";
     NOT_DATA_FLOW = 390, "a region is not data flow";
 }
