@@ -59,12 +59,12 @@ fn zero_a_weight(bytes: &[u8]) -> Vec<u8> {
     let names: Vec<String> = graph
         .node
         .iter()
-        .filter(|n| ["Conv", "Gemm", "MatMul", "LSTM", "GRU"].contains(&n.op_type()))
+        .filter(|n| ["Conv", "Gemm", "MatMul", "LSTM", "GRU"].contains(&n.op_type.as_str()))
         .filter_map(|n| n.input.get(1).cloned())
-        .filter(|name| graph.initializer.iter().any(|t| t.name() == name))
+        .filter(|name| graph.initializer.iter().any(|t| t.name == **name))
         .collect();
     let name = names[names.len() / 2].clone();
-    let weight = graph.initializer.iter_mut().find(|t| t.name() == name).unwrap();
+    let weight = graph.initializer.iter_mut().find(|t| t.name == name).unwrap();
     weight.raw_data = weight.raw_data.as_ref().map(|d| vec![0; d.len()].into());
     weight.float_data.iter_mut().for_each(|v| *v = 0.0);
     model.encode_to_vec()
