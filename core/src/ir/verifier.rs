@@ -64,10 +64,13 @@ pub fn structure_faults(module: &Module) -> Vec<Fault> {
     verifier.check_order();
     if verifier.faults.is_empty() {
         let scopes = Scopes::of_module(module);
-        verifier.check_globals(&scopes);
+        let globals = verifier.check_globals(&scopes);
         let bound = verifier.check_binders(&scopes);
         for (id, node) in module.nodes.iter() {
             if scopes.of[id].is_some() {
+                if !globals[id] {
+                    verifier.check_owner(&scopes, id, &node.expr);
+                }
                 verifier.check_scope(&scopes, &bound, id, &node.expr);
                 verifier.check_expr(id, &node.expr);
             }
@@ -125,8 +128,8 @@ impl Verifier<'_> {
         }
     }
 
-    /// Rule 2, and rule 9 for the names.
-    fn check_globals(&mut self, scopes: &Scopes) {
+    /// Rule 2, and rule 9 for the names. Gives which expressions are global functions.
+    fn check_globals(&mut self, scopes: &Scopes) -> IndexVec<ExprId, bool> {
         let mut seen: IndexVec<ExprId, bool> = IndexVec::filled(false, self.module.nodes.len());
         for (name, &id) in &self.module.globals {
             if !matches!(self.module.expr(id), Expr::Function(_)) {
@@ -140,6 +143,7 @@ impl Verifier<'_> {
             }
             self.check_text(id, "the name of a function", name);
         }
+        seen
     }
 
     /// Rule 4. Gives the scope that each variable is bound in.
@@ -163,13 +167,16 @@ impl Verifier<'_> {
         bound
     }
 
-    /// Rules 5 and 6.
-    fn check_scope(&mut self, scopes: &Scopes, bound: &IndexVec<ExprId, Option<ScopeId>>, id: ExprId, expr: &Expr) {
+    /// Rule 6.
+    fn check_owner(&mut self, scopes: &Scopes, id: ExprId, expr: &Expr) {
         let is_leaf = matches!(expr, Expr::Constant(_) | Expr::Var(_) | Expr::Global(_));
-        let is_global = scopes.uses[id] == 0;
-        if !is_leaf && !is_global && scopes.of[id] == Some(Scopes::root()) {
+        if !is_leaf && scopes.of[id] == Some(Scopes::root()) {
             self.fault(id, "an expression is shared by several global functions");
         }
+    }
+
+    /// Rule 5.
+    fn check_scope(&mut self, scopes: &Scopes, bound: &IndexVec<ExprId, Option<ScopeId>>, id: ExprId, expr: &Expr) {
         scopes.for_each_operand(id, expr, |operand, place| {
             if !matches!(self.module.expr(operand), Expr::Var(_)) {
                 return;
@@ -301,5 +308,125 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
         )
         .help("run infer_type first");
         faults.push(Fault { at: Some(id), diagnostic });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{Function, Id, Origins};
+    use crate::tensor::DType;
+
+    fn int() -> Type {
+        Type::scalar(DType::I32)
+    }
+
+    fn function(params: &[ExprId], body: ExprId) -> Expr {
+        Expr::Function(Box::new(Function { params: params.into(), body, ret: Type::Unknown, attrs: Attrs::none() }))
+    }
+
+    /// Builds a module with `build`, which gives the function of `@main`, and expects one message.
+    fn check(expected: &str, build: impl FnOnce(&mut Module) -> ExprId) {
+        let mut module = Module::new();
+        let main = build(&mut module);
+        module.globals.insert("main".into(), main);
+        let messages: Vec<String> = faults(&module).into_iter().map(|fault| fault.diagnostic.message).collect();
+        assert_eq!(messages, [expected]);
+        // Whatever is wrong with a module, it can be shown.
+        assert!(crate::text::print_faults(&module, &faults(&module)).contains(expected));
+        assert!(verify(&module).is_err());
+    }
+
+    fn push(module: &mut Module, expr: Expr, ty: Type) -> ExprId {
+        module.push_typed(expr, ty, Origins::none())
+    }
+
+    fn func(params: &[Type], ret: Type) -> Type {
+        Type::Func(std::sync::Arc::new(crate::ir::FuncType { params: params.into(), ret }))
+    }
+
+    #[test]
+    fn operands_come_first() {
+        check("ExprId(0) has the operand ExprId(1), which does not come before it", |module| {
+            push(module, Expr::Tuple([ExprId::new(1)].into()), Type::Unknown)
+        });
+    }
+
+    #[test]
+    fn globals_are_functions_of_their_own() {
+        check("@main stands for an expression that is no function", |module| {
+            push(module, Expr::Tuple([].into()), Type::unit())
+        });
+        check("@main stands for the function of another global", |module| {
+            let x = push(module, Expr::var("x", int()), int());
+            let f = push(module, function(&[x], x), func(&[int()], int()));
+            module.globals.insert("a".into(), f);
+            f
+        });
+        check("the function of @f is also an operand; call it by its name", |module| {
+            let x = push(module, Expr::var("x", int()), int());
+            let f = push(module, function(&[x], x), func(&[int()], int()));
+            module.globals.insert("f".into(), f);
+            push(module, function(&[], f), func(&[], func(&[int()], int())))
+        });
+        check("no function @g is defined", |module| {
+            let g = push(module, Expr::Global("g".into()), int());
+            push(module, function(&[], g), func(&[], int()))
+        });
+    }
+
+    #[test]
+    fn variables_are_bound_once() {
+        check("%x is bound twice", |module| {
+            let x = push(module, Expr::var("x", int()), int());
+            push(module, function(&[x, x], x), func(&[int(), int()], int()))
+        });
+        check("ExprId(0) is bound and is no variable", |module| {
+            let unit = push(module, Expr::Tuple([].into()), Type::unit());
+            push(module, function(&[unit], unit), func(&[Type::unit()], Type::unit()))
+        });
+    }
+
+    #[test]
+    fn attributes_fit_the_schema() {
+        let clip = |attrs: Attrs| {
+            move |module: &mut Module| {
+                let ty = Type::scalar(DType::F32);
+                let x = push(module, Expr::var("x", ty.clone()), ty.clone());
+                let op = op::lookup("clip").unwrap();
+                let call = push(module, Expr::op(op, [x], attrs), ty.clone());
+                push(module, function(&[x], call), func(&[ty.clone()], ty))
+            }
+        };
+        let bounds = Attrs::new([("a_min", AttrValue::Float(0.0)), ("a_max", AttrValue::Float(6.0))]);
+        check("clip has no attribute \"other\"", clip(bounds.with("other", 1)));
+        check("clip needs the attribute \"a_min\": lower bound", clip(bounds.without("a_min")));
+    }
+
+    #[test]
+    fn names_can_be_written() {
+        check("the name of a variable holds a double quote, which the text format cannot write: a\"b", |module| {
+            let x = push(module, Expr::var("a\"b", int()), int());
+            push(module, function(&[x], x), func(&[int()], int()))
+        });
+    }
+
+    #[test]
+    fn types_are_complete_and_true() {
+        check("1 expressions without a complete type; the first has no type", |module| {
+            let x = push(module, Expr::var("x", Type::Unknown), Type::Unknown);
+            push(module, function(&[x], x), func(&[int()], int()))
+        });
+        check("an expression has the type (int32, int32), its operands give (int32,)", |module| {
+            let x = push(module, Expr::var("x", int()), int());
+            let ty = Type::tuple([int(), int()]);
+            let t = push(module, Expr::Tuple([x].into()), ty.clone());
+            push(module, function(&[x], t), func(&[int()], ty))
+        });
+        check("%x is annotated int32 and has the type float32", |module| {
+            let float = Type::scalar(DType::F32);
+            let x = push(module, Expr::var("x", int()), float.clone());
+            push(module, function(&[x], x), func(&[float.clone()], float))
+        });
     }
 }

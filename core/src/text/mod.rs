@@ -27,7 +27,7 @@ mod parser;
 mod printer;
 
 pub use parser::{ParseOptions, Parsed, parse};
-pub use printer::{PrintOptions, Printed, print, print_expr};
+pub use printer::{PrintOptions, Printed, print, print_expr, print_faults};
 
 /// How deep types and lists in attributes may nest. Expressions nest as deep as memory allows.
 pub const MAX_NESTING: usize = crate::ir::Type::MAX_DEPTH;

@@ -18,6 +18,7 @@ mod errors;
 mod passes;
 mod texts;
 
+use byoc_core::diag::codes;
 use byoc_core::tensor::{DType, Tensor};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::{Path, PathBuf};
@@ -48,7 +49,29 @@ fn main() {
             trials.push(Trial::test(format!("{kind}/{name}"), move || check_file(&path, run, bless)));
         }
     }
+    trials.push(Trial::test("every text and type code has a page and a case", move || check_codes(&root)));
     libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Each code of the text format and of types has a page in `docs/errors` and a case that expects it.
+fn check_codes(root: &Path) -> Result<(), Failed> {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors");
+    let texts: String = ["error", "verifier"]
+        .iter()
+        .flat_map(|kind| files(&root.join(kind)))
+        .map(|path| std::fs::read_to_string(path).unwrap_or_default())
+        .collect();
+    for &(code, title) in codes::text::ALL.iter().chain(codes::types::ALL) {
+        let page = std::fs::read_to_string(pages.join(format!("{code}.md"))).unwrap_or_default();
+        if !page.starts_with(&format!("# {code}: {title}\n")) {
+            return Err(format!("docs/errors/{code}.md should begin with \"# {code}: {title}\"").into());
+        }
+        // A text of more than 1 GiB is no file for a repository.
+        if code != codes::text::TOO_LARGE && !texts.contains(&format!("// error: {code} ")) {
+            return Err(format!("no case expects {code}").into());
+        }
+    }
+    Ok(())
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {

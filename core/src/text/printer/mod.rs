@@ -8,11 +8,12 @@ mod layout;
 mod names;
 
 use super::number::write_scalar;
-use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, Function, Id, Module, ScopeId, Scopes, Type};
+use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, Fault, Function, Id, Module, ScopeId, Scopes, Type};
 use crate::op::{self, AttrKind};
 use crate::tensor::Tensor;
 use layout::{Layout, Place};
 use names::VarNames;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -46,6 +47,34 @@ pub fn print(module: &Module, options: &PrintOptions<'_>) -> Printed {
         printer.definition(name, id);
     }
     printer.finish()
+}
+
+/// Prints a module with what is wrong below the lines that it is about.
+pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
+    let mut notes: HashMap<ExprId, String> = HashMap::new();
+    let mut text = String::new();
+    for fault in faults {
+        let Fault { at, diagnostic } = fault;
+        let note = format!("{}: {}", diagnostic.code, diagnostic.message);
+        match at {
+            None => text.push_str(&format!("// {note}\n")),
+            Some(id) => {
+                let before = notes.entry(*id).or_default();
+                before.push_str(&note);
+                before.push('\n');
+            }
+        }
+    }
+    // A note stands where its expression is first met; what is dead or broken is not met at all.
+    let rest = RefCell::new(notes);
+    let take = |id: ExprId| rest.borrow_mut().remove(&id);
+    text.push_str(&print(module, &PrintOptions { notes: Some(&take), types: false }).text);
+    let mut unplaced: Vec<(ExprId, String)> = rest.into_inner().into_iter().collect();
+    unplaced.sort();
+    for line in unplaced.iter().flat_map(|(_, note)| note.lines()) {
+        text.push_str(&format!("// {line}\n"));
+    }
+    text
 }
 
 /// Prints one expression; the variables that nothing in it binds are declared first.
@@ -144,6 +173,7 @@ impl<'a> Printer<'a> {
             self.out.push_str(" // is no function\n");
             return;
         };
+        self.note(id);
         self.tasks.push(Task::Newline);
         self.function(id, function);
         self.run();
