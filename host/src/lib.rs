@@ -12,3 +12,4 @@ pub mod plugin;
 pub mod runtime;
 pub mod session;
 pub mod trace;
+pub mod zoo;

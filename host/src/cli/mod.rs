@@ -18,6 +18,7 @@ mod render;
 mod run;
 mod table;
 mod verify;
+mod zoo;
 
 use crate::error::Failure;
 use args::{Cli, Command};
@@ -65,6 +66,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Plugins(args) => plugins::run(args),
         Command::Ops(args) => ops::run(&args),
         Command::Error(args) => error_page::run(&args),
+        Command::Zoo(args) => zoo::run(&args),
         _ => Ok(ExitCode::from(2)),
     }
 }
