@@ -152,7 +152,7 @@ impl<'m> Context<'m> {
             error
         };
         let function = module.function(name).ok_or_else(|| not_lowerable(format!("there is no function @{name}")))?;
-        let unit = analyser.analyse(function.body);
+        let unit = analyser.analyse(&function.params, function.body);
         self.literals.clear();
         for &literal in &unit.literal_order {
             self.literals.insert(literal, self.functions.len() as u32);

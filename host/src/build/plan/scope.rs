@@ -90,8 +90,8 @@ impl<'m> Analyser<'m> {
         Analyser { module, facts: IndexVec::filled(Facts::default(), module.nodes.len()), unit: 0 }
     }
 
-    /// Analyses the function whose body is `body`.
-    pub(super) fn analyse(&mut self, body: ExprId) -> Unit {
+    /// Analyses a function.
+    pub(super) fn analyse(&mut self, params: &[ExprId], body: ExprId) -> Unit {
         self.unit += 1;
         self.count_uses(body);
         let mut unit = Unit {
@@ -103,6 +103,10 @@ impl<'m> Analyser<'m> {
             inlined: HashMap::new(),
         };
         let order = self.order(body, &mut unit);
+        // Parameters are there from the start, wherever they are used.
+        for &param in params {
+            self.used_in(param, 0, &unit.scopes);
+        }
         self.place(body, &order, &mut unit);
         for &id in &order {
             let scope = self.scope(id);

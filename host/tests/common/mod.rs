@@ -1,0 +1,110 @@
+//! What tests of running programs share: a naive evaluation of data-flow modules, and reproducible numbers.
+
+use byoc::build::plan;
+use byoc::runtime::{Executor, Pool};
+use byoc_core::diag::Diagnostic;
+use byoc_core::ir::{Callee, Expr, ExprId, IndexVec, Module};
+use byoc_core::op::{self, Value};
+use byoc_core::tensor::Tensor;
+use std::sync::Arc;
+
+/// Numbers that look random and are the same each time (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+/// Floats in [-1, 1).
+pub fn floats(random: &mut Random, shape: &[usize]) -> Tensor {
+    let values: Vec<f32> =
+        (0..shape.iter().product()).map(|_| (random.next() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect();
+    Tensor::from_slice(shape, &values)
+}
+
+/// The executor of a module on the host alone.
+pub fn executor(module: &Module) -> Executor {
+    let planned = plan(module, &[]).unwrap();
+    Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(2).unwrap())).unwrap()
+}
+
+/// Plans and runs a module on the host alone.
+pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
+    executor(module).run(inputs)
+}
+
+/// Evaluates a data-flow module expression by expression, each operator by its naive reference. Function literals are
+/// evaluated where they are called, as if they stood there.
+pub fn naive(module: &Module, inputs: &[Tensor]) -> Vec<Tensor> {
+    let main = module.main().unwrap();
+    let mut values: IndexVec<ExprId, Option<Vec<Tensor>>> = IndexVec::filled(None, module.nodes.len());
+    let mut alias: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    for (_, node) in module.nodes.iter() {
+        if let Expr::Call(call) = &node.expr
+            && let Callee::Expr(callee) = call.callee
+            && let Expr::Function(function) = module.expr(callee)
+        {
+            function.params.iter().zip(&call.args).for_each(|(&param, &arg)| alias[param] = Some(arg));
+        }
+    }
+    let mut inputs = inputs.iter();
+    for &param in &main.params {
+        values[param] = Some(vec![inputs.next().unwrap().clone()]);
+    }
+    fn get(
+        values: &mut IndexVec<ExprId, Option<Vec<Tensor>>>,
+        alias: &IndexVec<ExprId, Option<ExprId>>,
+        module: &Module,
+        id: ExprId,
+    ) -> Vec<Tensor> {
+        if let Some(value) = &values[id] {
+            return value.clone();
+        }
+        let value = match module.expr(id) {
+            Expr::Constant(tensor) => vec![(**tensor).clone()],
+            Expr::Var(_) => get(values, alias, module, alias[id].unwrap()),
+            Expr::Tuple(fields) => fields.iter().flat_map(|&f| get(values, alias, module, f)).collect(),
+            Expr::Project { tuple, index } => {
+                let fields = module.ty(*tuple).as_tuple().unwrap();
+                let leaves = |ty: &byoc_core::ir::Type| ty.as_tuple().map_or(1, |fields| fields.len());
+                let skip: usize = fields[..*index as usize].iter().map(leaves).sum();
+                get(values, alias, module, *tuple)
+                    .into_iter()
+                    .skip(skip)
+                    .take(leaves(&fields[*index as usize]))
+                    .collect()
+            }
+            Expr::Call(call) => match call.callee {
+                Callee::Op(op) => {
+                    let args: Vec<Value> = call
+                        .args
+                        .iter()
+                        .map(|&arg| {
+                            let mut value = get(values, alias, module, arg);
+                            match module.ty(arg).as_tuple() {
+                                Some(_) => Value::Tuple(value),
+                                None => Value::Tensor(value.remove(0)),
+                            }
+                        })
+                        .collect();
+                    op::evaluate(op, &call.attrs, &args, usize::MAX).unwrap()
+                }
+                Callee::Expr(callee) => get(values, alias, module, module.expr(callee).as_function().unwrap().body),
+            },
+            other => panic!("{other:?} is no data flow"),
+        };
+        values[id] = Some(value.clone());
+        value
+    }
+    get(&mut values, &alias, module, main.body)
+}

@@ -1,0 +1,544 @@
+//! Planned programs against the naive evaluation of the same module, expression by expression.
+
+mod common;
+
+use byoc::build::plan;
+use byoc::runtime::program::{Instr, Place};
+use byoc::runtime::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::{Attrs, Dim, Expr, ExprId, Function, Id, Module, Type};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::typing::Builder;
+use common::{Random, executor, floats, naive, run};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// An operator of the tests' own: x + 1, with a kernel that computes in place.
+mod plus_one {
+    use byoc_core::kernel::{Kernel, Offer};
+    use byoc_core::op::{Arity, OpDef, OpPattern};
+    use byoc_core::tensor::{TensorView, TensorViewMut};
+
+    inventory::submit! {
+        OpDef {
+            name: "test.plus_one",
+            doc: "x + 1.",
+            arity: Arity::exactly(1),
+            inputs: &["data"],
+            attrs: &[],
+            pattern: OpPattern::ElemWise,
+            relation: |relation| Ok(relation.args[0].clone()),
+            reference: Some(|_, inputs, outputs| {
+                let out = outputs[0].as_mut_slice::<f32>().iter_mut();
+                out.zip(inputs[0].as_slice::<f32>()).for_each(|(out, x)| *out = x + 1.0);
+                Ok(())
+            }),
+            flops: |cost| cost.ret_len(),
+        }
+    }
+
+    inventory::submit! { Offer { op: "test.plus_one", make: |_| Some(Box::new(PlusOne)) } }
+
+    struct PlusOne;
+
+    impl Kernel for PlusOne {
+        fn in_place(&self) -> Option<usize> {
+            Some(0)
+        }
+
+        fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+            outputs[0].data.copy_from_slice(inputs[0].data);
+            self.run_in_place(&[], outputs)
+        }
+
+        fn run_in_place(&self, _: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
+            outputs[0].as_mut_slice::<f32>().iter_mut().for_each(|x| *x += 1.0);
+            Ok(())
+        }
+    }
+}
+
+fn f32s(shape: &[usize]) -> Type {
+    Type::tensor(DType::F32, shape)
+}
+
+fn op(b: &mut Builder, name: &str, args: &[ExprId]) -> ExprId {
+    b.op(name, args, Attrs::none()).unwrap()
+}
+
+fn scalar(b: &mut Builder, value: f32) -> ExprId {
+    b.constant(Tensor::scalar(value))
+}
+
+fn push(b: &mut Builder, expr: Expr) -> ExprId {
+    b.push(expr).unwrap()
+}
+
+fn function(b: &mut Builder, params: &[ExprId], body: ExprId, ret: Type) -> ExprId {
+    b.function(params, body, ret, Attrs::none()).unwrap()
+}
+
+/// A random graph over tensors of 24 elements: elementwise, reshapes, tuples, splits and concatenations.
+fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
+    let mut random = Random(seed);
+    let mut b = Builder::default();
+    let shapes: [&[usize]; 3] = [&[24], &[4, 6], &[2, 3, 4]];
+    let inputs: Vec<ExprId> = (0..3).map(|i| b.var(format!("x{i}"), f32s(shapes[i]))).collect();
+    let mut values = inputs.clone();
+    values.push(b.constant(floats(&mut random, &[4, 6])));
+    let flat = |b: &mut Builder, x: ExprId, shape: &[usize]| {
+        let dims: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
+        b.op("reshape", &[x], Attrs::new([("newshape", dims.into())])).unwrap()
+    };
+    for _ in 0..size {
+        // Mostly recent values, so that there are chains to compute in place; sometimes old ones, so that some live long.
+        let mut pick = |random: &mut Random| match random.below(4) {
+            0 => values[random.below(values.len())],
+            _ => values[values.len() - 1 - random.below(values.len().min(4))],
+        };
+        let (x, y) = (pick(&mut random), pick(&mut random));
+        let value = match random.below(8) {
+            0 => op(&mut b, "nn.relu", &[x]),
+            1 | 2 => op(&mut b, "test.plus_one", &[x]),
+            3 | 4 => {
+                let (x, y) = (flat(&mut b, x, shapes[1]), flat(&mut b, y, shapes[1]));
+                op(&mut b, ["add", "subtract", "maximum"][random.below(3)], &[x, y])
+            }
+            5 => flat(&mut b, x, shapes[random.below(3)]),
+            6 => {
+                let (x, y) = (flat(&mut b, x, &[12, 2]), flat(&mut b, y, &[12, 2]));
+                let both = b.tuple(&[x, y]).unwrap();
+                let both = b.op("concatenate", &[both], Attrs::new([("axis", 1i64.into())])).unwrap();
+                let attrs = Attrs::new([("indices_or_sections", 2i64.into()), ("axis", 0i64.into())]);
+                let parts = b.op("split", &[both], attrs).unwrap();
+                values.push(b.project(parts, 1).unwrap());
+                b.project(parts, 0).unwrap()
+            }
+            _ => {
+                let pair = b.tuple(&[x, y]).unwrap();
+                let nested = b.tuple(&[pair, x]).unwrap();
+                let pair = b.project(nested, 0).unwrap();
+                b.project(pair, random.below(2) as u32).unwrap()
+            }
+        };
+        values.push(value);
+    }
+    let results: Vec<ExprId> =
+        (0..3).map(|_| values[random.below(values.len())]).chain(values.last().copied()).collect();
+    let result = b.tuple(&results).unwrap();
+    b.define("main", &inputs, result).unwrap();
+    let inputs = shapes.iter().map(|shape| floats(&mut random, shape)).collect();
+    (b.module, inputs)
+}
+
+#[test]
+fn random_graphs_give_what_each_expression_gives_by_itself() {
+    let pool = Arc::new(Pool::new(1).unwrap());
+    let mut in_place = 0;
+    for seed in 0..400 {
+        let (module, inputs) = random_graph(seed, 5 + (seed as usize % 60));
+        let planned = plan(&module, &[]).unwrap();
+        let code = &planned.program.functions[planned.program.entry as usize].code;
+        in_place += code.iter().filter(|i| matches!(i, Instr::Kernel(call) if call.in_place.is_some())).count();
+        let executor = Executor::new(planned.program, planned.constants, Vec::new(), pool.clone()).unwrap();
+        let wanted = naive(&module, &inputs);
+        // Twice: the second run finds the memory of the first one.
+        for _ in 0..2 {
+            assert_eq!(executor.run(&inputs).unwrap(), wanted, "seed {seed}");
+        }
+    }
+    assert!(in_place > 100, "{in_place} steps were computed in place");
+}
+
+#[test]
+fn a_chain_needs_one_place_and_computes_in_it() {
+    let mut b = Builder::default();
+    let x = b.var("x", f32s(&[1000]));
+    let mut y = x;
+    for _ in 0..10 {
+        y = op(&mut b, "test.plus_one", &[y]);
+    }
+    b.define("main", &[x], y).unwrap();
+    let planned = plan(&b.module, &["y".to_owned()]).unwrap();
+    let function = &planned.program.functions[0];
+    assert_eq!(function.arena, 4032, "1000 floats and what fills the last line");
+    let places = function.registers.iter().map(|r| r.place);
+    assert_eq!(places.filter(|p| *p == Place::Value).count(), 2, "the input and the output");
+    assert_eq!(planned.program.outputs[0].name, "y");
+}
+
+#[test]
+fn a_long_chain_plans_and_runs_without_recursion() {
+    let mut b = Builder::default();
+    let x = b.var("x", f32s(&[2]));
+    let mut y = x;
+    for _ in 0..1_000_000 {
+        y = op(&mut b, "nn.relu", &[y]);
+    }
+    b.define("main", &[x], y).unwrap();
+    let results = run(&b.module, &[Tensor::from_slice(&[2], &[-1.0f32, 2.0])]).unwrap();
+    assert_eq!(results, [Tensor::from_slice(&[2], &[0.0f32, 2.0])]);
+}
+
+/// `fn (n, total) { if (n <= 0) { total } else { f(n - 1, total + n) } }`, as a let-bound closure.
+fn loop_module(captured: bool) -> Module {
+    let mut b = Builder::default();
+    let i32s = Type::scalar(DType::I32);
+    let n = b.var("n", i32s.clone());
+    let step = b.var("step", i32s.clone());
+    let one = if captured { step } else { b.constant(Tensor::scalar(1i32)) };
+    let zero = b.constant(Tensor::scalar(0i32));
+    let func =
+        Type::Func(Arc::new(byoc_core::ir::FuncType { params: vec![i32s.clone(); 2].into(), ret: i32s.clone() }));
+    let f = b.var("loop", func);
+    let (i, total) = (b.var("i", i32s.clone()), b.var("total", i32s.clone()));
+    let cond = op(&mut b, "less_equal", &[i, zero]);
+    let less = op(&mut b, "subtract", &[i, one]);
+    let more = op(&mut b, "add", &[total, one]);
+    let again = b.call(f, &[less, more]).unwrap();
+    let body = push(&mut b, Expr::If { cond, then: total, otherwise: again });
+    let literal = function(&mut b, &[i, total], body, i32s);
+    let start = b.call(f, &[n, zero]).unwrap();
+    let main = push(&mut b, Expr::Let { var: f, value: literal, body: start });
+    b.define("main", &[n, step], main).unwrap();
+    b.module
+}
+
+#[test]
+fn a_tail_recursive_loop_of_a_million_steps_runs_in_constant_memory() {
+    for captured in [false, true] {
+        let module = loop_module(captured);
+        let inputs = [Tensor::scalar(1_000_000i32), Tensor::scalar(1i32)];
+        assert_eq!(run(&module, &inputs).unwrap(), [Tensor::scalar(1_000_000i32)]);
+    }
+}
+
+#[test]
+fn recursion_that_is_no_loop_works_and_has_an_end() {
+    // fn @sum(n) { if (n <= 0) { 0 } else { n + @sum(n - 1) } }
+    let mut b = Builder::default();
+    let i32s = Type::scalar(DType::I32);
+    let n = b.var("n", i32s.clone());
+    let (zero, one) = (b.constant(Tensor::scalar(0i32)), b.constant(Tensor::scalar(1i32)));
+    let cond = op(&mut b, "less_equal", &[n, zero]);
+    let less = op(&mut b, "subtract", &[n, one]);
+    let itself = b.module.push_typed(
+        Expr::Global("sum".into()),
+        Type::Func(Arc::new(byoc_core::ir::FuncType { params: [i32s.clone()].into(), ret: i32s.clone() })),
+        byoc_core::ir::Origins::none(),
+    );
+    let below = b.call(itself, &[less]).unwrap();
+    let sum = op(&mut b, "add", &[n, below]);
+    let body = push(&mut b, Expr::If { cond, then: zero, otherwise: sum });
+    b.define("sum", &[n], body).unwrap();
+    let x = b.var("x", i32s);
+    let result = b.call(itself, &[x]).unwrap();
+    b.define("main", &[x], result).unwrap();
+    let executor = executor(&b.module);
+    assert_eq!(executor.run(&[Tensor::scalar(1000i32)]).unwrap(), [Tensor::scalar(500_500i32)]);
+    let error = executor.run(&[Tensor::scalar(i32::MAX)]).unwrap_err();
+    assert_eq!(error.code, codes::runtime::CALL_DEPTH);
+    assert_eq!(executor.run(&[Tensor::scalar(10i32)]).unwrap(), [Tensor::scalar(55i32)], "it still works");
+}
+
+#[test]
+fn what_branches_share_is_evaluated_once_before_them() {
+    // let r = ref(0); %0 = (r := r + 1; x * 2); if (c) { %0 + 1 } else { %0 - 1 }: the effect happens once, either way.
+    let mut b = Builder::default();
+    let (c, x) = (b.var("c", Type::scalar(DType::Bool)), b.var("x", Type::scalar(DType::F32)));
+    let (zero, one, two) = (scalar(&mut b, 0.0), scalar(&mut b, 1.0), scalar(&mut b, 2.0));
+    let cell = push(&mut b, Expr::RefNew(zero));
+    let r = b.var("r", b.module.ty(cell).clone());
+    let before = push(&mut b, Expr::RefRead(r));
+    let after = op(&mut b, "add", &[before, one]);
+    let write = push(&mut b, Expr::RefWrite { reference: r, value: after });
+    let unit = b.var("_", Type::unit());
+    let double = op(&mut b, "multiply", &[x, two]);
+    let shared = push(&mut b, Expr::Let { var: unit, value: write, body: double });
+    let then = op(&mut b, "add", &[shared, one]);
+    let otherwise = op(&mut b, "subtract", &[shared, one]);
+    let branch = push(&mut b, Expr::If { cond: c, then, otherwise });
+    let y = b.var("y", Type::scalar(DType::F32));
+    let count = push(&mut b, Expr::RefRead(r));
+    let pair = b.tuple(&[y, count]).unwrap();
+    let inner = push(&mut b, Expr::Let { var: y, value: branch, body: pair });
+    let body = push(&mut b, Expr::Let { var: r, value: cell, body: inner });
+    b.define("main", &[c, x], body).unwrap();
+    let executor = executor(&b.module);
+    for (c, y) in [(true, 7.0f32), (false, 5.0)] {
+        let results = executor.run(&[Tensor::from_bools(&[], &[c]), Tensor::scalar(3.0f32)]).unwrap();
+        assert_eq!(results, [Tensor::scalar(y), Tensor::scalar(1.0f32)]);
+    }
+}
+
+#[test]
+fn closures_capture_what_they_use_and_can_be_chosen_during_the_run() {
+    // let k = x * x; let add = fn (v) { v + k }; let apply = fn (f, v) { f(f(v)) };
+    // apply(if (c) { add } else { fn (v) { v - k } }, x)
+    let mut b = Builder::default();
+    let f32 = Type::scalar(DType::F32);
+    let (c, x) = (b.var("c", Type::scalar(DType::Bool)), b.var("x", f32.clone()));
+    let k = op(&mut b, "multiply", &[x, x]);
+    let v = b.var("v", f32.clone());
+    let sum = op(&mut b, "add", &[v, k]);
+    let add = function(&mut b, &[v], sum, f32.clone());
+    let w = b.var("w", f32.clone());
+    let difference = op(&mut b, "subtract", &[w, k]);
+    let subtract = function(&mut b, &[w], difference, f32.clone());
+    let named = b.var("add", b.module.ty(add).clone());
+    let chosen = push(&mut b, Expr::If { cond: c, then: named, otherwise: subtract });
+    let (f, u) = (b.var("f", b.module.ty(add).clone()), b.var("u", f32.clone()));
+    let once = b.call(f, &[u]).unwrap();
+    let twice = b.call(f, &[once]).unwrap();
+    let apply = function(&mut b, &[f, u], twice, f32);
+    let applied = b.var("apply", b.module.ty(apply).clone());
+    let call = b.call(applied, &[chosen, x]).unwrap();
+    let inner = push(&mut b, Expr::Let { var: applied, value: apply, body: call });
+    let body = push(&mut b, Expr::Let { var: named, value: add, body: inner });
+    b.define("main", &[c, x], body).unwrap();
+    let executor = executor(&b.module);
+    for (c, y) in [(true, 21.0f32), (false, -15.0)] {
+        let results = executor.run(&[Tensor::from_bools(&[], &[c]), Tensor::scalar(3.0f32)]).unwrap();
+        assert_eq!(results, [Tensor::scalar(y)]);
+    }
+}
+
+#[test]
+fn a_closure_inside_a_closure_calls_the_outer_one() {
+    // let f = fn (n) { let g = fn (m) { f(m - 1) + k }; if (n <= 0) { 0 } else { g(n) } }; f(x)   (k from outside)
+    let mut b = Builder::default();
+    let f32 = Type::scalar(DType::F32);
+    let (x, k) = (b.var("x", f32.clone()), b.var("k", f32.clone()));
+    let (zero, one) = (scalar(&mut b, 0.0), scalar(&mut b, 1.0));
+    let ty = Type::Func(Arc::new(byoc_core::ir::FuncType { params: [f32.clone()].into(), ret: f32.clone() }));
+    let (f, g) = (b.var("f", ty.clone()), b.var("g", ty));
+    let (n, m) = (b.var("n", f32.clone()), b.var("m", f32.clone()));
+    let less = op(&mut b, "subtract", &[m, one]);
+    let below = b.call(f, &[less]).unwrap();
+    let sum = op(&mut b, "add", &[below, k]);
+    let inner = function(&mut b, &[m], sum, f32.clone());
+    let cond = op(&mut b, "less_equal", &[n, zero]);
+    let call = b.call(g, &[n]).unwrap();
+    let branch = push(&mut b, Expr::If { cond, then: zero, otherwise: call });
+    let with_g = push(&mut b, Expr::Let { var: g, value: inner, body: branch });
+    let outer = function(&mut b, &[n], with_g, f32);
+    let start = b.call(f, &[x]).unwrap();
+    let body = push(&mut b, Expr::Let { var: f, value: outer, body: start });
+    b.define("main", &[x, k], body).unwrap();
+    let inputs = [Tensor::scalar(100.0f32), Tensor::scalar(0.5f32)];
+    assert_eq!(run(&b.module, &inputs).unwrap(), [Tensor::scalar(50.0f32)]);
+}
+
+#[test]
+fn nested_ifs_lets_and_tuples_are_no_recursion() {
+    let mut b = Builder::default();
+    let (c, x) = (b.var("c", Type::scalar(DType::Bool)), b.var("x", Type::scalar(DType::F32)));
+    let one = scalar(&mut b, 1.0);
+    let mut y = x;
+    for _ in 0..10_000 {
+        let more = op(&mut b, "add", &[y, one]);
+        y = push(&mut b, Expr::If { cond: c, then: more, otherwise: y });
+    }
+    // Nested, not only in a row: each if stands in a branch of the next.
+    let mut nested = y;
+    for _ in 0..10_000 {
+        nested = push(&mut b, Expr::If { cond: c, then: nested, otherwise: x });
+    }
+    let mut vars = vec![];
+    let mut last = nested;
+    for i in 0..100_000 {
+        let var = b.var(format!("v{i}"), Type::scalar(DType::F32));
+        vars.push((var, last));
+        last = op(&mut b, "negative", &[var]);
+    }
+    for (var, value) in vars.into_iter().rev() {
+        last = push(&mut b, Expr::Let { var, value, body: last });
+    }
+    b.define("main", &[c, x], last).unwrap();
+    let executor = executor(&b.module);
+    for (c, y) in [(true, 10_001.0f32), (false, 1.0)] {
+        let results = executor.run(&[Tensor::from_bools(&[], &[c]), Tensor::scalar(1.0f32)]).unwrap();
+        assert_eq!(results, [Tensor::scalar(y)]);
+    }
+}
+
+#[test]
+fn sizes_that_only_the_run_tells() {
+    // relu(x) + x, its rows joined with themselves, as one row: x is Tensor[(?, 3)].
+    let mut b = Builder::default();
+    let x = b.var("x", Type::tensor_of(DType::F32, [Dim::Any, Dim::Fixed(3)]));
+    let y = op(&mut b, "nn.relu", &[x]);
+    let z = op(&mut b, "add", &[x, y]);
+    let pair = b.tuple(&[z, y]).unwrap();
+    let both = b.op("concatenate", &[pair], Attrs::new([("axis", 0i64.into())])).unwrap();
+    let row = b.op("reshape", &[both], Attrs::new([("newshape", [1i64, -1].into())])).unwrap();
+    b.define("main", &[x], row).unwrap();
+    let executor = executor(&b.module);
+    let mut random = Random(3);
+    for rows in [1, 4, 2, 4] {
+        let input = floats(&mut random, &[rows, 3]);
+        let results = executor.run(std::slice::from_ref(&input)).unwrap();
+        assert_eq!(results[0].shape(), [1, 6 * rows]);
+        assert_eq!(results, naive(&b.module, &[input]));
+    }
+}
+
+#[test]
+fn runs_side_by_side_do_not_meet() {
+    let (module, inputs) = random_graph(77, 60);
+    let executor = executor(&module);
+    let wanted = naive(&module, &inputs);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    assert_eq!(executor.run(&inputs).unwrap(), wanted);
+                }
+            });
+        }
+    });
+}
+
+/// A region that adds one, or turns everything down.
+struct AddOne {
+    calls: AtomicUsize,
+    takes: bool,
+}
+
+impl Region for AddOne {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
+        if !self.takes {
+            return Err(Diagnostic::error(codes::runtime::REGION_FAILED, "no"));
+        }
+        Ok(Prepared { outputs: vec![OutputDims { dims: inputs[0].into(), exact: true }], workspace: 128, plan: 7 })
+    }
+
+    fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        assert_eq!((call.plan, call.workspace.len(), call.workspace.as_ptr() as usize % 64), (7, 128, 0));
+        for (out, x) in call.outputs[0].as_mut_slice::<f32>().iter_mut().zip(call.inputs[0].as_slice::<f32>()) {
+            *out = x + 1.0;
+        }
+        Ok(())
+    }
+}
+
+/// `@main(x) = relu(@region(relu(x)))`, where the region's host program adds a hundred: results tell who ran it.
+fn region_module(dims: Type) -> Module {
+    let mut b = Builder::default();
+    let x = b.var("x", dims.clone());
+    let hundred = scalar(&mut b, 100.0);
+    let sum = op(&mut b, "add", &[x, hundred]);
+    let attrs = Attrs::new([("Compiler", "test".into()), ("global_symbol", "region_0".into())]);
+    let body = Function { params: [x].into(), body: sum, ret: Type::Unknown, attrs };
+    let region = push(&mut b, Expr::Function(Box::new(body)));
+    b.module.globals.insert("region_0".into(), region);
+    let y = b.var("y", dims);
+    let before = op(&mut b, "nn.relu", &[y]);
+    let global = push(&mut b, Expr::Global("region_0".into()));
+    let call = b.call(global, &[before]).unwrap();
+    let after = op(&mut b, "nn.relu", &[call]);
+    b.define("main", &[y], after).unwrap();
+    b.module
+}
+
+#[test]
+fn regions_run_on_their_backend_or_as_their_host_program() {
+    for dims in [f32s(&[3]), Type::tensor_of(DType::F32, [Dim::Any])] {
+        let module = region_module(dims);
+        let planned = plan(&module, &[]).unwrap();
+        let region = &planned.program.regions[0];
+        assert_eq!((region.symbol.as_str(), region.backend.as_str()), ("region_0", "test"));
+        let input = [Tensor::from_slice(&[3], &[-1.0f32, 0.0, 2.0])];
+        for (takes, offset) in [(true, 1.0f32), (false, 100.0)] {
+            let add_one = Arc::new(AddOne { calls: AtomicUsize::new(0), takes });
+            let regions: Vec<Option<Arc<dyn Region>>> = vec![Some(add_one.clone())];
+            let pool = Arc::new(Pool::new(2).unwrap());
+            let executor = Executor::new(planned.program.clone(), planned.constants.clone(), regions, pool).unwrap();
+            let wanted = [Tensor::from_slice(&[3], &[offset, offset, 2.0 + offset])];
+            assert_eq!(executor.run(&input).unwrap(), wanted);
+            assert_eq!(executor.run(&input).unwrap(), wanted);
+            assert_eq!(add_one.calls.load(Ordering::Relaxed), if takes { 2 } else { 0 });
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_said_with_what_is_wanted() {
+    let mut b = Builder::default();
+    let n = || Dim::Named("n".into());
+    let x = b.var("image", Type::tensor_of(DType::F32, [n(), Dim::Fixed(3)]));
+    let y = b.var("mask", Type::tensor_of(DType::F32, [n()]));
+    let result = b.tuple(&[x, y]).unwrap();
+    b.define("main", &[x, y], result).unwrap();
+    let executor = executor(&b.module);
+    let zeros = |shape: &[usize]| Tensor::zeros(DType::F32, shape);
+    let bind = |names: &[&str]| executor.bind(names.iter().map(|n| ((*n).to_owned(), zeros(&[1, 3])))).unwrap_err();
+
+    let error = bind(&["imag"]);
+    assert_eq!((error.code, error.help.as_deref()), (codes::runtime::UNKNOWN_INPUT, Some("did you mean \"image\"?")));
+    let error = bind(&["image"]);
+    assert_eq!(error.code, codes::runtime::INPUT_COUNT);
+    assert!(error.message.contains("\"mask\" (float32[n])"), "{error}");
+    assert_eq!(bind(&["image", "image"]).code, codes::runtime::INPUT_COUNT);
+    let given = [("mask".to_owned(), zeros(&[2])), ("image".to_owned(), zeros(&[2, 3]))];
+    assert_eq!(executor.bind(given).unwrap()[0].shape(), [2, 3]);
+
+    let error = executor.run(&[zeros(&[1, 3])]).unwrap_err();
+    assert_eq!(error.code, codes::runtime::INPUT_COUNT);
+    let error = executor.run(&[Tensor::zeros(DType::I64, &[1, 3]), zeros(&[1])]).unwrap_err();
+    assert_eq!(error.code, codes::runtime::INPUT_DTYPE);
+    assert_eq!(error.message, "input \"image\" is int64[1, 3], float32[n, 3] is wanted");
+    for shapes in [[&[1usize, 4][..], &[1]], [&[1, 3, 1], &[1]], [&[2, 3], &[3]]] {
+        let error = executor.run(&shapes.map(zeros)).unwrap_err();
+        assert_eq!(error.code, codes::runtime::INPUT_SHAPE);
+    }
+    assert!(executor.run(&[zeros(&[2, 3]), zeros(&[2])]).is_ok());
+}
+
+#[test]
+fn tuples_go_in_and_come_out_flattened() {
+    let mut b = Builder::default();
+    let x = b.var("x", Type::tuple([f32s(&[1]), Type::tuple([f32s(&[2])])]));
+    let inner = b.project(x, 1).unwrap();
+    let result = b.tuple(&[inner, x]).unwrap();
+    b.define("main", &[x], result).unwrap();
+    let planned = plan(&b.module, &[]).unwrap();
+    let names: Vec<_> = planned.program.inputs.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["x.0", "x.1"]);
+    let (one, two) = (Tensor::from_slice(&[1], &[1.0f32]), Tensor::from_slice(&[2], &[2.0f32, 3.0]));
+    assert_eq!(run(&b.module, &[one.clone(), two.clone()]).unwrap(), [two.clone(), one, two]);
+}
+
+#[test]
+fn an_inlined_composite_is_part_of_its_caller() {
+    let mut b = Builder::default();
+    let x = b.var("x", f32s(&[4]));
+    let y = op(&mut b, "tanh", &[x]);
+    let p = b.var("p", f32s(&[4]));
+    let inside = op(&mut b, "nn.relu", &[p]);
+    let inside = op(&mut b, "negative", &[inside]);
+    let attrs = Attrs::new([("Composite", "test.relu_negative".into())]);
+    let literal = b.function(&[p], inside, Type::Unknown, attrs).unwrap();
+    let z = b.call(literal, &[y]).unwrap();
+    let z = op(&mut b, "tanh", &[z]);
+    b.define("main", &[x], z).unwrap();
+    let planned = plan(&b.module, &[]).unwrap();
+    assert_eq!(planned.program.functions.len(), 1);
+    assert_eq!(planned.program.functions[0].code.len(), 5);
+    let input = floats(&mut Random(9), &[4]);
+    assert_eq!(run(&b.module, std::slice::from_ref(&input)).unwrap(), naive(&b.module, &[input]));
+}
+
+#[test]
+fn the_ids_of_constants_are_told() {
+    let mut b = Builder::default();
+    let x = b.var("x", f32s(&[2]));
+    let c = b.constant(Tensor::from_slice(&[2], &[1.0f32, 2.0]));
+    let y = op(&mut b, "add", &[x, c]);
+    b.define("main", &[x], y).unwrap();
+    let planned = plan(&b.module, &[]).unwrap();
+    assert_eq!(planned.constant_of.iter().map(|(id, i)| (id.index(), *i)).collect::<Vec<_>>(), [(c.index(), 0)]);
+    let bytes = b.module.expr(c).as_constant().unwrap().bytes().as_ptr();
+    assert_eq!(planned.constants[0].bytes().as_ptr(), bytes, "constants are not copied");
+}
