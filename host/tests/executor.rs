@@ -2,7 +2,7 @@
 
 mod common;
 
-use byoc::build::plan;
+use byoc::build::plan::plan;
 use byoc::runtime::program::{Instr, Place};
 use byoc::runtime::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
 use byoc_core::diag::{Diagnostic, codes};

@@ -1,20 +1,30 @@
-//! Placeholder until the artifact lands.
-use crate::build::Compiled;
-use byoc_core::diag::Diagnostic;
-use std::path::Path;
-/// stub
-pub struct Artifact;
-impl Artifact {
-    /// stub
-    pub fn into_compiled(self) -> Compiled {
-        unimplemented!()
-    }
-}
-/// stub
-pub fn open(_: &Path) -> Result<Artifact, Diagnostic> {
-    unimplemented!()
-}
-/// stub
-pub fn write(_: &Path, _: &Compiled) -> Result<(), Diagnostic> {
-    unimplemented!()
-}
+//! The `.byoc` file: a built model in one file, mapped where it is used.
+//!
+//! It is a ZIP archive with stored entries, each beginning at a multiple of 64 bytes, so that constants are used where
+//! they lie in the mapped file. `docs/artifact.md` describes the format. Nothing in it depends on time, folder or threads.
+//!
+//! Before anything in a file is used its digest is compared; after that every entry's, and every tensor's. What a correct
+//! digest does not say is whether the contents make sense, so they are checked too: [`crate::runtime::validate`].
+
+mod manifest;
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord};
+pub use read::{Artifact, open};
+pub use write::write;
+
+/// What the archive's comment begins with; the digest of everything before follows in hexadecimal.
+const TRAILER: &[u8] = b"byoc-blake3:";
+
+/// Hexadecimal digits of a digest.
+const DIGITS: usize = 64;
+
+/// Entries begin at multiples of this.
+const ALIGN: usize = 64;
+
+const MANIFEST: &str = "manifest.json";
+const PROGRAM: &str = "program.json";
+const WEIGHTS: &str = "weights.safetensors";

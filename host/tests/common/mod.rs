@@ -1,6 +1,6 @@
 //! What tests of running programs share: a naive evaluation of data-flow modules, and reproducible numbers.
 
-use byoc::build::plan;
+use byoc::build::plan::plan;
 use byoc::runtime::{Executor, Pool};
 use byoc_core::diag::Diagnostic;
 use byoc_core::ir::{Callee, Expr, ExprId, IndexVec, Module};
