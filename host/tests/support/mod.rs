@@ -1,6 +1,8 @@
 //! Runs a program by the operators' naive references: the slowest executor there is, and the one that is easiest to
 //! trust.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use byoc_core::ir::{Callee, Expr, ExprId, Module};
 use byoc_core::op::{self, Value};
 use byoc_core::tensor::Tensor;

@@ -1,0 +1,314 @@
+//! Damaged and dishonest model files: a diagnostic with a code each time, never a panic, never unbounded memory.
+
+mod support;
+
+use byoc::frontend::onnx::import;
+use byoc::frontend::onnx::proto::{
+    AttributeProto, AttributeType, Bytes, DimensionProto, DimensionValue, FunctionProto, GraphProto, ModelProto,
+    NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TensorTypeProto, TypeProto,
+    ValueInfoProto,
+};
+use byoc::frontend::onnx::tensor::encode;
+use byoc::frontend::{self, LoadOptions};
+use byoc::io::random::Random;
+use byoc_core::diag::{Code, Diagnostic, codes::frontends};
+use byoc_core::tensor::Tensor;
+use prost::Message;
+use std::path::Path;
+use support::test_data;
+
+fn port(name: &str, dims: &[DimensionValue]) -> ValueInfoProto {
+    let dim = dims.iter().map(|d| DimensionProto { value: Some(d.clone()) }).collect();
+    let tensor_type = Some(TensorTypeProto { elem_type: 1, shape: Some(TensorShapeProto { dim }) });
+    let ty = TypeProto { tensor_type, ..TypeProto::default() };
+    ValueInfoProto { name: name.into(), r#type: Some(ty), ..ValueInfoProto::default() }
+}
+
+fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    NodeProto {
+        op_type: op.into(),
+        input: inputs.iter().map(|&s| s.into()).collect(),
+        output: outputs.iter().map(|&s| s.into()).collect(),
+        ..NodeProto::default()
+    }
+}
+
+/// `x` of two elements goes in, `y` comes out.
+fn model(nodes: Vec<NodeProto>, initializer: Vec<TensorProto>) -> ModelProto {
+    ModelProto {
+        ir_version: 8,
+        opset_import: vec![OperatorSetIdProto { domain: String::new(), version: 17 }],
+        graph: Some(GraphProto {
+            node: nodes,
+            initializer,
+            input: vec![port("x", &[DimensionValue::DimValue(2)])],
+            output: vec![port("y", &[DimensionValue::DimValue(2)])],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    }
+}
+
+fn error(model: ModelProto) -> Diagnostic {
+    import(model, &LoadOptions::default(), None).map(|_| ()).expect_err("it is refused").remove(0)
+}
+
+fn code_of_bytes(bytes: &[u8]) -> Code {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.onnx");
+    std::fs::write(&path, bytes).unwrap();
+    frontend::load(&path, &LoadOptions::default()).map(|_| ()).expect_err("it is refused").diagnostics[0].code
+}
+
+#[test]
+fn files_that_are_no_models() {
+    assert_eq!(code_of_bytes(b""), frontends::UNREADABLE_MODEL);
+    assert_eq!(code_of_bytes(b"version https://git-lfs.github.com/spec/v1"), frontends::UNREADABLE_MODEL);
+    let missing = frontend::load(Path::new("no/such.onnx"), &LoadOptions::default()).unwrap_err();
+    assert_eq!(missing.diagnostics[0].code, frontends::UNREADABLE_MODEL);
+    let other = frontend::load(&test_data("digits/labels.txt"), &LoadOptions::default()).unwrap_err();
+    assert_eq!(other.diagnostics[0].code, frontends::UNKNOWN_MODEL_FORMAT);
+    let folder = frontend::load(&test_data("digits/samples"), &LoadOptions::default()).unwrap_err();
+    assert_eq!(folder.diagnostics[0].code, frontends::BAD_TEST_FOLDER);
+}
+
+#[test]
+fn unknown_operators_are_named_all_at_once() {
+    let mut foreign = node("Attention", &["b"], &["c"]);
+    foreign.domain = "com.microsoft".into();
+    let nodes =
+        vec![node("Relux", &["x"], &["a"]), node("Relux", &["a"], &["b"]), foreign, node("NonZero", &["c"], &["y"])];
+    let error = error(model(nodes, vec![]));
+    assert_eq!(error.code, frontends::UNSUPPORTED_OPERATOR);
+    assert_eq!(
+        error.notes,
+        [
+            "Attention (domain com.microsoft, operator set 0), once",
+            "NonZero (domain ai.onnx, operator set 17), once",
+            "Relux (domain ai.onnx, operator set 17), 2 times",
+        ]
+    );
+    assert!(error.help.unwrap().contains("\"Relu\""));
+}
+
+#[test]
+fn a_dimension_that_nothing_binds_is_named() {
+    let error = frontend::load(&test_data("digits/digits.onnx"), &LoadOptions::default()).unwrap_err();
+    let error = &error.diagnostics[0];
+    assert_eq!(error.code, frontends::UNBOUND_DIMENSION);
+    assert!(error.message.contains("\"batch\"") && error.message.contains("\"image\""), "{}", error.message);
+    assert!(error.help.as_ref().unwrap().contains("--dim batch=N"));
+
+    let mut options = LoadOptions::default();
+    options.dims.insert("batsh".into(), 2);
+    let errors = frontend::load(&test_data("digits/digits.onnx"), &options).unwrap_err().diagnostics;
+    assert_eq!(errors[0].code, frontends::BAD_BINDING);
+    assert_eq!(errors[0].help.as_deref(), Some("did you mean \"batch\"?"));
+
+    let mut options = LoadOptions::default();
+    options.input_shapes.insert("image".into(), vec![2, 3, 8, 8]);
+    let errors = frontend::load(&test_data("digits/digits.onnx"), &options).unwrap_err().diagnostics;
+    assert_eq!(errors[0].code, frontends::BAD_BINDING);
+}
+
+#[test]
+fn graphs_that_contradict_themselves() {
+    assert_eq!(error(model(vec![node("Relu", &["nothing"], &["y"])], vec![])).code, frontends::BROKEN_MODEL);
+    assert_eq!(error(model(vec![node("Relu", &["x"], &["z"])], vec![])).code, frontends::BROKEN_MODEL);
+    let twice = vec![node("Relu", &["x"], &["y"]), node("Relu", &["x"], &["y"])];
+    assert_eq!(error(model(twice, vec![])).code, frontends::BROKEN_MODEL);
+    assert_eq!(error(model(vec![node("Add", &["x"], &["y"])], vec![])).code, frontends::BAD_NODE);
+    let mut old = model(vec![node("Relu", &["x"], &["y"])], vec![]);
+    old.opset_import[0].version = 6;
+    assert_eq!(error(old).code, frontends::UNSUPPORTED_OPSET);
+}
+
+#[test]
+fn tensors_that_lie_about_their_size() {
+    let sum = || vec![node("Add", &["x", "w"], &["y"])];
+    let honest = encode("w", &Tensor::from_slice(&[2], &[1f32, 2.0]));
+    assert!(import(model(sum(), vec![honest.clone()]), &LoadOptions::default(), None).is_ok());
+    for dims in [vec![3], vec![-2], vec![1 << 40, 1 << 40], vec![i64::MAX], vec![0]] {
+        let lie = TensorProto { dims, ..honest.clone() };
+        assert_eq!(error(model(sum(), vec![lie])).code, frontends::BAD_TENSOR);
+    }
+    let strings = TensorProto { data_type: 8, ..honest };
+    assert_eq!(error(model(sum(), vec![strings])).code, frontends::BAD_TENSOR);
+}
+
+#[test]
+fn values_that_must_be_known() {
+    let nodes = vec![
+        NodeProto {
+            attribute: vec![AttributeProto {
+                name: "to".into(),
+                r#type: AttributeType::Int as i32,
+                i: Some(7),
+                ..AttributeProto::default()
+            }],
+            ..node("Cast", &["x"], &["shape"])
+        },
+        node("Reshape", &["x", "shape"], &["y"]),
+    ];
+    let error = error(model(nodes, vec![]));
+    assert_eq!(error.code, frontends::NOT_CONSTANT);
+    assert!(error.message.contains("Reshape") && error.message.contains("shape"), "{}", error.message);
+}
+
+#[test]
+fn small_programs_that_ask_for_large_tensors() {
+    // 2^38 bytes, if anybody computed them.
+    let big = encode("big", &Tensor::from_slice(&[2], &[1i64 << 18, 1 << 18]));
+    let fill = vec![node("ConstantOfShape", &["big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
+    let loaded = import(model(fill, vec![big.clone()]), &LoadOptions::default(), None).unwrap();
+    let resident: usize =
+        loaded.module.nodes.iter().filter_map(|(_, n)| n.expr.as_constant()).map(|t| t.bytes().len()).sum();
+    assert!(resident < 1 << 20);
+
+    let one = encode("one", &Tensor::from_slice(&[1, 1], &[1f32]));
+    let expand = vec![node("Expand", &["one", "big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
+    assert!(import(model(expand, vec![one, big]), &LoadOptions::default(), None).is_ok());
+
+    // Each doubles the one before: 2^40 elements in the end.
+    let mut nodes = vec![node("Concat", &["w", "w"], &["c0"])];
+    for i in 0..40 {
+        nodes.push(node("Concat", &[&format!("c{i}"), &format!("c{i}")], &[&format!("c{}", i + 1)]));
+    }
+    nodes.push(node("ReduceSum", &["c40"], &["y"]));
+    let w = encode("w", &Tensor::from_slice(&[2], &[1f32, 2.0]));
+    let loaded = import(model(nodes, vec![w]), &LoadOptions::default(), None).unwrap();
+    let resident: usize =
+        loaded.module.nodes.iter().filter_map(|(_, n)| n.expr.as_constant()).map(|t| t.bytes().len()).sum();
+    assert!(resident <= 512 << 20, "{resident}");
+}
+
+#[test]
+fn functions_are_replaced_by_their_nodes() {
+    let twice = FunctionProto {
+        name: "Twice".into(),
+        domain: "own".into(),
+        input: vec!["a".into()],
+        output: vec!["b".into()],
+        node: vec![node("Add", &["a", "a"], &["t"]), node("Relu", &["t"], &["b"])],
+        ..FunctionProto::default()
+    };
+    let call = |from: &str, to: &str| NodeProto { domain: "own".into(), ..node("Twice", &[from], &[to]) };
+    let mut good = model(vec![call("x", "m"), call("m", "y")], vec![]);
+    good.functions.push(twice.clone());
+    let loaded = import(good, &LoadOptions::default(), None).unwrap();
+    let got = support::run(&loaded.module, &[Tensor::from_slice(&[2], &[1f32, -1.0])]).unwrap();
+    assert_eq!(got[0].as_slice::<f32>(), [4.0, 0.0]);
+
+    let mut endless = model(vec![call("x", "y")], vec![]);
+    endless.functions.push(FunctionProto { node: vec![call("a", "b")], ..twice.clone() });
+    assert_eq!(error(endless).code, frontends::BROKEN_MODEL);
+
+    // Twenty-three functions, each calling the one before twice.
+    let mut bomb = model(vec![NodeProto { domain: "own".into(), ..node("F23", &["x"], &["y"]) }], vec![]);
+    bomb.functions.push(FunctionProto { name: "F0".into(), ..twice.clone() });
+    for i in 1..24 {
+        let inner =
+            |from: &str, to: &str| NodeProto { domain: "own".into(), ..node(&format!("F{}", i - 1), &[from], &[to]) };
+        let node = vec![inner("a", "t"), inner("t", "b")];
+        bomb.functions.push(FunctionProto { name: format!("F{i}"), node, ..twice.clone() });
+    }
+    assert_eq!(error(bomb).code, frontends::BROKEN_MODEL);
+}
+
+#[test]
+fn external_data_stays_in_the_folder_of_the_model() {
+    let outer = tempfile::tempdir().unwrap();
+    let folder = outer.path().join("model");
+    std::fs::create_dir(&folder).unwrap();
+    let data: Vec<u8> = [1f32, 2.0, 3.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+    std::fs::write(folder.join("w.bin"), &data).unwrap();
+    std::fs::write(outer.path().join("secret.bin"), &data).unwrap();
+    let load = |entries: &[(&str, &str)]| {
+        let entry = |(k, v): &(&str, &str)| StringStringEntryProto { key: (*k).into(), value: (*v).into() };
+        let w = TensorProto {
+            name: "w".into(),
+            dims: vec![2],
+            data_type: 1,
+            data_location: 1,
+            external_data: entries.iter().map(entry).collect(),
+            ..TensorProto::default()
+        };
+        let bytes = model(vec![node("Add", &["x", "w"], &["y"])], vec![w]).encode_to_vec();
+        let path = folder.join("m.onnx");
+        std::fs::write(&path, bytes).unwrap();
+        frontend::load(&path, &LoadOptions::default())
+    };
+    let loaded = load(&[("location", "w.bin"), ("offset", "4"), ("length", "8")]).unwrap();
+    let got = support::run(&loaded.module, &[Tensor::from_slice(&[2], &[0f32, 0.0])]).unwrap();
+    assert_eq!(got[0].as_slice::<f32>(), [2.0, 3.0]);
+    let absolute = outer.path().join("secret.bin").display().to_string();
+    for entries in [
+        &[("location", "../secret.bin"), ("length", "8")][..],
+        &[("location", &absolute), ("length", "8")],
+        &[("location", "missing.bin"), ("length", "8")],
+        &[("location", "w.bin"), ("offset", "8"), ("length", "8")],
+        &[("location", "w.bin"), ("offset", "18446744073709551615"), ("length", "8")],
+        &[("location", "w.bin"), ("length", "12")],
+        &[("location", "."), ("length", "8")],
+        &[("length", "8")],
+    ] {
+        let error = load(entries).unwrap_err();
+        assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{entries:?}");
+    }
+}
+
+/// Bytes of a model with something wrong somewhere.
+fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = original.to_vec();
+    let place = |random: &mut Random, len: usize| (random.next_u64() % len.max(1) as u64) as usize;
+    match random.next_u64() % 4 {
+        0 => bytes.truncate(place(random, original.len())),
+        1 => {
+            let (from, to) = (place(random, original.len()), place(random, original.len()));
+            let part = bytes[from.min(to)..from.max(to).min(from.min(to) + 64)].to_vec();
+            let at = place(random, bytes.len());
+            bytes.splice(at..at, part);
+        }
+        _ => {
+            for _ in 0..1 + random.next_u64() % 4 {
+                let at = place(random, bytes.len());
+                bytes[at] ^= 1 << (random.next_u64() % 8);
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn ten_thousand_mutations_never_panic() {
+    let mut random = Random::new(7);
+    let mut refused = 0;
+    // Small files, so that most mutations hit structure rather than weights.
+    for (name, rounds) in
+        [("models/unet_small/model.onnx", 5000), ("models/gru/model.onnx", 2500), ("models/vit_small/model.onnx", 2500)]
+    {
+        let mut stripped = ModelProto::decode(Bytes::from(std::fs::read(test_data(name)).unwrap())).unwrap();
+        // The first nodes and what they need: it is the structure that is to be hit.
+        let graph = stripped.graph.as_mut().unwrap();
+        if name.contains("vit") {
+            graph.node.truncate(60);
+            let last = graph.node.last().unwrap().output[0].clone();
+            graph.output[0].name = last;
+            let used: Vec<String> = graph.node.iter().flat_map(|n| n.input.clone()).collect();
+            graph.initializer.retain(|t| used.contains(&t.name));
+        }
+        let original = stripped.encode_to_vec();
+        for _ in 0..rounds {
+            let bytes = mutated(&original, &mut random);
+            let Ok(model) = ModelProto::decode(Bytes::from(bytes)) else {
+                refused += 1;
+                continue;
+            };
+            if let Err(errors) = import(model, &LoadOptions::default(), None) {
+                refused += 1;
+                assert!(errors.iter().all(|e| (500..600).contains(&e.code.0)), "{errors:?}");
+            }
+        }
+    }
+    assert!(refused > 1000, "mutations that do no harm test nothing: {refused} refused");
+}
