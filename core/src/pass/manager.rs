@@ -63,6 +63,16 @@ pub const PASSES: &[Pass] = &[
         run: |module, _, _| super::infer_type(module).map_err(first_fault),
     },
     Pass {
+        name: "inline_compiler_functions_bound_to",
+        doc: "puts functions of backends back where they are called",
+        run: |module, options, _| super::inline_compiler_functions_bound_to(module, &options.inline_bound_to),
+    },
+    Pass {
+        name: "mark_compiler_functions_extern",
+        doc: "leaves functions of backends to be compiled elsewhere",
+        run: |module, options, _| super::mark_compiler_functions_extern(module, options.compiler.as_deref()),
+    },
+    Pass {
         name: "merge_compiler_regions",
         doc: "joins neighbouring regions of one target",
         run: |module, _, _| super::merge_compiler_regions(module),

@@ -8,16 +8,20 @@
 //! in the order and merged again and again, is quadratic in the number of nodes between them.
 
 use crate::ir::{Expr, ExprId, Module};
+use smallvec::{SmallVec, smallvec};
 use std::collections::{BinaryHeap, HashSet};
 
 /// The label of the last place. Labels are spread over what is below.
 const TOP: u64 = 1 << 62;
 
+/// The nodes at the other ends of a node's edges.
+type Neighbours = SmallVec<[u32; 4]>;
+
 /// A graph whose nodes merge.
 pub(super) struct RegionGraph {
     parent: Vec<u32>,
-    before: Vec<Vec<u32>>,
-    after: Vec<Vec<u32>>,
+    before: Vec<Neighbours>,
+    after: Vec<Neighbours>,
     order: Order,
 }
 
@@ -25,15 +29,15 @@ impl RegionGraph {
     /// A graph of `len` nodes with these edges from producers to users. Among nodes that could stand in either order,
     /// the smaller number comes first.
     pub fn new(len: usize, edges: impl IntoIterator<Item = (u32, u32)>) -> RegionGraph {
-        let mut before = vec![Vec::new(); len];
-        let mut after = vec![Vec::new(); len];
+        let mut before = vec![Neighbours::new(); len];
+        let mut after = vec![Neighbours::new(); len];
         for (from, to) in edges {
             if from != to && after[from as usize].last() != Some(&to) {
                 after[from as usize].push(to);
                 before[to as usize].push(from);
             }
         }
-        let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
+        let mut waits: Vec<usize> = before.iter().map(|edges| edges.len()).collect();
         let mut ready: BinaryHeap<_> =
             (0..len as u32).filter(|&n| waits[n as usize] == 0).map(std::cmp::Reverse).collect();
         let mut sorted = Vec::with_capacity(len);
@@ -138,17 +142,17 @@ enum Step {
 struct Search {
     seen: HashSet<u32>,
     /// Nodes with the position of their next edge.
-    stack: Vec<(u32, usize)>,
+    stack: SmallVec<[(u32, usize); 4]>,
     start: u32,
 }
 
 impl Search {
     fn new(start: u32) -> Search {
-        Search { seen: HashSet::new(), stack: vec![(start, 0)], start }
+        Search { seen: HashSet::new(), stack: smallvec![(start, 0)], start }
     }
 
     /// Looks at the next edge.
-    fn step(&mut self, parent: &mut [u32], edges: &[Vec<u32>], goal: u32, within: impl Fn(u32) -> bool) -> Step {
+    fn step(&mut self, parent: &mut [u32], edges: &[Neighbours], goal: u32, within: impl Fn(u32) -> bool) -> Step {
         let Some((node, next)) = self.stack.last_mut() else { return Step::Done };
         let node = *node;
         let Some(&other) = edges[node as usize].get(*next) else {

@@ -202,3 +202,98 @@ fn operators_keep_where_they_came_from() {
     assert_eq!(after.origins.get(after.nodes[body].origin).len(), 1);
     assert_eq!(after.origins.get(after.nodes[call].origin).len(), 2);
 }
+
+/// Puts a partitioned program back together: functions inlined, projections of tuples resolved.
+fn undo(module: &Module) -> Module {
+    let names: Vec<String> =
+        module.globals.keys().filter(|name| ***name != *"main").map(|name| name.to_string()).collect();
+    let inlined = byoc_core::pass::inline_compiler_functions_bound_to(module, &names).unwrap();
+    byoc_core::typing::Rebuild::run(&inlined, |rebuild, _, expr| {
+        let byoc_core::ir::Expr::Project { tuple, index } = expr else { return Ok(None) };
+        let tuple = rebuild.get(*tuple);
+        Ok(match rebuild.new.module.expr(tuple) {
+            byoc_core::ir::Expr::Tuple(fields) => Some(fields[*index as usize]),
+            _ => None,
+        })
+    })
+    .unwrap()
+}
+
+#[test]
+fn random_programs_are_the_same_when_put_back_together() {
+    let unary = ["abs", "exp", "log", "tanh", "nn.relu", "sigmoid"];
+    let binary = ["add", "subtract", "multiply", "maximum"];
+    let mut state = 3u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    let (mut regions, mut composites) = (0, 0);
+    for round in 0..300 {
+        let mut text = String::from("def @main(%a: T, %b: T) {\n");
+        let count = 4 + round % 40;
+        let mut values = vec!["%a".to_owned(), "%b".to_owned()];
+        for i in 0..count {
+            let recent = |random: &mut dyn FnMut(usize) -> usize, values: &[String]| {
+                values[values.len() - 1 - random(values.len().min(6))].clone()
+            };
+            let call = match random(5) {
+                0..=2 => format!("{}({})", unary[random(unary.len())], recent(&mut random, &values)),
+                _ => {
+                    let (l, r) = (recent(&mut random, &values), recent(&mut random, &values));
+                    format!("{}({l}, {r})", binary[random(binary.len())])
+                }
+            };
+            text.push_str(&format!("%{i} = {call};\n"));
+            values.push(format!("%{i}"));
+        }
+        text.push_str(&format!("({}, {}) }}", values[values.len() - 1], values[values.len() - 2]));
+        let (before, after, report) = partition(
+            &text,
+            &mut [
+                given("p", "p.ar: nn.relu(add(*, *))\np.t: tanh(abs(*)) ? multiply", &["abs", "subtract", "exp"]),
+                given("q", "q.m: maximum(exp(*x), *)\nq.s: sigmoid(*) ? log", &["log", "add", "tanh"]),
+                given("r", "", &["multiply", "exp", "nn.relu"]),
+            ],
+        );
+        regions += report.regions.len();
+        composites += report.regions.iter().map(|region| region.composites.len()).sum::<usize>();
+        let computed_twice = {
+            let count = |module: &Module| {
+                let live = module.live();
+                module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some()).count()
+            };
+            count(&undo(&after)) > count(&before)
+        };
+        if !computed_twice {
+            same(&undo(&after), &byoc_core::pass::infer_type(&before).unwrap());
+        }
+        let at_home = report.operators.iter().filter(|row| row.region.is_none() && row.refusals.is_empty()).count();
+        assert_eq!(at_home, 0, "every operator on the host says why");
+    }
+    assert!(regions > 1000 && composites > 200, "{regions} regions, {composites} composites");
+}
+
+#[test]
+fn functions_go_back_where_they_are_called() {
+    let (before, after, _) = partition(
+        "def @main(%a: T, %b: T) { abs(nn.relu(add(%a, %b))) }",
+        &mut [given("c", "c.add_relu: nn.relu(add(*, *))", &["abs"])],
+    );
+    same(&undo(&after), &before);
+    let wrong = byoc_core::pass::inline_compiler_functions_bound_to(&after, &["@tvmgen_default_c_main_1".into()]);
+    let error = wrong.unwrap_err();
+    assert_eq!(error.code.to_string(), "E0340");
+    assert_eq!(error.help.as_deref(), Some("did you mean \"@tvmgen_default_c_main_0\"?"));
+}
+
+#[test]
+fn functions_of_a_backend_are_marked_as_external() {
+    let (_, after, report) =
+        partition("def @main(%a: T) { abs(exp(%a)) }", &mut [given("c", "", &["abs"]), given("d", "", &["exp"])]);
+    let marked = byoc_core::pass::mark_compiler_functions_extern(&after, Some("c")).unwrap();
+    let attrs = |module: &Module, i: usize| module.function(&report.regions[i].symbol).unwrap().attrs.clone();
+    let of = |name: &str| report.regions.iter().position(|region| &*region.backend == name).unwrap();
+    assert_eq!(attrs(&marked, of("c")), byoc_core::ir::Attrs::new([("Extern", byoc_core::ir::AttrValue::Int(1))]));
+    assert_eq!(attrs(&marked, of("d")), attrs(&after, of("d")));
+}

@@ -3,8 +3,6 @@
 //! Programs are Relay text with two shorthands: `B[t](e)` and `E[t](e)` are the annotations of target `t`, and `T` is
 //! `Tensor[(10, 10), float32]` unless a case says otherwise.
 
-#![expect(missing_docs, reason = "tests")]
-
 mod annotate_target;
 mod backends;
 mod matching;

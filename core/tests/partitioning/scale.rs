@@ -41,7 +41,8 @@ fn diamonds() -> Module {
 /// One tuple of all.
 fn wide() -> Module {
     build(|b, x| {
-        let fields: Vec<ExprId> = (0..SIZE / 2).map(|i| op(b, if i % 2 == 0 { "nn.relu" } else { "exp" }, &[x])).collect();
+        let fields: Vec<ExprId> =
+            (0..SIZE / 2).map(|i| op(b, if i % 2 == 0 { "nn.relu" } else { "exp" }, &[x])).collect();
         let tuple = b.tuple(&fields).unwrap();
         op(b, "concatenate", &[tuple])
     })

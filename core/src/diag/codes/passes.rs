@@ -2,8 +2,6 @@
 
 codes! {
     UNKNOWN_PASS = 301, "no such pass";
-    BROKEN_PASS = 302, "a pass made a module that does not verify";
-    PASS_OPTION = 303, "a pass needs an option that was not given";
     PATTERN_SYNTAX = 310, "a pattern cannot be read";
     PATTERN_OPERATOR = 311, "a pattern names an operator that does not exist";
     PATTERN_NAME = 312, "a name in a pattern is unknown or taken";
@@ -14,8 +12,7 @@ codes! {
     UNKNOWN_TARGET_OPERATOR = 320, "a rule names an operator that does not exist";
     BAD_ANNOTATION = 330, "annotations do not agree";
     REGION_CYCLE = 331, "a region needs its own result";
-    DEFUSE = 340, "a function cannot be defused";
-    UNKNOWN_GLOBAL = 341, "no such global function";
+    UNKNOWN_GLOBAL = 340, "no such global function";
     NOT_EQUAL = 350, "the result is not the program that was expected";
     NOT_DATA_FLOW = 390, "a region is not data flow";
 }

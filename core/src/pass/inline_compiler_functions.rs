@@ -1,0 +1,126 @@
+//! `inline_compiler_functions_bound_to`: puts functions of backends back where they are called, with the composites
+//! in them taken apart (spec 1.10). And `mark_compiler_functions_extern`, for functions that are compiled elsewhere.
+
+use crate::diag::{Diagnostic, codes, nearest};
+use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, IndexVec, Module};
+use crate::typing::Rebuild;
+use std::collections::{BTreeSet, HashMap};
+
+/// Inlines the global functions of these names, with or without `@`, and removes them.
+///
+/// # Errors
+/// A name that no global function has.
+pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> Result<Module, Box<Diagnostic>> {
+    let mut chosen = BTreeSet::new();
+    for name in names {
+        let name = name.trim_start_matches('@');
+        if !module.globals.contains_key(name) {
+            let message = format!("no global function \"@{name}\" to inline");
+            let diagnostic = Diagnostic::error(codes::passes::UNKNOWN_GLOBAL, message);
+            return Err(Box::new(match nearest(name, module.globals.keys().map(|known| &**known)) {
+                Some(near) => diagnostic.help(format!("did you mean \"@{near}\"?")),
+                None => diagnostic,
+            }));
+        }
+        chosen.insert(name);
+    }
+    if chosen.is_empty() {
+        return Ok(module.clone());
+    }
+    // Inside what is inlined, composites are taken apart.
+    let mut inside = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
+    for &name in &chosen {
+        inside[module.globals[name]] = true;
+    }
+    for (id, node) in module.nodes.iter().rev() {
+        if inside[id] {
+            node.expr.for_each_operand(|operand| inside[operand] = true);
+        }
+    }
+    // A function is put together before what calls it, so that functions that call each other come apart too.
+    let order = callees_first(module, &chosen);
+    let mut result = Rebuild::run_in_order(module, order, |rebuild, id, expr| {
+        let Expr::Call(call) = expr else { return Ok(None) };
+        let Callee::Expr(callee) = call.callee else { return Ok(None) };
+        let function = match module.expr(callee) {
+            Expr::Global(name) if chosen.contains(&**name) => rebuild.get(module.globals[name]),
+            Expr::Function(f) if inside[id] && f.attrs.get("Composite").is_some() => rebuild.get(callee),
+            _ => return Ok(None),
+        };
+        Ok(Some(splice(rebuild, function, call)))
+    })?;
+    for name in chosen {
+        result.globals.remove(name);
+    }
+    Ok(result)
+}
+
+/// The live expressions, each after its operands and after the function that it calls when that is chosen. A function
+/// that calls itself keeps its call.
+fn callees_first(module: &Module, chosen: &BTreeSet<&str>) -> Vec<ExprId> {
+    let mut entered = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
+    let mut order = Vec::new();
+    let mut stack: Vec<(ExprId, bool)> = module.globals.values().rev().map(|&root| (root, false)).collect();
+    while let Some((id, leave)) = stack.pop() {
+        if leave {
+            order.push(id);
+        } else if !std::mem::replace(&mut entered[id], true) {
+            stack.push((id, true));
+            let first = stack.len();
+            let expr = module.expr(id);
+            expr.for_each_operand(|operand| stack.push((operand, false)));
+            if let Expr::Global(name) = expr
+                && chosen.contains(&**name)
+            {
+                stack.push((module.globals[name], false));
+            }
+            stack[first..].reverse();
+        }
+    }
+    order
+}
+
+/// The body of a function of the new module, copied with the arguments of a call for its parameters.
+fn splice(rebuild: &mut Rebuild<'_>, function: ExprId, call: &Call) -> ExprId {
+    let args: Vec<ExprId> = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
+    let module = &mut rebuild.new.module;
+    let Expr::Function(function) = module.expr(function).clone() else { return function };
+    let mut inner: HashMap<ExprId, ExprId> = function.params.iter().copied().zip(args).collect();
+    let params: BTreeSet<ExprId> = function.params.iter().copied().collect();
+    let nodes = module.post_order(function.body, |id, _| !params.contains(&id));
+    for id in nodes {
+        if inner.contains_key(&id) {
+            continue;
+        }
+        let node = module.nodes[id].clone();
+        let copy = match node.expr {
+            Expr::Constant(_) | Expr::Global(_) => id,
+            mut expr => {
+                expr.map_operands(|operand| inner[&operand]);
+                module.push_typed(expr, node.ty, node.origin)
+            }
+        };
+        inner.insert(id, copy);
+    }
+    inner[&function.body]
+}
+
+/// Replaces the attributes of the functions of a backend (of all, when none is named) by `Extern=1`.
+///
+/// # Errors
+/// None that a typed module can cause.
+pub fn mark_compiler_functions_extern(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
+    let globals: BTreeSet<ExprId> = module.globals.values().copied().collect();
+    Rebuild::run(module, |rebuild, id, expr| {
+        let Expr::Function(function) = expr else { return Ok(None) };
+        let own = function.attrs.str("Compiler");
+        if !globals.contains(&id) || own.is_none() || compiler.is_some_and(|wanted| own != Some(wanted)) {
+            return Ok(None);
+        }
+        let copy = rebuild.copy(id)?;
+        if let Expr::Function(function) = &mut rebuild.new.module.nodes[copy].expr {
+            function.attrs = Attrs::new([("Extern", AttrValue::Int(1))]);
+        }
+        Ok(Some(copy))
+    })
+}
