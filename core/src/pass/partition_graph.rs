@@ -75,11 +75,11 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
             });
         }
     }
-    for i in 0..parts.len() {
-        let (inputs, outputs) = borders(module, &marks, &part_of, i as u32, &parts[i].region, bind_constants);
-        parts[i].inputs = inputs;
-        parts[i].output_at = outputs.iter().enumerate().map(|(at, &output)| (output, at)).collect();
-        parts[i].outputs = outputs;
+    for (i, part) in parts.iter_mut().enumerate() {
+        let (inputs, outputs) = borders(module, &marks, &part_of, i as u32, &part.region, bind_constants);
+        part.inputs = inputs;
+        part.output_at = outputs.iter().enumerate().map(|(at, &output)| (output, at)).collect();
+        part.outputs = outputs;
     }
     let order = order(module, &marks, &part_of, &parts)?;
     Rebuild::run_in_order(module, order, |rebuild, id, _| {

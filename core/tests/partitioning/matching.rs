@@ -128,10 +128,9 @@ fn divide_and_multiply_change_places() {
 #[test]
 fn attributes() {
     let conv = |attrs: &str| {
-        let program = module(&format!(
+        module(&format!(
             "def @main(%x: Tensor[(1, 4, 8, 8), float32], %w: Tensor[(4, 4, 3, 3), float32]) {{ nn.conv2d(%x, %w, kernel_size=[3, 3]{attrs}) }}"
-        ));
-        program
+        ))
     };
     let at = |pattern: &str, program: &Module| matches_in(pattern, program, program.main().unwrap().body);
     let plain = conv("");

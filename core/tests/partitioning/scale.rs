@@ -1,6 +1,8 @@
 //! Large synthetic graphs through the passes: they must come out right and without deep recursion. `--nocapture`
 //! prints how long each took; nothing here depends on time.
 
+#![expect(clippy::print_stdout, reason = "the times are for whoever runs the test by hand")]
+
 use super::{same, table, targets};
 use byoc_core::ir::{Attrs, ExprId, Module, Type, verify};
 use byoc_core::pass::manager::{RunOptions, run};
