@@ -97,7 +97,7 @@ fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
     };
     for _ in 0..size {
         // Mostly recent values, so that there are chains to compute in place; sometimes old ones, so that some live long.
-        let mut pick = |random: &mut Random| match random.below(4) {
+        let pick = |random: &mut Random| match random.below(4) {
             0 => values[random.below(values.len())],
             _ => values[values.len() - 1 - random.below(values.len().min(4))],
         };
