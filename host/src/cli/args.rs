@@ -66,6 +66,9 @@ pub struct BuildArgs {
     /// Backends in priority order; "auto" takes every plugin that loads. Without it the host runs everything.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
+    /// Not an option of this program: a backend is named with --backend.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub target: Option<String>,
     /// Fail unless the backends run at least this share of the FLOPs (without a share: more than none).
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any")]
     pub require_offload: Option<String>,

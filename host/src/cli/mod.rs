@@ -10,6 +10,7 @@ mod error_page;
 mod explain;
 mod explain_html;
 mod inputs;
+mod inspect;
 mod ops;
 mod opt;
 mod plugins;
@@ -67,6 +68,6 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Ops(args) => ops::run(&args),
         Command::Error(args) => error_page::run(&args),
         Command::Zoo(args) => zoo::run(&args),
-        _ => Ok(ExitCode::from(2)),
+        Command::Inspect(args) => inspect::run(&args),
     }
 }

@@ -28,7 +28,16 @@ pub struct Ready {
 }
 
 /// Starts logging, threads and plugins as the options say.
+///
+/// # Errors
+/// E0403 when a backend is named as a target.
 pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
+    if let Some(name) = &args.target {
+        let message = format!("there are no targets here: \"{name}\" is named where nothing is meant");
+        return Err(Diagnostic::error(codes::plugins::BACKEND_MISPLACED, message)
+            .help(format!("a backend is named with --backend {name}"))
+            .into());
+    }
     session::log_to_stderr(args.talk.verbose);
     let threads = args.threads.map_or(0, usize::from);
     Session::new(&args.plugins.plugin_dirs, threads)
