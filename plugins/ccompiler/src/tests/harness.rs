@@ -190,10 +190,7 @@ impl Case {
 
     pub fn check_in(&self, cache: Option<&Path>, tolerance: f64) {
         let compiled = self.compile(cache);
-        if let Ok(path) = std::env::var("BYOC_SHOW_C") {
-            let source = compiled.source.as_ref().into_option().unwrap();
-            std::fs::write(path, source.text.as_str()).unwrap();
-        }
+        check_source(&compiled.source.as_ref().into_option().unwrap().text);
         let expected = naive::evaluate(&self.graph, &self.inputs, &self.constant_values);
         for threads in [1, 2] {
             let results = self.run(&compiled, threads);
@@ -267,6 +264,21 @@ impl Case {
             .map(|((ty, shape), words)| naive::Array::read(ty.dtype, shape, &words))
             .collect()
     }
+}
+
+/// The generated file compiles alone without a warning.
+fn check_source(text: &str) {
+    if let Ok(path) = std::env::var("BYOC_SHOW_C") {
+        std::fs::write(path, text).unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("region.c"), text).unwrap();
+    let output = std::process::Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "region.c"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn words(bytes: &[u8]) -> Vec<u64> {
