@@ -197,7 +197,13 @@ impl Executable for CompiledRegion {
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         if call.inputs.len() != self.inputs.len() || call.outputs.len() != self.outputs.len() {
-            return Err(Error::new("the region is called with another number of tensors than it has"));
+            return Err(Error::new(format!(
+                "the region has {} inputs and {} outputs; it is called with {} and {}",
+                self.inputs.len(),
+                self.outputs.len(),
+                call.inputs.len(),
+                call.outputs.len()
+            )));
         }
         if call.workspace.len() < self.object.workspace {
             return Err(Error::new(format!(
