@@ -7,7 +7,8 @@
 
 use crate::fused::{Fused, Place, address};
 use crate::lower::{Lowering, Packed, Phase};
-use crate::view::{View, dense_strides};
+use crate::text::{decode, digit, share_loop};
+use crate::view::View;
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 
@@ -181,7 +182,7 @@ impl Lowering<'_, '_> {
             self.symbol
         );
         w.push_str(&self.pointers(&fused));
-        let _ = writeln!(w, "    {unused}(void)args;");
+        let _ = writeln!(w, "    {unused}(void)row; (void)column; (void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "        const int64_t {last_row} = row + i;\n        (void){last_row};");
         let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < columns; ++j) {{");
@@ -192,65 +193,59 @@ impl Lowering<'_, '_> {
 
         let row_stride = a_view.strides[groups + rows - 1];
         let [(n0, s0), (n1, s1), (n2, s2)] = [merged[0], merged[1], merged[2]];
-        let _ = writeln!(w, "static void {name}(void *restrict arg, int64_t task) {{");
+        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
         let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
         w.push_str(&self.pointer(c.a, DType::F32, "const "));
         w.push_str(&self.pointer(b, DType::F32, "const "));
-        let per_row = format!("(({len} + {name}_mr - 1) / {name}_mr)");
         let _ = writeln!(
             w,
-            "    enum {{ tiles_in_row = {per_row}, tiles = {outer_rows} * tiles_in_row, panels = ({columns} + {name}_nr - 1) / {name}_nr }};"
+            "    enum {{ mr = {name}_mr, nr = {name}_nr, tail = {name}_tail, row_tail = {name}_row_tail }};\n    \
+             enum {{ tiles_in_row = ({len} + mr - 1) / mr, tiles = {outer_rows} * tiles_in_row, panels = ({columns} + nr - 1) / nr }};"
         );
-        let _ = writeln!(w, "    const int64_t m = task / {by_columns} % {by_rows}, n = task % {by_columns};");
-        let _ = writeln!(w, "    const int64_t group = task / {};", by_columns * by_rows);
-        let _ = writeln!(w, "    float BYOC_ALIGNED t[{name}_mr * {name}_nr];");
-        let _ = writeln!(
-            w,
-            "    for (int64_t g = {group_count} * group / {group_tasks}; g < {group_count} * (group + 1) / {group_tasks}; ++g) {{"
-        );
+        let _ = writeln!(w, "    const int64_t m = {};\n    (void)m;", digit("task", by_columns, by_rows));
+        let _ = writeln!(w, "    const int64_t n = {};\n    (void)n;", digit("task", 1, by_columns));
+        let group = if group_tasks == 1 { "0".to_owned() } else { digit("task", by_columns * by_rows, 0) };
+        let _ = writeln!(w, "    const int64_t group = {group};\n    (void)group;");
+        if group_tasks * by_rows * by_columns == 1 {
+            let _ = writeln!(w, "    (void)task;");
+        }
+        let _ = writeln!(w, "    float BYOC_ALIGNED t[mr * nr];");
+        let _ = writeln!(w, "    {}", share_loop("g", &group_count.to_string(), "group", group_tasks));
         w.push_str(&decode(&vars[..groups], &fused.domain[..groups], "g", 2));
-        let _ = writeln!(
-            w,
-            "        for (int64_t panel = panels * n / {by_columns}; panel < panels * (n + 1) / {by_columns}; ++panel) {{"
-        );
-        let _ = writeln!(w, "            const int64_t column = panel * {name}_nr;");
-        let b_at = address(&b_index, &vars);
-        let _ = writeln!(w, "            const float *b = {b} + ({b_at}) * {packed_size} + column * {depth};");
-        let _ = writeln!(w, "            const int full = {name}_tail == 0 || panel + 1 < panels;");
-        let _ = writeln!(
-            w,
-            "            for (int64_t tile = tiles * m / {by_rows}; tile < tiles * (m + 1) / {by_rows}; ++tile) {{"
-        );
-        let _ = writeln!(w, "                const int64_t row = tile % tiles_in_row * {name}_mr;");
-        w.push_str(&decode(&vars[groups..groups + rows - 1], &row_dims[..rows - 1], "(tile / tiles_in_row)", 4));
+        let _ = writeln!(w, "        {}", share_loop("panel", "panels", "n", by_columns));
+        let _ = writeln!(w, "            const int64_t column = panel * nr;");
+        let b_at = match &address(&b_index, &vars)[..] {
+            "0" => String::new(),
+            index => format!(" + ({index}) * {packed_size}"),
+        };
+        let _ = writeln!(w, "            const float *b = {b}{b_at} + column * {depth};");
+        let _ = writeln!(w, "            const int full = tail == 0 || panel + 1 < panels;");
+        let _ = writeln!(w, "            {}", share_loop("tile", "tiles", "m", by_rows));
+        let _ = writeln!(w, "                const int64_t row = tile % tiles_in_row * mr;");
+        let outer_row = if outer_rows == 1 { "0" } else { "(tile / tiles_in_row)" };
+        w.push_str(&decode(&vars[groups..groups + rows - 1], &row_dims[..rows - 1], outer_row, 4));
         let mut at_vars = vars.clone();
         at_vars[groups + rows - 1] = "row".into();
         let _ = writeln!(w, "                const float *a = {} + {};", c.a, address(&a_view, &at_vars));
-        let _ = writeln!(w, "                const int whole = {name}_row_tail == 0 || row + {name}_mr <= {len};");
-        let call = |rows: &str, width: &str, columns: &str, indent: &str| {
-            format!(
-                "{indent}byoc_tile({rows}, ({width}) / BYOC_VL, {name}_nr, {row_stride}, {n0}, {s0}, {n1}, {s1}, {n2}, {s2}, a, b, t);\n\
-                 {indent}{name}_finish(args, t, {args}row, {rows}, column, {columns});\n"
-            )
-        };
-        let indent = "                    ";
-        let (mr, nr, tail, row_tail) =
-            (format!("{name}_mr"), format!("{name}_nr"), format!("{name}_tail"), format!("{name}_row_tail"));
-        let left = format!("{columns} - (panels - 1) * {name}_nr");
-        let _ = writeln!(w, "                if (full && whole) {{");
+        let _ = writeln!(w, "                const int whole = row_tail == 0 || row + mr <= {len};");
+        let sums = format!("{row_stride}, {n0}, {s0}, {n1}, {s1}, {n2}, {s2}, a, b, t");
         // A panel that is full for one vector width may hold fewer columns than it is wide.
-        let full_columns = if columns % LANES == 0 {
-            nr.clone()
+        let all = if columns % LANES == 0 {
+            "nr".to_owned()
         } else {
-            format!("({columns} - column < {nr} ? {columns} - column : {nr})")
+            format!("({columns} - column < nr ? {columns} - column : nr)")
         };
-        w.push_str(&call(&mr, &nr, &full_columns, indent));
-        let _ = writeln!(w, "                }} else if (full) {{");
-        w.push_str(&call(&row_tail, &nr, &full_columns, indent));
-        let _ = writeln!(w, "                }} else if (whole) {{");
-        w.push_str(&call(&mr, &tail, &left, indent));
-        let _ = writeln!(w, "                }} else {{");
-        w.push_str(&call(&row_tail, &tail, &left, indent));
+        let left = format!("{columns} - (panels - 1) * nr");
+        for (condition, rows, width, columns) in [
+            ("if (full && whole) {", "mr", "nr", &all),
+            ("} else if (full) {", "row_tail", "nr", &all),
+            ("} else if (whole) {", "mr", "tail", &left),
+            ("} else {", "row_tail", "tail", &left),
+        ] {
+            let _ = writeln!(w, "                {condition}");
+            let _ = writeln!(w, "                    byoc_tile({rows}, {width} / BYOC_VL, nr, {sums});");
+            let _ = writeln!(w, "                    {name}_finish(args, t, {args}row, {rows}, column, {columns});");
+        }
         let _ = writeln!(w, "                }}\n            }}\n        }}\n    }}\n}}\n");
 
         let mut phase = Phase { comment, code, ..Phase::default() };
@@ -290,9 +285,10 @@ impl Lowering<'_, '_> {
             Place::Constant(i) => format!("((const float *)constants[{i}])"),
             place => place.to_string(),
         };
+        let group = if packed_groups == 1 { String::new() } else { format!("g * {packed_size} + ") };
         let call = |to: &str, nr: &str| {
             format!(
-                "byoc_pack_panel({to} + g * {packed_size} + column * {depth}, {source} + {at}, column, {columns}, {nr}, {n0}, {s0}, {n1}, {s1}, {k}, {sk}, {sc});"
+                "byoc_pack_panel({to} + {group}column * {depth}, {source} + {at}, column, {columns}, {nr}, {n0}, {s0}, {n1}, {s1}, {k}, {sk}, {sc});"
             )
         };
         if let Place::Constant(i) = c.b {
@@ -311,15 +307,15 @@ impl Lowering<'_, '_> {
         let to = Place::Work(self.buffer(packed_groups * packed_size, DType::F32, comment.clone()));
         let name = format!("{contraction}_pack");
         let mut code = String::new();
-        let _ = writeln!(code, "static void {name}(void *restrict arg, int64_t task) {{");
+        let _ = writeln!(code, "static void {name}(void *arg, int64_t task) {{");
         let _ = writeln!(code, "    const {}_args *args = arg;", self.symbol);
         code.push_str(&self.pointer(c.b, DType::F32, "const "));
         code.push_str(&self.pointer(to, DType::F32, ""));
         let tasks = (packed_groups * packed_size / 16384).clamp(1, packed_groups.min(24));
-        let _ = writeln!(
-            code,
-            "    for (int64_t g = {packed_groups} * task / {tasks}; g < {packed_groups} * (task + 1) / {tasks}; ++g) {{"
-        );
+        if tasks == 1 {
+            let _ = writeln!(code, "    (void)task;");
+        }
+        let _ = writeln!(code, "    {}", share_loop("g", &packed_groups.to_string(), "task", tasks));
         code.push_str(&decode(&vars, &dims, "g", 2));
         let nr = format!("{contraction}_nr");
         let _ = writeln!(code, "        for (int64_t column = 0; column < {columns}; column += {nr})");
@@ -332,18 +328,4 @@ impl Lowering<'_, '_> {
         self.phases.push(phase);
         Ok((to, code))
     }
-}
-
-/// Statements that find the indices `vars` of dimensions `dims` from a row-major number.
-pub fn decode(vars: &[String], dims: &[i64], number: &str, indent: usize) -> String {
-    let pad = "    ".repeat(indent);
-    let mut text = String::new();
-    let strides = dense_strides(dims);
-    for (d, var) in vars.iter().enumerate() {
-        let divided = if strides[d] == 1 { number.to_owned() } else { format!("{number} / {}", strides[d]) };
-        let index = if d == 0 { divided } else { format!("{divided} % {}", dims[d]) };
-        let index = if dims[d] == 1 { "0".to_owned() } else { index };
-        let _ = writeln!(text, "{pad}const int64_t {var} = {index};\n{pad}(void){var};");
-    }
-    text
 }

@@ -9,6 +9,7 @@
 //! | `group` | fusion: which operators share a loop nest |
 //! | `lower` | where every tensor is stored; one phase of code per group |
 //! | `contraction`, `convolution`, `window`, `rows`, `moves`, `elementwise` | the code of each kind of operator |
+//! | `text` | small pieces of C |
 //! | `source`, `prelude/*.c` | the whole file; the functions that every region shares |
 //! | `toolchain` | runs the compiler, keeps objects by content |
 //! | `blob`, `loader` | what is shipped, and how it is loaded and run |
@@ -33,6 +34,7 @@ mod program;
 mod rows;
 mod source;
 mod support;
+mod text;
 mod toolchain;
 mod view;
 mod window;

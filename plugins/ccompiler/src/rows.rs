@@ -1,9 +1,9 @@
 //! What is computed row by row, or point by point: softmax, layer normalisation, reductions, and plain loops.
 
-use crate::contraction::decode;
 use crate::fused::{Fused, Load, Place, Stored, address};
 use crate::lower::{Lowering, Phase};
 use crate::program::OpId;
+use crate::text::{decode, share_loop};
 use crate::view::{View, count};
 use byoc_plugin_api::DType;
 use std::fmt::Write;
@@ -19,8 +19,64 @@ impl Lowering<'_, '_> {
             None => (0..fused.domain.len()).collect(),
         };
         let (fused, _, _) = fused.permute(&order).collapse(&[], &[order.len()]);
-        self.points(&fused, comment, |_| String::new());
+        if !self.transpose(&fused, &comment) {
+            self.points(&fused, comment, |_| String::new());
+        }
         Ok(())
+    }
+
+    /// A plain copy whose innermost dimension is another one where it comes from: done in blocks. Gives whether it was one.
+    fn transpose(&mut self, fused: &Fused, comment: &[String]) -> bool {
+        let ([load], [store], []) = (&fused.loads[..], &fused.stores[..], &fused.lines[..]) else { return false };
+        let Some((&columns, outer)) = fused.domain.split_last() else { return false };
+        let inner = outer.len();
+        let (from, to) = (&load.view, &store.view);
+        let lying = (0..inner).find(|&d| from.strides[d] == 1 && outer[d] >= 8);
+        let Some(across) = lying.filter(|_| from.strides[inner] > 1 && columns >= 8 && load.dtype == DType::F32) else {
+            return false;
+        };
+        let name = self.phase_name();
+        let mut vars: Vec<String> = (0..=inner).map(|d| format!("i{d}")).collect();
+        // Blocks of 64 rows are shared out along with the other dimensions.
+        let rows = outer[across];
+        let blocks = (rows + 63) / 64;
+        let mut dims = outer.to_vec();
+        dims[across] = blocks;
+        let items: i64 = dims.iter().product();
+        let tasks = (count(&fused.domain) / 32_768).clamp(1, 16).min(items);
+        let mut code = String::new();
+        let w = &mut code;
+        let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
+        let _ = writeln!(w, "    const {}_args *args = arg;", self.symbol);
+        if tasks == 1 {
+            let _ = writeln!(w, "    (void)task;");
+        }
+        w.push_str(&self.pointers(fused));
+        let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
+        w.push_str(&decode(&vars[..inner], &dims, "item", 2));
+        let count = if rows % 64 == 0 {
+            "64".to_owned()
+        } else {
+            format!("({rows} - i{across} * 64 < 64 ? {rows} - i{across} * 64 : 64)")
+        };
+        vars[across] = format!("(i{across} * 64)");
+        vars[inner] = "0".into();
+        let _ = writeln!(
+            w,
+            "        byoc_transpose({} + {}, {}, {} + {}, {}, {count}, {columns});",
+            store.place,
+            address(to, &vars),
+            to.strides[across],
+            load.place,
+            address(from, &vars),
+            from.strides[inner]
+        );
+        let _ = writeln!(w, "    }}\n}}\n");
+        let mut phase = Phase { comment: comment.to_vec(), code, ..Phase::default() };
+        phase.call = format!("    byoc_run(pool, {tasks}, {name}, &args);\n");
+        phase.touch_all(fused);
+        self.phases.push(phase);
+        true
     }
 
     /// A loop nest over an index space as it is; `first` writes statements in front of the body, given the indices.
@@ -50,24 +106,15 @@ impl Lowering<'_, '_> {
             let _ = writeln!(w, "    (void)task;");
         }
         w.push_str(&self.pointers(fused));
-        let part = |n: i64| {
-            if tasks == 1 {
-                ("0".to_owned(), n.to_string())
-            } else {
-                (format!("{n} * task / {tasks}"), format!("{n} * (task + 1) / {tasks}"))
-            }
-        };
         let inner = vars.last().cloned().unwrap_or_else(|| "i".into());
         if rows == 1 {
             w.push_str(&decode(&vars[..rank.saturating_sub(1)], &fused.domain[..rank.saturating_sub(1)], "0", 1));
-            let (from, to) = part(len);
-            let _ = writeln!(w, "    BYOC_IVDEP\n    for (int64_t {inner} = {from}; {inner} < {to}; ++{inner}) {{");
+            let _ = writeln!(w, "    BYOC_IVDEP\n    {}", share_loop(&inner, &len.to_string(), "task", tasks));
             w.push_str(&indent(&first(&vars), 2));
             w.push_str(&fused.body(&vars, 2));
             let _ = writeln!(w, "    }}\n}}\n");
         } else {
-            let (from, to) = part(rows);
-            let _ = writeln!(w, "    for (int64_t row = {from}; row < {to}; ++row) {{");
+            let _ = writeln!(w, "    {}", share_loop("row", &rows.to_string(), "task", tasks));
             w.push_str(&decode(&vars[..rank - 1], &fused.domain[..rank - 1], "row", 2));
             let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t {inner} = 0; {inner} < {len}; ++{inner}) {{");
             w.push_str(&indent(&first(&vars), 3));
@@ -136,10 +183,10 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
         w.push_str(&self.pointers_and(&fused, data.place));
         let _ = writeln!(w, "    float BYOC_ALIGNED t[{n}];");
-        let _ = writeln!(
-            w,
-            "    for (int64_t row = {rows} * task / {tasks}; row < {rows} * (task + 1) / {tasks}; ++row) {{"
-        );
+        if tasks == 1 {
+            let _ = writeln!(w, "    (void)task;");
+        }
+        let _ = writeln!(w, "    {}", share_loop("row", &rows.to_string(), "task", tasks));
         w.push_str(&decode(&vars[..parts[0]], &fused.domain[..parts[0]], "row", 2));
         let mut at = vars.clone();
         at[parts[0]] = "0".into();
@@ -214,10 +261,10 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "static void {name}(void *arg, int64_t task) {{");
         let _ = writeln!(w, "    const {0}_args *args = arg;", self.symbol);
         w.push_str(&self.pointers_and(&fused, data.place));
-        let _ = writeln!(
-            w,
-            "    for (int64_t item = {items} * task / {tasks}; item < {items} * (task + 1) / {tasks}; ++item) {{"
-        );
+        if tasks == 1 {
+            let _ = writeln!(w, "    (void)task;");
+        }
+        let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
         let mut outer_dims = fused.domain[..dims - 1].to_vec();
         outer_dims.push(blocks);
         let mut outer_vars = vars[..dims - 1].to_vec();

@@ -1,12 +1,14 @@
 //! The source of a region: the phases put together, the workspace planned.
 
 use crate::lower::Lowering;
+use crate::text::tidy;
 use std::fmt::Write;
 
 /// The prelude in parts: a part is taken if the code has one of the names.
 const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_zero_border"], include_str!("prelude/border.c")),
     (&["byoc_pack_panel"], include_str!("prelude/pack.c")),
+    (&["byoc_transpose"], include_str!("prelude/transpose.c")),
     (&["byoc_tile"], include_str!("prelude/tile.c")),
     (&["byoc_depthwise"], include_str!("prelude/depthwise.c")),
     (
@@ -62,7 +64,7 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
             continue;
         }
         comment(w, &phase.comment, "");
-        w.push_str(&phase.code);
+        w.push_str(&tidy(&phase.code));
     }
     let _ = writeln!(
         w,

@@ -1,9 +1,9 @@
 //! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
 
-use crate::contraction::decode;
 use crate::fused::{Fused, Place, address};
 use crate::lower::{Lowering, Packed, Phase};
 use crate::program::OpId;
+use crate::text::{decode, share_loop};
 use crate::view::View;
 use byoc_plugin_api::DType;
 use std::fmt::Write;
@@ -101,7 +101,7 @@ impl Lowering<'_, '_> {
             self.symbol
         );
         w.push_str(&self.pointers(&fused));
-        let _ = writeln!(w, "    {unused}(void)args;");
+        let _ = writeln!(w, "    {unused}(void)row; (void)column; (void)args;");
         let _ = writeln!(w, "    for (int64_t i = 0; i < rows; ++i) {{");
         let _ = writeln!(w, "        const int64_t {last} = row + i;\n        (void){last};");
         let _ = writeln!(w, "        BYOC_IVDEP\n        for (int64_t j = 0; j < columns; ++j) {{");
@@ -116,7 +116,10 @@ impl Lowering<'_, '_> {
         w.push_str(&self.pointer(a, DType::F32, "const "));
         w.push_str(&self.pointer(b, DType::F32, "const "));
         let _ = writeln!(w, "    float BYOC_ALIGNED t[{name}_pixels * {name}_nr];");
-        let _ = writeln!(w, "    for (int64_t r = {rows} * task / {tasks}; r < {rows} * (task + 1) / {tasks}; ++r) {{");
+        if tasks == 1 {
+            let _ = writeln!(w, "    (void)task;");
+        }
+        let _ = writeln!(w, "    {}", share_loop("r", &rows.to_string(), "task", tasks));
         w.push_str(&decode(outer, &fused.domain[..rank - 2], "r", 2));
         let _ = writeln!(w, "        for (int64_t column = 0; column < {padded}; column += {name}_nr) {{");
         let _ = writeln!(w, "            const int full = {name}_tail == 0 || column + {name}_nr <= {padded};");
@@ -209,13 +212,22 @@ impl Lowering<'_, '_> {
         }
         w.push_str(&pointers);
         let _ = writeln!(w, "    float t[{block}];");
+        if tasks == 1 {
+            let _ = writeln!(w, "    (void)task;");
+        }
+        let _ = writeln!(w, "    {}", share_loop("item", &items.to_string(), "task", tasks));
         let _ = writeln!(
             w,
-            "    for (int64_t item = {items} * task / {tasks}; item < {items} * (task + 1) / {tasks}; ++item) {{"
+            "        const int64_t first = {};",
+            if blocks == 1 { "0".to_owned() } else { format!("item % {blocks} * {block}") }
         );
-        let _ = writeln!(w, "        const int64_t first = item % {blocks} * {block};");
         let _ = writeln!(w, "        const int64_t n = {channels} - first < {block} ? {channels} - first : {block};");
-        w.push_str(&decode(&vars[..axes], &fused.domain[..axes], &format!("(item / {blocks})"), 2));
+        w.push_str(&decode(
+            &vars[..axes],
+            &fused.domain[..axes],
+            &(if blocks == 1 { "item".to_owned() } else { format!("(item / {blocks})") }),
+            2,
+        ));
         let last = &vars[axes];
         let _ = writeln!(w, "        for (int64_t {last} = 0; {last} < {}; ++{last}) {{", fused.domain[axes]);
         for (i, range) in ranges.iter().enumerate() {

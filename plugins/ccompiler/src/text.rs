@@ -1,0 +1,97 @@
+//! Small pieces of C, written so that people like to read them.
+
+use crate::view::dense_strides;
+use std::fmt::Write;
+
+/// The part of `0..n` that is number `index` of `parts` equal ones: where it begins and where it ends.
+pub fn share(n: &str, index: &str, parts: i64) -> (String, String) {
+    if parts == 1 {
+        return ("0".to_owned(), n.to_owned());
+    }
+    (format!("{n} * {index} / {parts}"), format!("{n} * ({index} + 1) / {parts}"))
+}
+
+/// The head of a loop over a part of `0..n`.
+pub fn share_loop(var: &str, n: &str, index: &str, parts: i64) -> String {
+    let (from, to) = share(n, index, parts);
+    format!("for (int64_t {var} = {from}; {var} < {to}; ++{var}) {{")
+}
+
+/// `index / divisor % modulus` without what changes nothing; a modulus of 0 means that none is needed.
+pub fn digit(index: &str, divisor: i64, modulus: i64) -> String {
+    if modulus == 1 {
+        return "0".to_owned();
+    }
+    let mut text = index.to_owned();
+    if divisor != 1 {
+        let _ = write!(text, " / {divisor}");
+    }
+    if modulus != 0 {
+        let _ = write!(text, " % {modulus}");
+    }
+    text
+}
+
+/// Statements that find the indices `vars` of dimensions `dims` from a row-major number.
+pub fn decode(vars: &[String], dims: &[i64], number: &str, indent: usize) -> String {
+    let pad = "    ".repeat(indent);
+    let mut text = String::new();
+    let strides = dense_strides(dims);
+    for (d, var) in vars.iter().enumerate() {
+        let modulus = if dims[d] == 1 {
+            1
+        } else if d == 0 {
+            0
+        } else {
+            dims[d]
+        };
+        let _ = writeln!(text, "{pad}const int64_t {var} = {};\n{pad}(void){var};", digit(number, strides[d], modulus));
+    }
+    text
+}
+
+/// Takes out of each function the `(void)x;` of variables that are used, and, of those that are not, the declaration too.
+pub fn tidy(code: &str) -> String {
+    let mut text = String::new();
+    for function in code.split_inclusive("\n}\n") {
+        let lines: Vec<&str> = function.lines().collect();
+        let mut keep = vec![true; lines.len()];
+        // From the end, so that what is used only by something unused goes as well.
+        for at in (0..lines.len()).rev() {
+            let Some(name) = lines[at].trim().strip_prefix("(void)").and_then(|l| l.strip_suffix(';')) else {
+                continue;
+            };
+            let declares = |line: &str| line.trim_start().starts_with(&format!("const int64_t {name} ="));
+            let Some(declared) = (0..at).rev().find(|&i| declares(lines[i])) else { continue };
+            keep[at] = false;
+            let used = (declared + 1..lines.len()).any(|i| keep[i] && has_word(lines[i], name));
+            keep[declared] = used;
+        }
+        for (line, keep) in lines.iter().zip(keep) {
+            if keep {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+fn has_word(line: &str, word: &str) -> bool {
+    let part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+    line.match_indices(word)
+        .any(|(at, _)| !part(line[..at].chars().next_back()) && !part(line[at + word.len()..].chars().next()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tidy_keeps_what_is_used() {
+        let code = "void f(void) {\n    const int64_t a = 1;\n    (void)a;\n    const int64_t b = a;\n    (void)b;\n    g(ab);\n}\n";
+        assert_eq!(tidy(code), "void f(void) {\n    g(ab);\n}\n");
+        let code = "void f(void) {\n    const int64_t a = 1;\n    (void)a;\n    g(a);\n}\n";
+        assert_eq!(tidy(code), "void f(void) {\n    const int64_t a = 1;\n    g(a);\n}\n");
+    }
+}
