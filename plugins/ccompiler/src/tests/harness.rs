@@ -85,6 +85,11 @@ impl Numbers {
     }
 }
 
+/// A host with so many threads.
+pub fn services(threads: usize) -> Services {
+    Services::new(Threads(threads))
+}
+
 /// A region under construction, with its inputs and constants filled in.
 pub struct Case {
     pub graph: Graph,
@@ -207,7 +212,7 @@ impl Case {
 
     /// Runs a compiled region once.
     pub fn run(&self, compiled: &CompiledRegion, threads: usize) -> Vec<naive::Array> {
-        let services = Services::new(Threads(threads));
+        let services = services(threads);
         let request = LoadRequest {
             symbol: &self.graph.symbol,
             blob: &compiled.blob,

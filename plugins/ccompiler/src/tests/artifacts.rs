@@ -1,0 +1,153 @@
+//! What is shipped: the same bytes every time, found to be whole before it runs, and compiled again where it does not fit.
+
+use super::harness::{Case, f32s};
+use crate::backend::CCompiler;
+use crate::loader::{Object, ObjectLoader};
+use crate::{blob, cpu, toolchain};
+use byoc_plugin_api::*;
+
+/// A dense layer with its activation.
+fn layer() -> Case {
+    let mut case = Case::new();
+    let x = case.input(&[3, 20]);
+    let w = case.constant(&[18, 20]);
+    let y = case.op("nn.dense", [x, w], vec![], f32s(&[3, 18]));
+    let bias = case.constant(&[18]);
+    let y = case.same("add", [y, bias]);
+    let y = case.same("tanh", [y]);
+    case.output(y);
+    case
+}
+
+#[test]
+fn the_same_region_gives_the_same_bytes() {
+    let case = layer();
+    let first = case.compile(None).blob;
+    let cache = tempfile::tempdir().unwrap();
+    let cold = case.compile(Some(cache.path())).blob;
+    let kept: Vec<_> = std::fs::read_dir(cache.path().join("ccompiler")).unwrap().collect();
+    assert_eq!(kept.len(), 1, "one object is kept");
+    let warm = case.compile(Some(cache.path())).blob;
+    assert!(first == cold && cold == warm, "a cold and a warm cache give the same bytes");
+    // A damaged object is noticed and made again.
+    let path = kept[0].as_ref().unwrap().path();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[1000] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    assert!(case.compile(Some(cache.path())).blob == first, "a damaged object in the cache is not used");
+}
+
+#[test]
+fn a_missing_symbol_is_found_when_the_object_is_opened() {
+    let object = toolchain::toolchain().unwrap().compile("void region_0(void) {}\n", None).unwrap();
+    let error = Object::open(&object, "region_0").err().unwrap();
+    assert_eq!(error.message.as_str(), "the object of region_0 has no symbol `region_0_pack`");
+}
+
+#[test]
+fn an_object_for_another_cpu_is_compiled_again() {
+    let case = layer();
+    let mut compiled = case.compile(None);
+    let bytes = compiled.blob.to_vec();
+    let read = blob::read(&bytes).unwrap();
+    let mut header = read.header.clone();
+    header.features.push("a feature of the year 2050".into());
+    // The object is of no use: only the source can give the result.
+    compiled.blob = blob::write(header, read.source, b"for another machine").unwrap().into();
+    let again = case.run(&compiled, 1);
+    let direct = case.run(&case.compile(None), 1);
+    assert_eq!(again[0].data, direct[0].data);
+}
+
+#[test]
+fn narrower_vectors_give_the_same_result() {
+    let case = layer();
+    let compiled = case.compile(None);
+    let bytes = compiled.blob.to_vec();
+    let read = blob::read(&bytes).unwrap();
+    // Without the macro that announces 512-bit vectors the source takes its other tiles.
+    let narrow = read.source.replace("__AVX512F__", "BYOC_NO_SUCH_MACRO");
+    let object = toolchain::toolchain().unwrap().compile(&narrow, None).unwrap();
+    let mut other = compiled.clone();
+    other.blob = blob::write(read.header, &narrow, &object).unwrap().into();
+    let (a, b) = (case.run(&compiled, 2), case.run(&other, 2));
+    for (x, y) in a[0].data.iter().zip(&b[0].data) {
+        assert!((x - y).abs() < 1e-6, "{x} and {y}");
+    }
+}
+
+#[test]
+fn calls_of_other_shapes_and_names_are_refused() {
+    let case = layer();
+    let compiled = case.compile(None);
+    let services = super::harness::services(1);
+    let request = |symbol: &'static str| LoadRequest {
+        symbol,
+        blob: &compiled.blob,
+        constants: &case.constants,
+        services: &services,
+        options: &serde_json::Value::Null,
+    };
+    assert!(ObjectLoader.load(&request("region_1")).is_err());
+    let executable = ObjectLoader.load(&request("region_0")).unwrap();
+    assert!(executable.prepare(&[&[3, 20]]).is_ok());
+    assert!(executable.prepare(&[&[4, 20]]).is_err());
+    assert!(executable.prepare(&[]).is_err());
+}
+
+#[test]
+fn refusals_say_why() {
+    let judge = |case: &Case| {
+        let candidate = Candidate {
+            kind: CandidateKind::Operator,
+            name: "".into(),
+            check: "".into(),
+            graph: case.graph.clone(),
+            constants: case.constants.clone().into(),
+            outside_users: 1,
+            attrs: RVec::new(),
+        };
+        match CCompiler.judge(&candidate) {
+            Verdict::Supported => "supported".to_owned(),
+            Verdict::Refused(refusal) => format!("{}: {}", refusal.code, refusal.detail),
+        }
+    };
+    assert_eq!(judge(&layer()), "supported");
+
+    let mut case = Case::new();
+    let x = case.input_of(DType::I64, &[4]);
+    let y = case.input_of(DType::I64, &[4]);
+    let z = case.same("divide", [x, y]);
+    case.output(z);
+    assert_eq!(judge(&case), "UnsupportedAttr: divide: int64 is divided by what may be zero");
+
+    let mut case = Case::new();
+    let x = case.input(&[4]);
+    let z = case.same("vision.proposal", [x]);
+    case.output(z);
+    assert!(judge(&case).starts_with("UnsupportedOp: vision.proposal"));
+
+    let mut case = Case::new();
+    let x = case.input(&[1, 4, 5, 5]);
+    let w = case.constant(&[4, 4, 1, 1]);
+    let attrs = vec![Attr::new("data_layout", "NCHW4c"), Attr::new("kernel_layout", "OIHW")];
+    let z = case.op("nn.conv2d", [x, w], attrs, f32s(&[1, 4, 5, 5]));
+    case.output(z);
+    assert_eq!(judge(&case), "UnsupportedLayout: nn.conv2d: layouts NCHW4c and OIHW");
+
+    let mut case = layer();
+    case.graph.nodes[0].outputs[0].dims[0] = Dim::Unknown("batch".into());
+    case.graph.inputs[0].ty.dims[0] = Dim::Unknown("batch".into());
+    let detail = "DynamicDim: Tensor[(batch, 20), float32] has a dimension that is not known before the run";
+    assert_eq!(judge(&case), detail);
+}
+
+#[test]
+fn the_description_names_no_operator_twice() {
+    let description = CCompiler.describe().unwrap();
+    let mut names = description.operators.clone();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), description.operators.len());
+    assert!(cpu::features().windows(2).all(|w| w[0] < w[1]), "features are sorted");
+}
