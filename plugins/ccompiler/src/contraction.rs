@@ -118,6 +118,7 @@ impl Lowering<'_, '_> {
             return Err("a contraction over more than three dimensions".into());
         }
         let depth: i64 = merged.iter().map(|m| m.0).product();
+        let padded = round_up(columns, LANES);
         let tile = Tile { wide: best_tile(len, columns, 16, 32), narrow: best_tile(len, columns, 8, 16) };
         let name = self.phase_name();
         let packed_size = depth * round_up(columns, LANES);
@@ -200,7 +201,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(
             w,
             "    enum {{ mr = {name}_mr, nr = {name}_nr, tail = {name}_tail, row_tail = {name}_row_tail }};\n    \
-             enum {{ tiles_in_row = ({len} + mr - 1) / mr, tiles = {outer_rows} * tiles_in_row, panels = ({columns} + nr - 1) / nr }};"
+             enum {{ tiles_in_row = ({len} + mr - 1) / mr, tiles = {outer_rows} * tiles_in_row, panels = ({padded} + nr - 1) / nr }};"
         );
         let _ = writeln!(w, "    const int64_t m = {};\n    (void)m;", digit("task", by_columns, by_rows));
         let _ = writeln!(w, "    const int64_t n = {};\n    (void)n;", digit("task", 1, by_columns));
@@ -274,6 +275,7 @@ impl Lowering<'_, '_> {
         let [(n0, _, s0), (n1, _, s1)] = taps[..] else { return Err("more than two taps".into()) };
         let (k, _, sk) = c.k;
         let depth = n0 * n1 * k;
+        let padded = round_up(columns, LANES);
         let sc = c.b_column;
         let used: Vec<usize> = (0..group_dims.len()).filter(|&d| c.b_groups[d] != 0).collect();
         let dims: Vec<i64> = used.iter().map(|&d| group_dims[d]).collect();
@@ -296,7 +298,7 @@ impl Lowering<'_, '_> {
             let nr = format!("{contraction}_nr");
             let mut code = format!("    for (int64_t g = 0; g < {packed_groups}; ++g) {{\n");
             code.push_str(&decode(&vars, &dims, "g", 2));
-            let _ = writeln!(code, "        for (int64_t column = 0; column < {columns}; column += {nr})");
+            let _ = writeln!(code, "        for (int64_t column = 0; column < {padded}; column += {nr})");
             let _ = writeln!(code, "            {}", call(&format!("p{number}"), &nr));
             code.push_str("    }\n");
             let comment = format!("constant {i} in panels");
@@ -318,7 +320,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(code, "    {}", share_loop("g", &packed_groups.to_string(), "task", tasks));
         code.push_str(&decode(&vars, &dims, "g", 2));
         let nr = format!("{contraction}_nr");
-        let _ = writeln!(code, "        for (int64_t column = 0; column < {columns}; column += {nr})");
+        let _ = writeln!(code, "        for (int64_t column = 0; column < {padded}; column += {nr})");
         let _ = writeln!(code, "            {}", call(&to.to_string(), &nr));
         let _ = writeln!(code, "    }}\n}}\n");
         let mut phase = Phase { comment: vec![comment], ..Phase::default() };

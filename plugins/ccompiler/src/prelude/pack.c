@@ -7,9 +7,10 @@
 static inline void byoc_pack_panel(float *restrict to, const float *restrict from, int64_t column, int64_t columns,
                                    int64_t nr, int64_t n0, int64_t s0, int64_t n1, int64_t s1, int64_t n2, int64_t s2,
                                    int64_t column_stride) {
-    const int64_t left = (columns - column + 15) / 16 * 16;
+    const int64_t left = (columns + 15) / 16 * 16 - column;
     const int64_t width = left < nr ? left : nr;
-    const int64_t real = columns - column < width ? columns - column : width;
+    const int64_t rest = columns > column ? columns - column : 0;
+    const int64_t real = rest < width ? rest : width;
     for (int64_t i = 0; i < n0; ++i)
         for (int64_t j = 0; j < n1; ++j)
             for (int64_t k = 0; k < n2; ++k) {

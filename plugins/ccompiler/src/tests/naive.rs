@@ -250,12 +250,12 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
                 let total: f64 = row.iter().map(|x| (x - most).exp()).sum();
                 let mean = row.iter().sum::<f64>() / n as f64;
                 let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
-                for k in 0..n {
+                for (k, &x) in row.iter().enumerate() {
                     out.data[place(&out_shape, &at(k))] = match name {
-                        "nn.softmax" => (row[k] - most).exp() / total,
-                        "nn.log_softmax" => row[k] - most - total.ln(),
+                        "nn.softmax" => (x - most).exp() / total,
+                        "nn.log_softmax" => x - most - total.ln(),
                         _ => {
-                            let normal = (row[k] - mean) / (variance + node.float("epsilon").unwrap()).sqrt();
+                            let normal = (x - mean) / (variance + node.float("epsilon").unwrap()).sqrt();
                             normal * args[1].data[k] + args[2].data[k]
                         }
                     };
