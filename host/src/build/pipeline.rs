@@ -92,6 +92,12 @@ pub fn build(
 
     let start = Instant::now();
     let (mut program, mut constants) = (planned.program, planned.constants);
+    // Variables have names that the text can hold; users know the inputs by the names in the file.
+    if program.inputs.len() == loaded.signature.inputs.len() {
+        for (port, info) in program.inputs.iter_mut().zip(&loaded.signature.inputs) {
+            port.name.clone_from(&info.name);
+        }
+    }
     let code_options = codegen::options(options.cache_dir.as_deref(), None);
     let mut compiler = RegionCompiler::new(&partitioned, &constants, code_options);
     let mut failed: BTreeMap<String, Refusal> = BTreeMap::new();

@@ -28,7 +28,7 @@ fn each_bad_file_gets_one_line_and_the_others_load() {
         write("d_other.so", libc);
     }
     copy(&test_plugin("other_version"), &plugins.path().join("e_version.so"));
-    copy(&test_plugin("panics_in_init"), &plugins.path().join("f_panics.so"));
+    copy(&test_plugin("init_panic"), &plugins.path().join("f_panics.so"));
     let dir = plugins.path().display().to_string();
     let ran = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
     let rows: Vec<_> = ran.json().into_iter().filter(|r| r["file"].as_str().unwrap().starts_with(&dir)).collect();

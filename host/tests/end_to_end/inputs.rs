@@ -5,7 +5,20 @@ use crate::{byoc, data_text};
 #[test]
 fn an_input_of_another_name_shape_or_type() {
     let model = data_text("models/gru");
-    byoc(["run", &model, "--input", "inputs=random"]).fails_with("E0511").says(&["inputs", "input"]);
+    byoc(["run", &model, "--input", "inputs=random"]).fails_with("E0602").says(&[
+        "no input \"inputs\"",
+        "\"input\" (float32[9, 2, 32])",
+        "did you mean \"input\"?",
+    ]);
+    byoc(["run", &model]).fails_with("E0603").says(&["\"input\""]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("x.npy");
+    let input = format!("input={}", file.display());
+    use byoc_core::tensor::{DType, Tensor};
+    byoc::io::npy::write(&file, &Tensor::zeros(DType::F64, &[9, 2, 32])).unwrap();
+    byoc(["run", &model, "--input", &input]).fails_with("E0604").says(&["float64", "float32"]);
+    byoc::io::npy::write(&file, &Tensor::zeros(DType::F32, &[9, 3, 32])).unwrap();
+    byoc(["run", &model, "--input", &input]).fails_with("E0511").says(&["[9, 3, 32]", "(9, 2, 32)"]);
 }
 
 #[test]

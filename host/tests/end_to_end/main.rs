@@ -11,6 +11,7 @@ mod newcomer;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 /// What a command printed and how it ended.
 pub struct Ran {
@@ -56,13 +57,26 @@ impl Ran {
 
 /// Runs `byoc` with nothing of the surroundings that could change what it does.
 pub fn byoc<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_byoc"));
+    let mut command = Command::new(binary());
     let home = std::env::temp_dir().join("byoc-tests-without-a-home");
     command.args(args).env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
     for name in ["BYOC_PLUGIN_PATH", "BYOC_THREADS", "BYOC_LOG", "BYOC_CACHE_DIR"] {
         command.env_remove(name);
     }
     ran(command.output().expect("byoc starts"))
+}
+
+/// The binary alone in a folder: beside the one that cargo builds lie plugins, which it would find.
+fn binary() -> &'static Path {
+    static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+        let built = Path::new(env!("CARGO_BIN_EXE_byoc"));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("alone-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for the binary");
+        let alone = folder.join("byoc");
+        byoc_test_support::copy(built, &alone);
+        alone
+    });
+    &BINARY
 }
 
 /// A finished process.

@@ -50,7 +50,8 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// The model with the weight of a convolution or product in the middle of it set to zero.
+/// The model with the weight of its last convolution or product set to zero. (In the middle of two of the models blocks
+/// are scaled so far down beside the sum that they join that no tolerance could tell them from rounding.)
 fn zero_a_weight(bytes: &[u8]) -> Vec<u8> {
     use byoc::frontend::onnx::proto::ModelProto;
     use prost::Message;
@@ -63,7 +64,7 @@ fn zero_a_weight(bytes: &[u8]) -> Vec<u8> {
         .filter_map(|n| n.input.get(1).cloned())
         .filter(|name| graph.initializer.iter().any(|t| t.name == **name))
         .collect();
-    let name = names[names.len() / 2].clone();
+    let name = names.last().unwrap().clone();
     let weight = graph.initializer.iter_mut().find(|t| t.name == name).unwrap();
     weight.raw_data = weight.raw_data.as_ref().map(|d| vec![0; d.len()].into());
     weight.float_data.iter_mut().for_each(|v| *v = 0.0);
