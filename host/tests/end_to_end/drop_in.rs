@@ -75,7 +75,7 @@ fn a_slip_of_the_keyboard_is_corrected() {
     let plugins = plugin_dir(&["template"]);
     let dir = plugins.path().display().to_string();
     let model = data_text("digits/digits.onnx");
-    byoc(["run", &model, "--backend", "templat", "--plugin-dir", &dir])
+    byoc(["run", &model, "--dim", "batch=1", "--backend", "templat", "--plugin-dir", &dir])
         .fails_with("E0401")
         .says(&["did you mean --backend template?"]);
 }

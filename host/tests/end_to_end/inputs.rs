@@ -4,7 +4,7 @@ use crate::{byoc, data_text};
 
 #[test]
 fn an_input_of_another_name_shape_or_type() {
-    let model = data_text("models/gru");
+    let model = data_text("models/gru/model.onnx");
     byoc(["run", &model, "--input", "inputs=random"]).fails_with("E0602").says(&[
         "no input \"inputs\"",
         "\"input\" (float32[9, 2, 32])",
