@@ -1,0 +1,166 @@
+//! Text, types and partitioning on synthetic programs of 1,000 to 1,000,000 operators.
+//!
+//! Each stage by itself is measured by criterion up to 100,000 operators. The whole way, from text to a module that is
+//! partitioned for three backends, runs once in a process of its own for each program and size, so that its peak memory
+//! is its own. What is wanted: 100,000 operators in 1 s; 1,000,000 at no more than 8 µs and 1.5 kB an operator.
+//!
+//! `cargo bench -p byoc-benches --bench passes -- --scale chain,wide 1000000` prints the second table alone, for these.
+
+#![expect(clippy::print_stdout, reason = "a bench prints its figures")]
+
+use byoc_benches::process::{self, thread_time};
+use byoc_benches::{backends, programs};
+use byoc_core::ir::{Module, verify};
+use byoc_core::pass::{self, AcceptAll};
+use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
+use std::process::Command;
+use std::time::Duration;
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let after = |flag: &str| args.iter().position(|arg| arg == flag).map(|at| &args[at + 1..]);
+    if let Some([program, size, ..]) = after("--one") {
+        return one(program, size.parse().expect("a number of operators"));
+    }
+    if let Some(rest) = after("--scale") {
+        let chosen = rest.first().map_or("", |names| names.as_str());
+        let sizes: Vec<usize> = rest.iter().skip(1).filter_map(|size| size.parse().ok()).collect();
+        return scale(|name| chosen.is_empty() || chosen.split(',').any(|one| one == name), &sizes);
+    }
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    stages(&mut criterion);
+    criterion.final_summary();
+    // `cargo test --benches` only asks whether they run, and a filter asks for something else.
+    if args.iter().any(|arg| arg == "--bench") && !args.iter().skip(1).any(|arg| !arg.starts_with('-')) {
+        scale(|_| true, &[1_000, 10_000, 100_000, 1_000_000]);
+    }
+}
+
+fn parsed(text: &str) -> Module {
+    let parsed = parse(text, &ParseOptions::default());
+    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
+    parsed.module
+}
+
+fn typed(mut module: Module) -> Module {
+    pass::infer_type_in_place(&mut module, &[]).expect("the program types");
+    module
+}
+
+/// Each stage by itself.
+fn stages(criterion: &mut Criterion) {
+    let table = backends::table();
+    for program in programs::PROGRAMS {
+        let mut group = criterion.benchmark_group(program.name);
+        for size in [1_000, 100_000] {
+            let (text, operators) = (program.text)(size);
+            let untyped = parsed(&text);
+            let module = typed(untyped.clone());
+            group.throughput(Throughput::Elements(operators as u64));
+            let id = |stage: &str| BenchmarkId::new(stage, size);
+            group.bench_function(id("parse"), |b| b.iter_with_large_drop(|| parsed(&text)));
+            group.bench_function(id("infer_type"), |b| {
+                b.iter_batched(|| untyped.clone(), typed, BatchSize::PerIteration);
+            });
+            group.bench_function(id("verify"), |b| b.iter(|| verify(&module).is_ok()));
+            group.bench_function(id("print"), |b| {
+                b.iter_with_large_drop(|| print(&module, &PrintOptions::default()));
+            });
+            let merge = || {
+                pass::merge_composite(&module, &table, &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
+                    .expect("it merges")
+            };
+            group.bench_function(id("merge_composite"), |b| b.iter_with_large_drop(merge));
+            let composites = merge();
+            let rules = backends::rules();
+            let annotate = || pass::annotate_target(&composites, &rules, true).expect("it annotates");
+            group.bench_function(id("annotate_target"), |b| b.iter_with_large_drop(annotate));
+            let annotated = annotate();
+            let regions = || pass::merge_compiler_regions(&annotated).expect("it merges");
+            group.bench_function(id("merge_compiler_regions"), |b| b.iter_with_large_drop(regions));
+            let merged = regions();
+            group.bench_function(id("partition_graph"), |b| {
+                b.iter_with_large_drop(|| pass::partition_graph(&merged, "default", true).expect("it partitions"));
+            });
+            group.bench_function(id("partition_for"), |b| {
+                b.iter_with_large_drop(|| backends::partition(&module, &table));
+            });
+            group.bench_function(id("text_to_partitioned"), |b| {
+                b.iter_with_large_drop(|| backends::partition(&typed(parsed(&text)), &table));
+            });
+        }
+        group.finish();
+    }
+}
+
+/// The table of whole runs, each in a process of its own; times are those of its one thread.
+fn scale(wanted: impl Fn(&str) -> bool, sizes: &[usize]) {
+    println!(
+        "\n{:<13} {:>9}  {:>8} {:>8} {:>9} {:>9}  {:>7} {:>7}  {:>8} {:>8} {:>8}",
+        "text to three",
+        "operators",
+        "parse",
+        "infer",
+        "partition",
+        "total",
+        "µs/op",
+        "B/op",
+        "regions",
+        "verify",
+        "print"
+    );
+    let this = std::env::current_exe().expect("the path of this program");
+    for program in programs::PROGRAMS.iter().filter(|program| wanted(program.name)) {
+        for size in sizes {
+            let output = Command::new(&this)
+                .args(["--one", program.name, &size.to_string()])
+                .output()
+                .expect("this program starts again");
+            if output.status.success() {
+                print!("{}", String::from_utf8_lossy(&output.stdout));
+            } else {
+                println!("{:<13} {size:>9}  {}", program.name, String::from_utf8_lossy(&output.stderr).trim_end());
+            }
+        }
+    }
+}
+
+/// One row of that table.
+fn one(program: &str, size: usize) {
+    let (text, operators) = (programs::find(program).expect("a program of that name").text)(size);
+    let table = backends::table();
+    let before = process::now();
+    let start = thread_time();
+    let untyped = parsed(&text);
+    let after_parse = thread_time() - start;
+    let module = typed(untyped);
+    let after_infer = thread_time() - start;
+    let (partitioned, report) = backends::partition(&module, &table);
+    let total = thread_time() - start;
+    let bytes = process::peak().saturating_sub(before) as f64 / operators as f64;
+    let ms = |time: Duration| format!("{:.1}ms", time.as_secs_f64() * 1e3);
+    let check = thread_time();
+    let verified = verify(&partitioned);
+    let check = thread_time() - check;
+    assert!(verified.is_ok(), "the partitioned module: {:?}", verified.err().map(|faults| faults[0].clone()));
+    let write = thread_time();
+    let printed = print(&partitioned, &PrintOptions::default());
+    let write = thread_time() - write;
+    assert!(!printed.text.is_empty());
+    println!(
+        "{program:<13} {operators:>9}  {:>8} {:>8} {:>9} {:>9}  {:>7.2} {bytes:>7.0}  {:>8} {:>8} {:>8}",
+        ms(after_parse),
+        ms(after_infer - after_parse),
+        ms(total - after_infer),
+        ms(total),
+        total.as_secs_f64() * 1e6 / operators as f64,
+        report.regions.len(),
+        ms(check),
+        ms(write),
+    );
+}

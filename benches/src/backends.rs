@@ -1,0 +1,91 @@
+//! Three backends that take what the synthetic programs are made of.
+
+use byoc_core::ir::{Module, Name};
+use byoc_core::pass::{
+    AcceptAll, Backend, Candidate, Judge, Question, Refusal, RefusalCode, Report, TargetRule, Verdict, partition_for,
+};
+use byoc_core::pattern::{Checks, Entry, parse_table};
+use std::fmt::Write;
+
+/// A table of 95 entries, as large as those of full libraries: convolutions and products, each with and without bias
+/// and seven activations, the long forms first.
+pub fn table() -> Vec<Entry> {
+    let mut text = String::new();
+    let _ =
+        writeln!(text, "first.conv2d_bias_gate_sum: let c = add(nn.conv2d(*, *), *); add(multiply(c, sigmoid(c)), *)");
+    let _ = writeln!(text, "first.conv2d_bias_sum_relu: nn.relu(add(add(nn.conv2d(*, *), *), *))");
+    let _ = writeln!(text, "first.conv2d_bias_sum: add(add(nn.conv2d(*, *), *), *)");
+    let _ = writeln!(text, "first.dense_bias_sum: add(add(nn.dense(*, *), *), *)");
+    let _ = writeln!(text, "first.gelu: multiply(multiply(*x, add(erf(divide(*x, *)), *)), *)");
+    for bias in [true, false] {
+        for activation in ["relu", "tanh", "sigmoid", "clip", "gelu", "swish", "mish", ""] {
+            if activation.is_empty() && !bias {
+                continue;
+            }
+            for (name, op) in [
+                ("conv1d", "nn.conv1d"),
+                ("conv2d", "nn.conv2d"),
+                ("conv3d", "nn.conv3d"),
+                ("deconv2d", "nn.conv2d_transpose"),
+                ("matmul", "nn.batch_matmul"),
+                ("dense", "nn.dense"),
+            ] {
+                let core = if bias { format!("add({op}(*, *), *)") } else { format!("{op}(*, *)") };
+                let whole = match activation {
+                    "relu" => "nn.relu(r)",
+                    "gelu" => "multiply(multiply(r, add(erf(divide(r, *)), *)), *)",
+                    "swish" => "multiply(r, sigmoid(r))",
+                    "mish" => "multiply(r, tanh(log(add(exp(r), *))))",
+                    "tanh" => "tanh(r)",
+                    "sigmoid" => "sigmoid(r)",
+                    "clip" => "clip(r)",
+                    _ => "r",
+                };
+                let with = if bias { "_bias" } else { "" };
+                let _ = writeln!(text, "first.{name}{with}_{activation}: let r = {core}; {whole}");
+            }
+        }
+    }
+    let parsed = parse_table(&text, Checks::Allowed);
+    assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
+    assert_eq!(parsed.entries.len(), 95);
+    parsed.entries
+}
+
+const FIRST: &[&str] = &["nn.relu", "tanh", "nn.conv2d", "nn.dense", "maximum"];
+const SECOND: &[&str] = &["sigmoid", "add", "multiply", "nn.relu"];
+const THIRD: &[&str] = &["sqrt", "concatenate", "sum"];
+
+/// What each backend takes alone, in priority order: for `annotate_target`.
+pub fn rules() -> Vec<TargetRule> {
+    let rule = |target: &str, operators: &[&str]| TargetRule {
+        target: target.into(),
+        operators: operators.iter().map(|&op| op.into()).collect(),
+    };
+    vec![rule("first", FIRST), rule("second", SECOND), rule("third", THIRD)]
+}
+
+/// Refuses every seventh single operator, so that there are reasons to keep.
+struct Choosy;
+
+impl Judge for Choosy {
+    fn judge(&mut self, _: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
+        let refuse = |i: usize| matches!(question, Question::Operators) && i % 7 == 6;
+        let refusal = || Refusal::new(RefusalCode::UnsupportedShape, "every seventh is too wide");
+        (0..candidates.len())
+            .map(|i| if refuse(i) { Verdict::Refused(refusal()) } else { Verdict::Supported })
+            .collect()
+    }
+}
+
+/// Partitions for the three backends: one with a table of 95 entries, one that refuses some, one that takes rests.
+pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
+    let names = |operators: &[&str]| operators.iter().map(|&op| op.to_owned()).collect::<Vec<String>>();
+    let (first, second, third) = (names(FIRST), names(SECOND), names(THIRD));
+    let mut backends = [
+        Backend { name: Name::from("first"), table, operators: &first, judge: &mut AcceptAll },
+        Backend { name: Name::from("second"), table: &[], operators: &second, judge: &mut Choosy },
+        Backend { name: Name::from("third"), table: &[], operators: &third, judge: &mut AcceptAll },
+    ];
+    partition_for(module, &mut backends, "default").expect("a typed module partitions")
+}

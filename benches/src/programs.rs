@@ -1,0 +1,202 @@
+//! Synthetic programs, as text made in memory: each a shape that some pass could be slow on.
+
+use std::fmt::Write;
+
+/// A family of programs.
+#[derive(Clone, Copy)]
+pub struct Program {
+    /// Its name in the tables.
+    pub name: &'static str,
+    /// The program with at least so many operator calls, and how many it has.
+    pub text: fn(usize) -> (String, usize),
+}
+
+/// Every family.
+pub const PROGRAMS: &[Program] = &[
+    Program { name: "chain", text: chain },
+    Program { name: "diamonds", text: diamonds },
+    Program { name: "wide", text: wide },
+    Program { name: "alternating", text: alternating },
+    Program { name: "convolutions", text: convolutions },
+    Program { name: "ladder", text: ladder },
+    Program { name: "fan", text: fan },
+    Program { name: "skips", text: skips },
+    Program { name: "lets", text: lets },
+    Program { name: "functions", text: functions },
+];
+
+/// The family of that name.
+pub fn find(name: &str) -> Option<Program> {
+    PROGRAMS.iter().copied().find(|program| program.name == name)
+}
+
+/// The lines of a function body.
+struct Body {
+    text: String,
+    lines: usize,
+    operators: usize,
+}
+
+impl Body {
+    fn new(header: &str) -> Body {
+        Body { text: format!("#[version = \"0.0.5\"]\n{header} {{\n"), lines: 0, operators: 0 }
+    }
+
+    /// A line `%N = ...;`; gives `%N`.
+    fn line(&mut self, expression: std::fmt::Arguments<'_>) -> String {
+        let _ = writeln!(self.text, "  %{} = {expression};", self.lines);
+        self.lines += 1;
+        format!("%{}", self.lines - 1)
+    }
+
+    /// A line that calls an operator.
+    fn op(&mut self, call: std::fmt::Arguments<'_>) -> String {
+        self.operators += 1;
+        self.line(call)
+    }
+
+    fn end(mut self, result: &str) -> (String, usize) {
+        let _ = writeln!(self.text, "  {result}\n}}");
+        (self.text, self.operators)
+    }
+}
+
+const HEADER: &str = "def @main(%x: Tensor[(1, 64), float32])";
+
+/// One operator after the other: one huge region.
+fn chain(operators: usize) -> (String, usize) {
+    let mut body = Body::new(HEADER);
+    let mut last = "%x".to_owned();
+    while body.operators < operators {
+        last = body.op(format_args!("nn.relu({last})"));
+    }
+    body.end(&last)
+}
+
+/// Two ways from one value to the next.
+fn diamonds(operators: usize) -> (String, usize) {
+    let mut body = Body::new(HEADER);
+    let mut last = "%x".to_owned();
+    while body.operators < operators {
+        let left = body.op(format_args!("nn.relu({last})"));
+        let right = body.op(format_args!("tanh({last})"));
+        last = body.op(format_args!("add({left}, {right})"));
+    }
+    body.end(&last)
+}
+
+/// A thousand operators on one value, joined by a concatenate.
+fn wide(operators: usize) -> (String, usize) {
+    let mut body = Body::new(HEADER);
+    let mut last = "%x".to_owned();
+    while body.operators < operators {
+        let fields: Vec<String> = (0..1000).map(|_| body.op(format_args!("nn.relu({last})"))).collect();
+        let tuple = body.line(format_args!("({})", fields.join(", ")));
+        let joined = body.op(format_args!("concatenate({tuple})"));
+        last = body.op(format_args!("sum({joined}, axis=[0], keepdims=True)"));
+    }
+    body.end(&last)
+}
+
+/// Operators of three backends and the host in turns: many small regions.
+fn alternating(operators: usize) -> (String, usize) {
+    let mut body = Body::new(HEADER);
+    let mut last = "%x".to_owned();
+    while body.operators < operators {
+        for op in ["nn.relu", "sigmoid", "tanh", "exp", "sqrt"] {
+            last = body.op(format_args!("{op}({last})"));
+        }
+    }
+    body.end(&last)
+}
+
+/// Blocks that the long patterns match: one huge region of composites.
+fn convolutions(operators: usize) -> (String, usize) {
+    let mut body = Body::new(
+        "def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32], \
+         %b: Tensor[(8, 1, 1), float32])",
+    );
+    let mut last = "%x".to_owned();
+    while body.operators < operators {
+        let sum = body.op(format_args!("nn.conv2d({last}, %w, padding=[1, 1, 1, 1], channels=8, kernel_size=[3, 3])"));
+        let sum = body.op(format_args!("add({sum}, %b)"));
+        let gate = body.op(format_args!("sigmoid({sum})"));
+        let gated = body.op(format_args!("multiply({sum}, {gate})"));
+        last = body.op(format_args!("add({gated}, {last})"));
+    }
+    body.end(&last)
+}
+
+/// Two rails of different backends with rungs both ways: each join has to be checked for cycles.
+fn ladder(operators: usize) -> (String, usize) {
+    let mut body = Body::new(HEADER);
+    let (mut left, mut right) = ("%x".to_owned(), "%x".to_owned());
+    while body.operators < operators {
+        left = body.op(format_args!("nn.relu({left})"));
+        right = body.op(format_args!("sigmoid({right})"));
+        let down = body.op(format_args!("maximum({left}, {right})"));
+        right = body.op(format_args!("subtract({right}, {left})"));
+        left = down;
+    }
+    let both = body.op(format_args!("add({left}, {right})"));
+    body.end(&both)
+}
+
+/// One value that half of all operators use.
+fn fan(operators: usize) -> (String, usize) {
+    let mut body = Body::new(HEADER);
+    let source = body.op(format_args!("nn.relu(%x)"));
+    let mut sum = source.clone();
+    while body.operators < operators {
+        let part = body.op(format_args!("tanh({source})"));
+        sum = body.op(format_args!("add({sum}, {part})"));
+    }
+    body.end(&sum)
+}
+
+/// Each operator also takes the one halfway to the beginning.
+fn skips(operators: usize) -> (String, usize) {
+    let mut body = Body::new(HEADER);
+    let mut last = body.op(format_args!("nn.relu(%x)"));
+    while body.operators < operators {
+        let half = body.lines / 2;
+        let op = ["add", "maximum", "subtract"][body.lines % 3];
+        last = body.op(format_args!("{op}({last}, %{half})"));
+    }
+    body.end(&last)
+}
+
+/// Each operator bound by a let inside the let before it.
+fn lets(operators: usize) -> (String, usize) {
+    let mut text = format!("#[version = \"0.0.5\"]\n{HEADER} {{\n");
+    let mut last = "%x".to_owned();
+    for i in 0..operators {
+        let op = ["nn.relu", "sigmoid"][i % 2];
+        let _ = writeln!(text, "  let %v{i}: Tensor[(1, 64), float32] = {op}({last});");
+        last = format!("%v{i}");
+    }
+    let _ = writeln!(text, "  {last}\n}}");
+    (text, operators)
+}
+
+/// A function for every ten operators, called one after the other.
+fn functions(operators: usize) -> (String, usize) {
+    let mut text = "#[version = \"0.0.5\"]\n".to_owned();
+    let count = operators.div_ceil(10);
+    for i in 0..count {
+        let _ = writeln!(text, "def @f{i}(%x: Tensor[(1, 64), float32]) -> Tensor[(1, 64), float32] {{");
+        for line in 0..10 {
+            let op = ["nn.relu", "tanh", "sigmoid", "exp", "sqrt"][line % 5];
+            let operand = if line == 0 { "%x".to_owned() } else { format!("%{}", 10 * i + line - 1) };
+            let _ = writeln!(text, "  %{} = {op}({operand});", 10 * i + line);
+        }
+        let _ = writeln!(text, "  %{}\n}}", 10 * i + 9);
+    }
+    let _ = writeln!(text, "{HEADER} {{");
+    for i in 0..count {
+        let operand = if i == 0 { "%x".to_owned() } else { format!("%{}", 10 * count + i - 1) };
+        let _ = writeln!(text, "  %{} = @f{i}({operand});", 10 * count + i);
+    }
+    let _ = writeln!(text, "  %{}\n}}", 11 * count - 1);
+    (text, 10 * count)
+}
