@@ -2,7 +2,7 @@
 
 use crate::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Function, Name, OriginId, Origins, Type};
 use crate::typing::Rebuild;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// `text` with everything outside `[A-Za-z0-9_]` as `_`.
 pub(super) fn sanitize(text: &str) -> String {
@@ -38,6 +38,10 @@ pub(super) struct Outline {
     pub outputs: Vec<ExprId>,
 }
 
+/// The keys of a region's attributes: one copy of each, however many regions there are.
+static KEYS: LazyLock<[Name; 4]> =
+    LazyLock::new(|| ["Primitive", "Inline", "Compiler", "global_symbol"].map(Name::from));
+
 /// Defines the function and calls it; gives what stands for each output.
 pub(super) fn define_and_call(
     rebuild: &mut Rebuild<'_>,
@@ -56,11 +60,12 @@ pub(super) fn define_and_call(
     };
     let params: Box<[Type]> = outline.params.iter().map(|&param| module.ty(param).clone()).collect();
     let ty = Type::Func(Arc::new(FuncType { params, ret: ret.clone() }));
+    let [primitive, inline, compiler, global_symbol] = &*KEYS;
     let attrs = Attrs::new([
-        ("Primitive", AttrValue::Int(1)),
-        ("Inline", AttrValue::Int(1)),
-        ("Compiler", AttrValue::Str(outline.target)),
-        ("global_symbol", AttrValue::Str(outline.symbol.clone())),
+        (primitive.clone(), AttrValue::Int(1)),
+        (inline.clone(), AttrValue::Int(1)),
+        (compiler.clone(), AttrValue::Str(outline.target)),
+        (global_symbol.clone(), AttrValue::Str(outline.symbol.clone())),
     ]);
     let function = Function { params: outline.params.into(), body, ret: ret.clone(), attrs };
     let function = module.push_typed(Expr::Function(Box::new(function)), ty.clone(), Origins::none());

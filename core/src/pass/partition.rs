@@ -9,15 +9,18 @@
 use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
 use super::outline::{Outline, define_and_call, sanitize, symbol};
+use super::reasons::Reasons;
 use super::region_graph::RegionGraph;
 use super::report::{OperatorReport, RegionReport, Report};
 use super::scope::Bodies;
 use crate::diag::Diagnostic;
-use crate::ir::{Expr, ExprId, IndexVec, Module, Name, OpId};
+use crate::ir::{Expr, ExprId, FuncType, IndexVec, Module, Name, OpId, Type};
 use crate::op;
 use crate::pattern::{Entry, PatternNode};
 use crate::typing::Rebuild;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 /// A backend that partitioning may give operators to.
 pub struct Backend<'a> {
@@ -46,65 +49,57 @@ pub fn partition_for(
         bodies: Bodies::of(module),
         region: IndexVec::filled(None, module.nodes.len()),
         regions: Vec::new(),
-        refusals: HashMap::new(),
+        reasons: Reasons::new(module, backends.iter().map(|backend| backend.name.clone())),
     };
     let operators = work.grouping.free_operators();
-    for backend in backends {
-        work.give(backend);
+    for (by, backend) in backends.iter_mut().enumerate() {
+        work.give(by as u32, backend);
     }
     work.finish(operators, module_name)
 }
 
-/// A region: expressions of the graph, a composite by its root.
+/// Most regions are small, and there may be as many as operators.
+type Ids = SmallVec<[ExprId; 4]>;
+
+/// A region: expressions of the graph, a composite by its root. What was refused is left empty.
 struct Region {
-    backend: Name,
+    /// By its place in the priority order.
+    backend: u32,
     /// Ascending.
-    units: Vec<ExprId>,
-    inputs: Vec<ExprId>,
-    outputs: Vec<ExprId>,
+    units: Ids,
+    inputs: Ids,
+    outputs: Ids,
 }
 
 struct Work<'m> {
     module: &'m Module,
     grouping: Grouping<'m>,
     bodies: Bodies,
-    /// The region that was accepted for a unit.
+    /// The region of a unit.
     region: IndexVec<ExprId, Option<u32>>,
     regions: Vec<Region>,
-    refusals: HashMap<ExprId, Vec<(Name, Refusal)>>,
+    reasons: Reasons,
 }
 
 impl Work<'_> {
-    fn refuse(&mut self, backend: &Name, id: ExprId, refusal: Refusal) {
-        let reasons = self.refusals.entry(id).or_default();
-        if !reasons.iter().any(|(by, known)| by == backend && *known == refusal) {
-            reasons.push((backend.clone(), refusal));
-        }
-    }
-
     /// Gives a backend what it takes of what is free.
-    fn give(&mut self, backend: &mut Backend<'_>) {
-        let name = backend.name.clone();
+    fn give(&mut self, by: u32, backend: &mut Backend<'_>) {
         let free = self.grouping.free_operators();
         let before: HashSet<ExprId> = self.grouping.groups.keys().copied().collect();
-        let mut refused = Vec::new();
+        let reasons = &mut self.reasons;
         for entry in backend.table {
             if !matches!(entry.pattern.nodes[entry.pattern.root], PatternNode::Function { .. }) {
-                self.grouping.apply(entry, backend.judge, &mut |id, refusal| refused.push((id, refusal)));
+                self.grouping.apply(entry, backend.judge, &mut |id, refusal| reasons.add(by, id, refusal));
             }
         }
-        for (id, refusal) in refused {
-            self.refuse(&name, id, refusal);
-        }
-        let mut own: BTreeSet<ExprId> =
-            self.grouping.groups.keys().copied().filter(|root| !before.contains(root)).collect();
-        own.extend(self.singles(backend));
-        self.form_regions(backend, own);
-        self.explain(backend, &free);
+        let mut own: Vec<ExprId> = self.grouping.groups.keys().copied().filter(|root| !before.contains(root)).collect();
+        own.extend(self.singles(by, backend));
+        self.form_regions(by, backend, &own);
+        self.explain(by, backend, &free);
     }
 
     /// The free operators that the backend takes one by one.
-    fn singles(&mut self, backend: &mut Backend<'_>) -> Vec<ExprId> {
+    fn singles(&mut self, by: u32, backend: &mut Backend<'_>) -> Vec<ExprId> {
         let wanted: HashSet<OpId> = backend.operators.iter().filter_map(|name| op::lookup(name)).collect();
         let mut asked = Vec::new();
         for id in self.grouping.free_operators() {
@@ -136,24 +131,60 @@ impl Work<'_> {
         for (candidate, verdict) in asked.iter().zip(verdicts) {
             match verdict {
                 Verdict::Supported => taken.push(candidate.outputs[0]),
-                Verdict::Refused(refusal) => self.refuse(&backend.name, candidate.outputs[0], refusal),
+                Verdict::Refused(refusal) => self.reasons.add(by, candidate.outputs[0], refusal),
             }
         }
         taken
     }
 
     /// Joins what a backend took into regions and has it judge them.
-    fn form_regions(&mut self, backend: &mut Backend<'_>, mut own: BTreeSet<ExprId>) {
-        if own.is_empty() {
+    fn form_regions(&mut self, by: u32, backend: &mut Backend<'_>, taken: &[ExprId]) {
+        if taken.is_empty() {
             return;
         }
         let order = self.grouping.order();
+        let mut own = IndexVec::<ExprId, bool>::filled(false, self.module.nodes.len());
+        taken.iter().for_each(|&id| own[id] = true);
         self.add_tuples(&order, &mut own);
+        let first = self.regions.len();
+        self.join(&order, &own, by);
+        let mut candidates = Vec::with_capacity(self.regions.len() - first);
+        let mut asked = Vec::with_capacity(self.regions.len() - first);
+        for at in first..self.regions.len() {
+            let candidate = self.candidate(at);
+            if self.is_callable(&candidate) {
+                asked.push(at);
+                candidates.push(candidate);
+            } else {
+                let (inputs, outputs) = (candidate.inputs.len(), candidate.outputs.len());
+                let detail = format!("a region of {inputs} inputs and {outputs} outputs is more than a function takes");
+                self.turn_down(by, at, &candidate, Refusal::new(RefusalCode::ResourceLimit, detail));
+            }
+        }
+        let verdicts = ask(backend.judge, self.module, Question::Regions, &candidates);
+        for ((at, candidate), verdict) in asked.into_iter().zip(&candidates).zip(verdicts) {
+            match verdict {
+                Verdict::Supported => {
+                    for &unit in &self.regions[at].units {
+                        self.grouping.taken[unit] = Some(backend.name.clone());
+                    }
+                }
+                Verdict::Refused(refusal) => {
+                    let detail = format!("{}: {}", refusal.code, refusal.detail);
+                    let refusal = Refusal { code: RefusalCode::RegionRefused, detail, hint: refusal.hint };
+                    self.turn_down(by, at, candidate, refusal);
+                }
+            }
+        }
+    }
+
+    /// Appends the largest regions of `own` that make no cycles.
+    fn join(&mut self, order: &[ExprId], own: &IndexVec<ExprId, bool>, by: u32) {
         // One node for each region that is there already, one for each other expression.
         let mut nodes = 0;
         let mut node_of: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
         let mut region_node: Vec<Option<u32>> = vec![None; self.regions.len()];
-        for &id in &order {
+        for &id in order {
             let mut next = || {
                 nodes += 1;
                 nodes - 1
@@ -164,7 +195,7 @@ impl Work<'_> {
             });
         }
         let mut edges = Vec::new();
-        for &id in &order {
+        for &id in order {
             self.flows(id, |from, to| {
                 if let (Some(from), Some(to)) = (node_of[from], node_of[to]) {
                     edges.push((from, to));
@@ -172,10 +203,10 @@ impl Work<'_> {
             });
         }
         let mut graph = RegionGraph::new(nodes as usize, edges);
-        let owned: Vec<ExprId> = order.iter().copied().filter(|id| own.contains(id)).collect();
-        for &id in &owned {
+        let owned = || order.iter().copied().filter(|&id| own[id]);
+        for id in owned() {
             self.grouping.graph.for_each_operand(id, |operand| {
-                if own.contains(&operand)
+                if own[operand]
                     && self.bodies.same(operand, id)
                     && let (Some(from), Some(to)) = (node_of[operand], node_of[id])
                 {
@@ -183,66 +214,67 @@ impl Work<'_> {
                 }
             });
         }
-        let mut found: BTreeMap<u32, usize> = BTreeMap::new();
-        let mut regions: Vec<Region> = Vec::new();
-        for &id in &owned {
+        let first = self.regions.len();
+        let mut found: Vec<Option<u32>> = vec![None; nodes as usize];
+        for id in owned() {
             let Some(node) = node_of[id] else { continue };
-            let at = *found.entry(graph.find(node)).or_insert_with(|| {
-                let backend = backend.name.clone();
-                regions.push(Region { backend, units: Vec::new(), inputs: Vec::new(), outputs: Vec::new() });
-                regions.len() - 1
+            let at = *found[graph.find(node) as usize].get_or_insert_with(|| {
+                self.regions.push(Region { backend: by, units: Ids::new(), inputs: Ids::new(), outputs: Ids::new() });
+                self.regions.len() as u32 - 1
             });
-            regions[at].units.push(id);
+            self.regions[at as usize].units.push(id);
+            self.region[id] = Some(at);
         }
-        for region in &mut regions {
-            region.units.sort_unstable();
-            self.borders(region);
-        }
-        let candidates: Vec<Candidate> = regions.iter().map(|region| self.candidate(region)).collect();
-        let verdicts = ask(backend.judge, self.module, Question::Regions, &candidates);
-        for ((region, candidate), verdict) in regions.into_iter().zip(candidates).zip(verdicts) {
-            match verdict {
-                Verdict::Supported => {
-                    for &unit in &region.units {
-                        self.region[unit] = Some(self.regions.len() as u32);
-                        self.grouping.taken[unit] = Some(region.backend.clone());
-                    }
-                    self.regions.push(region);
-                }
-                Verdict::Refused(refusal) => {
-                    let detail = format!("{}: {}", refusal.code, refusal.detail);
-                    let refusal = Refusal { code: RefusalCode::RegionRefused, detail, hint: refusal.hint };
-                    for &node in &candidate.nodes {
-                        self.refuse(&backend.name, node, refusal.clone());
-                    }
-                    for composite in &candidate.composites {
-                        self.grouping.dissolve(composite.root);
-                    }
-                }
-            }
+        let mut known: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
+        for at in first..self.regions.len() {
+            self.borders(at, &mut known);
         }
     }
 
+    /// Leaves the parts of a region to others, with the reason.
+    fn turn_down(&mut self, by: u32, at: usize, candidate: &Candidate, refusal: Refusal) {
+        let refusal = Arc::new(refusal);
+        candidate.nodes.iter().for_each(|&node| self.reasons.add_shared(by, node, &refusal));
+        candidate.composites.iter().for_each(|composite| self.grouping.dissolve(composite.root));
+        let Region { units, inputs, outputs, .. } = &mut self.regions[at];
+        units.iter().for_each(|&unit| self.region[unit] = None);
+        [units, inputs, outputs].into_iter().for_each(|ids| *ids = Ids::new());
+    }
+
+    /// Whether a function can have the candidate's inputs and outputs: types are bounded.
+    fn is_callable(&self, candidate: &Candidate) -> bool {
+        let ty = |&id: &ExprId| self.module.ty(id);
+        let ports = candidate.inputs.len() + candidate.outputs.len();
+        if ports < Type::MAX_PARTS / 2
+            && candidate.inputs.iter().chain(&candidate.outputs).all(|id| matches!(ty(id), Type::Tensor(_)))
+        {
+            return true;
+        }
+        let params = candidate.inputs.iter().map(|id| ty(id).clone()).collect();
+        let ret = Type::tuple(candidate.outputs.iter().map(|id| ty(id).clone()));
+        Type::Func(Arc::new(FuncType { params, ret })).is_within_limits()
+    }
+
     /// Adds the projections of what is taken, and the tuples that only one taken expression uses.
-    fn add_tuples(&self, order: &[ExprId], own: &mut BTreeSet<ExprId>) {
+    fn add_tuples(&self, order: &[ExprId], own: &mut IndexVec<ExprId, bool>) {
         let graph = &self.grouping.graph;
         for &id in order {
             if let Some(Expr::Project { tuple, .. }) = graph.expr(id)
-                && own.contains(tuple)
+                && own[*tuple]
                 && self.bodies.same(*tuple, id)
             {
-                own.insert(id);
+                own[id] = true;
             }
         }
         for &id in order.iter().rev() {
             if let Some(Expr::Tuple(_)) = graph.expr(id) {
                 let mut users = graph.users(id);
                 if let Some(user) = users.next()
-                    && own.contains(&user)
+                    && own[user]
                     && self.bodies.same(id, user)
                     && users.all(|other| other == user)
                 {
-                    own.insert(id);
+                    own[id] = true;
                 }
             }
         }
@@ -259,55 +291,60 @@ impl Work<'_> {
         }
     }
 
-    /// What enters a region and what leaves it.
-    fn borders(&self, region: &mut Region) {
-        let graph = &self.grouping.graph;
-        let inside: HashSet<ExprId> = region.units.iter().copied().collect();
-        let mut known = HashSet::new();
-        for &unit in &region.units {
-            graph.for_each_operand(unit, |operand| {
-                if !inside.contains(&operand) && !stands_inside(self.module.expr(operand)) && known.insert(operand) {
-                    region.inputs.push(operand);
+    /// What enters a region and what leaves it. `known` holds the last region that each expression was seen to enter.
+    fn borders(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
+        let this = Some(at as u32);
+        let (mut inputs, mut outputs) = (Ids::new(), Ids::new());
+        self.regions[at].units.sort_unstable();
+        for &unit in &self.regions[at].units {
+            self.grouping.graph.for_each_operand(unit, |operand| {
+                if self.region[operand] != this && known[operand] != this && !stands_inside(self.module.expr(operand)) {
+                    known[operand] = this;
+                    inputs.push(operand);
                 }
             });
-            if graph.users(unit).any(|user| !inside.contains(&user)) {
-                region.outputs.push(unit);
+            if self.grouping.graph.users(unit).any(|user| self.region[user] != this) {
+                outputs.push(unit);
             }
         }
+        (self.regions[at].inputs, self.regions[at].outputs) = (inputs, outputs);
     }
 
-    fn candidate(&self, region: &Region) -> Candidate {
-        let mut nodes = BTreeSet::new();
-        let mut composites: Vec<Composite> = Vec::new();
-        for &unit in &region.units {
-            match self.grouping.groups.get(&unit) {
-                Some(group) => {
-                    nodes.extend(group.composite.nodes.iter().copied());
-                    composites.push(group.composite.clone());
-                }
-                None => {
-                    nodes.insert(unit);
-                }
-            }
-            self.grouping.graph.for_each_operand(unit, |operand| {
-                if matches!(self.module.expr(operand), Expr::Constant(_)) {
-                    nodes.insert(operand);
-                }
-            });
-        }
-        let inside: HashSet<ExprId> = region.units.iter().copied().collect();
-        let users = |&output: &ExprId| self.grouping.graph.users(output).filter(|user| !inside.contains(user)).count();
+    fn candidate(&self, at: usize) -> Candidate {
+        let region = &self.regions[at];
+        let composites = region.units.iter().filter_map(|unit| self.grouping.groups.get(unit));
+        let composites: Vec<Composite> = composites.map(|group| group.composite.clone()).collect();
+        let users = |&output: &ExprId| {
+            self.grouping.graph.users(output).filter(|&user| self.region[user] != Some(at as u32)).count()
+        };
         Candidate {
-            nodes: nodes.into_iter().collect(),
-            inputs: region.inputs.clone(),
-            outputs: region.outputs.clone(),
+            nodes: self.nodes_of(region, &composites),
+            inputs: region.inputs.to_vec(),
+            outputs: region.outputs.to_vec(),
             outside_users: region.outputs.iter().map(users).sum(),
             composites,
         }
     }
 
+    /// Everything in a region, ascending, with the constants that its parts take.
+    fn nodes_of(&self, region: &Region, composites: &[Composite]) -> Vec<ExprId> {
+        let mut nodes = Vec::with_capacity(region.units.len());
+        nodes.extend(region.units.iter().filter(|unit| !self.grouping.groups.contains_key(unit)));
+        composites.iter().for_each(|composite| nodes.extend(&composite.nodes));
+        for &unit in &region.units {
+            self.grouping.graph.for_each_operand(unit, |operand| {
+                if matches!(self.module.expr(operand), Expr::Constant(_)) {
+                    nodes.push(operand);
+                }
+            });
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
     /// A reason for each operator that was free and that the backend neither took nor gave a reason for.
-    fn explain(&mut self, backend: &Backend<'_>, free: &[ExprId]) {
+    fn explain(&mut self, by: u32, backend: &Backend<'_>, free: &[ExprId]) {
         let inside = self.inside();
         let mut named: HashMap<OpId, Vec<&Entry>> = HashMap::new();
         for entry in backend.table {
@@ -315,55 +352,40 @@ impl Work<'_> {
                 named.entry(op).or_default().push(entry);
             }
         }
+        let mut unmatched: HashMap<OpId, Arc<Refusal>> = HashMap::new();
         for &id in free {
-            let answered = self.refusals.get(&id).is_some_and(|r| r.iter().any(|(by, _)| *by == backend.name));
-            if inside.contains_key(&id) || answered {
+            if inside[id].is_some() || self.reasons.has(by, id) {
                 continue;
             }
             let Some((op, _)) = self.module.expr(id).as_op_call() else { continue };
-            let operator = op::get(op).name;
-            let refusal = match named.get(&op) {
-                Some(entries) => {
-                    let names: Vec<&str> = entries.iter().take(3).map(|entry| &*entry.name).collect();
-                    let more =
-                        if entries.len() > 3 { format!(" and {} more", entries.len() - 3) } else { String::new() };
-                    let detail =
-                        format!("{operator} occurs in {}{more}, but none matches around it here", names.join(", "));
-                    Refusal::new(RefusalCode::NoPatternMatch, detail)
-                }
-                None => {
-                    let detail = format!("{} has no pattern with {operator} and does not take it alone", backend.name);
-                    Refusal::new(RefusalCode::NoPatternMatch, detail)
-                }
-            };
-            self.refuse(&backend.name, id, refusal);
+            let refusal = unmatched.entry(op).or_insert_with(|| {
+                let entries = named.get(&op).map(Vec::as_slice).unwrap_or_default();
+                Arc::new(no_match(&backend.name, op::get(op).name, entries))
+            });
+            self.reasons.add_shared(by, id, refusal);
         }
         // What an earlier backend has is out of reach for this one.
-        let earlier: Vec<(ExprId, Name)> = inside
-            .iter()
-            .map(|(&id, &region)| (id, self.regions[region as usize].backend.clone()))
-            .filter(|(_, owner)| *owner != backend.name)
+        let first: Vec<Arc<Refusal>> = (0..by)
+            .map(|owner| format!("{} comes first and takes it", self.reasons.name(owner)))
+            .map(|detail| Arc::new(Refusal::new(RefusalCode::LowerPriority, detail)))
             .collect();
-        for (id, owner) in earlier {
-            let answered = self.refusals.get(&id).is_some_and(|r| r.iter().any(|(by, _)| *by == backend.name));
-            if !answered && self.module.expr(id).as_op_call().is_some() {
-                let detail = format!("{owner} comes first and takes it");
-                self.refuse(&backend.name, id, Refusal::new(RefusalCode::LowerPriority, detail));
+        for (id, region) in inside.iter() {
+            if let Some(region) = region
+                && let Some(refusal) = first.get(self.regions[*region as usize].backend as usize)
+                && !self.reasons.has(by, id)
+                && self.module.expr(id).as_op_call().is_some()
+            {
+                self.reasons.add_shared(by, id, refusal);
             }
         }
     }
 
     /// The region of each expression that is in one, also inside composites.
-    fn inside(&self) -> HashMap<ExprId, u32> {
-        let mut inside = HashMap::new();
-        for (i, region) in self.regions.iter().enumerate() {
-            for unit in &region.units {
-                match self.grouping.groups.get(unit) {
-                    Some(group) => inside.extend(group.composite.nodes.iter().map(|&node| (node, i as u32))),
-                    None => {
-                        inside.insert(*unit, i as u32);
-                    }
-                }
+    fn inside(&self) -> IndexVec<ExprId, Option<u32>> {
+        let mut inside = self.region.clone();
+        for (root, group) in &self.grouping.groups {
+            if let Some(region) = self.region[*root] {
+                group.composite.nodes.iter().for_each(|&node| inside[node] = Some(region));
             }
         }
         inside
@@ -373,18 +395,20 @@ impl Work<'_> {
     fn finish(mut self, operators: Vec<ExprId>, module_name: &str) -> Result<(Module, Report), Box<Diagnostic>> {
         let numbering = self.number_regions();
         let order = self.contracted_order();
-        let mut made: Vec<Option<HashMap<ExprId, ExprId>>> = vec![None; self.regions.len()];
         let mut symbols: Vec<Option<Name>> = vec![None; self.regions.len()];
+        // What stands for an expression inside the region that is being made, and for an output outside.
+        let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
+        let mut outer: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let module = Rebuild::run_in_order(self.module, order, |rebuild, id, _| {
-            let Some(region) = self.region[id] else { return Ok(None) };
-            let at = region as usize;
-            if made[at].is_none() {
+            let Some(at) = self.region[id].map(|region| region as usize) else { return Ok(None) };
+            if symbols[at].is_none() {
                 let (function, number) = &numbering[at];
-                let name = symbol(rebuild, module_name, &self.regions[at].backend, function, *number);
+                let backend = self.reasons.name(self.regions[at].backend);
+                let name = symbol(rebuild, module_name, backend, function, *number);
                 symbols[at] = Some(name.clone());
-                made[at] = Some(self.make(rebuild, &self.regions[at], name, *number));
+                self.make(rebuild, &self.regions[at], name, *number, &mut inner, &mut outer);
             }
-            Ok(made[at].as_ref().and_then(|outputs| outputs.get(&id).copied()))
+            Ok(outer[id])
         })?;
         Ok((module, self.report(operators, symbols)))
     }
@@ -433,48 +457,54 @@ impl Work<'_> {
         order
     }
 
-    fn make(&self, rebuild: &mut Rebuild<'_>, region: &Region, symbol: Name, number: u32) -> HashMap<ExprId, ExprId> {
-        let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
+    fn make(
+        &self,
+        rebuild: &mut Rebuild<'_>,
+        region: &Region,
+        symbol: Name,
+        number: u32,
+        inner: &mut IndexVec<ExprId, Option<ExprId>>,
+        outer: &mut IndexVec<ExprId, Option<ExprId>>,
+    ) {
         let mut params = Vec::with_capacity(region.inputs.len());
         let mut args = Vec::with_capacity(region.inputs.len());
-        let prefix = format!("{}_{number}", sanitize(&region.backend));
+        let target = self.reasons.name(region.backend);
+        let prefix = format!("{}_{number}", sanitize(target));
         for (k, &input) in region.inputs.iter().enumerate() {
             let param = rebuild.new.var(format!("{prefix}_i{k}"), self.module.ty(input).clone());
-            inner.insert(input, param);
+            inner[input] = Some(param);
             params.push(param);
             args.push(rebuild.get(input));
         }
         let mut origins = Vec::new();
         for &unit in &region.units {
             let node = &self.module.nodes[unit];
+            let inside = |rebuild: &mut Rebuild<'_>, id: ExprId| inner[id].unwrap_or_else(|| rebuild.get_or_copy(id));
             let new = match self.grouping.groups.get(&unit) {
                 Some(group) => {
                     origins.extend(group.composite.nodes.iter().map(|&inside| self.module.nodes[inside].origin));
-                    emit(rebuild, group, |rebuild, input| match inner.get(&input) {
-                        Some(&new) => new,
-                        None => rebuild.get_or_copy(input),
-                    })
+                    emit(rebuild, group, inside)
                 }
                 None => {
                     origins.push(node.origin);
                     let mut expr = node.expr.clone();
-                    expr.map_operands(|operand| match inner.get(&operand) {
-                        Some(&new) => new,
-                        None => rebuild.get_or_copy(operand),
-                    });
+                    expr.map_operands(|operand| inside(rebuild, operand));
                     rebuild.new.module.push_typed(expr, node.ty.clone(), node.origin)
                 }
             };
-            inner.insert(unit, new);
+            inner[unit] = Some(new);
         }
-        let outputs: Vec<ExprId> = region.outputs.iter().map(|output| inner[output]).collect();
+        let outputs: Vec<ExprId> = region.outputs.iter().filter_map(|&output| inner[output]).collect();
+        region.inputs.iter().chain(&region.units).for_each(|&id| inner[id] = None);
         let origin = rebuild.new.module.origins.union_all(origins);
-        let outline = Outline { symbol, target: region.backend.clone(), params, outputs };
+        let outline = Outline { symbol, target: target.clone(), params, outputs };
         let results = define_and_call(rebuild, outline, &args, origin);
-        region.outputs.iter().copied().zip(results).collect()
+        for (&output, result) in region.outputs.iter().zip(results) {
+            outer[output] = Some(result);
+        }
     }
 
-    fn report(&mut self, operators: Vec<ExprId>, symbols: Vec<Option<Name>>) -> Report {
+    fn report(mut self, operators: Vec<ExprId>, symbols: Vec<Option<Name>>) -> Report {
         let inside = self.inside();
         // Regions in the order of the program; one whose result nobody needs has no function.
         let mut first: Vec<(ExprId, usize)> = Vec::new();
@@ -484,34 +514,55 @@ impl Work<'_> {
             }
         }
         first.sort_unstable();
-        let place: HashMap<u32, usize> = first.iter().enumerate().map(|(to, &(_, from))| (from as u32, to)).collect();
-        let regions = first
-            .iter()
-            .map(|&(_, i)| {
-                let candidate = self.candidate(&self.regions[i]);
-                RegionReport {
-                    symbol: symbols[i].clone().unwrap_or_else(|| Name::from("")),
-                    backend: self.regions[i].backend.clone(),
-                    nodes: candidate.nodes,
-                    composites: candidate.composites,
-                    inputs: candidate.inputs,
-                    outputs: candidate.outputs,
-                }
-            })
-            .collect();
+        let mut place: Vec<Option<usize>> = vec![None; self.regions.len()];
+        first.iter().enumerate().for_each(|(to, &(_, from))| place[from] = Some(to));
+        let mut reasons = self.reasons.take();
         let operators = operators
             .into_iter()
             .map(|expr| {
-                let region = inside.get(&expr).and_then(|region| place.get(region).copied());
-                let own = region.map(|_| self.regions[inside[&expr] as usize].backend.clone());
+                let region = inside[expr].map(|region| region as usize);
+                let region = region.and_then(|from| Some((place[from]?, self.regions[from].backend)));
                 // Why one pattern of a backend did not fit is of no interest once another did.
-                let refusals = self.refusals.remove(&expr).unwrap_or_default();
-                let refusals = refusals.into_iter().filter(|(by, _)| Some(by) != own.as_ref()).collect();
-                OperatorReport { expr, region, refusals }
+                let own = region.map(|(_, backend)| backend);
+                OperatorReport { expr, region: region.map(|(to, _)| to), refusals: reasons.of(expr, own) }
+            })
+            .collect();
+        drop(reasons);
+        let regions = first
+            .into_iter()
+            .map(|(_, at)| {
+                let region = &self.regions[at];
+                let composites: Vec<Composite> = region
+                    .units
+                    .iter()
+                    .filter_map(|unit| self.grouping.groups.get(unit))
+                    .map(|group| group.composite.clone())
+                    .collect();
+                RegionReport {
+                    symbol: symbols[at].clone().unwrap_or_else(|| Name::from("")),
+                    backend: self.reasons.name(region.backend).clone(),
+                    nodes: self.nodes_of(region, &composites),
+                    composites,
+                    inputs: region.inputs.to_vec(),
+                    outputs: region.outputs.to_vec(),
+                }
             })
             .collect();
         Report { operators, regions }
     }
+}
+
+/// Why an operator is in no match.
+fn no_match(backend: &str, operator: &str, entries: &[&Entry]) -> Refusal {
+    let names: Vec<&str> = entries.iter().take(3).map(|entry| &*entry.name).collect();
+    let detail = match entries.len() {
+        0 => format!("{backend} has no pattern with {operator} and does not take it alone"),
+        count => {
+            let more = if count > 3 { format!(" and {} more", count - 3) } else { String::new() };
+            format!("{operator} occurs in {}{more}, but none matches around it here", names.join(", "))
+        }
+    };
+    Refusal::new(RefusalCode::NoPatternMatch, detail)
 }
 
 /// What is the same inside a region and outside.

@@ -4,12 +4,17 @@
 //! order. A path other than the edge can only run through nodes that stand between the two in it, so both ends of
 //! the edge are searched in turns, and the search ends as soon as one side is exhausted. The side that was exhausted
 //! is then moved across in the order, which stays topological. A chain, a diamond, a wide fan-in and a region with a
-//! hundred thousand side outputs all take constant work per merge; the worst case, two long ancestries interleaved
-//! in the order and merged again and again, is quadratic in the number of nodes between them.
+//! hundred thousand side outputs all take constant work per merge.
+//!
+//! Where another path does exist, it is mostly a long one beside a skip connection. It is found without a search by a
+//! forest over the nodes as they were given, in which each node hangs on its latest producer: what is below a node in
+//! the forest can be reached from it, and merging takes no path away. The worst case is quadratic in the number of nodes
+//! between producer and user: long ancestries, interleaved in the order, that are searched again and again in vain or
+//! for paths that the forest lacks.
 
 use crate::ir::{Expr, ExprId, Module};
-use smallvec::{SmallVec, smallvec};
-use std::collections::{BinaryHeap, HashSet};
+use smallvec::SmallVec;
+use std::collections::BinaryHeap;
 
 /// The label of the last place. Labels are spread over what is below.
 const TOP: u64 = 1 << 62;
@@ -23,6 +28,9 @@ pub(super) struct RegionGraph {
     before: Vec<Neighbours>,
     after: Vec<Neighbours>,
     order: Order,
+    forest: Forest,
+    up: Search,
+    down: Search,
 }
 
 impl RegionGraph {
@@ -54,7 +62,15 @@ impl RegionGraph {
             // A cycle in what was given; its nodes stand at the end and are reported where regions are made.
             sorted.extend((0..len as u32).filter(|&n| waits[n as usize] > 0));
         }
-        RegionGraph { parent: (0..len as u32).collect(), before, after, order: Order::new(&sorted) }
+        RegionGraph {
+            parent: (0..len as u32).collect(),
+            forest: Forest::new(&sorted, &before),
+            before,
+            after,
+            order: Order::new(&sorted),
+            up: Search::new(len),
+            down: Search::new(len),
+        }
     }
 
     /// The node that a node was merged into.
@@ -78,30 +94,32 @@ impl RegionGraph {
         if low > high {
             return false;
         }
-        let mut up = Search::new(u);
-        let mut down = Search::new(p);
+        if self.is_reached_beside(p, u, producer, user) {
+            return false;
+        }
+        let RegionGraph { parent, before, after, order, up, down, .. } = self;
+        up.begin(u);
+        down.begin(p);
         let found = loop {
-            match up.step(&mut self.parent, &self.before, p, |n| self.order.label(n) > low) {
+            match up.step(parent, before, p, |n| order.label(n) > low) {
                 Step::Meets => break None,
                 Step::Done => break Some(true),
                 Step::More => {}
             }
-            match down.step(&mut self.parent, &self.after, u, |n| self.order.label(n) < high) {
+            match down.step(parent, after, u, |n| order.label(n) < high) {
                 Step::Meets => break None,
                 Step::Done => break Some(false),
                 Step::More => {}
             }
         };
         let Some(above) = found else { return false };
+        let search = if above { up } else { down };
+        search.seen.sort_unstable_by_key(|&n| order.label(n));
         let stays = if above {
-            let mut moved: Vec<u32> = up.seen.iter().copied().collect();
-            moved.sort_unstable_by_key(|&n| self.order.label(n));
-            self.order.move_before(&moved, p);
+            order.move_before(&search.seen, p);
             p
         } else {
-            let mut moved: Vec<u32> = down.seen.iter().copied().collect();
-            moved.sort_unstable_by_key(|&n| self.order.label(n));
-            self.order.move_after(&moved, u);
+            order.move_after(&search.seen, u);
             u
         };
         let gone = if stays == p { u } else { p };
@@ -115,6 +133,71 @@ impl RegionGraph {
             lists[root as usize].extend(moved);
         }
         true
+    }
+}
+
+/// So many neighbours are looked at for a path that the forest knows.
+const GLANCES: usize = 8;
+
+impl RegionGraph {
+    /// Whether a third node is known to lie between `p` and `u`, the nodes that `producer` and `user` are in.
+    fn is_reached_beside(&mut self, p: u32, u: u32, producer: u32, user: u32) -> bool {
+        let RegionGraph { parent, before, after, forest, .. } = self;
+        let mut is_third = |node: u32| {
+            let root = root_of(parent, node);
+            root != p && root != u
+        };
+        let (into, out) = (&before[u as usize], &after[p as usize]);
+        glance(into).any(|node| forest.is_below(node, producer) && is_third(node))
+            || glance(out).any(|node| forest.is_below(user, node) && is_third(node))
+    }
+}
+
+/// The first and the last neighbours.
+fn glance(neighbours: &[u32]) -> impl Iterator<Item = u32> {
+    let (first, rest) = neighbours.split_at(neighbours.len().min(GLANCES));
+    first.iter().chain(rest.iter().rev().take(GLANCES)).copied()
+}
+
+/// Each node below its latest producer, by the interval that its descendants take in a walk.
+struct Forest {
+    first: Vec<u32>,
+    end: Vec<u32>,
+}
+
+impl Forest {
+    fn new(sorted: &[u32], before: &[Neighbours]) -> Forest {
+        let mut place = vec![0u32; sorted.len()];
+        sorted.iter().enumerate().for_each(|(at, &node)| place[node as usize] = at as u32);
+        let above = |node: u32| {
+            let latest = before[node as usize].iter().copied().max_by_key(|&n| place[n as usize])?;
+            // In a cycle the latest may come later.
+            (place[latest as usize] < place[node as usize]).then_some(latest)
+        };
+        let mut size = vec![1u32; sorted.len()];
+        for &node in sorted.iter().rev() {
+            if let Some(above) = above(node) {
+                size[above as usize] += size[node as usize];
+            }
+        }
+        let mut first = vec![0u32; sorted.len()];
+        // The next number that is free below a node; at the end, the first after all of them.
+        let mut end = vec![0u32; sorted.len()];
+        let mut free = 0;
+        for &node in sorted {
+            let next = above(node).map_or(&mut free, |above| &mut end[above as usize]);
+            let this = *next;
+            *next += size[node as usize];
+            first[node as usize] = this;
+            end[node as usize] = this + 1;
+        }
+        Forest { first, end }
+    }
+
+    /// Whether a path leads from `above` to `node`.
+    fn is_below(&self, node: u32, above: u32) -> bool {
+        let at = self.first[node as usize];
+        self.first[above as usize] <= at && at < self.end[above as usize]
     }
 }
 
@@ -138,17 +221,32 @@ enum Step {
     More,
 }
 
-/// A search through one side, an edge at a time.
+/// A search through one side, an edge at a time. Its buffers serve many searches.
 struct Search {
-    seen: HashSet<u32>,
+    seen: Vec<u32>,
+    /// The search that saw a node last.
+    mark: Vec<u32>,
+    this: u32,
     /// Nodes with the position of their next edge.
-    stack: SmallVec<[(u32, usize); 4]>,
+    stack: Vec<(u32, usize)>,
     start: u32,
 }
 
 impl Search {
-    fn new(start: u32) -> Search {
-        Search { seen: HashSet::new(), stack: smallvec![(start, 0)], start }
+    fn new(nodes: usize) -> Search {
+        Search { seen: Vec::new(), mark: vec![0; nodes], this: 0, stack: Vec::new(), start: 0 }
+    }
+
+    fn begin(&mut self, start: u32) {
+        self.seen.clear();
+        self.stack.clear();
+        self.stack.push((start, 0));
+        self.start = start;
+        self.this = self.this.wrapping_add(1);
+        if self.this == 0 {
+            self.mark.fill(0);
+            self.this = 1;
+        }
     }
 
     /// Looks at the next edge.
@@ -165,7 +263,9 @@ impl Search {
             // The edge itself is no other path.
             return if node == self.start { Step::More } else { Step::Meets };
         }
-        if other != self.start && within(other) && self.seen.insert(other) {
+        if other != self.start && self.mark[other as usize] != self.this && within(other) {
+            self.mark[other as usize] = self.this;
+            self.seen.push(other);
             self.stack.push((other, 0));
         }
         Step::More
@@ -292,6 +392,7 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     /// Whether a path of at least two edges leads from `from` to `to` in the merged graph: plain search.
     fn other_path(edges: &[(u32, u32)], class: &[u32], from: u32, to: u32) -> bool {

@@ -2,6 +2,7 @@
 
 use super::judge::{Composite, Refusal};
 use crate::ir::{ExprId, Name};
+use std::sync::Arc;
 
 /// The answer to "which operators went to which backend, and why not the others?".
 #[derive(Clone, Debug, Default)]
@@ -20,7 +21,7 @@ pub struct OperatorReport {
     /// Its region, as an index into [`Report::regions`]; `None` when it stays on the host.
     pub region: Option<usize>,
     /// Why backends did not take it, in priority order; of one backend there may be several reasons.
-    pub refusals: Vec<(Name, Refusal)>,
+    pub refusals: Vec<(Name, Arc<Refusal>)>,
 }
 
 /// A region that became a function.

@@ -13,9 +13,9 @@ pub(super) struct VarNames {
 }
 
 impl VarNames {
+    /// Forgets all names. (Clearing a map takes time by its capacity: after one large function, each small one would pay.)
     pub(super) fn clear(&mut self) {
-        self.printed.clear();
-        self.taken.clear();
+        *self = VarNames::default();
     }
 
     /// Writes `%name`.

@@ -1,0 +1,82 @@
+//! The reasons that backends give while a module is partitioned: a log with one short line for each operator and
+//! reason. There are several times as many as operators, and few different ones, so the reasons themselves are shared.
+
+use super::judge::Refusal;
+use crate::ir::{ExprId, IndexVec, Module, Name};
+use std::sync::Arc;
+
+struct Line {
+    expr: ExprId,
+    backend: u32,
+    refusal: Arc<Refusal>,
+}
+
+/// The log.
+pub(super) struct Reasons {
+    backends: Vec<Name>,
+    lines: Vec<Line>,
+    /// The last backend, counted from 1, that gave a reason for an expression.
+    last: IndexVec<ExprId, u32>,
+}
+
+impl Reasons {
+    /// For these backends, in priority order; each is known by its place from here on.
+    pub fn new(module: &Module, backends: impl Iterator<Item = Name>) -> Reasons {
+        Reasons { backends: backends.collect(), lines: Vec::new(), last: IndexVec::filled(0, module.nodes.len()) }
+    }
+
+    /// The name of a backend.
+    pub fn name(&self, backend: u32) -> &Name {
+        &self.backends[backend as usize]
+    }
+
+    /// Whether the backend that is being asked gave a reason for an expression.
+    pub fn has(&self, backend: u32, expr: ExprId) -> bool {
+        self.last[expr] == backend + 1
+    }
+
+    /// Adds a reason.
+    pub fn add(&mut self, backend: u32, expr: ExprId, refusal: Refusal) {
+        // A candidate of several expressions gives the same reason for each, one after the other.
+        let shared = match self.lines.last() {
+            Some(line) if *line.refusal == refusal => line.refusal.clone(),
+            _ => Arc::new(refusal),
+        };
+        self.add_shared(backend, expr, &shared);
+    }
+
+    /// Adds a reason that is given for many expressions.
+    pub fn add_shared(&mut self, backend: u32, expr: ExprId, refusal: &Arc<Refusal>) {
+        self.last[expr] = backend + 1;
+        self.lines.push(Line { expr, backend, refusal: refusal.clone() });
+    }
+
+    /// Ends the log: all reasons by expression.
+    pub fn take(&mut self) -> Sorted {
+        let mut lines = std::mem::take(&mut self.lines);
+        // Stable: of one expression, in the order in which they were given.
+        lines.sort_by_key(|line| line.expr);
+        Sorted { backends: self.backends.clone(), lines }
+    }
+}
+
+/// All reasons, by expression.
+pub(super) struct Sorted {
+    backends: Vec<Name>,
+    lines: Vec<Line>,
+}
+
+impl Sorted {
+    /// The reasons for an expression, each once, but not those of the backend that took it after all.
+    pub fn of(&mut self, expr: ExprId, but: Option<u32>) -> Vec<(Name, Arc<Refusal>)> {
+        let first = self.lines.partition_point(|line| line.expr < expr);
+        let lines = self.lines[first..].iter().take_while(|line| line.expr == expr);
+        let mut kept: Vec<&Line> = Vec::new();
+        for line in lines.filter(|line| Some(line.backend) != but) {
+            if !kept.iter().any(|k| k.backend == line.backend && k.refusal == line.refusal) {
+                kept.push(line);
+            }
+        }
+        kept.into_iter().map(|line| (self.backends[line.backend as usize].clone(), line.refusal.clone())).collect()
+    }
+}
