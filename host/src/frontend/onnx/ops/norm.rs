@@ -122,7 +122,11 @@ fn lp(n: &mut Node<'_, '_>) -> Outputs {
         }
         other => return Err(n.bad(format!("attribute p is {other}, 1 or 2 is wanted"))),
     };
-    one(n.plain("divide", &[data, norm])?)
+    // Where all is zero the result is zero too.
+    let nothing = n.with_scalar("equal", norm, 0.0)?;
+    let unit = n.scalar(n.dtype(data)?, 1.0);
+    let divisor = n.plain("where", &[nothing, unit, norm])?;
+    one(n.plain("divide", &[data, divisor])?)
 }
 
 /// (data - mean) / (standard deviation + 1e-9).

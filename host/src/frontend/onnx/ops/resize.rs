@@ -265,11 +265,9 @@ fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64, Fau
             }
         }
         "align_corners" => {
-            if size.to > 1 {
-                x * (from - 1.0) / (to - 1.0)
-            } else {
-                0.0
-            }
+            // The corner of the result is where the scale puts it, which may lie beyond the last whole element.
+            let corner = scale * from - 1.0;
+            if size.to > 1 && corner > 0.0 { x * (from - 1.0) / corner } else { 0.0 }
         }
         "asymmetric" => x / scale,
         "tf_half_pixel_for_nn" => (x + 0.5) / scale,

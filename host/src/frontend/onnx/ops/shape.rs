@@ -20,6 +20,9 @@ pub const ROWS: &[Row] = &[
     ("SpaceToDepth", 1, |n| {
         let data = n.input(0)?;
         let block = n.int_attr("blocksize", 0)?;
+        if n.str_attr("mode", "DCR")? != "DCR" {
+            return Err(n.bad("SpaceToDepth is supported in mode DCR only"));
+        }
         one(n.op("nn.space_to_depth", &[data], attrs![block_size: block, layout: "NCHW"])?)
     }),
     ("Squeeze", 1, |n| {
