@@ -217,14 +217,6 @@ impl<'a, 'm> Node<'a, 'm> {
         Box::new(self.fault(codes::frontends::BAD_NODE, message))
     }
 
-    /// A warning that does not stop the work.
-    pub fn warn(&mut self, message: String) {
-        let warning = Diagnostic::warning(codes::frontends::BAD_NODE, message);
-        if !self.importer.warnings.contains(&warning) {
-            self.importer.warnings.push(warning);
-        }
-    }
-
     // Making calls.
 
     /// A call of a Relay operator, or its value when everything in it is known.

@@ -226,14 +226,12 @@ fn clip_11(n: &mut Node<'_, '_>) -> Outputs {
 /// Inference only: the data goes through.
 fn dropout(n: &mut Node<'_, '_>) -> Outputs {
     if n.opset >= 12
-        && let Some(training) = n.maybe(2)
+        && let Some(training) = n.constant(2, "training_mode")?
     {
         let off = |tensor: &Tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0);
         let ratio_is_zero = n.maybe(1).and_then(|ratio| n.known(ratio)).is_some_and(|ratio| off(&ratio));
-        match n.known(training) {
-            Some(flag) if off(&flag) || ratio_is_zero => {}
-            Some(_) => return Err(n.bad("dropout in training mode is not supported")),
-            None => n.warn("a dropout whose training mode is an input of the model is run in inference mode".into()),
+        if !off(&training) && !ratio_is_zero {
+            return Err(n.bad("dropout in training mode is not supported"));
         }
     }
     let x = n.input(0)?;

@@ -1,0 +1,33 @@
+//! One operator at a time: imported, and computed by the naive references against what ONNX Runtime computed.
+
+mod support;
+
+use byoc::frontend::LoadOptions;
+use byoc::frontend::folder::TestFolder;
+use support::{max_rel_err, run, test_data};
+
+#[test]
+fn every_operator_computes_what_was_recorded() {
+    let mut failed = Vec::new();
+    let entries = std::fs::read_dir(test_data("operators")).unwrap().map(|e| e.unwrap().path());
+    let mut folders: Vec<_> = entries.filter(|p| p.is_dir()).collect();
+    folders.sort();
+    assert!(folders.len() >= 130, "only {} folders", folders.len());
+    for path in folders {
+        let folder = TestFolder::open(&path).unwrap();
+        let outcome = || -> Result<f64, String> {
+            let loaded = folder.load(&LoadOptions::default()).map_err(|e| e.to_string())?;
+            let inputs = folder.sets[0].read_inputs(&loaded.signature.inputs).map_err(|e| e.to_string())?;
+            let wanted = folder.sets[0].read_outputs(&loaded.signature.outputs).map_err(|e| e.to_string())?;
+            let got = run(&loaded.module, &inputs)?;
+            assert_eq!(got.len(), wanted.len(), "{}", folder.name);
+            Ok(got.iter().zip(&wanted).map(|(g, w)| max_rel_err(g, w)).fold(0.0, f64::max))
+        };
+        match outcome() {
+            Ok(error) if error <= 1e-5 => {}
+            Ok(error) => failed.push(format!("{}: {error:e}", folder.name)),
+            Err(why) => failed.push(format!("{}: {why}", folder.name)),
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+}
