@@ -87,7 +87,7 @@ fn digits_are_classified_as_pytorch_does() {
     let mut options = LoadOptions::default();
     options.dims.insert("batch".into(), images.shape()[0]);
     let loaded = frontend::load(&path, &options).unwrap();
-    let logits: &Tensor = &run(&loaded.module, &[images.clone()]).unwrap()[0];
+    let logits: &Tensor = &run(&loaded.module, std::slice::from_ref(images)).unwrap()[0];
     let classes = logits.shape()[1];
     let right = logits
         .as_slice::<f32>()

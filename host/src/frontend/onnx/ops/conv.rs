@@ -88,11 +88,11 @@ pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Resu
             }
         }
         side @ (AutoPad::SameUpper | AutoPad::SameLower) => {
-            for axis in 0..axes {
+            for (axis, &size) in spatial.iter().enumerate() {
                 let stride = geometry.strides[axis];
-                let places = spatial[axis].div_ceil(stride);
+                let places = size.div_ceil(stride);
                 let wanted = places.saturating_sub(1).saturating_mul(stride).saturating_add(geometry.extent(axis));
-                let total = wanted.saturating_sub(spatial[axis]) as i64;
+                let total = wanted.saturating_sub(size) as i64;
                 let (small, large) = (total / 2, total - total / 2);
                 let upper = side == AutoPad::SameUpper;
                 geometry.begin[axis] = if upper { small } else { large };

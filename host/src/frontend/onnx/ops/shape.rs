@@ -196,7 +196,7 @@ fn reshape(n: &mut Node<'_, '_>) -> Outputs {
     let all: usize = shape.iter().product();
     let rest = byoc_core::tensor::element_count(&result).ok_or_else(fault)?;
     if let Some(open) = open {
-        if rest == 0 || all % rest != 0 {
+        if rest == 0 || !all.is_multiple_of(rest) {
             return Err(fault());
         }
         result[open] = all / rest;
