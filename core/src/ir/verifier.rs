@@ -395,7 +395,7 @@ mod tests {
                 let x = push(module, Expr::var("x", ty.clone()), ty.clone());
                 let op = op::lookup("clip").unwrap();
                 let call = push(module, Expr::op(op, [x], attrs), ty.clone());
-                push(module, function(&[x], call), func(&[ty.clone()], ty))
+                push(module, function(&[x], call), func(std::slice::from_ref(&ty), ty.clone()))
             }
         };
         let bounds = Attrs::new([("a_min", AttrValue::Float(0.0)), ("a_max", AttrValue::Float(6.0))]);
@@ -426,7 +426,7 @@ mod tests {
         check("%x is annotated int32 and has the type float32", |module| {
             let float = Type::scalar(DType::F32);
             let x = push(module, Expr::var("x", int()), float.clone());
-            push(module, function(&[x], x), func(&[float.clone()], float))
+            push(module, function(&[x], x), func(std::slice::from_ref(&float), float.clone()))
         });
     }
 }

@@ -53,7 +53,8 @@ fn check(text: &str) -> Result<(), String> {
     let tolerance = if dtype.is_float() { 2e-6 * largest } else { 0.0 };
     for (i, (g, w)) in got.iter().zip(&want).enumerate() {
         // Not `>`: NaN is wrong too.
-        if !((g - w).abs() <= tolerance) {
+        let near = (g - w).abs() <= tolerance;
+        if !near {
             return Err(format!("element {i} is {g}, {w} is wanted"));
         }
     }

@@ -55,7 +55,6 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
         cache_dir,
         print_after: args.print_after.clone(),
         time_passes: args.time_passes,
-        ..BuildOptions::default()
     }
 }
 

@@ -106,9 +106,9 @@ impl Sized {
             for &reg in arg.regs() {
                 inputs.push(scope.read_tensor(frame, reg)?);
             }
-            let types = inputs[first..].iter().map(|t| Type::tensor(t.dtype(), t.shape()));
+            let mut types = inputs[first..].iter().map(|t| Type::tensor(t.dtype(), t.shape()));
             args.push(match arg {
-                Arg::One(_) => types.last().expect("one register"),
+                Arg::One(_) => types.next_back().expect("one register"),
                 Arg::Tuple(_) => Type::tuple(types),
             });
         }
