@@ -1,8 +1,14 @@
-//! Leaves behind what no result needs: unreachable expressions, and `let` bindings of pure values that nobody reads.
+//! Leaves behind what no result needs: unreachable expressions, and `let` bindings of values that nobody reads and
+//! that have no effect.
+//!
+//! What is needed is marked from the results: a `let` needs its body, and its value only when evaluating that has an
+//! effect or when something needed reads the variable. So a chain of bindings that only feed each other goes in one
+//! sweep, and so does a recursive function that only calls itself.
 
+use super::purity::{Purities, Purity};
 use super::scope::touchable;
 use crate::diag::Diagnostic;
-use crate::ir::{Callee, Expr, ExprId, IndexVec, Module};
+use crate::ir::{Expr, ExprId, IndexVec, Module};
 use crate::typing::Rebuild;
 
 /// Rebuilds the module without dead code.
@@ -11,96 +17,37 @@ use crate::typing::Rebuild;
 /// None that a typed module can cause.
 pub fn dead_code_elimination(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
-    let pure = purity(module);
-    let mut dropped = IndexVec::filled(false, module.nodes.len());
-    let mut reached = IndexVec::filled(false, module.nodes.len());
-    for &root in module.globals.values() {
-        reached[root] = true;
-    }
-    // A let is dropped when its variable is read nowhere but in bindings that are dropped too. Readers are counted,
-    // and dropping one let releases the variables that its value reads.
-    let lets: Vec<ExprId> = module
-        .nodes
-        .iter()
-        .filter(|(id, node)| touch[*id] && matches!(node.expr, Expr::Let { .. }))
-        .map(|(id, _)| id)
-        .collect();
-    let mut readers: IndexVec<ExprId, u32> = IndexVec::filled(0, module.nodes.len());
-    for (id, node) in module.nodes.iter().rev() {
-        if reached[id] {
-            match &node.expr {
-                Expr::Let { value, body, .. } => {
-                    for operand in [*value, *body] {
-                        reached[operand] = true;
-                        readers[operand] += 1;
-                    }
-                }
-                Expr::Function(function) => {
-                    reached[function.body] = true;
-                    readers[function.body] += 1;
-                }
-                expr => expr.for_each_operand(|operand| {
-                    reached[operand] = true;
-                    readers[operand] += 1;
-                }),
-            }
-        }
-    }
-    let mut work = lets.clone();
-    let binder: std::collections::HashMap<ExprId, ExprId> = lets
-        .iter()
-        .filter_map(|&id| match module.expr(id) {
-            Expr::Let { var, .. } => Some((*var, id)),
-            _ => None,
-        })
-        .collect();
+    let purity = Purities::of_module(module);
+    let mut needed = IndexVec::filled(false, module.nodes.len());
+    // The value that waits for its variable to be read.
+    let mut waiting: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    let mut read = IndexVec::filled(false, module.nodes.len());
+    let mut work: Vec<ExprId> = module.globals.values().copied().collect();
     while let Some(id) = work.pop() {
-        let Expr::Let { var, value, .. } = module.expr(id) else { continue };
-        if dropped[id] || !reached[id] || readers[*var] > 0 || !pure[*value] {
+        if std::mem::replace(&mut needed[id], true) {
             continue;
         }
-        dropped[id] = true;
-        let mut release = vec![*value];
-        while let Some(expr) = release.pop() {
-            readers[expr] -= 1;
-            if readers[expr] > 0 {
-                continue;
+        match module.expr(id) {
+            Expr::Var(_) => {
+                read[id] = true;
+                work.extend(waiting[id].take());
             }
-            if let Some(&binding) = binder.get(&expr) {
-                work.push(binding);
+            &Expr::Let { var, value, body } => {
+                if !touch[id] || purity[value] == Purity::Effect || read[var] {
+                    work.extend([value, var]);
+                } else {
+                    waiting[var] = Some(value);
+                }
+                work.push(body);
             }
-            match module.expr(expr) {
-                Expr::Let { value, body, .. } => release.extend([*value, *body]),
-                Expr::Function(function) => release.push(function.body),
-                other => other.for_each_operand(|operand| release.push(operand)),
-            }
+            other => other.for_each_operand(|operand| work.push(operand)),
         }
     }
-    Rebuild::run(module, |rebuild, id, expr| {
+    let order: Vec<ExprId> = module.nodes.ids().filter(|&id| needed[id]).collect();
+    Rebuild::run_in_order(module, order, |rebuild, _, expr| {
         Ok(match expr {
-            Expr::Let { body, .. } if dropped[id] => Some(rebuild.get(*body)),
+            Expr::Let { var, body, .. } if !needed[*var] => Some(rebuild.get(*body)),
             _ => None,
         })
     })
-    .and_then(|module| Rebuild::run(&module, |_, _, _| Ok(None)))
-}
-
-/// Whether evaluating an expression has no effect but its value. A call of anything but an operator may write to a
-/// reference or not end; making a function never does.
-fn purity(module: &Module) -> IndexVec<ExprId, bool> {
-    let mut pure = IndexVec::filled(true, module.nodes.len());
-    for (id, node) in module.nodes.iter() {
-        let mut is_pure = match &node.expr {
-            Expr::RefWrite { .. } => false,
-            Expr::Function(_) => continue,
-            Expr::Call(call) => match call.callee {
-                Callee::Op(_) => true,
-                Callee::Expr(callee) => module.expr(callee).as_function().is_some_and(|function| pure[function.body]),
-            },
-            _ => true,
-        };
-        node.expr.for_each_operand(|operand| is_pure &= pure[operand]);
-        pure[id] = is_pure;
-    }
-    pure
 }

@@ -1,21 +1,45 @@
-//! Computes equal things once: two calls of one operator with the same operands and attributes become one.
+//! Computes equal things once: two calls of one operator with the same operands and attributes become one, and so do
+//! equal tuples and projections.
 //!
-//! Sharing is safe within one scope. A branch of an `if`, a function body and a loop are scopes of their own, so
-//! expressions are only merged when both stand in the same one.
+//! An expression is evaluated in the innermost scope around its uses. A second one goes when the first is evaluated in
+//! the same scope or in one around it, so that nothing is computed that was not computed before: an expression in one
+//! branch of an if never merges with one in the other. Functions are not looked through; a body of its own stays closed.
+//!
+//! Scopes are intervals of numbers, and the places of equal expressions disjoint intervals in a sorted list, so that
+//! each look-up takes logarithmic time.
 
 use super::scope::touchable;
 use crate::diag::Diagnostic;
-use crate::ir::{AttrValue, Callee, Expr, ExprId, IndexVec, Module, OpId};
+use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OpId, OriginId, ScopeId, Scopes};
+use crate::op;
+use crate::tensor::{DType, Tensor};
 use crate::typing::Rebuild;
-use std::collections::HashMap;
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, HashMap};
 
-/// What makes two expressions of one scope equal.
+/// Constants of more bytes are equal when they are one tensor; smaller ones when their bytes are.
+const SMALL: usize = 4096;
+
+/// What makes two expressions of one function equal.
 #[derive(PartialEq, Eq, Hash)]
 enum Key {
-    Call(OpId, Box<[ExprId]>, String),
+    Call(OpKey, Box<[ExprId]>),
     Tuple(Box<[ExprId]>),
     Project(ExprId, u32),
 }
+
+/// An operator and its attributes as text.
+type OpKey = (OpId, String);
+
+/// Where an expression is evaluated: the scope with everything inside it.
+#[derive(Clone, Copy)]
+struct Span {
+    first: u32,
+    end: u32,
+}
+
+/// The places of equal expressions: disjoint spans, ascending.
+type Places = SmallVec<[(Span, ExprId); 1]>;
 
 /// Merges equal calls of operators, projections and tuples.
 ///
@@ -23,88 +47,102 @@ enum Key {
 /// None that a typed module can cause.
 pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
-    let scope = scopes(module);
-    let mut seen: HashMap<(Option<ExprId>, Key), ExprId> = HashMap::new();
-    Rebuild::run(module, |rebuild, id, expr| {
-        if !touch[id] {
-            return Ok(None);
-        }
-        let mapped = |ids: &[ExprId]| ids.iter().map(|&i| rebuild.get(i)).collect::<Box<[ExprId]>>();
+    let scopes = Scopes::of_module(module);
+    let (spans, functions) = spans(module, &scopes);
+    let mut seen: HashMap<(ScopeId, Key), Places> = HashMap::new();
+    let mut constants = Constants::default();
+    let mut merged: BTreeMap<ExprId, Vec<OriginId>> = BTreeMap::new();
+    let mut result = Rebuild::run(module, |rebuild, id, expr| {
+        let Some(scope) = scopes.of[id].filter(|_| touch[id]) else { return Ok(None) };
+        let mut mapped = |ids: &[ExprId]| -> Box<[ExprId]> {
+            ids.iter().map(|&i| constants.one_for(&rebuild.new.module, rebuild.get(i))).collect()
+        };
         let key = match expr {
             Expr::Call(call) => match call.callee {
-                Callee::Op(op) => Key::Call(op, mapped(&call.args), attrs_key(call.attrs.iter())),
+                // Each border of a region is one of its own.
+                Callee::Op(op) if op::get(op).name.starts_with("annotation.") => return Ok(None),
+                Callee::Op(op) => {
+                    let attrs = call.attrs.iter().map(|(k, v)| format!("{k}={v},")).collect();
+                    Key::Call((op, attrs), mapped(&call.args))
+                }
                 Callee::Expr(_) => return Ok(None),
             },
             Expr::Tuple(fields) => Key::Tuple(mapped(fields)),
             Expr::Project { tuple, index } => Key::Project(rebuild.get(*tuple), *index),
             _ => return Ok(None),
         };
-        let key = (scope[id], key);
-        if let Some(&first) = seen.get(&key) {
-            rebuild.inherit(first, id);
+        let span = spans[scope];
+        let places = seen.entry((functions[scope], key)).or_default();
+        let at = places.partition_point(|(place, _)| place.first <= span.first);
+        if let Some(&(place, first)) = at.checked_sub(1).and_then(|before| places.get(before))
+            && span.first < place.end
+        {
+            merged.entry(first).or_default().push(module.nodes[id].origin);
             return Ok(Some(first));
         }
         let new = rebuild.copy(id)?;
-        seen.insert(key, new);
+        // From here on, this one stands for those that are evaluated inside its scope.
+        let inside = places[at..].partition_point(|(place, _)| place.first < span.end);
+        places.drain(at..at + inside);
+        places.insert(at, (span, new));
         Ok(Some(new))
-    })
+    })?;
+    for (first, mut origins) in merged {
+        origins.push(result.nodes[first].origin);
+        result.nodes[first].origin = result.origins.union_all(origins);
+    }
+    Ok(result)
 }
 
-fn attrs_key<'a>(attrs: impl Iterator<Item = (&'a crate::ir::Name, &'a AttrValue)>) -> String {
-    attrs.map(|(k, v)| format!("{k}={v},")).collect()
+/// The span of each scope, and the function that it belongs to.
+fn spans(module: &Module, scopes: &Scopes) -> (IndexVec<ScopeId, Span>, IndexVec<ScopeId, ScopeId>) {
+    let count = scopes.tree.len();
+    let mut sizes: IndexVec<ScopeId, u32> = IndexVec::filled(1, count);
+    // A scope is opened after the one around it.
+    for (id, scope) in scopes.tree.iter().rev() {
+        if id != Scopes::root() {
+            let size = sizes[id];
+            sizes[scope.parent] += size;
+        }
+    }
+    let mut spans: IndexVec<ScopeId, Span> = IndexVec::with_capacity(count);
+    let mut functions: IndexVec<ScopeId, ScopeId> = IndexVec::with_capacity(count);
+    // Scopes are opened from the end of the program: each takes what is left at the end of the one around it.
+    let mut free: IndexVec<ScopeId, u32> = IndexVec::with_capacity(count);
+    for (id, scope) in scopes.tree.iter() {
+        let end = if id == Scopes::root() { count as u32 } else { free[scope.parent] };
+        let first = end - sizes[id];
+        if id != Scopes::root() {
+            free[scope.parent] = first;
+        }
+        spans.push(Span { first, end });
+        free.push(end);
+        let is_function = scope.opener.is_none_or(|opener| matches!(module.expr(opener), Expr::Function(_)));
+        functions.push(if is_function { id } else { functions[scope.parent] });
+    }
+    (spans, functions)
 }
 
-/// The innermost scope that every use of an expression lies in: the function, branch or let that owns it.
-/// `None` for what several scopes share.
-fn scopes(module: &Module) -> IndexVec<ExprId, Option<ExprId>> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Owner {
-        Unseen,
-        One(ExprId),
-        Many,
-    }
-    let mut owner = IndexVec::filled(Owner::Unseen, module.nodes.len());
-    let join = |slot: &mut Owner, by: Owner| {
-        *slot = match (*slot, by) {
-            (Owner::Unseen, by) => by,
-            (slot, by) if slot == by => slot,
-            _ => Owner::Many,
-        }
-    };
-    for &root in module.globals.values() {
-        owner[root] = Owner::One(root);
-    }
-    for (id, node) in module.nodes.iter().rev() {
-        let mine = owner[id];
-        if mine == Owner::Unseen {
-            continue;
-        }
-        match &node.expr {
-            Expr::Function(function) => {
-                join(&mut owner[function.body], Owner::One(id));
-                function.params.iter().for_each(|&p| join(&mut owner[p], Owner::One(id)));
+/// One constant for all that are equal.
+#[derive(Default)]
+struct Constants {
+    small: HashMap<(DType, Box<[usize]>, Box<[u8]>), ExprId>,
+    large: HashMap<(DType, Box<[usize]>, *const u8), ExprId>,
+    known: HashMap<ExprId, ExprId>,
+}
+
+impl Constants {
+    /// The first constant that equals `id`; `id` itself when it is none.
+    fn one_for(&mut self, module: &Module, id: ExprId) -> ExprId {
+        let Expr::Constant(tensor) = module.expr(id) else { return id };
+        let Constants { small, large, known } = self;
+        *known.entry(id).or_insert_with(|| {
+            let tensor: &Tensor = tensor;
+            let (dtype, shape, bytes) = (tensor.dtype(), tensor.shape().into(), tensor.bytes());
+            match bytes.len() <= SMALL {
+                true => *small.entry((dtype, shape, bytes.into())).or_insert(id),
+                false => *large.entry((dtype, shape, bytes.as_ptr())).or_insert(id),
             }
-            // Each branch is named by its own root; two branches that are one expression share its scope.
-            Expr::If { cond, then, otherwise } => {
-                join(&mut owner[*cond], mine);
-                join(&mut owner[*then], Owner::One(*then));
-                join(&mut owner[*otherwise], Owner::One(*otherwise));
-            }
-            Expr::Let { var, value, body } => {
-                join(&mut owner[*var], mine);
-                join(&mut owner[*value], mine);
-                // What the body computes may read the variable: it stays behind the binding.
-                join(&mut owner[*body], Owner::One(id));
-            }
-            expr => expr.for_each_operand(|operand| join(&mut owner[operand], mine)),
-        }
+        })
     }
-    let mut scopes = IndexVec::filled(None, module.nodes.len());
-    for (id, owner) in owner.iter() {
-        scopes[id] = match owner {
-            Owner::One(scope) => Some(*scope),
-            _ => None,
-        };
-    }
-    scopes
 }

@@ -1,81 +1,223 @@
-//! Computes what depends on constants alone.
+//! Computes what depends on constants alone: calls of operators on constants, the shape of a value whose type tells it,
+//! fields of known tuples, ifs on a known condition, and variables that are bound to a constant.
 //!
 //! A folded expression becomes a constant that carries the origins of everything that went into it, so that the
 //! operators of the model that vanished here can be said to live on in it.
 
+use super::purity::{Purities, Purity};
 use super::scope::touchable;
 use crate::diag::Diagnostic;
-use crate::ir::{Callee, Expr, ExprId, Module};
+use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId};
 use crate::op::{self, Value};
+use crate::tensor::{Element, Tensor};
 use crate::typing::Rebuild;
+use crate::with_dtype;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// An expression whose value is larger stays an expression: a program of a few bytes (`zeros`, `tile`) must not turn
-/// into an artifact of gigabytes.
+/// An expression whose value is larger stays an expression, and so does what would let the constants of the program
+/// grow by more: a program of a few bytes (`zeros`, `tile`) must not turn into an artifact of gigabytes.
 const LARGEST: usize = 256 << 20;
 
-/// Folds calls of operators on constants, projections of constant tuples, and `if` on a constant condition.
+/// So many steps are taken to find out what went into all constants together; past that, each carries the origins of
+/// its last operator alone.
+const STEPS: usize = 4 << 20;
+
+/// Folds what is known before the run.
 ///
 /// # Errors
 /// Types that no longer agree, which would be a defect of this pass.
 pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
-    Rebuild::run(module, |rebuild, id, expr| {
+    let mut purities = Purities::default();
+    let mut bound: HashMap<ExprId, Vec<ExprId>> = HashMap::new();
+    for (id, node) in module.nodes.iter() {
+        if let Expr::Let { var, value, .. } = node.expr
+            && touch[id]
+        {
+            bound.entry(value).or_default().push(var);
+        }
+    }
+    let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    let mut folding = Folding { made: BTreeMap::new(), left: LARGEST };
+    let mut result = Rebuild::run_in_order(module, values_first(module), |rebuild, id, expr| {
         if !touch[id] {
             return Ok(None);
         }
-        Ok(match expr {
+        let folded = match expr {
+            Expr::Var(_) => known[id],
             Expr::Call(call) => match call.callee {
-                Callee::Op(_) => fold_call(rebuild, id)?,
+                Callee::Op(_) => match folding.call(rebuild, id)? {
+                    None => folding.shape(rebuild, &mut purities, id),
+                    folded => folded,
+                },
                 Callee::Expr(_) => None,
             },
             Expr::Project { tuple, index } => {
-                let new = rebuild.get(*tuple);
-                match rebuild.new.module.expr(new) {
-                    Expr::Tuple(fields) => Some(fields[*index as usize]),
+                let (module, tuple) = (&rebuild.new.module, rebuild.get(*tuple));
+                match module.expr(tuple) {
+                    Expr::Tuple(fields) if purities.of(module, tuple) == Purity::Value => Some(fields[*index as usize]),
                     _ => None,
                 }
             }
             Expr::If { cond, then, otherwise } => {
-                let cond = rebuild.get(*cond);
-                let known = rebuild.new.module.expr(cond).as_constant().map(|t| t.bytes().first() == Some(&1));
-                known.map(|holds| rebuild.get(if holds { *then } else { *otherwise }))
+                let cond = rebuild.new.module.expr(rebuild.get(*cond)).as_constant();
+                let holds = cond.map(|tensor| tensor.bytes().first() == Some(&1));
+                holds.map(|holds| rebuild.get(if holds { *then } else { *otherwise }))
             }
+            Expr::Let { var, body, .. } => known[*var].map(|_| rebuild.get(*body)),
             _ => None,
-        })
-    })
+        };
+        if let Some(vars) = bound.get(&id) {
+            let new = match folded {
+                Some(new) => new,
+                None => rebuild.copy(id)?,
+            };
+            if is_known(&rebuild.new.module, new) {
+                // And the variables that are bound to one of these.
+                let mut work = vars.clone();
+                while let Some(var) = work.pop() {
+                    known[var] = Some(new);
+                    rebuild.set(var, new);
+                    work.extend(bound.get(&var).into_iter().flatten());
+                }
+            }
+            return Ok(Some(new));
+        }
+        Ok(folded)
+    })?;
+    folding.give_origins(&mut result);
+    Ok(result)
 }
 
-fn fold_call(rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<Option<ExprId>, Box<Diagnostic>> {
-    let Some((operator, call)) = rebuild.old.expr(id).as_op_call() else { return Ok(None) };
-    if op::get(operator).name.starts_with("annotation.") {
-        return Ok(None);
-    }
-    let args: Vec<ExprId> = call.args.iter().map(|&a| rebuild.get(a)).collect();
-    let module = &rebuild.new.module;
-    let mut origin = rebuild.old.nodes[id].origin;
-    let mut origins = Vec::new();
-    let mut constant = |id: ExprId| {
-        origins.push(module.nodes[id].origin);
-        module.expr(id).as_constant().map(|t| (**t).clone())
-    };
-    let values: Option<Vec<Value>> = args
-        .iter()
-        .map(|&arg| match module.expr(arg) {
-            Expr::Tuple(fields) => {
-                let fields: Option<Vec<_>> = fields.iter().map(|&f| constant(f)).collect();
-                fields.map(Value::Tuple)
+/// The live expressions, operands first, and the value of a let before the body of it.
+fn values_first(module: &Module) -> Vec<ExprId> {
+    let mut seen = IndexVec::filled(false, module.nodes.len());
+    let mut order = Vec::with_capacity(module.nodes.len());
+    for &root in module.globals.values() {
+        for id in module.post_order(root, |_, _| true) {
+            if !std::mem::replace(&mut seen[id], true) {
+                order.push(id);
             }
-            _ => constant(arg).map(Value::Tensor),
-        })
-        .collect();
-    let Some(values) = values else { return Ok(None) };
-    // What cannot be computed (no reference, too large, an index out of bounds) stays for the run to report.
-    let Ok(results) = op::evaluate(operator, &call.attrs, &values, LARGEST) else { return Ok(None) };
-    for other in origins {
-        origin = rebuild.new.module.origins.union(origin, other);
+        }
     }
-    rebuild.new.origin = Some(origin);
-    let is_tuple = rebuild.old.ty(id).as_tuple().is_some();
-    let constants: Vec<ExprId> = results.into_iter().map(|tensor| rebuild.new.constant(tensor)).collect();
-    Ok(Some(if is_tuple { rebuild.new.tuple(&constants)? } else { constants[0] }))
+    order
+}
+
+/// A constant, or a tuple of constants.
+fn is_known(module: &Module, id: ExprId) -> bool {
+    let constant = |id: ExprId| module.expr(id).as_constant().is_some();
+    match module.expr(id) {
+        Expr::Tuple(fields) => !fields.is_empty() && fields.iter().all(|&field| constant(field)),
+        _ => constant(id),
+    }
+}
+
+struct Folding {
+    /// What each constant was computed from: the origin of the operator, and its arguments.
+    made: BTreeMap<ExprId, (OriginId, Vec<ExprId>)>,
+    /// By how many bytes the constants may still grow.
+    left: usize,
+}
+
+impl Folding {
+    fn call(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Result<Option<ExprId>, Box<Diagnostic>> {
+        let Some((operator, call)) = rebuild.old.expr(id).as_op_call() else { return Ok(None) };
+        if op::get(operator).name.starts_with("annotation.") {
+            return Ok(None);
+        }
+        let module = &rebuild.new.module;
+        let mut from = Vec::new();
+        let mut constant = |id: ExprId| {
+            from.push(id);
+            module.expr(id).as_constant().map(|tensor| (**tensor).clone())
+        };
+        let values: Option<Vec<Value>> = call
+            .args
+            .iter()
+            .map(|&arg| {
+                let arg = rebuild.get(arg);
+                match module.expr(arg) {
+                    Expr::Tuple(fields) => {
+                        let fields: Option<Vec<_>> = fields.iter().map(|&field| constant(field)).collect();
+                        fields.map(Value::Tuple)
+                    }
+                    _ => constant(arg).map(Value::Tensor),
+                }
+            })
+            .collect();
+        let Some(values) = values else { return Ok(None) };
+        let size = |tensors: &[Tensor]| tensors.iter().map(|t| t.bytes().len()).sum::<usize>();
+        let read: usize = values
+            .iter()
+            .map(|value| match value {
+                Value::Tensor(tensor) => tensor.bytes().len(),
+                Value::Tuple(fields) => size(fields),
+            })
+            .sum();
+        // What cannot be computed (no reference, too large, an index out of bounds) stays for the run to report.
+        let limit = LARGEST.min(read.saturating_add(self.left));
+        let Ok(results) = op::evaluate(operator, &call.attrs, &values, limit) else { return Ok(None) };
+        self.left = self.left.saturating_sub(size(&results).saturating_sub(read));
+        let is_tuple = rebuild.old.ty(id).as_tuple().is_some();
+        let origin = rebuild.old.nodes[id].origin;
+        let mut constants = Vec::with_capacity(results.len());
+        for tensor in results {
+            let new = rebuild.new.constant(tensor);
+            self.made.insert(new, (origin, from.clone()));
+            constants.push(new);
+        }
+        Ok(Some(if is_tuple { rebuild.new.tuple(&constants)? } else { constants[0] }))
+    }
+
+    /// `shape_of` and `ndarray_size` of a value whose dimensions are known.
+    fn shape(&mut self, rebuild: &mut Rebuild<'_>, purities: &mut Purities, id: ExprId) -> Option<ExprId> {
+        let (operator, call) = rebuild.old.expr(id).as_op_call()?;
+        let counts = match op::get(operator).name {
+            "shape_of" => false,
+            "ndarray_size" => true,
+            _ => return None,
+        };
+        let arg = rebuild.get(*call.args.first()?);
+        let shape = rebuild.new.module.ty(arg).as_tensor()?.shape()?;
+        if purities.of(&rebuild.new.module, arg) != Purity::Value {
+            return None;
+        }
+        let result = rebuild.old.ty(id).as_tensor()?;
+        let numbers: Vec<usize> =
+            if counts { vec![crate::tensor::element_count(&shape)?] } else { shape.iter().copied().collect() };
+        let tensor = with_dtype!(result.dtype, T => {
+            let values: Vec<T> = numbers.iter().map(|&n| <T as Element>::from_f64(n as f64)).collect();
+            if counts { Tensor::scalar(values[0]) } else { Tensor::from_slice(&[values.len()], &values) }
+        });
+        // Dimensions that the element type cannot hold stay for the run to report.
+        let exact = tensor.view().to_i64s()?.iter().zip(&numbers).all(|(&v, &n)| usize::try_from(v) == Ok(n));
+        exact.then(|| rebuild.new.constant(tensor))
+    }
+
+    /// Gives the constants that are read the origins of what went into them. Those in between are not worth a set.
+    fn give_origins(&self, module: &mut Module) {
+        let live = module.live();
+        let mut steps = 0;
+        for (&constant, (own, from)) in self.made.iter().filter(|(id, _)| live[**id]) {
+            let mut origins = vec![*own];
+            let mut seen = HashSet::new();
+            let mut work = from.clone();
+            while let Some(id) = work.pop() {
+                if steps >= STEPS {
+                    break;
+                }
+                if seen.insert(id) {
+                    steps += 1;
+                    match self.made.get(&id) {
+                        Some((origin, from)) => {
+                            origins.push(*origin);
+                            work.extend(from);
+                        }
+                        None => origins.push(module.nodes[id].origin),
+                    }
+                }
+            }
+            module.nodes[constant].origin = module.origins.union_all(origins);
+        }
+    }
 }

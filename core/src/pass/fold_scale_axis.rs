@@ -1,16 +1,19 @@
 //! Folds a multiplication per output channel into the weights before it.
 //!
 //! `multiply(op(x, W), s)` becomes `op(x, W * s)` where `op` is a convolution or `nn.dense` whose result nobody else
-//! reads, `W` is a constant and `s` a constant that varies along the output channels alone. A bias between the two is
-//! scaled with it: `multiply(add(op(x, W), b), s)` becomes `add(op(x, W * s), b * s)`. Batch norms behind convolutions
-//! vanish this way (after `simplify_inference`).
+//! reads, `W` is a constant and `s` a constant that varies along the output channels alone, or not at all. A bias
+//! between the two is scaled with it: `multiply(add(op(x, W), b), s)` becomes `add(op(x, W * s), b * s)`. Batch norms
+//! behind convolutions vanish this way (after `simplify_inference`). Chains of such additions and multiplications fold
+//! one after the other. The products are computed here. Only floats of one type are folded: integers would round or
+//! overflow elsewhere than before.
 
 use super::scope::touchable;
 use crate::diag::Diagnostic;
 use crate::ir::{Attrs, Expr, ExprId, IndexVec, Module};
-use crate::op::{self, Params};
+use crate::op::{self, Params, Value};
 use crate::tensor::Tensor;
 use crate::typing::Rebuild;
+use std::collections::HashMap;
 
 /// Folds multiplications into weights.
 ///
@@ -19,39 +22,73 @@ use crate::typing::Rebuild;
 pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let users = user_counts(module);
+    // The new expressions that one expression reads: copies of such, and what is made here in between.
+    let mut sole: HashMap<ExprId, bool> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
-        if !touch[id] {
+        if expr.as_op_call().is_none() || !touch[id] {
             return Ok(None);
         }
-        let Some([value, scale]) = constant_operand(module, "multiply", expr) else { return Ok(None) };
-        if users[value] != 1 {
-            return Ok(None);
-        }
-        if let Some(folded) = scaled(rebuild, value, scale)? {
-            rebuild.inherit(folded, id);
-            return Ok(Some(folded));
-        }
-        let Some([inner, bias]) = constant_operand(module, "add", module.expr(value)) else { return Ok(None) };
-        if users[inner] != 1 {
-            return Ok(None);
-        }
-        let Some(folded) = scaled(rebuild, inner, scale)? else { return Ok(None) };
-        rebuild.inherit(folded, id);
-        let (bias, scale) = (rebuild.get(bias), rebuild.get(scale));
-        let bias = rebuild.new.op("multiply", &[bias, scale], Attrs::none())?;
-        let sum = rebuild.new.op("add", &[folded, bias], Attrs::none())?;
-        rebuild.inherit(sum, value);
-        Ok(Some(sum))
+        let new = match fold(rebuild, &mut sole, id)? {
+            Some(new) => new,
+            None => rebuild.copy(id)?,
+        };
+        sole.insert(new, users[id] == 1);
+        Ok(Some(new))
     })
 }
 
-/// `[value, constant]` of a call of a commutative operator with one constant operand.
-fn constant_operand(module: &Module, name: &str, expr: &Expr) -> Option<[ExprId; 2]> {
-    let (operator, call) = expr.as_op_call()?;
-    if op::get(operator).name != name {
-        return None;
+/// A multiplication moved into what it multiplies.
+fn fold(
+    rebuild: &mut Rebuild<'_>,
+    sole: &mut HashMap<ExprId, bool>,
+    id: ExprId,
+) -> Result<Option<ExprId>, Box<Diagnostic>> {
+    let Some([value, scale]) = operands(rebuild.old.expr(id), "multiply") else { return Ok(None) };
+    let Some([value, scale]) = constant_last(&rebuild.new.module, [rebuild.get(value), rebuild.get(scale)]) else {
+        return Ok(None);
+    };
+    let is_sole = |id: ExprId| sole.get(&id) == Some(&true);
+    if !is_sole(value) {
+        return Ok(None);
     }
-    let [a, b] = call.args[..] else { return None };
+    if let Some(folded) = scaled(rebuild, value, scale)? {
+        rebuild.inherit(folded, id);
+        return Ok(Some(folded));
+    }
+    let module = &rebuild.new.module;
+    let Some([inner, bias]) = operands(module.expr(value), "add").and_then(|pair| constant_last(module, pair)) else {
+        return Ok(None);
+    };
+    if !is_sole(inner) {
+        return Ok(None);
+    }
+    let Some(product) = product(module, bias, scale) else { return Ok(None) };
+    // A plane times a vector would be a volume.
+    let size = |id: ExprId| module.expr(id).as_constant().map_or(0, |tensor| tensor.len());
+    if product.len() > size(bias).max(size(scale)) {
+        return Ok(None);
+    }
+    let Some(folded) = scaled(rebuild, inner, scale)? else { return Ok(None) };
+    rebuild.inherit(folded, id);
+    sole.insert(folded, true);
+    let bias = constant(rebuild, product, [bias, scale]);
+    rebuild.new.origin = Some(rebuild.new.module.nodes[value].origin);
+    let sum = rebuild.new.op("add", &[folded, bias], Attrs::none())?;
+    rebuild.inherit(sum, id);
+    Ok(Some(sum))
+}
+
+/// The operands of a call of a binary operator.
+fn operands(expr: &Expr, name: &str) -> Option<[ExprId; 2]> {
+    let (operator, call) = expr.as_op_call()?;
+    match call.args[..] {
+        [a, b] if op::get(operator).name == name => Some([a, b]),
+        _ => None,
+    }
+}
+
+/// The operands of a commutative operator with the constant last, when one is.
+fn constant_last(module: &Module, [a, b]: [ExprId; 2]) -> Option<[ExprId; 2]> {
     let is_constant = |id: ExprId| module.expr(id).as_constant().is_some();
     match (is_constant(a), is_constant(b)) {
         (false, true) => Some([a, b]),
@@ -62,9 +99,10 @@ fn constant_operand(module: &Module, name: &str, expr: &Expr) -> Option<[ExprId;
 
 /// The convolution or dense `value` with `scale` folded into its weights.
 fn scaled(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Option<ExprId>, Box<Diagnostic>> {
-    let module = rebuild.old;
+    let module = &rebuild.new.module;
     let Some((operator, call)) = module.expr(value).as_op_call() else { return Ok(None) };
     let params = Params::new(op::get(operator), &call.attrs);
+    let Some(out) = module.ty(value).as_tensor() else { return Ok(None) };
     // Where the output channel stands: in the result, and in the weights.
     let place = match op::get(operator).name {
         "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => {
@@ -74,37 +112,54 @@ fn scaled(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Opt
             }
             layout.find('C').zip(params.string("kernel_layout").find('O'))
         }
-        "nn.dense" => module.ty(value).as_tensor().map(|t| (t.dims.len() - 1, 0)),
+        "nn.dense" => out.dims.len().checked_sub(1).map(|last| (last, 0)),
         _ => None,
     };
-    let (Some((axis, weight_axis)), Some(out)) = (place, module.ty(value).as_tensor()) else { return Ok(None) };
-    let weight = rebuild.get(call.args[1]);
-    let Some(weight_rank) = rebuild.new.module.expr(weight).as_constant().map(|w| w.shape().len()) else {
+    let Some((axis, weight_axis)) = place else { return Ok(None) };
+    let (Some(weight), Some(factor)) = (module.expr(call.args[1]).as_constant(), module.expr(scale).as_constant())
+    else {
         return Ok(None);
     };
-    let channels = out.dims[axis].fixed();
-    let Some(vector) = module.expr(scale).as_constant().and_then(|s| along(s, axis, out.dims.len(), channels)) else {
+    if !out.dtype.is_float() || weight.dtype() != out.dtype || factor.dtype() != out.dtype {
         return Ok(None);
-    };
-    let mut shape = vec![1; weight_rank];
+    }
+    let Some(vector) = along(factor, axis, out.dims.len(), out.dims[axis].fixed()) else { return Ok(None) };
+    let mut shape = vec![1; weight.shape().len()];
     shape[weight_axis] = vector.len();
     let Some(vector) = vector.reshaped(&shape) else { return Ok(None) };
-    rebuild.new.origin = Some(module.nodes[scale].origin);
-    let vector = rebuild.new.constant(vector);
-    rebuild.new.origin = Some(module.nodes[value].origin);
-    let weight = rebuild.new.op("multiply", &[weight, vector], Attrs::none())?;
-    let data = rebuild.get(call.args[0]);
-    Ok(Some(rebuild.new.push(Expr::op(operator, [data, weight], call.attrs.clone()))?))
+    let Some(product) = multiply(weight, &vector) else { return Ok(None) };
+    let (data, old_weight, attrs) = (call.args[0], call.args[1], call.attrs.clone());
+    let weight = constant(rebuild, product, [old_weight, scale]);
+    rebuild.new.origin = Some(rebuild.new.module.nodes[value].origin);
+    Ok(Some(rebuild.new.push(Expr::op(operator, [data, weight], attrs))?))
 }
 
-/// The values of `scale` along `axis` of a tensor of `rank` dimensions, if it varies there alone and spans it.
+/// The values of `scale` along `axis` of a tensor of `rank` dimensions, if it varies there alone and spans it; or its
+/// only value.
 fn along(scale: &Tensor, axis: usize, rank: usize, channels: Option<usize>) -> Option<Tensor> {
     let offset = rank.checked_sub(scale.shape().len())?;
     let varies = |i: usize, d: usize| d != 1 && i + offset != axis;
-    if scale.shape().iter().enumerate().any(|(i, &d)| varies(i, d)) || Some(scale.len()) != channels {
+    if scale.shape().iter().enumerate().any(|(i, &d)| varies(i, d)) {
         return None;
     }
-    scale.reshaped(&[scale.len()])
+    (scale.len() == 1 || Some(scale.len()) == channels).then(|| scale.reshaped(&[scale.len()]))?
+}
+
+/// The product of two constants.
+fn product(module: &Module, a: ExprId, b: ExprId) -> Option<Tensor> {
+    multiply(module.expr(a).as_constant()?, module.expr(b).as_constant()?)
+}
+
+fn multiply(a: &Tensor, b: &Tensor) -> Option<Tensor> {
+    let values = [Value::Tensor(a.clone()), Value::Tensor(b.clone())];
+    op::evaluate(op::lookup("multiply")?, &Attrs::none(), &values, usize::MAX).ok()?.pop()
+}
+
+/// A new constant that carries the origins of the two that it was computed from.
+fn constant(rebuild: &mut Rebuild<'_>, value: Tensor, from: [ExprId; 2]) -> ExprId {
+    let [a, b] = from.map(|id| rebuild.new.module.nodes[id].origin);
+    rebuild.new.origin = Some(rebuild.new.module.origins.union(a, b));
+    rebuild.new.constant(value)
 }
 
 /// How many operands of live expressions each expression is.

@@ -19,6 +19,7 @@ mod options;
 mod outline;
 mod partition;
 mod partition_graph;
+mod purity;
 mod reasons;
 mod region_graph;
 mod regions;

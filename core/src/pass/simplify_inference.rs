@@ -2,6 +2,7 @@
 //!
 //! * `nn.batch_norm(x, gamma, beta, mean, var).0` becomes `x * scale + shift` with `scale = gamma / sqrt(var + epsilon)`
 //!   and `shift = beta - mean * scale`, which folds into constants and then into the weights before it.
+//!   Every `.0` of one call becomes the same sum.
 //! * `nn.dropout(x).0` becomes `x`.
 //!
 //! The normalisations that depend on the data at inference too (`nn.layer_norm`, `nn.instance_norm`, ...) stay whole:
@@ -14,6 +15,7 @@ use crate::op::{self, Params};
 use crate::tensor::Tensor;
 use crate::typing::Rebuild;
 use crate::with_dtype;
+use std::collections::HashMap;
 
 /// Rewrites field 0 of batch norms and dropouts.
 ///
@@ -21,21 +23,28 @@ use crate::with_dtype;
 /// Types that no longer agree, which would be a defect of this pass.
 pub fn simplify_inference(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
+    let mut sums: HashMap<ExprId, ExprId> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
         let Expr::Project { tuple, index: 0 } = expr else { return Ok(None) };
         let Some((operator, call)) = module.expr(*tuple).as_op_call() else { return Ok(None) };
         if !touch[id] {
             return Ok(None);
         }
-        let origin = rebuild.new.origin;
-        rebuild.new.origin = Some(module.nodes[*tuple].origin);
-        let new = match op::get(operator).name {
-            "nn.dropout" => Some(rebuild.get(call.args[0])),
-            "nn.batch_norm" => batch_norm(rebuild, call, Params::new(op::get(operator), &call.attrs))?,
-            _ => None,
-        };
-        rebuild.new.origin = origin;
-        Ok(new)
+        match op::get(operator).name {
+            "nn.dropout" => Ok(Some(rebuild.get(call.args[0]))),
+            "nn.batch_norm" => {
+                if let Some(&sum) = sums.get(tuple) {
+                    rebuild.inherit(sum, id);
+                    return Ok(Some(sum));
+                }
+                let own = rebuild.new.module.origins.union(module.nodes[*tuple].origin, module.nodes[id].origin);
+                rebuild.new.origin = Some(own);
+                let sum = batch_norm(rebuild, call, Params::new(op::get(operator), &call.attrs))?;
+                sums.extend(sum.map(|sum| (*tuple, sum)));
+                Ok(sum)
+            }
+            _ => Ok(None),
+        }
     })
 }
 
@@ -43,6 +52,9 @@ fn batch_norm(rebuild: &mut Rebuild<'_>, call: &Call, params: Params<'_>) -> Res
     let args: Vec<ExprId> = call.args.iter().map(|&a| rebuild.get(a)).collect();
     let [data, gamma, beta, mean, var] = args[..] else { return Ok(None) };
     let Type::Tensor(ty) = rebuild.new.module.ty(data).clone() else { return Ok(None) };
+    if !ty.dtype.is_float() {
+        return Ok(None);
+    }
     let rank = ty.dims.len() as i64;
     let axis = params.int("axis");
     let axis = if axis < 0 { axis + rank } else { axis };

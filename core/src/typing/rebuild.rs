@@ -2,7 +2,7 @@
 //!
 //! Ascending ids are a valid order for operands before users, so a rebuild is one loop: for each live expression the
 //! pass either says what stands for it now, or it is copied with its operands mapped. A copy keeps its type while its
-//! operands keep theirs, and is typed anew otherwise. Nothing dead is copied, nothing is visited twice.
+//! operands keep theirs, and is typed anew otherwise, or when an operand became a constant. Nothing dead is copied, nothing is visited twice.
 
 use super::{Builder, infer_expr};
 use crate::diag::Diagnostic;
@@ -143,8 +143,10 @@ impl<'a> Rebuild<'a> {
         let mut keep = true;
         expr.for_each_operand(|operand| {
             let old = self.old.ty(operand);
-            let new = self.new.module.ty(self.get(operand));
-            keep &= old == new && *old != Type::Unknown;
+            let new = self.get(operand);
+            keep &= old == self.new.module.ty(new) && *old != Type::Unknown;
+            // The value of a constant may tell what the type of an operand did not: the result of dyn.reshape.
+            keep &= self.new.module.expr(new).as_constant().is_none() || self.old.expr(operand).as_constant().is_some();
         });
         keep
     }

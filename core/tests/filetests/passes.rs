@@ -24,8 +24,14 @@ pub fn pass_case(case: &str) -> Outcome {
     let ran = manager::run(module, &passes, &options, &mut run).map_err(|error| error.to_string())?;
     let result = infer_type(&ran.module).map_err(|faults| format!("the result does not type: {faults:?}"))?;
     check_round_trip(&result, None)?;
-    let text = print(&result, &PrintOptions::default()).text;
-    let difference = match typed(expected, &constants) {
+    let printed = print(&result, &PrintOptions::default());
+    // The expected program has constants of its own, or those of the input.
+    let own = crate::constants(expected)?;
+    let text = match printed.constants.iter().map(|tensor| declared(tensor)).collect::<Option<String>>() {
+        Some(lines) => format!("{lines}{}", printed.text),
+        None => printed.text,
+    };
+    let difference = match typed(expected, if own.is_empty() { &constants } else { &own }) {
         Ok(expected) => structural_equal(&result, &expected).err().map(|difference| difference.to_string()),
         Err(failed) => failed.message().map(str::to_owned),
     };
@@ -34,6 +40,14 @@ pub fn pass_case(case: &str) -> Outcome {
         None => Ok(case.to_owned()),
         Some(difference) => Ok(format!("{input}{SEPARATOR}{text}// {}\n", difference.replace('\n', " "))),
     }
+}
+
+/// The line that declares a constant, if it is short.
+fn declared(tensor: &Tensor) -> Option<String> {
+    let shape: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
+    let values: Vec<String> = tensor.view().to_f64s().iter().map(f64::to_string).collect();
+    let line = format!("// constant: {} ({}): {}\n", tensor.dtype().name(), shape.join(", "), values.join(" "));
+    (values.len() <= 64).then_some(line)
 }
 
 fn typed(source: &str, constants: &[Arc<Tensor>]) -> Result<Module, Failed> {

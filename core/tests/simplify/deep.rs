@@ -1,0 +1,125 @@
+//! Programs that are long or deep in the way that would take a careless pass quadratic time, or the stack.
+
+use byoc_core::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type, verify};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::typing::Builder;
+
+const LENGTH: usize = 100_000;
+
+/// A tuple may have so many fields.
+const WIDTH: usize = 60_000;
+
+/// A program with one parameter, whose result `make` builds.
+fn main(make: impl FnOnce(&mut Builder, ExprId) -> ExprId) -> Module {
+    let mut builder = Builder::default();
+    let x = builder.var("x", Type::tensor(DType::F32, &[2]));
+    let body = make(&mut builder, x);
+    builder.define("main", &[x], body).unwrap();
+    builder.module
+}
+
+fn relu(builder: &mut Builder, x: ExprId) -> ExprId {
+    let name = format!("relu{}", builder.module.nodes.len());
+    let source = Source { name: name.as_str().into(), op: "Relu".into() };
+    builder.origin = Some(builder.module.origins.add_source(source));
+    builder.op("nn.relu", &[x], Attrs::none()).unwrap()
+}
+
+fn nested_lets(builder: &mut Builder, x: ExprId, mut make: impl FnMut(&mut Builder, ExprId) -> ExprId) -> ExprId {
+    let mut bound = Vec::new();
+    let mut value = x;
+    for _ in 0..LENGTH {
+        value = make(builder, value);
+        let var = builder.var("v", Type::tensor(DType::F32, &[2]));
+        bound.push((var, value));
+        value = var;
+    }
+    bound.into_iter().rev().fold(x, |body, (var, value)| builder.push(Expr::Let { var, value, body }).unwrap())
+}
+
+/// Runs every pass, and gives how many live expressions each leaves.
+fn live(module: &Module) -> Vec<usize> {
+    let count = |pass: &&str| {
+        let after = super::run(module, pass);
+        after.live().iter().filter(|(_, live)| **live).count()
+    };
+    assert_eq!(verify(module), Ok(()));
+    super::PASSES.iter().map(count).collect()
+}
+
+/// The origin of the first live expression of a kind.
+fn origin(module: &Module, is: impl Fn(&Expr) -> bool) -> OriginId {
+    let live = module.live();
+    let found = module.nodes.iter().find(|(id, node)| live[*id] && is(&node.expr));
+    found.map(|(_, node)| node.origin).unwrap()
+}
+
+// The passes, in order: canonicalize_ops, dead_code_elimination, eliminate_common_subexpr, fold_constant,
+// fold_scale_axis, simplify_inference.
+
+#[test]
+fn a_chain_on_a_constant() {
+    let module = main(|builder, x| {
+        let zero = builder.constant(Tensor::scalar(0f32));
+        let known = (0..LENGTH).fold(zero, |value, _| relu(builder, value));
+        builder.op("add", &[x, known], Attrs::none()).unwrap()
+    });
+    let all = LENGTH + 4;
+    assert_eq!(live(&module), [all, all, all, 4, all, all]);
+    let folded = super::run(&module, "fold_constant");
+    let origin = origin(&folded, |expr| expr.as_constant().is_some());
+    assert_eq!(folded.origins.get(origin).len(), LENGTH, "the constant carries every operator that went into it");
+}
+
+#[test]
+fn equal_expressions() {
+    let module = main(|builder, x| {
+        let many: Vec<ExprId> = (0..WIDTH).map(|_| relu(builder, x)).collect();
+        builder.tuple(&many).unwrap()
+    });
+    let all = WIDTH + 3;
+    assert_eq!(live(&module), [all, all, 4, all, all, all]);
+    let merged = super::run(&module, "eliminate_common_subexpr");
+    let origin = origin(&merged, |expr| expr.as_op_call().is_some());
+    assert_eq!(merged.origins.get(origin).len(), WIDTH, "one call carries all that merged into it");
+}
+
+#[test]
+fn a_chain_of_dead_lets() {
+    let module = main(|builder, x| nested_lets(builder, x, relu));
+    let all = 3 * LENGTH + 2;
+    assert_eq!(live(&module), [all, 2, all, all, all, all]);
+}
+
+#[test]
+fn equal_values_of_nested_lets() {
+    let module = main(|builder, x| nested_lets(builder, x, |builder, _| relu(builder, x)));
+    let all = 3 * LENGTH + 2;
+    assert_eq!(live(&module), [all, 2, 2 * LENGTH + 3, all, all, all]);
+}
+
+#[test]
+fn equal_expressions_in_branches_side_by_side() {
+    let module = main(|builder, x| {
+        let cond = builder.constant(Tensor::from_bools(&[], &[true]));
+        let many: Vec<ExprId> = (0..WIDTH)
+            .map(|_| {
+                let then = relu(builder, x);
+                builder.push(Expr::If { cond, then, otherwise: x }).unwrap()
+            })
+            .collect();
+        builder.tuple(&many).unwrap()
+    });
+    let all = 2 * WIDTH + 4;
+    assert_eq!(live(&module), [all, all, all, WIDTH + 3, all, all]);
+}
+
+#[test]
+fn lets_of_constants() {
+    let module = main(|builder, x| {
+        let zero = builder.constant(Tensor::from_slice(&[2], &[0f32, 1.0]));
+        nested_lets(builder, x, |builder, value| relu(builder, if value == x { zero } else { value }))
+    });
+    let all = 3 * LENGTH + 3;
+    assert_eq!(live(&module), [all, 2, all, 2, all, all]);
+}

@@ -1,0 +1,164 @@
+//! Evaluates whole programs by the naive references of the operators.
+//!
+//! An expression is evaluated once per activation of the scope that it belongs to, when it is first needed there.
+
+use byoc_core::ir::{Callee, Expr, ExprId, Module, ScopeId, Scopes};
+use byoc_core::op;
+use byoc_core::tensor::Tensor;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+#[derive(Clone)]
+pub enum Value {
+    Tensor(Tensor),
+    Tuple(Vec<Value>),
+    Function(ExprId, Option<Rc<Frame>>),
+    Cell(Rc<RefCell<Value>>),
+}
+
+/// An activation of a scope.
+pub struct Frame {
+    scope: ScopeId,
+    around: Option<Rc<Frame>>,
+    values: RefCell<HashMap<ExprId, Value>>,
+}
+
+impl Frame {
+    fn open(scope: ScopeId, around: Option<Rc<Frame>>) -> Rc<Frame> {
+        Rc::new(Frame { scope, around, values: RefCell::default() })
+    }
+}
+
+pub struct Evaluator<'m> {
+    module: &'m Module,
+    scopes: Scopes,
+}
+
+impl<'m> Evaluator<'m> {
+    pub fn new(module: &'m Module) -> Evaluator<'m> {
+        Evaluator { module, scopes: Scopes::of_module(module) }
+    }
+
+    /// Calls a global function.
+    pub fn run(&self, name: &str, args: &[Value]) -> Value {
+        self.call(&Value::Function(self.module.globals[name], None), args.to_vec())
+    }
+
+    fn call(&self, callee: &Value, args: Vec<Value>) -> Value {
+        let Value::Function(id, around) = callee else { panic!("a call of what is no function") };
+        let function = self.module.expr(*id).as_function().unwrap();
+        let frame = Frame::open(self.scopes.opened[*id].unwrap(), around.clone());
+        frame.values.borrow_mut().extend(function.params.iter().copied().zip(args));
+        self.value(function.body, &frame)
+    }
+
+    fn value(&self, id: ExprId, frame: &Rc<Frame>) -> Value {
+        match self.module.expr(id) {
+            Expr::Constant(tensor) => return Value::Tensor((**tensor).clone()),
+            Expr::Global(name) => return Value::Function(self.module.globals[name], None),
+            Expr::Var(_) => {
+                let mut at = Some(frame);
+                while let Some(frame) = at {
+                    if let Some(value) = frame.values.borrow().get(&id) {
+                        return value.clone();
+                    }
+                    at = frame.around.as_ref();
+                }
+                panic!("a variable without a value");
+            }
+            _ => {}
+        }
+        let scope = self.scopes.of[id].unwrap();
+        let mut home = frame;
+        while home.scope != scope {
+            home = home.around.as_ref().expect("an expression is used inside its scope");
+        }
+        if let Some(value) = home.values.borrow().get(&id) {
+            return value.clone();
+        }
+        let value = self.compute(id, home);
+        home.values.borrow_mut().insert(id, value.clone());
+        value
+    }
+
+    fn compute(&self, id: ExprId, frame: &Rc<Frame>) -> Value {
+        let value = |id: ExprId| self.value(id, frame);
+        let opened = self.scopes.opened[id];
+        let branch = |second: u32| Frame::open(nth(opened.unwrap(), second), Some(frame.clone()));
+        match self.module.expr(id) {
+            Expr::Tuple(fields) => Value::Tuple(fields.iter().map(|&f| value(f)).collect()),
+            Expr::Project { tuple, index } => match value(*tuple) {
+                Value::Tuple(fields) => fields[*index as usize].clone(),
+                _ => panic!("a field of what is no tuple"),
+            },
+            Expr::Call(call) => match call.callee {
+                Callee::Op(op) => {
+                    let args: Vec<op::Value> = call.args.iter().map(|&arg| operand(value(arg))).collect();
+                    let mut results = op::evaluate(op, &call.attrs, &args, 1 << 24).unwrap();
+                    match self.module.ty(id).as_tuple() {
+                        Some(_) => Value::Tuple(results.into_iter().map(Value::Tensor).collect()),
+                        None => Value::Tensor(results.remove(0)),
+                    }
+                }
+                Callee::Expr(callee) => {
+                    let callee = value(callee);
+                    self.call(&callee, call.args.iter().map(|&arg| value(arg)).collect())
+                }
+            },
+            Expr::Let { var, value: bound, body } => {
+                let inner = branch(0);
+                let bound = value(*bound);
+                inner.values.borrow_mut().insert(*var, bound);
+                self.value(*body, &inner)
+            }
+            Expr::If { cond, then, otherwise } => {
+                let Value::Tensor(cond) = value(*cond) else { panic!("a condition is a tensor") };
+                match cond.bytes()[0] {
+                    0 => self.value(*otherwise, &branch(1)),
+                    _ => self.value(*then, &branch(0)),
+                }
+            }
+            Expr::Function(_) => Value::Function(id, Some(frame.clone())),
+            Expr::RefNew(inner) => Value::Cell(Rc::new(RefCell::new(value(*inner)))),
+            Expr::RefRead(cell) => match value(*cell) {
+                Value::Cell(cell) => cell.borrow().clone(),
+                _ => panic!("a read of what is no reference"),
+            },
+            Expr::RefWrite { reference, value: new } => {
+                let (reference, new) = (value(*reference), value(*new));
+                let Value::Cell(cell) = reference else { panic!("a write to what is no reference") };
+                *cell.borrow_mut() = new;
+                Value::Tuple(Vec::new())
+            }
+            Expr::Constant(_) | Expr::Global(_) | Expr::Var(_) => unreachable!("a leaf is looked up"),
+        }
+    }
+}
+
+/// The scope that many after `first`: an if opens one for each branch.
+fn nth(first: ScopeId, many: u32) -> ScopeId {
+    use byoc_core::ir::Id;
+    ScopeId::new(first.index() + many as usize)
+}
+
+fn operand(value: Value) -> op::Value {
+    let tensor = |value: Value| match value {
+        Value::Tensor(tensor) => tensor,
+        _ => panic!("an operator takes tensors"),
+    };
+    match value {
+        Value::Tuple(fields) => op::Value::Tuple(fields.into_iter().map(tensor).collect()),
+        other => op::Value::Tensor(tensor(other)),
+    }
+}
+
+/// Every tensor in a value, left to right.
+pub fn tensors(value: &Value) -> Vec<Tensor> {
+    match value {
+        Value::Tensor(tensor) => vec![tensor.clone()],
+        Value::Tuple(fields) => fields.iter().flat_map(tensors).collect(),
+        Value::Cell(cell) => tensors(&cell.borrow()),
+        Value::Function(..) => Vec::new(),
+    }
+}

@@ -1,0 +1,225 @@
+//! Random programs out of what the simplifying passes look for: constants, convolutions and dense layers with scales and
+//! biases, batch norms, equal expressions, lets, branches, functions, tuples, and references.
+//!
+//! References are only touched in the values of lets, as their order is defined there.
+
+use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, Type};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::typing::Builder;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Float,
+    Int,
+}
+
+/// Batch 1, two channels, two by two.
+const SHAPE: [usize; 4] = [1, 2, 2, 2];
+
+impl Kind {
+    fn dtype(self) -> DType {
+        match self {
+            Kind::Float => DType::F32,
+            Kind::Int => DType::I32,
+        }
+    }
+
+    fn tensor(self, shape: &[usize], seed: usize) -> Tensor {
+        let count: usize = shape.iter().product();
+        let values = (0..count).map(|i| ((seed * 7 + i * 5 + 3) % 11) as i32 - 5);
+        match self {
+            Kind::Float => Tensor::from_slice(shape, &values.map(|v| v as f32 * 0.25).collect::<Vec<_>>()),
+            Kind::Int => Tensor::from_slice(shape, &values.collect::<Vec<_>>()),
+        }
+    }
+
+    fn ty(self) -> Type {
+        Type::tensor(self.dtype(), &SHAPE)
+    }
+}
+
+/// Two tensors and a truth value.
+pub fn arguments(kind: Kind) -> Vec<Tensor> {
+    vec![kind.tensor(&SHAPE, 1), kind.tensor(&SHAPE, 4), Tensor::from_bools(&[], &[true])]
+}
+
+struct Generator<'a> {
+    builder: Builder,
+    choices: std::slice::Iter<'a, u8>,
+    kind: Kind,
+    /// What the current scope can use, all of one type.
+    values: Vec<ExprId>,
+    cond: ExprId,
+    cell: ExprId,
+}
+
+impl Generator<'_> {
+    fn choose(&mut self, n: usize) -> usize {
+        usize::from(*self.choices.next().unwrap_or(&0)) % n
+    }
+
+    fn pick(&mut self) -> ExprId {
+        let at = self.choose(self.values.len());
+        // The latest are the most interesting.
+        self.values[self.values.len() - 1 - at]
+    }
+
+    fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> ExprId {
+        self.builder.op(name, args, attrs).unwrap_or_else(|d| panic!("{d}"))
+    }
+
+    fn constant(&mut self, shape: &[usize]) -> ExprId {
+        let seed = self.choose(3);
+        self.builder.constant(self.kind.tensor(shape, seed))
+    }
+
+    /// A constant that broadcasts to a value.
+    fn operand(&mut self) -> ExprId {
+        let shape: &[usize] = [&[][..], &[2, 1, 1], &[1, 2, 1, 1], &[2], &[2, 2], &SHAPE][self.choose(6)];
+        self.constant(shape)
+    }
+
+    fn scope(&mut self, make: impl FnOnce(&mut Self) -> ExprId) -> ExprId {
+        let values = self.values.len();
+        let made = make(self);
+        self.values.truncate(values);
+        made
+    }
+
+    fn block(&mut self, depth: usize) -> ExprId {
+        self.scope(|g| {
+            for _ in 0..g.choose(5) {
+                let value = g.statement(depth);
+                g.values.push(value);
+            }
+            match g.choose(4) {
+                0 | 1 if depth > 0 => {
+                    let value = g.bound(depth - 1);
+                    let ty = g.builder.module.ty(value).clone();
+                    let var = g.builder.var("v", ty.clone());
+                    if ty == g.kind.ty() {
+                        g.values.push(var);
+                    }
+                    let body = g.block(depth - 1);
+                    g.builder.push(Expr::Let { var, value, body }).unwrap()
+                }
+                _ => g.pick(),
+            }
+        })
+    }
+
+    /// What a let binds.
+    fn bound(&mut self, depth: usize) -> ExprId {
+        match self.choose(5) {
+            0 => {
+                let value = self.pick();
+                self.builder.push(Expr::RefWrite { reference: self.cell, value }).unwrap()
+            }
+            1 => self.builder.push(Expr::RefRead(self.cell)).unwrap(),
+            2 => self.constant(&SHAPE),
+            _ => self.statement(depth),
+        }
+    }
+
+    fn statement(&mut self, depth: usize) -> ExprId {
+        let float = self.kind == Kind::Float;
+        match self.choose(if depth > 0 { 13 } else { 10 }) {
+            0 => {
+                let x = self.pick();
+                let name = ["nn.relu", "negative", "abs"][self.choose(3)];
+                self.op(name, &[x], Attrs::none())
+            }
+            1 | 2 => {
+                let name = ["add", "multiply", "subtract", "maximum"][self.choose(4)];
+                let (a, b) = (self.pick(), self.operand());
+                let args = if self.choose(2) == 0 { [a, b] } else { [b, a] };
+                let wild = name == "multiply" && !float;
+                self.op(if wild { "add" } else { name }, &args, Attrs::none())
+            }
+            3 => {
+                let (a, b) = (self.pick(), self.pick());
+                let name = ["add", "maximum", "minimum"][self.choose(3)];
+                self.op(name, &[a, b], Attrs::none())
+            }
+            4 | 5 => {
+                // A convolution, and what may follow it.
+                let (x, weight) = (self.pick(), self.constant(&[2, 2, 1, 1]));
+                let mut value = self.op("nn.conv2d", &[x, weight], Attrs::none());
+                for _ in 0..self.choose(4) {
+                    if self.choose(4) == 0 {
+                        self.values.push(value);
+                    }
+                    let other = self.operand();
+                    let name = ["multiply", "add"][self.choose(2)];
+                    value = self.op(name, &[value, other], Attrs::none());
+                }
+                // Sizes stay small: a chain of convolutions must not run away.
+                let bounds = [("a_min", AttrValue::Float(-8.0)), ("a_max", AttrValue::Float(8.0))];
+                self.op("clip", &[value], Attrs::new(bounds))
+            }
+            6 => {
+                let (x, bias) = (self.pick(), self.constant(&[2]));
+                let axis = [1i64, 2, -1][self.choose(3)];
+                self.op("nn.bias_add", &[x, bias], Attrs::new([("axis", axis.into())]))
+            }
+            7 if float => {
+                let x = self.pick();
+                let [gamma, beta, mean] = [(); 3].map(|()| self.constant(&[2]));
+                let var = self.builder.constant(Tensor::from_slice(&[2], &[0.5f32, 2.0]));
+                let axis = [1i64, 3, -2][self.choose(3)];
+                let scale = self.choose(3) > 0;
+                let attrs = Attrs::new([("axis", axis.into()), ("scale", scale.into())]);
+                let norm = self.op("nn.batch_norm", &[x, gamma, beta, mean, var], attrs);
+                self.builder.project(norm, 0).unwrap()
+            }
+            8 if float => {
+                let x = self.pick();
+                let both = self.op("nn.dropout", &[x], Attrs::none());
+                self.builder.project(both, 0).unwrap()
+            }
+            7..=9 => {
+                let fields = [self.pick(), self.pick()];
+                let tuple = self.builder.tuple(&fields).unwrap();
+                let field = self.choose(2) as u32;
+                self.builder.project(tuple, field).unwrap()
+            }
+            10 => {
+                let cond = match self.choose(3) {
+                    0 => self.builder.constant(Tensor::from_bools(&[], &[false])),
+                    _ => self.cond,
+                };
+                let then = self.block(depth - 1);
+                let otherwise = self.block(depth - 1);
+                self.builder.push(Expr::If { cond, then, otherwise }).unwrap()
+            }
+            11 => {
+                let param = self.builder.var("p", self.kind.ty());
+                let body = self.scope(|g| {
+                    g.values.push(param);
+                    g.block(depth - 1)
+                });
+                let attrs = match self.choose(2) {
+                    0 => Attrs::new([("Compiler", AttrValue::from("t"))]),
+                    _ => Attrs::none(),
+                };
+                let function = self.builder.function(&[param], body, Type::Unknown, attrs).unwrap();
+                let arg = self.pick();
+                self.builder.call(function, &[arg]).unwrap()
+            }
+            _ => self.block(depth - 1),
+        }
+    }
+}
+
+/// `@main`, which takes two tensors, a truth value and a reference.
+pub fn program(choices: &[u8], kind: Kind) -> byoc_core::ir::Module {
+    let mut builder = Builder::default();
+    let x = builder.var("x", kind.ty());
+    let y = builder.var("y", kind.ty());
+    let cond = builder.var("c", Type::scalar(DType::Bool));
+    let cell = builder.var("r", Type::Ref(std::sync::Arc::new(kind.ty())));
+    let mut generator = Generator { builder, choices: choices.iter(), kind, values: vec![x, y], cond, cell };
+    let body = generator.block(4);
+    generator.builder.define("main", &[x, y, cond, cell], body).unwrap();
+    generator.builder.module
+}

@@ -1,0 +1,88 @@
+//! The simplifying passes leave what a program computes as it is: random programs are evaluated before and after.
+
+mod deep;
+mod evaluate;
+mod generate;
+
+use byoc_core::ir::{Module, structural_equal, verify};
+use byoc_core::pass::PassOptions;
+use byoc_core::pass::manager::{self, RunOptions};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::text::{PrintOptions, print};
+use evaluate::{Evaluator, Value, tensors};
+use generate::{Kind, program};
+use proptest::prelude::*;
+
+const PASSES: &[&str] = &[
+    "canonicalize_ops",
+    "dead_code_elimination",
+    "eliminate_common_subexpr",
+    "fold_constant",
+    "fold_scale_axis",
+    "simplify_inference",
+];
+
+fn run(module: &Module, pass: &str) -> Module {
+    let mut options = RunOptions { verify_each: true, ..RunOptions::default() };
+    match manager::run(module.clone(), &[pass], &PassOptions::default(), &mut options) {
+        Ok(ran) => ran.module,
+        Err(error) => panic!("{error}\n{}", print(module, &PrintOptions::default()).text),
+    }
+}
+
+/// The results of `@main`, and what the reference that it was given holds at the end.
+fn results(module: &Module, kind: Kind) -> Vec<Tensor> {
+    let mut args = generate::arguments(kind).into_iter().map(Value::Tensor).collect::<Vec<_>>();
+    let cell = Value::Cell(std::rc::Rc::new(std::cell::RefCell::new(args[0].clone())));
+    args.push(cell.clone());
+    let mut all = tensors(&Evaluator::new(module).run("main", &args));
+    all.extend(tensors(&cell));
+    all
+}
+
+fn assert_same(pass: &str, before: &[Tensor], after: &[Tensor], module: &Module) {
+    assert_eq!(before.len(), after.len());
+    for (a, b) in before.iter().zip(after) {
+        assert_eq!((a.dtype(), a.shape()), (b.dtype(), b.shape()));
+        let same = match a.dtype() {
+            DType::F32 => {
+                let (a, b) = (a.as_slice::<f32>(), b.as_slice::<f32>());
+                let most = a.iter().map(|v| v.abs()).fold(1.0, f32::max);
+                a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5 * most)
+            }
+            _ => a.bytes() == b.bytes(),
+        };
+        assert!(same, "{pass}: {a:?}\n{b:?}\n{}", print(module, &PrintOptions::default()).text);
+    }
+}
+
+fn check(choices: &[u8], kind: Kind) {
+    let module = program(choices, kind);
+    assert_eq!(verify(&module), Ok(()));
+    let before = results(&module, kind);
+    let mut all = module.clone();
+    for &pass in PASSES {
+        let after = run(&module, pass);
+        assert_same(pass, &before, &results(&after, kind), &module);
+        let again = run(&after, pass);
+        if let Err(difference) = structural_equal(&after, &again) {
+            panic!("{pass} again: {difference}\n{}", print(&after, &PrintOptions::default()).text);
+        }
+        all = run(&all, pass);
+    }
+    assert_same("all passes", &before, &results(&all, kind), &module);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn floats_stay_close(choices in prop::collection::vec(any::<u8>(), 0..300)) {
+        check(&choices, Kind::Float);
+    }
+
+    #[test]
+    fn integers_stay_equal(choices in prop::collection::vec(any::<u8>(), 0..300)) {
+        check(&choices, Kind::Int);
+    }
+}
