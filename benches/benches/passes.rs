@@ -28,11 +28,7 @@ fn main() {
         let sizes: Vec<usize> = rest.iter().skip(1).filter_map(|size| size.parse().ok()).collect();
         return scale(|name| chosen.is_empty() || chosen.split(',').any(|one| one == name), &sizes);
     }
-    let mut criterion = Criterion::default()
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_secs(1))
-        .configure_from_args();
+    let mut criterion = byoc_benches::criterion();
     stages(&mut criterion);
     criterion.final_summary();
     // `cargo test --benches` only asks whether they run, and a filter asks for something else.

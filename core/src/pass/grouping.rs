@@ -98,6 +98,13 @@ impl<'m> Grouping<'m> {
         self.all.clone()
     }
 
+    /// Drops the numbering, which takes memory; it is made again when it is needed.
+    pub fn forget_order(&mut self) {
+        self.all = Vec::new();
+        self.by_op = HashMap::new();
+        self.stale = true;
+    }
+
     /// The name of the global function that an expression belongs to.
     pub fn global_of(&self, id: ExprId) -> Name {
         self.functions[self.function[id] as usize].0.clone()

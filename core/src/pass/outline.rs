@@ -2,6 +2,7 @@
 
 use crate::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Function, Name, OriginId, Origins, Type};
 use crate::typing::Rebuild;
+use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
 
 /// `text` with everything outside `[A-Za-z0-9_]` as `_`.
@@ -38,6 +39,26 @@ pub(super) struct Outline {
     pub outputs: Vec<ExprId>,
 }
 
+/// The types of the last few functions: of many small regions most have the same, and one copy serves them all.
+#[derive(Default)]
+pub(super) struct Signatures {
+    last: VecDeque<Arc<FuncType>>,
+}
+
+impl Signatures {
+    fn get(&mut self, ty: FuncType) -> Arc<FuncType> {
+        if let Some(known) = self.last.iter().find(|known| ***known == ty) {
+            return known.clone();
+        }
+        if self.last.len() == 8 {
+            self.last.pop_front();
+        }
+        let ty = Arc::new(ty);
+        self.last.push_back(ty.clone());
+        ty
+    }
+}
+
 /// The keys of a region's attributes: one copy of each, however many regions there are.
 static KEYS: LazyLock<[Name; 4]> =
     LazyLock::new(|| ["Primitive", "Inline", "Compiler", "global_symbol"].map(Name::from));
@@ -45,6 +66,7 @@ static KEYS: LazyLock<[Name; 4]> =
 /// Defines the function and calls it; gives what stands for each output.
 pub(super) fn define_and_call(
     rebuild: &mut Rebuild<'_>,
+    signatures: &mut Signatures,
     outline: Outline,
     args: &[ExprId],
     origin: OriginId,
@@ -59,7 +81,7 @@ pub(super) fn define_and_call(
         }
     };
     let params: Box<[Type]> = outline.params.iter().map(|&param| module.ty(param).clone()).collect();
-    let ty = Type::Func(Arc::new(FuncType { params, ret: ret.clone() }));
+    let ty = Type::Func(signatures.get(FuncType { params, ret: ret.clone() }));
     let [primitive, inline, compiler, global_symbol] = &*KEYS;
     let attrs = Attrs::new([
         (primitive.clone(), AttrValue::Int(1)),

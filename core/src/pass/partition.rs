@@ -8,7 +8,7 @@
 
 use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
-use super::outline::{Outline, define_and_call, sanitize, symbol};
+use super::outline::{Outline, Signatures, define_and_call, sanitize, symbol};
 use super::reasons::Reasons;
 use super::region_graph::RegionGraph;
 use super::report::{OperatorReport, RegionReport, Report};
@@ -399,36 +399,39 @@ impl Work<'_> {
         // What stands for an expression inside the region that is being made, and for an output outside.
         let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let mut outer: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
+        let mut signatures = Signatures::default();
         let module = Rebuild::run_in_order(self.module, order, |rebuild, id, _| {
             let Some(at) = self.region[id].map(|region| region as usize) else { return Ok(None) };
             if symbols[at].is_none() {
-                let (function, number) = &numbering[at];
+                let (first, number) = &numbering[at];
+                let function = first.map_or_else(|| Name::from("main"), |first| self.grouping.global_of(first));
                 let backend = self.reasons.name(self.regions[at].backend);
-                let name = symbol(rebuild, module_name, backend, function, *number);
+                let name = symbol(rebuild, module_name, backend, &function, *number);
                 symbols[at] = Some(name.clone());
-                self.make(rebuild, &self.regions[at], name, *number, &mut inner, &mut outer);
+                self.make(rebuild, &mut signatures, &self.regions[at], name, *number, &mut inner, &mut outer);
             }
             Ok(outer[id])
         })?;
+        drop((inner, outer, numbering));
         Ok((module, self.report(operators, symbols)))
     }
 
-    /// The function and the number in it of each region, in the order of the program.
-    fn number_regions(&mut self) -> Vec<(Name, u32)> {
+    /// Of each region its first expression, in the order of the program, and its number in the function of that.
+    fn number_regions(&mut self) -> Vec<(Option<ExprId>, u32)> {
         let order = self.grouping.order();
-        let mut numbers: Vec<Option<(Name, u32)>> = vec![None; self.regions.len()];
+        let mut numbers: Vec<(Option<ExprId>, u32)> = vec![(None, 0); self.regions.len()];
         let mut counts: BTreeMap<Name, u32> = BTreeMap::new();
         for &id in &order {
             if let Some(region) = self.region[id]
-                && numbers[region as usize].is_none()
+                && let (first @ None, number) = &mut numbers[region as usize]
             {
-                let function = self.grouping.global_of(id);
-                let count = counts.entry(function.clone()).or_default();
-                numbers[region as usize] = Some((function, *count));
+                *first = Some(id);
+                let count = counts.entry(self.grouping.global_of(id)).or_default();
+                *number = *count;
                 *count += 1;
             }
         }
-        numbers.into_iter().map(|number| number.unwrap_or_else(|| (Name::from("main"), 0))).collect()
+        numbers
     }
 
     /// What is left outside regions and the outputs of regions, each after all that it needs.
@@ -460,6 +463,7 @@ impl Work<'_> {
     fn make(
         &self,
         rebuild: &mut Rebuild<'_>,
+        signatures: &mut Signatures,
         region: &Region,
         symbol: Name,
         number: u32,
@@ -498,13 +502,15 @@ impl Work<'_> {
         region.inputs.iter().chain(&region.units).for_each(|&id| inner[id] = None);
         let origin = rebuild.new.module.origins.union_all(origins);
         let outline = Outline { symbol, target: target.clone(), params, outputs };
-        let results = define_and_call(rebuild, outline, &args, origin);
+        let results = define_and_call(rebuild, signatures, outline, &args, origin);
         for (&output, result) in region.outputs.iter().zip(results) {
             outer[output] = Some(result);
         }
     }
 
     fn report(mut self, operators: Vec<ExprId>, symbols: Vec<Option<Name>>) -> Report {
+        self.bodies = Bodies::of(&Module::new());
+        self.grouping.forget_order();
         let inside = self.inside();
         // Regions in the order of the program; one whose result nobody needs has no function.
         let mut first: Vec<(ExprId, usize)> = Vec::new();

@@ -7,7 +7,7 @@
 
 use super::annotation::{Annotations, DEFAULT, Mark};
 use super::grouping::describe;
-use super::outline::{Outline, define_and_call, sanitize, symbol};
+use super::outline::{Outline, Signatures, define_and_call, sanitize, symbol};
 use super::regions::{Region, RegionReader};
 use super::scope::is_opaque;
 use super::{flatten_nested_tuples, remove_default_annotations};
@@ -82,6 +82,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
         part.outputs = outputs;
     }
     let order = order(module, &marks, &part_of, &parts)?;
+    let mut signatures = Signatures::default();
     Rebuild::run_in_order(module, order, |rebuild, id, _| {
         Ok(match marks.mark(module, id) {
             Some(Mark::Begin(value, _)) => Some(rebuild.get(value)),
@@ -93,7 +94,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
                         return Ok(Some(rebuild.get(outside(module, &marks, value))));
                     };
                     if part.made.is_none() {
-                        part.made = Some(make(rebuild, module_name, part));
+                        part.made = Some(make(rebuild, &mut signatures, module_name, part));
                     }
                     part.made.as_ref().map(|outputs| outputs[at])
                 }
@@ -255,7 +256,7 @@ fn order(
 }
 
 /// Makes the function of a region and the call of it.
-fn make(rebuild: &mut Rebuild<'_>, module_name: &str, part: &Part) -> Vec<ExprId> {
+fn make(rebuild: &mut Rebuild<'_>, signatures: &mut Signatures, module_name: &str, part: &Part) -> Vec<ExprId> {
     let marks = Annotations::new();
     let old = rebuild.old;
     let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
@@ -292,5 +293,5 @@ fn make(rebuild: &mut Rebuild<'_>, module_name: &str, part: &Part) -> Vec<ExprId
     let symbol = symbol(rebuild, module_name, &target, &part.function, part.region.number);
     let origins = part.region.nodes.iter().map(|&node| old.nodes[node].origin);
     let origin = rebuild.new.module.origins.union_all(origins);
-    define_and_call(rebuild, Outline { symbol, target, params, outputs }, &args, origin)
+    define_and_call(rebuild, signatures, Outline { symbol, target, params, outputs }, &args, origin)
 }

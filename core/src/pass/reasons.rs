@@ -3,6 +3,8 @@
 
 use super::judge::Refusal;
 use crate::ir::{ExprId, IndexVec, Module, Name};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 struct Line {
@@ -51,12 +53,12 @@ impl Reasons {
         self.lines.push(Line { expr, backend, refusal: refusal.clone() });
     }
 
-    /// Ends the log: all reasons by expression.
+    /// Ends the log.
     pub fn take(&mut self) -> Sorted {
         let mut lines = std::mem::take(&mut self.lines);
         // Stable: of one expression, in the order in which they were given.
         lines.sort_by_key(|line| line.expr);
-        Sorted { backends: self.backends.clone(), lines }
+        Sorted { backends: self.backends.clone(), lines, last: VecDeque::new() }
     }
 }
 
@@ -64,19 +66,34 @@ impl Reasons {
 pub(super) struct Sorted {
     backends: Vec<Name>,
     lines: Vec<Line>,
+    /// The last few lists: neighbours mostly have the same reasons, and one copy serves them all.
+    last: VecDeque<Arc<[(Name, Arc<Refusal>)]>>,
 }
 
 impl Sorted {
     /// The reasons for an expression, each once, but not those of the backend that took it after all.
-    pub fn of(&mut self, expr: ExprId, but: Option<u32>) -> Vec<(Name, Arc<Refusal>)> {
+    pub fn of(&mut self, expr: ExprId, but: Option<u32>) -> Arc<[(Name, Arc<Refusal>)]> {
         let first = self.lines.partition_point(|line| line.expr < expr);
         let lines = self.lines[first..].iter().take_while(|line| line.expr == expr);
-        let mut kept: Vec<&Line> = Vec::new();
+        let mut kept: SmallVec<[&Line; 4]> = SmallVec::new();
         for line in lines.filter(|line| Some(line.backend) != but) {
             if !kept.iter().any(|k| k.backend == line.backend && k.refusal == line.refusal) {
                 kept.push(line);
             }
         }
-        kept.into_iter().map(|line| (self.backends[line.backend as usize].clone(), line.refusal.clone())).collect()
+        let is_same = |(name, refusal): &(Name, Arc<Refusal>), line: &&Line| {
+            Arc::ptr_eq(refusal, &line.refusal) && *name == self.backends[line.backend as usize]
+        };
+        let same = |list: &[_]| list.len() == kept.len() && list.iter().zip(&kept).all(|(a, b)| is_same(a, b));
+        if let Some(known) = self.last.iter().find(|list| same(list)) {
+            return known.clone();
+        }
+        let named = |line: &Line| (self.backends[line.backend as usize].clone(), line.refusal.clone());
+        let list: Arc<[_]> = kept.into_iter().map(named).collect();
+        if self.last.len() == 8 {
+            self.last.pop_front();
+        }
+        self.last.push_back(list.clone());
+        list
     }
 }

@@ -21,7 +21,7 @@ pub struct OperatorReport {
     /// Its region, as an index into [`Report::regions`]; `None` when it stays on the host.
     pub region: Option<usize>,
     /// Why backends did not take it, in priority order; of one backend there may be several reasons.
-    pub refusals: Vec<(Name, Arc<Refusal>)>,
+    pub refusals: Arc<[(Name, Arc<Refusal>)]>,
 }
 
 /// A region that became a function.

@@ -4,11 +4,13 @@
 #![expect(clippy::print_stdout, reason = "the times are for whoever runs the test by hand")]
 
 use super::{same, table, targets};
-use byoc_core::ir::{Attrs, ExprId, Module, Type, verify};
+use byoc_core::ir::{Attrs, ExprId, Module, Type, structural_equal, verify};
 use byoc_core::pass::manager::{RunOptions, run};
-use byoc_core::pass::{AcceptAll, Backend, PassOptions, partition_for};
+use byoc_core::pass::{AcceptAll, Backend, PassOptions, RefusalCode, infer_type_in_place, partition_for};
 use byoc_core::tensor::DType;
+use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
 use byoc_core::typing::Builder;
+use std::fmt::Write;
 use std::time::Instant;
 
 const SIZE: usize = 100_000;
@@ -136,4 +138,72 @@ fn the_result_does_not_depend_on_the_run() {
     let one = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
     let two = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
     same(&one, &two);
+}
+
+/// What was partitioned prints, and reads back as itself.
+fn partitions_and_reads_back(text: &str) -> usize {
+    let read = |text: &str| {
+        let mut module = parse(text, &ParseOptions::default()).module;
+        infer_type_in_place(&mut module, &[]).unwrap();
+        module
+    };
+    let module = read(text);
+    let operators = ["nn.relu".to_owned()];
+    let mut backends = [Backend { name: "a".into(), table: &[], operators: &operators, judge: &mut AcceptAll }];
+    let (partitioned, report) = partition_for(&module, &mut backends, "default").unwrap();
+    assert_eq!(verify(&partitioned), Ok(()));
+    assert!(report.operators.iter().all(|row| row.region.is_some()));
+    let again = read(&print(&partitioned, &PrintOptions::default()).text);
+    assert_eq!(structural_equal(&partitioned, &again), Ok(()));
+    report.regions.len()
+}
+
+const HEAD: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 64), float32]) {\n";
+
+#[test]
+fn a_chain_of_a_million_operators_is_one_region() {
+    let mut text = format!("{HEAD}  %0 = nn.relu(%x);\n");
+    for i in 1..1_000_000 {
+        let _ = writeln!(text, "  %{i} = nn.relu(%{});", i - 1);
+    }
+    text.push_str("  nn.relu(%999999)\n}\n");
+    assert_eq!(partitions_and_reads_back(&text), 1);
+}
+
+#[test]
+fn a_hundred_thousand_lets_are_as_many_regions() {
+    let text = format!("{HEAD}{}%x\n}}\n", "let %x = nn.relu(%x);\n".repeat(100_000));
+    assert_eq!(partitions_and_reads_back(&text), 100_000);
+}
+
+#[test]
+fn a_region_that_no_function_can_return_is_turned_down() {
+    // Each relu of the first relu is used by an add on the host.
+    let text = |outputs: usize| {
+        let mut text = format!("{HEAD}  %0 = nn.relu(%x);\n");
+        for i in 0..outputs {
+            let (sum, relu) = (2 * i, 2 * i + 1);
+            let _ = writeln!(text, "  %{relu} = nn.relu(%0);\n  %{} = add(%{sum}, %{relu});", relu + 1);
+        }
+        let _ = writeln!(text, "  %{}\n}}", 2 * outputs);
+        text
+    };
+    let module = |outputs: usize| {
+        let mut module = parse(&text(outputs), &ParseOptions::default()).module;
+        infer_type_in_place(&mut module, &[]).unwrap();
+        module
+    };
+    let operators = ["nn.relu".to_owned()];
+    for (outputs, regions) in [(1000, 1), (Type::MAX_PARTS, 0)] {
+        let module = module(outputs);
+        let mut backends = [Backend { name: "a".into(), table: &[], operators: &operators, judge: &mut AcceptAll }];
+        let (partitioned, report) = partition_for(&module, &mut backends, "default").unwrap();
+        assert_eq!(report.regions.len(), regions);
+        assert_eq!(verify(&partitioned), Ok(()));
+        let refused = report
+            .operators
+            .iter()
+            .filter(|row| row.refusals.iter().any(|(_, refusal)| refusal.code == RefusalCode::ResourceLimit));
+        assert_eq!(refused.count(), if regions == 0 { outputs + 1 } else { 0 });
+    }
 }

@@ -46,7 +46,7 @@ pub fn explain(module: &Module, report: &Report, failed: &BTreeMap<String, Refus
                 None => Placement { kind: "host", ..Placement::default() },
             };
             placements.push((flops(module, *expr), placement));
-            for (backend, refusal) in &operator.refusals {
+            for (backend, refusal) in operator.refusals.iter() {
                 refusals.insert(row(backend, refusal));
             }
             if let Some(index) = operator.region

@@ -31,12 +31,20 @@ pub fn test_plugin(name: &str) -> PathBuf {
     build(&["--package", "byoc-test-plugins", "--example", name])
 }
 
+/// An empty folder that goes away with the value.
+///
+/// # Panics
+/// When there is no place for it.
+pub fn temporary_folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
 /// A folder with copies of these plugins, as `libbyoc_<name>.so`.
 ///
 /// # Panics
 /// When one does not build.
 pub fn plugin_dir(names: &[&str]) -> TempDir {
-    let dir = tempfile::tempdir().expect("a temporary folder");
+    let dir = temporary_folder();
     for name in names {
         copy(&plugin(name), &dir.path().join(format!("libbyoc_{name}.so")));
     }

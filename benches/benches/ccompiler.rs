@@ -1,0 +1,32 @@
+//! The ccompiler backend by operator family, and whole models on it and on the host. Elements in a throughput are
+//! floating-point operations; families that the backend does not take are marked.
+
+use byoc::session::Session;
+use byoc_benches::models::{Ready, bench_families, ready};
+use criterion::Criterion;
+
+const MODELS: &[&str] = &["resnet18_w16", "mobilenet_v2_025", "bert_small", "vit_small", "unet_small"];
+
+fn main() {
+    let mut criterion = byoc_benches::criterion();
+    let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
+    for threads in [1, 2] {
+        let session = Session::new(&[plugins.path().to_owned()], threads).expect("the threads start");
+        bench_families(&mut criterion, &format!("ccompiler, {threads} threads"), &session, &["ccompiler"]);
+        models(&mut criterion, &session, threads);
+    }
+    criterion.final_summary();
+}
+
+fn models(criterion: &mut Criterion, session: &Session, threads: usize) {
+    let mut group = criterion.benchmark_group(format!("models, {threads} threads"));
+    for name in MODELS {
+        let file = byoc_test_support::workspace().join("tests/models").join(name).join("model.onnx");
+        for backends in [&[][..], &["ccompiler"][..]] {
+            let Ready { model, inputs } = ready(session, &file, backends);
+            let place = backends.first().unwrap_or(&"host");
+            group.bench_function(format!("{name}, {place}"), |b| b.iter(|| model.run(&inputs).expect("it runs")));
+        }
+    }
+    group.finish();
+}

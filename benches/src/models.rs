@@ -1,0 +1,62 @@
+//! Builds programs and models by the library, and benches their runs.
+
+use crate::families::{FAMILIES, Work};
+use byoc::build::{BuildOptions, build};
+use byoc::frontend::{self, LoadOptions};
+use byoc::io::random;
+use byoc::model::Model;
+use byoc::session::Session;
+use byoc_core::tensor::Tensor;
+use criterion::{Criterion, Throughput};
+use std::path::Path;
+
+/// A model ready to run, with inputs that fit it.
+pub struct Ready {
+    /// The model.
+    pub model: Model,
+    /// Random inputs.
+    pub inputs: Vec<Tensor>,
+}
+
+/// Builds the model of a file for these backends.
+///
+/// # Panics
+/// When it does not build.
+pub fn ready(session: &Session, file: &Path, backends: &[&str]) -> Ready {
+    let fail = |what: &str| format!("{what} {}", file.display());
+    let loaded = frontend::load(file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
+    let backends = backends.iter().map(|&name| name.to_owned()).collect();
+    let options = BuildOptions { backends, ..BuildOptions::default() };
+    let built = build(session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{}: {e:?}", fail("build")));
+    let (model, _) = Model::load(session, built.compiled, None).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
+    let input = |(seed, port): (usize, &byoc::runtime::program::Port)| {
+        let shape: Option<Vec<usize>> = port.ty.dims.iter().map(|dim| dim.fixed()).collect();
+        let shape = shape.expect("the sizes of a bench are fixed");
+        random::tensor(port.ty.dtype, &shape, seed as u64)
+    };
+    let inputs = model.inputs().iter().enumerate().map(input).collect();
+    Ready { model, inputs }
+}
+
+/// Benches every family on `session`, for these backends.
+///
+/// # Panics
+/// When a program does not build or run.
+pub fn bench_families(criterion: &mut Criterion, group: &str, session: &Session, backends: &[&str]) {
+    let folder = byoc_test_support::temporary_folder();
+    let mut group = criterion.benchmark_group(group);
+    for family in FAMILIES {
+        let file = folder.path().join("family.relay");
+        std::fs::write(&file, family.text()).expect("the program is written");
+        let Ready { model, inputs } = ready(session, &file, backends);
+        group.throughput(match family.work {
+            // Criterion counts elements: of these, one is one operation.
+            Work::Flops(count) => Throughput::Elements(count),
+            Work::Bytes(count) => Throughput::Bytes(count),
+        });
+        let place = if model.regions > 0 { "" } else { " (on the host)" };
+        let name = if backends.is_empty() { family.name.to_owned() } else { format!("{}{place}", family.name) };
+        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("it runs")));
+    }
+    group.finish();
+}
