@@ -6,9 +6,23 @@ use byoc_core::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId};
 use byoc_core::pass::{Refusal, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Explains the placement of each operator of the model. `module` is what was partitioned, `report` what came of it,
-/// `failed` the regions that went back to the host afterwards, by symbol.
-pub fn explain(module: &Module, report: &Report, failed: &BTreeMap<String, Refusal>) -> Explanation {
+/// The operators of the model that computed something when it was read. The others (constants, arithmetic on shapes) had
+/// been folded into those: an expression's origins name them too, and the operator itself last.
+pub fn computing(module: &Module) -> BTreeSet<SourceId> {
+    let live = module.live();
+    let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
+    calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect()
+}
+
+/// Explains the placement of each operator of the model. `module` is what was partitioned, `computing` the operators that
+/// [`computing`] found when it was read, `report` what came of it, `failed` the regions that went back to the host
+/// afterwards, by symbol.
+pub fn explain(
+    module: &Module,
+    computing: &BTreeSet<SourceId>,
+    report: &Report,
+    failed: &BTreeMap<String, Refusal>,
+) -> Explanation {
     let live = module.live();
     let carriers = carriers(module, &live);
     let mut by_expr: BTreeMap<ExprId, usize> = BTreeMap::new();
@@ -23,7 +37,8 @@ pub fn explain(module: &Module, report: &Report, failed: &BTreeMap<String, Refus
         let cost = flops(module, operator.expr);
         total += cost;
         // An expression that stands for several operators is counted for the first, so that sums come out.
-        if let Some(first) = module.origins.get(module.nodes[operator.expr].origin).first() {
+        let origins = module.origins.get(module.nodes[operator.expr].origin);
+        if let Some(first) = origins.iter().find(|s| computing.contains(s)) {
             flops_of[first.index()] += cost;
         }
     }
@@ -33,7 +48,8 @@ pub fn explain(module: &Module, report: &Report, failed: &BTreeMap<String, Refus
     for (source, info) in module.origins.sources().iter() {
         let mut placements: Vec<(u64, Placement)> = Vec::new();
         let mut refusals: BTreeSet<RefusalRow> = BTreeSet::new();
-        for expr in &carriers[source] {
+        let placed: &[ExprId] = if computing.contains(&source) { &carriers[source] } else { &[] };
+        for expr in placed {
             let Some(operator) = by_expr.get(expr).map(|&i| &report.operators[i]) else { continue };
             let region = region_of(operator.region);
             let placement = match region {
@@ -60,7 +76,7 @@ pub fn explain(module: &Module, report: &Report, failed: &BTreeMap<String, Refus
             .into_iter()
             .max_by_key(|(cost, placement)| (*cost, placement.kind == "region"))
             .map(|(_, placement)| placement)
-            .unwrap_or_else(|| folded(module, &live, source, &carriers[source]));
+            .unwrap_or_else(|| folded(module, &live, computing, source, &carriers[source]));
         refusals.retain(|r| placement.kind != "folded" && placement.backend.as_ref() != Some(&r.backend));
         explanation.nodes.push(NodeRow {
             id: source.index(),
@@ -127,7 +143,22 @@ fn carriers(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId
 }
 
 /// What an operator that computes nothing any more was folded into: the readers of what it left, or nothing.
-fn folded(module: &Module, live: &IndexVec<ExprId, bool>, source: SourceId, carriers: &[ExprId]) -> Placement {
+fn folded(
+    module: &Module,
+    live: &IndexVec<ExprId, bool>,
+    computing: &BTreeSet<SourceId>,
+    source: SourceId,
+    carriers: &[ExprId],
+) -> Placement {
+    let name = |s: SourceId| &module.origins.sources()[s].name;
+    let holder = carriers.iter().find_map(|&id| {
+        module.expr(id).as_op_call()?;
+        module.origins.get(module.nodes[id].origin).iter().copied().find(|s| *s != source && computing.contains(s))
+    });
+    if let Some(holder) = holder {
+        let into = Some(format!("an attribute of {}", name(holder)));
+        return Placement { kind: "folded", into, ..Placement::default() };
+    }
     let mut readers: BTreeSet<SourceId> = BTreeSet::new();
     let mut is_result = false;
     if !carriers.is_empty() {
@@ -144,7 +175,7 @@ fn folded(module: &Module, live: &IndexVec<ExprId, bool>, source: SourceId, carr
     let into = match (readers.first(), carriers.is_empty(), is_result) {
         (Some(&reader), _, _) => {
             let more = if readers.len() > 1 { format!(" and {} more", readers.len() - 1) } else { String::new() };
-            format!("a constant of {}{more}", module.origins.sources()[reader].name)
+            format!("a constant of {}{more}", name(reader))
         }
         (None, false, true) => "the constant result".to_owned(),
         (None, false, false) => "a constant".to_owned(),

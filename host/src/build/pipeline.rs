@@ -1,7 +1,7 @@
 //! The way from a model as it was read to what an executor runs.
 
 use super::codegen::{self, RegionCompiler};
-use super::explain::explain;
+use super::explain::{computing, explain};
 use super::explanation::Explanation;
 use super::{Compiled, plan};
 use crate::error::Failure;
@@ -75,6 +75,7 @@ pub fn build(
     }
     let digest = model_digest(&loaded.file)?;
 
+    let computing = computing(&loaded.module);
     let mut timings: Vec<(String, f64)> = Vec::new();
     let simplified = simplify(loaded.module, &backends, options, &mut timings, &mut warnings, say)?;
 
@@ -134,7 +135,7 @@ pub fn build(
         }
     }
 
-    let explanation = explain(&simplified, &report, &failed);
+    let explanation = explain(&simplified, &computing, &report, &failed);
     let reasons = refusal_summary(&explanation);
     for backend in &backends {
         if !explanation.regions.iter().any(|r| r.backend == backend.name) {
