@@ -8,7 +8,7 @@
 //! Scopes are intervals of numbers, and the places of equal expressions disjoint intervals in a sorted list, so that
 //! each look-up takes logarithmic time.
 
-use super::scope::touchable;
+use super::scope::{functions, touchable};
 use crate::diag::Diagnostic;
 use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OpId, OriginId, ScopeId, Scopes};
 use crate::op;
@@ -48,7 +48,7 @@ type Places = SmallVec<[(Span, ExprId); 1]>;
 pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let scopes = Scopes::of_module(module);
-    let (spans, functions) = spans(module, &scopes);
+    let (spans, functions) = (spans(&scopes), functions(module, &scopes));
     let mut seen: HashMap<(ScopeId, Key), Places> = HashMap::new();
     let mut constants = Constants::default();
     let mut merged: BTreeMap<ExprId, Vec<OriginId>> = BTreeMap::new();
@@ -94,8 +94,8 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
     Ok(result)
 }
 
-/// The span of each scope, and the function that it belongs to.
-fn spans(module: &Module, scopes: &Scopes) -> (IndexVec<ScopeId, Span>, IndexVec<ScopeId, ScopeId>) {
+/// The span of each scope.
+fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
     let count = scopes.tree.len();
     let mut sizes: IndexVec<ScopeId, u32> = IndexVec::filled(1, count);
     // A scope is opened after the one around it.
@@ -106,7 +106,6 @@ fn spans(module: &Module, scopes: &Scopes) -> (IndexVec<ScopeId, Span>, IndexVec
         }
     }
     let mut spans: IndexVec<ScopeId, Span> = IndexVec::with_capacity(count);
-    let mut functions: IndexVec<ScopeId, ScopeId> = IndexVec::with_capacity(count);
     // Scopes are opened from the end of the program: each takes what is left at the end of the one around it.
     let mut free: IndexVec<ScopeId, u32> = IndexVec::with_capacity(count);
     for (id, scope) in scopes.tree.iter() {
@@ -117,10 +116,8 @@ fn spans(module: &Module, scopes: &Scopes) -> (IndexVec<ScopeId, Span>, IndexVec
         }
         spans.push(Span { first, end });
         free.push(end);
-        let is_function = scope.opener.is_none_or(|opener| matches!(module.expr(opener), Expr::Function(_)));
-        functions.push(if is_function { id } else { functions[scope.parent] });
     }
-    (spans, functions)
+    spans
 }
 
 /// One constant for all that are equal.

@@ -33,6 +33,11 @@ pub const PASSES: &[Pass] = &[
         run: |module, _, _| super::canonicalize_ops(module),
     },
     Pass {
+        name: "convert_layout",
+        doc: "moves convolutions and pooling to the layout that is asked for",
+        run: |module, options, _| super::convert_layout(module, &options.layouts),
+    },
+    Pass {
         name: "dead_code_elimination",
         doc: "removes what nothing uses",
         run: |module, _, _| super::dead_code_elimination(module),
@@ -98,6 +103,11 @@ pub const PASSES: &[Pass] = &[
         name: "simplify_inference",
         doc: "writes batch normalisation as multiply and add, drops dropout",
         run: |module, _, _| super::simplify_inference(module),
+    },
+    Pass {
+        name: "to_a_normal_form",
+        doc: "binds every intermediate value by a let",
+        run: |module, _, _| super::to_a_normal_form(module),
     },
 ];
 

@@ -3,6 +3,7 @@
 mod annotate_target;
 mod annotation;
 mod canonicalize_ops;
+mod convert_layout;
 mod dead_code_elimination;
 mod eliminate_common_subexpr;
 mod flatten_nested_tuples;
@@ -27,9 +28,11 @@ mod remove_default_annotations;
 mod report;
 pub mod scope;
 mod simplify_inference;
+mod to_a_normal_form;
 
 pub use annotate_target::{annotate_target, annotate_target_by};
 pub use canonicalize_ops::canonicalize_ops;
+pub use convert_layout::convert_layout;
 pub use dead_code_elimination::dead_code_elimination;
 pub use eliminate_common_subexpr::eliminate_common_subexpr;
 pub use flatten_nested_tuples::flatten_nested_tuples;
@@ -40,9 +43,10 @@ pub use inline_compiler_functions::{inline_compiler_functions_bound_to, mark_com
 pub use judge::{AcceptAll, Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict};
 pub use merge_compiler_regions::merge_compiler_regions;
 pub use merge_composite::merge_composite;
-pub use options::{PassOptions, TargetRule};
+pub use options::{DesiredLayout, PassOptions, TargetRule};
 pub use partition::{Backend, partition_for};
 pub use partition_graph::partition_graph;
 pub use remove_default_annotations::remove_default_annotations;
 pub use report::{OperatorReport, RegionReport, Report};
 pub use simplify_inference::simplify_inference;
+pub use to_a_normal_form::to_a_normal_form;

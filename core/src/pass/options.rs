@@ -12,6 +12,18 @@ pub struct TargetRule {
     pub operators: Vec<Name>,
 }
 
+/// The layout that an operator is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredLayout {
+    /// `nn.conv2d`, or a two-dimensional pooling.
+    pub operator: Name,
+    /// Of its data: an order of N, C, H and W.
+    pub data: Name,
+    /// Of its kernel: an order of O, I, H and W. By default what goes with the data: `OIHW` with `NCHW`, `HWIO` with
+    /// `NHWC` (`HWOI` when depthwise).
+    pub kernel: Option<Name>,
+}
+
 /// The options of all passes; each reads its own.
 #[derive(Clone, Debug)]
 pub struct PassOptions {
@@ -29,6 +41,8 @@ pub struct PassOptions {
     pub compiler: Option<String>,
     /// `inline_compiler_functions_bound_to`: which global functions.
     pub inline_bound_to: Vec<String>,
+    /// `convert_layout`: what is wanted.
+    pub layouts: Vec<DesiredLayout>,
 }
 
 impl Default for PassOptions {
@@ -41,6 +55,7 @@ impl Default for PassOptions {
             module_name: "default".to_owned(),
             compiler: None,
             inline_bound_to: Vec::new(),
+            layouts: Vec::new(),
         }
     }
 }

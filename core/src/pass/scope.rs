@@ -29,6 +29,17 @@ pub fn touchable(module: &Module) -> IndexVec<ExprId, bool> {
     touch
 }
 
+/// The scope of the function body that each scope is in, or is.
+pub(super) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, ScopeId> {
+    let mut functions: IndexVec<ScopeId, ScopeId> = IndexVec::with_capacity(scopes.tree.len());
+    for (id, scope) in scopes.tree.iter() {
+        let is_function = scope.opener.is_none_or(|opener| matches!(module.expr(opener), Expr::Function(_)));
+        // A scope is opened after the one around it.
+        functions.push(if is_function { id } else { functions[scope.parent] });
+    }
+    functions
+}
+
 /// The function or let body that each expression is evaluated in. The branches of an if count as part of what is
 /// around it.
 pub(super) struct Bodies {

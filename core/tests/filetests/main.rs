@@ -10,7 +10,7 @@
 //! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and compared
 //!   by structure. The module verifies after each pass. Options, each on a line of its own:
 //!   `// pattern: name: notation`, `// annotate: target=op,op`, `// include-non-call-ops: false`,
-//!   `// bind-constants: false`, `// module-name: m`, `// compiler: t`, `// inline-bound-to: f, g`.
+//!   `// bind-constants: false`, `// module-name: m`, `// compiler: t`, `// layout: operator=data,kernel`, `// inline-bound-to: f, g`.
 //!
 //! `// constant: float32 (2, 2): 1 2 3 4` gives `meta[relay.Constant][0]`, the next one `[1]`; one value fills all.
 

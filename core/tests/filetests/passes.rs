@@ -4,7 +4,7 @@ use crate::texts::{check_round_trip, read};
 use crate::{Outcome, constants, headers};
 use byoc_core::ir::{Module, structural_equal};
 use byoc_core::pass::manager::{self, RunOptions};
-use byoc_core::pass::{PassOptions, TargetRule, infer_type};
+use byoc_core::pass::{DesiredLayout, PassOptions, TargetRule, infer_type};
 use byoc_core::pattern::{Checks, parse_table};
 use byoc_core::tensor::Tensor;
 use byoc_core::text::{PrintOptions, print};
@@ -74,6 +74,12 @@ fn options(input: &str) -> Result<PassOptions, Failed> {
     options.bind_constants = flag("bind-constants", true);
     if let Some(&name) = headers(input, "module-name").first() {
         options.module_name = name.to_owned();
+    }
+    for line in headers(input, "layout") {
+        let (operator, layouts) = line.split_once('=').ok_or("layout: operator=data,kernel")?;
+        let mut layouts = layouts.split(',').map(|layout| layout.trim().into());
+        let data = layouts.next().ok_or("layout: operator=data,kernel")?;
+        options.layouts.push(DesiredLayout { operator: operator.trim().into(), data, kernel: layouts.next() });
     }
     options.compiler = headers(input, "compiler").first().map(|&t| t.to_owned());
     options.inline_bound_to =

@@ -127,7 +127,10 @@ impl Generator<'_> {
             0 => {
                 let x = self.pick();
                 let name = ["nn.relu", "negative", "abs"][self.choose(3)];
-                self.op(name, &[x], Attrs::none())
+                match self.choose(4) {
+                    0 => self.op("nn.max_pool2d", &[x], Attrs::new([("pool_size", AttrValue::ints([1, 1]))])),
+                    _ => self.op(name, &[x], Attrs::none()),
+                }
             }
             1 | 2 => {
                 let name = ["add", "multiply", "subtract", "maximum"][self.choose(4)];

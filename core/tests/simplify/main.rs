@@ -5,8 +5,8 @@ mod evaluate;
 mod generate;
 
 use byoc_core::ir::{Module, structural_equal, verify};
-use byoc_core::pass::PassOptions;
 use byoc_core::pass::manager::{self, RunOptions};
+use byoc_core::pass::{DesiredLayout, PassOptions};
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::text::{PrintOptions, print};
 use evaluate::{Evaluator, Value, tensors};
@@ -20,11 +20,15 @@ const PASSES: &[&str] = &[
     "fold_constant",
     "fold_scale_axis",
     "simplify_inference",
+    "to_a_normal_form",
+    "convert_layout",
 ];
 
 fn run(module: &Module, pass: &str) -> Module {
-    let mut options = RunOptions { verify_each: true, ..RunOptions::default() };
-    match manager::run(module.clone(), &[pass], &PassOptions::default(), &mut options) {
+    let nhwc = |operator: &str| DesiredLayout { operator: operator.into(), data: "NHWC".into(), kernel: None };
+    let options = PassOptions { layouts: vec![nhwc("nn.conv2d"), nhwc("nn.max_pool2d")], ..PassOptions::default() };
+    let mut run = RunOptions { verify_each: true, ..RunOptions::default() };
+    match manager::run(module.clone(), &[pass], &options, &mut run) {
         Ok(ran) => ran.module,
         Err(error) => panic!("{error}\n{}", print(module, &PrintOptions::default()).text),
     }

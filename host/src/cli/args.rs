@@ -238,6 +238,9 @@ pub struct OptArgs {
     /// What target T supports, in priority order (may be repeated).
     #[arg(long, value_name = "T=OP,...", value_parser = named_text)]
     pub annotate: Vec<(String, String)>,
+    /// For convert_layout: the layout that an operator is to have, and of its kernel (may be repeated).
+    #[arg(long = "layout", value_name = "OP=DATA[,KERNEL]", value_parser = named_text)]
+    pub layouts: Vec<(String, String)>,
     /// Whether annotate_target gives tuples and references a target.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub include_non_call_ops: bool,

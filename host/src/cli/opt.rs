@@ -9,7 +9,7 @@ use byoc_core::diag::{Diagnostic, codes, nearest};
 use byoc_core::ir::{Module, structural_equal};
 use byoc_core::op;
 use byoc_core::pass::manager::{self, RunOptions};
-use byoc_core::pass::{PassOptions, TargetRule, infer_type};
+use byoc_core::pass::{DesiredLayout, PassOptions, TargetRule, infer_type};
 use byoc_core::pattern::{Checks, parse_table};
 use byoc_core::text::{PrintOptions, print};
 use std::path::Path;
@@ -77,6 +77,13 @@ fn pass_options(args: &OptArgs) -> Result<PassOptions, Failure> {
         inline_bound_to: args.inline_bound_to.iter().map(|f| f.trim_start_matches('@').to_owned()).collect(),
         ..PassOptions::default()
     };
+    for (operator, layouts) in &args.layouts {
+        let (data, kernel) = match layouts.split_once(',') {
+            Some((data, kernel)) => (data, Some(kernel.trim().into())),
+            None => (layouts.as_str(), None),
+        };
+        options.layouts.push(DesiredLayout { operator: operator.as_str().into(), data: data.trim().into(), kernel });
+    }
     if let Some(path) = &args.patterns {
         options.patterns = read_patterns(path)?;
     }

@@ -13,6 +13,7 @@ codes! {
     BAD_ANNOTATION = 330, "annotations do not agree";
     REGION_CYCLE = 331, "a region needs its own result";
     UNKNOWN_GLOBAL = 340, "no such global function";
+    BAD_LAYOUT = 341, "a layout that cannot be asked for";
     NOT_EQUAL = 350, "the result is not the program that was expected";
     NOT_DATA_FLOW = 390, "a region is not data flow";
 }

@@ -1,0 +1,313 @@
+//! Moves convolutions and pooling to the layout that is asked for (`NCHW` to `NHWC`, or back), with `layout_transform`
+//! where values enter and leave that layout.
+//!
+//! A value in the new layout stays in it as long as the operators that read it do not care: element-wise and
+//! broadcasting operators, `nn.bias_add` and `nn.prelu` with their axis moved, pooling with its own layout, and
+//! `concatenate`. An operator with several operands follows when at least as many of them are in the new layout as would
+//! have to be brought there; constants count for neither, since what transforms them folds. Weights are transformed as
+//! well. Everything else reads the value in the layout that it always had.
+
+use super::options::DesiredLayout;
+use super::scope::{functions, touchable};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{AttrValue, Attrs, Call, Expr, ExprId, IndexVec, Module, Name, OpId, ScopeId, Scopes};
+use crate::op::{self, OpDef, OpPattern, Params};
+use crate::typing::Rebuild;
+use std::collections::HashMap;
+
+/// Changes layouts.
+///
+/// # Errors
+/// A wish that no operator can fulfil, or none at all.
+pub fn convert_layout(module: &Module, wishes: &[DesiredLayout]) -> Result<Module, Box<Diagnostic>> {
+    check(wishes)?;
+    let touch = touchable(module);
+    let scopes = Scopes::of_module(module);
+    let functions = functions(module, &scopes);
+    let mut converter = Converter {
+        wishes,
+        held: IndexVec::filled(None, module.nodes.len()),
+        function: Scopes::root(),
+        transforms: HashMap::new(),
+    };
+    Rebuild::run(module, |rebuild, id, expr| match (expr.as_op_call(), scopes.of[id]) {
+        (Some((operator, call)), Some(scope)) if touch[id] => {
+            converter.function = functions[scope];
+            converter.convert(rebuild, id, operator, call)
+        }
+        _ => Ok(None),
+    })
+}
+
+/// Whether an operator has a layout that this pass knows how to change.
+fn has_layout(name: &str) -> bool {
+    name == "nn.conv2d" || has_plain_layout(name)
+}
+
+/// Whether it is the layout of its one input and of its result.
+fn has_plain_layout(name: &str) -> bool {
+    name.ends_with("pool2d") && op::lookup(name).is_some()
+}
+
+fn is_permutation(text: &str, letters: &str) -> bool {
+    text.len() == letters.len() && letters.chars().all(|letter| text.contains(letter))
+}
+
+fn check(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
+    let fail = |message: String, help: &str| {
+        Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))
+    };
+    if wishes.is_empty() {
+        return fail("convert_layout is not told any layout".into(), "say --layout nn.conv2d=NHWC");
+    }
+    for DesiredLayout { operator, data, kernel } in wishes {
+        if !has_layout(operator) {
+            return fail(
+                format!("convert_layout cannot change the layout of \"{operator}\""),
+                "it changes nn.conv2d and two-dimensional pooling; what reads them follows",
+            );
+        }
+        if !is_permutation(data, "NCHW") {
+            return fail(
+                format!("{operator}: the layout \"{data}\" is no order of N, C, H and W"),
+                "NCHW and NHWC are the usual ones",
+            );
+        }
+        match kernel {
+            Some(kernel) if &**operator != "nn.conv2d" || !is_permutation(kernel, "OIHW") => {
+                return fail(
+                    format!(
+                        "{operator}: the kernel layout \"{kernel}\" is not wanted here, or no order of O, I, H and W"
+                    ),
+                    "only nn.conv2d has one; OIHW and HWIO are the usual ones",
+                );
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A change of layout.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Change {
+    from: Name,
+    to: Name,
+}
+
+impl Change {
+    /// Where an axis of the old layout is in the new one.
+    fn axis(&self, axis: i64) -> Option<i64> {
+        let axis = usize::try_from(if axis < 0 { axis + 4 } else { axis }).ok()?;
+        let letter = self.from.chars().nth(axis)?;
+        self.to.find(letter).map(|at| at as i64)
+    }
+}
+
+struct Converter<'w> {
+    wishes: &'w [DesiredLayout],
+    /// Values of the old module that the new one has in another layout.
+    held: IndexVec<ExprId, Option<(ExprId, Change)>>,
+    /// The function whose body is being rebuilt: functions may share constants, not what is made of them.
+    function: ScopeId,
+    /// Transforms that there are already: in which function, of which new expression, how.
+    transforms: HashMap<(ScopeId, ExprId, Change), ExprId>,
+}
+
+type Converted = Result<Option<ExprId>, Box<Diagnostic>>;
+
+impl Converter<'_> {
+    fn convert(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operator: OpId, call: &Call) -> Converted {
+        let def = op::get(operator);
+        let params = Params::new(def, &call.attrs);
+        let made = match def.name {
+            "nn.conv2d" => return self.convolution(rebuild, id, operator, call),
+            name if has_plain_layout(name) => {
+                let from = params.string("layout");
+                let out = params.string("out_layout");
+                let wish = self.wishes.iter().find(|wish| *wish.operator == *name);
+                let change = match (wish, &self.held[call.args[0]]) {
+                    (Some(wish), _) => Change { from: from.as_str().into(), to: wish.data.clone() },
+                    (None, Some((_, change))) if *change.from == *from => change.clone(),
+                    _ => return Ok(None),
+                };
+                if change.from == change.to || !(out.is_empty() || out == from) {
+                    return Ok(None);
+                }
+                let data = self.bring(rebuild, call.args[0], &change)?;
+                let attrs = call.attrs.clone().with("layout", &*change.to).without("out_layout");
+                (rebuild.new.push(Expr::op(operator, [data], attrs))?, change)
+            }
+            "nn.bias_add" | "nn.prelu" => {
+                let Some((data, change)) = self.held[call.args[0]].clone() else { return Ok(None) };
+                let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
+                let vector = rebuild.get(call.args[1]);
+                let attrs = call.attrs.clone().with("axis", axis);
+                (rebuild.new.push(Expr::op(operator, [data, vector], attrs))?, change)
+            }
+            "concatenate" => {
+                let Expr::Tuple(fields) = rebuild.old.expr(call.args[0]) else { return Ok(None) };
+                let Some(change) = self.leading(rebuild.old, fields) else { return Ok(None) };
+                let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
+                let mut brought = Vec::with_capacity(fields.len());
+                for &field in fields {
+                    brought.push(self.bring(rebuild, field, &change)?);
+                }
+                let tuple = rebuild.new.tuple(&brought)?;
+                let attrs = call.attrs.clone().with("axis", axis);
+                (rebuild.new.push(Expr::op(operator, [tuple], attrs))?, change)
+            }
+            _ if is_pointwise(def) => {
+                let is_rank_4 = rebuild.old.ty(id).as_tensor().is_some_and(|ty| ty.dims.len() == 4);
+                let Some(change) = self.leading(rebuild.old, &call.args).filter(|_| is_rank_4) else {
+                    return Ok(None);
+                };
+                let mut args = Vec::with_capacity(call.args.len());
+                for &arg in &call.args {
+                    args.push(self.bring(rebuild, arg, &change)?);
+                }
+                (rebuild.new.push(Expr::op(operator, args, call.attrs.clone()))?, change)
+            }
+            _ => return Ok(None),
+        };
+        self.hold(rebuild, id, made)
+    }
+
+    fn convolution(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operator: OpId, call: &Call) -> Converted {
+        let Some(wish) = self.wishes.iter().find(|wish| &*wish.operator == "nn.conv2d") else { return Ok(None) };
+        let params = Params::new(op::get(operator), &call.attrs);
+        let (from, kernel, out) =
+            (params.string("data_layout"), params.string("kernel_layout"), params.string("out_layout"));
+        let groups = params.int("groups");
+        let inputs = kernel.find('I').zip(rebuild.old.ty(call.args[1]).as_tensor());
+        let depthwise = groups > 1 && inputs.is_some_and(|(at, ty)| ty.dims[at].fixed() == Some(1));
+        let to_kernel = match (&wish.kernel, &*wish.data) {
+            (Some(kernel), _) => kernel.to_string(),
+            _ if *from == *wish.data => kernel.clone(),
+            (None, "NCHW") => "OIHW".to_owned(),
+            (None, "NHWC") if depthwise => "HWOI".to_owned(),
+            (None, "NHWC") => "HWIO".to_owned(),
+            _ => kernel.clone(),
+        };
+        if !(out.is_empty() || out == from) || (*from == *wish.data && kernel == to_kernel) {
+            return Ok(None);
+        }
+        let change = Change { from: from.as_str().into(), to: wish.data.clone() };
+        let data = self.bring(rebuild, call.args[0], &change)?;
+        let of_kernel = Change { from: kernel.as_str().into(), to: to_kernel.as_str().into() };
+        let weight = rebuild.get(call.args[1]);
+        let weight = self.transform(rebuild, weight, &of_kernel)?;
+        let attrs = call.attrs.clone().with("data_layout", &*change.to).with("kernel_layout", to_kernel.as_str());
+        let new = rebuild.new.push(Expr::op(operator, [data, weight], attrs.without("out_layout")))?;
+        self.hold(rebuild, id, (new, change))
+    }
+
+    /// Remembers what there is in the new layout; other readers get it in the old one.
+    fn hold(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, (new, change): (ExprId, Change)) -> Converted {
+        let back = Change { from: change.to.clone(), to: change.from.clone() };
+        let old = self.transform(rebuild, new, &back)?;
+        if change.from != change.to {
+            self.held[id] = Some((new, change));
+        }
+        Ok(Some(old))
+    }
+
+    /// The change that most operands have gone through, or would have to.
+    fn leading(&self, module: &Module, operands: &[ExprId]) -> Option<Change> {
+        let change = operands.iter().find_map(|&operand| Some(&self.held[operand].as_ref()?.1))?;
+        let (mut held, mut others) = (0, 0);
+        for &operand in operands {
+            let ty = module.ty(operand).as_tensor()?;
+            match &self.held[operand] {
+                Some((_, other)) if other == change => held += 1,
+                _ if ty.dims.len() > 4 => return None,
+                _ if ty.dims.is_empty() || module.expr(operand).as_constant().is_some() => {}
+                _ if ty.dims.len() < 4 => {}
+                _ => others += 1,
+            }
+        }
+        (held >= others).then(|| change.clone())
+    }
+
+    /// An operand in the new layout. What has fewer dimensions is first given those that broadcasting would add.
+    fn bring(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        operand: ExprId,
+        change: &Change,
+    ) -> Result<ExprId, Box<Diagnostic>> {
+        if let Some((new, held)) = &self.held[operand]
+            && held == change
+        {
+            return Ok(*new);
+        }
+        let mut new = rebuild.get(operand);
+        let rank = rebuild.old.ty(operand).as_tensor().map_or(0, |ty| ty.dims.len());
+        if rank == 0 {
+            return Ok(new);
+        }
+        if rank < 4 {
+            let attrs = Attrs::new([("axis", 0.into()), ("num_newaxis", AttrValue::Int(4 - rank as i64))]);
+            new = rebuild.new.op("expand_dims", &[new], attrs)?;
+        }
+        self.transform(rebuild, new, change)
+    }
+
+    fn transform(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        new: ExprId,
+        change: &Change,
+    ) -> Result<ExprId, Box<Diagnostic>> {
+        if change.from == change.to {
+            return Ok(new);
+        }
+        if let Some(&made) = self.transforms.get(&(self.function, new, change.clone())) {
+            return Ok(made);
+        }
+        let attrs = Attrs::new([("src_layout", (&*change.from).into()), ("dst_layout", (&*change.to).into())]);
+        let made = rebuild.new.op("layout_transform", &[new], attrs)?;
+        self.transforms.insert((self.function, new, change.clone()), made);
+        Ok(made)
+    }
+}
+
+/// Whether each element of the result depends on the elements of the operands at the same place, with broadcasting.
+fn is_pointwise(def: &OpDef) -> bool {
+    matches!(def.pattern, OpPattern::ElemWise | OpPattern::Broadcast)
+        && !def.name.starts_with("dyn.")
+        && def.attrs.iter().all(|attr| ["a_min", "a_max", "alpha", "dtype"].contains(&attr.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(wishes: &[(&str, &str, Option<&str>)]) -> String {
+        let wishes: Vec<DesiredLayout> = wishes
+            .iter()
+            .map(|&(operator, data, kernel)| DesiredLayout {
+                operator: operator.into(),
+                data: data.into(),
+                kernel: kernel.map(Name::from),
+            })
+            .collect();
+        match convert_layout(&Module::new(), &wishes) {
+            Ok(_) => String::new(),
+            Err(diagnostic) => format!("{}: {}", diagnostic.code, diagnostic.message),
+        }
+    }
+
+    #[test]
+    fn wishes_that_no_operator_can_fulfil() {
+        assert_eq!(refusal(&[("nn.conv2d", "NHWC", Some("HWIO")), ("nn.max_pool2d", "NHWC", None)]), "");
+        assert_eq!(refusal(&[]), "E0341: convert_layout is not told any layout");
+        let message = "E0341: convert_layout cannot change the layout of \"nn.dense\"";
+        assert_eq!(refusal(&[("nn.dense", "NHWC", None)]), message);
+        let message = "E0341: nn.conv2d: the layout \"NCHW8c\" is no order of N, C, H and W";
+        assert_eq!(refusal(&[("nn.conv2d", "NCHW8c", None)]), message);
+        let message =
+            "E0341: nn.max_pool2d: the kernel layout \"HWIO\" is not wanted here, or no order of O, I, H and W";
+        assert_eq!(refusal(&[("nn.max_pool2d", "NHWC", Some("HWIO"))]), message);
+    }
+}

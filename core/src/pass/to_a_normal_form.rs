@@ -1,0 +1,187 @@
+//! Gives every intermediate value a name: each call, tuple, projection, branch and function is bound by a `let`, in the
+//! scope in which it is evaluated, and operands are variables, constants or global functions.
+//!
+//! A function body and each branch become one chain of lets, in the order of the arena; lets inside operands join the
+//! chain around them. The value of a `let` of the program keeps its variable. Scopes are built from the inside out, so
+//! nothing recurses.
+
+use super::scope::{is_opaque, touchable};
+use crate::diag::Diagnostic;
+use crate::ir::{Expr, ExprId, Id, IndexVec, Module, Origins, ScopeId, Scopes, Type};
+use std::mem;
+
+/// One step of a scope.
+#[derive(Clone)]
+enum Step {
+    /// Binds a variable to a value, both of the new module.
+    Bind(ExprId, ExprId),
+    /// What the body of a let does.
+    Body(ScopeId),
+}
+
+/// Names every intermediate value.
+///
+/// # Errors
+/// None that a typed module can cause.
+pub fn to_a_normal_form(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    let mut normal = Normal::new(module);
+    normal.name_values();
+    // A scope is opened after the one around it.
+    for index in (0..normal.items.len()).rev() {
+        normal.build(ScopeId::new(index));
+    }
+    for (name, &root) in &module.globals {
+        let function = normal.atom(root);
+        normal.new.globals.insert(name.clone(), function);
+    }
+    Ok(normal.new)
+}
+
+struct Normal<'m> {
+    old: &'m Module,
+    new: Module,
+    scopes: Scopes,
+    touch: IndexVec<ExprId, bool>,
+    /// What stands for each expression as an operand.
+    atoms: IndexVec<ExprId, Option<ExprId>>,
+    /// The expressions that are evaluated in each scope, without those that are bound where a let says.
+    items: IndexVec<ScopeId, Vec<ExprId>>,
+    steps: IndexVec<ScopeId, Vec<Step>>,
+}
+
+impl<'m> Normal<'m> {
+    fn new(old: &'m Module) -> Normal<'m> {
+        let scopes = Scopes::of_module(old);
+        let count = scopes.tree.len();
+        Normal {
+            old,
+            new: Module { origins: old.origins.clone(), ..Module::new() },
+            touch: touchable(old),
+            atoms: IndexVec::filled(None, old.nodes.len()),
+            items: IndexVec::filled(Vec::new(), count),
+            steps: IndexVec::filled(Vec::new(), count),
+            scopes,
+        }
+    }
+
+    fn push(&mut self, expr: Expr, like: ExprId) -> ExprId {
+        let node = &self.old.nodes[like];
+        self.new.push_typed(expr, node.ty.clone(), node.origin)
+    }
+
+    fn atom(&self, old: ExprId) -> ExprId {
+        self.atoms[old].expect("an operand comes before its users")
+    }
+
+    /// Whether the variable of a let can name its value itself: nothing else reads that.
+    fn is_own_value(&self, value: ExprId) -> bool {
+        let is_leaf = matches!(self.old.expr(value), Expr::Var(_) | Expr::Constant(_) | Expr::Global(_));
+        self.scopes.uses[value] == 1 && !is_leaf && !matches!(self.old.expr(value), Expr::Let { .. })
+    }
+
+    /// Makes a variable for every value, copies leaves, and copies what is inside opaque functions as it is.
+    fn name_values(&mut self) {
+        let mut bound = IndexVec::filled(false, self.old.nodes.len());
+        for (id, node) in self.old.nodes.iter() {
+            if let Expr::Let { value, .. } = node.expr
+                && self.touch[id]
+                && self.is_own_value(value)
+            {
+                bound[value] = true;
+            }
+        }
+        for (id, node) in self.old.nodes.iter() {
+            let Some(scope) = self.scopes.of[id] else { continue };
+            let atom = match &node.expr {
+                Expr::Var(_) | Expr::Constant(_) | Expr::Global(_) => self.push(node.expr.clone(), id),
+                _ if !self.touch[id] => {
+                    let expr = self.mapped(id);
+                    self.push(expr, id)
+                }
+                &Expr::Let { body, .. } => {
+                    self.items[scope].push(id);
+                    self.atom(body)
+                }
+                // Bound by its let, a global function by its name.
+                _ if bound[id] => continue,
+                _ => {
+                    self.items[scope].push(id);
+                    if scope == Scopes::root() {
+                        continue;
+                    }
+                    self.new.push_typed(Expr::var("x", node.ty.clone()), node.ty.clone(), Origins::none())
+                }
+            };
+            self.atoms[id] = Some(atom);
+        }
+    }
+
+    fn mapped(&self, id: ExprId) -> Expr {
+        let mut expr = self.old.expr(id).clone();
+        expr.map_operands(|operand| self.atom(operand));
+        expr
+    }
+
+    /// Turns what is evaluated in a scope into steps. The scopes inside are done.
+    fn build(&mut self, scope: ScopeId) {
+        let mut steps = Vec::new();
+        for id in mem::take(&mut self.items[scope]) {
+            match *self.old.expr(id) {
+                Expr::Let { var, value, .. } => {
+                    let value = if self.is_own_value(value) { self.value(value) } else { self.atom(value) };
+                    steps.push(Step::Bind(self.atom(var), value));
+                    steps.extend(self.scopes.opened[id].map(Step::Body));
+                }
+                _ => {
+                    let value = self.value(id);
+                    match self.atoms[id] {
+                        Some(var) => steps.push(Step::Bind(var, value)),
+                        None => self.atoms[id] = Some(value),
+                    }
+                }
+            }
+        }
+        self.steps[scope] = steps;
+    }
+
+    /// An expression on atoms.
+    fn value(&mut self, id: ExprId) -> ExprId {
+        let expr = match self.old.expr(id) {
+            &Expr::If { cond, then, otherwise } => {
+                let opened = self.scopes.opened[id].map_or(0, Id::index);
+                let then = self.chain(ScopeId::new(opened), then);
+                let otherwise = self.chain(ScopeId::new(opened + 1), otherwise);
+                Expr::If { cond: self.atom(cond), then, otherwise }
+            }
+            Expr::Function(function) if !is_opaque(function) => {
+                let body = self.chain(self.scopes.opened[id].unwrap_or(Scopes::root()), function.body);
+                let mut function = function.clone();
+                function.params.iter_mut().for_each(|param| *param = self.atom(*param));
+                function.body = body;
+                Expr::Function(function)
+            }
+            _ => self.mapped(id),
+        };
+        self.push(expr, id)
+    }
+
+    /// The lets of a scope, and of the bodies of lets in it, around its result.
+    fn chain(&mut self, scope: ScopeId, result: ExprId) -> ExprId {
+        let result = self.atom(result);
+        let ty: Type = self.new.ty(result).clone();
+        let mut binds = Vec::new();
+        let mut work = vec![mem::take(&mut self.steps[scope]).into_iter()];
+        while let Some(steps) = work.last_mut() {
+            match steps.next() {
+                Some(Step::Bind(var, value)) => binds.push((var, value)),
+                Some(Step::Body(inner)) => work.push(mem::take(&mut self.steps[inner]).into_iter()),
+                None => {
+                    work.pop();
+                }
+            }
+        }
+        binds.into_iter().rev().fold(result, |body, (var, value)| {
+            self.new.push_typed(Expr::Let { var, value, body }, ty.clone(), Origins::none())
+        })
+    }
+}
