@@ -12,6 +12,7 @@ use crate::frontend::{self, LoadOptions};
 use crate::model::Model;
 use crate::session::{self, Session};
 use byoc_core::diag::{Diagnostic, codes};
+use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -69,17 +70,27 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
         .into());
     }
     let load = LoadOptions { dims: args.dims.iter().cloned().collect(), input_shapes: given.shapes() };
+    let spinner = spinner(format!("compiling {}", name_of(path)));
     let loaded = frontend::load(path, &load)?;
-    let built = build::build(session, loaded, &build_options(args), &mut |stage| eprintln!("{stage}"))?;
+    let mut say = |text: &str| spinner.suspend(|| eprintln!("{text}"));
+    let built = build::build(session, loaded, &build_options(args), &mut say)?;
+    spinner.finish_and_clear();
     built.warnings.iter().for_each(render::diagnostic);
-    check_offload(&built, args)?;
+    let totals = &built.explanation.totals;
+    check_offload(args, totals.offload_share, || build::refusal_summary(&built.explanation))?;
     Ok(built)
 }
 
-/// Holds the share of the FLOPs on backends against `--require-offload`.
-pub fn check_offload(built: &Built, args: &BuildArgs) -> Result<(), Failure> {
+/// Shows that work goes on, on a terminal only.
+fn spinner(message: String) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_message(message);
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    spinner
+}
+
+/// Holds the share of the FLOPs on backends against `--require-offload`; `reasons` says why it is not more.
+fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> Vec<String>) -> Result<(), Failure> {
     let Some(wanted) = &args.require_offload else { return Ok(()) };
-    let share = built.explanation.totals.offload_share;
     let (enough, words) = match wanted.as_str() {
         "any" => (share > 0.0, "more than none".to_owned()),
         text => match text.parse::<f64>() {
@@ -95,7 +106,7 @@ pub fn check_offload(built: &Built, args: &BuildArgs) -> Result<(), Failure> {
     }
     let message = format!("{:.1} % of the FLOPs are on the backends, {words} is wanted", 100.0 * share);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
-    diagnostic.notes = build::refusal_summary(&built.explanation);
+    diagnostic.notes = reasons();
     Err(diagnostic.help("\"byoc explain\" with the same options gives every operator its reasons").into())
 }
 
@@ -130,6 +141,8 @@ pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &S
     let start = Instant::now();
     let (model, warnings) = Model::load(session, compiled, build_options(build_args).cache_dir.as_deref())?;
     warnings.iter().for_each(render::diagnostic);
+    // What was compiled for a backend may have come back to the host when it was loaded.
+    check_offload(build_args, model.offload_share, || warnings.iter().map(|w| w.message.clone()).collect())?;
     Ok(Ready { model, given, compile, load: start.elapsed() })
 }
 
