@@ -110,7 +110,7 @@ impl Given {
 /// The size of an input that is made up.
 fn shape_of(port: &Port) -> Result<Shape, Failure> {
     port.ty.shape().ok_or_else(|| {
-        let ty = super::run::type_text(&port.ty);
+        let ty = super::render::type_text(&port.ty);
         Diagnostic::error(
             codes::runtime::INPUT_SHAPE,
             format!("input \"{}\" is {ty}, which has no one size", port.name),

@@ -1,7 +1,7 @@
 //! `byoc inspect`: what an artifact holds and needs.
 
 use super::args::InspectArgs;
-use super::{run, table};
+use super::{render, table};
 use crate::artifact;
 use crate::error::Failure;
 use serde_json::json;
@@ -22,7 +22,7 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
     let mut ports = table::new(&["", "name", "type"]);
     for (kind, list) in [("input", &compiled.program.inputs), ("output", &compiled.program.outputs)] {
         for port in list {
-            ports.add_row([kind, &port.name, &run::type_text(&port.ty)]);
+            ports.add_row([kind, &port.name, &render::type_text(&port.ty)]);
         }
     }
     table::print(&ports);

@@ -1,9 +1,11 @@
-//! Diagnostics on standard error: `error[E0401]: ...`, the place in the text where there is one, notes and help.
+//! How things are written for people. Diagnostics on standard error: `error[E0401]: ...`, the place in the text where there is one, notes and help.
 
 use crate::error::Failure;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use byoc_core::diag::{Diagnostic, Severity};
+use byoc_core::ir::{TensorType, Type};
 use std::io::IsTerminal;
+use std::sync::Arc;
 
 /// Prints each diagnostic of a failure on standard error.
 pub fn failure(failure: &Failure) {
@@ -52,6 +54,11 @@ pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, colour: bool)
     }
     let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
     renderer.render(&[group])
+}
+
+/// A type as Relay text.
+pub fn type_text(ty: &TensorType) -> String {
+    Type::Tensor(Arc::new(ty.clone())).to_string()
 }
 
 #[cfg(test)]

@@ -1,18 +1,17 @@
 //! `byoc run`: compiles if needed, runs, prints the outputs.
 
 use super::args::RunArgs;
-use super::{ready, table};
+use super::{ready, render, table};
 use crate::error::Failure;
 use crate::io;
 use crate::runtime::program::Port;
 use crate::trace::Trace;
 use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{TensorType, Type};
+use byoc_core::ir::Type;
 use byoc_core::tensor::Tensor;
 use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// How many classes and elements are shown.
 const SHOWN: usize = 5;
@@ -51,7 +50,7 @@ fn describe(args: &RunArgs) -> Result<ExitCode, Failure> {
     let mut rows: Vec<(&str, String, String)> = Vec::new();
     if ready::is_artifact(&args.model) {
         let compiled = crate::artifact::open(&args.model)?.into_compiled();
-        let port = |kind, p: &Port| (kind, p.name.clone(), type_text(&p.ty));
+        let port = |kind, p: &Port| (kind, p.name.clone(), render::type_text(&p.ty));
         rows.extend(compiled.program.inputs.iter().map(|p| port("input", p)));
         rows.extend(compiled.program.outputs.iter().map(|p| port("output", p)));
     } else {
@@ -78,11 +77,6 @@ fn describe(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     table::print(&table);
     Ok(ExitCode::SUCCESS)
-}
-
-/// A type as Relay text.
-pub fn type_text(ty: &TensorType) -> String {
-    Type::Tensor(Arc::new(ty.clone())).to_string()
 }
 
 fn read_labels(path: &Path) -> Result<Vec<String>, Failure> {
