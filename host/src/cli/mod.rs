@@ -26,12 +26,21 @@ use args::{Cli, Command};
 use byoc_core::diag::Severity;
 use clap::Parser;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether standard output was closed by whoever read it.
+static READER_GONE: AtomicBool = AtomicBool::new(false);
 
 /// Runs the command that the process was started with.
 ///
 /// Exit codes: 0 fine, 1 the user's error (a diagnostic with a code), 2 usage, 101 our bug.
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
+        // A reader that has seen enough (`byoc explain MODEL | head`) is no bug; the printing macros know only panics.
+        if info.to_string().contains("Broken pipe") {
+            READER_GONE.store(true, Ordering::Relaxed);
+            return;
+        }
         eprintln!("byoc has a bug: {info}");
         eprintln!("please report it, with the command and the model that show it");
     }));
@@ -51,6 +60,7 @@ pub fn main() -> ExitCode {
             let failed = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
             ExitCode::from(u8::from(failed || failure.diagnostics.is_empty()))
         }
+        Err(_) if READER_GONE.load(Ordering::Relaxed) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(101),
     }
 }

@@ -54,3 +54,16 @@ fn usage_is_exit_code_2() {
     assert_eq!(byoc(["frobnicate"]).code, 2);
     assert_eq!(byoc(["--help"]).code, 0);
 }
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_bug() {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_byoc"))
+        .args(["ops", "--json"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ran = child.wait_with_output().unwrap();
+    assert!(ran.status.success() && ran.stderr.is_empty(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
