@@ -16,22 +16,40 @@ use crate::tensor::{Tensor, TensorMut, TensorRef};
 use crate::wire::*;
 use abi_stable::sabi_trait::TD_Opaque;
 use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RString, RVec};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 pub(crate) type Answer = RResult<ROption<RVec<u8>>, Error>;
 
-struct Export<T>(T);
+/// What an object holds. A destructor that panics must not do so across the boundary either.
+struct Export<T>(ManuallyDrop<T>);
+
+impl<T> Export<T> {
+    fn new(value: T) -> Export<T> {
+        Export(ManuallyDrop::new(value))
+    }
+}
+
+impl<T> Drop for Export<T> {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the value after its owner's destructor.
+        let dropped = guard(|| Ok(unsafe { ManuallyDrop::drop(&mut self.0) }));
+        if let Err(error) = dropped {
+            tracing::error!("while it was given back: {error}");
+        }
+    }
+}
 
 pub(crate) fn export_codegen(codegen: impl Codegen) -> CodegenObject {
-    CodegenAbi_TO::from_value(Export(codegen), TD_Opaque)
+    CodegenAbi_TO::from_value(Export::new(codegen), TD_Opaque)
 }
 
 pub(crate) fn export_loader(loader: impl Loader) -> LoaderObject {
-    LoaderAbi_TO::from_value(Export(loader), TD_Opaque)
+    LoaderAbi_TO::from_value(Export::new(loader), TD_Opaque)
 }
 
 pub(crate) fn export_executable(executable: Box<dyn Executable>) -> ExecutableObject {
-    ExecutableAbi_TO::from_value(Export(executable), TD_Opaque)
+    ExecutableAbi_TO::from_value(Export::new(executable), TD_Opaque)
 }
 
 impl<C: Codegen> CodegenAbi for Export<C> {

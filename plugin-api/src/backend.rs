@@ -26,13 +26,24 @@ pub trait Codegen: Send + Sync + 'static {
         Verdict::Supported
     }
 
-    /// [`judge`](Codegen::judge) for many: one verdict each, in order. The host calls this once per entry of the
-    /// pattern table.
+    /// Whether it takes a whole region, after partitioning: a candidate of the kind [`CandidateKind::Region`]. What it
+    /// took one by one may be too small together, or need more buffers than there are. Asks
+    /// [`judge`](Codegen::judge), unless it is written.
+    fn accept_region(&self, region: &Candidate) -> Verdict {
+        self.judge(region)
+    }
+
+    /// [`judge`](Codegen::judge) and [`accept_region`](Codegen::accept_region) for many: one verdict each, in order.
+    /// The host calls this once per entry of the pattern table, once for all single operators, and once for all regions.
     ///
     /// # Errors
     /// Where it cannot judge at all.
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
-        Ok(candidates.iter().map(|candidate| self.judge(candidate)).collect())
+        let verdict = |candidate: &Candidate| match candidate.kind {
+            CandidateKind::Region => self.accept_region(candidate),
+            CandidateKind::Pattern | CandidateKind::Operator => self.judge(candidate),
+        };
+        Ok(candidates.iter().map(verdict).collect())
     }
 
     /// Makes code for a region. The same region and options give the same bytes.
@@ -298,7 +309,7 @@ pub trait Executable: Send + Sync + 'static {
 
 /// What a run needs.
 #[repr(C)]
-#[derive(StableAbi, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(StableAbi, Clone, Debug, Default, PartialEq)]
 pub struct Prepared {
     /// What comes out, in order.
     pub outputs: RVec<OutputDims>,
@@ -306,6 +317,8 @@ pub struct Prepared {
     pub workspace: usize,
     /// A number of the backend's own, handed back in [`Call::plan`]: which of its plans these dimensions belong to.
     pub plan: u64,
+    /// Room for more.
+    pub attrs: RVec<Attr>,
 }
 
 /// The dimensions of an output.
@@ -322,12 +335,18 @@ impl Prepared {
     /// Outputs of these dimensions, and no scratch memory.
     pub fn exact<D: AsRef<[usize]>>(outputs: impl IntoIterator<Item = D>) -> Prepared {
         let outputs = outputs.into_iter().map(|dims| OutputDims { dims: dims.as_ref().to_vec().into(), exact: true });
-        Prepared { outputs: outputs.collect(), workspace: 0, plan: 0 }
+        Prepared { outputs: outputs.collect(), ..Prepared::default() }
     }
 
     /// Asks for scratch memory.
     pub fn with_workspace(mut self, bytes: usize) -> Prepared {
         self.workspace = bytes;
+        self
+    }
+
+    /// Says which plan these dimensions belong to.
+    pub fn with_plan(mut self, plan: u64) -> Prepared {
+        self.plan = plan;
         self
     }
 }

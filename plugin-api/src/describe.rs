@@ -18,7 +18,7 @@ pub struct Description {
     /// One line about the backend, for people.
     pub about: String,
     /// The pattern table, in the pattern notation: one `name: pattern` a line, in table order. Names are written
-    /// with the backend's name in front (`dnnl.conv2d_relu`) or without.
+    /// with the backend's name in front (`dnnl.conv2d_relu`) or without. In JSON it may also be a list of lines.
     pub patterns: String,
     /// The single operators that it wants to be asked about, in order of preference.
     pub operators: Vec<String>,
@@ -33,6 +33,10 @@ pub struct Description {
     pub pre_passes: Vec<String>,
     /// How a float model becomes one that it takes, if it takes quantized ones.
     pub quantization: Option<Quantization>,
+    /// The most bytes that a compiled region may have; a larger one is an error of the backend's, and the region runs on
+    /// the host. No limit when it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_blob_bytes: Option<u64>,
     /// What a later version says and this one does not know.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
@@ -53,6 +57,7 @@ impl Default for Description {
             layouts: BTreeMap::new(),
             pre_passes: Vec::new(),
             quantization: None,
+            max_blob_bytes: None,
             unknown: Map::new(),
             problems: Vec::new(),
         }
@@ -93,48 +98,116 @@ impl Description {
         serde_json::to_string(self).expect("texts, numbers and maps with text keys serialise")
     }
 
-    /// Reads the JSON form, key by key: one that has a value of another kind keeps its default, one that is not known is
-    /// kept in `unknown`, and both are reported in `problems`.
+    /// Reads the JSON form, key by key: a value of another kind than is wanted is left out, a key that is not known is kept
+    /// in `unknown`, and both are reported in `problems`.
     ///
     /// # Errors
     /// Where the text is no JSON object.
     pub fn from_json(text: &str) -> Result<Description, serde_json::Error> {
         let fields: Map<String, Value> = serde_json::from_str(text)?;
         let mut description = Description::default();
-        let mut problems = Vec::new();
+        let mut reader = Reader::default();
         for (key, value) in fields {
-            let read = match key.as_str() {
-                "version" => set(&mut description.version, value),
-                "about" => set(&mut description.about, value),
-                "patterns" => set(&mut description.patterns, value),
-                "operators" => set(&mut description.operators, value),
-                "dynamic_dims" => set(&mut description.dynamic_dims, value),
-                "cost" => set(&mut description.cost, value),
-                "layouts" => set(&mut description.layouts, value),
-                "pre_passes" => set(&mut description.pre_passes, value),
-                "quantization" => set(&mut description.quantization, value),
+            match key.as_str() {
+                "version" => reader.set(&mut description.version, &key, value),
+                "about" => reader.set(&mut description.about, &key, value),
+                "patterns" => match value {
+                    Value::Array(_) => {
+                        let mut lines: Vec<String> = Vec::new();
+                        reader.list(&mut lines, &key, value);
+                        description.patterns = lines.join("\n");
+                    }
+                    other => reader.set(&mut description.patterns, &key, other),
+                },
+                "operators" => reader.list(&mut description.operators, &key, value),
+                "dynamic_dims" => reader.set(&mut description.dynamic_dims, &key, value),
+                "cost" => reader.fields(&key, value, |reader, name, value| match name {
+                    "cost.min_region_flops" => reader.set(&mut description.cost.min_region_flops, name, value),
+                    "cost.min_region_operators" => reader.set(&mut description.cost.min_region_operators, name, value),
+                    _ => reader.unknown(name),
+                }),
+                "layouts" => reader.fields(&key, value, |reader, name, value| {
+                    let mut layouts = Vec::new();
+                    reader.list(&mut layouts, name, value);
+                    description.layouts.insert(name["layouts.".len()..].to_owned(), layouts);
+                }),
+                "pre_passes" => reader.list(&mut description.pre_passes, &key, value),
+                "quantization" => reader.set(&mut description.quantization, &key, value),
+                "max_blob_bytes" => reader.set(&mut description.max_blob_bytes, &key, value),
                 _ => {
-                    problems.push(format!("\"{key}\" is not known to this version and has no effect"));
+                    reader.unknown(&key);
                     description.unknown.insert(key, value);
-                    continue;
                 }
-            };
-            if let Err(error) = read {
-                problems.push(format!("\"{key}\" is not understood and has no effect: {error}"));
             }
         }
         if description.version > DESCRIPTION_VERSION {
             let version = description.version;
-            problems.push(format!("a description of version {version}; this version knows {DESCRIPTION_VERSION}"));
+            reader.problems.push(format!("it is of version {version}; this byoc knows version {DESCRIPTION_VERSION}"));
         }
-        description.problems = problems;
+        description.problems = reader.problems;
         Ok(description)
+    }
+
+    /// As [`from_json`](Description::from_json), for a text of somebody else's: one that is no JSON object is an empty
+    /// description with that as its problem.
+    pub fn from_json_lossy(text: &str) -> Description {
+        Description::from_json(text).unwrap_or_else(|error| {
+            let begin: String = text.chars().take(40).collect();
+            let problem =
+                format!("it is no JSON object ({error}), and nothing of it is used; it begins with {begin:?}");
+            Description { problems: vec![problem], ..Description::default() }
+        })
     }
 }
 
-fn set<T: DeserializeOwned>(field: &mut T, value: Value) -> Result<(), serde_json::Error> {
-    *field = serde_json::from_value(value)?;
-    Ok(())
+/// Reads values and notes what it could not use.
+#[derive(Default)]
+struct Reader {
+    problems: Vec<String>,
+}
+
+impl Reader {
+    fn set<T: DeserializeOwned>(&mut self, field: &mut T, name: &str, value: Value) {
+        match serde_json::from_value(value) {
+            Ok(value) => *field = value,
+            Err(error) => self.problems.push(format!("\"{name}\" is not understood and has no effect: {error}")),
+        }
+    }
+
+    /// Reads a list item by item.
+    fn list<T: DeserializeOwned>(&mut self, field: &mut Vec<T>, name: &str, value: Value) {
+        let Value::Array(items) = value else {
+            self.problems
+                .push(format!("\"{name}\" is not understood and has no effect: a list is wanted, not {value}"));
+            return;
+        };
+        for (index, item) in items.into_iter().enumerate() {
+            match serde_json::from_value(item) {
+                Ok(item) => field.push(item),
+                Err(error) => {
+                    self.problems.push(format!("\"{name}[{index}]\" is not understood and has no effect: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Reads an object field by field; each comes with its full name.
+    fn fields(&mut self, name: &str, value: Value, mut read: impl FnMut(&mut Reader, &str, Value)) {
+        match value {
+            Value::Object(fields) => {
+                fields.into_iter().for_each(|(key, value)| read(self, &format!("{name}.{key}"), value));
+            }
+            other => {
+                let problem =
+                    format!("\"{name}\" is not understood and has no effect: an object is wanted, not {other}");
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    fn unknown(&mut self, name: &str) {
+        self.problems.push(format!("\"{name}\" is not known to this version and has no effect"));
+    }
 }
 
 #[cfg(test)]
@@ -152,6 +225,7 @@ mod tests {
             layouts: [("nn.conv2d".to_owned(), vec!["NHWC".to_owned(), "HWIO".to_owned()])].into(),
             pre_passes: vec!["fold_constant".into()],
             quantization: Some(Quantization { activation: "int8".into(), symmetric: true, ..Default::default() }),
+            max_blob_bytes: Some(1 << 20),
             ..Description::default()
         };
         assert_eq!(Description::from_json(&description.to_json()).unwrap(), description);
@@ -160,21 +234,36 @@ mod tests {
 
     #[test]
     fn uses_what_it_understands_and_says_the_rest() {
-        let text = r#"{"version": 7, "operators": ["add"], "dynamic_dims": "yes", "streams": 4, "cost": {"min_region_flops": -1}}"#;
+        let text = r#"{"version": 7, "operators": ["add", 3, "tanh"], "dynamic_dims": "yes", "streams": 4,
+            "cost": {"min_region_flops": -1, "min_region_operators": 2, "watts": 1}, "layouts": {"nn.conv2d": "NHWC"},
+            "patterns": ["a: nn.relu(*)", "b: add(*, *)"], "pre_passes": "fold_constant"}"#;
         let description = Description::from_json(text).unwrap();
-        assert_eq!((description.operators, description.dynamic_dims), (vec!["add".to_owned()], false));
+        assert_eq!(description.operators, ["add", "tanh"]);
+        assert_eq!(description.patterns, "a: nn.relu(*)\nb: add(*, *)");
+        assert_eq!(description.cost, Cost { min_region_flops: 0, min_region_operators: 2 });
+        assert!(!description.dynamic_dims && description.pre_passes.is_empty());
         assert_eq!(description.unknown["streams"], 4);
-        let problems = description.problems.join("\n");
-        for part in [
+        let expected = [
+            "\"operators[1]\" is not understood and has no effect: invalid type: integer `3`, expected a string",
             "\"dynamic_dims\" is not understood and has no effect: invalid type: string \"yes\", expected a boolean",
             "\"streams\" is not known to this version and has no effect",
-            "\"cost\" is not understood and has no effect: invalid value",
-            "a description of version 7; this version knows 1",
-        ] {
-            assert!(problems.contains(part), "{part:?} is missing in\n{problems}");
-        }
-        for text in ["", "no JSON", "[]", "3"] {
+            "\"cost.min_region_flops\" is not understood and has no effect: invalid value: integer `-1`, expected u64",
+            "\"cost.watts\" is not known to this version and has no effect",
+            "\"layouts.nn.conv2d\" is not understood and has no effect: a list is wanted, not \"NHWC\"",
+            "\"pre_passes\" is not understood and has no effect: a list is wanted, not \"fold_constant\"",
+            "it is of version 7; this byoc knows version 1",
+        ];
+        assert_eq!(description.problems, expected);
+    }
+
+    #[test]
+    fn what_is_no_json_object_is_a_problem() {
+        for text in ["", "no JSON", "[]", "3", "{\"version\": 1"] {
             Description::from_json(text).expect_err(text);
+            let description = Description::from_json_lossy(text);
+            assert_eq!(description.problems.len(), 1);
+            assert!(description.problems[0].starts_with("it is no JSON object ("), "{}", description.problems[0]);
+            assert_eq!(Description { problems: Vec::new(), ..description }, Description::default());
         }
     }
 }

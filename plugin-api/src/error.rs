@@ -22,6 +22,9 @@ pub struct ErrorData {
     pub message: RString,
     /// What the user can do about it.
     pub hint: RString,
+    /// What kind of failure it is, where that has a name: a [`RefusalCode`](crate::RefusalCode), or
+    /// [`Error::CANCELLED`]. Open, as refusal codes are.
+    pub code: RString,
     /// The name of the plugin.
     pub plugin: RString,
     /// The entry that failed: `compile`, `load`, `run`, ...
@@ -36,6 +39,9 @@ pub struct ErrorData {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// The [`code`](ErrorData::code) of work that was given up because the host asked for it.
+    pub const CANCELLED: &str = "Cancelled";
+
     /// An error that says `message`.
     pub fn new(message: impl Into<String>) -> Error {
         Error { data: RBox::new(ErrorData { message: RString::from(message.into()), ..ErrorData::default() }) }
@@ -53,6 +59,17 @@ impl Error {
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
         self.data.hint = RString::from(hint.into());
         self
+    }
+
+    /// Says what kind of failure it is; see [`ErrorData::code`].
+    pub fn code(mut self, code: &str) -> Error {
+        self.data.code = code.into();
+        self
+    }
+
+    /// The error of work that was given up, after [`Services::cancelled`](crate::Services::cancelled) said so.
+    pub fn cancelled() -> Error {
+        Error::new("given up, as the host asked for").code(Error::CANCELLED)
     }
 
     /// Says where it happened. What a deeper level said (a host service that a plugin called) goes into the message.

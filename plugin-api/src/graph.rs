@@ -258,6 +258,9 @@ impl Graph {
                     NodeKind::Constant(_) | NodeKind::Op(_) => {}
                 }
             }
+            if graph.outputs.is_empty() {
+                return Err(format!("graph {symbol}: it has no outputs, so that nobody can see what it computes"));
+            }
             for value in &graph.outputs {
                 let node = graph.nodes.get(value.node as usize);
                 if node.is_none_or(|node| value.index as usize >= node.outputs.len()) {
@@ -501,6 +504,7 @@ mod tests {
         let mut graph = Graph::new("f");
         let x = graph.push_input("x", ty.clone());
         graph.push_constant(3, ty.clone());
+        graph.outputs.push(ValueRef::of(x));
         assert_eq!(graph.check(3).unwrap_err(), "graph f, node 1: stands for constant 3, of 3");
         graph.check(4).unwrap();
         graph.inputs[0].ty.dtype = DType::I8;
@@ -509,6 +513,9 @@ mod tests {
         graph.push_op("f", [ValueRef { node: x, index: 1 }], [], [ty.clone()]);
         assert_eq!(graph.check(4).unwrap_err(), "graph f, node 2: reads output 1 of node 0, which has fewer");
         graph.nodes.pop();
+        graph.outputs.clear();
+        assert!(graph.check(4).unwrap_err().starts_with("graph f: it has no outputs"));
+        graph.outputs.push(ValueRef::of(x));
         graph.push(Node::composite("c", Graph::new("c"), [ValueRef::of(x)]));
         assert!(graph.check(4).unwrap_err().ends_with("has other numbers of inputs and outputs than its body"));
     }

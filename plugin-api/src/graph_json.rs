@@ -341,6 +341,8 @@ mod tests {
     #[test]
     fn floats_that_json_has_no_number_for() {
         let mut graph = Graph::new("f");
+        let x = graph.push_input("x", TensorType::new(DType::F32, &[]));
+        graph.outputs.push(ValueRef::of(x));
         graph.attrs.push(Attr::new("nan", f64::NAN));
         graph.attrs.push(Attr::new("least", f64::NEG_INFINITY));
         graph.attrs.push(Attr::new("whole", 2.0));
@@ -368,6 +370,7 @@ mod tests {
         let f32s = r#"{"dtype": "float32", "dims": [2]}"#;
         refused(&graph("[]", "[{}]", "[]"), "a node is an input, a constant, an op or a composite, not {}");
         refused(&graph("[]", r#"[{"op": "f", "outputs": [{"dtype": "float33", "dims": []}]}]"#, "[]"), "float33");
+        refused(&graph("[]", "[]", "[]"), "graph f: it has no outputs");
         refused(&graph("[]", "[]", "[[0, 0]]"), "graph f: output 0.0 does not exist");
         refused(&graph("[]", "[]", "[[0]]"), "a value is [node, output], not [0]");
         refused(&graph("[]", &format!(r#"[{{"input": 0, "outputs": [{f32s}]}}]"#), "[]"), "stands for input 0, of 0");

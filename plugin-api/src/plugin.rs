@@ -57,7 +57,7 @@ pub struct InitArguments {
     pub path: RString,
     /// The host's services.
     pub services: Services,
-    /// A JSON object, for what comes later.
+    /// A JSON object, as in [`Context::options`].
     pub options: RString,
 }
 
@@ -107,7 +107,7 @@ pub struct Context {
     pub path: PathBuf,
     /// The host's services.
     pub services: Services,
-    /// A JSON object, for what comes later.
+    /// A JSON object: `host_api_version` is the version of the boundary that the host was built with; more may come.
     pub options: Value,
 }
 
@@ -128,6 +128,11 @@ impl Registry {
     pub fn loader(&mut self, key: &str, loader: impl Loader) {
         let object = Object::Loader(adapt::export_loader(loader));
         self.entries.push(Registration { name: format!("{LOADER_PREFIX}{key}").into(), object });
+    }
+
+    /// Offers data under a name of its own, for whoever knows that name; a host leaves alone what it does not know.
+    pub fn data(&mut self, name: &str, data: &Value) {
+        self.entries.push(Registration { name: name.into(), object: Object::Data(data.to_string().into()) });
     }
 }
 

@@ -50,6 +50,12 @@ pub trait HostServices: Send + Sync + 'static {
     /// Where the host has no kernel for it.
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>>;
 
+    /// Whether nobody waits any more for what is under way (a compilation above all): long work looks at it now and
+    /// then and gives up with [`Error::cancelled`].
+    fn cancelled(&self) -> bool {
+        false
+    }
+
     /// A service that was added after the boundary was frozen: a pointer to what its documentation says, valid for the
     /// life of the process. `None` for an unknown name.
     fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
@@ -156,6 +162,12 @@ impl Services {
         executable.run(Call { inputs, outputs, workspace, plan: prepared.plan })
     }
 
+    /// Whether nobody waits any more for what is under way. Long work (a search over tilings, a compiler that is
+    /// started) looks at it now and then and gives up with [`Error::cancelled`].
+    pub fn cancelled(&self) -> bool {
+        self.object.cancelled()
+    }
+
     /// A service that was added after the boundary was frozen; `None` when this host does not have it.
     pub fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
         self.object.get_service(name.into()).into_option().map(NonNull::cast)
@@ -249,6 +261,10 @@ impl<H: HostServices> ServicesAbi for Export<H> {
         guard(|| Ok(adapt::export_executable(self.0.reference(graph, constants.as_slice())?)))
             .map_err(|error| error.within("host", "reference"))
             .into()
+    }
+
+    fn cancelled(&self) -> bool {
+        guard(|| Ok(self.0.cancelled())).unwrap_or(false)
     }
 
     fn get_service(&self, name: RStr<'_>) -> ROption<NonNull<u8>> {

@@ -95,6 +95,7 @@ pub trait ServicesAbi: Send + Sync + 'static {
     fn log_level(&self) -> u8;
     fn log(&self, level: u8, target: RStr<'_>, message: RStr<'_>);
     fn reference(&self, graph: &Graph, constants: RSlice<'_, Constant>) -> RResult<ExecutableObject, Error>;
+    fn cancelled(&self) -> bool;
     #[sabi(last_prefix_field)]
     fn get_service(&self, name: RStr<'_>) -> ROption<NonNull<u8>>;
 }

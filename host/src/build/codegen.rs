@@ -50,6 +50,8 @@ impl<'a> RegionCompiler<'a> {
         })?;
         let mut table = ConstantTable::default();
         let graph = function_graph(self.module, symbol, function, &mut table).map_err(|d| *d)?;
+        let bad_graph = |e: String| Diagnostic::error(codes::plugins::BAD_GRAPH, e);
+        graph.check(table.handles.len()).map_err(bad_graph)?;
         let region = Region { graph: &graph, constants: &table.handles, options: &self.options };
         let made = backend.codegen.compile(&region).map_err(|e| fault(&e))?;
         if !made.symbols.iter().any(|s| s.as_str() == symbol) {
@@ -57,6 +59,17 @@ impl<'a> RegionCompiler<'a> {
             let message = format!("{} compiled {symbol} to a library without that function", backend.name);
             return Err(Diagnostic::error(codes::plugins::MISSING_SYMBOL, message)
                 .note(format!("it promises {}", if names.is_empty() { "nothing".into() } else { names.join(", ") })));
+        }
+        if let Some(limit) = backend.description.max_blob_bytes
+            && made.blob.len() as u64 > limit
+        {
+            let message = format!(
+                "{} compiled {symbol} to {} bytes; it says that a region has at most {limit}",
+                backend.name,
+                made.blob.len()
+            );
+            return Err(Diagnostic::error(codes::plugins::BLOB_TOO_LARGE, message)
+                .help("the backend has to refuse such a region when it is asked (ResourceLimit)"));
         }
         let numbers = table.tensors.iter().map(|tensor| {
             *self.numbers.entry(tensor.bytes().as_ptr()).or_insert_with(|| {

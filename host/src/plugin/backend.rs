@@ -3,9 +3,10 @@
 use super::bridge::{self, ConstantTable};
 use super::registry::{Found, Registry};
 use crate::error::Failure;
-use byoc_core::diag::{Diagnostic, Severity, codes};
+use byoc_core::diag::{Diagnostic, Severity, codes, nearest};
 use byoc_core::ir::{ExprId, Module};
 use byoc_core::op::{self, Cost, Params};
+use byoc_core::pass::manager;
 use byoc_core::pass::{Candidate, Judge, Question, Refusal, RefusalCode, Verdict};
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_plugin_api::host::LoadedPlugin;
@@ -40,26 +41,10 @@ impl Registry {
         let Some(plugin) = found.plugin() else {
             return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is gone")));
         };
-        let description = codegen.describe().map_err(|e| fault(&e))?;
-        let mut warnings = Vec::new();
-        if description.version > api::DESCRIPTION_VERSION {
-            let keys: Vec<&str> = description.unknown.keys().map(String::as_str).collect();
-            let message = format!(
-                "{name} describes itself in form {}, this host knows {}",
-                description.version,
-                api::DESCRIPTION_VERSION
-            );
-            let note = if keys.is_empty() {
-                "nothing in it is unknown".into()
-            } else {
-                format!("not used: {}", keys.join(", "))
-            };
-            warnings.push(Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message).note(note));
-        }
+        let mut description = codegen.describe().map_err(|e| fault(&e))?;
+        let mut warnings = description_warnings(name, &description);
         let parsed = parse_table(&description.patterns, Checks::Allowed);
-        for diagnostic in parsed.diagnostics {
-            warnings.push(table_warning(name, &description.patterns, diagnostic));
-        }
+        warnings.extend(parsed.diagnostics.into_iter().map(|d| table_warning(name, &description.patterns, d)));
         let mut table = parsed.entries;
         let prefix = format!("{name}.");
         for entry in &mut table {
@@ -67,34 +52,74 @@ impl Registry {
                 entry.name = format!("{prefix}{}", entry.name).into();
             }
         }
+        let asks = |what: &str| {
+            Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, format!("plugin {name}, describe: it asks for {what}"))
+        };
         for operator in &description.operators {
             if op::lookup(operator).is_none() {
-                let message = format!("{name} asks for the operator \"{operator}\", which does not exist");
-                warnings.push(Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message));
+                let warning = asks(&format!("the operator \"{operator}\", which does not exist"));
+                warnings.push(did_you_mean(warning, operator, op::names()));
             }
         }
+        description.pre_passes.retain(|pass| {
+            let known = manager::find(pass).is_ok();
+            if !known {
+                let warning = asks(&format!("the pass \"{pass}\", which does not exist"));
+                warnings.push(did_you_mean(warning, pass, manager::PASSES.iter().map(|p| p.name)));
+            }
+            known
+        });
         Ok(Backend { name: name.to_owned(), codegen, plugin, found, description, table, warnings })
     }
+}
+
+fn did_you_mean<'a>(diagnostic: Diagnostic, wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Diagnostic {
+    match nearest(wanted, known) {
+        Some(near) => diagnostic.help(format!("did you mean \"{near}\"?")),
+        None => diagnostic,
+    }
+}
+
+/// What of a description was not understood, as one warning.
+fn description_warnings(name: &str, description: &Description) -> Vec<Diagnostic> {
+    let message = match description.problems.len() {
+        0 => return Vec::new(),
+        1 => format!("plugin {name}, describe: something in its description is not understood"),
+        n => format!("plugin {name}, describe: {n} things in its description are not understood"),
+    };
+    let mut warning = Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message);
+    warning.notes.clone_from(&description.problems);
+    vec![warning.note("what is understood serves")]
 }
 
 /// A mistake in a pattern table, with plugin, entry and column.
 fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
     let at = diagnostic.labels.first().map_or(0, |l| (l.span.start as usize).min(text.len()));
     let start = text[..at].rfind('\n').map_or(0, |n| n + 1);
-    let line = text[start..].lines().next().unwrap_or_default();
+    let line = text[start..].lines().next().unwrap_or_default().trim_end();
     let column = text[start..at].chars().count() + 1;
-    let message = format!("plugin {name}, pattern table: {}", diagnostic.message);
-    let mut warning = Diagnostic::warning(codes::plugins::BAD_PATTERN_TABLE, message).note(format!(
-        "line {}, column {column}: {}",
-        text[..at].lines().count().max(1),
-        line.trim_end()
-    ));
+    let number = text[..start].matches('\n').count() + 1;
+    let message = format!(
+        "plugin {name}, pattern table, entry \"{}\", line {number}, column {column}: {}",
+        entry_at(text, start),
+        diagnostic.message
+    );
+    let mut warning = Diagnostic::warning(codes::plugins::BAD_PATTERN_TABLE, message);
+    warning = warning.note(line).note(format!("{}^", " ".repeat(column - 1)));
     warning.notes.extend(diagnostic.notes);
     warning.help = diagnostic.help;
     if diagnostic.severity == Severity::Error {
         warning = warning.note("the entry is left out; the others serve");
     }
     warning
+}
+
+/// The name of the entry that the line at `start` belongs to: an entry goes on over lines that are indented.
+fn entry_at(text: &str, start: usize) -> &str {
+    let end = text[start..].find('\n').map_or(text.len(), |n| start + n);
+    let begins = |line: &&str| !line.starts_with([' ', '\t', '#']) && !line.trim().is_empty();
+    let first = text[..end].lines().rev().find(begins).unwrap_or_default();
+    first.split(':').next().unwrap_or_default().trim()
 }
 
 /// An error of a plugin's entry as a diagnostic.

@@ -3,7 +3,7 @@
 use super::discover::{SearchDir, candidates, search_dirs};
 use crate::error::Failure;
 use byoc_core::diag::{Code, Diagnostic, codes, nearest};
-use byoc_plugin_api::host::{self, LoadedPlugin, Offer, Rejection};
+use byoc_plugin_api::host::{self, LoadedPlugin, Offer, Registration, Rejection};
 use byoc_plugin_api::{CODEGEN_PREFIX, Codegen, LOADER_PREFIX, Loader, Services};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,9 @@ impl Registry {
     fn admit(&mut self, files: Vec<(PathBuf, Result<LoadedPlugin, Rejection>)>) {
         let mut owners: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for (path, plugin) in &files {
-            for registration in plugin.iter().flat_map(|p| &p.registrations) {
+            // Data goes by the names of those who read it; only code generators and loaders are picked by name.
+            let named = |r: &&Registration| !matches!(r.offer, Offer::Data(_));
+            for registration in plugin.iter().flat_map(|p| &p.registrations).filter(named) {
                 owners.entry(registration.name.clone()).or_default().push(path.clone());
             }
         }
@@ -118,7 +120,7 @@ impl Registry {
                 Err(rejection) => Status::Refused(rejection),
                 Ok(plugin) => {
                     let twice = plugin.registrations.iter().find_map(|r| {
-                        let other = owners[&r.name].iter().find(|other| **other != path)?;
+                        let other = owners.get(&r.name)?.iter().find(|other| **other != path)?;
                         Some((r.name.clone(), other.clone()))
                     });
                     let shadow = plugin.registrations.iter().find_map(|r| self.owner(&r.name));

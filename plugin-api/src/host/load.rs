@@ -12,6 +12,7 @@ use crate::plugin::{API_VERSION, CODEGEN_PREFIX, InitArguments, LOADER_PREFIX, O
 use crate::services::Services;
 use abi_stable::library::{AbiHeader, AbiHeaderRef, LibHeader, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use serde_json::json;
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -89,7 +90,7 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
     let arguments = InitArguments {
         path: path.to_string_lossy().into_owned().into(),
         services: services.clone(),
-        options: "{}".into(),
+        options: json!({ "host_api_version": API_VERSION }).to_string().into(),
     };
     let initialised = (module.init())(arguments)
         .into_result()

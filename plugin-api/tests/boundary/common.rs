@@ -6,6 +6,7 @@ use byoc_plugin_api::{
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tracing::Level;
 
@@ -21,6 +22,8 @@ pub struct Heard {
 #[derive(Clone, Default)]
 pub struct TestHost {
     pub heard: Arc<Mutex<Heard>>,
+    /// Whether it wants what is under way to be given up.
+    pub cancelled: Arc<AtomicBool>,
 }
 
 impl HostServices for TestHost {
@@ -50,6 +53,10 @@ impl HostServices for TestHost {
 
     fn log(&self, level: Level, target: &str, message: &str) {
         self.heard.lock().unwrap().lines.push((level, target.to_owned(), message.to_owned()));
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
     }
 
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {

@@ -52,3 +52,11 @@ fn at_run_time() {
         check(executable.run(call).unwrap_err(), "run", message);
     }
 }
+
+#[test]
+fn while_a_region_is_given_back() {
+    let (plugin, services) = plugin();
+    let loader = plugin.loader("entry_panics").unwrap();
+    let request = LoadRequest { symbol: "drop", blob: b"", constants: &[], options: &json!({}), services: &services };
+    drop(loader.load(&request).unwrap());
+}

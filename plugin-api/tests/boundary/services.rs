@@ -23,6 +23,12 @@ fn what_a_plugin_says_arrives() {
     let compiled = codegen.compile(&Region { graph: &graph, constants: &[], options: &options }).unwrap();
     let source = compiled.source.as_ref().into_option().unwrap();
     assert_eq!(serde_json::from_str::<Value>(&source.text).unwrap(), options);
+    test_host.cancelled.store(true, Ordering::Relaxed);
+    let error = codegen.compile(&Region { graph: &graph, constants: &[], options: &options }).unwrap_err();
+    assert_eq!((error.code.as_str(), error.entry.as_str()), (Error::CANCELLED, "compile"));
+    let facts = plugin.registrations.iter().find(|registration| registration.name == "talker.facts").unwrap();
+    let host::Offer::Data(facts) = &facts.offer else { panic!("data") };
+    assert_eq!(**facts, json!({ "heard": env!("CARGO_PKG_VERSION") }).to_string());
     let request = LoadRequest { symbol: "f", blob: &[], constants: &[], options: &options, services: &services };
     let executable = plugin.loader("talker").unwrap().load(&request).unwrap();
 
@@ -44,8 +50,8 @@ fn what_a_plugin_says_arrives() {
     let lines: Vec<(Level, &str, &str)> =
         heard.lines.iter().map(|(level, target, message)| (*level, target.as_str(), message.as_str())).collect();
     let registers = r#"registers file=Some("libtalker.so")"#;
-    let expected = [(Level::INFO, "talker", registers), (Level::WARN, "talker::codegen", "compiles f nodes=2")];
-    assert_eq!(lines, expected);
+    let compiles = (Level::WARN, "talker::codegen", "compiles f nodes=2");
+    assert_eq!(lines, [(Level::INFO, "talker", registers), compiles, compiles]);
     assert_eq!(heard.events, [("loaded".to_owned(), json!({ "symbol": "f", "options": options }))]);
     assert_eq!(heard.counters.get("sums"), Some(&1));
 }

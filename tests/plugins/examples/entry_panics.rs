@@ -1,5 +1,5 @@
-//! Panics in the entry that its environment names: `describe`, `judge`, `compile`, `query`, `load`, `prepare`, `run`, `task`. Which
-//! one is said by the data that each entry gets: the query's key, the candidate's name, the region's symbol.
+//! Panics in the entry that its environment names: `describe`, `judge`, `compile`, `query`, `load`, `prepare`, `run`, `task`,
+//! `drop`. Which one is said by the data that each entry gets: the query's key, the candidate's name, the region's symbol.
 
 use byoc_plugin_api::{
     Call, Candidate, Codegen, CompiledRegion, Description, Executable, LoadRequest, Loader, Prepared, Region, Result,
@@ -63,9 +63,18 @@ impl Executable for RudeRegion {
     }
 
     fn run(&self, _: Call<'_, '_>) -> Result<()> {
+        if self.where_to == "drop" {
+            return Ok(());
+        }
         if self.where_to == "task" {
             return self.services.parallel_for(8, |index| assert!(index != 3, "in task {index}"));
         }
         panic!("in run")
+    }
+}
+
+impl Drop for RudeRegion {
+    fn drop(&mut self) {
+        assert!(self.where_to != "drop", "in drop");
     }
 }

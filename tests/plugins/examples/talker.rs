@@ -5,12 +5,15 @@ use byoc_plugin_api::{
     Services,
 };
 use serde_json::json;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 byoc_plugin_api::declare_plugin!("talker", "2.1.0");
 byoc_plugin_api::register!(|context, registry| {
+    let _ = SERVICES.set(context.services.clone());
     tracing::info!(file = ?context.path.file_name(), "registers");
     registry.codegen("talker", Talker);
+    registry.data("talker.facts", &json!({ "heard": context.options["host_api_version"] }));
     Ok(())
 });
 // A second one: what a plugin registers may stand beside what it registers.
@@ -21,6 +24,9 @@ byoc_plugin_api::register!(|_context, registry| {
 
 struct Talker;
 
+/// What `compile` asks whether anybody still waits.
+static SERVICES: OnceLock<Services> = OnceLock::new();
+
 impl Codegen for Talker {
     fn describe(&self) -> Result<Description> {
         tracing::debug!("nobody listens to this");
@@ -29,6 +35,10 @@ impl Codegen for Talker {
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         tracing::warn!(target: "talker::codegen", nodes = region.graph.nodes.len(), "compiles {}", region.graph.symbol);
+        let Some(services) = SERVICES.get() else { return Err(Error::new("init comes first")) };
+        if services.cancelled() {
+            return Err(Error::cancelled());
+        }
         Ok(CompiledRegion::new(&region.graph.symbol, "talker", "").with_source("txt", region.options.to_string()))
     }
 }

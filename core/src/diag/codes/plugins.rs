@@ -24,4 +24,5 @@ codes! {
     BAD_GRAPH = 421, "a graph that crossed the boundary is inconsistent";
     SHADOWED = 422, "a plugin is shadowed by one in an earlier directory";
     REGION_NOT_COMPILED = 423, "a region could not be compiled and runs on the host";
+    BLOB_TOO_LARGE = 424, "a compiled region is larger than its backend says that one may be";
 }
