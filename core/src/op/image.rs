@@ -7,6 +7,43 @@ use crate::ir::{Dim, Type};
 use crate::tensor::{Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
+const UPSAMPLING_METHOD: AttrDef =
+    AttrDef::new("method", AttrKind::Str, Default::Str("nearest_neighbor"), "nearest_neighbor, bilinear or bicubic");
+const ALIGN_CORNERS: AttrDef =
+    AttrDef::new("align_corners", AttrKind::Bool, Default::Bool(false), "whether corners map to corners");
+const LAYOUT: AttrDef = AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes");
+const RESIZE_METHOD: AttrDef =
+    AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic");
+const COORDINATES: AttrDef = AttrDef::new(
+    "coordinate_transformation_mode",
+    AttrKind::Str,
+    Default::Str("half_pixel"),
+    "how places of the result become places of the data",
+);
+const ROUNDING: AttrDef = AttrDef::new(
+    "rounding_method",
+    AttrKind::Str,
+    Default::Str(""),
+    "for nearest_neighbor: round, round_prefer_floor, round_prefer_ceil, floor or ceil; \
+     empty: round with align_corners, otherwise floor",
+);
+const CUBIC_ALPHA: AttrDef =
+    AttrDef::new("cubic_alpha", AttrKind::Float, Default::Float(-0.5), "the a of cubic convolution");
+const CUBIC_EXCLUDE: AttrDef = AttrDef::new(
+    "cubic_exclude",
+    AttrKind::Int,
+    Default::Int(0),
+    "1: taps outside the data weigh nothing and the others are scaled up",
+);
+const EXTRAPOLATION: AttrDef = AttrDef::new(
+    "extrapolation_value",
+    AttrKind::Float,
+    Default::Float(0.0),
+    "what tf_crop_and_resize gives outside the data",
+);
+const OUT_DTYPE: AttrDef =
+    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
+
 inventory::submit! {
     OpDef {
         name: "image.resize2d",
@@ -21,22 +58,26 @@ inventory::submit! {
             AttrDef::new("size", AttrKind::Ints, Default::Required, "height and width of the result"),
             AttrDef::new("roi", AttrKind::Floats, Default::Floats(&[0.0, 0.0, 0.0, 0.0]),
                 "first and last height and width that tf_crop_and_resize takes, as y1, x1, y2, x2 in [0, 1]"),
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
-            AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic"),
-            AttrDef::new("coordinate_transformation_mode", AttrKind::Str, Default::Str("half_pixel"),
-                "how places of the result become places of the data"),
-            AttrDef::new("rounding_method", AttrKind::Str, Default::Str(""),
-                "for nearest_neighbor: round, round_prefer_floor, round_prefer_ceil, floor or ceil; \
-                 empty: round with align_corners, otherwise floor"),
-            AttrDef::new("cubic_alpha", AttrKind::Float, Default::Float(-0.5), "the a of cubic convolution"),
-            AttrDef::new("cubic_exclude", AttrKind::Int, Default::Int(0),
-                "1: taps outside the data weigh nothing and the others are scaled up"),
-            AttrDef::new("extrapolation_value", AttrKind::Float, Default::Float(0.0),
-                "what tf_crop_and_resize gives outside the data"),
-            AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data"),
+            LAYOUT, RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION, OUT_DTYPE,
         ],
         pattern: OpPattern::Injective,
         relation: resize_relation,
+        reference: Some(reference),
+        flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.image.resize2d",
+        doc: "image.resize2d with a size (height, width) and a part of the data (y1, x1, y2, x2) computed during the run.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "size", "roi"],
+        attrs: &[
+            LAYOUT, RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION, OUT_DTYPE,
+        ],
+        pattern: OpPattern::Injective,
+        relation: dynamic_resize_relation,
         reference: Some(reference),
         flops,
     }
@@ -52,13 +93,24 @@ inventory::submit! {
         attrs: &[
             AttrDef::new("scale_h", AttrKind::Float, Default::Float(1.0), "height of the result over that of the data"),
             AttrDef::new("scale_w", AttrKind::Float, Default::Float(1.0), "width of the result over that of the data"),
-            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
-            AttrDef::new("method", AttrKind::Str, Default::Str("nearest_neighbor"),
-                "nearest_neighbor, bilinear or bicubic"),
-            AttrDef::new("align_corners", AttrKind::Bool, Default::Bool(false), "whether corners map to corners"),
+            LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS,
         ],
         pattern: OpPattern::Injective,
         relation: upsampling_relation,
+        reference: Some(reference),
+        flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.nn.upsampling",
+        doc: "nn.upsampling by scales computed during the run: two scalars.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "scale_h", "scale_w"],
+        attrs: &[LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS],
+        pattern: OpPattern::Injective,
+        relation: dynamic_upsampling_relation,
         reference: Some(reference),
         flops,
     }
@@ -113,16 +165,21 @@ pub(crate) struct AxisTaps {
 impl ResizeShape {
     /// From attributes and shapes that the type relation accepted.
     pub fn new(params: &Params<'_>, data: &[usize], out: &[usize]) -> ResizeShape {
+        ResizeShape::with_roi(params, &params.floats("roi"), data, out)
+    }
+
+    /// The same, with the part of the data that `tf_crop_and_resize` takes.
+    fn with_roi(params: &Params<'_>, roi: &[f64], data: &[usize], out: &[usize]) -> ResizeShape {
         let layout = params.string("layout");
         let (data, out) = (Canonical::new(data, &layout, "NC"), Canonical::new(out, &layout, "NC"));
-        let axis = |i: usize| AxisTaps::new(params, i, data.size[3 + i], out.size[3 + i]);
+        let axis = |i: usize| AxisTaps::new(params, roi, i, data.size[3 + i], out.size[3 + i]);
         ResizeShape { data, out, axes: [axis(0), axis(1)] }
     }
 }
 
 impl AxisTaps {
-    fn new(params: &Params<'_>, axis: usize, size: usize, places: usize) -> AxisTaps {
-        let upsampling = params.def().name == "nn.upsampling";
+    fn new(params: &Params<'_>, roi: &[f64], axis: usize, size: usize, places: usize) -> AxisTaps {
+        let upsampling = params.def().name.ends_with("nn.upsampling");
         let mode = match params.bool("align_corners") {
             true => "align_corners".to_owned(),
             false if upsampling => "asymmetric".to_owned(),
@@ -134,7 +191,6 @@ impl AxisTaps {
             "" => "floor".to_owned(),
             given => given.to_owned(),
         };
-        let roi = params.floats("roi");
         let (first, last) = match roi.len() {
             4 => (roi[axis], roi[axis + 2]),
             _ => (0.0, 1.0),
@@ -227,27 +283,66 @@ fn bad(relation: &Relation<'_>, attr: &str, given: &str) -> Box<Diagnostic> {
     relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} \"{given}\" is not known"))
 }
 
-fn resize_relation(relation: &Relation<'_>) -> TypeResult {
-    let size = spatial::per_axis(relation, "size", 2, 1)?;
+fn check_modes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
     for (attr, known) in [("coordinate_transformation_mode", &MODES), ("rounding_method", &ROUNDINGS)] {
         let given = relation.params.string(attr);
         if !known.contains(&given.as_str()) {
             return Err(bad(relation, attr, &given));
         }
     }
+    Ok(())
+}
+
+fn resize_relation(relation: &Relation<'_>) -> TypeResult {
+    let size = spatial::per_axis(relation, "size", 2, 1)?;
+    check_modes(relation)?;
     sized(relation, |axis, _| Ok(Dim::Fixed(size[axis] as usize)))
+}
+
+fn dynamic_resize_relation(relation: &Relation<'_>) -> TypeResult {
+    check_modes(relation)?;
+    for (i, count) in [(1, 2), (2, 4)] {
+        let ty = relation.tensor(i)?;
+        if ty.dims.len() != 1 || ty.dims[0].fixed().is_some_and(|n| n != count) {
+            let name = relation.def.inputs[i];
+            return Err(relation.mismatch(format!("{name} is {}, a vector of {count} is wanted", relation.args[i])));
+        }
+    }
+    let size = relation.known_ints(1);
+    sized(relation, |axis, _| match &size {
+        Some(size) if size[axis] >= 1 => spatial::to_dim(relation, i128::from(size[axis])),
+        Some(size) => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("size is {size:?}"))),
+        None => Ok(Dim::Any),
+    })
+}
+
+/// A dimension times a scale, rounded.
+fn scaled(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<Dim, Box<Diagnostic>> {
+    if !(scale > 0.0 && scale <= 1e6) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} is {scale}")));
+    }
+    match dim {
+        Dim::Fixed(n) => spatial::to_dim(relation, (*n as f64 * scale).round() as i128),
+        _ => Ok(Dim::Any),
+    }
 }
 
 fn upsampling_relation(relation: &Relation<'_>) -> TypeResult {
     sized(relation, |axis, dim| {
         let attr = ["scale_h", "scale_w"][axis];
-        let scale = relation.params.float(attr);
-        if !(scale > 0.0 && scale <= 1e6) {
-            return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} is {scale}")));
+        scaled(relation, attr, dim, relation.params.float(attr))
+    })
+}
+
+fn dynamic_upsampling_relation(relation: &Relation<'_>) -> TypeResult {
+    sized(relation, |axis, dim| {
+        let (i, name) = (1 + axis, relation.def.inputs[1 + axis]);
+        if !relation.tensor(i)?.dims.is_empty() {
+            return Err(relation.mismatch(format!("{name} is {}, a scalar is wanted", relation.args[i])));
         }
-        match dim {
-            Dim::Fixed(n) => spatial::to_dim(relation, (*n as f64 * scale).round() as i128),
-            _ => Ok(Dim::Any),
+        match relation.values.get(i).copied().flatten() {
+            Some(scale) => scaled(relation, name, dim, scale.view().to_f64s()[0]),
+            None => Ok(Dim::Any),
         }
     })
 }
@@ -267,7 +362,11 @@ fn reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let s = ResizeShape::new(&params, inputs[0].shape, outputs[0].shape);
+    let roi = match params.def().name {
+        "dyn.image.resize2d" => inputs[2].to_f64s(),
+        _ => params.floats("roi"),
+    };
+    let s = ResizeShape::with_roi(&params, &roi, inputs[0].shape, outputs[0].shape);
     let x = inputs[0].to_f64s();
     let mut y = vec![0.0; outputs[0].len()];
     let [rows, cols] = &s.axes;

@@ -29,6 +29,7 @@ mod sort;
 pub(crate) mod spatial;
 mod sum;
 mod table;
+mod vision;
 mod walk;
 
 pub use def::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation};

@@ -6,6 +6,9 @@ use crate::diag::{Diagnostic, codes};
 use crate::ir::{AttrValue, Dim, Type};
 use crate::tensor::{TensorView, TensorViewMut};
 
+const PAD_MODE: AttrDef =
+    AttrDef::new("pad_mode", AttrKind::Str, Default::Str("constant"), "constant, edge or reflect");
+
 inventory::submit! {
     OpDef {
         name: "nn.pad",
@@ -15,11 +18,29 @@ inventory::submit! {
         inputs: &["data", "pad_value"],
         attrs: &[
             AttrDef::new("pad_width", AttrKind::Ints, Default::Required, "[before, after] for every axis"),
-            AttrDef::new("pad_mode", AttrKind::Str, Default::Str("constant"), "constant, edge or reflect"),
+            PAD_MODE,
         ],
         pattern: OpPattern::Injective,
         relation: pad_relation,
         reference: Some(pad_reference),
+        flops: |_| 0,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.nn.pad",
+        doc: "nn.pad with widths computed during the run: one row of before and after for every axis.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "pad_width", "pad_value"],
+        attrs: &[PAD_MODE],
+        pattern: OpPattern::Injective,
+        relation: dynamic_pad_relation,
+        reference: Some(|params, inputs, outputs| {
+            let widths = inputs[1].to_i64s().ok_or("pad_width holds no integers")?;
+            pad(&params, &pairs(&widths), [&inputs[0], &inputs[2]], outputs);
+            Ok(())
+        }),
         flops: |_| 0,
     }
 }
@@ -71,8 +92,33 @@ pub(crate) fn pad_width(params: &Params<'_>) -> Option<Vec<(i64, i64)>> {
     items.iter().map(pair).collect()
 }
 
+/// Rows of before and after, read from a flat list.
+fn pairs(widths: &[i64]) -> Vec<(i64, i64)> {
+    widths.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
 fn pad_relation(relation: &Relation<'_>) -> TypeResult {
-    let (data, value) = (relation.tensor(0)?, relation.tensor(1)?);
+    let (rank, widths) = (relation.tensor(0)?.dims.len(), pad_width(&relation.params));
+    let widths = widths.filter(|w| w.len() == rank).ok_or_else(|| {
+        let given = relation.params.value("pad_width");
+        relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_width is {given}, {rank} pairs are wanted"))
+    })?;
+    padded_type(relation, 1, Some(&widths))
+}
+
+fn dynamic_pad_relation(relation: &Relation<'_>) -> TypeResult {
+    let (rank, widths) = (relation.tensor(0)?.dims.len(), relation.tensor(1)?);
+    let is = |axis: usize, n: usize| widths.dims[axis].fixed().is_none_or(|size| size == n);
+    if !widths.dtype.is_int() || widths.dims.len() != 2 || !is(0, rank) || !is(1, 2) {
+        let given = &relation.args[1];
+        return Err(relation.mismatch(format!("pad_width is {given}, integers of shape ({rank}, 2) are wanted")));
+    }
+    padded_type(relation, 2, relation.known_ints(1).map(|w| pairs(&w)).as_deref())
+}
+
+/// The type of data with these widths added; argument `value` is what is added.
+fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64)]>) -> TypeResult {
+    let (data, value) = (relation.tensor(0)?, relation.tensor(value)?);
     relation.same_dtype(data.dtype, value.dtype)?;
     if value.dims.iter().any(|d| d.fixed().is_some_and(|n| n != 1)) {
         return Err(relation.mismatch("pad_value has more than one element"));
@@ -81,14 +127,11 @@ fn pad_relation(relation: &Relation<'_>) -> TypeResult {
     if !["constant", "edge", "reflect"].contains(&mode.as_str()) {
         return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_mode \"{mode}\" is not known")));
     }
-    let widths = pad_width(&relation.params).filter(|w| w.len() == data.dims.len()).ok_or_else(|| {
-        let (given, wanted) = (relation.params.value("pad_width"), data.dims.len());
-        relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_width is {given}, {wanted} pairs are wanted"))
-    })?;
+    let Some(widths) = widths else { return Ok(Type::tensor_of(data.dtype, vec![Dim::Any; data.dims.len()])) };
     let dims: Result<Vec<Dim>, Box<Diagnostic>> = data
         .dims
         .iter()
-        .zip(&widths)
+        .zip(widths)
         .map(|(dim, &(before, after))| match dim {
             _ if (before, after) == (0, 0) => Ok(dim.clone()),
             Dim::Fixed(n) => {
@@ -124,10 +167,19 @@ fn pad_reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    let widths = pad_width(&params).unwrap_or_default();
+    pad(&params, &pad_width(&params).unwrap_or_default(), [&inputs[0], &inputs[1]], outputs);
+    Ok(())
+}
+
+fn pad(
+    params: &Params<'_>,
+    widths: &[(i64, i64)],
+    [data, value]: [&TensorView<'_>; 2],
+    outputs: &mut [TensorViewMut<'_>],
+) {
     let mode = params.string("pad_mode");
-    let shape = inputs[0].shape;
-    let bytes = inputs[0].dtype.size();
+    let shape = data.shape;
+    let bytes = data.dtype.size();
     let out_shape = outputs[0].shape;
     for place in 0..outputs[0].len() {
         let (mut rest, mut at, mut step) = (place, Some(0), 1);
@@ -138,12 +190,11 @@ fn pad_reference(
             step *= shape[axis];
         }
         let source = match at {
-            Some(at) => &inputs[0].data[at * bytes..][..bytes],
-            None => &inputs[1].data[..bytes],
+            Some(at) => &data.data[at * bytes..][..bytes],
+            None => &value.data[..bytes],
         };
         outputs[0].data[place * bytes..][..bytes].copy_from_slice(source);
     }
-    Ok(())
 }
 
 /// Block size, and the data's dimensions as batch, channels, height, width with their places.

@@ -273,6 +273,32 @@ inventory::submit! {
     }
 }
 
+/// The type of `data` with `count` dimensions of size 1 inserted.
+fn expanded(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -> TypeResult {
+    if !(0..=(MAX_RANK.saturating_sub(data.dims.len())) as i64).contains(&count) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{count} new dimensions")));
+    }
+    let axis = relation.axis(axis, data.dims.len() + 1)?;
+    let mut dims = data.dims.to_vec();
+    dims.splice(axis..axis, std::iter::repeat_n(Dim::Fixed(1), count as usize));
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+/// The type of `data` without these dimensions.
+fn squeezed(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
+    let mut keep = vec![true; data.dims.len()];
+    for &axis in axes {
+        let axis = relation.axis(axis, data.dims.len())?;
+        if data.dims[axis].fixed().is_some_and(|n| n != 1) {
+            let dim = &data.dims[axis];
+            return Err(relation.mismatch(format!("axis {axis} has size {dim}, 1 is wanted")));
+        }
+        keep[axis] = false;
+    }
+    let dims = data.dims.iter().zip(keep).filter(|(_, keep)| *keep).map(|(d, _)| d.clone());
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
 inventory::submit! {
     OpDef {
         name: "expand_dims",
@@ -285,15 +311,8 @@ inventory::submit! {
         ],
         pattern: OpPattern::Broadcast,
         relation: |relation| {
-            let data = relation.tensor(0)?;
             let (axis, count) = (relation.params.int("axis"), relation.params.int("num_newaxis"));
-            if !(0..=(MAX_RANK.saturating_sub(data.dims.len())) as i64).contains(&count) {
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{count} new dimensions")));
-            }
-            let axis = relation.axis(axis, data.dims.len() + 1)?;
-            let mut dims = data.dims.to_vec();
-            dims.splice(axis..axis, std::iter::repeat_n(Dim::Fixed(1), count as usize));
-            Ok(Type::tensor_of(data.dtype, dims))
+            expanded(relation, relation.tensor(0)?, axis, count)
         },
         reference: Some(copy),
         flops: no_flops,
@@ -310,29 +329,69 @@ inventory::submit! {
         pattern: OpPattern::Injective,
         relation: |relation| {
             let data = relation.tensor(0)?;
-            let mut keep = vec![true; data.dims.len()];
-            match relation.params.opt_ints("axis") {
-                Some(axes) => {
-                    for axis in axes {
-                        let axis = relation.axis(axis, data.dims.len())?;
-                        if data.dims[axis].fixed().is_some_and(|n| n != 1) {
-                            let dim = &data.dims[axis];
-                            return Err(relation.mismatch(format!("axis {axis} has size {dim}, 1 is wanted")));
-                        }
-                        keep[axis] = false;
-                    }
-                }
-                None => {
-                    for (keep, dim) in keep.iter_mut().zip(&data.dims) {
-                        let size = dim.fixed().ok_or_else(|| {
-                            relation.mismatch(format!("{} has unknown dimensions: give the axis", relation.args[0]))
-                        })?;
-                        *keep = size != 1;
+            if let Some(axes) = relation.params.opt_ints("axis") {
+                return squeezed(relation, data, &axes);
+            }
+            let mut dims = Vec::new();
+            for dim in &data.dims {
+                match dim.fixed() {
+                    Some(1) => {}
+                    Some(_) => dims.push(dim.clone()),
+                    None => {
+                        let given = &relation.args[0];
+                        return Err(relation.mismatch(format!("{given} has unknown dimensions: give the axis")));
                     }
                 }
             }
-            let dims = data.dims.iter().zip(keep).filter(|(_, keep)| *keep).map(|(d, _)| d.clone());
             Ok(Type::tensor_of(data.dtype, dims))
+        },
+        reference: Some(copy),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.expand_dims",
+        doc: "expand_dims at a place computed during the run: an integer scalar or a vector of one element.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "axis"],
+        attrs: &[AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "how many to insert")],
+        pattern: OpPattern::Broadcast,
+        relation: |relation| {
+            let (data, count) = (relation.tensor(0)?, relation.params.int("num_newaxis"));
+            match relation.known_ints(1).as_deref() {
+                Some(&[axis]) => expanded(relation, data, axis, count),
+                Some(given) => Err(relation.mismatch(format!("axis is {given:?}, one number is wanted"))),
+                // Only how many dimensions there are is known.
+                None => match expanded(relation, data, 0, count)? {
+                    Type::Tensor(ty) => Ok(Type::tensor_of(data.dtype, vec![Dim::Any; ty.dims.len()])),
+                    other => Ok(other),
+                },
+            }
+        },
+        reference: Some(copy),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.squeeze",
+        doc: "squeeze of dimensions computed during the run: an integer vector.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "axis"],
+        attrs: &[],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let (data, removed) = (relation.tensor(0)?, unknown_dims(relation, 1)?.len());
+            match relation.known_ints(1) {
+                Some(axes) => squeezed(relation, data, &axes),
+                None => match data.dims.len().checked_sub(removed) {
+                    Some(rank) => Ok(Type::tensor_of(data.dtype, vec![Dim::Any; rank])),
+                    None => Err(relation.mismatch(format!("{removed} axes of {}", relation.args[0]))),
+                },
+            }
         },
         reference: Some(copy),
         flops: no_flops,

@@ -8,6 +8,7 @@ mod kernels;
 mod neural;
 mod reduce;
 mod shape;
+mod vision;
 
 use byoc_core::ir::{AttrValue, Attrs, Type};
 use byoc_core::op::{self, Value};

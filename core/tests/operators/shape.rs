@@ -252,3 +252,53 @@ fn repeats() {
     check("repeat", repeat(0, 0), &[&a], &[0, 2], &[]);
     assert_eq!(typed("tile", &reps(&[2, 1]), &[f32s("3, n")]).unwrap(), "Tensor[(6, n), float32]");
 }
+
+#[test]
+fn dimensions_placed_during_the_run() {
+    let one = |n: i64| Tensor::from_slice(&[], &[n]);
+    let two = attrs([("num_newaxis", 2.into())]);
+    check("dyn.expand_dims", two.clone(), &[&counting(&[2, 2]), &one(1)], &[2, 1, 1, 2], &[0, 1, 2, 3]);
+    check("dyn.expand_dims", Attrs::none(), &[&counting(&[3]), &index_vector(&[-1])], &[3, 1], &[0, 1, 2]);
+    check("dyn.squeeze", Attrs::none(), &[&counting(&[1, 2, 1]), &index_vector(&[0, -1])], &[2], &[0, 1]);
+    check("dyn.squeeze", Attrs::none(), &[&counting(&[1, 2, 1]), &index_vector(&[2])], &[1, 2], &[0, 1]);
+    assert!(refused("dyn.squeeze", &Attrs::none(), &[&counting(&[1, 2]), &index_vector(&[1])]).contains("has size 2"));
+    let vector = |n: usize| Type::tensor(DType::I64, &[n]);
+    assert_eq!(typed("dyn.squeeze", &Attrs::none(), &[f32s("1, 2, 1"), vector(2)]).unwrap(), "Tensor[(?), float32]");
+    assert!(typed("dyn.squeeze", &Attrs::none(), &[f32s("1"), vector(2)]).unwrap_err().contains("2 axes of"));
+    let scalar = Type::tensor(DType::I64, &[]);
+    assert_eq!(typed("dyn.expand_dims", &two, &[f32s("7"), scalar]).unwrap(), "Tensor[(?, ?, ?), float32]");
+}
+
+#[test]
+fn padding_and_sizes_computed_during_the_run() {
+    let zero = Tensor::from_slice(&[], &[9i32]);
+    let widths = Tensor::from_slice(&[2, 2], &[0i64, 1, 1, 0]);
+    check("dyn.nn.pad", Attrs::none(), &[&counting(&[1, 2]), &widths, &zero], &[2, 3], &[9, 0, 1, 9, 9, 9]);
+    let edge = attrs([("pad_mode", "edge".into())]);
+    check("dyn.nn.pad", edge.clone(), &[&counting(&[1, 2]), &widths, &zero], &[2, 3], &[0, 0, 1, 0, 0, 1]);
+    let unknown = [f32s("4, 5"), Type::tensor(DType::I64, &[2, 2]), f32s("")];
+    assert_eq!(typed("dyn.nn.pad", &edge, &unknown).unwrap(), "Tensor[(?, ?), float32]");
+    let three = [f32s("4, 5"), Type::tensor(DType::I64, &[3, 2]), f32s("")];
+    assert!(typed("dyn.nn.pad", &edge, &three).unwrap_err().contains("integers of shape (2, 2) are wanted"));
+
+    let nearest =
+        attrs([("method", "nearest_neighbor".into()), ("coordinate_transformation_mode", "asymmetric".into())]);
+    let roi = Tensor::from_slice(&[4], &[0f32, 0.0, 1.0, 1.0]);
+    let data = counting(&[1, 1, 2, 2]);
+    let size = index_vector(&[2, 4]);
+    check("dyn.image.resize2d", nearest.clone(), &[&data, &size, &roi], &[1, 1, 2, 4], &[0, 0, 1, 1, 2, 2, 3, 3]);
+    let crop = attrs([
+        ("method", "nearest_neighbor".into()),
+        ("rounding_method", "round".into()),
+        ("coordinate_transformation_mode", "tf_crop_and_resize".into()),
+    ]);
+    let lower = Tensor::from_slice(&[4], &[1f32, 0.0, 1.0, 1.0]);
+    check("dyn.image.resize2d", crop, &[&data, &index_vector(&[1, 2]), &lower], &[1, 1, 1, 2], &[2, 3]);
+    let types = |n: usize| [f32s("1, 3, 8, 8"), Type::tensor(DType::I64, &[n]), f32s("4")];
+    assert_eq!(typed("dyn.image.resize2d", &nearest, &types(2)).unwrap(), "Tensor[(1, 3, ?, ?), float32]");
+    assert!(typed("dyn.image.resize2d", &nearest, &types(3)).unwrap_err().contains("a vector of 2 is wanted"));
+    let scale = |v: f32| Tensor::from_slice(&[], &[v]);
+    let (once, twice) = (scale(1.0), scale(2.0));
+    check("dyn.nn.upsampling", Attrs::none(), &[&data, &twice, &once], &[1, 1, 4, 2], &[0, 1, 0, 1, 2, 3, 2, 3]);
+    assert!(refused("dyn.nn.upsampling", &Attrs::none(), &[&data, &scale(0.0), &once]).contains("scale_h is 0"));
+}

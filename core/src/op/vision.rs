@@ -1,0 +1,449 @@
+//! Operators of single-shot detectors (W. Liu et al., 2016): default boxes, decoding, and the choice among overlapping
+//! boxes. A box is left, top, right, bottom. Entries that hold no box are filled with -1.
+
+use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, TensorType, Type};
+use crate::tensor::{DType, Element, TensorView, TensorViewMut};
+use crate::with_dtype;
+use std::ops::Range;
+
+/// What stands where there is no box.
+const NO_BOX: f64 = -1.0;
+
+/// Argument `i`, a tensor of `rank` dimensions.
+fn ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
+    let ty = relation.tensor(i)?;
+    if ty.dims.len() == rank {
+        return Ok(ty);
+    }
+    let name = relation.def.inputs[i];
+    Err(relation.mismatch(format!("{name} is {}, a tensor with {rank} dimensions is wanted", relation.args[i])))
+}
+
+/// Argument `i`, a floating-point tensor of `rank` dimensions.
+fn float_ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
+    let ty = ranked(relation, i, rank)?;
+    if ty.dtype.is_float() {
+        return Ok(ty);
+    }
+    let name = relation.def.inputs[i];
+    Err(relation.mismatch(format!("{name} is {}, floating-point elements are wanted", ty.dtype)))
+}
+
+/// Exactly `count` numbers in an attribute.
+fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Vec<f64>, Box<Diagnostic>> {
+    let given = relation.params.floats(attr);
+    if count.contains(&given.len()) && given.iter().all(|v| v.is_finite()) {
+        return Ok(given);
+    }
+    let wanted = match count.end - count.start {
+        1 => count.start.to_string(),
+        _ => format!("at least {}", count.start),
+    };
+    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} is {given:?}, {wanted} finite numbers are wanted")))
+}
+
+/// That an attribute points at a column of boxes with `columns` elements; -1 where `optional`.
+fn column(
+    relation: &Relation<'_>,
+    attr: &str,
+    columns: &Dim,
+    width: i64,
+    optional: bool,
+) -> Result<(), Box<Diagnostic>> {
+    let at = relation.params.int(attr);
+    let last = columns.fixed().map_or(i64::from(i32::MAX), |n| n as i64);
+    if (0..=last - width).contains(&at) || (optional && at == -1) {
+        return Ok(());
+    }
+    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} is {at}, a box has {columns} elements")))
+}
+
+fn store(values: &[f64], output: &mut TensorViewMut<'_>) {
+    with_dtype!(output.dtype, T => {
+        for (to, &value) in output.as_mut_slice::<T>().iter_mut().zip(values) {
+            *to = T::from_f64(value);
+        }
+    });
+}
+
+fn per_result_element(cost: &Cost<'_>) -> u64 {
+    cost.ret_len()
+}
+
+inventory::submit! {
+    OpDef {
+        name: "vision.multibox_prior",
+        doc: "Default boxes around every place of a feature map (n, c, h, w): (1, h * w * (sizes + ratios - 1), 4). At \
+              row i and column j the centre is ((j + offsets[1]) * step_x, (i + offsets[0]) * step_y), in units of the \
+              picture; a box for every size with ratio 1, then for sizes[0] with every further ratio r: half width \
+              size * h / w * sqrt(r) / 2, half height size / sqrt(r) / 2.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("sizes", AttrKind::Floats, Default::Floats(&[1.0]), "heights of boxes over that of the picture"),
+            AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[1.0]), "width over height"),
+            AttrDef::new("steps", AttrKind::Floats, Default::Floats(&[-1.0, -1.0]),
+                "from one centre to the next, y and x; not positive: 1 / h and 1 / w"),
+            AttrDef::new("offsets", AttrKind::Floats, Default::Floats(&[0.5, 0.5]), "place of the first centre in steps, y and x"),
+            AttrDef::new("clip", AttrKind::Bool, Default::Bool(false), "whether boxes are cut at the picture's border"),
+        ],
+        pattern: OpPattern::Opaque,
+        relation: prior_relation,
+        reference: Some(prior_reference),
+        flops: per_result_element,
+    }
+}
+
+fn prior_relation(relation: &Relation<'_>) -> TypeResult {
+    let data = ranked(relation, 0, 4)?;
+    let sizes = floats(relation, "sizes", 1..usize::MAX)?.len();
+    let ratios = floats(relation, "ratios", 1..usize::MAX)?;
+    if let Some(ratio) = ratios.iter().find(|&&r| r <= 0.0) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("a ratio is {ratio}")));
+    }
+    floats(relation, "steps", 2..3)?;
+    floats(relation, "offsets", 2..3)?;
+    let boxes = match (data.dims[2].fixed(), data.dims[3].fixed()) {
+        (Some(h), Some(w)) => {
+            let boxes = h as i128 * w as i128 * (sizes + ratios.len() - 1) as i128;
+            super::spatial::to_dim(relation, boxes)?
+        }
+        _ => Dim::Any,
+    };
+    Ok(Type::tensor_of(DType::F32, [Dim::Fixed(1), boxes, Dim::Fixed(4)]))
+}
+
+fn prior_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let (rows, columns) = (inputs[0].shape[2], inputs[0].shape[3]);
+    let (sizes, ratios) = (params.floats("sizes"), params.floats("ratios"));
+    let (steps, offsets) = (params.floats("steps"), params.floats("offsets"));
+    let step = |axis: usize, count: usize| if steps[axis] > 0.0 { steps[axis] } else { 1.0 / count as f64 };
+    let shape_of_map = rows as f64 / columns as f64;
+    let square = sizes.iter().map(|&size| (size, 1.0));
+    let shaped = ratios[1..].iter().map(|&ratio| (sizes[0], ratio));
+    let halves: Vec<(f64, f64)> = square
+        .chain(shaped)
+        .map(|(size, ratio): (f64, f64)| (size * shape_of_map * ratio.sqrt() / 2.0, size / ratio.sqrt() / 2.0))
+        .collect();
+    let mut boxes = Vec::with_capacity(outputs[0].len());
+    for row in 0..rows {
+        let y = (row as f64 + offsets[0]) * step(0, rows);
+        for column in 0..columns {
+            let x = (column as f64 + offsets[1]) * step(1, columns);
+            for (w, h) in &halves {
+                boxes.extend([x - w, y - h, x + w, y + h]);
+            }
+        }
+    }
+    if params.bool("clip") {
+        boxes.iter_mut().for_each(|v| *v = v.clamp(0.0, 1.0));
+    }
+    store(&boxes, &mut outputs[0]);
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "vision.multibox_transform_loc",
+        doc: "Boxes from what a detector predicts: cls_prob (n, classes, anchors), loc_pred (n, anchors * 4), anchor \
+              (1, anchors, 4). Gives, for each picture, the boxes whose likeliest class is not the background (class \
+              0) and reaches the threshold, first: (n, anchors, 6) of class - 1, probability, left, top, right, \
+              bottom; and how many they are: (n), int32. With anchor centre (x, y) and size (w, h), prediction \
+              (px, py, pw, ph) and variances v: centre (px v0 w + x, py v1 h + y), size (exp(pw v2) w, exp(ph v3) h).",
+        arity: Arity::exactly(3),
+        inputs: &["cls_prob", "loc_pred", "anchor"],
+        attrs: &[
+            AttrDef::new("clip", AttrKind::Bool, Default::Bool(true), "whether boxes are cut at the picture's border"),
+            AttrDef::new("threshold", AttrKind::Float, Default::Float(0.01), "the least probability of a box"),
+            AttrDef::new("variances", AttrKind::Floats, Default::Floats(&[0.1, 0.1, 0.2, 0.2]), "what predictions are multiplied by"),
+            AttrDef::new("keep_background", AttrKind::Bool, Default::Bool(false),
+                "whether class 0 is a class like the others; classes then keep their numbers"),
+        ],
+        pattern: OpPattern::Opaque,
+        relation: transform_relation,
+        reference: Some(transform_reference),
+        flops: |cost| cost.arg_len(0).saturating_add(cost.arg_len(1).saturating_mul(4)),
+    }
+}
+
+fn transform_relation(relation: &Relation<'_>) -> TypeResult {
+    let (classes, places) = (float_ranked(relation, 0, 3)?, float_ranked(relation, 1, 2)?);
+    let anchor = float_ranked(relation, 2, 3)?;
+    relation.same_dtype(classes.dtype, places.dtype)?;
+    relation.same_dtype(classes.dtype, anchor.dtype)?;
+    floats(relation, "variances", 4..5)?;
+    let batch = relation.same_dim("pictures", &classes.dims[0], &places.dims[0])?;
+    let anchors = relation.same_dim("anchors", &classes.dims[2], &anchor.dims[1])?;
+    relation.same_dim("elements of an anchor", &anchor.dims[2], &Dim::Fixed(4))?;
+    relation.same_dim("sets of anchors", &anchor.dims[0], &Dim::Fixed(1))?;
+    if let Some(n) = anchors.fixed() {
+        relation.same_dim("predictions", &places.dims[1], &super::spatial::to_dim(relation, n as i128 * 4)?)?;
+    }
+    let boxes = Type::tensor_of(classes.dtype, [batch.clone(), anchors, Dim::Fixed(6)]);
+    Ok(Type::tuple([boxes, Type::tensor_of(DType::I32, [batch])]))
+}
+
+fn transform_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let [batch, classes, anchors] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
+    let (probability, prediction, anchor) = (inputs[0].to_f64s(), inputs[1].to_f64s(), inputs[2].to_f64s());
+    let (threshold, variances) = (params.float("threshold"), params.floats("variances"));
+    let background = usize::from(!params.bool("keep_background"));
+    let mut boxes = vec![NO_BOX; outputs[0].len()];
+    let mut counts = vec![0.0; batch];
+    for picture in 0..batch {
+        for place in 0..anchors {
+            let mut best: Option<(usize, f64)> = None;
+            for class in background..classes {
+                let p = probability[(picture * classes + class) * anchors + place];
+                if p > best.map_or(NO_BOX, |(_, p)| p) {
+                    best = Some((class, p));
+                }
+            }
+            let Some((class, p)) = best.filter(|&(_, p)| p >= threshold) else { continue };
+            let side = |i: usize| anchor[place * 4 + i];
+            let predicted = |i: usize| prediction[(picture * anchors + place) * 4 + i] * variances[i];
+            // Along one axis, 0 for x and 1 for y: the middle of the box and half its size.
+            let along = |axis: usize| {
+                let (first, last) = (side(axis), side(axis + 2));
+                let size = last - first;
+                (predicted(axis) * size + (first + last) / 2.0, predicted(axis + 2).exp() * size / 2.0)
+            };
+            let ((x, w), (y, h)) = (along(0), along(1));
+            let mut sides = [x - w, y - h, x + w, y + h];
+            if params.bool("clip") {
+                sides = sides.map(|v| v.clamp(0.0, 1.0));
+            }
+            let row = (picture * anchors + counts[picture] as usize) * 6;
+            boxes[row..row + 2].copy_from_slice(&[(class - background) as f64, p]);
+            boxes[row + 2..row + 6].copy_from_slice(&sides);
+            counts[picture] += 1.0;
+        }
+    }
+    store(&boxes, &mut outputs[0]);
+    store(&counts, &mut outputs[1]);
+    Ok(())
+}
+
+const ID_INDEX: AttrDef =
+    AttrDef::new("id_index", AttrKind::Int, Default::Int(0), "which element of a box is its class; -1: none");
+const SCORE_INDEX: AttrDef =
+    AttrDef::new("score_index", AttrKind::Int, Default::Int(1), "which element of a box is its score");
+
+inventory::submit! {
+    OpDef {
+        name: "vision.get_valid_counts",
+        doc: "The boxes (n, boxes, elements) whose score is above the threshold and whose class is not negative, \
+              moved to the front in their order: how many (n), int32; the boxes; and where each stood (n, boxes), \
+              int32. The threshold is the scalar argument 1, or the attribute where that is not given.",
+        arity: Arity { min: 1, max: 2 },
+        inputs: &["data", "score_threshold"],
+        attrs: &[
+            AttrDef::new("score_threshold", AttrKind::Float, Default::Float(0.0), "the score that a box must exceed, without argument 1"),
+            ID_INDEX,
+            SCORE_INDEX,
+        ],
+        pattern: OpPattern::Opaque,
+        relation: valid_relation,
+        reference: Some(valid_reference),
+        flops: |cost| cost.arg_len(0),
+    }
+}
+
+fn valid_relation(relation: &Relation<'_>) -> TypeResult {
+    let data = float_ranked(relation, 0, 3)?;
+    if relation.args.len() > 1 {
+        float_ranked(relation, 1, 0)?;
+    }
+    column(relation, "score_index", &data.dims[2], 1, false)?;
+    column(relation, "id_index", &data.dims[2], 1, true)?;
+    let [batch, boxes] = [0, 1].map(|axis| data.dims[axis].clone());
+    Ok(Type::tuple([
+        Type::tensor_of(DType::I32, [batch.clone()]),
+        relation.args[0].clone(),
+        Type::tensor_of(DType::I32, [batch, boxes]),
+    ]))
+}
+
+fn valid_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let [batch, boxes, elements] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
+    let data = inputs[0].to_f64s();
+    let threshold = match inputs.get(1) {
+        Some(scalar) => scalar.to_f64s()[0],
+        None => params.float("score_threshold"),
+    };
+    let (id, score) = (usize::try_from(params.int("id_index")).ok(), params.int("score_index") as usize);
+    let mut counts = vec![0.0; batch];
+    let mut kept = vec![NO_BOX; data.len()];
+    let mut places = vec![NO_BOX; batch * boxes];
+    for picture in 0..batch {
+        for place in 0..boxes {
+            let row = &data[(picture * boxes + place) * elements..][..elements];
+            if row[score] > threshold && id.is_none_or(|id| row[id] >= 0.0) {
+                let to = picture * boxes + counts[picture] as usize;
+                kept[to * elements..][..elements].copy_from_slice(row);
+                places[to] = place as f64;
+                counts[picture] += 1.0;
+            }
+        }
+    }
+    store(&counts, &mut outputs[0]);
+    store(&kept, &mut outputs[1]);
+    store(&places, &mut outputs[2]);
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "vision.non_max_suppression",
+        doc: "Of boxes (n, boxes, elements), the first valid_count[n] of which count: by falling score, each is \
+              dropped that overlaps one kept before it, of its class or (force_suppress) of any, by an intersection \
+              over union of at least iou_threshold; those with a score of 0 or less are neither kept nor compared. \
+              After max_output_size (when not negative) the rest is dropped. A threshold of 0 or less keeps all as \
+              they stand. Gives the numbers that `indices` holds for the kept boxes, first, (n, boxes), int32, and how \
+              many they are (n, 1), int32; or without return_indices the boxes themselves.",
+        arity: Arity::exactly(5),
+        inputs: &["data", "valid_count", "indices", "max_output_size", "iou_threshold"],
+        attrs: &[
+            AttrDef::new("force_suppress", AttrKind::Bool, Default::Bool(false), "whether boxes of other classes are dropped too"),
+            AttrDef::new("top_k", AttrKind::Int, Default::Int(-1), "how many of the highest scores take part; not positive: all"),
+            AttrDef::new("coord_start", AttrKind::Int, Default::Int(2), "which element of a box is its left side"),
+            SCORE_INDEX,
+            ID_INDEX,
+            AttrDef::new("return_indices", AttrKind::Bool, Default::Bool(true), "whether indices are given instead of boxes"),
+            AttrDef::new("invalid_to_bottom", AttrKind::Bool, Default::Bool(false), "whether kept boxes are moved to the front"),
+        ],
+        pattern: OpPattern::Opaque,
+        relation: suppression_relation,
+        reference: Some(suppression_reference),
+        flops: |cost| cost.arg_len(2).saturating_mul(cost.arg_len(2)),
+    }
+}
+
+fn suppression_relation(relation: &Relation<'_>) -> TypeResult {
+    let data = float_ranked(relation, 0, 3)?;
+    let [batch, boxes, elements] = [0, 1, 2].map(|axis| data.dims[axis].clone());
+    column(relation, "score_index", &elements, 1, false)?;
+    column(relation, "id_index", &elements, 1, true)?;
+    column(relation, "coord_start", &elements, 4, false)?;
+    for (i, rank) in [(1, 1), (2, 2), (3, 0)] {
+        let ty = ranked(relation, i, rank)?;
+        if !ty.dtype.is_int() {
+            return Err(relation.mismatch(format!("{} is {}, integers are wanted", relation.def.inputs[i], ty.dtype)));
+        }
+    }
+    float_ranked(relation, 4, 0)?;
+    relation.same_dim("pictures", &batch, &relation.tensor(1)?.dims[0])?;
+    relation.same_dim("pictures", &batch, &relation.tensor(2)?.dims[0])?;
+    relation.same_dim("boxes", &boxes, &relation.tensor(2)?.dims[1])?;
+    if !relation.params.bool("return_indices") {
+        return Ok(relation.args[0].clone());
+    }
+    let count = Type::tensor_of(DType::I32, [batch.clone(), Dim::Fixed(1)]);
+    Ok(Type::tuple([Type::tensor_of(DType::I32, [batch, boxes]), count]))
+}
+
+/// Intersection over union of two boxes, whichever way their corners are written; 0 when neither has an area.
+fn overlap(a: &[f64], b: &[f64]) -> f64 {
+    let span = |s: &[f64], axis: usize| (s[axis].min(s[axis + 2]), s[axis].max(s[axis + 2]));
+    let area = |s: &[f64]| (0..2).map(|axis| span(s, axis)).map(|(first, last)| last - first).product::<f64>();
+    let shared = |axis: usize| {
+        let ((a0, a1), (b0, b1)) = (span(a, axis), span(b, axis));
+        (a1.min(b1) - a0.max(b0)).max(0.0)
+    };
+    let intersection = shared(0) * shared(1);
+    let union = area(a) + area(b) - intersection;
+    if union <= 0.0 { 0.0 } else { intersection / union }
+}
+
+fn suppression_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let [batch, boxes, elements] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
+    let data = inputs[0].to_f64s();
+    let integers = |i: usize| inputs[i].to_i64s().ok_or("integers are wanted");
+    let (valid, indices, most) = (integers(1)?, integers(2)?, integers(3)?[0]);
+    let threshold = inputs[4].to_f64s()[0];
+    let (id, score) = (usize::try_from(params.int("id_index")).ok(), params.int("score_index") as usize);
+    let (first, top_k) = (params.int("coord_start") as usize, params.int("top_k"));
+    let force = params.bool("force_suppress");
+    let mut kept_boxes = vec![NO_BOX; data.len()];
+    let mut kept_places = vec![NO_BOX; batch * boxes];
+    for picture in 0..batch {
+        let row = |place: usize| &data[(picture * boxes + place) * elements..][..elements];
+        let Some(count) = usize::try_from(valid[picture]).ok().filter(|&n| n <= boxes) else {
+            return Err(format!("valid_count is {} of {boxes} boxes", valid[picture]));
+        };
+        let mut order: Vec<usize> = (0..count).collect();
+        // Places in `order` that hold a box in the result.
+        let mut stays = vec![true; count];
+        if threshold > 0.0 {
+            order.sort_by(|&a, &b| row(b)[score].total_cmp(&row(a)[score]));
+            let taking_part = if top_k > 0 { count.min(top_k as usize) } else { count };
+            let mut kept = 0;
+            for i in 0..count {
+                let a = row(order[i]);
+                stays[i] = i < taking_part && kept != most;
+                if !stays[i] || a[score] <= 0.0 {
+                    continue;
+                }
+                let rivals = (0..i).filter(|&k| stays[k]).map(|k| row(order[k]));
+                let dropped = rivals.filter(|b| b[score] > 0.0 && id.is_none_or(|id| b[id] >= 0.0)).any(|b| {
+                    let compared = force || id.is_none_or(|id| a[id] == b[id]);
+                    compared && overlap(&a[first..first + 4], &b[first..first + 4]) >= threshold
+                });
+                stays[i] = !dropped;
+                kept += i64::from(!dropped);
+            }
+        }
+        for i in (0..count).filter(|&i| stays[i]) {
+            let to = picture * boxes + i;
+            kept_boxes[to * elements..][..elements].copy_from_slice(row(order[i]));
+            kept_places[to] = indices[picture * boxes + order[i]] as f64;
+        }
+    }
+    if params.bool("return_indices") {
+        let counts = to_front(&mut kept_places, batch, 1);
+        store(&kept_places, &mut outputs[0]);
+        store(&counts, &mut outputs[1]);
+        return Ok(());
+    }
+    if params.bool("invalid_to_bottom") {
+        to_front(&mut kept_boxes, batch, elements);
+    }
+    store(&kept_boxes, &mut outputs[0]);
+    Ok(())
+}
+
+/// Moves, in each of so many groups of rows, the rows that do not begin with a negative number to the front, and fills
+/// the rest with -1. How many were moved in each group.
+fn to_front(rows: &mut [f64], groups: usize, elements: usize) -> Vec<f64> {
+    let size = rows.len() / groups.max(1);
+    let front = |group: &mut [f64]| {
+        let mut next = 0;
+        for from in (0..size).step_by(elements) {
+            if group[from] >= 0.0 {
+                group.copy_within(from..from + elements, next);
+                next += elements;
+            }
+        }
+        group[next..].fill(NO_BOX);
+        (next / elements) as f64
+    };
+    (0..groups).map(|group| front(&mut rows[group * size..][..size])).collect()
+}
