@@ -70,7 +70,7 @@ fn comparison(relation: &Relation<'_>) -> TypeResult {
 }
 
 /// Calls `visit` with the offsets of both operands for each output element in turn.
-fn each_pair<E>(
+pub(super) fn each_pair<E>(
     a: &[usize],
     b: &[usize],
     out: &[usize],

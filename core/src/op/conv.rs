@@ -49,7 +49,73 @@ fn kernel_letters(axes: usize, transposed: bool) -> &'static str {
 const DATA_LAYOUT: &str = "order of the data's axes";
 const KERNEL_LAYOUT: &str = "order of the kernel's axes";
 const OUT_LAYOUT: &str = "order of the result's axes; empty: as the data";
-const OUT_DTYPE: &str = "element type of the result; empty: as the data";
+const OUT: AttrDef =
+    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
+
+/// The attributes of a convolution.
+const fn conv_attrs(
+    ones: &'static [i64],
+    zeros: &'static [i64],
+    data: &'static str,
+    kernel: &'static str,
+    out_dtype: AttrDef,
+) -> [AttrDef; 10] {
+    [
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "step of the window per axis"),
+        AttrDef::new(
+            "padding",
+            AttrKind::Ints,
+            Default::Ints(zeros),
+            "zeros around the data: one number, one per axis, or all befores and then all afters",
+        ),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
+        AttrDef::new("groups", AttrKind::Int, Default::Int(1), "channel groups"),
+        AttrDef::new("channels", AttrKind::Int, Default::None, "output channels; None: from the weight"),
+        AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; None: from the weight"),
+        AttrDef::new("data_layout", AttrKind::Str, Default::Str(data), DATA_LAYOUT),
+        AttrDef::new("kernel_layout", AttrKind::Str, Default::Str(kernel), KERNEL_LAYOUT),
+        AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+        out_dtype,
+    ]
+}
+
+/// The attributes of `nn.conv2d`, with another `out_dtype`.
+pub(super) const fn attrs_2d(out_dtype: AttrDef) -> [AttrDef; 10] {
+    conv_attrs(&[1, 1], &[0, 0], "NCHW", "OIHW", out_dtype)
+}
+
+/// The attributes of a transposed convolution.
+const fn transpose_attrs(
+    ones: &'static [i64],
+    zeros: &'static [i64],
+    data: &'static str,
+    kernel: &'static str,
+    out_dtype: AttrDef,
+) -> [AttrDef; 11] {
+    [
+        AttrDef::new("channels", AttrKind::Int, Default::None, "output channels; None: from the weight"),
+        AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; None: from the weight"),
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "step of the window per axis"),
+        AttrDef::new(
+            "padding",
+            AttrKind::Ints,
+            Default::Ints(zeros),
+            "cut from the result: one number, one per axis, or all befores and then all afters",
+        ),
+        AttrDef::new("output_padding", AttrKind::Ints, Default::Ints(zeros), "elements added after the end per axis"),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
+        AttrDef::new("groups", AttrKind::Int, Default::Int(1), "channel groups"),
+        AttrDef::new("data_layout", AttrKind::Str, Default::Str(data), DATA_LAYOUT),
+        AttrDef::new("kernel_layout", AttrKind::Str, Default::Str(kernel), KERNEL_LAYOUT),
+        AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+        out_dtype,
+    ]
+}
+
+/// The attributes of `nn.conv2d_transpose`, with another `out_dtype`.
+pub(super) const fn transpose_attrs_2d(out_dtype: AttrDef) -> [AttrDef; 11] {
+    transpose_attrs(&[1, 1], &[0, 0], "NCHW", "IOHW", out_dtype)
+}
 
 macro_rules! conv {
     ($($axes:literal $name:literal $ones:tt $zeros:tt $data:literal $kernel:literal;)*) => {$(
@@ -63,19 +129,7 @@ macro_rules! conv {
                       summed exactly.",
                 arity: Arity::exactly(2),
                 inputs: &["data", "weight"],
-                attrs: &[
-                    AttrDef::new("strides", AttrKind::Ints, Default::Ints(&$ones), "step of the window per axis"),
-                    AttrDef::new("padding", AttrKind::Ints, Default::Ints(&$zeros),
-                        "zeros around the data: one number, one per axis, or all befores and then all afters"),
-                    AttrDef::new("dilation", AttrKind::Ints, Default::Ints(&$ones), "step between taps per axis"),
-                    AttrDef::new("groups", AttrKind::Int, Default::Int(1), "channel groups"),
-                    AttrDef::new("channels", AttrKind::Int, Default::None, "output channels; None: from the weight"),
-                    AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; None: from the weight"),
-                    AttrDef::new("data_layout", AttrKind::Str, Default::Str($data), DATA_LAYOUT),
-                    AttrDef::new("kernel_layout", AttrKind::Str, Default::Str($kernel), KERNEL_LAYOUT),
-                    AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
-                    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), OUT_DTYPE),
-                ],
+                attrs: &conv_attrs(&$ones, &$zeros, $data, $kernel, OUT),
                 pattern: OpPattern::OutEWiseFusable,
                 relation: conv_relation::<$axes>,
                 reference: Some(conv_reference),
@@ -103,21 +157,7 @@ macro_rules! conv_transpose {
                       and three, as in Relay).",
                 arity: Arity::exactly(2),
                 inputs: &["data", "weight"],
-                attrs: &[
-                    AttrDef::new("channels", AttrKind::Int, Default::None, "output channels; None: from the weight"),
-                    AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; None: from the weight"),
-                    AttrDef::new("strides", AttrKind::Ints, Default::Ints(&$ones), "step of the window per axis"),
-                    AttrDef::new("padding", AttrKind::Ints, Default::Ints(&$zeros),
-                        "cut from the result: one number, one per axis, or all befores and then all afters"),
-                    AttrDef::new("output_padding", AttrKind::Ints, Default::Ints(&$zeros),
-                        "elements added after the end per axis"),
-                    AttrDef::new("dilation", AttrKind::Ints, Default::Ints(&$ones), "step between taps per axis"),
-                    AttrDef::new("groups", AttrKind::Int, Default::Int(1), "channel groups"),
-                    AttrDef::new("data_layout", AttrKind::Str, Default::Str($data), DATA_LAYOUT),
-                    AttrDef::new("kernel_layout", AttrKind::Str, Default::Str($kernel), KERNEL_LAYOUT),
-                    AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
-                    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), OUT_DTYPE),
-                ],
+                attrs: &transpose_attrs(&$ones, &$zeros, $data, $kernel, OUT),
                 pattern: OpPattern::OutEWiseFusable,
                 relation: transpose_relation::<$axes>,
                 reference: Some(transpose_reference),
@@ -222,7 +262,7 @@ fn times(relation: &Relation<'_>, dim: &Dim, n: usize) -> Result<Dim, Box<Diagno
     }
 }
 
-fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+pub(super) fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
     let operands = operands(relation, AXES, false)?;
     let seen = times(relation, &operands.weight[1], operands.groups)?;
     relation.same_dim("channels of data and weight", &operands.data[1], &seen)?;
@@ -234,7 +274,7 @@ fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
     result(relation, operands, channels, spatial?)
 }
 
-fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+pub(super) fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
     let operands = operands(relation, AXES, true)?;
     relation.same_dim("channels of data and weight", &operands.data[1], &operands.weight[0])?;
     divisible(relation, &operands.weight[0], operands.groups)?;
@@ -265,11 +305,11 @@ fn kernel_volume<const AXES: usize>(cost: &Cost<'_>, transposed: bool) -> u64 {
     known().unwrap_or(0)
 }
 
-fn conv_flops<const AXES: usize>(cost: &Cost<'_>) -> u64 {
+pub(super) fn conv_flops<const AXES: usize>(cost: &Cost<'_>) -> u64 {
     2u64.saturating_mul(cost.ret_len()).saturating_mul(kernel_volume::<AXES>(cost, false))
 }
 
-fn transpose_flops<const AXES: usize>(cost: &Cost<'_>) -> u64 {
+pub(super) fn transpose_flops<const AXES: usize>(cost: &Cost<'_>) -> u64 {
     2u64.saturating_mul(cost.arg_len(0)).saturating_mul(kernel_volume::<AXES>(cost, true))
 }
 
@@ -324,7 +364,7 @@ fn transpose_reference(
     Ok(())
 }
 
-fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
+pub(super) fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
     let [batch, in_channels, ..] = s.data.size;
     let per_group = s.weight.size[1];
     for n in 0..batch {

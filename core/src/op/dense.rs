@@ -29,8 +29,8 @@ impl MatMulShape {
     /// From attributes and shapes that the type relation accepted.
     pub fn new(params: &Params<'_>, a: &[usize], b: &[usize], out: &[usize]) -> MatMulShape {
         let transpose_a = params.bool("transpose_a");
-        let transpose_b = params.def().name == "nn.dense" || params.bool("transpose_b");
-        let batched = params.def().name == "nn.batch_matmul";
+        let transpose_b = params.def().name.ends_with(".dense") || params.bool("transpose_b");
+        let batched = params.def().name.ends_with(".batch_matmul");
         let (rows, cols) = (a.len().saturating_sub(2), a.len() - 1);
         let (n_at, k_at) = if transpose_b { (b.len() - 2, b.len() - 1) } else { (b.len() - 1, b.len() - 2) };
         let (n, k) = (b[n_at], b[k_at]);
@@ -52,13 +52,13 @@ impl MatMulShape {
     }
 }
 
-const UNITS: AttrDef =
+pub(super) const UNITS: AttrDef =
     AttrDef::new("units", AttrKind::Int, Default::None, "columns of the result; None: from the second operand");
 const OUT_DTYPE: AttrDef =
     AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
-const TRANSPOSE_A: AttrDef =
+pub(super) const TRANSPOSE_A: AttrDef =
     AttrDef::new("transpose_a", AttrKind::Bool, Default::Bool(false), "whether the first operand lies transposed");
-const TRANSPOSE_B: AttrDef =
+pub(super) const TRANSPOSE_B: AttrDef =
     AttrDef::new("transpose_b", AttrKind::Bool, Default::Bool(false), "whether the second operand lies transposed");
 
 inventory::submit! {
@@ -125,9 +125,9 @@ fn sides(dims: &[Dim], transposed: bool) -> (&Dim, &Dim) {
     if transposed { (cols, rows) } else { (rows, cols) }
 }
 
-fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
+pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
     let (a, b) = (relation.tensor(0)?, relation.tensor(1)?);
-    let dense = relation.def.name == "nn.dense";
+    let dense = relation.def.name.ends_with(".dense");
     let transpose_a = relation.params.bool("transpose_a");
     if b.dims.len() != 2 {
         let given = b.dims.len();
@@ -157,7 +157,7 @@ fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(dtype, lead.iter().cloned().chain([n])))
 }
 
-fn batch_relation(relation: &Relation<'_>) -> TypeResult {
+pub(super) fn batch_relation(relation: &Relation<'_>) -> TypeResult {
     let (a, b) = (relation.tensor(0)?, relation.tensor(1)?);
     for (what, ty) in [("tensor_a", a), ("tensor_b", b)] {
         if ty.dims.len() != 3 {
@@ -195,7 +195,7 @@ fn bias_relation(relation: &Relation<'_>) -> TypeResult {
 }
 
 /// Twice the elements of the result times the terms of a sum.
-fn flops(cost: &Cost<'_>) -> u64 {
+pub(super) fn flops(cost: &Cost<'_>) -> u64 {
     let terms = cost.args.first().and_then(Type::as_tensor).and_then(|a| {
         let at = if cost.params.bool("transpose_a") { a.dims.len().checked_sub(2)? } else { a.dims.len() - 1 };
         a.dims.get(at)?.fixed()
@@ -210,23 +210,27 @@ fn matmul_reference(
 ) -> Result<(), ReferenceError> {
     let s = MatMulShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
     with_sum!(inputs[0].dtype, A => {
-        let (a, b) = (A::load(&inputs[0]), A::load(&inputs[1]));
         let mut out = vec![A::ZERO; outputs[0].len()];
-        for batch in 0..s.batch {
-            for i in 0..s.m {
-                for j in 0..s.n {
-                    let mut sum = A::ZERO;
-                    for p in 0..s.k {
-                        let left = a[batch * s.a[0] + i * s.a[1] + p * s.a[2]];
-                        sum = sum.plus_product(left, b[batch * s.b[0] + p * s.b[1] + j * s.b[2]]);
-                    }
-                    out[(batch * s.m + i) * s.n + j] = sum;
-                }
-            }
-        }
+        multiply::<A>(&s, &A::load(&inputs[0]), &A::load(&inputs[1]), &mut out);
         A::store(&out, &mut outputs[0]);
     });
     Ok(())
+}
+
+/// The definition, loop by loop.
+pub(super) fn multiply<A: Sum>(s: &MatMulShape, a: &[A], b: &[A], out: &mut [A]) {
+    for batch in 0..s.batch {
+        for i in 0..s.m {
+            for j in 0..s.n {
+                let mut sum = A::ZERO;
+                for p in 0..s.k {
+                    let left = a[batch * s.a[0] + i * s.a[1] + p * s.a[2]];
+                    sum = sum.plus_product(left, b[batch * s.b[0] + p * s.b[1] + j * s.b[2]]);
+                }
+                out[(batch * s.m + i) * s.n + j] = sum;
+            }
+        }
+    }
 }
 
 fn bias_reference(

@@ -291,36 +291,3 @@ fn cast(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
     });
     Ok(())
 }
-
-inventory::submit! {
-    OpDef {
-        name: "fixed_point_multiply",
-        doc: "x * multiplier * 2^(shift - 31) in fixed point, halves rounded up: \
-              ((x << max(shift, 0)) * multiplier + 2^(30 + r)) >> (31 + r) with r = max(-shift, 0).",
-        arity: Arity::exactly(1),
-        inputs: &["data"],
-        attrs: &[
-            AttrDef::new("multiplier", AttrKind::Int, Default::Required, "fraction with 31 bits after the point"),
-            AttrDef::new("shift", AttrKind::Int, Default::Required, "power of two; right shift when negative"),
-        ],
-        pattern: OpPattern::ElemWise,
-        relation: |relation| {
-            let dtype = relation.tensor(0)?.dtype;
-            if dtype != DType::I32 {
-                return Err(relation.mismatch(format!("data is {dtype}, int32 is wanted")));
-            }
-            let shift = relation.params.int("shift");
-            if !(-31..=31).contains(&shift) {
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("shift {shift} is outside [-31, 31]")));
-            }
-            same_as_input(relation)
-        },
-        reference: Some(|params, inputs, outputs| {
-            let (multiplier, shift) = (i128::from(params.int("multiplier") as i32), params.int("shift"));
-            let (left, right) = (shift.max(0), (-shift).max(0));
-            map_exact(inputs, outputs, |x| x, |x| ((x << left) * multiplier + (1 << (30 + right))) >> (31 + right));
-            Ok(())
-        }),
-        flops: |cost| 2 * cost.ret_len(),
-    }
-}

@@ -22,7 +22,7 @@ fn fields<'a>(relation: &Relation<'a>) -> Result<Vec<&'a TensorType>, Box<Diagno
     Ok(fields)
 }
 
-fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
+pub(super) fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
     let fields = fields(relation)?;
     let axis = relation.axis(relation.params.int("axis"), fields[0].dims.len())?;
     let mut dims = fields[0].dims.to_vec();
@@ -59,7 +59,7 @@ fn join(inputs: &[TensorView<'_>], output: &mut TensorViewMut<'_>, outer: usize)
     }
 }
 
-fn concatenate(
+pub(super) fn concatenate(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],

@@ -23,6 +23,11 @@ impl<'a> Params<'a> {
         self.def
     }
 
+    /// The same attributes, read as those of another operator.
+    pub fn under(&self, def: &'static OpDef) -> Params<'a> {
+        Params { def, attrs: self.attrs }
+    }
+
     /// The value, given or default; [`AttrValue::None`] when there is neither.
     pub fn value(&self, name: &str) -> AttrValue {
         match self.attrs.get(name) {

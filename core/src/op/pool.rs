@@ -10,26 +10,49 @@ use crate::with_dtype;
 const LAYOUT: &str = "order of the data's axes";
 const OUT_LAYOUT: &str = "order of the result's axes; empty: as the data";
 
+/// The attributes of a sliding pooling.
+const fn window_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 7] {
+    [
+        AttrDef::new("pool_size", AttrKind::Ints, Default::Required, "taps of the window per axis"),
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "step of the window per axis"),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
+        AttrDef::new(
+            "padding",
+            AttrKind::Ints,
+            Default::Ints(zeros),
+            "around the data: one number, one per axis, or all befores and then all afters",
+        ),
+        AttrDef::new("layout", AttrKind::Str, Default::Str(layout), LAYOUT),
+        AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+        AttrDef::new(
+            "ceil_mode",
+            AttrKind::Bool,
+            Default::Bool(false),
+            "whether a last, incomplete step gives a window too",
+        ),
+    ]
+}
+
+/// The attributes of a mean over windows.
+const fn avg_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 8] {
+    let [a, b, c, d, e, f, g] = window_attrs(ones, zeros, layout);
+    [a, b, c, d, e, f, g, COUNT]
+}
+
+/// The attributes of `nn.avg_pool2d`.
+pub(super) const fn avg_attrs_2d() -> [AttrDef; 8] {
+    avg_attrs(&[1, 1], &[0, 0], "NCHW")
+}
+
 macro_rules! pool {
-    ($($axes:literal $name:literal $doc:ident $ones:tt $zeros:tt $layout:literal $reference:ident [$($extra:expr)?];)*) => {$(
+    ($($axes:literal $name:literal $doc:ident $ones:tt $zeros:tt $layout:literal $reference:ident $attrs:ident;)*) => {$(
         inventory::submit! {
             OpDef {
                 name: $name,
                 doc: $doc,
                 arity: Arity::exactly(1),
                 inputs: &["data"],
-                attrs: &[
-                    AttrDef::new("pool_size", AttrKind::Ints, Default::Required, "taps of the window per axis"),
-                    AttrDef::new("strides", AttrKind::Ints, Default::Ints(&$ones), "step of the window per axis"),
-                    AttrDef::new("dilation", AttrKind::Ints, Default::Ints(&$ones), "step between taps per axis"),
-                    AttrDef::new("padding", AttrKind::Ints, Default::Ints(&$zeros),
-                        "around the data: one number, one per axis, or all befores and then all afters"),
-                    AttrDef::new("layout", AttrKind::Str, Default::Str($layout), LAYOUT),
-                    AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
-                    AttrDef::new("ceil_mode", AttrKind::Bool, Default::Bool(false),
-                        "whether a last, incomplete step gives a window too"),
-                    $($extra)?
-                ],
+                attrs: &$attrs(&$ones, &$zeros, $layout),
                 pattern: OpPattern::OutEWiseFusable,
                 relation: pool_relation::<$axes>,
                 reference: Some($reference),
@@ -46,12 +69,12 @@ const COUNT: AttrDef =
     AttrDef::new("count_include_pad", AttrKind::Bool, Default::Bool(false), "whether padding counts in the mean");
 
 pool! {
-    1 "nn.max_pool1d" MAX [1] [0] "NCW" max_reference [];
-    2 "nn.max_pool2d" MAX [1, 1] [0, 0] "NCHW" max_reference [];
-    3 "nn.max_pool3d" MAX [1, 1, 1] [0, 0, 0] "NCDHW" max_reference [];
-    1 "nn.avg_pool1d" AVG [1] [0] "NCW" avg_reference [COUNT];
-    2 "nn.avg_pool2d" AVG [1, 1] [0, 0] "NCHW" avg_reference [COUNT];
-    3 "nn.avg_pool3d" AVG [1, 1, 1] [0, 0, 0] "NCDHW" avg_reference [COUNT];
+    1 "nn.max_pool1d" MAX [1] [0] "NCW" max_reference window_attrs;
+    2 "nn.max_pool2d" MAX [1, 1] [0, 0] "NCHW" max_reference window_attrs;
+    3 "nn.max_pool3d" MAX [1, 1, 1] [0, 0, 0] "NCDHW" max_reference window_attrs;
+    1 "nn.avg_pool1d" AVG [1] [0] "NCW" avg_reference avg_attrs;
+    2 "nn.avg_pool2d" AVG [1, 1] [0, 0] "NCHW" avg_reference avg_attrs;
+    3 "nn.avg_pool3d" AVG [1, 1, 1] [0, 0, 0] "NCDHW" avg_reference avg_attrs;
 }
 
 macro_rules! global {
@@ -167,7 +190,7 @@ fn rank(relation: &Relation<'_>, axes: usize) -> Result<(), Box<crate::diag::Dia
     Err(relation.mismatch(format!("data has {given} dimensions, {} are wanted", axes + 2)))
 }
 
-fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+pub(super) fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
     rank(relation, AXES)?;
     let data = relation.tensor(0)?;
     let order = format!("NC{}", spatial::spatial(AXES));
@@ -202,7 +225,7 @@ fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
 }
 
 /// One operation per tap.
-fn pool_flops(cost: &Cost<'_>) -> u64 {
+pub(super) fn pool_flops(cost: &Cost<'_>) -> u64 {
     let taps = cost.params.ints("pool_size");
     let axes = cost.args.first().and_then(Type::as_tensor).map_or(0, |t| t.dims.len().saturating_sub(2));
     let all = (0..axes).filter_map(|i| taps.get(i).or(taps.last())).fold(1u64, |n, &t| n.saturating_mul(t as u64));
@@ -257,7 +280,7 @@ fn max_reference(
     Ok(())
 }
 
-fn avg_reference(
+pub(super) fn avg_reference(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],

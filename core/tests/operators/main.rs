@@ -6,6 +6,7 @@ mod golden;
 mod index;
 mod kernels;
 mod neural;
+mod qnn;
 mod reduce;
 mod shape;
 mod vision;

@@ -9,4 +9,5 @@ codes! {
     TYPE_TOO_LARGE = 206, "a type nests too deep or has too many parts";
     BAD_STRUCTURE = 207, "a module whose parts do not fit together";
     OUT_OF_SCOPE = 208, "a variable outside its scope";
+    BAD_QUANTIZATION = 209, "a scale that is not a finite number above zero";
 }

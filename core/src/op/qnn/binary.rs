@@ -1,0 +1,142 @@
+//! Operators of two quantized tensors with numpy's broadcasting.
+
+use super::numerics::{FixedPoint, Rescale, Rounding, range, rescale, saturate};
+use super::params::{Along, Kind, NARROW, axis_dim, one_of, parameter, scale, scales, zero_points};
+use super::quantize::{difference, integers};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::ir::Type;
+use crate::op::broadcast::{broadcast_dims, each_pair};
+use crate::tensor::{Element, TensorView, TensorViewMut};
+use crate::with_dtype;
+
+const INPUTS: &[&str] =
+    &["lhs", "rhs", "lhs_scale", "lhs_zero_point", "rhs_scale", "rhs_zero_point", "output_scale", "output_zero_point"];
+
+const ATTRS: &[AttrDef] = &[
+    AttrDef::new("lhs_axis", AttrKind::Int, Default::Int(-1), "the axis of lhs along which its parameters lie"),
+    AttrDef::new("rhs_axis", AttrKind::Int, Default::Int(-1), "the axis of rhs along which its parameters lie"),
+];
+
+macro_rules! binary {
+    ($($name:literal $doc:literal $reference:expr;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(8),
+                inputs: INPUTS,
+                attrs: ATTRS,
+                pattern: OpPattern::Broadcast,
+                relation,
+                reference: Some($reference),
+                flops: |cost| 10 * cost.ret_len(),
+            }
+        }
+    )*};
+}
+
+binary! {
+    "qnn.add" "The sum of two quantized tensors: each is requantized to the output's scale and zero point in int32 \
+               (UPWARD, int64, saturating), left as it is when it has them; then lhs + rhs - output_zero_point, \
+               saturated to the element type, which is that of both."
+        |params, inputs, outputs| sum(&params, inputs, outputs, 1);
+    "qnn.subtract" "The difference of two quantized tensors: each is requantized to the output's scale and zero point \
+                    in int32 (UPWARD, int64, saturating), left as it is when it has them; then lhs - rhs + \
+                    output_zero_point, saturated to the element type, which is that of both."
+        |params, inputs, outputs| sum(&params, inputs, outputs, -1);
+    "qnn.mul" "The product of two quantized tensors: (lhs - lhs_zero_point) * (rhs - rhs_zero_point) in int32 \
+               (saturating), requantized (UPWARD, int64) from the scale lhs_scale * rhs_scale, a float32, to the \
+               output's scale and zero point, saturated to the element type, which is that of both. Scales and zero \
+               points are single numbers."
+        product;
+}
+
+fn relation(relation: &Relation<'_>) -> TypeResult {
+    let (lhs, rhs) = (relation.tensor(0)?, relation.tensor(1)?);
+    one_of(relation, "lhs", lhs.dtype, NARROW)?;
+    relation.same_dtype(lhs.dtype, rhs.dtype)?;
+    let single = relation.def.name == "qnn.mul";
+    for (attr, side, at) in [("lhs_axis", lhs, 2), ("rhs_axis", rhs, 4)] {
+        let dim = if single { None } else { axis_dim(relation, attr, side)? };
+        parameter(relation, at, Kind::Scale, dim.as_ref())?;
+        parameter(relation, at + 1, Kind::ZeroPoint, dim.as_ref())?;
+    }
+    parameter(relation, 6, Kind::Scale, None)?;
+    parameter(relation, 7, Kind::ZeroPoint, None)?;
+    Ok(Type::tensor_of(lhs.dtype, broadcast_dims(relation, [lhs, rhs])?))
+}
+
+/// UPWARD, int64: what the operators of this file use, as Relay's defaults have it.
+fn by(input: f32, output: f32) -> Rescale {
+    if input == output { Rescale::Same } else { Rescale::Fixed(FixedPoint::ratio(input, output), Rounding::Upward) }
+}
+
+/// One operand under the output's scale and zero point, in `int32`.
+fn requantized(
+    params: &Params<'_>,
+    inputs: &[TensorView<'_>],
+    side: usize,
+    attr: &str,
+) -> Result<Vec<i64>, ReferenceError> {
+    let (view, axis) = (&inputs[side], params.int(attr));
+    let from = Along::new(scales(params, 2 + 2 * side, &inputs[2 + 2 * side])?, view.shape, axis);
+    let from_zero = Along::new(zero_points(&inputs[3 + 2 * side]), view.shape, axis);
+    let (to, to_zero) = (scale(params, 6, &inputs[6])?, zero_points(&inputs[7])[0]);
+    let int32 = (i64::from(i32::MIN), i64::from(i32::MAX));
+    let each = |(i, x)| {
+        if from.at(i) == to && from_zero.at(i) == to_zero {
+            return x;
+        }
+        rescale(difference(x, from_zero.at(i)), by(from.at(i), to), to_zero, int32)
+    };
+    Ok(integers(view).into_iter().enumerate().map(each).collect())
+}
+
+fn sum(
+    params: &Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    sign: i64,
+) -> Result<(), ReferenceError> {
+    let lhs = requantized(params, inputs, 0, "lhs_axis")?;
+    let rhs = requantized(params, inputs, 1, "rhs_axis")?;
+    let zero = i64::from(zero_points(&inputs[7])[0]);
+    store(inputs, outputs, |i, j| lhs[i] + sign * (rhs[j] - zero))
+}
+
+fn product(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let side = |side: usize| -> Vec<i32> {
+        let zero = zero_points(&inputs[3 + 2 * side])[0];
+        integers(&inputs[side]).into_iter().map(|x| difference(x, zero)).collect()
+    };
+    let (lhs, rhs) = (side(0), side(1));
+    let from = scale(&params, 2, &inputs[2])? * scale(&params, 4, &inputs[4])?;
+    if !(from.is_finite() && from > 0.0) {
+        return Err(format!("lhs_scale * rhs_scale is {from} in float32; a scale is finite and above zero"));
+    }
+    let by = by(from, scale(&params, 6, &inputs[6])?);
+    let (zero, limits) = (zero_points(&inputs[7])[0], range(outputs[0].dtype));
+    store(inputs, outputs, |i, j| rescale(saturate(i128::from(lhs[i]) * i128::from(rhs[j])), by, zero, limits))
+}
+
+/// Fills the output, saturated, with what `f` gives for the places of both operands.
+fn store(
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    f: impl Fn(usize, usize) -> i64,
+) -> Result<(), ReferenceError> {
+    let (shape, limits) = (outputs[0].shape, range(outputs[0].dtype));
+    with_dtype!(outputs[0].dtype, T => {
+        let mut out = outputs[0].as_mut_slice::<T>().iter_mut();
+        each_pair(inputs[0].shape, inputs[1].shape, shape, |i, j| {
+            if let Some(out) = out.next() {
+                *out = T::from_f64(f(i, j).clamp(limits.0, limits.1) as f64);
+            }
+            Ok::<(), ReferenceError>(())
+        })
+    })
+}

@@ -1,0 +1,69 @@
+//! Joining quantized tensors of different scales.
+
+use super::numerics::{FixedPoint, Rescale, Rounding, range, rescale};
+use super::params::{Kind, NARROW, check, one_of, parameter, scale, zero_points};
+use super::quantize::{difference, integers};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::op::join;
+use crate::tensor::{Element, Tensor, TensorView, TensorViewMut};
+use crate::with_dtype;
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.concatenate",
+        doc: "The tensors of a tuple one after another along an axis, each requantized (UPWARD, int64, saturating) \
+              from its scale and zero point, in two further tuples, to those of the output. One that has them \
+              already is copied.",
+        arity: Arity::exactly(5),
+        inputs: &["data", "input_scales", "input_zero_points", "output_scale", "output_zero_point"],
+        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative")],
+        pattern: OpPattern::Injective,
+        relation,
+        reference: Some(concatenate),
+        flops: |cost| 4 * cost.ret_len(),
+    }
+}
+
+fn relation(relation: &Relation<'_>) -> TypeResult {
+    let ty = join::concatenate_type(relation)?;
+    let fields = relation.tensors(0)?;
+    one_of(relation, "data", fields[0].dtype, NARROW)?;
+    for (i, kind) in [(1, Kind::Scale), (2, Kind::ZeroPoint)] {
+        let (name, given) = (relation.def.inputs[i], relation.tensors(i)?);
+        if given.len() != fields.len() {
+            let (given, wanted) = (given.len(), fields.len());
+            return Err(
+                relation.mismatch(format!("{name} has {given} fields, {wanted} are wanted, one for each tensor"))
+            );
+        }
+        for (at, ty) in given.into_iter().enumerate() {
+            check(relation, &format!("{name}.{at}"), ty, None, kind, None)?;
+        }
+    }
+    parameter(relation, 3, Kind::Scale, None)?;
+    parameter(relation, 4, Kind::ZeroPoint, None)?;
+    Ok(ty)
+}
+
+fn concatenate(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    // Tuples come flattened: tensors, as many scales, as many zero points, and the output's two.
+    let count = (inputs.len() - 2) / 3;
+    let (to, to_zero) = (scale(&params, 3, &inputs[3 * count])?, zero_points(&inputs[3 * count + 1])[0]);
+    let limits = range(outputs[0].dtype);
+    let mut parts = Vec::with_capacity(count);
+    for (i, view) in inputs[..count].iter().enumerate() {
+        let from = scale(&params, 1, &inputs[count + i])?;
+        let from_zero = zero_points(&inputs[2 * count + i])[0];
+        let by = if from == to { Rescale::Same } else { Rescale::Fixed(FixedPoint::ratio(from, to), Rounding::Upward) };
+        let values = integers(view).into_iter().map(|x| rescale(difference(x, from_zero), by, to_zero, limits));
+        parts.push(with_dtype!(view.dtype, T => {
+            Tensor::from_slice(view.shape, &values.map(|v| T::from_f64(v as f64)).collect::<Vec<T>>())
+        }));
+    }
+    let views: Vec<_> = parts.iter().map(Tensor::view).collect();
+    join::concatenate(params, &views, outputs)
+}

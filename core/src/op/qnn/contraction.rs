@@ -1,0 +1,161 @@
+//! Sums of products: convolutions and matrix products of differences to zero points, in `int32`.
+
+use super::params::{Along, Kind, NARROW, one_of, parameter, zero_points};
+use super::quantize::integers;
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
+use crate::diag::Diagnostic;
+use crate::ir::Dim;
+use crate::op::conv::{self, ConvShape};
+use crate::op::dense::{self, MatMulShape};
+use crate::op::sum::Sum;
+use crate::tensor::{DType, TensorView, TensorViewMut};
+
+const INPUTS: &[&str] = &["data", "weight", "input_zero_point", "kernel_zero_point", "input_scale", "kernel_scale"];
+
+const OUT_DTYPE: AttrDef = AttrDef::new(
+    "out_dtype",
+    AttrKind::DType,
+    Default::Str("int32"),
+    "element type of the sums: int32, or int64 for sums that would not fit",
+);
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.conv2d",
+        doc: "The convolution (as nn.conv2d) of data - input_zero_point with weight - kernel_zero_point; the padding \
+              stands for zero, so it holds the input's zero point. The result has the scale input_scale * \
+              kernel_scale and the zero point 0. Scale and zero point of the kernel may be vectors along its output \
+              channels. Sums are exact modulo the range of out_dtype (they wrap, they do not saturate); the scales \
+              take no part in them.",
+        arity: Arity::exactly(6),
+        inputs: INPUTS,
+        attrs: &conv::attrs_2d(OUT_DTYPE),
+        pattern: OpPattern::OutEWiseFusable,
+        relation: |relation| {
+            contraction(relation, true)?;
+            conv::conv_relation::<2>(relation)
+        },
+        reference: Some(|params, inputs, outputs| {
+            let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+            let (x, w) = differences(&params, inputs);
+            let mut y = vec![0i64; outputs[0].len()];
+            conv::convolve::<i64>(&shape, &x, &w, &mut y);
+            <i64 as Sum>::store(&y, &mut outputs[0]);
+            Ok(())
+        }),
+        flops: conv::conv_flops::<2>,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.conv2d_transpose",
+        doc: "The transposed convolution (as nn.conv2d_transpose) of data - input_zero_point with weight - \
+              kernel_zero_point. The result has the scale input_scale * kernel_scale and the zero point 0. Scale and \
+              zero point of the kernel may be vectors along its output channels, when there is one group. Sums are \
+              exact modulo the range of out_dtype (they wrap, they do not saturate).",
+        arity: Arity::exactly(6),
+        inputs: INPUTS,
+        attrs: &conv::transpose_attrs_2d(OUT_DTYPE),
+        pattern: OpPattern::OutEWiseFusable,
+        relation: |relation| {
+            contraction(relation, true)?;
+            conv::transpose_relation::<2>(relation)
+        },
+        reference: Some(|params, inputs, outputs| {
+            let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+            let (x, w) = differences(&params, inputs);
+            let mut y = vec![0i64; outputs[0].len()];
+            conv::convolve_transposed::<i64>(&shape, &x, &w, &mut y);
+            <i64 as Sum>::store(&y, &mut outputs[0]);
+            Ok(())
+        }),
+        flops: conv::transpose_flops::<2>,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.dense",
+        doc: "The product (as nn.dense) of data - input_zero_point with the transposed weight - kernel_zero_point. The \
+              result has the scale input_scale * kernel_scale and the zero point 0. Scale and zero point of the \
+              kernel may be vectors along its units. Sums are exact modulo the range of out_dtype (they wrap, they \
+              do not saturate).",
+        arity: Arity::exactly(6),
+        inputs: INPUTS,
+        attrs: &[dense::UNITS, OUT_DTYPE],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: |relation| {
+            contraction(relation, true)?;
+            dense::matmul_relation(relation)
+        },
+        reference: Some(product),
+        flops: dense::flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.batch_matmul",
+        doc: "The products (as nn.batch_matmul) of x - x_zero_point with y - y_zero_point. The result has the scale \
+              x_scale * y_scale and the zero point 0. Sums are exact modulo the range of out_dtype (they wrap, they \
+              do not saturate).",
+        arity: Arity::exactly(6),
+        inputs: &["x", "y", "x_zero_point", "y_zero_point", "x_scale", "y_scale"],
+        attrs: &[OUT_DTYPE, dense::TRANSPOSE_A, dense::TRANSPOSE_B],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: |relation| {
+            contraction(relation, false)?;
+            dense::batch_relation(relation)
+        },
+        reference: Some(product),
+        flops: dense::flops,
+    }
+}
+
+/// What all of them check besides shapes. `per_channel`: whether the parameters of argument 1 may lie along its output
+/// channels.
+fn contraction(relation: &Relation<'_>, per_channel: bool) -> Result<(), Box<Diagnostic>> {
+    let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
+    one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
+    one_of(relation, relation.def.inputs[1], weight.dtype, NARROW)?;
+    let out = relation.params.dtype("out_dtype").unwrap_or(DType::I32);
+    one_of(relation, "out_dtype", out, &[DType::I32, DType::I64])?;
+    let channels: Option<Dim> = match per_channel {
+        true => Some(weight.dims.get(channel_axis(&relation.params, weight.dims.len())).cloned().unwrap_or(Dim::Any)),
+        false => None,
+    };
+    parameter(relation, 2, Kind::ZeroPoint, None)?;
+    parameter(relation, 3, Kind::ZeroPoint, channels.as_ref())?;
+    parameter(relation, 4, Kind::Scale, None)?;
+    parameter(relation, 5, Kind::Scale, channels.as_ref())
+}
+
+/// The axis of a kernel on which its output channels (a dense weight's units) lie.
+fn channel_axis(params: &Params<'_>, rank: usize) -> usize {
+    let layout = params.string("kernel_layout");
+    if layout.is_empty() { 0 } else { layout.find('O').unwrap_or(0).min(rank.saturating_sub(1)) }
+}
+
+/// Data and kernel with their zero points taken away.
+fn differences(params: &Params<'_>, inputs: &[TensorView<'_>]) -> (Vec<i64>, Vec<i64>) {
+    let zero = i64::from(zero_points(&inputs[2])[0]);
+    let shape = inputs[1].shape;
+    let kernel_zero = Along::new(zero_points(&inputs[3]), shape, channel_axis(params, shape.len()) as i64);
+    let x = integers(&inputs[0]).into_iter().map(|x| x - zero).collect();
+    let w = integers(&inputs[1]).into_iter().enumerate().map(|(i, w)| w - i64::from(kernel_zero.at(i))).collect();
+    (x, w)
+}
+
+fn product(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let s = MatMulShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+    let (x, w) = differences(&params, inputs);
+    let mut y = vec![0i64; outputs[0].len()];
+    dense::multiply::<i64>(&s, &x, &w, &mut y);
+    <i64 as Sum>::store(&y, &mut outputs[0]);
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! Scales, zero points and modes of rounding: what the operators of the dialect check and read alike.
+
+use super::numerics::{FixedPoint, Rescale, Rounding};
+use super::{AttrDef, AttrKind, Default, Params, ReferenceError, Relation};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, TensorType};
+use crate::tensor::{DType, Tensor, TensorView};
+
+type Checked = Result<(), Box<Diagnostic>>;
+
+/// Integer types that stand for real numbers.
+pub(super) const QUANTIZED: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
+
+/// Those that operators compute on, with sums in `int32`.
+pub(super) const NARROW: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16];
+
+/// What a parameter of a quantized operator is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// What a step of the integer is worth: `float32`, finite, above zero.
+    Scale,
+    /// The integer that stands for zero: `int32`.
+    ZeroPoint,
+}
+
+/// That the element type of an argument is one of `wanted`.
+pub(super) fn one_of(relation: &Relation<'_>, what: &str, given: DType, wanted: &[DType]) -> Checked {
+    if wanted.contains(&given) {
+        return Ok(());
+    }
+    let names: Vec<_> = wanted.iter().map(|d| d.name()).collect();
+    let (last, lead) = names.split_last().unwrap_or((&"", &[]));
+    let list = if lead.is_empty() { (*last).to_owned() } else { format!("{} or {last}", lead.join(", ")) };
+    Err(relation.mismatch(format!("{what} is {given}, {list} is wanted")))
+}
+
+/// Checks a scale or a zero point: its element type, that it is one number (or, along `dim`, a vector of as many), and
+/// the numbers themselves where they are known.
+pub(super) fn parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Option<&Dim>) -> Checked {
+    let value = relation.values.get(i).copied().flatten();
+    check(relation, relation.def.inputs[i], relation.tensor(i)?, value, kind, dim)
+}
+
+/// [`parameter`] for a type that need not be an argument.
+pub(super) fn check(
+    relation: &Relation<'_>,
+    name: &str,
+    ty: &TensorType,
+    value: Option<&Tensor>,
+    kind: Kind,
+    dim: Option<&Dim>,
+) -> Checked {
+    let wanted = if kind == Kind::Scale { DType::F32 } else { DType::I32 };
+    one_of(relation, name, ty.dtype, &[wanted])?;
+    match (&ty.dims[..], dim) {
+        ([] | [Dim::Fixed(1)], _) => {}
+        ([given], Some(dim)) => {
+            relation.same_dim(&format!("{name} and its axis"), given, dim)?;
+        }
+        ([given], None) => return Err(relation.mismatch(format!("{name} has {given} values, one is wanted"))),
+        (dims, _) => {
+            return Err(relation.mismatch(format!("{name} has {} dimensions, 0 or 1 are wanted", dims.len())));
+        }
+    }
+    if let (Kind::Scale, Some(tensor)) = (kind, value)
+        && let Err(what) = sound(&tensor.view())
+    {
+        let fault = relation.error(codes::types::BAD_QUANTIZATION, format!("{name} {what}"));
+        return Err(Box::new(fault.help("a scale is what one step of the integer is worth: finite and above zero")));
+    }
+    Ok(())
+}
+
+/// That scales are finite and above zero.
+fn sound(view: &TensorView<'_>) -> Result<(), String> {
+    let values = view.as_slice::<f32>();
+    match values.iter().position(|&s| !(s.is_finite() && s > 0.0)) {
+        None => Ok(()),
+        Some(_) if values.len() == 1 => Err(format!("is {}", values[0])),
+        Some(at) => Err(format!("is {} at place {at}", values[at])),
+    }
+}
+
+/// The dimension of `data` on the axis in attribute `attr`; `None` for a scalar.
+pub(super) fn axis_dim(relation: &Relation<'_>, attr: &str, data: &TensorType) -> Result<Option<Dim>, Box<Diagnostic>> {
+    if data.dims.is_empty() {
+        return Ok(None);
+    }
+    let axis = relation.axis(relation.params.int(attr), data.dims.len())?;
+    Ok(Some(data.dims[axis].clone()))
+}
+
+/// One value for all elements, or one for each place on an axis.
+#[derive(Clone, Debug)]
+pub(super) struct Along<T> {
+    /// One, or as many as the axis has places.
+    pub values: Vec<T>,
+    /// Elements from one place to the next.
+    pub inner: usize,
+}
+
+impl<T: Copy> Along<T> {
+    /// Along `axis` (from the end when negative) of `shape`.
+    pub fn new(values: Vec<T>, shape: &[usize], axis: i64) -> Along<T> {
+        let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
+        let inner = shape.iter().skip(axis.max(0) as usize + 1).product();
+        Along { values, inner }
+    }
+
+    /// The value for element `i` of the tensor.
+    #[inline(always)]
+    pub fn at(&self, i: usize) -> T {
+        if self.values.len() == 1 { self.values[0] } else { self.values[i / self.inner % self.values.len()] }
+    }
+}
+
+/// The values of a scale.
+pub(super) fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<Vec<f32>, ReferenceError> {
+    sound(view).map_err(|what| {
+        let name = params.def().inputs.get(i).copied().unwrap_or("a scale");
+        format!("{name} {what}; a scale is finite and above zero")
+    })?;
+    Ok(view.as_slice::<f32>().to_vec())
+}
+
+/// The one value of a scale.
+pub(super) fn scale(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<f32, ReferenceError> {
+    Ok(scales(params, i, view)?[0])
+}
+
+/// The values of a zero point.
+pub(super) fn zero_points(view: &TensorView<'_>) -> Vec<i32> {
+    view.as_slice::<i32>().to_vec()
+}
+
+/// The rounding of an attribute that the relation accepted; `"None"` stands for `default`.
+pub(super) fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
+    Rounding::parse(&params.string("rounding")).unwrap_or(default)
+}
+
+/// How a requantization from one scale to another is computed, by the attributes `rounding` and `compute_dtype`.
+pub(super) fn requantization(params: &Params<'_>, input: f32, output: f32) -> Rescale {
+    let rounding = rounding_of(params, Rounding::Upward);
+    if input == output {
+        Rescale::Same
+    } else if params.string("compute_dtype") == "float32" {
+        Rescale::Float(input / output, rounding)
+    } else {
+        Rescale::Fixed(FixedPoint::ratio(input, output), rounding)
+    }
+}
+
+/// That an attribute is one of a few words.
+pub(super) fn word(relation: &Relation<'_>, attr: &str, wanted: &[&str]) -> Checked {
+    let given = relation.params.string(attr);
+    if wanted.contains(&given.as_str()) {
+        return Ok(());
+    }
+    let list = wanted.join("\", \"");
+    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} is \"{given}\", one of \"{list}\" is wanted")))
+}
+
+pub(super) const AXIS: AttrDef = AttrDef::new(
+    "axis",
+    AttrKind::Int,
+    Default::Int(-1),
+    "the axis along which scales and zero points lie that are vectors; from the end when negative",
+);

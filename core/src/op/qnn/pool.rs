@@ -1,0 +1,47 @@
+//! Pooling of a quantized tensor.
+
+use super::params::{Kind, NARROW, one_of, parameter, scale, zero_points};
+use super::quantize::{difference, integers};
+use super::unary::quantized;
+use super::{Arity, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::op::pool;
+use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.avg_pool2d",
+        doc: "The mean of each window (as nn.avg_pool2d) of data - input_zero_point, exact and rounded once to float32, \
+              times input_scale, quantized (halves away from zero, saturating) to the output's scale and zero point \
+              and the element type of the data. Padding that counts stands for zero.",
+        arity: Arity::exactly(5),
+        inputs: &["data", "input_scale", "input_zero_point", "output_scale", "output_zero_point"],
+        attrs: &pool::avg_attrs_2d(),
+        pattern: OpPattern::OutEWiseFusable,
+        relation,
+        reference: Some(reference),
+        flops: pool::pool_flops,
+    }
+}
+
+fn relation(relation: &Relation<'_>) -> TypeResult {
+    one_of(relation, "data", relation.tensor(0)?.dtype, NARROW)?;
+    for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
+        parameter(relation, i + 1, kind, None)?;
+    }
+    pool::pool_relation::<2>(relation)
+}
+
+fn reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let (scale, zero) = (scale(&params, 1, &inputs[1])?, zero_points(&inputs[2])[0]);
+    let x: Vec<f32> = integers(&inputs[0]).into_iter().map(|x| difference(x, zero) as f32).collect();
+    let x = Tensor::from_slice(inputs[0].shape, &x);
+    let mut means = vec![0f32; outputs[0].len()];
+    let (shape, data) = (outputs[0].shape, bytemuck::cast_slice_mut(&mut means));
+    pool::avg_reference(params, &[x.view()], &mut [TensorViewMut { dtype: DType::F32, shape, data }])?;
+    means.iter_mut().for_each(|mean| *mean *= scale);
+    quantized(&params, &means, inputs, outputs)
+}
