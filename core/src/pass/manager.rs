@@ -95,6 +95,11 @@ pub const PASSES: &[Pass] = &[
         run: |module, options, _| super::partition_graph(module, &options.module_name, options.bind_constants),
     },
     Pass {
+        name: "qnn_canonicalize",
+        doc: "writes operators on quantized tensors in plain integer and float operators",
+        run: |module, _, _| super::qnn_canonicalize(module),
+    },
+    Pass {
         name: "remove_default_annotations",
         doc: "drops the annotations of what no backend takes",
         run: |module, _, _| super::remove_default_annotations(module),

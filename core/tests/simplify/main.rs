@@ -3,6 +3,7 @@
 mod deep;
 mod evaluate;
 mod generate;
+mod qnn;
 
 use byoc_core::ir::{Module, structural_equal, verify};
 use byoc_core::pass::manager::{self, RunOptions};

@@ -1,7 +1,9 @@
 //! Operators of two quantized tensors with numpy's broadcasting.
 
-use super::numerics::{FixedPoint, Rescale, Rounding, range, rescale, saturate};
-use super::params::{Along, Kind, NARROW, axis_dim, one_of, parameter, scale, scales, zero_points};
+use super::numerics::{range, rescale, saturate};
+use super::params::{
+    Along, Kind, NARROW, axis_dim, default_requantization, one_of, parameter, scale, scales, zero_points,
+};
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::ir::Type;
@@ -66,11 +68,6 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(lhs.dtype, broadcast_dims(relation, [lhs, rhs])?))
 }
 
-/// UPWARD, int64: what the operators of this file use, as Relay's defaults have it.
-fn by(input: f32, output: f32) -> Rescale {
-    if input == output { Rescale::Same } else { Rescale::Fixed(FixedPoint::ratio(input, output), Rounding::Upward) }
-}
-
 /// One operand under the output's scale and zero point, in `int32`.
 fn requantized(
     params: &Params<'_>,
@@ -79,16 +76,15 @@ fn requantized(
     attr: &str,
 ) -> Result<Vec<i64>, ReferenceError> {
     let (view, axis) = (&inputs[side], params.int(attr));
-    let from = Along::new(scales(params, 2 + 2 * side, &inputs[2 + 2 * side])?, view.shape, axis);
+    let from = scales(params, 2 + 2 * side, &inputs[2 + 2 * side])?;
     let from_zero = Along::new(zero_points(&inputs[3 + 2 * side]), view.shape, axis);
     let (to, to_zero) = (scale(params, 6, &inputs[6])?, zero_points(&inputs[7])[0]);
     let int32 = (i64::from(i32::MIN), i64::from(i32::MAX));
-    let each = |(i, x)| {
-        if from.at(i) == to && from_zero.at(i) == to_zero {
-            return x;
-        }
-        rescale(difference(x, from_zero.at(i)), by(from.at(i), to), to_zero, int32)
-    };
+    let by = Along::new(default_requantization(&from, &[to]), view.shape, axis);
+    if from.iter().all(|&from| from == to) && from_zero.values.iter().all(|&zero| zero == to_zero) {
+        return Ok(integers(view));
+    }
+    let each = |(i, x)| rescale(difference(x, from_zero.at(i)), by.at(i), to_zero, int32);
     Ok(integers(view).into_iter().enumerate().map(each).collect())
 }
 
@@ -118,7 +114,7 @@ fn product(
     if !(from.is_finite() && from > 0.0) {
         return Err(format!("lhs_scale * rhs_scale is {from} in float32; a scale is finite and above zero"));
     }
-    let by = by(from, scale(&params, 6, &inputs[6])?);
+    let by = default_requantization(&[from], &[scale(&params, 6, &inputs[6])?])[0];
     let (zero, limits) = (zero_points(&inputs[7])[0], range(outputs[0].dtype));
     store(inputs, outputs, |i, j| rescale(saturate(i128::from(lhs[i]) * i128::from(rhs[j])), by, zero, limits))
 }

@@ -1,7 +1,7 @@
 //! Joining quantized tensors of different scales.
 
-use super::numerics::{FixedPoint, Rescale, Rounding, range, rescale};
-use super::params::{Kind, NARROW, check, one_of, parameter, scale, zero_points};
+use super::numerics::{range, rescale};
+use super::params::{Kind, NARROW, check, default_requantization, one_of, parameter, scale, zero_points};
 use super::quantize::{difference, integers};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::op::join;
@@ -58,7 +58,7 @@ fn concatenate(
     for (i, view) in inputs[..count].iter().enumerate() {
         let from = scale(&params, 1, &inputs[count + i])?;
         let from_zero = zero_points(&inputs[2 * count + i])[0];
-        let by = if from == to { Rescale::Same } else { Rescale::Fixed(FixedPoint::ratio(from, to), Rounding::Upward) };
+        let by = default_requantization(&[from], &[to])[0];
         let values = integers(view).into_iter().map(|x| rescale(difference(x, from_zero), by, to_zero, limits));
         parts.push(with_dtype!(view.dtype, T => {
             Tensor::from_slice(view.shape, &values.map(|v| T::from_f64(v as f64)).collect::<Vec<T>>())

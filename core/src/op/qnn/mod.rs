@@ -10,10 +10,13 @@
 mod binary;
 mod concatenate;
 mod contraction;
-mod numerics;
+pub(crate) mod numerics;
 mod params;
 mod pool;
 mod quantize;
 mod unary;
+
+pub(crate) use params::{default_requantization, requantization};
+pub(crate) use unary::real_operator;
 
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};

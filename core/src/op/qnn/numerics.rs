@@ -4,7 +4,7 @@ use crate::tensor::DType;
 
 /// What happens to a number halfway between two integers (and with the others: the nearest).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rounding {
+pub(crate) enum Rounding {
     /// The larger one.
     Upward,
     /// The one farther from zero.
@@ -37,7 +37,7 @@ impl Rounding {
 
 /// A ratio of scales as multiplier * 2^(exponent - 31), with 2^30 <= multiplier < 2^31 (or 0 for 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FixedPoint {
+pub(crate) struct FixedPoint {
     /// A fraction with 31 bits after the point.
     pub multiplier: i32,
     /// A power of two.
@@ -71,13 +71,13 @@ impl FixedPoint {
 }
 
 /// The nearest `int32`.
-pub(super) fn saturate(value: i128) -> i32 {
+pub(crate) fn saturate(value: i128) -> i32 {
     value.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32
 }
 
 /// How the operator rescales `int32` values from one scale to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Rescale {
+pub(crate) enum Rescale {
     /// The scales are equal.
     Same,
     /// In 64-bit fixed point.
@@ -88,7 +88,7 @@ pub(super) enum Rescale {
 
 /// `value`, which stands for itself times the input's scale, under the output's scale and zero point; saturated to
 /// `out`.
-pub(super) fn rescale(value: i32, by: Rescale, zero_point: i32, out: (i64, i64)) -> i64 {
+pub(crate) fn rescale(value: i32, by: Rescale, zero_point: i32, out: (i64, i64)) -> i64 {
     let scaled = match by {
         Rescale::Same => value,
         Rescale::Fixed(ratio, rounding) => ratio.apply(value, rounding),
@@ -101,7 +101,7 @@ pub(super) fn rescale(value: i32, by: Rescale, zero_point: i32, out: (i64, i64))
 }
 
 /// The least and the greatest value of an integer type of at most 32 bits.
-pub(super) fn range(dtype: DType) -> (i64, i64) {
+pub(crate) fn range(dtype: DType) -> (i64, i64) {
     match dtype {
         DType::I8 => (i8::MIN.into(), i8::MAX.into()),
         DType::U8 => (0, u8::MAX.into()),

@@ -138,16 +138,32 @@ pub(super) fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
     Rounding::parse(&params.string("rounding")).unwrap_or(default)
 }
 
-/// How a requantization from one scale to another is computed, by the attributes `rounding` and `compute_dtype`.
-pub(super) fn requantization(params: &Params<'_>, input: f32, output: f32) -> Rescale {
+/// How a requantization from scale to scale is computed, by the attributes `rounding` and `compute_dtype`: for one pair
+/// of scales, or one for each place on the axis. (Scales that are all equal ask for nothing.)
+pub(crate) fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec<Rescale> {
     let rounding = rounding_of(params, Rounding::Upward);
-    if input == output {
-        Rescale::Same
-    } else if params.string("compute_dtype") == "float32" {
-        Rescale::Float(input / output, rounding)
-    } else {
-        Rescale::Fixed(FixedPoint::ratio(input, output), rounding)
+    rescales(input, output, |input, output| {
+        if params.string("compute_dtype") == "float32" {
+            Rescale::Float(input / output, rounding)
+        } else {
+            Rescale::Fixed(FixedPoint::ratio(input, output), rounding)
+        }
+    })
+}
+
+/// UPWARD in 64-bit fixed point, Relay's default: what operators without attributes for it use.
+pub(crate) fn default_requantization(input: &[f32], output: &[f32]) -> Vec<Rescale> {
+    rescales(input, output, |input, output| Rescale::Fixed(FixedPoint::ratio(input, output), Rounding::Upward))
+}
+
+fn rescales(input: &[f32], output: &[f32], by: impl Fn(f32, f32) -> Rescale) -> Vec<Rescale> {
+    let at = |values: &[f32], i: usize| values[i.min(values.len() - 1)];
+    let places = if input.is_empty() || output.is_empty() { 0 } else { input.len().max(output.len()) };
+    let pairs = || (0..places).map(|i| (at(input, i), at(output, i)));
+    if pairs().all(|(input, output)| input == output) {
+        return vec![Rescale::Same; places];
     }
+    pairs().map(|(input, output)| by(input, output)).collect()
 }
 
 /// That an attribute is one of a few words.

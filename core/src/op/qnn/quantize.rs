@@ -187,16 +187,15 @@ fn requantize(
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
     let (shape, axis) = (inputs[0].shape, params.int("axis"));
-    let from = Along::new(scales(&params, 1, &inputs[1])?, shape, axis);
+    let by = requantization(&params, &scales(&params, 1, &inputs[1])?, &scales(&params, 3, &inputs[3])?);
+    let by = Along::new(by, shape, axis);
     let from_zero = Along::new(zero_points(&inputs[2]), shape, axis);
-    let to = Along::new(scales(&params, 3, &inputs[3])?, shape, axis);
     let to_zero = Along::new(zero_points(&inputs[4]), shape, axis);
     let limits = range(outputs[0].dtype);
     let x = integers(&inputs[0]);
     with_dtype!(outputs[0].dtype, T => {
         for (i, (out, x)) in outputs[0].as_mut_slice::<T>().iter_mut().zip(x).enumerate() {
-            let by = requantization(&params, from.at(i), to.at(i));
-            let value = rescale(difference(x, from_zero.at(i)), by, to_zero.at(i), limits);
+            let value = rescale(difference(x, from_zero.at(i)), by.at(i), to_zero.at(i), limits);
             *out = T::from_f64(value as f64);
         }
     });

@@ -46,7 +46,7 @@ unary! {
 }
 
 /// The operator on real numbers that a quantized one stands for; `None` where it takes several.
-pub(super) fn real_operator(name: &str) -> Option<&'static OpDef> {
+pub(crate) fn real_operator(name: &str) -> Option<&'static OpDef> {
     let name = match name {
         "qnn.softmax" => "nn.softmax",
         "qnn.leaky_relu" => "nn.leaky_relu",

@@ -1,0 +1,491 @@
+//! Writes the operators of the QNN dialect in plain Relay, with the same bits: differences to zero points, products,
+//! rescaling in fixed point, clipping. What may not fit `int32` on the way is computed in `int64` and clipped, because
+//! the dialect saturates where plain operators wrap.
+//!
+//! Rescaling needs scales that are known: a call whose scales are not constants stays as it is.
+
+use super::scope::touchable;
+use crate::diag::Diagnostic;
+use crate::ir::{AttrValue, Attrs, Call, ExprId, Module};
+use crate::op::qnn::numerics::{Rescale, Rounding, range};
+use crate::op::qnn::{default_requantization, real_operator, requantization};
+use crate::op::{self, OpDef, Params};
+use crate::tensor::{DType, Tensor};
+use crate::typing::{Builder, Rebuild};
+
+type Built = Result<ExprId, Box<Diagnostic>>;
+
+const INT32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
+
+/// Rewrites every call of the dialect whose scales are constants.
+///
+/// # Errors
+/// Types that no longer agree, which would be a defect of this pass.
+pub fn qnn_canonicalize(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    let touch = touchable(module);
+    Rebuild::run(module, |rebuild, id, expr| {
+        let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
+        let def = op::get(operator);
+        if !def.name.starts_with("qnn.") || !touch[id] {
+            return Ok(None);
+        }
+        let args: Vec<ExprId> = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
+        Emit { to: &mut rebuild.new, def, call, args }.operator()
+    })
+}
+
+/// A call being written in plain operators.
+struct Emit<'a> {
+    to: &'a mut Builder,
+    def: &'static OpDef,
+    call: &'a Call,
+    /// The arguments in the new module.
+    args: Vec<ExprId>,
+}
+
+/// A scale and a zero point, and the axis along which they lie where they are vectors.
+#[derive(Clone, Copy)]
+struct Quantization {
+    scale: ExprId,
+    zero_point: ExprId,
+    axis: i64,
+}
+
+impl<'a> Emit<'a> {
+    fn operator(mut self) -> Result<Option<ExprId>, Box<Diagnostic>> {
+        let params = self.params();
+        let axis = params.int("axis");
+        let at = |emit: &Self, i: usize, axis| Quantization { scale: emit.args[i], zero_point: emit.args[i + 1], axis };
+        let data = self.args[0];
+        Ok(Some(match self.def.name {
+            "qnn.quantize" => {
+                let rounding = Rounding::parse(&params.string("rounding")).unwrap_or(Rounding::ToNearest);
+                let dtype = params.dtype("out_dtype").unwrap_or(DType::I8);
+                self.quantize(data, at(&self, 1, axis), dtype, rounding)?
+            }
+            "qnn.dequantize" => {
+                let half = params.dtype("out_dtype") == Some(DType::F16);
+                let real = self.dequantize(data, at(&self, 1, axis))?;
+                match half {
+                    true => {
+                        let limit = f64::from(half::f16::MAX);
+                        let real = self.clip(real, -limit, limit)?;
+                        self.cast(real, DType::F16)?
+                    }
+                    false => real,
+                }
+            }
+            "qnn.requantize" => {
+                let (Some(from), Some(to)) = (self.floats(1), self.floats(3)) else { return Ok(None) };
+                let by = requantization(&params, &from, &to);
+                let t = self.difference(data, self.args[2], axis)?;
+                let dtype = params.dtype("out_dtype").unwrap_or(DType::I8);
+                self.rescale(t, &by, at(&self, 3, axis), dtype)?
+            }
+            "qnn.conv2d" => self.contraction("nn.conv2d")?,
+            "qnn.conv2d_transpose" => self.contraction("nn.conv2d_transpose")?,
+            "qnn.dense" => self.contraction("nn.dense")?,
+            "qnn.batch_matmul" => self.contraction("nn.batch_matmul")?,
+            "qnn.add" | "qnn.subtract" => return self.sum(),
+            "qnn.mul" => return self.product(),
+            "qnn.concatenate" => return self.concatenate(),
+            "qnn.avg_pool2d" => {
+                let t = self.difference(data, self.args[2], -1)?;
+                let real = self.cast(t, DType::F32)?;
+                let mean = self.to.op("nn.avg_pool2d", &[real], self.call.attrs.clone())?;
+                let scale = self.along(self.args[1], mean, -1)?;
+                let mean = self.plain("multiply", &[mean, scale])?;
+                self.quantize(mean, at(&self, 3, -1), self.dtype(data), Rounding::ToNearest)?
+            }
+            name => {
+                let x = self.dequantize(data, at(&self, 1, -1))?;
+                let y = match real_operator(name) {
+                    Some(real) => self.to.op(real.name, &[x], self.call.attrs.clone())?,
+                    None => self.hard_swish(x)?,
+                };
+                self.quantize(y, at(&self, 3, -1), self.dtype(data), Rounding::ToNearest)?
+            }
+        }))
+    }
+
+    fn params(&self) -> Params<'a> {
+        Params::new(self.def, &self.call.attrs)
+    }
+
+    // Building blocks.
+
+    fn plain(&mut self, name: &str, args: &[ExprId]) -> Built {
+        self.to.op(name, args, Attrs::none())
+    }
+
+    fn dtype(&self, value: ExprId) -> DType {
+        self.to.module.ty(value).as_tensor().map_or(DType::F32, |t| t.dtype)
+    }
+
+    fn rank(&self, value: ExprId) -> usize {
+        self.to.module.ty(value).as_tensor().map_or(0, |t| t.dims.len())
+    }
+
+    fn cast(&mut self, value: ExprId, dtype: DType) -> Built {
+        if self.dtype(value) == dtype {
+            return Ok(value);
+        }
+        let attrs = Attrs::new([("dtype", dtype.into())]);
+        // Zero points are most often constants, and stay them.
+        if let (Some(tensor), Some(cast)) = (self.constant(value), op::lookup("cast"))
+            && let Ok(cast) = op::evaluate(cast, &attrs, &[op::Value::Tensor(tensor.clone())], 1 << 20)
+            && let [tensor] = &cast[..]
+        {
+            return Ok(self.to.constant(tensor.clone()));
+        }
+        self.to.op("cast", &[value], attrs)
+    }
+
+    fn clip(&mut self, value: ExprId, low: f64, high: f64) -> Built {
+        self.to.op("clip", &[value], Attrs::new([("a_min", low.into()), ("a_max", high.into())]))
+    }
+
+    fn clip_to(&mut self, value: ExprId, (low, high): (i64, i64)) -> Built {
+        self.clip(value, low as f64, high as f64)
+    }
+
+    fn float(&mut self, value: f32) -> ExprId {
+        self.to.constant(Tensor::scalar(value))
+    }
+
+    fn constant(&self, value: ExprId) -> Option<&Tensor> {
+        self.to.module.expr(value).as_constant().map(|t| &**t)
+    }
+
+    /// The numbers of a scale that is a constant.
+    fn floats(&self, i: usize) -> Option<Vec<f32>> {
+        self.constant(self.args[i]).map(|t| t.as_slice::<f32>().to_vec())
+    }
+
+    /// The largest magnitude in a zero point that is a constant.
+    fn reach(&self, zero_point: ExprId) -> Option<u32> {
+        self.constant(zero_point)?.as_slice::<i32>().iter().map(|v| v.unsigned_abs()).max()
+    }
+
+    /// A scalar or vector in the shape in which it broadcasts against `data`, where it lies along `axis`.
+    fn along(&mut self, value: ExprId, data: ExprId, axis: i64) -> Built {
+        let (rank, is_one) = (self.rank(data) as i64, self.is_one(value));
+        if self.rank(value) == 0 {
+            return Ok(value);
+        }
+        if is_one {
+            return self.plain("squeeze", &[value]);
+        }
+        let behind = rank - 1 - if axis < 0 { axis + rank } else { axis };
+        if behind == 0 {
+            return Ok(value);
+        }
+        self.to.op("expand_dims", &[value], Attrs::new([("axis", 1.into()), ("num_newaxis", behind.into())]))
+    }
+
+    fn is_one(&self, value: ExprId) -> bool {
+        self.to.module.ty(value).as_tensor().is_some_and(|t| t.len() == Some(1))
+    }
+
+    /// One constant, or one for each place along `axis` of `data`.
+    fn integers(&mut self, values: &[i64], data: ExprId, axis: i64) -> Built {
+        let first = values.first().copied().unwrap_or(0);
+        let tensor = match values.iter().all(|&v| v == first) {
+            true => Tensor::scalar(first),
+            false => Tensor::from_slice(&[values.len()], values),
+        };
+        let constant = self.to.constant(tensor);
+        self.along(constant, data, axis)
+    }
+
+    /// data - zero point in `int32`, saturated.
+    fn difference(&mut self, data: ExprId, zero_point: ExprId, axis: i64) -> Built {
+        let reach = self.reach(zero_point);
+        let narrow = self.dtype(data).size() <= 2;
+        if reach == Some(0) {
+            return self.cast(data, DType::I32);
+        }
+        if narrow && reach.is_some_and(|reach| reach <= 1 << 30) {
+            let data = self.cast(data, DType::I32)?;
+            let zero_point = self.along(zero_point, data, axis)?;
+            return self.plain("subtract", &[data, zero_point]);
+        }
+        let wide = self.cast(data, DType::I64)?;
+        let zero_point = self.cast(zero_point, DType::I64)?;
+        let zero_point = self.along(zero_point, data, axis)?;
+        let wide = self.plain("subtract", &[wide, zero_point])?;
+        let wide = self.clip_to(wide, INT32)?;
+        self.cast(wide, DType::I32)
+    }
+
+    fn dequantize(&mut self, data: ExprId, by: Quantization) -> Built {
+        let t = self.difference(data, by.zero_point, by.axis)?;
+        let real = self.cast(t, DType::F32)?;
+        let scale = self.along(by.scale, data, by.axis)?;
+        self.plain("multiply", &[real, scale])
+    }
+
+    fn quantize(&mut self, data: ExprId, to: Quantization, dtype: DType, rounding: Rounding) -> Built {
+        let real = self.cast(data, DType::F32)?;
+        let scale = self.along(to.scale, data, to.axis)?;
+        let ratio = self.plain("divide", &[real, scale])?;
+        let whole = self.round(ratio, rounding)?;
+        self.place(whole, to, dtype)
+    }
+
+    /// Whole numbers in float32 plus the zero point, in an integer type.
+    fn place(&mut self, whole: ExprId, to: Quantization, dtype: DType) -> Built {
+        let mut value = whole;
+        if self.reach(to.zero_point) != Some(0) {
+            let zero_point = self.cast(to.zero_point, DType::F32)?;
+            let zero_point = self.along(zero_point, whole, to.axis)?;
+            value = self.plain("add", &[value, zero_point])?;
+        }
+        let value = self.clip_to(value, range(dtype))?;
+        self.cast(value, dtype)
+    }
+
+    fn round(&mut self, real: ExprId, rounding: Rounding) -> Built {
+        let half = self.float(0.5);
+        match rounding {
+            Rounding::ToNearest => self.plain("round", &[real]),
+            Rounding::Upward => {
+                let moved = self.plain("add", &[real, half])?;
+                self.plain("floor", &[moved])
+            }
+            Rounding::ToEven => {
+                let whole = self.plain("trunc", &[real])?;
+                let fraction = self.plain("subtract", &[real, whole])?;
+                let size = self.plain("abs", &[fraction])?;
+                let tie = self.plain("equal", &[size, half])?;
+                let halved = self.plain("multiply", &[real, half])?;
+                let halved = self.plain("round", &[halved])?;
+                let even = self.plain("add", &[halved, halved])?;
+                let nearest = self.plain("round", &[real])?;
+                self.plain("where", &[tie, even, nearest])
+            }
+        }
+    }
+
+    /// The `int32` value `t` rescaled, plus the zero point, saturated to `dtype`.
+    fn rescale(&mut self, t: ExprId, by: &[Rescale], to: Quantization, dtype: DType) -> Built {
+        let axis = to.axis;
+        let scaled = match by.first() {
+            None | Some(Rescale::Same) => t,
+            Some(Rescale::Float(_, rounding)) => {
+                let ratios: Vec<f32> = by.iter().map(|r| if let Rescale::Float(m, _) = r { *m } else { 1.0 }).collect();
+                let shape: &[usize] = if ratios.len() == 1 { &[] } else { &[ratios.len()] };
+                let ratio = self.to.constant(Tensor::from_slice(shape, &ratios));
+                let ratio = self.along(ratio, t, axis)?;
+                let real = self.cast(t, DType::F32)?;
+                let real = self.plain("multiply", &[real, ratio])?;
+                let whole = self.round(real, *rounding)?;
+                return self.place(whole, to, dtype);
+            }
+            Some(Rescale::Fixed(_, rounding)) => self.multiply(t, by, *rounding, axis)?,
+        };
+        let limits = range(dtype);
+        if self.reach(to.zero_point) == Some(0) {
+            if limits == INT32 && self.dtype(scaled) == DType::I32 {
+                return Ok(scaled);
+            }
+            let value = self.clip_to(scaled, limits)?;
+            return self.cast(value, dtype);
+        }
+        let wide = self.cast(scaled, DType::I64)?;
+        let zero_point = self.cast(to.zero_point, DType::I64)?;
+        let zero_point = self.along(zero_point, t, axis)?;
+        let wide = self.plain("add", &[wide, zero_point])?;
+        let wide = self.clip_to(wide, limits)?;
+        self.cast(wide, dtype)
+    }
+
+    /// `t` times fixed-point fractions, in the range of `int32`.
+    fn multiply(&mut self, t: ExprId, by: &[Rescale], rounding: Rounding, axis: i64) -> Built {
+        let ratio = |by: &Rescale| match by {
+            Rescale::Fixed(ratio, _) => (i64::from(ratio.multiplier), i64::from(ratio.exponent)),
+            _ => (1 << 30, 1),
+        };
+        let ratios: Vec<(i64, i64)> = by.iter().map(ratio).collect();
+        if rounding == Rounding::Upward && ratios.iter().all(|(_, e)| (-31..=31).contains(e)) {
+            return self.fixed_point_multiply(t, &ratios, axis);
+        }
+        let each = |f: &dyn Fn(i64, i64) -> i64| ratios.iter().map(|&(m, e)| f(m, e)).collect::<Vec<i64>>();
+        let mut wide = self.cast(t, DType::I64)?;
+        // Where it is shifted to the left: past 2^32 the product has left int32 whatever the multiplier is, and up to
+        // there it fits 64 bits.
+        let left = each(&|_, e| e.clamp(0, 32));
+        if left.iter().any(|&n| n > 0) {
+            let bounds: Vec<i64> = left.iter().map(|n| 1 << (32 - n)).collect();
+            let high = self.integers(&bounds, t, axis)?;
+            let low = self.integers(&bounds.iter().map(|b| -b).collect::<Vec<_>>(), t, axis)?;
+            wide = self.plain("minimum", &[wide, high])?;
+            wide = self.plain("maximum", &[wide, low])?;
+            let power = self.integers(&left.iter().map(|&n| 1 << n).collect::<Vec<_>>(), t, axis)?;
+            wide = self.plain("multiply", &[wide, power])?;
+        }
+        let multiplier = self.integers(&each(&|m, _| m), t, axis)?;
+        let product = self.plain("multiply", &[wide, multiplier])?;
+        // Shifted to the right by more, it is 0 as well.
+        let right = each(&|_, e| (-e).clamp(0, 32));
+        let shift = self.integers(&right.iter().map(|r| 31 + r).collect::<Vec<_>>(), t, axis)?;
+        let half = self.integers(&right.iter().map(|r| 1 << (30 + r)).collect::<Vec<_>>(), t, axis)?;
+        let one = self.to.constant(Tensor::scalar(1i64));
+        let moved = match rounding {
+            Rounding::Upward => self.plain("add", &[product, half])?,
+            Rounding::ToNearest => {
+                let zero = self.to.constant(Tensor::scalar(0i64));
+                let negative = self.plain("less", &[product, zero])?;
+                let negative = self.cast(negative, DType::I64)?;
+                let moved = self.plain("add", &[product, half])?;
+                self.plain("subtract", &[moved, negative])?
+            }
+            Rounding::ToEven => {
+                let down = self.plain("right_shift", &[product, shift])?;
+                let odd = self.plain("bitwise_and", &[down, one])?;
+                let below = self.plain("subtract", &[half, one])?;
+                let moved = self.plain("add", &[product, below])?;
+                self.plain("add", &[moved, odd])?
+            }
+        };
+        let scaled = self.plain("right_shift", &[moved, shift])?;
+        self.clip_to(scaled, INT32)
+    }
+
+    /// By the operators that Relay has for it.
+    fn fixed_point_multiply(&mut self, t: ExprId, ratios: &[(i64, i64)], axis: i64) -> Built {
+        if let [(multiplier, exponent)] = *ratios {
+            let attrs = Attrs::new([("multiplier", multiplier.into()), ("shift", exponent.into())]);
+            return self.to.op("fixed_point_multiply", &[t], attrs);
+        }
+        let mut vector = |f: &dyn Fn(i64, i64) -> i64| {
+            let values: Vec<i32> = ratios.iter().map(|&(m, e)| f(m, e) as i32).collect();
+            self.to.constant(Tensor::from_slice(&[values.len()], &values))
+        };
+        let args = [t, vector(&|m, _| m), vector(&|_, e| e.max(0)), vector(&|_, e| (-e).max(0))];
+        let attrs = Attrs::new([
+            ("is_lshift_required", AttrValue::from(ratios.iter().any(|r| r.1 > 0))),
+            ("is_rshift_required", AttrValue::from(ratios.iter().any(|r| r.1 < 0))),
+            ("axes", AttrValue::from([axis])),
+        ]);
+        self.to.op("fixed_point_multiply_per_axis", &args, attrs)
+    }
+
+    // The operators that take more than a line.
+
+    /// `name` of the differences. Sums wrap, and so may the differences: in the type of the sums, or in `int16` where
+    /// they fit that.
+    fn contraction(&mut self, name: &str) -> Built {
+        let out = self.params().dtype("out_dtype").unwrap_or(DType::I32);
+        let layout = self.params().string("kernel_layout");
+        let channels = layout.find('O').unwrap_or(0) as i64;
+        let mut operands = [self.args[0], self.args[1]];
+        let reaches = [self.reach(self.args[2]), self.reach(self.args[3])];
+        if reaches != [Some(0), Some(0)] {
+            let bytes = |i: usize| self.dtype(self.args[i]).size() == 1;
+            let small = reaches.iter().all(|r| r.is_some_and(|reach| reach <= 1 << 14));
+            let dtype = if small && bytes(0) && bytes(1) { DType::I16 } else { out };
+            for (i, axis) in [(0, -1), (1, channels)] {
+                let data = self.cast(self.args[i], dtype)?;
+                operands[i] = data;
+                if reaches[i] != Some(0) {
+                    let zero_point = self.cast(self.args[2 + i], dtype)?;
+                    let zero_point = self.along(zero_point, data, axis)?;
+                    operands[i] = self.plain("subtract", &[data, zero_point])?;
+                }
+            }
+        }
+        self.to.op(name, &operands, self.call.attrs.with("out_dtype", out))
+    }
+
+    fn sum(mut self) -> Result<Option<ExprId>, Box<Diagnostic>> {
+        let Some(to) = self.floats(6) else { return Ok(None) };
+        let dtype = self.dtype(self.args[0]);
+        let mut sides = [self.args[0], self.args[1]];
+        for (side, attr) in ["lhs_axis", "rhs_axis"].into_iter().enumerate() {
+            let Some(from) = self.floats(2 + 2 * side) else { return Ok(None) };
+            let (zero_point, to_zero_point) = (self.args[3 + 2 * side], self.args[7]);
+            let by = default_requantization(&from, &to);
+            let same_zero_point = zero_point == to_zero_point
+                || match (self.constant(zero_point), self.constant(to_zero_point)) {
+                    (Some(a), Some(b)) => a.as_slice::<i32>().iter().all(|v| *v == b.as_slice::<i32>()[0]),
+                    _ => false,
+                };
+            if by.iter().all(|by| *by == Rescale::Same) && same_zero_point {
+                continue;
+            }
+            let axis = self.params().int(attr);
+            let t = self.difference(sides[side], zero_point, axis)?;
+            let to = Quantization { scale: self.args[6], zero_point: to_zero_point, axis };
+            sides[side] = self.rescale(t, &by, to, DType::I32)?;
+        }
+        let [lhs, rhs] = sides;
+        let (lhs, rhs) = (self.cast(lhs, DType::I64)?, self.cast(rhs, DType::I64)?);
+        let (first, second) = if self.def.name == "qnn.add" { ("add", "subtract") } else { ("subtract", "add") };
+        let mut value = self.plain(first, &[lhs, rhs])?;
+        if self.reach(self.args[7]) != Some(0) {
+            let zero_point = self.cast(self.args[7], DType::I64)?;
+            let zero_point = self.along(zero_point, value, -1)?;
+            value = self.plain(second, &[value, zero_point])?;
+        }
+        let value = self.clip_to(value, range(dtype))?;
+        self.cast(value, dtype).map(Some)
+    }
+
+    fn product(mut self) -> Result<Option<ExprId>, Box<Diagnostic>> {
+        let (Some(lhs), Some(rhs), Some(to)) = (self.floats(2), self.floats(4), self.floats(6)) else {
+            return Ok(None);
+        };
+        let from = lhs[0] * rhs[0];
+        if !(from.is_finite() && from > 0.0) {
+            return Ok(None);
+        }
+        let dtype = self.dtype(self.args[0]);
+        let mut sides = [self.args[0], self.args[1]];
+        for (side, value) in sides.iter_mut().enumerate() {
+            let difference = self.difference(self.args[side], self.args[3 + 2 * side], -1)?;
+            *value = self.cast(difference, DType::I64)?;
+        }
+        let product = self.plain("multiply", &sides)?;
+        let product = self.clip_to(product, INT32)?;
+        let product = self.cast(product, DType::I32)?;
+        let by = default_requantization(&[from], &to);
+        let to = Quantization { scale: self.args[6], zero_point: self.args[7], axis: -1 };
+        self.rescale(product, &by, to, dtype).map(Some)
+    }
+
+    fn concatenate(mut self) -> Result<Option<ExprId>, Box<Diagnostic>> {
+        let fields = |emit: &mut Self, i: usize| -> Result<Vec<ExprId>, Box<Diagnostic>> {
+            let tuple = emit.args[i];
+            if let crate::ir::Expr::Tuple(fields) = emit.to.module.expr(tuple) {
+                return Ok(fields.to_vec());
+            }
+            let count = emit.to.module.ty(tuple).as_tuple().map_or(0, <[_]>::len);
+            (0..count as u32).map(|field| emit.to.project(tuple, field)).collect()
+        };
+        let Some(to) = self.floats(3) else { return Ok(None) };
+        let (data, scales, zero_points) = (fields(&mut self, 0)?, fields(&mut self, 1)?, fields(&mut self, 2)?);
+        let known = |&scale: &ExprId| self.constant(scale).map(|t| t.as_slice::<f32>()[0]);
+        let Some(from) = scales.iter().map(known).collect::<Option<Vec<f32>>>() else { return Ok(None) };
+        if from.iter().any(|s| !(s.is_finite() && *s > 0.0)) {
+            return Ok(None);
+        }
+        let mut parts = Vec::with_capacity(data.len());
+        for ((&x, &zero_point), from) in data.iter().zip(&zero_points).zip(from) {
+            let t = self.difference(x, zero_point, -1)?;
+            let target = Quantization { scale: self.args[3], zero_point: self.args[4], axis: -1 };
+            parts.push(self.rescale(t, &default_requantization(&[from], &to), target, self.dtype(x))?);
+        }
+        let tuple = self.to.tuple(&parts)?;
+        self.to.op("concatenate", &[tuple], self.call.attrs.clone()).map(Some)
+    }
+
+    /// x * clip(x + 3, 0, 6) / 6.
+    fn hard_swish(&mut self, x: ExprId) -> Built {
+        let (three, six) = (self.float(3.0), self.float(6.0));
+        let moved = self.plain("add", &[x, three])?;
+        let bounded = self.clip(moved, 0.0, 6.0)?;
+        let product = self.plain("multiply", &[x, bounded])?;
+        self.plain("divide", &[product, six])
+    }
+}

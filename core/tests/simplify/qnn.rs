@@ -1,0 +1,335 @@
+//! What an operator of the QNN dialect gives, and what the plain operators that it is written in give: the same bits.
+
+use super::evaluate::{Evaluator, Value, tensors};
+use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, Module, Type};
+use byoc_core::op;
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::typing::Builder;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn pick<T: Clone>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len() as u64) as usize].clone()
+    }
+
+    fn flip(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    /// Any value of an integer type, most often all of its bits.
+    fn integers(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
+        let values: Vec<i64> = (0..shape.iter().product()).map(|_| self.next() as i64 >> self.below(20)).collect();
+        macro_rules! of {
+            ($ty:ty) => {
+                Tensor::from_slice(shape, &values.iter().map(|&v| v as $ty).collect::<Vec<_>>())
+            };
+        }
+        match dtype {
+            DType::I8 => of!(i8),
+            DType::U8 => of!(u8),
+            DType::I16 => of!(i16),
+            DType::U16 => of!(u16),
+            _ => of!(i32),
+        }
+    }
+
+    fn scales(&mut self, shape: &[usize]) -> Tensor {
+        let wide = self.below(6) == 0;
+        let values: Vec<f32> = (0..shape.iter().product())
+            .map(|_| {
+                let exponent = if wide { self.below(121) as i32 - 60 } else { self.below(9) as i32 - 8 };
+                let mantissa = if self.below(4) == 0 { 0.0 } else { self.below(1 << 23) as f32 / (1 << 23) as f32 };
+                (1.0 + mantissa) * 2f32.powi(exponent)
+            })
+            .collect();
+        Tensor::from_slice(shape, &values)
+    }
+
+    /// Most often what one byte holds, now and then any integer.
+    fn zero_points(&mut self, shape: &[usize]) -> Tensor {
+        match self.below(8) {
+            0..3 => Tensor::zeros(DType::I32, shape),
+            3 => self.integers(DType::I32, shape),
+            _ => {
+                let values: Vec<i32> = (0..shape.iter().product()).map(|_| self.below(256) as i32 - 100).collect();
+                Tensor::from_slice(shape, &values)
+            }
+        }
+    }
+
+    fn reals(&mut self, shape: &[usize]) -> Tensor {
+        let values: Vec<f32> = (0..shape.iter().product())
+            .map(|_| match self.below(40) {
+                0 => f32::INFINITY,
+                1 => f32::NEG_INFINITY,
+                2 => f32::NAN,
+                3..20 => (self.below(4001) as f32 - 2000.0) / 2.0,
+                _ => (self.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0) * 2f32.powi(self.below(40) as i32 - 8),
+            })
+            .collect();
+        Tensor::from_slice(shape, &values)
+    }
+}
+
+/// A call of an operator; every argument a constant or a parameter of `@main`.
+struct Case {
+    builder: Builder,
+    args: Vec<ExprId>,
+    params: Vec<ExprId>,
+    given: Vec<Value>,
+}
+
+impl Case {
+    fn new() -> Case {
+        Case { builder: Builder::default(), args: Vec::new(), params: Vec::new(), given: Vec::new() }
+    }
+
+    fn leaf(&mut self, tensor: Tensor, constant: bool) -> ExprId {
+        if constant {
+            return self.builder.constant(tensor);
+        }
+        let var = self.builder.var(format!("p{}", self.params.len()), Type::tensor(tensor.dtype(), tensor.shape()));
+        self.params.push(var);
+        self.given.push(Value::Tensor(tensor));
+        var
+    }
+
+    fn data(&mut self, tensor: Tensor) {
+        let id = self.leaf(tensor, false);
+        self.args.push(id);
+    }
+
+    fn parameter(&mut self, tensor: Tensor, constant: bool) {
+        let id = self.leaf(tensor, constant);
+        self.args.push(id);
+    }
+
+    fn check(mut self, name: &str, attrs: Attrs) {
+        let call = match self.builder.op(name, &self.args, attrs.clone()) {
+            Ok(call) => call,
+            Err(error) => panic!("{name} {attrs:?}: {error}"),
+        };
+        self.builder.define("main", &self.params, call).unwrap();
+        let module = self.builder.module;
+        let plain = super::run(&module, "qnn_canonicalize");
+        let left = operators(&plain).find(|name| name.starts_with("qnn."));
+        assert_eq!(left, None, "{name} {attrs:?} is written in plain operators");
+        let value = |module: &Module| tensors(&Evaluator::new(module).run("main", &self.given));
+        let (before, after) = (value(&module), value(&plain));
+        if before != after {
+            let text = super::print(&plain, &super::PrintOptions::default()).text;
+            let show = |t: &Tensor| t.view().to_f64s();
+            panic!("{name} {attrs:?}\n{:?}\n{:?}\n{text}", show(&before[0]), show(&after[0]));
+        }
+    }
+}
+
+fn operators(module: &Module) -> impl Iterator<Item = &'static str> {
+    let live = module.live();
+    let called = move |(id, node): (ExprId, &byoc_core::ir::Node)| match &node.expr {
+        expr @ Expr::Call(_) if live[id] => expr.as_op_call().map(|(operator, _)| op::get(operator).name),
+        _ => None,
+    };
+    module.nodes.iter().filter_map(called)
+}
+
+const NARROW: [DType; 4] = [DType::I8, DType::U8, DType::I16, DType::U16];
+const ALL: [DType; 5] = [DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
+const ROUNDINGS: [&str; 3] = ["UPWARD", "TONEAREST", "TOEVEN"];
+
+#[test]
+fn into_out_of_and_between_scales() {
+    let mut random = Random(0x1234_5678_9abc_def1);
+    for _ in 0..400 {
+        let shape = [2, 3, 17];
+        let axis = random.below(3) as i64;
+        let vector = [shape[axis as usize]];
+        let lie = |random: &mut Random| -> Vec<usize> {
+            match random.below(3) {
+                0 => vec![],
+                1 => vec![1],
+                _ => vector.to_vec(),
+            }
+        };
+        let written = AttrValue::Int(if random.flip() { axis } else { axis - 3 });
+        let mut case = Case::new();
+        case.data(random.reals(&shape));
+        let (s, z) = (lie(&mut random), lie(&mut random));
+        case.parameter(random.scales(&s), false);
+        case.parameter(random.zero_points(&z), random.flip());
+        let rounding = AttrValue::from(ROUNDINGS[1 + random.below(2) as usize]);
+        let out = AttrValue::from(random.pick(&ALL));
+        let attrs = Attrs::new([("axis", written.clone()), ("rounding", rounding), ("out_dtype", out)]);
+        case.check("qnn.quantize", attrs);
+
+        let mut case = Case::new();
+        let dtype = random.pick(&ALL);
+        case.data(random.integers(dtype, &shape));
+        case.parameter(random.scales(&s), false);
+        case.parameter(random.zero_points(&z), random.flip());
+        let out = AttrValue::from(random.pick(&["float32", "float16"]));
+        case.check("qnn.dequantize", Attrs::new([("axis", written.clone()), ("out_dtype", out)]));
+
+        let mut case = Case::new();
+        let dtype = random.pick(&[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32, DType::I32, DType::I32]);
+        case.data(random.integers(dtype, &shape));
+        for _ in 0..2 {
+            let (s, z) = (lie(&mut random), lie(&mut random));
+            case.parameter(random.scales(&s), true);
+            case.parameter(random.zero_points(&z), random.flip());
+        }
+        case.check(
+            "qnn.requantize",
+            Attrs::new([
+                ("axis", written),
+                ("rounding", random.pick(&ROUNDINGS).into()),
+                ("compute_dtype", random.pick(&["int64", "int64", "float32"]).into()),
+                ("out_dtype", random.pick(&ALL).into()),
+            ]),
+        );
+    }
+}
+
+#[test]
+fn sums_of_products() {
+    let mut random = Random(0x0fed_cba9_8765_4321);
+    for _ in 0..150 {
+        let kernel = |case: &mut Case, random: &mut Random, channels: usize| {
+            let lie = |random: &mut Random| if random.flip() { vec![] } else { vec![channels] };
+            case.parameter(random.zero_points(&[]), random.flip());
+            let shape = lie(random);
+            case.parameter(random.zero_points(&shape), random.flip());
+            case.parameter(random.scales(&[]), random.flip());
+            let shape = lie(random);
+            case.parameter(random.scales(&shape), random.flip());
+        };
+        let out = || ("out_dtype", AttrValue::from("int32"));
+        let mut case = Case::new();
+        let (a, b) = (random.pick(&NARROW), random.pick(&NARROW));
+        let groups = random.pick(&[1usize, 1, 2, 4]);
+        case.data(random.integers(a, &[2, 4, 5, 6]));
+        let layout = random.pick(&["OIHW", "HWIO"]);
+        let shape = if layout == "OIHW" { [8, 4 / groups, 2, 3] } else { [2, 3, 4 / groups, 8] };
+        case.data(random.integers(b, &shape));
+        kernel(&mut case, &mut random, 8);
+        let wide = random.pick(&["int32", "int32", "int64"]);
+        case.check(
+            "qnn.conv2d",
+            Attrs::new([
+                ("groups", AttrValue::Int(groups as i64)),
+                ("padding", AttrValue::from([1, 0, 2, 1])),
+                ("strides", AttrValue::from([1, 2])),
+                ("dilation", AttrValue::from([2, 1])),
+                ("kernel_layout", layout.into()),
+                ("out_dtype", wide.into()),
+            ]),
+        );
+
+        let mut case = Case::new();
+        case.data(random.integers(a, &[3, 9]));
+        case.data(random.integers(b, &[5, 9]));
+        kernel(&mut case, &mut random, 5);
+        case.check("qnn.dense", Attrs::new([out()]));
+
+        let mut case = Case::new();
+        case.data(random.integers(a, &[1, 3, 4, 4]));
+        case.data(random.integers(b, &[3, 5, 2, 2]));
+        kernel(&mut case, &mut random, 5);
+        case.check(
+            "qnn.conv2d_transpose",
+            Attrs::new([("strides", AttrValue::from([2, 2])), ("kernel_layout", "IOHW".into())]),
+        );
+
+        let mut case = Case::new();
+        case.data(random.integers(a, &[2, 3, 7]));
+        case.data(random.integers(b, &[2, 4, 7]));
+        kernel(&mut case, &mut random, 1);
+        case.check("qnn.batch_matmul", Attrs::new([("transpose_b", AttrValue::Bool(true))]));
+    }
+}
+
+#[test]
+fn arithmetic_and_joining() {
+    let mut random = Random(0x5555_aaaa_1234_4321);
+    for _ in 0..300 {
+        let dtype = random.pick(&NARROW);
+        let same = random.below(4) == 0;
+        let (scale, zero) = (random.scales(&[]), random.zero_points(&[]));
+        for name in ["qnn.add", "qnn.subtract", "qnn.mul"] {
+            let mut case = Case::new();
+            case.data(random.integers(dtype, &[2, 3, 5]));
+            case.data(random.integers(dtype, &[3, 1]));
+            let single = name == "qnn.mul" || random.flip();
+            for side in 0..3 {
+                let shape: &[usize] = if single || side != 0 { &[] } else { &[3] };
+                let (s, z) = (random.scales(shape), random.zero_points(shape));
+                case.parameter(if same { scale.clone() } else { s }, true);
+                case.parameter(if same { zero.clone() } else { z }, random.flip());
+            }
+            case.check(name, Attrs::new([("lhs_axis", AttrValue::Int(1))]));
+        }
+        let mut case = Case::new();
+        let parts: Vec<ExprId> = (1..4).map(|n| case.leaf(random.integers(dtype, &[2, n, 3]), false)).collect();
+        let scales: Vec<ExprId> = (1..4).map(|_| case.leaf(random.scales(&[]), true)).collect();
+        let zeros: Vec<ExprId> = (1..4).map(|_| case.leaf(random.zero_points(&[]), random.flip())).collect();
+        case.args = [parts, scales, zeros].map(|fields| case.builder.tuple(&fields).unwrap()).to_vec();
+        case.parameter(scale, true);
+        case.parameter(zero, random.flip());
+        case.check("qnn.concatenate", Attrs::new([("axis", AttrValue::Int(1))]));
+    }
+}
+
+#[test]
+fn functions() {
+    let mut random = Random(0x7777_1111_3333_5555);
+    let names = ["tanh", "exp", "sqrt", "rsqrt", "erf", "sigmoid", "hardswish", "log", "abs", "softmax", "leaky_relu"];
+    for _ in 0..60 {
+        for name in names.iter().chain(&["avg_pool2d"]) {
+            let mut case = Case::new();
+            let dtype = random.pick(&NARROW);
+            case.data(random.integers(dtype, &[1, 2, 6, 7]));
+            for _ in 0..2 {
+                case.parameter(random.scales(&[]), random.flip());
+                case.parameter(random.zero_points(&[]), random.flip());
+            }
+            let attrs = match *name {
+                "softmax" => Attrs::new([("axis", AttrValue::Int(1))]),
+                "leaky_relu" => Attrs::new([("alpha", AttrValue::Float(0.1))]),
+                "avg_pool2d" => Attrs::new([
+                    ("pool_size", AttrValue::from([3, 2])),
+                    ("padding", AttrValue::from([1, 1])),
+                    ("strides", AttrValue::from([2, 1])),
+                    ("count_include_pad", AttrValue::Bool(random.flip())),
+                ]),
+                _ => Attrs::none(),
+            };
+            case.check(&format!("qnn.{name}"), attrs);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_known_stays() {
+    let mut case = Case::new();
+    case.data(Tensor::from_slice(&[2], &[1i8, 2]));
+    for _ in 0..2 {
+        case.parameter(Tensor::scalar(0.5f32), false);
+        case.parameter(Tensor::scalar(0i32), true);
+    }
+    let call = case.builder.op("qnn.requantize", &case.args, Attrs::none()).unwrap();
+    case.builder.define("main", &case.params, call).unwrap();
+    let after = super::run(&case.builder.module, "qnn_canonicalize");
+    assert_eq!(operators(&after).collect::<Vec<_>>(), ["qnn.requantize"]);
+}
