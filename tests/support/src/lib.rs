@@ -20,7 +20,8 @@ pub fn workspace() -> &'static Path {
 /// # Panics
 /// When it does not build.
 pub fn plugin(name: &str) -> PathBuf {
-    build(&["--package", &format!("byoc-{name}"), "--lib"])
+    // A crate's name has hyphens where the library's has underscores.
+    build(&["--package", &format!("byoc-{}", name.replace('_', "-")), "--lib"])
 }
 
 /// The library of a plugin that exists for tests: `tests/plugins/examples/<name>.rs`. Most of them misbehave.

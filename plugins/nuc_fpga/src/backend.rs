@@ -1,0 +1,49 @@
+//! The code generator as the host sees it.
+
+use crate::device::config::Config;
+use crate::{blob, driver, lower, source, support};
+use byoc_plugin_api::{
+    Attr, Candidate, Codegen, CompiledRegion, Description, Error, Region, Result, Verdict,
+};
+
+/// `relay.ext.nuc_fpga`.
+pub struct NucFpga {
+    /// The device whose buffers layers have to fit into.
+    pub config: Config,
+}
+
+impl Codegen for NucFpga {
+    fn describe(&self) -> Result<Description> {
+        // A driver that cannot be used is said before anything is built for it.
+        driver::from_environment()?;
+        Ok(Description {
+            about: "int8 convolutions and dense layers on an accelerator behind a driver, or on its software model".into(),
+            patterns: support::PATTERNS.into(),
+            operators: support::OPERATORS.iter().map(|&name| name.to_owned()).collect(),
+            quantization: Some(support::quantization()),
+            ..Description::default()
+        })
+    }
+
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        match lower::lower(&candidate.graph, &candidate.constants, &self.config) {
+            Ok(_) => Verdict::Supported,
+            Err(refusal) => refusal.into(),
+        }
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        let symbol = region.graph.symbol.as_str();
+        let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if !symbol.chars().all(name) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            return Err(Error::new(format!("the region's symbol `{symbol}` is no name in C")));
+        }
+        let program = lower::lower(region.graph, region.constants, &self.config)?;
+        let mut compiled = CompiledRegion::new(symbol, "nuc_fpga", blob::write(&program)?);
+        let macs: u64 = program.commands.iter().map(|command| command.layer.macs()).sum();
+        let calls = program.commands.len();
+        compiled.notes.push(format!("{calls} calls of the device, {macs} multiplications and additions").into());
+        compiled.metadata.push(Attr::new("device_calls", calls as i64));
+        Ok(compiled.with_source("c", source::source(&program)))
+    }
+}

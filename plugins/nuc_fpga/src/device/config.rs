@@ -1,0 +1,99 @@
+//! The parameters of the device: `device.json` of this crate, or a file beside the library, of the library's name
+//! (`libbyoc_nuc_fpga.so` reads `libbyoc_nuc_fpga.json`).
+
+use byoc_plugin_api::{Error, Result};
+use serde::Deserialize;
+use std::path::Path;
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Rows of the array: terms of a sum that are multiplied in a cycle.
+    pub array_rows: u64,
+    /// Columns of the array: output channels that are summed in a cycle.
+    pub array_columns: u64,
+    /// Cycles a second.
+    pub clock_hz: u64,
+    /// Bytes of the buffer for feature maps; half of it is filled while the other half is computed on. As the others.
+    pub input_buffer_bytes: u64,
+    /// Bytes of the buffer for kernels.
+    pub weight_buffer_bytes: u64,
+    /// Bytes of the buffer for sums.
+    pub sum_buffer_bytes: u64,
+    /// Bytes a second between DRAM and the buffers, in one direction at a time.
+    pub dram_bytes_per_second: u64,
+    /// The most bytes of a burst.
+    pub dram_burst_bytes: u64,
+    /// Cycles before the first byte of a burst.
+    pub dram_burst_latency_cycles: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        parse(include_str!("../../device.json")).expect("the crate's own file is right")
+    }
+}
+
+impl Config {
+    /// The file beside the library, or the defaults where there is none.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, lacks a parameter, has one that is not known, or one that is out of range.
+    pub fn beside(library: &Path) -> Result<Config> {
+        let path = library.with_extension("json");
+        if !path.exists() {
+            return Ok(Config::default());
+        }
+        let wrong = |what: String| Error::new(format!("{}: {what}", path.display()));
+        let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
+        parse(&text).map_err(wrong)
+    }
+}
+
+fn parse(text: &str) -> std::result::Result<Config, String> {
+    let config: Config = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let bounds = [
+        ("array_rows", config.array_rows, 1, 4096),
+        ("array_columns", config.array_columns, 1, 4096),
+        ("clock_hz", config.clock_hz, 1, 1 << 40),
+        ("input_buffer_bytes", config.input_buffer_bytes, 2, 1 << 40),
+        ("weight_buffer_bytes", config.weight_buffer_bytes, 2, 1 << 40),
+        ("sum_buffer_bytes", config.sum_buffer_bytes, 8, 1 << 40),
+        ("dram_bytes_per_second", config.dram_bytes_per_second, 1, 1 << 50),
+        ("dram_burst_bytes", config.dram_burst_bytes, 1, 1 << 40),
+        ("dram_burst_latency_cycles", config.dram_burst_latency_cycles, 0, 1 << 20),
+    ];
+    for (name, value, least, most) in bounds {
+        if !(least..=most).contains(&value) {
+            return Err(format!("{name} is {value}; {least} to {most} is possible"));
+        }
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_beside_the_library_takes_the_place_of_the_defaults() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("libbyoc_nuc_fpga.so");
+        assert_eq!(Config::beside(&library).unwrap(), Config::default());
+        let write = |text: &str| std::fs::write(folder.path().join("libbyoc_nuc_fpga.json"), text).unwrap();
+        let text = include_str!("../../device.json");
+        write(&text.replace("\"array_rows\": 16", "\"array_rows\": 32"));
+        assert_eq!(Config::beside(&library).unwrap(), Config { array_rows: 32, ..Config::default() });
+        for (from, to, said) in [
+            ("\"array_rows\": 16", "\"array_rows\": 0", "array_rows is 0; 1 to 4096 is possible"),
+            ("\"array_rows\": 16", "\"array_row\": 16", "unknown field `array_row`"),
+            ("\"array_rows\": 16,", "", "missing field `array_rows`"),
+            ("\"array_rows\": 16", "\"array_rows\": -1", "invalid value"),
+        ] {
+            write(&text.replace(from, to));
+            let error = Config::beside(&library).unwrap_err();
+            assert!(error.message.contains(said) && error.message.contains("libbyoc_nuc_fpga.json"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! How long a call takes on the device.
+//!
+//! A systolic array of R rows and C columns holds R x C kernel elements and takes the R terms of one output position in a
+//! cycle. A layer is cut into tiles: `channels` input channels, `outputs` output channels, `rows` output rows of full
+//! width. One tile is one step; sums stay in their buffer from the first block of input channels to the last.
+//!
+//! ```text
+//! passes(tile)  = ceil(channels * taps / R) * ceil(outputs / C)
+//! compute(tile) = R + passes * max(rows * width, R) + R + C - 2
+//! ```
+//!
+//! A pass streams the tile's output positions through the array, while the kernel elements of the next pass slide in
+//! behind (R cycles); before the first pass they slide in alone, after the last one the pipeline drains.
+//!
+//! ```text
+//! burst(run)     = ceil(run / burst_bytes) * latency + ceil(run * clock / bandwidth)
+//! transfer(tile) = sum of burst(run) over the runs of neighbouring bytes
+//! ```
+//!
+//! Loads (feature rows, kernels) and stores (sums) share one DRAM port. Every buffer is split in two: while step i is
+//! computed, the operands of step i + 1 are loaded and the sums that step i - 1 completed are stored.
+//!
+//! ```text
+//! cycles = load(0) + sum over i of max(compute(i), load(i + 1) + store(i - 1)) + store(last)
+//! ```
+//!
+//! An operand that the step before had already is not loaded again. Groups and images are done one after the other. Of
+//! the cuts that fit into half of each buffer, and of the two orders (all rows of a block of output channels, or all output
+//! channels of a stripe of rows), the one with the fewest cycles is taken; of equals the first.
+
+use super::config::Config;
+use crate::layer::Layer;
+use std::ops::Range;
+
+/// The most steps of a cut that is tried beside the coarsest one.
+const MOST_STEPS: u64 = 50_000;
+
+/// What a call costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// Cycles from the first load to the last store.
+    pub cycles: u64,
+    /// Cycles in which the array worked.
+    pub compute_cycles: u64,
+    /// Bytes of feature maps read.
+    pub input_bytes: u64,
+    /// Bytes of kernels read.
+    pub weight_bytes: u64,
+    /// Bytes of sums written.
+    pub sum_bytes: u64,
+    /// Multiplications and additions that the layer needs.
+    pub macs: u64,
+    /// Multiplications and additions that the array could have done in these cycles.
+    pub possible_macs: u64,
+    /// How it is cut.
+    pub cut: Cut,
+    /// Tiles.
+    pub steps: u64,
+}
+
+impl Estimate {
+    /// Bytes moved.
+    pub fn bytes(&self) -> u64 {
+        self.input_bytes + self.weight_bytes + self.sum_bytes
+    }
+
+    /// The share of the array's work that the layer needed.
+    pub fn utilisation(&self) -> f64 {
+        self.macs as f64 / self.possible_macs.max(1) as f64
+    }
+}
+
+/// How a layer is cut into tiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Input channels of a tile.
+    pub channels: u64,
+    /// Output channels of a tile.
+    pub outputs: u64,
+    /// Output rows of a tile.
+    pub rows: u64,
+    /// Whether all rows of a block of output channels come before the next block.
+    pub rows_first: bool,
+}
+
+/// A layer as the array sees it.
+struct Work {
+    images: u64,
+    groups: u64,
+    channels: u64,
+    outputs: u64,
+    taps: u64,
+    rows: u64,
+    width: u64,
+    shape: Shape,
+}
+
+/// How rows of sums come from rows of features, and how both lie in memory.
+enum Shape {
+    /// Planes of `height` x `width` per channel.
+    Planes { height: u64, width: u64, kernel: u64, stride: u64, pad: u64 },
+    /// One row of all channels per output row.
+    Rows,
+}
+
+/// Bytes in runs of neighbours: how many runs, how long each.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Runs(u64, u64);
+
+impl Runs {
+    fn bytes(self) -> u64 {
+        self.0 * self.1
+    }
+
+    fn cycles(self, config: &Config) -> u64 {
+        let Runs(count, run) = self;
+        let beats = (u128::from(run) * u128::from(config.clock_hz)).div_ceil(config.dram_bytes_per_second.into());
+        count * (run.div_ceil(config.dram_burst_bytes) * config.dram_burst_latency_cycles + beats as u64)
+    }
+}
+
+impl Work {
+    fn new(layer: &Layer) -> Work {
+        match layer {
+            Layer::Conv2d(c) => Work {
+                images: c.batch.into(),
+                groups: c.group.into(),
+                channels: c.group_channels() as u64,
+                outputs: c.group_kernels() as u64,
+                taps: u64::from(c.kernel_height) * u64::from(c.kernel_width),
+                rows: c.out_height() as u64,
+                width: c.out_width() as u64,
+                shape: Shape::Planes {
+                    height: c.height.into(),
+                    width: c.width.into(),
+                    kernel: c.kernel_height.into(),
+                    stride: c.stride_height.into(),
+                    pad: c.pad_height.into(),
+                },
+            },
+            Layer::Dense(d) => Work {
+                images: 1,
+                groups: 1,
+                channels: d.in_features.into(),
+                outputs: d.out_features.into(),
+                taps: 1,
+                rows: d.batch.into(),
+                width: 1,
+                shape: Shape::Rows,
+            },
+        }
+    }
+
+    /// The features that so many channels of these output rows need. Rows of padding are not loaded.
+    fn input(&self, channels: u64, rows: &Range<u64>) -> Runs {
+        match self.shape {
+            Shape::Planes { height, width, kernel, stride, pad } => {
+                let first = (rows.start * stride).saturating_sub(pad).min(height);
+                let end = ((rows.end - 1) * stride + kernel).saturating_sub(pad).clamp(first, height);
+                if end - first == height { Runs(1, channels * height * width) } else { Runs(channels, (end - first) * width) }
+            }
+            Shape::Rows => {
+                let rows = rows.end - rows.start;
+                if channels == self.channels { Runs(1, rows * channels) } else { Runs(rows, channels) }
+            }
+        }
+    }
+
+    /// The most bytes of features that so many rows need, wherever they begin.
+    fn most_input(&self, channels: u64, rows: u64) -> u64 {
+        match self.shape {
+            Shape::Planes { height, width, kernel, stride, .. } => {
+                channels * ((rows - 1) * stride + kernel).min(height) * width
+            }
+            Shape::Rows => channels * rows,
+        }
+    }
+
+    fn weights(&self, channels: u64, outputs: u64) -> Runs {
+        if channels == self.channels {
+            Runs(1, outputs * channels * self.taps)
+        } else {
+            Runs(outputs, channels * self.taps)
+        }
+    }
+
+    fn sums(&self, outputs: u64, rows: u64) -> Runs {
+        match self.shape {
+            Shape::Planes { .. } if rows == self.rows => Runs(1, 4 * outputs * rows * self.width),
+            Shape::Planes { .. } => Runs(outputs, 4 * rows * self.width),
+            Shape::Rows if outputs == self.outputs => Runs(1, 4 * rows * outputs),
+            Shape::Rows => Runs(rows, 4 * outputs),
+        }
+    }
+
+    /// The most output rows of a tile of so many channels: as many as half of each buffer holds.
+    fn most_rows(&self, channels: u64, outputs: u64, config: &Config) -> Option<u64> {
+        let fits = |rows: u64| {
+            self.most_input(channels, rows) <= config.input_buffer_bytes / 2
+                && 4 * outputs * rows * self.width <= config.sum_buffer_bytes / 2
+        };
+        if self.weights(channels, outputs).bytes() > config.weight_buffer_bytes / 2 || !fits(1) {
+            return None;
+        }
+        let (mut low, mut high) = (1, self.rows);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if fits(middle) { low = middle } else { high = middle - 1 }
+        }
+        Some(low)
+    }
+
+    fn compute(&self, channels: u64, outputs: u64, rows: u64, config: &Config) -> u64 {
+        let (r, c) = (config.array_rows, config.array_columns);
+        let passes = (channels * self.taps).div_ceil(r) * outputs.div_ceil(c);
+        r + passes * (rows * self.width).max(r) + r + c - 2
+    }
+
+    fn steps(&self, cut: &Cut) -> u64 {
+        let tiles = [
+            self.images,
+            self.groups,
+            self.rows.div_ceil(cut.rows),
+            self.outputs.div_ceil(cut.outputs),
+            self.channels.div_ceil(cut.channels),
+        ];
+        tiles.iter().fold(1u64, |all, &count| all.saturating_mul(count))
+    }
+
+    /// Goes through the tiles of a cut.
+    fn walk(&self, cut: Cut, config: &Config) -> Estimate {
+        let mut estimate = Estimate { cut, steps: self.steps(&cut), ..Estimate::default() };
+        let mut timeline = Timeline::default();
+        // What the step before had: kernels by group, outputs, channels; features by image, group, row, channels.
+        let (mut weights, mut features) = (None, None);
+        let blocks = |size: u64, step: u64| (0..size).step_by(step as usize).map(move |at| at..(at + step).min(size));
+        let mut tile = |group: u64, image: u64, outputs: &Range<u64>, rows: &Range<u64>| {
+            for channels in blocks(self.channels, cut.channels) {
+                let [o, r, c] = [outputs, rows, &channels].map(|range| range.end - range.start);
+                let mut load = 0;
+                if weights.replace((group, outputs.start, channels.start)) != Some((group, outputs.start, channels.start)) {
+                    let runs = self.weights(c, o);
+                    estimate.weight_bytes += runs.bytes();
+                    load += runs.cycles(config);
+                }
+                let wanted = (image, group, rows.start, channels.start);
+                if features.replace(wanted) != Some(wanted) {
+                    let runs = self.input(c, rows);
+                    estimate.input_bytes += runs.bytes();
+                    load += runs.cycles(config);
+                }
+                let compute = self.compute(c, o, r, config);
+                estimate.compute_cycles += compute;
+                let store = if channels.end == self.channels { self.sums(o, r) } else { Runs(0, 0) };
+                estimate.sum_bytes += store.bytes();
+                timeline.step(load, compute, store.cycles(config));
+            }
+        };
+        for group in 0..self.groups {
+            if cut.rows_first {
+                for outputs in blocks(self.outputs, cut.outputs) {
+                    for image in 0..self.images {
+                        blocks(self.rows, cut.rows).for_each(|rows| tile(group, image, &outputs, &rows));
+                    }
+                }
+            } else {
+                for image in 0..self.images {
+                    for rows in blocks(self.rows, cut.rows) {
+                        blocks(self.outputs, cut.outputs).for_each(|outputs| tile(group, image, &outputs, &rows));
+                    }
+                }
+            }
+        }
+        estimate.cycles = timeline.end();
+        estimate
+    }
+}
+
+/// Steps of which each is computed while its neighbours are moved.
+#[derive(Default)]
+struct Timeline {
+    cycles: u64,
+    /// The computation of the step before, and the store that the one before that left.
+    open: Option<(u64, u64)>,
+    /// The store of the step before.
+    store: u64,
+}
+
+impl Timeline {
+    fn step(&mut self, load: u64, compute: u64, store: u64) {
+        self.cycles += match self.open {
+            Some((before, left)) => before.max(load + left),
+            None => load,
+        };
+        self.open = Some((compute, self.store));
+        self.store = store;
+    }
+
+    fn end(&self) -> u64 {
+        self.cycles + self.open.map_or(0, |(compute, left)| compute.max(left)) + self.store
+    }
+}
+
+/// Sizes of a block of `size`, `least` channels at a time: all of them, and each power of two of `least` below.
+fn sizes(size: u64, least: u64) -> Vec<u64> {
+    let mut sizes = vec![size];
+    sizes.extend(std::iter::successors(Some(least), |at| at.checked_mul(2)).take_while(|&at| at < size));
+    sizes
+}
+
+/// Whether the smallest tile of a layer fits into the buffers.
+///
+/// # Errors
+/// Which buffer it does not fit into, and the sizes.
+pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
+    let work = Work::new(layer);
+    let (channels, outputs) = (work.channels.min(config.array_rows), work.outputs.min(config.array_columns));
+    let needs = [
+        ("input", work.most_input(channels, 1), config.input_buffer_bytes),
+        ("weight", work.weights(channels, outputs).bytes(), config.weight_buffer_bytes),
+        ("sum", 4 * outputs * work.width, config.sum_buffer_bytes),
+    ];
+    for (what, bytes, buffer) in needs {
+        if bytes > buffer / 2 {
+            return Err(format!(
+                "one output row of {channels} input and {outputs} output channels takes {bytes} bytes of the {what} \
+                 buffer; half of its {buffer} bytes is filled at a time"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Cuts a layer and says what it costs.
+///
+/// # Errors
+/// As [`fits`].
+pub fn plan(layer: &Layer, config: &Config) -> Result<Estimate, String> {
+    fits(layer, config)?;
+    let work = Work::new(layer);
+    let mut cuts: Vec<Cut> = Vec::new();
+    for channels in sizes(work.channels, work.channels.min(config.array_rows)) {
+        for outputs in sizes(work.outputs, work.outputs.min(config.array_columns)) {
+            let Some(rows) = work.most_rows(channels, outputs, config) else { continue };
+            cuts.extend([true, false].map(|rows_first| Cut { channels, outputs, rows, rows_first }));
+        }
+    }
+    let fewest = cuts.iter().map(|cut| work.steps(cut)).min().unwrap_or(0);
+    let tried = cuts.into_iter().filter(|cut| work.steps(cut) <= fewest.max(MOST_STEPS));
+    let best = tried.map(|cut| work.walk(cut, config)).min_by_key(|estimate| estimate.cycles);
+    let mut estimate = best.ok_or("no cut of the layer fits into the buffers")?;
+    estimate.macs = layer.macs();
+    estimate.possible_macs = estimate.cycles.saturating_mul(config.array_rows * config.array_columns);
+    Ok(estimate)
+}

@@ -1,0 +1,230 @@
+//! What the device computes, on the CPU: blocks of output positions by blocks of output channels, each a product of rows
+//! of int8 that lie dense and padded to whole vectors.
+
+use crate::finish::Target;
+use crate::layer::{Conv, Dense, Layer};
+use byoc_plugin_api::{Result, Services};
+use std::borrow::Cow;
+
+/// Rows are padded with zeros to a multiple of this.
+const LANES: usize = 32;
+/// Output positions of a task.
+const POSITIONS: usize = 48;
+/// Output channels of a task.
+const OUTPUTS: usize = 64;
+/// Positions and channels whose sums are held in registers together.
+const TILE: [usize; 2] = [2, 4];
+
+/// Runs a call.
+///
+/// # Errors
+/// Where a task panicked.
+///
+/// # Safety
+/// `out` holds as many elements of `int32` as the layer has sums, apart from the operands, and nobody else touches it
+/// meanwhile; the operands have the layer's sizes.
+pub unsafe fn run(services: &Services, layer: &Layer, feature: &[i8], kernel: &[i8], out: Target) -> Result<()> {
+    match layer {
+        // SAFETY: the caller's contract.
+        Layer::Conv2d(conv) => unsafe { conv2d(services, conv, feature, kernel, out) },
+        // SAFETY: as above.
+        Layer::Dense(dense) => unsafe { self::dense(services, dense, feature, kernel, out) },
+    }
+}
+
+/// Rows of `terms` elements, padded with zeros.
+fn padded(rows: &[i8], terms: usize) -> Cow<'_, [i8]> {
+    let width = terms.next_multiple_of(LANES);
+    if width == terms {
+        return Cow::Borrowed(rows);
+    }
+    let mut wide = vec![0; rows.len() / terms * width];
+    for (to, from) in wide.chunks_exact_mut(width).zip(rows.chunks_exact(terms)) {
+        to[..terms].copy_from_slice(from);
+    }
+    Cow::Owned(wide)
+}
+
+/// As [`run`].
+unsafe fn dense(services: &Services, dense: &Dense, feature: &[i8], kernel: &[i8], out: Target) -> Result<()> {
+    let [batch, terms, outputs] = [dense.batch, dense.in_features, dense.out_features].map(|size| size as usize);
+    let (feature, kernel) = (padded(feature, terms), padded(kernel, terms));
+    let width = terms.next_multiple_of(LANES);
+    let (bands, blocks) = (batch.div_ceil(POSITIONS), outputs.div_ceil(OUTPUTS));
+    services.parallel_for(bands * blocks, |task| {
+        let out = out;
+        let rows = range(task / blocks, POSITIONS, batch);
+        let columns = range(task % blocks, OUTPUTS, outputs);
+        let a = &feature[rows.start * width..rows.end * width];
+        let b = &kernel[columns.start * width..columns.end * width];
+        product(a, b, width, |position, output, sum| {
+            // SAFETY: each task has rows and columns of its own, inside the result.
+            unsafe { out.0.cast::<i32>().add((rows.start + position) * outputs + columns.start + output).write(sum) }
+        });
+    })
+}
+
+/// As [`run`].
+unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8], out: Target) -> Result<()> {
+    let terms = conv.terms();
+    let kernel = padded(kernel, terms);
+    let width = terms.next_multiple_of(LANES);
+    let [batch, groups, kernels] = [conv.batch, conv.group, conv.kernels].map(|size| size as usize);
+    let positions = conv.out_height() * conv.out_width();
+    let group_kernels = conv.group_kernels();
+    let (bands, blocks) = (positions.div_ceil(POSITIONS), group_kernels.div_ceil(OUTPUTS));
+    let plane = (conv.channels * conv.height) as usize * conv.width as usize;
+    services.parallel_for(batch * groups * bands * blocks, |task| {
+        let out = out;
+        let (block, band) = (task % blocks, task / blocks % bands);
+        let (group, image) = (task / (blocks * bands) % groups, task / (blocks * bands * groups));
+        let band = range(band, POSITIONS, positions);
+        let block = range(block, OUTPUTS, group_kernels);
+        let mut windows = vec![0i8; band.len() * width];
+        let image_plane = &feature[image * plane..(image + 1) * plane];
+        for (to, position) in windows.chunks_exact_mut(width).zip(band.clone()) {
+            window(conv, image_plane, group, position, &mut to[..terms]);
+        }
+        let first = group * group_kernels + block.start;
+        let b = &kernel[first * width..(first + block.len()) * width];
+        product(&windows, b, width, |position, output, sum| {
+            let at = (image * kernels + first + output) * positions + band.start + position;
+            // SAFETY: each task has positions and channels of its own, inside the result.
+            unsafe { out.0.cast::<i32>().add(at).write(sum) }
+        });
+    })
+}
+
+fn range(block: usize, size: usize, end: usize) -> std::ops::Range<usize> {
+    block * size..((block + 1) * size).min(end)
+}
+
+/// The elements that a window sees, in the order of the kernel's; zeros where it looks beside the feature map.
+fn window(conv: &Conv, image: &[i8], group: usize, position: usize, to: &mut [i8]) {
+    let (y, x) = (position / conv.out_width(), position % conv.out_width());
+    let [height, width] = [conv.height, conv.width].map(|size| size as usize);
+    let [taps_y, taps_x] = [conv.kernel_height, conv.kernel_width].map(|size| size as usize);
+    let top = (y * conv.stride_height as usize) as i64 - i64::from(conv.pad_height);
+    let left = (x * conv.stride_width as usize) as i64 - i64::from(conv.pad_width);
+    // The taps of a row that see the feature map.
+    let inside = (-left).clamp(0, taps_x as i64) as usize..(width as i64 - left).clamp(0, taps_x as i64) as usize;
+    let channels = conv.group_channels();
+    for (row, to) in to.chunks_exact_mut(taps_x).enumerate() {
+        let (channel, v) = (group * channels + row / taps_y, row % taps_y);
+        let at_y = top + v as i64;
+        if at_y < 0 || at_y >= height as i64 || inside.is_empty() {
+            to.fill(0);
+            continue;
+        }
+        let from = (channel * height + at_y as usize) * width + (left + inside.start as i64) as usize;
+        to[..inside.start].fill(0);
+        to[inside.end..].fill(0);
+        to[inside.clone()].copy_from_slice(&image[from..from + inside.len()]);
+    }
+}
+
+/// The products of every row of `a` with every row of `b`, both `width` elements wide, a multiple of [`LANES`].
+fn product(a: &[i8], b: &[i8], width: usize, write: impl Fn(usize, usize, i32)) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the CPU has the instructions.
+        return tiles(a, b, width, |a, b| unsafe { avx2::tile(a, b, width) }, |a, b| unsafe { avx2::one(a, b) }, write);
+    }
+    let one = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
+    let tile = |a: &[i8], b: &[i8]| {
+        let row = |of: &[i8], i: usize| -> (usize, usize) { (i * width, (i * width + width).min(of.len())) };
+        let cut = |of: &'_ [i8], i: usize| row(of, i);
+        std::array::from_fn(|i| {
+            std::array::from_fn(|j| {
+                let ((a0, a1), (b0, b1)) = (cut(a, i), cut(b, j));
+                one(&a[a0..a1], &b[b0..b1])
+            })
+        })
+    };
+    tiles(a, b, width, tile, one, write);
+}
+
+/// Goes through both operands in tiles, and row by row through what is left.
+fn tiles(
+    a: &[i8],
+    b: &[i8],
+    width: usize,
+    tile: impl Fn(&[i8], &[i8]) -> [[i32; TILE[1]]; TILE[0]],
+    one: impl Fn(&[i8], &[i8]) -> i32,
+    write: impl Fn(usize, usize, i32),
+) {
+    let (rows, columns) = (a.len() / width, b.len() / width);
+    let (whole_rows, whole_columns) = (rows / TILE[0] * TILE[0], columns / TILE[1] * TILE[1]);
+    for j in (0..whole_columns).step_by(TILE[1]) {
+        let b = &b[j * width..(j + TILE[1]) * width];
+        for i in (0..whole_rows).step_by(TILE[0]) {
+            let sums = tile(&a[i * width..(i + TILE[0]) * width], b);
+            for (di, sums) in sums.iter().enumerate() {
+                for (dj, &sum) in sums.iter().enumerate() {
+                    write(i + di, j + dj, sum);
+                }
+            }
+        }
+    }
+    for i in 0..rows {
+        let from = if i < whole_rows { whole_columns } else { 0 };
+        for j in from..columns {
+            write(i, j, one(&a[i * width..(i + 1) * width], &b[j * width..(j + 1) * width]));
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    //! 16 products at a time: bytes are widened to 16 bits, neighbours multiplied and added into 32 bits.
+
+    use super::{LANES, TILE};
+    use std::arch::x86_64::*;
+
+    /// 16 elements from number `at` on, in 16 bits each.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load(row: &[i8], at: usize) -> __m256i {
+        let bytes: &[i8; 16] = row[at..at + 16].first_chunk().unwrap_or(&[0; 16]);
+        // SAFETY: 16 bytes are there.
+        _mm256_cvtepi8_epi16(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn total(sums: __m256i) -> i32 {
+        let half = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+        let quarter = _mm_add_epi32(half, _mm_shuffle_epi32::<0b_01_00_11_10>(half));
+        _mm_cvtsi128_si32(_mm_add_epi32(quarter, _mm_shuffle_epi32::<0b_10_11_00_01>(quarter)))
+    }
+
+    /// Two rows by four.
+    #[target_feature(enable = "avx2")]
+    pub fn tile(a: &[i8], b: &[i8], width: usize) -> [[i32; TILE[1]]; TILE[0]] {
+        let mut sums = [[_mm256_setzero_si256(); TILE[1]]; TILE[0]];
+        let (a0, a1) = a.split_at(width);
+        let (b0, rest) = b.split_at(width);
+        let (b1, rest) = rest.split_at(width);
+        let (b2, b3) = rest.split_at(width);
+        for at in (0..width / LANES * LANES).step_by(16) {
+            let a = [load(a0, at), load(a1, at)];
+            for (j, b) in [b0, b1, b2, b3].iter().enumerate() {
+                let b = load(b, at);
+                for (sums, &a) in sums.iter_mut().zip(&a) {
+                    sums[j] = _mm256_add_epi32(sums[j], _mm256_madd_epi16(a, b));
+                }
+            }
+        }
+        sums.map(|row| row.map(|sum| total(sum)))
+    }
+
+    /// One row by one.
+    #[target_feature(enable = "avx2")]
+    pub fn one(a: &[i8], b: &[i8]) -> i32 {
+        let mut sums = _mm256_setzero_si256();
+        for at in (0..a.len() / LANES * LANES).step_by(16) {
+            sums = _mm256_add_epi32(sums, _mm256_madd_epi16(load(a, at), load(b, at)));
+        }
+        total(sums)
+    }
+}

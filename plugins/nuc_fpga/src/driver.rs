@@ -1,0 +1,167 @@
+//! The library that the environment variable `NUC_FPGA_DRIVER` names: `nuc_fpga.h` by hardware.
+
+use crate::layer::Layer;
+use byoc_plugin_api::{Error, Result};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, elf};
+use std::collections::BTreeMap;
+use std::ffi::{OsString, c_int};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The variable that names the library.
+pub const VARIABLE: &str = "NUC_FPGA_DRIVER";
+
+type Conv2d = unsafe extern "C" fn(
+    *mut i8,
+    *mut i8,
+    *mut c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+);
+type Dense = unsafe extern "C" fn(*mut i8, *mut i8, *mut c_int, c_int, c_int, c_int);
+
+/// A driver.
+pub struct Driver {
+    /// The file.
+    pub path: PathBuf,
+    conv2d: Conv2d,
+    dense: Dense,
+    /// The device serves one call at a time.
+    busy: Mutex<()>,
+}
+
+/// The driver that the environment names, if it names one. A library is loaded once and stays.
+///
+/// # Errors
+/// Where the file is no library for this machine, does not load, or lacks a function.
+pub fn from_environment() -> Result<Option<Arc<Driver>>> {
+    match std::env::var_os(VARIABLE) {
+        Some(path) if !path.is_empty() => open(path).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The driver in a file.
+///
+/// # Errors
+/// As [`from_environment`].
+pub fn open(path: OsString) -> Result<Arc<Driver>> {
+    static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(driver) = open.get(&path) {
+        return Ok(driver.clone());
+    }
+    let driver = Arc::new(load(Path::new(&path))?);
+    open.insert(path, driver.clone());
+    Ok(driver)
+}
+
+fn load(path: &Path) -> Result<Driver> {
+    let named = format!("the driver {} ({VARIABLE})", path.display());
+    let hint = "a driver is a shared library that exports nuc_fpga_conv2d and nuc_fpga_dense as nuc_fpga.h has them; \
+                without the variable the software device computes";
+    let wrong = |what: String| Error::new(format!("{named} {what}")).hint(hint);
+    let bytes = std::fs::read(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    sniff(&bytes).map_err(|what| wrong(what.to_owned()))?;
+    // `dlopen` looks in the system's folders for a name without a slash.
+    let absolute = std::fs::canonicalize(path).map_err(|error| wrong(format!("cannot be found: {error}")))?;
+    // SAFETY: whoever sets the variable trusts the code in the library; it is whole, and for this machine.
+    let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
+        .map_err(|error| wrong(format!("does not load: {error}")))?;
+    // Both are looked for before either is reported: a driver that lacks both is told so once.
+    // SAFETY: `nuc_fpga.h` declares the functions with these types.
+    let (conv2d, dense) = unsafe { (library.get::<Conv2d>("nuc_fpga_conv2d"), library.get::<Dense>("nuc_fpga_dense")) };
+    match (conv2d, dense) {
+        (Ok(conv2d), Ok(dense)) => {
+            let (conv2d, dense) = (*conv2d, *dense);
+            // Its functions are called until the process ends.
+            std::mem::forget(library);
+            Ok(Driver { path: path.to_owned(), conv2d, dense, busy: Mutex::new(()) })
+        }
+        (conv2d, dense) => {
+            let names = [("nuc_fpga_conv2d", conv2d.is_ok()), ("nuc_fpga_dense", dense.is_ok())];
+            let missing: Vec<&str> = names.iter().filter(|(_, found)| !found).map(|(name, _)| *name).collect();
+            Err(wrong(format!("has no function {}", missing.join(" and no function "))))
+        }
+    }
+}
+
+/// Looks at a file before it is mapped: loading a truncated library ends the process.
+fn sniff(bytes: &[u8]) -> std::result::Result<(), &'static str> {
+    let no_library = "is no shared library";
+    let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| no_library)?;
+    let endian = header.endian().map_err(|_| no_library)?;
+    let machine = if cfg!(target_arch = "x86_64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
+    if header.e_type(endian) != elf::ET_DYN {
+        return Err(no_library);
+    }
+    if header.e_machine(endian) != machine {
+        return Err("is a library for another machine");
+    }
+    let truncated = "is a truncated library";
+    let segments = header.program_headers(endian, bytes).map_err(|_| truncated)?;
+    for segment in segments {
+        let (at, size) = segment.file_range(endian);
+        if at.checked_add(size).is_none_or(|end| end > bytes.len() as u64) {
+            return Err(truncated);
+        }
+    }
+    Ok(())
+}
+
+impl Driver {
+    /// Makes a call. Calls from several threads wait for each other.
+    ///
+    /// # Safety
+    /// The pointers are to tensors of the layer's sizes; nobody writes the operands or touches `out` meanwhile.
+    pub unsafe fn run(&self, layer: &Layer, feature: *const i8, kernel: *const i8, out: *mut i32) {
+        let _one_at_a_time = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let (feature, kernel) = (feature.cast_mut(), kernel.cast_mut());
+        // `Layer::check` made sure that every size is an `int`.
+        match layer {
+            // SAFETY: the caller's contract; the driver reads its operands only.
+            Layer::Conv2d(c) => unsafe {
+                (self.conv2d)(
+                    feature,
+                    kernel,
+                    out,
+                    c.batch as c_int,
+                    c.channels as c_int,
+                    c.height as c_int,
+                    c.width as c_int,
+                    c.kernels as c_int,
+                    c.group as c_int,
+                    c.pad_height as c_int,
+                    c.pad_width as c_int,
+                    c.kernel_height as c_int,
+                    c.kernel_width as c_int,
+                    c.stride_height as c_int,
+                    c.stride_width as c_int,
+                );
+            },
+            // SAFETY: as above.
+            Layer::Dense(d) => unsafe {
+                (self.dense)(
+                    feature,
+                    kernel,
+                    out,
+                    d.batch as c_int,
+                    d.in_features as c_int,
+                    d.out_features as c_int,
+                );
+            },
+        }
+    }
+}

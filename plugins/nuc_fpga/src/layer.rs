@@ -1,0 +1,212 @@
+//! The two calls of the device, and their sizes.
+
+use serde::{Deserialize, Serialize};
+
+/// The most terms of a sum: that many products of -128 and -128 still fit into 32 bits.
+pub const MOST_TERMS: u64 = (i32::MAX as u64) / (128 * 128);
+
+/// A call of `nuc_fpga_conv2d`: the arguments after the pointers, in their order.
+///
+/// `out[n, o, y, x]` is the sum over the channels `i` of group `g = o / (kernels / group)` and the taps `v`, `u` of
+/// `feature[n, g * (channels / group) + i, y * stride + v - pad, x * stride + u - pad] * kernel[o, i, v, u]`, where
+/// what lies outside the feature map is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Conv {
+    /// Images.
+    pub batch: u32,
+    /// Input channels.
+    pub channels: u32,
+    /// Rows of the feature map.
+    pub height: u32,
+    /// Columns of the feature map.
+    pub width: u32,
+    /// Output channels.
+    pub kernels: u32,
+    /// Channel groups.
+    pub group: u32,
+    /// Zero rows above, and as many below.
+    pub pad_height: u32,
+    /// Zero columns left, and as many right.
+    pub pad_width: u32,
+    /// Rows of a kernel.
+    pub kernel_height: u32,
+    /// Columns of a kernel.
+    pub kernel_width: u32,
+    /// Rows between windows.
+    pub stride_height: u32,
+    /// Columns between windows.
+    pub stride_width: u32,
+}
+
+/// A call of `nuc_fpga_dense`: `out[n, o]` is the sum over `i` of `feature[n, i] * kernel[o, i]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dense {
+    /// Rows of the feature matrix.
+    pub batch: u32,
+    /// Terms of a sum.
+    pub in_features: u32,
+    /// Columns of the result.
+    pub out_features: u32,
+}
+
+/// A call of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// `nuc_fpga_conv2d`.
+    Conv2d(Conv),
+    /// `nuc_fpga_dense`.
+    Dense(Dense),
+}
+
+/// Windows of `kernel` that fit into `size` with `pad` on both sides; none if the window is larger.
+fn places(size: u32, kernel: u32, pad: u32, stride: u32) -> Option<u64> {
+    let room = (u64::from(size) + 2 * u64::from(pad)).checked_sub(u64::from(kernel))?;
+    Some(room / u64::from(stride) + 1)
+}
+
+impl Conv {
+    /// Rows of the result.
+    pub fn out_height(&self) -> usize {
+        places(self.height, self.kernel_height, self.pad_height, self.stride_height).unwrap_or(0) as usize
+    }
+
+    /// Columns of the result.
+    pub fn out_width(&self) -> usize {
+        places(self.width, self.kernel_width, self.pad_width, self.stride_width).unwrap_or(0) as usize
+    }
+
+    /// Input channels of a group.
+    pub fn group_channels(&self) -> usize {
+        (self.channels / self.group) as usize
+    }
+
+    /// Output channels of a group.
+    pub fn group_kernels(&self) -> usize {
+        (self.kernels / self.group) as usize
+    }
+
+    /// Terms of a sum.
+    pub fn terms(&self) -> usize {
+        self.group_channels() * self.kernel_height as usize * self.kernel_width as usize
+    }
+}
+
+impl Layer {
+    /// The function of the driver.
+    pub fn function(&self) -> &'static str {
+        match self {
+            Layer::Conv2d(_) => "nuc_fpga_conv2d",
+            Layer::Dense(_) => "nuc_fpga_dense",
+        }
+    }
+
+    /// Elements of the feature map, the kernel and the result.
+    pub fn elements(&self) -> [u64; 3] {
+        let product = |sizes: &[u64]| sizes.iter().fold(1u64, |all, &size| all.saturating_mul(size));
+        match self {
+            Layer::Conv2d(c) => {
+                let [batch, channels, kernels] = [c.batch, c.channels, c.kernels].map(u64::from);
+                let taps = [c.kernel_height, c.kernel_width].map(u64::from);
+                let out = [c.out_height() as u64, c.out_width() as u64];
+                [
+                    product(&[batch, channels, c.height.into(), c.width.into()]),
+                    product(&[kernels, u64::from(c.channels / c.group.max(1)), taps[0], taps[1]]),
+                    product(&[batch, kernels, out[0], out[1]]),
+                ]
+            }
+            Layer::Dense(d) => {
+                let [batch, inputs, outputs] = [d.batch, d.in_features, d.out_features].map(u64::from);
+                [batch * inputs, outputs * inputs, batch * outputs]
+            }
+        }
+    }
+
+    /// Terms of a sum.
+    pub fn terms(&self) -> u64 {
+        match self {
+            Layer::Conv2d(c) => {
+                let taps = u64::from(c.kernel_height).saturating_mul(c.kernel_width.into());
+                taps.saturating_mul(u64::from(c.channels / c.group.max(1)))
+            }
+            Layer::Dense(d) => d.in_features.into(),
+        }
+    }
+
+    /// Multiplications and additions, each pair counted once.
+    pub fn macs(&self) -> u64 {
+        self.elements()[2].saturating_mul(self.terms())
+    }
+
+    /// What the sums look like to the work after them: how often the channels repeat, how many there are, and how many
+    /// elements of one channel lie side by side.
+    pub fn channels(&self) -> [usize; 3] {
+        match self {
+            Layer::Conv2d(c) => [c.batch as usize, c.kernels as usize, c.out_height() * c.out_width()],
+            Layer::Dense(d) => [d.batch as usize, d.out_features as usize, 1],
+        }
+    }
+
+    /// The integers of the call after the pointers, in the order of the driver's signature.
+    pub fn arguments(&self) -> Vec<u32> {
+        match *self {
+            Layer::Conv2d(c) => vec![
+                c.batch,
+                c.channels,
+                c.height,
+                c.width,
+                c.kernels,
+                c.group,
+                c.pad_height,
+                c.pad_width,
+                c.kernel_height,
+                c.kernel_width,
+                c.stride_height,
+                c.stride_width,
+            ],
+            Layer::Dense(d) => vec![d.batch, d.in_features, d.out_features],
+        }
+    }
+
+    /// Checks that the call means something, and that the driver's `int`s can say it.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if self.arguments().iter().any(|&value| value > i32::MAX as u32) {
+            return Err("a size is over 2147483647, which the driver's int does not hold".into());
+        }
+        if let Layer::Conv2d(c) = self {
+            let sizes = [c.channels, c.kernels, c.group, c.kernel_height, c.kernel_width, c.stride_height, c.stride_width];
+            if sizes.contains(&0) {
+                return Err("a size, a stride or the number of groups is 0".into());
+            }
+            if !c.channels.is_multiple_of(c.group) || !c.kernels.is_multiple_of(c.group) {
+                let Conv { channels, kernels, group, .. } = c;
+                return Err(format!("{channels} channels and {kernels} kernels do not split into {group} groups"));
+            }
+            if places(c.height, c.kernel_height, c.pad_height, c.stride_height).is_none()
+                || places(c.width, c.kernel_width, c.pad_width, c.stride_width).is_none()
+            {
+                return Err("the kernel is larger than the padded feature map".into());
+            }
+        }
+        for (what, count) in ["feature map", "kernel", "result"].iter().zip(self.elements()) {
+            if count == 0 {
+                return Err(format!("the {what} has no elements"));
+            }
+            if count > i32::MAX as u64 {
+                return Err(format!("the {what} has {count} elements; the driver's int counts to 2147483647"));
+            }
+        }
+        if self.terms() > MOST_TERMS {
+            return Err(format!(
+                "a sum has {} terms; more than {MOST_TERMS} may not fit into the device's 32 bits",
+                self.terms()
+            ));
+        }
+        Ok(())
+    }
+}

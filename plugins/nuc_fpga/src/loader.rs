@@ -1,0 +1,197 @@
+//! Runs command lists, on the driver or on the software device.
+
+use crate::blob;
+use crate::device::config::Config;
+use crate::device::cycles::{self, Estimate};
+use crate::device::product;
+use crate::driver::{self, Driver};
+use crate::finish::{self, Element, Target};
+use crate::layer::Layer;
+use crate::program::{Command, Place, Port, Program};
+use byoc_plugin_api::{Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// `loadbinary_nuc_fpga`.
+pub struct CommandLoader {
+    /// The parameters of the software device.
+    pub config: Config,
+}
+
+/// What makes the calls.
+enum Device {
+    /// A library.
+    Driver(Arc<Driver>),
+    /// The software device, and what each command costs on hardware.
+    Software(Vec<Estimate>),
+}
+
+/// A loaded region.
+struct LoadedProgram {
+    program: Program,
+    constants: Vec<Option<Constant>>,
+    device: Device,
+    services: Services,
+    clock_hz: u64,
+}
+
+fn dtype(element: Element) -> DType {
+    match element {
+        Element::Int8 => DType::I8,
+        Element::Uint8 => DType::U8,
+        Element::Int32 => DType::I32,
+    }
+}
+
+impl Loader for CommandLoader {
+    fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        let program = blob::read(request.blob)?;
+        if program.symbol != request.symbol {
+            return Err(format!("the command list is of {}, not of {}", program.symbol, request.symbol).into());
+        }
+        if program.constants.len() != request.constants.len() {
+            let (wanted, given) = (program.constants.len(), request.constants.len());
+            return Err(format!("the command list knows {wanted} constants, {given} are given").into());
+        }
+        let mut constants = Vec::with_capacity(request.constants.len());
+        for (i, (port, constant)) in program.constants.iter().zip(request.constants).enumerate() {
+            constants.push(match port {
+                None => None,
+                Some(port) => {
+                    let fits = constant.dtype() == dtype(port.element)
+                        && constant.shape() == port.shape
+                        && port.bytes() == Some(constant.bytes().len() as u64);
+                    if !fits {
+                        return Err(format!("constant {i} is {constant:?}; the command list wants {port:?}").into());
+                    }
+                    Some(constant.clone())
+                }
+            });
+        }
+        let device = match driver::from_environment()? {
+            Some(driver) => Device::Driver(driver),
+            None => {
+                let plans = program.commands.iter().map(|command| cycles::plan(&command.layer, &self.config));
+                Device::Software(plans.collect::<std::result::Result<_, String>>()?)
+            }
+        };
+        let (services, clock_hz) = (request.services.clone(), self.config.clock_hz);
+        Ok(Box::new(LoadedProgram { program, constants, device, services, clock_hz }))
+    }
+}
+
+impl LoadedProgram {
+    /// The first byte of a place.
+    fn address(&self, call: &mut Call<'_, '_>, place: Place) -> *mut u8 {
+        match place {
+            Place::Input(i) => call.inputs[i].bytes().as_ptr().cast_mut(),
+            Place::Output(i) => call.outputs[i].bytes_mut().as_mut_ptr(),
+            Place::Constant(i) => self.constants[i].as_ref().map_or(std::ptr::null_mut(), |constant| {
+                constant.bytes().as_ptr().cast_mut()
+            }),
+            Place::Work(at) => call.workspace.as_mut_ptr().wrapping_add(at as usize),
+        }
+    }
+
+    fn run_command(&self, call: &mut Call<'_, '_>, number: usize, command: &Command) -> Result<()> {
+        let layer = &command.layer;
+        let [feature, kernel, count] = layer.elements().map(|count| count as usize);
+        let a = self.address(call, command.feature).cast::<i8>();
+        let b = self.address(call, command.kernel).cast::<i8>();
+        let sums = self.address(call, command.sums);
+        match &self.device {
+            // SAFETY: `Program::check` made sure that the places hold the layer's tensors and that the sums lie apart
+            // from the operands; `run` that the call's tensors are those of the program.
+            Device::Driver(driver) => unsafe { driver.run(layer, a, b, sums.cast()) },
+            Device::Software(_) => {
+                // SAFETY: as above.
+                let (a, b) = unsafe { (std::slice::from_raw_parts(a, feature), std::slice::from_raw_parts(b, kernel)) };
+                // SAFETY: as above.
+                unsafe { product::run(&self.services, layer, a, b, Target(sums)) }?;
+            }
+        }
+        self.report(number, layer);
+        let Some(finish) = &command.finish else { return Ok(()) };
+        let out = Target(self.address(call, finish.out));
+        // SAFETY: the device has written that many sums.
+        let sums = unsafe { std::slice::from_raw_parts(sums.cast::<i32>().cast_const(), count) };
+        let bias = |constant: usize| match self.constants.get(constant) {
+            Some(Some(constant)) => constant.bytes().as_ptr().cast(),
+            _ => std::ptr::null(),
+        };
+        // SAFETY: `Program::check` made sure that the result has as many elements as there are sums and lies apart from
+        // them, and that biases have the elements that are read.
+        unsafe { finish::run(&self.services, &finish.steps, finish.element, layer.channels(), sums, out, &bias) }
+    }
+
+    /// Says what a call was, and on the software device what it would have taken.
+    fn report(&self, number: usize, layer: &Layer) {
+        let mut fields = json!({"region": self.program.symbol, "command": number});
+        let mut set = |key: &str, value: Value| fields[key] = value;
+        set("arguments", json!(layer.arguments()));
+        self.services.counter("nuc_fpga.calls", 1);
+        match &self.device {
+            Device::Driver(driver) => set("device", json!(driver.path.display().to_string())),
+            Device::Software(estimates) => {
+                let estimate = &estimates[number];
+                set("device", json!("software"));
+                set("cycles", json!(estimate.cycles));
+                set("compute_cycles", json!(estimate.compute_cycles));
+                set("microseconds", json!(estimate.cycles as f64 * 1e6 / self.clock_hz as f64));
+                set("utilisation", json!(estimate.utilisation()));
+                set("bytes", json!(estimate.bytes()));
+                set("input_bytes", json!(estimate.input_bytes));
+                set("weight_bytes", json!(estimate.weight_bytes));
+                set("sum_bytes", json!(estimate.sum_bytes));
+                let cut = estimate.cut;
+                set("tile", json!({"channels": cut.channels, "outputs": cut.outputs, "rows": cut.rows}));
+                self.services.counter("nuc_fpga.cycles", estimate.cycles);
+                self.services.counter("nuc_fpga.bytes", estimate.bytes());
+                self.services.counter("nuc_fpga.macs.used", estimate.macs);
+                self.services.counter("nuc_fpga.macs.available", estimate.possible_macs);
+            }
+        }
+        self.services.event(layer.function(), &fields);
+    }
+}
+
+/// Whether tensors are those that the program was made for.
+fn fits<'s>(what: &str, given: impl ExactSizeIterator<Item = &'s [usize]>, ports: &[Port]) -> Result<()> {
+    if given.len() != ports.len() {
+        return Err(Error::new(format!("the region has {} {what}s; {} are given", ports.len(), given.len())));
+    }
+    for (i, (shape, port)) in given.zip(ports).enumerate() {
+        if shape != port.shape {
+            return Err(Error::new(format!("{what} {i} has shape {shape:?}, {:?} is wanted", port.shape)));
+        }
+    }
+    Ok(())
+}
+
+impl Executable for LoadedProgram {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        fits("input", inputs.iter().copied(), &self.program.inputs)?;
+        let outputs = self.program.outputs.iter().map(|port| &port.shape);
+        Ok(Prepared::exact(outputs).with_workspace(self.program.workspace as usize))
+    }
+
+    fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
+        fits("input", call.inputs.iter().map(|tensor| tensor.shape()), &self.program.inputs)?;
+        fits("output", call.outputs.iter().map(|tensor| tensor.shape()), &self.program.outputs)?;
+        let ports = self.program.inputs.iter().chain(&self.program.outputs);
+        let types = call.inputs.iter().map(|t| t.dtype()).chain(call.outputs.iter().map(|t| t.dtype()));
+        for (port, given) in ports.zip(types) {
+            if given != dtype(port.element) {
+                return Err(format!("a tensor is {given}, {} is wanted", dtype(port.element)).into());
+            }
+        }
+        if (call.workspace.len() as u64) < self.program.workspace {
+            let (given, wanted) = (call.workspace.len(), self.program.workspace);
+            return Err(format!("{given} bytes of workspace given, {wanted} wanted").into());
+        }
+        for (number, command) in self.program.commands.iter().enumerate() {
+            self.run_command(&mut call, number, command)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,521 @@
+//! Operators to commands: each convolution and each fully connected layer with the integer work after it.
+
+use crate::device::config::Config;
+use crate::device::cycles;
+use crate::finish::{Element, Factor, MOST_SHIFT, Rounding, Step};
+use crate::flat::{Def, Flat, Op, Val};
+use crate::layer::{Conv, Dense, Layer};
+use crate::program::{ALIGN, Command, Finish, Place, Port, Program};
+use crate::refusal::{Refusal, refuse, refuse_with_hint};
+use byoc_plugin_api::{Constant, DType, Graph, RefusalCode};
+use std::collections::BTreeMap;
+
+const QUANTIZE: &str =
+    "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay";
+const SCHEME: &str = "\"byoc quantize --backend nuc_fpga\" gives a model of the scheme that the device takes";
+
+/// Makes the command list of a region.
+///
+/// # Errors
+/// The first thing that the device does not take.
+pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<Program, Refusal> {
+    let flat = Flat::new(graph, constants)?;
+    let mut lowering = Lowering { flat: &flat, config, taken: vec![false; flat.ops.len()], commands: Vec::new() };
+    for number in 0..flat.ops.len() {
+        if !lowering.taken[number] {
+            lowering.command(number)?;
+        }
+    }
+    let commands = lowering.commands;
+    if commands.is_empty() {
+        return refuse(RefusalCode::NotProfitable, "the region has no convolution and no dense layer");
+    }
+    place(graph, &flat, commands)
+}
+
+/// A command whose operands are still values.
+struct Planned {
+    layer: Layer,
+    feature: Val,
+    kernel: Val,
+    steps: Vec<Step>,
+    result: Val,
+    comment: String,
+}
+
+struct Lowering<'a> {
+    flat: &'a Flat<'a>,
+    config: &'a Config,
+    taken: Vec<bool>,
+    commands: Vec<Planned>,
+}
+
+impl Lowering<'_> {
+    /// The command that begins with operator `number`, and the operators that it takes with it.
+    fn command(&mut self, number: usize) -> Result<(), Refusal> {
+        let flat = self.flat;
+        let op = &flat.ops[number];
+        let layer = match op.name {
+            "nn.conv2d" | "qnn.conv2d" => conv2d(flat, op)?,
+            "nn.dense" | "qnn.dense" => dense(flat, op)?,
+            other => {
+                let detail = format!("{other} does not follow a convolution or a dense layer of the same region");
+                return refuse(RefusalCode::UnsupportedOp, detail);
+            }
+        };
+        if let Err(what) = layer.check() {
+            return refuse(RefusalCode::ResourceLimit, what);
+        }
+        if let Err(what) = cycles::fits(&layer, self.config) {
+            let hint = "the sizes of the buffers are parameters of the device: libbyoc_nuc_fpga.json beside the plugin";
+            return refuse_with_hint(RefusalCode::ResourceLimit, what, hint);
+        }
+        self.taken[number] = true;
+        let (mut names, mut sources) = (vec![op.name], sources(op));
+        let mut steps = Vec::new();
+        let mut result = op.output;
+        while !flat.outputs.contains(&result) {
+            let &[user] = &flat.get(result).users[..] else { break };
+            let Some(step) = step(flat, &flat.ops[user], result, &layer)? else { break };
+            steps.extend(step);
+            names.push(flat.ops[user].name);
+            sources.extend(self::sources(&flat.ops[user]));
+            self.taken[user] = true;
+            result = flat.ops[user].output;
+        }
+        sources.dedup();
+        let from = if sources.is_empty() { String::new() } else { format!(" (from {})", sources.join(", ")) };
+        let comment = format!("{}{from}", names.join(", "));
+        self.commands.push(Planned { layer, feature: op.inputs[0], kernel: op.inputs[1], steps, result, comment });
+        Ok(())
+    }
+}
+
+fn sources(op: &Op<'_>) -> Vec<String> {
+    op.node.sources.iter().map(|source| source.to_string()).collect()
+}
+
+/// Checks the element types of a layer, and the zero points of a quantized one.
+fn check_types(flat: &Flat<'_>, op: &Op<'_>) -> Result<(), Refusal> {
+    for (i, &input) in op.inputs.iter().take(2).enumerate() {
+        let dtype = flat.get(input).dtype;
+        if dtype != DType::I8 {
+            let hint = if dtype.is_float() { QUANTIZE } else { SCHEME };
+            let detail = format!("input {i} is {dtype}; nuc_fpga takes int8");
+            return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, hint);
+        }
+    }
+    let dtype = flat.get(op.output).dtype;
+    if dtype != DType::I32 {
+        let detail = format!("the result is {dtype}; nuc_fpga gives int32");
+        return refuse_with_hint(RefusalCode::UnsupportedDtype, detail, "set out_dtype=\"int32\"");
+    }
+    if op.name.starts_with("qnn.") {
+        for (i, what) in [(2, "input"), (3, "kernel")] {
+            let zeros: Vec<i32> = elements(flat, op, i, DType::I32, &format!("the {what}'s zero point"), |t| {
+                t.as_slice::<i32>().to_vec()
+            })?;
+            if let Some(zero) = zeros.iter().find(|&&zero| zero != 0) {
+                let detail = format!("the {what}'s zero point is {zero}; nuc_fpga takes 0");
+                return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The elements of an operand that has to be a constant.
+fn elements<T>(
+    flat: &Flat<'_>,
+    op: &Op<'_>,
+    input: usize,
+    dtype: DType,
+    what: &str,
+    read: impl Fn(byoc_plugin_api::TensorRef<'_>) -> Vec<T>,
+) -> Result<Vec<T>, Refusal> {
+    let Some(&value) = op.inputs.get(input) else {
+        return refuse(RefusalCode::UnsupportedOp, format!("{} has no input {input}", op.name));
+    };
+    match flat.constant(value) {
+        Some((_, constant)) if constant.dtype() == dtype => Ok(read(constant.tensor())),
+        Some((_, constant)) => {
+            refuse(RefusalCode::UnsupportedDtype, format!("{what} is {}, not {dtype}", constant.dtype()))
+        }
+        None => refuse(RefusalCode::NotConstant, format!("{what} is no constant")),
+    }
+}
+
+/// A size as the driver's signature has it. What does not fit is found by [`Layer::check`].
+fn size(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+fn conv2d(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
+    check_types(flat, op)?;
+    for (key, wanted) in [("data_layout", "NCHW"), ("kernel_layout", "OIHW"), ("out_layout", "NCHW")] {
+        let found = op.text(key);
+        if found != wanted && !(found.is_empty() && key == "out_layout") {
+            let detail = format!("{key} is {found}; nuc_fpga takes {wanted}");
+            let hint = "the pass convert_layout brings it there: byoc opt --pass convert_layout --layout nn.conv2d=NCHW";
+            return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
+        }
+    }
+    let dilation = op.ints("dilation");
+    if dilation.iter().any(|&d| d != 1) {
+        return refuse(RefusalCode::UnsupportedAttr, format!("dilation is {dilation:?}; nuc_fpga takes [1, 1]"));
+    }
+    let padding = op.ints("padding");
+    let [top, left, bottom, right] = match padding[..] {
+        [] => [0; 4],
+        [all] => [all; 4],
+        [y, x] => [y, x, y, x],
+        [t, l, b, r] => [t, l, b, r],
+        _ => return refuse(RefusalCode::UnsupportedAttr, format!("padding has {} numbers", padding.len())),
+    };
+    if top != bottom || left != right {
+        let detail = format!(
+            "padding is {top} above and {bottom} below, {left} left and {right} right; nuc_fpga pads both sides alike"
+        );
+        let hint = "pad with nn.pad before the convolution, whose own padding is then 0";
+        return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, hint);
+    }
+    let strides = op.ints("strides");
+    let [stride_height, stride_width] = match strides[..] {
+        [] => [1; 2],
+        [all] => [all; 2],
+        [y, x] => [y, x],
+        _ => return refuse(RefusalCode::UnsupportedAttr, format!("strides has {} numbers", strides.len())),
+    };
+    let groups = op.node.int("groups").unwrap_or(1);
+    let attribute = |name: &str, value: i64| match u32::try_from(value) {
+        Ok(value) => Ok(value),
+        Err(_) => refuse(RefusalCode::UnsupportedAttr, format!("{name} is {value}")),
+    };
+    let (data, kernel) = (&flat.get(op.inputs[0]).shape[..], &flat.get(op.inputs[1]).shape[..]);
+    let (&[batch, channels, height, width], &[kernels, group_channels, kernel_height, kernel_width]) = (data, kernel)
+    else {
+        let detail = format!("the data has {} dimensions, the kernel {}; nuc_fpga takes 4", data.len(), kernel.len());
+        return refuse(RefusalCode::UnsupportedShape, detail);
+    };
+    let group = attribute("groups", groups)?;
+    if Some(channels) != group_channels.checked_mul(group as usize) {
+        let detail = format!("{channels} channels in {group} groups do not fit a kernel of {group_channels}");
+        return refuse(RefusalCode::UnsupportedShape, detail);
+    }
+    let conv = Conv {
+        batch: size(batch),
+        channels: size(channels),
+        height: size(height),
+        width: size(width),
+        kernels: size(kernels),
+        group,
+        pad_height: attribute("padding", top)?,
+        pad_width: attribute("padding", left)?,
+        kernel_height: size(kernel_height),
+        kernel_width: size(kernel_width),
+        stride_height: attribute("strides", stride_height)?,
+        stride_width: attribute("strides", stride_width)?,
+    };
+    no_empty_tensor(flat, op)?;
+    Ok(Layer::Conv2d(conv))
+}
+
+fn dense(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
+    check_types(flat, op)?;
+    no_empty_tensor(flat, op)?;
+    let (data, kernel) = (&flat.get(op.inputs[0]).shape[..], &flat.get(op.inputs[1]).shape[..]);
+    let (Some((&in_features, leading)), &[out_features, terms]) = (data.split_last(), kernel) else {
+        let detail = format!("the kernel has {} dimensions; nuc_fpga takes 2", kernel.len());
+        return refuse(RefusalCode::UnsupportedShape, detail);
+    };
+    if in_features != terms {
+        return refuse(RefusalCode::UnsupportedShape, format!("{in_features} features, {terms} terms in the kernel"));
+    }
+    let batch = leading.iter().fold(1usize, |all, &dim| all.saturating_mul(dim));
+    let dense = Dense { batch: size(batch), in_features: size(in_features), out_features: size(out_features) };
+    Ok(Layer::Dense(dense))
+}
+
+fn no_empty_tensor(flat: &Flat<'_>, op: &Op<'_>) -> Result<(), Refusal> {
+    let values = op.inputs.iter().take(2).chain([&op.output]);
+    if values.into_iter().any(|&value| flat.get(value).shape.contains(&0)) {
+        return refuse(RefusalCode::UnsupportedShape, format!("{} works on no elements", op.name));
+    }
+    Ok(())
+}
+
+/// The steps of an operator that reads `value`, which came from `layer`; none if it is not one that follows a sum.
+fn step(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Option<Vec<Step>>, Refusal> {
+    if !matches!(op.name, "nn.bias_add" | "add" | "nn.relu" | "clip" | "cast" | "qnn.requantize" | "fixed_point_multiply")
+    {
+        return Ok(None);
+    }
+    let dtype = |v: Val| flat.get(v).dtype;
+    let element = |what: &str, v: Val| match Element::of(dtype(v)) {
+        Some(element) => Ok(element),
+        None => {
+            let detail = format!("{what} of {} is {}; after a sum nuc_fpga gives int32, int8 or uint8", op.name, dtype(v));
+            refuse(RefusalCode::UnsupportedDtype, detail)
+        }
+    };
+    let (from, to) = (element("the operand", value)?, element("the result", op.output)?);
+    if flat.get(op.output).shape != flat.get(value).shape {
+        return refuse(RefusalCode::UnsupportedShape, format!("{} gives another shape than it takes", op.name));
+    }
+    Ok(Some(match op.name {
+        "nn.bias_add" | "add" => {
+            if from != Element::Int32 || to != Element::Int32 {
+                let detail = format!("{} adds to {}; nuc_fpga adds a bias to int32", op.name, dtype(value));
+                return refuse(RefusalCode::UnsupportedDtype, detail);
+            }
+            vec![bias(flat, op, value, layer)?]
+        }
+        "nn.relu" => vec![Step::Clip { low: 0, high: from.range()[1] }],
+        "clip" => vec![clip(op, from)?],
+        "cast" => vec![Step::Cast { to }],
+        "fixed_point_multiply" => vec![fixed_point(op)?],
+        _ => vec![requantize(flat, op, value, layer, to)?],
+    }))
+}
+
+/// The axis of a layer's result on which its channels lie.
+fn channel_axis(layer: &Layer, rank: usize) -> usize {
+    if matches!(layer, Layer::Conv2d(_)) { 1 } else { rank - 1 }
+}
+
+fn bias(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Step, Refusal> {
+    let (Some(&left), Some(&right)) = (op.inputs.first(), op.inputs.get(1)) else {
+        return refuse(RefusalCode::UnsupportedOp, format!("{} has {} operands", op.name, op.inputs.len()));
+    };
+    let other = if left == value { right } else { left };
+    let Some((constant, handle)) = flat.constant(other) else {
+        return refuse(RefusalCode::NotConstant, format!("what {} adds is no constant", op.name));
+    };
+    if handle.dtype() != DType::I32 {
+        return refuse(RefusalCode::UnsupportedDtype, format!("the bias is {}; nuc_fpga takes int32", handle.dtype()));
+    }
+    let (rank, shape) = (flat.get(value).shape.len(), handle.shape());
+    let (axis, channels) = (channel_axis(layer, rank), layer.channels()[1]);
+    if op.name == "nn.bias_add" {
+        if op.axis("axis", 1, rank) != Some(axis) || left != value {
+            let detail = "the bias does not lie along the channels; nuc_fpga adds one number per channel";
+            return refuse(RefusalCode::UnsupportedShape, detail);
+        }
+        return Ok(Step::Bias { constant, per_channel: true });
+    }
+    // Dimensions from the last one on, as broadcasting aligns them: all 1 but that of the channels.
+    let per_channel = shape.iter().product::<usize>() != 1;
+    let along = shape.iter().rev().enumerate().all(|(i, &dim)| {
+        let at = rank.checked_sub(i + 1);
+        dim == 1 || (dim == channels && at == Some(axis))
+    });
+    if !along || shape.len() > rank {
+        let detail = format!("{shape:?} is added to a sum; nuc_fpga adds one number per channel, or one for all");
+        return refuse(RefusalCode::UnsupportedShape, detail);
+    }
+    Ok(Step::Bias { constant, per_channel })
+}
+
+fn clip(op: &Op<'_>, element: Element) -> Result<Step, Refusal> {
+    let (low, high) = (op.node.float("a_min").unwrap_or(f64::NAN), op.node.float("a_max").unwrap_or(f64::NAN));
+    let [least, most] = element.range().map(f64::from);
+    if low.is_nan() || high.is_nan() || low > high || low.trunc() > most || high.trunc() < least {
+        let detail = format!("clip keeps between {low} and {high}, which no {element:?} is");
+        return refuse(RefusalCode::UnsupportedAttr, detail);
+    }
+    // An integer outside the bounds becomes the bound without its fraction.
+    Ok(Step::Clip { low: low.trunc().max(least) as i32, high: high.trunc().min(most) as i32 })
+}
+
+fn fixed_point(op: &Op<'_>) -> Result<Step, Refusal> {
+    let multiplier = op.node.int("multiplier").and_then(|m| i32::try_from(m).ok()).filter(|&m| m >= 0);
+    let shift = op.node.int("shift").and_then(|shift| u32::try_from(31 - shift).ok()).filter(|&s| s <= MOST_SHIFT);
+    let (Some(multiplier), Some(shift)) = (multiplier, shift) else {
+        let detail = "the multiplier is negative, or the shift is outside [-31, 31]";
+        return refuse(RefusalCode::UnsupportedAttr, detail);
+    };
+    Ok(Step::FixedPoint { factor: Factor(multiplier, shift) })
+}
+
+fn requantize(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer, to: Element) -> Result<Step, Refusal> {
+    if op.inputs.first() != Some(&value) {
+        return refuse(RefusalCode::UnsupportedOp, "the sum is not what qnn.requantize takes");
+    }
+    let scales = |input, what: &str| {
+        let scales = elements(flat, op, input, DType::F32, what, |t| t.as_slice::<f32>().to_vec())?;
+        match scales.iter().find(|scale| !(scale.is_finite() && **scale > 0.0)) {
+            Some(scale) => refuse(RefusalCode::QuantScheme, format!("{what} is {scale}; a scale is finite and above 0")),
+            None => Ok(scales),
+        }
+    };
+    let zeros = |input, what: &str| elements(flat, op, input, DType::I32, what, |t| t.as_slice::<i32>().to_vec());
+    let input = scales(1, "the input scale of qnn.requantize")?;
+    let input_zero = zeros(2, "the input zero point of qnn.requantize")?;
+    let output = scales(3, "the output scale of qnn.requantize")?;
+    let output_zero = zeros(4, "the output zero point of qnn.requantize")?;
+    let channels = layer.channels()[1];
+    let rank = flat.get(value).shape.len();
+    let axis = op.axis("axis", -1, rank);
+    if input.len() != 1 && (axis != Some(channel_axis(layer, rank)) || input.len() != channels) {
+        let detail = format!("{} input scales do not lie along the {channels} channels", input.len());
+        return refuse(RefusalCode::QuantScheme, detail);
+    }
+    let (&[output], &[zero]) = (&output[..], &output_zero[..]) else {
+        return refuse(RefusalCode::QuantScheme, "qnn.requantize has more than one output scale or zero point");
+    };
+    if let Some(zero) = input_zero.iter().find(|&&zero| zero != 0) {
+        let detail = format!("qnn.requantize takes zero point {zero} from a sum; nuc_fpga takes 0");
+        return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
+    }
+    let rounding = match op.text("rounding") {
+        "" | "None" | "UPWARD" => Rounding::Upward,
+        "TONEAREST" => Rounding::Tonearest,
+        "TOEVEN" => Rounding::Toeven,
+        other => return refuse(RefusalCode::UnsupportedAttr, format!("qnn.requantize rounds by {other}")),
+    };
+    let compute = op.text("compute_dtype");
+    if !matches!(compute, "" | "None" | "int64") {
+        let detail = format!("qnn.requantize computes in {compute}; nuc_fpga computes in int64");
+        return refuse_with_hint(RefusalCode::UnsupportedAttr, detail, "set compute_dtype=\"int64\"");
+    }
+    let mut factors: Vec<Factor> = Vec::with_capacity(input.len());
+    for scale in input {
+        match factor(scale, output) {
+            Some(factor) => factors.push(factor),
+            None => {
+                let detail = format!("qnn.requantize multiplies by {}; nuc_fpga by less than 2^31", scale / output);
+                return refuse(RefusalCode::QuantScheme, detail);
+            }
+        }
+    }
+    if factors.windows(2).all(|pair| pair[0] == pair[1]) {
+        factors.truncate(1);
+    }
+    Ok(Step::Requantize { factors, rounding, zero, range: to.range() })
+}
+
+/// The ratio of two scales in fixed point: `frexp` of the quotient in binary64, its fraction rounded to 31 bits.
+/// Equal scales give the factor 1, which changes nothing.
+pub fn factor(input: f32, output: f32) -> Option<Factor> {
+    let ratio = f64::from(input) / f64::from(output);
+    // A quotient of binary32 numbers is a normal binary64 number: its exponent field says all.
+    let exponent = ((ratio.to_bits() >> 52) & 0x7ff) as i32 - 1022;
+    let fraction = f64::from_bits((ratio.to_bits() & !(0x7ff << 52)) | (1022 << 52));
+    let multiplier = (fraction * f64::from(1u32 << 31)).round() as i64;
+    let (multiplier, exponent) = if multiplier == 1 << 31 { (1 << 30, exponent + 1) } else { (multiplier, exponent) };
+    match u32::try_from(31 - exponent) {
+        Ok(shift) if shift <= MOST_SHIFT => Some(Factor(multiplier as i32, shift)),
+        // So small that every product rounds to zero.
+        Ok(_) => Some(Factor(0, 1)),
+        Err(_) => None,
+    }
+}
+
+/// Gives every value its place.
+fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Program, Refusal> {
+    let mut places: BTreeMap<Val, Place> = BTreeMap::new();
+    for (i, &output) in flat.outputs.iter().enumerate() {
+        if !matches!(flat.get(output).def, Def::Op(_)) || places.insert(output, Place::Output(i)).is_some() {
+            return refuse(RefusalCode::UnsupportedOp, format!("output {i} is an input, a constant or another output"));
+        }
+    }
+    // Buffers: when they are first written, when they are last read, their bytes.
+    let mut buffers: Vec<(usize, usize, u64)> = Vec::new();
+    let mut sums: Vec<Option<usize>> = Vec::new();
+    let mut results: BTreeMap<Val, usize> = BTreeMap::new();
+    for (number, command) in commands.iter().enumerate() {
+        for operand in [command.feature, command.kernel] {
+            if let Some(&buffer) = results.get(&operand) {
+                buffers[buffer].1 = number;
+            }
+        }
+        let count = command.layer.elements()[2];
+        let mut buffer = |bytes: u64| {
+            buffers.push((number, number, bytes.next_multiple_of(ALIGN)));
+            buffers.len() - 1
+        };
+        sums.push((!command.steps.is_empty()).then(|| buffer(4 * count)));
+        if !places.contains_key(&command.result) {
+            let element = Element::of(flat.get(command.result).dtype).unwrap_or(Element::Int32);
+            results.insert(command.result, buffer(count * element.size() as u64));
+        }
+    }
+    let (offsets, workspace) = arrange(&buffers);
+    for (&value, &buffer) in &results {
+        places.insert(value, Place::Work(offsets[buffer]));
+    }
+    let mut used = vec![false; flat.constants.len()];
+    let mut listed = Vec::with_capacity(commands.len());
+    for (command, sums) in commands.into_iter().zip(sums) {
+        let mut operand = |value: Val| match flat.get(value).def {
+            Def::Input(i) => Ok(Place::Input(i)),
+            Def::Constant(i) => {
+                used[i] = true;
+                Ok(Place::Constant(i))
+            }
+            Def::Op(op) => match places.get(&value) {
+                Some(&place) => Ok(place),
+                None => refuse(RefusalCode::UnsupportedOp, format!("{} is read inside its composite", flat.ops[op].name)),
+            },
+        };
+        let (feature, kernel) = (operand(command.feature)?, operand(command.kernel)?);
+        let out = operand(command.result)?;
+        for step in &command.steps {
+            if let Step::Bias { constant, .. } = step {
+                used[*constant] = true;
+            }
+        }
+        let element = Element::of(flat.get(command.result).dtype).unwrap_or(Element::Int32);
+        let finish = sums.map(|_| Finish { out, element, steps: command.steps });
+        let sums = sums.map_or(out, |buffer| Place::Work(offsets[buffer]));
+        listed.push(Command { layer: command.layer, feature, kernel, sums, finish, comment: command.comment });
+    }
+    let port = |shape: &[usize], dtype: DType| match Element::of(dtype) {
+        Some(element) => Ok(Port { shape: shape.to_vec(), element }),
+        None => refuse(RefusalCode::UnsupportedDtype, format!("the region takes or gives {dtype}")),
+    };
+    let ports = |values: &[Val]| -> Result<Vec<Port>, Refusal> {
+        values.iter().map(|&value| port(&flat.get(value).shape, flat.get(value).dtype)).collect()
+    };
+    let constants = flat.constants.iter().zip(used);
+    let constants = constants.map(|(constant, used)| used.then(|| port(constant.shape(), constant.dtype())).transpose());
+    let program = Program {
+        symbol: graph.symbol.to_string(),
+        inputs: ports(&flat.inputs)?,
+        outputs: ports(&flat.outputs)?,
+        constants: constants.collect::<Result<_, _>>()?,
+        workspace,
+        commands: listed,
+    };
+    match program.check() {
+        Ok(()) => Ok(program),
+        Err(what) => refuse(RefusalCode::UnsupportedOp, what),
+    }
+}
+
+/// Places buffers so that those needed at the same time do not overlap: the largest first, each at the lowest gap that
+/// it fits into. Gives the offsets and the end.
+fn arrange(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
+    let mut order: Vec<usize> = (0..buffers.len()).collect();
+    order.sort_by_key(|&b| (std::cmp::Reverse(buffers[b].2), b));
+    let mut offsets = vec![0; buffers.len()];
+    let (mut placed, mut total): (Vec<usize>, u64) = (Vec::new(), 0);
+    for b in order {
+        let (first, last, bytes) = buffers[b];
+        let meets = |&other: &usize| buffers[other].0 <= last && first <= buffers[other].1;
+        let taken = placed.iter().copied().filter(meets).map(|other| (offsets[other], offsets[other] + buffers[other].2));
+        let mut taken: Vec<(u64, u64)> = taken.collect();
+        taken.sort_unstable();
+        let mut at = 0;
+        for (from, to) in taken {
+            if at + bytes <= from {
+                break;
+            }
+            at = at.max(to);
+        }
+        offsets[b] = at;
+        total = total.max(at + bytes);
+        placed.push(b);
+    }
+    (offsets, total)
+}

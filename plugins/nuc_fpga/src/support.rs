@@ -1,0 +1,43 @@
+//! What the backend looks for, and which integers it computes with.
+
+use byoc_plugin_api::Quantization;
+
+/// The single operators, which give their sums to whoever reads them.
+pub const OPERATORS: &[&str] = &["qnn.conv2d", "nn.conv2d", "qnn.dense", "nn.dense"];
+
+/// The pattern table: a sum with the integer work after it. In a quantized model the sums are requantized, and an activation
+/// stands before that or after it; a program without the QNN dialect has the multiplication in fixed point instead.
+pub const PATTERNS: &str = "\
+conv2d_requantize: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    qnn.requantize(biased ? nn.relu ? clip, const, const, const, const) ? nn.relu ? clip ? cast
+conv2d_scale: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    fixed_point_multiply(biased ? nn.relu ? clip) ? nn.relu ? clip ? cast
+conv2d_bias: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
+    (nn.bias_add(sum, const) | add(sum, const) | add(const, sum)) ? nn.relu ? clip ? cast
+conv2d_activation: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
+    nn.relu(sum) ? clip ? cast | clip(sum) ? cast
+dense_requantize: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    qnn.requantize(biased ? nn.relu ? clip, const, const, const, const) ? nn.relu ? clip ? cast
+dense_scale: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
+    let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
+    fixed_point_multiply(biased ? nn.relu ? clip) ? nn.relu ? clip ? cast
+dense_bias: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
+    (nn.bias_add(sum, const) | add(sum, const) | add(const, sum)) ? nn.relu ? clip ? cast
+dense_activation: let sum = qnn.dense(*, *, const, const, const, const) | nn.dense(*, *);
+    nn.relu(sum) ? clip ? cast | clip(sum) ? cast
+";
+
+/// The scheme: int8 with zero points 0, a scale for each output channel of a weight, sums and biases in int32.
+pub fn quantization() -> Quantization {
+    Quantization {
+        activation: "int8".into(),
+        weight: "int8".into(),
+        accumulator: "int32".into(),
+        symmetric: true,
+        per_channel: true,
+        power_of_two: false,
+    }
+}

@@ -1,0 +1,72 @@
+//! Every call of the software device equals a naive loop, bit for bit.
+
+use super::harness::{Case, ConvCase, Numbers, ty};
+use byoc_plugin_api::DType;
+
+fn check(case: &Case) {
+    let blob = case.compile().blob;
+    for threads in [1, 3] {
+        let (got, heard) = case.run(&blob, threads);
+        assert!(got == case.expected(), "{:?} on {threads} threads", case.graph.nodes.last());
+        assert_eq!(heard.counters.lock().unwrap()["nuc_fpga.calls"], 1);
+    }
+}
+
+fn check_conv(conv: &ConvCase, seed: u64) {
+    let mut case = Case::new(seed);
+    let x = case.input_of(DType::I8, &conv.data);
+    let y = case.conv2d(conv, x);
+    case.output(y);
+    check(&case);
+}
+
+#[test]
+fn convolutions_of_random_shapes() {
+    let mut numbers = Numbers(1);
+    for seed in 0..150 {
+        check_conv(&ConvCase::random(&mut numbers), seed);
+    }
+}
+
+#[test]
+fn convolutions_at_the_edges_of_the_blocks() {
+    // More positions and channels than a task takes, and one more than whole tiles and vectors.
+    let conv = ConvCase { data: [1, 11, 15, 13], kernels: 67, kernel: [3, 1], padding: [1, 0], ..ConvCase::default() };
+    check_conv(&conv, 1);
+    check_conv(&ConvCase { data: [2, 32, 7, 7], kernels: 65, kernel: [1, 1], padding: [0, 0], ..conv.clone() }, 2);
+    // A window that sees only padding.
+    check_conv(&ConvCase { data: [1, 1, 1, 1], kernels: 1, kernel: [1, 1], padding: [2, 3], ..conv.clone() }, 3);
+    // Depthwise.
+    check_conv(&ConvCase { data: [1, 40, 6, 5], kernels: 40, kernel: [3, 3], padding: [1, 1], groups: 40, ..conv }, 4);
+}
+
+#[test]
+fn dense_layers_of_random_shapes() {
+    let mut numbers = Numbers(2);
+    let mut shapes: Vec<[usize; 3]> = (0..60)
+        .map(|_| [numbers.between(1, 70) as usize, numbers.between(1, 90) as usize, numbers.between(1, 140) as usize])
+        .collect();
+    shapes.extend([[1, 1, 1], [360, 64, 10], [49, 32, 65]]);
+    for (seed, [batch, inputs, outputs]) in shapes.into_iter().enumerate() {
+        let mut case = Case::new(seed as u64);
+        let x = case.input_of(DType::I8, &[batch, inputs]);
+        let w = case.kernel(&[outputs, inputs]);
+        let y = case.op("nn.dense", &[x, w], Vec::new(), ty(DType::I32, &[batch, outputs]));
+        case.output(y);
+        check(&case);
+    }
+}
+
+#[test]
+fn the_longest_sum_of_the_largest_products() {
+    let terms = crate::layer::MOST_TERMS as usize;
+    let mut case = Case::new(0);
+    let x = case.input_of(DType::I8, &[1, terms]);
+    case.inputs[0].bytes_mut().fill(0x80);
+    let w = case.constant(DType::I8, &[1, terms], &vec![0x80; terms]);
+    let y = case.op("nn.dense", &[x, w], Vec::new(), ty(DType::I32, &[1, 1]));
+    case.output(y);
+    let (got, _) = case.run(&case.compile().blob, 1);
+    assert_eq!(got, [[128 * 128 * terms as i64]]);
+    assert!(got[0][0] > i64::from(i32::MAX) - 128 * 128);
+}

@@ -1,0 +1,154 @@
+//! The cycle model against cases that were worked by hand.
+
+use crate::device::config::Config;
+use crate::device::cycles::{Cut, plan};
+use crate::layer::{Conv, Dense, Layer};
+
+fn dense(batch: u32, in_features: u32, out_features: u32) -> Layer {
+    Layer::Dense(Dense { batch, in_features, out_features })
+}
+
+fn conv(channels: u32, side: u32, kernels: u32, kernel: u32, group: u32) -> Conv {
+    Conv {
+        batch: 1,
+        channels,
+        height: side,
+        width: side,
+        kernels,
+        group,
+        pad_height: kernel / 2,
+        pad_width: kernel / 2,
+        kernel_height: kernel,
+        kernel_width: kernel,
+        stride_height: 1,
+        stride_width: 1,
+    }
+}
+
+/// The device that the numbers below are of: 16 bytes a cycle (3.2 GB/s at 200 MHz), 40 cycles before a burst.
+fn device() -> Config {
+    Config {
+        array_rows: 16,
+        array_columns: 16,
+        clock_hz: 200_000_000,
+        input_buffer_bytes: 131_072,
+        weight_buffer_bytes: 131_072,
+        sum_buffer_bytes: 131_072,
+        dram_bytes_per_second: 3_200_000_000,
+        dram_burst_bytes: 4096,
+        dram_burst_latency_cycles: 40,
+    }
+}
+
+#[test]
+fn the_shipped_parameters_are_those_of_the_documentation() {
+    assert_eq!(Config::default(), device());
+}
+
+#[test]
+fn one_tile_of_a_dense_layer() {
+    let estimate = plan(&dense(1, 16, 16), &device()).unwrap();
+    // Load: 16 x 16 weights 40 + 256/16 = 56, 16 features 40 + 1 = 41. Compute: 16 in, one pass of 16 (the next weights
+    // would take as long), 30 out = 62. Store: 16 sums of 4 bytes 40 + 4 = 44.
+    assert_eq!(estimate.cycles, 56 + 41 + 62 + 44);
+    assert_eq!((estimate.input_bytes, estimate.weight_bytes, estimate.sum_bytes), (16, 256, 64));
+    assert_eq!((estimate.macs, estimate.possible_macs), (256, 203 * 256));
+    assert_eq!(estimate.utilisation(), 1.0 / 203.0);
+}
+
+#[test]
+fn one_tile_of_a_convolution() {
+    let estimate = plan(&Layer::Conv2d(conv(16, 8, 16, 1, 1)), &device()).unwrap();
+    // Load: weights 56; 16 planes of 64, neighbours: 40 + 64 = 104. Compute: 16 + 64 + 30 = 110. Store: 4096 bytes in one
+    // burst: 40 + 256 = 296.
+    assert_eq!(estimate.cycles, 56 + 104 + 110 + 296);
+    assert_eq!(estimate.compute_cycles, 110);
+    assert_eq!(estimate.cut, Cut { channels: 16, outputs: 16, rows: 8, rows_first: true });
+}
+
+#[test]
+fn stripes_of_rows_are_loaded_while_others_are_computed() {
+    // Half of the buffer holds 512 bytes: four rows of 8 in 16 channels.
+    let device = Config { input_buffer_bytes: 1024, ..device() };
+    let estimate = plan(&Layer::Conv2d(conv(16, 8, 16, 1, 1)), &device).unwrap();
+    assert_eq!((estimate.cut.rows, estimate.steps), (4, 2));
+    // A stripe: 16 runs of 32 bytes, 16 * (40 + 2) = 672. Its sums: 16 runs of 128 bytes, 16 * (40 + 8) = 768. Compute:
+    // 16 + 32 + 30 = 78, hidden behind the second load, then behind the first store.
+    assert_eq!(estimate.cycles, (56 + 672) + 672 + 768 + 768);
+    assert_eq!(estimate.compute_cycles, 2 * 78);
+}
+
+#[test]
+fn blocks_of_input_channels_leave_their_sums_on_the_device() {
+    // Half of the buffer holds 256 bytes: 16 outputs of 16 terms.
+    let device = Config { weight_buffer_bytes: 512, ..device() };
+    let estimate = plan(&dense(1, 32, 16), &device).unwrap();
+    assert_eq!((estimate.cut.channels, estimate.steps), (16, 2));
+    // A block: 16 runs of 16 weights, 16 * 41 = 656, and 16 features, 41. Compute: 62, the first one hidden behind the
+    // second load. One store of 64 bytes at the end: 44.
+    assert_eq!(estimate.cycles, 697 + 697 + 62 + 44);
+    assert_eq!(estimate.sum_bytes, 64);
+}
+
+#[test]
+fn groups_are_done_one_after_the_other() {
+    let estimate = plan(&Layer::Conv2d(conv(2, 4, 2, 3, 2)), &device()).unwrap();
+    // A group: 9 weights 41, a plane of 16 features 41; compute 16 + 16 + 30 = 62; store 64 bytes 44. The first is
+    // computed while the second is loaded (82), the second while the first is stored.
+    assert_eq!(estimate.steps, 2);
+    assert_eq!(estimate.cycles, 82 + 82 + 62 + 44);
+    assert_eq!(estimate.macs, 2 * 16 * 9);
+}
+
+#[test]
+fn what_is_on_the_device_is_not_loaded_again() {
+    // 64 rows of 1024 features: 65536 bytes, half of the buffer. 160 outputs of 1024 weights are 163840 bytes, more
+    // than half of theirs. Either operand can stay while blocks of the other pass.
+    let estimate = plan(&dense(64, 1024, 160), &device()).unwrap();
+    assert_eq!(estimate.input_bytes, 65_536);
+    assert_eq!(estimate.weight_bytes, 163_840);
+    let estimate = plan(&dense(640, 1024, 16), &device()).unwrap();
+    assert_eq!((estimate.input_bytes, estimate.weight_bytes), (655_360, 16_384));
+}
+
+#[test]
+fn a_long_burst_is_cut() {
+    let estimate = plan(&dense(1, 16, 16), &Config { dram_burst_bytes: 64, ..device() }).unwrap();
+    // 256 bytes of weights are four bursts, the rest is one each.
+    assert_eq!(estimate.cycles, (4 * 40 + 16) + 41 + 62 + 44);
+}
+
+#[test]
+fn what_does_not_fit_is_said_with_its_bytes() {
+    let wide = Layer::Conv2d(Conv { width: 40_000, ..conv(16, 8, 16, 3, 1) });
+    assert_eq!(
+        plan(&wide, &device()).unwrap_err(),
+        "one output row of 16 input and 16 output channels takes 1920000 bytes of the input buffer; half of its 131072 \
+         bytes is filled at a time"
+    );
+}
+
+/// More hardware never takes more cycles; no cut does better than the array at its best or the DRAM at its best.
+#[test]
+fn bounds_hold_for_many_layers() {
+    let mut numbers = super::harness::Numbers(3);
+    for _ in 0..200 {
+        let mut pick = |from: u64, to: u64| numbers.between(from, to) as u32;
+        let kernel = [1, 3, 5, 7][pick(0, 3) as usize];
+        let layer = if pick(0, 3) == 0 {
+            dense(pick(1, 64), pick(1, 3000), pick(1, 2000))
+        } else {
+            Layer::Conv2d(conv(pick(1, 300), pick(7, 60), pick(1, 300), kernel, 1))
+        };
+        let estimate = plan(&layer, &device()).unwrap();
+        assert!(estimate.utilisation() <= 1.0, "{layer:?}: {estimate:?}");
+        assert!(estimate.cycles >= estimate.bytes() / 16 && estimate.cycles >= estimate.compute_cycles, "{layer:?}");
+        let [input, kernel, sums] = layer.elements();
+        assert!(estimate.weight_bytes >= kernel && estimate.sum_bytes == 4 * sums, "{layer:?}: {estimate:?}");
+        assert!(estimate.input_bytes >= input, "{layer:?}: {estimate:?}");
+        let faster = Config { dram_bytes_per_second: 6_400_000_000, ..device() };
+        assert!(plan(&layer, &faster).unwrap().cycles <= estimate.cycles, "{layer:?}");
+        let larger = Config { input_buffer_bytes: 1 << 20, sum_buffer_bytes: 1 << 20, ..device() };
+        assert!(plan(&layer, &larger).is_ok(), "{layer:?}");
+    }
+}

@@ -1,0 +1,105 @@
+//! Drivers: the sample computes what the software device computes; a file that is none is told so before it is mapped.
+
+use super::harness::{Numbers, host};
+use crate::device::product;
+use crate::driver::{Driver, open};
+use crate::finish::Target;
+use crate::layer::{Conv, Dense, Layer};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// Builds a library of C.
+fn build(folder: &Path, source: &Path) -> PathBuf {
+    let library = folder.join("libdriver.so");
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    let arguments = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", include, "-o"];
+    let status = Command::new("cc").args(arguments).arg(&library).arg(source).status().unwrap();
+    assert!(status.success());
+    library
+}
+
+fn sample(folder: &Path) -> PathBuf {
+    build(folder, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/samples/driver.c")))
+}
+
+#[test]
+fn the_sample_gives_the_sums_of_the_software_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver: Arc<Driver> = open(sample(folder.path()).into()).unwrap_or_else(|e| panic!("{e}"));
+    let conv = Conv {
+        batch: 2,
+        channels: 6,
+        height: 7,
+        width: 9,
+        kernels: 8,
+        group: 2,
+        pad_height: 1,
+        pad_width: 2,
+        kernel_height: 3,
+        kernel_width: 4,
+        stride_height: 2,
+        stride_width: 1,
+    };
+    let layers = [Layer::Conv2d(conv), Layer::Dense(Dense { batch: 3, in_features: 70, out_features: 5 })];
+    let (services, _) = host(2);
+    for layer in layers {
+        let [feature, kernel, out] = layer.elements().map(|count| count as usize);
+        let mut numbers = Numbers(5);
+        let (feature, kernel) = (numbers.int8s(feature), numbers.int8s(kernel));
+        let (mut ours, mut theirs) = (vec![0i32; out], vec![1i32; out]);
+        // SAFETY: the vectors have the layer's sizes.
+        unsafe {
+            product::run(&services, &layer, &feature, &kernel, Target(ours.as_mut_ptr().cast())).unwrap();
+            driver.run(&layer, feature.as_ptr(), kernel.as_ptr(), theirs.as_mut_ptr());
+        }
+        assert!(ours == theirs, "{layer:?}");
+    }
+}
+
+#[test]
+fn the_header_is_c_plus_plus_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("driver.cpp");
+    std::fs::write(&file, "#include \"nuc_fpga.h\"\nint main() { return nuc_fpga_dense == nullptr; }\n").unwrap();
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    let output = Command::new("c++").args(["-Wall", "-Wextra", "-fsyntax-only", include]).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn what_is_no_driver_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |path: &Path| open(path.into()).err().expect("no driver").message.to_string();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let missing = folder.path().join("missing.so");
+    assert!(said(&missing).contains("missing.so (NUC_FPGA_DRIVER) cannot be read: No such file"), "{}", said(&missing));
+    for (name, bytes) in [("text.so", &b"this is no library\n"[..]), ("empty.so", b"")] {
+        let path = file(name, bytes);
+        assert!(said(&path).ends_with(&format!("{name} (NUC_FPGA_DRIVER) is no shared library")), "{}", said(&path));
+    }
+    assert!(said(folder.path()).contains("cannot be read"), "{}", said(folder.path()));
+    let good = std::fs::read(sample(folder.path())).unwrap();
+    for length in [64, 100, good.len() / 2, good.len() - 1000] {
+        let path = file("truncated.so", &good[..length]);
+        let said = said(&path);
+        assert!(said.ends_with("is a truncated library") || said.ends_with("is no shared library"), "{length}: {said}");
+    }
+    let mut other = good.clone();
+    other[18] = 0x28;
+    assert!(said(&file("arm.so", &other)).ends_with("is a library for another machine"));
+    let half = file("half.c", b"void nuc_fpga_conv2d(void);\nvoid nuc_fpga_conv2d(void) {}\n");
+    std::fs::create_dir(folder.path().join("half")).unwrap();
+    let half = build(&folder.path().join("half"), &half);
+    assert!(said(&half).ends_with("has no function nuc_fpga_dense"), "{}", said(&half));
+    let none = file("none.c", b"int other;\n");
+    std::fs::create_dir(folder.path().join("none")).unwrap();
+    let none = build(&folder.path().join("none"), &none);
+    assert!(said(&none).ends_with("has no function nuc_fpga_conv2d and no function nuc_fpga_dense"), "{}", said(&none));
+    let error = open(none.into()).err().unwrap();
+    assert!(error.hint.contains("without the variable the software device computes"), "{}", error.hint);
+}

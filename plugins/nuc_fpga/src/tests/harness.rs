@@ -1,0 +1,510 @@
+//! A host for tests, regions under construction, and what their operators compute, one element at a time.
+
+use crate::backend::NucFpga;
+use crate::device::config::Config;
+use crate::loader::CommandLoader;
+use byoc_plugin_api::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What a host heard of its plugins.
+#[derive(Default)]
+pub struct Heard {
+    pub events: Mutex<Vec<(String, Value)>>,
+    pub counters: Mutex<BTreeMap<String, u64>>,
+}
+
+/// A host with so many threads.
+struct Threads(usize, Arc<Heard>);
+
+impl HostServices for Threads {
+    fn num_threads(&self) -> usize {
+        self.0
+    }
+
+    fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= count {
+                    break;
+                }
+                task(i);
+            }
+        };
+        std::thread::scope(|scope| (0..self.0).for_each(|_| drop(scope.spawn(work))));
+    }
+
+    fn event(&self, name: &str, fields: &Value) {
+        self.1.events.lock().unwrap().push((name.to_owned(), fields.clone()));
+    }
+
+    fn counter(&self, name: &str, amount: u64) {
+        *self.1.counters.lock().unwrap().entry(name.to_owned()).or_default() += amount;
+    }
+
+    fn log_level(&self) -> Option<tracing::Level> {
+        None
+    }
+
+    fn log(&self, _: tracing::Level, _: &str, _: &str) {}
+
+    fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
+        Err(Error::new("there is no reference here"))
+    }
+}
+
+/// A host with so many threads, and what it hears.
+pub fn host(threads: usize) -> (Services, Arc<Heard>) {
+    let heard = Arc::new(Heard::default());
+    (Services::new(Threads(threads, heard.clone())), heard)
+}
+
+/// Numbers that look random and are the same in every run (splitmix64).
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// One of `0..n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// One of `from..=to`.
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + self.below(to - from + 1)
+    }
+
+    /// Each value of int8 as often, -128 too.
+    pub fn int8s(&mut self, count: usize) -> Vec<i8> {
+        (0..count).map(|_| self.next() as i8).collect()
+    }
+}
+
+/// Dense memory of a tensor, aligned as the host's.
+#[derive(Clone)]
+pub struct Memory {
+    words: Vec<[u64; 8]>,
+    bytes: usize,
+}
+
+impl Memory {
+    pub fn new(bytes: usize) -> Memory {
+        // What is not written is seen.
+        Memory { words: vec![[0xa5a5_a5a5_a5a5_a5a5; 8]; bytes.div_ceil(64) + 1], bytes }
+    }
+
+    pub fn of(bytes: &[u8]) -> Memory {
+        let mut memory = Memory::new(bytes.len());
+        memory.bytes_mut().copy_from_slice(bytes);
+        memory
+    }
+
+    fn skip(&self) -> usize {
+        (64 - self.words.as_ptr() as usize % 64) % 64
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the words hold 64 bytes more than these.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<u8>().add(self.skip()), self.bytes) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let skip = self.skip();
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>().add(skip), self.bytes) }
+    }
+}
+
+struct Held(Memory);
+
+impl ConstantSource for Held {
+    fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+
+    fn digest(&self) -> String {
+        String::new()
+    }
+}
+
+/// The bytes of integers as elements of a type.
+pub fn encode(dtype: DType, values: &[i64]) -> Vec<u8> {
+    match dtype.size() {
+        1 => values.iter().map(|&v| v as u8).collect(),
+        4 => values.iter().flat_map(|&v| (v as i32).to_le_bytes()).collect(),
+        size => panic!("{size} bytes an element"),
+    }
+}
+
+/// Integers from the bytes of a tensor.
+pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<i64> {
+    match dtype {
+        DType::I8 => bytes.iter().map(|&b| i64::from(b as i8)).collect(),
+        DType::U8 => bytes.iter().map(|&b| i64::from(b)).collect(),
+        DType::I32 => bytes.chunks_exact(4).map(|b| i64::from(i32::from_le_bytes(b.try_into().unwrap()))).collect(),
+        other => panic!("{other}"),
+    }
+}
+
+/// A region under construction, and the values of its inputs.
+pub struct Case {
+    pub graph: Graph,
+    pub constants: Vec<Constant>,
+    pub inputs: Vec<Memory>,
+    pub numbers: Numbers,
+}
+
+/// The type of that shape.
+pub fn ty(dtype: DType, shape: &[usize]) -> TensorType {
+    TensorType::new(dtype, shape)
+}
+
+impl Case {
+    pub fn new(seed: u64) -> Case {
+        Case { graph: Graph::new("region_0"), constants: Vec::new(), inputs: Vec::new(), numbers: Numbers(seed) }
+    }
+
+    pub fn input_of(&mut self, dtype: DType, shape: &[usize]) -> ValueRef {
+        let count = shape.iter().product::<usize>() * dtype.size();
+        let bytes: Vec<u8> = self.numbers.int8s(count).iter().map(|&v| v as u8).collect();
+        self.inputs.push(Memory::of(&bytes));
+        let name = format!("x{}", self.inputs.len());
+        ValueRef::of(self.graph.push_input(&name, ty(dtype, shape)))
+    }
+
+    pub fn constant(&mut self, dtype: DType, shape: &[usize], bytes: &[u8]) -> ValueRef {
+        let index = self.constants.len() as u32;
+        self.constants.push(Constant::new("w", dtype, shape, Held(Memory::of(bytes))));
+        ValueRef::of(self.graph.push_constant(index, ty(dtype, shape)))
+    }
+
+    pub fn int32(&mut self, shape: &[usize], values: &[i64]) -> ValueRef {
+        self.constant(DType::I32, shape, &encode(DType::I32, values))
+    }
+
+    pub fn float32(&mut self, shape: &[usize], values: &[f32]) -> ValueRef {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.constant(DType::F32, shape, &bytes)
+    }
+
+    /// A kernel of random elements.
+    pub fn kernel(&mut self, shape: &[usize]) -> ValueRef {
+        let values = self.numbers.int8s(shape.iter().product());
+        let bytes: Vec<u8> = values.iter().map(|&v| v as u8).collect();
+        self.constant(DType::I8, shape, &bytes)
+    }
+
+    pub fn op(&mut self, name: &str, inputs: &[ValueRef], attrs: Vec<Attr>, out: TensorType) -> ValueRef {
+        let node = self.graph.push_op(name, inputs.iter().copied(), attrs, [out]);
+        self.graph.nodes[node as usize].sources.push(format!("node {node} */").into());
+        ValueRef::of(node)
+    }
+
+    pub fn conv2d(&mut self, conv: &ConvCase, data: ValueRef) -> ValueRef {
+        let kernel = self.kernel(&conv.kernel_shape());
+        self.op("nn.conv2d", &[data, kernel], conv.attrs(), ty(DType::I32, &conv.out_shape()))
+    }
+
+    pub fn output(&mut self, value: ValueRef) {
+        self.graph.outputs.push(value);
+    }
+
+    /// What the code generator says to the region as it stands.
+    pub fn judge(&self) -> Verdict {
+        let mut candidate = Candidate::new(CandidateKind::Operator, "", self.graph.clone());
+        candidate.constants = self.constants.clone().into();
+        NucFpga { config: Config::default() }.judge(&candidate)
+    }
+
+    /// The refusal, as people read it.
+    pub fn refusal(&self) -> String {
+        match self.judge() {
+            Verdict::Supported => "supported".to_owned(),
+            Verdict::Refused(r) => format!("{}: {}", r.code, r.detail),
+        }
+    }
+
+    pub fn compile(&self) -> CompiledRegion {
+        assert_eq!(self.judge(), Verdict::Supported);
+        let region = Region { graph: &self.graph, constants: &self.constants, options: &json!({}) };
+        NucFpga { config: Config::default() }.compile(&region).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn load(&self, blob: &[u8], services: &Services) -> Result<Box<dyn Executable>> {
+        CommandLoader { config: Config::default() }.load(&LoadRequest {
+            symbol: &self.graph.symbol,
+            blob,
+            constants: &self.constants,
+            services,
+            options: &json!({}),
+        })
+    }
+
+    pub fn output_types(&self) -> Vec<TensorType> {
+        self.graph.output_types().cloned().collect()
+    }
+
+    /// Runs a compiled region, and gives its outputs and what the host heard.
+    pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<Heard>) {
+        let (services, heard) = host(threads);
+        let executable = self.load(blob, &services).unwrap_or_else(|error| panic!("{error}"));
+        let shapes: Vec<Vec<usize>> = self.graph.inputs.iter().map(|i| i.ty.shape().unwrap()).collect();
+        let dims: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let prepared = executable.prepare(&dims).unwrap();
+        let inputs: Vec<TensorRef<'_>> = self
+            .graph
+            .inputs
+            .iter()
+            .zip(&shapes)
+            .zip(&self.inputs)
+            .map(|((input, shape), memory)| TensorRef::new(input.ty.dtype, shape, memory.bytes()))
+            .collect();
+        let types = self.output_types();
+        let mut shapes: Vec<Vec<usize>> = types.iter().map(|t| t.shape().unwrap()).collect();
+        let mut memory: Vec<Memory> =
+            types.iter().map(|t| Memory::new(t.element_count().unwrap() * t.dtype.size())).collect();
+        let mut workspace = Memory::new(prepared.workspace);
+        {
+            let mut outputs: Vec<TensorMut<'_>> = types
+                .iter()
+                .zip(&mut shapes)
+                .zip(&mut memory)
+                .map(|((t, shape), memory)| TensorMut::new(t.dtype, shape, memory.bytes_mut()))
+                .collect();
+            let call = Call {
+                inputs: &inputs,
+                outputs: &mut outputs,
+                workspace: workspace.bytes_mut(),
+                plan: prepared.plan,
+            };
+            executable.run(call).unwrap();
+        }
+        (types.iter().zip(memory).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect(), heard)
+    }
+
+    /// The region's outputs, operator by operator, element by element.
+    pub fn expected(&self) -> Vec<Vec<i64>> {
+        let mut values: Vec<Vec<i64>> = Vec::new();
+        let constant = |value: ValueRef| match self.graph.node(value.node).kind {
+            NodeKind::Constant(i) => &self.constants[i as usize],
+            _ => panic!("no constant"),
+        };
+        for node in self.graph.nodes.iter() {
+            let of = |i: usize| &values[node.inputs[i].node as usize];
+            let shape = |i: usize| self.graph.type_of(node.inputs[i]).shape().unwrap();
+            let out = node.outputs[0].shape().unwrap();
+            let value = match &node.kind {
+                NodeKind::Input(i) => decode(node.outputs[0].dtype, self.inputs[*i as usize].bytes()),
+                // Scales are read where they are used.
+                NodeKind::Constant(_) if node.outputs[0].dtype == DType::F32 => Vec::new(),
+                NodeKind::Constant(i) => decode(node.outputs[0].dtype, self.constants[*i as usize].bytes()),
+                NodeKind::Composite(_) => panic!("a composite"),
+                NodeKind::Op(name) => match name.as_str() {
+                    "nn.conv2d" | "qnn.conv2d" => naive_conv2d(node, of(0), &shape(0), of(1), &shape(1), &out),
+                    "nn.dense" | "qnn.dense" => naive_dense(of(0), of(1), &shape(1)),
+                    "nn.bias_add" | "add" => {
+                        let axis = if out.len() == 4 { 1 } else { out.len() - 1 };
+                        let inner: usize = out[axis + 1..].iter().product();
+                        let (x, b) = (of(0), of(1));
+                        let at = |i: usize| if b.len() == 1 { 0 } else { i / inner % b.len() };
+                        x.iter().enumerate().map(|(i, &x)| i64::from((x as i32).wrapping_add(b[at(i)] as i32))).collect()
+                    }
+                    "nn.relu" => of(0).iter().map(|&x| x.max(0)).collect(),
+                    "clip" => {
+                        let (low, high) = (node.float("a_min").unwrap(), node.float("a_max").unwrap());
+                        let clip = |&x: &i64| {
+                            if (x as f64) < low {
+                                low as i64
+                            } else if x as f64 > high {
+                                high as i64
+                            } else {
+                                x
+                            }
+                        };
+                        of(0).iter().map(clip).collect()
+                    }
+                    "cast" => decode(node.outputs[0].dtype, &encode(node.outputs[0].dtype, of(0))),
+                    "fixed_point_multiply" => {
+                        let (m, s) = (node.int("multiplier").unwrap(), node.int("shift").unwrap());
+                        let wrap = |y: i128| i64::from(y as i32);
+                        of(0).iter().map(|&x| wrap(fixed_point(x, m as i32, s as i32, "UPWARD"))).collect()
+                    }
+                    "qnn.requantize" => {
+                        let scales = constant(node.inputs[1]).tensor().as_slice::<f32>();
+                        let to = constant(node.inputs[3]).tensor().as_slice::<f32>()[0];
+                        let zero = i128::from(constant(node.inputs[4]).tensor().as_slice::<i32>()[0]);
+                        let axis = if out.len() == 4 { 1 } else { out.len() - 1 };
+                        let inner: usize = out[axis + 1..].iter().product();
+                        let range = match node.outputs[0].dtype {
+                            DType::I8 => [-128, 127],
+                            DType::U8 => [0, 255],
+                            _ => [i128::from(i32::MIN), i128::from(i32::MAX)],
+                        };
+                        let each = |(i, &x): (usize, &i64)| {
+                            let from = scales[if scales.len() == 1 { 0 } else { i / inner % scales.len() }];
+                            let (m, e) = multiplier_and_exponent(from, to);
+                            let y = if from == to {
+                                i128::from(x)
+                            } else {
+                                fixed_point(x, m, e, node.text("rounding").unwrap())
+                            };
+                            let y = y.clamp(i32::MIN.into(), i32::MAX.into());
+                            (y + zero).clamp(range[0], range[1]) as i64
+                        };
+                        of(0).iter().enumerate().map(each).collect()
+                    }
+                    other => panic!("{other}"),
+                },
+            };
+            values.push(value);
+        }
+        self.graph.outputs.iter().map(|v| values[v.node as usize].clone()).collect()
+    }
+}
+
+/// The formula of Relay, with both shifts, in 128 bits.
+pub fn fixed_point(x: i64, multiplier: i32, exponent: i32, rounding: &str) -> i128 {
+    let (left, right) = (exponent.max(0), (-exponent).max(0));
+    let y = (i128::from(x) << left) * i128::from(multiplier);
+    let (half, shift) = (1i128 << (30 + right), 31 + right);
+    match rounding {
+        "TONEAREST" if y < 0 => (y + half - 1) >> shift,
+        "TOEVEN" => {
+            let floor = y >> shift;
+            let rest = y - (floor << shift);
+            if rest > half || (rest == half && floor % 2 != 0) { floor + 1 } else { floor }
+        }
+        _ => (y + half) >> shift,
+    }
+}
+
+/// `frexp` of the quotient by repeated halving, its fraction rounded to 31 bits.
+fn multiplier_and_exponent(from: f32, to: f32) -> (i32, i32) {
+    let (mut fraction, mut exponent) = (f64::from(from) / f64::from(to), 0);
+    while fraction >= 1.0 {
+        fraction /= 2.0;
+        exponent += 1;
+    }
+    while fraction < 0.5 {
+        fraction *= 2.0;
+        exponent -= 1;
+    }
+    let multiplier = (fraction * f64::from(1u32 << 31)).round() as i64;
+    if multiplier == 1 << 31 { (1 << 30, exponent + 1) } else { (multiplier as i32, exponent) }
+}
+
+fn naive_conv2d(node: &Node, x: &[i64], xs: &[usize], w: &[i64], ws: &[usize], out: &[usize]) -> Vec<i64> {
+    let ints = |key: &str| node.ints(key).unwrap();
+    let (padding, strides) = (ints("padding"), ints("strides"));
+    let groups = node.int("groups").unwrap() as usize;
+    let mut y = Vec::with_capacity(out.iter().product());
+    for n in 0..out[0] {
+        for o in 0..out[1] {
+            let group = o / (ws[0] / groups);
+            for r in 0..out[2] {
+                for c in 0..out[3] {
+                    let mut sum = 0;
+                    for i in 0..ws[1] {
+                        for v in 0..ws[2] {
+                            for u in 0..ws[3] {
+                                let row = r as i64 * strides[0] + v as i64 - padding[0];
+                                let column = c as i64 * strides[1] + u as i64 - padding[1];
+                                if row < 0 || column < 0 || row >= xs[2] as i64 || column >= xs[3] as i64 {
+                                    continue;
+                                }
+                                let channel = group * ws[1] + i;
+                                let at = ((n * xs[1] + channel) * xs[2] + row as usize) * xs[3] + column as usize;
+                                sum += x[at] * w[((o * ws[1] + i) * ws[2] + v) * ws[3] + u];
+                            }
+                        }
+                    }
+                    y.push(sum);
+                }
+            }
+        }
+    }
+    y
+}
+
+fn naive_dense(x: &[i64], w: &[i64], ws: &[usize]) -> Vec<i64> {
+    let rows = x.chunks_exact(ws[1]);
+    rows.flat_map(|x| w.chunks_exact(ws[1]).map(move |w| x.iter().zip(w).map(|(a, b)| a * b).sum::<i64>())).collect()
+}
+
+/// A convolution.
+#[derive(Clone, Debug)]
+pub struct ConvCase {
+    pub data: [usize; 4],
+    pub kernels: usize,
+    pub kernel: [usize; 2],
+    pub strides: [usize; 2],
+    pub padding: [usize; 2],
+    pub groups: usize,
+}
+
+impl Default for ConvCase {
+    fn default() -> ConvCase {
+        ConvCase { data: [1, 8, 9, 7], kernels: 6, kernel: [3, 3], strides: [1, 1], padding: [1, 1], groups: 1 }
+    }
+}
+
+impl ConvCase {
+    /// One at random: every third with groups, depthwise ones among them.
+    pub fn random(numbers: &mut Numbers) -> ConvCase {
+        let pick = |numbers: &mut Numbers, from, to| numbers.between(from, to) as usize;
+        let groups = [1, 1, pick(numbers, 1, 8)][pick(numbers, 0, 2)];
+        let (channels, kernels) = (pick(numbers, 1, 12), pick(numbers, 1, 12));
+        let kernel = [pick(numbers, 1, 5), pick(numbers, 1, 5)];
+        let padding = [pick(numbers, 0, 3), pick(numbers, 0, 3)];
+        let side = |numbers: &mut Numbers, i: usize| {
+            let least = kernel[i].saturating_sub(2 * padding[i]).max(1) as u64;
+            numbers.between(least, least + 13) as usize
+        };
+        let (height, width) = (side(numbers, 0), side(numbers, 1));
+        ConvCase {
+            data: [pick(numbers, 1, 3), groups * channels, height, width],
+            kernels: groups * kernels,
+            kernel,
+            strides: [pick(numbers, 1, 3), pick(numbers, 1, 3)],
+            padding,
+            groups,
+        }
+    }
+
+    pub fn kernel_shape(&self) -> [usize; 4] {
+        [self.kernels, self.data[1] / self.groups, self.kernel[0], self.kernel[1]]
+    }
+
+    pub fn out_shape(&self) -> [usize; 4] {
+        let size = |i: usize| (self.data[2 + i] + 2 * self.padding[i] - self.kernel[i]) / self.strides[i] + 1;
+        [self.data[0], self.kernels, size(0), size(1)]
+    }
+
+    pub fn attrs(&self) -> Vec<Attr> {
+        let longs = |values: &[usize]| values.iter().map(|&v| v as i64).collect::<Vec<i64>>();
+        let [y, x] = self.padding;
+        vec![
+            Attr::new("strides", longs(&self.strides)),
+            Attr::new("padding", longs(&[y, x, y, x])),
+            Attr::new("dilation", vec![1i64, 1]),
+            Attr::new("groups", self.groups as i64),
+            Attr::new("channels", self.kernels as i64),
+            Attr::new("kernel_size", longs(&self.kernel)),
+            Attr::new("data_layout", "NCHW"),
+            Attr::new("kernel_layout", "OIHW"),
+            Attr::new("out_layout", ""),
+            Attr::new("out_dtype", "int32"),
+        ]
+    }
+}

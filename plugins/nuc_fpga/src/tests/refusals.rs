@@ -1,0 +1,214 @@
+//! What is not taken is told why, in words that somebody can act on.
+
+use super::harness::{Case, ConvCase, ty};
+use byoc_plugin_api::*;
+
+/// A convolution with something changed.
+fn conv(change: impl FnOnce(&mut Node), data: DType, out: DType) -> Case {
+    let conv = ConvCase::default();
+    let mut case = Case::new(0);
+    let x = case.input_of(data, &conv.data);
+    let w = case.kernel(&conv.kernel_shape());
+    let y = case.op("nn.conv2d", &[x, w], conv.attrs(), ty(out, &conv.out_shape()));
+    change(&mut case.graph.nodes[y.node as usize]);
+    case.output(y);
+    case
+}
+
+fn set(key: &'static str, value: impl Into<AttrValue>) -> impl FnOnce(&mut Node) {
+    let value = value.into();
+    move |node| node.attrs.iter_mut().find(|attr| attr.key == key).unwrap().value = value
+}
+
+#[test]
+fn convolutions() {
+    let refusal = |change: Box<dyn FnOnce(&mut Node)>| conv(change, DType::I8, DType::I32).refusal();
+    assert_eq!(refusal(Box::new(|_| {})), "supported");
+    assert_eq!(
+        refusal(Box::new(set("dilation", vec![2i64, 2]))),
+        "UnsupportedAttr: dilation is [2, 2]; nuc_fpga takes [1, 1]"
+    );
+    assert_eq!(
+        refusal(Box::new(set("padding", vec![0i64, 1, 2, 1]))),
+        "UnsupportedAttr: padding is 0 above and 2 below, 1 left and 1 right; nuc_fpga pads both sides alike"
+    );
+    assert_eq!(
+        refusal(Box::new(set("data_layout", "NHWC"))),
+        "UnsupportedLayout: data_layout is NHWC; nuc_fpga takes NCHW"
+    );
+    assert_eq!(
+        refusal(Box::new(set("kernel_layout", "HWIO"))),
+        "UnsupportedLayout: kernel_layout is HWIO; nuc_fpga takes OIHW"
+    );
+    assert_eq!(
+        refusal(Box::new(set("out_layout", "NHWC"))),
+        "UnsupportedLayout: out_layout is NHWC; nuc_fpga takes NCHW"
+    );
+    assert_eq!(refusal(Box::new(set("strides", vec![-1i64, 1]))), "UnsupportedAttr: strides is -1");
+    assert_eq!(
+        conv(|_| {}, DType::U8, DType::I32).refusal(),
+        "UnsupportedDtype: input 0 is uint8; nuc_fpga takes int8"
+    );
+    assert_eq!(
+        conv(|_| {}, DType::I8, DType::I8).refusal(),
+        "UnsupportedDtype: the result is int8; nuc_fpga gives int32"
+    );
+}
+
+#[test]
+fn a_float_model_is_told_what_helps() {
+    let conv = ConvCase::default();
+    let mut case = Case::new(0);
+    let x = case.input_of(DType::F32, &conv.data);
+    let w = case.input_of(DType::F32, &conv.kernel_shape());
+    let y = case.op("nn.conv2d", &[x, w], conv.attrs(), ty(DType::F32, &conv.out_shape()));
+    case.output(y);
+    let Verdict::Refused(refusal) = case.judge() else { panic!("supported") };
+    assert_eq!(refusal.detail.as_str(), "input 0 is float32; nuc_fpga takes int8");
+    assert!(refusal.hint.starts_with("run \"byoc quantize\" first"), "{}", refusal.hint);
+}
+
+#[test]
+fn layers_over_the_buffers_of_the_device() {
+    let wide = ConvCase { data: [1, 16, 8, 40_000], kernels: 16, ..ConvCase::default() };
+    let mut case = Case::new(0);
+    let x = case.input_of(DType::I8, &wide.data);
+    let y = case.conv2d(&wide, x);
+    case.output(y);
+    assert!(case.refusal().starts_with("ResourceLimit: one output row of 16 input and 16 output channels takes"));
+
+    let mut case = Case::new(0);
+    let x = case.input_of(DType::I8, &[1, 131_072]);
+    let w = case.kernel(&[1, 131_072]);
+    let y = case.op("nn.dense", &[x, w], vec![], ty(DType::I32, &[1, 1]));
+    case.output(y);
+    assert_eq!(
+        case.refusal(),
+        "ResourceLimit: a sum has 131072 terms; more than 131071 may not fit into the device's 32 bits"
+    );
+}
+
+/// A quantized dense layer with these zero points, and what follows it.
+fn quantized(input_zero: i64, kernel_zeros: &[i64], then: impl FnOnce(&mut Case, ValueRef) -> ValueRef) -> Case {
+    let mut case = Case::new(0);
+    let x = case.input_of(DType::I8, &[2, 8]);
+    let w = case.kernel(&[4, 8]);
+    let operands = [
+        x,
+        w,
+        case.int32(&[], &[input_zero]),
+        case.int32(&[kernel_zeros.len()], kernel_zeros),
+        case.float32(&[], &[0.5]),
+        case.float32(&[], &[0.25]),
+    ];
+    let sum = case.op("qnn.dense", &operands, vec![], ty(DType::I32, &[2, 4]));
+    let value = then(&mut case, sum);
+    case.output(value);
+    case
+}
+
+#[test]
+fn zero_points() {
+    assert_eq!(quantized(0, &[0, 0, 0, 0], |_, sum| sum).refusal(), "supported");
+    assert_eq!(
+        quantized(3, &[0], |_, sum| sum).refusal(),
+        "QuantScheme: the input's zero point is 3; nuc_fpga takes 0"
+    );
+    assert_eq!(
+        quantized(0, &[0, 0, -7, 0], |_, sum| sum).refusal(),
+        "QuantScheme: the kernel's zero point is -7; nuc_fpga takes 0"
+    );
+    let mut case = quantized(0, &[0], |_, sum| sum);
+    // The same with a zero point that comes from outside.
+    let zero = case.input_of(DType::I32, &[]);
+    let sum = case.graph.nodes.iter().position(|node| node.op().is_some()).unwrap();
+    case.graph.nodes[sum].inputs[2] = zero;
+    let last = case.graph.nodes.len() - 1;
+    case.graph.nodes.swap(sum, last);
+    case.graph.nodes[last].inputs[2].node = sum as u32;
+    case.graph.outputs[0].node = last as u32;
+    assert_eq!(case.refusal(), "NotConstant: the input's zero point is no constant");
+}
+
+/// A requantization of the sum.
+fn requantize(case: &mut Case, sum: ValueRef, from: &[f32], zeros: [i64; 2], to: f32, attrs: [&str; 2]) -> ValueRef {
+    let [from_zero, to_zero] = zeros.map(|zero| case.int32(&[], &[zero]));
+    let shape: &[usize] = if from.len() == 1 { &[] } else { &[from.len()] };
+    let inputs = [sum, case.float32(shape, from), from_zero, case.float32(&[], &[to]), to_zero];
+    let attrs = vec![
+        Attr::new("axis", 1i64),
+        Attr::new("rounding", attrs[0]),
+        Attr::new("compute_dtype", attrs[1]),
+        Attr::new("out_dtype", "int8"),
+    ];
+    case.op("qnn.requantize", &inputs, attrs, ty(DType::I8, &[2, 4]))
+}
+
+#[test]
+fn the_work_after_a_sum() {
+    let after = |from: &[f32], zeros: [i64; 2], to: f32, attrs: [&str; 2]| {
+        quantized(0, &[0], |case, sum| requantize(case, sum, from, zeros, to, attrs)).refusal()
+    };
+    let usual = ["UPWARD", "int64"];
+    assert_eq!(after(&[0.125; 4], [0, 5], 1.0, usual), "supported");
+    assert_eq!(
+        after(&[0.125], [1, 0], 1.0, usual),
+        "QuantScheme: qnn.requantize takes zero point 1 from a sum; nuc_fpga takes 0"
+    );
+    assert_eq!(
+        after(&[0.125; 3], [0, 0], 1.0, usual),
+        "QuantScheme: 3 input scales do not lie along the 4 channels"
+    );
+    assert_eq!(
+        after(&[0.125, 0.0, 1.0, 1.0], [0, 0], 1.0, usual),
+        "QuantScheme: the input scale of qnn.requantize is 0; a scale is finite and above 0"
+    );
+    assert_eq!(
+        after(&[0.125], [0, 0], f32::NAN, usual),
+        "QuantScheme: the output scale of qnn.requantize is NaN; a scale is finite and above 0"
+    );
+    assert_eq!(
+        after(&[1e30], [0, 0], 1e-5, usual),
+        "QuantScheme: qnn.requantize multiplies by 100000000000000000000000000000000000; nuc_fpga by less than 2^31"
+    );
+    assert_eq!(
+        after(&[0.125], [0, 0], 1.0, ["UPWARD", "float32"]),
+        "UnsupportedAttr: qnn.requantize computes in float32; nuc_fpga computes in int64"
+    );
+    assert_eq!(
+        after(&[0.125], [0, 0], 1.0, ["DOWN", "int64"]),
+        "UnsupportedAttr: qnn.requantize rounds by DOWN"
+    );
+
+    let bias = |shape: &'static [usize]| {
+        let case = quantized(0, &[0], |case, sum| {
+            let bias = case.int32(shape, &vec![1; shape.iter().product()]);
+            case.op("add", &[sum, bias], vec![], ty(DType::I32, &[2, 4]))
+        });
+        case.refusal()
+    };
+    assert_eq!(bias(&[1, 4]), "supported");
+    assert_eq!(
+        bias(&[2, 1]),
+        "UnsupportedShape: [2, 1] is added to a sum; nuc_fpga adds one number per channel, or one for all"
+    );
+    let residual = quantized(0, &[0], |case, sum| case.op("add", &[sum, sum], vec![], ty(DType::I32, &[2, 4])));
+    assert_eq!(residual.refusal(), "UnsupportedOp: add does not follow a convolution or a dense layer of the same region");
+}
+
+#[test]
+fn regions_without_a_layer() {
+    let mut case = Case::new(0);
+    let x = case.input_of(DType::I32, &[4]);
+    case.output(x);
+    assert_eq!(case.refusal(), "NotProfitable: the region has no convolution and no dense layer");
+    let mut case = Case::new(0);
+    let x = case.input_of(DType::I8, &[4]);
+    let y = case.op("nn.relu", &[x], vec![], ty(DType::I8, &[4]));
+    case.output(y);
+    assert!(case.refusal().starts_with("UnsupportedOp: nn.relu does not follow"));
+    let mut case = conv(|_| {}, DType::I8, DType::I32);
+    case.graph.inputs[0].ty.dims[0] = Dim::Unknown("batch".into());
+    case.graph.nodes[0].outputs[0].dims[0] = Dim::Unknown("batch".into());
+    assert!(case.refusal().starts_with("DynamicDim: Tensor[(batch, 8, 9, 7), int8] has a dimension"), "{}", case.refusal());
+}

@@ -1,0 +1,214 @@
+//! Sums with the integer work after them, in one command and in chains: the plugin and the generated C give the bits of the
+//! operators one by one.
+
+use super::harness::{Case, ConvCase, Memory, Numbers, decode, ty};
+use byoc_plugin_api::*;
+use std::ffi::c_void;
+use std::path::Path;
+use std::process::Command;
+
+/// Appends operators to a sum, as quantized models have them. Scales are such that results use their range.
+fn finish(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
+    let shape = case.graph.type_of(sum).shape().unwrap();
+    let channels = shape[1];
+    let mut pick = Numbers(seed.wrapping_mul(77) + 5);
+    let mut value = sum;
+    let int32 = ty(DType::I32, &shape);
+    let biases: Vec<i64> = (0..channels).map(|_| pick.below(40_000) as i64 - 20_000).collect();
+    match pick.below(4) {
+        0 => {
+            let bias = case.int32(&[channels], &biases);
+            value = case.op("nn.bias_add", &[value, bias], vec![Attr::new("axis", 1i64)], int32.clone());
+        }
+        1 => {
+            let shape: &[usize] = if shape.len() == 4 { &[1, channels, 1, 1] } else { &[1, channels] };
+            let bias = case.int32(shape, &biases);
+            value = case.op("add", &[bias, value], vec![], int32.clone());
+        }
+        2 => {
+            let bias = case.int32(&[], &biases[..1]);
+            value = case.op("add", &[value, bias], vec![], int32.clone());
+        }
+        _ => {}
+    }
+    if pick.below(3) == 0 {
+        value = case.op("nn.relu", &[value], vec![], int32.clone());
+    }
+    if pick.below(4) == 0 {
+        let bounds = vec![Attr::new("a_min", -30_000.5), Attr::new("a_max", 20_000.25)];
+        value = case.op("clip", &[value], bounds, int32.clone());
+    }
+    let narrow = [DType::I8, DType::U8][pick.below(2) as usize];
+    if pick.below(4) == 0 {
+        let multiplier = (1i64 << 30) + pick.below(1 << 30) as i64;
+        let shift = -(pick.below(12) as i64);
+        let attrs = vec![Attr::new("multiplier", multiplier), Attr::new("shift", shift)];
+        value = case.op("fixed_point_multiply", &[value], attrs, int32.clone());
+        value = case.op("clip", &[value], vec![Attr::new("a_min", -128i64), Attr::new("a_max", 127i64)], int32);
+        return case.op("cast", &[value], vec![Attr::new("dtype", "int8")], ty(DType::I8, &shape));
+    }
+    let one = [0.001f32, 0.5, 2.0, 3.7e-9, 0.015625][pick.below(5) as usize];
+    let scales: Vec<f32> = (0..channels).map(|_| one * (1.0 + pick.below(1000) as f32 / 500.0)).collect();
+    let per_channel = pick.below(2) == 0;
+    let from = if per_channel { case.float32(&[channels], &scales) } else { case.float32(&[], &[one]) };
+    let to = [one * 100.0, one * 77.3, one, one * 0.3][pick.below(4) as usize];
+    let to_zero = [0, 0, 3, -100][pick.below(4) as usize];
+    let from_zero = case.int32(&[], &[0]);
+    let to = case.float32(&[], &[to]);
+    let to_zero = case.int32(&[], &[to_zero]);
+    let out = [narrow, narrow, DType::I32][pick.below(3) as usize];
+    let rounding = ["None", "UPWARD", "TONEAREST", "TOEVEN"][pick.below(4) as usize];
+    let attrs = vec![
+        Attr::new("axis", 1i64),
+        Attr::new("rounding", rounding),
+        Attr::new("compute_dtype", "None"),
+        Attr::new("out_dtype", out.name().unwrap()),
+    ];
+    let inputs = [value, from, from_zero, to, to_zero];
+    value = case.op("qnn.requantize", &inputs, attrs, ty(out, &shape));
+    if pick.below(3) == 0 {
+        value = case.op("nn.relu", &[value], vec![], ty(out, &shape));
+    }
+    if pick.below(3) == 0 {
+        let bounds = vec![Attr::new("a_min", -9.75), Attr::new("a_max", 100i64)];
+        value = case.op("clip", &[value], bounds, ty(out, &shape));
+    }
+    if out == DType::I32 || pick.below(4) == 0 {
+        let to = [DType::I8, DType::U8, DType::I32][pick.below(3) as usize];
+        value = case.op("cast", &[value], vec![Attr::new("dtype", to.name().unwrap())], ty(to, &shape));
+    }
+    value
+}
+
+fn random(seed: u64) -> Case {
+    let mut numbers = Numbers(seed);
+    let mut case = Case::new(seed);
+    let sum = if numbers.below(4) == 0 {
+        let [batch, inputs, outputs] = [1, 2, 3].map(|_| numbers.between(1, 40) as usize);
+        let x = case.input_of(DType::I8, &[batch, inputs]);
+        let w = case.kernel(&[outputs, inputs]);
+        case.op("nn.dense", &[x, w], vec![], ty(DType::I32, &[batch, outputs]))
+    } else {
+        let conv = ConvCase::random(&mut numbers);
+        let x = case.input_of(DType::I8, &conv.data);
+        case.conv2d(&conv, x)
+    };
+    let value = finish(&mut case, sum, seed);
+    case.output(value);
+    case
+}
+
+/// Convolutions one after the other, a quantized sum of which one is needed twice, and a dense layer at the end.
+fn chain() -> Case {
+    let mut case = Case::new(9);
+    let conv = ConvCase { data: [2, 8, 9, 9], kernels: 8, ..ConvCase::default() };
+    let mut value = case.input_of(DType::I8, &conv.data);
+    for seed in [100, 103, 106, 112] {
+        let sum = case.conv2d(&conv, value);
+        let finished = finish(&mut case, sum, seed);
+        value = narrow(&mut case, finished);
+    }
+    let twice = value;
+    let left = case.conv2d(&conv, twice);
+    let right = case.conv2d(&ConvCase { strides: [2, 2], ..conv }, twice);
+    case.output(left);
+    let right = narrow(&mut case, right);
+    let w = case.kernel(&[8, 8, 5, 5]);
+    let attrs = ConvCase { data: [2, 8, 5, 5], kernels: 8, kernel: [5, 5], padding: [0, 0], ..ConvCase::default() };
+    let whole = case.op("nn.conv2d", &[right, w], attrs.attrs(), ty(DType::I32, &[2, 8, 1, 1]));
+    case.output(twice);
+    case.output(whole);
+    case
+}
+
+/// A value cast to int8, if it is none.
+fn narrow(case: &mut Case, value: ValueRef) -> ValueRef {
+    let shape = case.graph.type_of(value).shape().unwrap();
+    if case.graph.type_of(value).dtype == DType::I8 {
+        return value;
+    }
+    case.op("cast", &[value], vec![Attr::new("dtype", "int8")], ty(DType::I8, &shape))
+}
+
+#[test]
+fn random_regions() {
+    let mut kinds = [0; 3];
+    for seed in 0..300 {
+        let case = random(seed);
+        let expected = case.expected();
+        let blob = case.compile().blob;
+        assert!(case.run(&blob, 1).0 == expected, "seed {seed}");
+        if seed % 10 == 0 {
+            assert!(case.run(&blob, 3).0 == expected, "seed {seed}, 3 threads");
+        }
+        // The cases are no good if every result is the same number.
+        let first = expected[0][0];
+        kinds[0] += usize::from(expected[0].iter().any(|&v| v != first));
+    }
+    assert!(kinds[0] > 200, "{kinds:?}");
+}
+
+#[test]
+fn chains_share_the_scratch_memory() {
+    let case = chain();
+    let compiled = case.compile();
+    assert!(case.run(&compiled.blob, 2).0 == case.expected());
+    let program = crate::blob::read(&compiled.blob).unwrap();
+    assert_eq!(program.commands.len(), 7);
+    // Five layers of 2 x 8 x 9 x 9 sums, but two of them with their results at most at a time.
+    assert!(program.workspace < 2 * (4 + 2) * 2 * 8 * 81 + 4096, "{}", program.workspace);
+}
+
+/// Compiles a region's C together with the sample driver.
+fn compile_c(source: &str, folder: &Path) -> libloading::Library {
+    std::fs::write(folder.join("region.c"), source).unwrap();
+    let plugin = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let cc = |arguments: &[&str]| {
+        let output = Command::new("cc").args(arguments).current_dir(folder).output().unwrap();
+        assert!(output.status.success(), "{}\n{source}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let (include, sample) = (plugin.join("include"), plugin.join("samples/driver.c"));
+    let include = format!("-I{}", include.display());
+    cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-c", "region.c"]);
+    cc(&["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", &include, "-c", sample.to_str().unwrap()]);
+    cc(&["-shared", "-o", "libregion.so", "region.o", "driver.o"]);
+    // SAFETY: generated C without constructors.
+    unsafe { libloading::Library::new(folder.join("libregion.so")) }.unwrap()
+}
+
+/// Runs a region's C.
+fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
+    type Run = unsafe extern "C" fn(*const *const c_void, *const *mut c_void, *const *const c_void, *mut c_void);
+    // SAFETY: the generated file defines both with these types.
+    let (run, size) = unsafe {
+        let run = library.get::<Run>("region_0").unwrap();
+        (run, library.get::<unsafe extern "C" fn() -> usize>("region_0_work_size").unwrap()())
+    };
+    let types = case.output_types();
+    let mut outputs: Vec<Memory> =
+        types.iter().map(|t| Memory::new(t.element_count().unwrap() * t.dtype.size())).collect();
+    let mut work = Memory::new(size);
+    let inputs: Vec<*const c_void> = case.inputs.iter().map(|memory| memory.bytes().as_ptr().cast()).collect();
+    let constants: Vec<*const c_void> = case.constants.iter().map(|c| c.bytes().as_ptr().cast()).collect();
+    let pointers: Vec<*mut c_void> = outputs.iter_mut().map(|memory| memory.bytes_mut().as_mut_ptr().cast()).collect();
+    // SAFETY: the tensors are those that the region was compiled for.
+    unsafe { run(inputs.as_ptr(), pointers.as_ptr(), constants.as_ptr(), work.bytes_mut().as_mut_ptr().cast()) };
+    types.iter().zip(outputs).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect()
+}
+
+#[test]
+fn the_generated_c_gives_the_same_bits() {
+    let mut cases: Vec<Case> = (0..40).map(|seed| random(1000 + seed)).collect();
+    cases.push(chain());
+    for (number, case) in cases.iter().enumerate() {
+        let compiled = case.compile();
+        let source = compiled.source.into_option().unwrap();
+        assert_eq!(source.language.as_str(), "c");
+        let folder = tempfile::tempdir().unwrap();
+        let library = compile_c(&source.text, folder.path());
+        let from_c = run_c(case, &library);
+        assert!(from_c == case.run(&compiled.blob, 2).0, "case {number}\n{}", source.text);
+        assert!(from_c == case.expected(), "case {number}");
+    }
+}

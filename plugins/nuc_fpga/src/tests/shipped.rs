@@ -1,0 +1,164 @@
+//! Command lists as they are shipped: the same bytes every time, and nothing that is damaged runs.
+
+use super::harness::{Case, ConvCase, host};
+use crate::backend::NucFpga;
+use crate::blob;
+use crate::device::config::Config;
+use crate::finish::{Element, Factor, Step};
+use crate::program::{Place, Program};
+use byoc_plugin_api::*;
+
+fn region() -> Case {
+    let conv = ConvCase::default();
+    let mut case = Case::new(4);
+    let x = case.input_of(DType::I8, &conv.data);
+    let y = case.conv2d(&conv, x);
+    let shape = conv.out_shape();
+    let bias = case.int32(&[shape[1]], &[1, -2, 3, -4, 5, -6]);
+    let int32 = TensorType::new(DType::I32, &shape);
+    let y = case.op("nn.bias_add", &[y, bias], vec![Attr::new("axis", 1i64)], int32);
+    let y = case.op("cast", &[y], vec![Attr::new("dtype", "int8")], TensorType::new(DType::I8, &shape));
+    case.output(y);
+    case
+}
+
+#[test]
+fn the_same_region_gives_the_same_bytes() {
+    let case = region();
+    assert_eq!(case.compile(), case.compile());
+    assert_eq!(case.compile().loader.as_str(), "nuc_fpga");
+}
+
+#[test]
+fn a_damaged_list_never_runs_and_never_panics() {
+    let case = region();
+    let bytes = case.compile().blob.to_vec();
+    let (services, _) = host(1);
+    for length in 0..bytes.len() {
+        assert!(blob::read(&bytes[..length]).is_err(), "{length} bytes of {}", bytes.len());
+    }
+    for at in 0..bytes.len() {
+        for bit in [0, 3, 6] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << bit;
+            // A digit may become another digit: what is read still has to fit the region's tensors.
+            if let Ok(executable) = case.load(&damaged, &services) {
+                assert!(executable.prepare(&[&[1, 8, 9, 7]]).is_ok() || executable.prepare(&[]).is_err());
+            }
+        }
+    }
+    let mut newer = bytes.clone();
+    newer[8] = 2;
+    let error = blob::read(&newer).unwrap_err();
+    assert_eq!(error.message.as_str(), "the region's command list has version 2; this plugin reads 1");
+    let error = blob::read(b"something else").unwrap_err();
+    assert!(error.message.contains("is no command list of nuc_fpga"), "{error}");
+}
+
+#[test]
+fn every_place_and_every_number_is_checked() {
+    let program = blob::read(&region().compile().blob).unwrap();
+    program.check().unwrap();
+    let wrong = |change: &dyn Fn(&mut Program)| {
+        let mut program = program.clone();
+        change(&mut program);
+        program.check().unwrap_err()
+    };
+    let step = |at: usize, step: Step| {
+        wrong(&|p: &mut Program| p.commands[0].finish.as_mut().unwrap().steps[at] = step.clone())
+    };
+    let places: &[(&dyn Fn(&mut Program), &str)] = &[
+        (&|p| p.workspace -= 64, "elements at byte 0 of"),
+        (&|p| p.workspace = u64::MAX, "bytes of scratch memory"),
+        (&|p| p.commands[0].sums = Place::Work(4), "elements at byte 4 of"),
+        (&|p| p.commands[0].sums = Place::Work(u64::MAX - 63), "elements at byte"),
+        (&|p| p.commands[0].sums = Place::Input(0), "Input(0) is written"),
+        (&|p| p.commands[0].sums = Place::Output(0), "Output(0) is Port"),
+        (&|p| p.commands[0].feature = Place::Input(1), "Input(1) does not exist"),
+        (&|p| p.commands[0].feature = Place::Constant(0), "Constant(0) is Port"),
+        (&|p| p.commands[0].feature = Place::Work(0), "the sums lie over an operand"),
+        (&|p| p.commands[0].feature = Place::Output(0), "output 0 is read before it is written"),
+        (&|p| p.inputs[0].shape[0] = 2, "Input(0) is Port"),
+        (&|p| p.inputs[0].element = Element::Uint8, "Input(0) is Port"),
+        (&|p| p.inputs[0].shape = vec![usize::MAX, usize::MAX], "Input(0) is Port"),
+        (&|p| p.outputs[0].shape[1] = 1, "Output(0) is Port"),
+        (&|p| p.outputs.push(p.outputs[0].clone()), "no command writes output 1"),
+        (&|p| p.constants[1] = None, "constant 1 is no bias of 6 elements"),
+    ];
+    for (change, said) in places {
+        let error = wrong(change);
+        assert!(error.contains(said), "{said:?} in {error:?}");
+    }
+    let requantize = |factors: Vec<Factor>, range| Step::Requantize {
+        factors,
+        rounding: crate::finish::Rounding::Upward,
+        zero: 0,
+        range,
+    };
+    for (bad, said) in [
+        (Step::Bias { constant: 9, per_channel: true }, "constant 9 is no bias"),
+        (Step::Bias { constant: 1, per_channel: false }, "constant 1 is no bias of 1 elements"),
+        (requantize(vec![Factor(1, 63)], [0, 1]), "a factor of 1 / 2^63"),
+        (requantize(vec![Factor(-1, 3)], [0, 1]), "a factor of -1 / 2^3"),
+        (requantize(vec![Factor(1, 1); 2], [0, 1]), "2 factors for 6 channels"),
+        (requantize(vec![Factor(1, 1)], [1, 0]), "range 1 to 0"),
+        (Step::FixedPoint { factor: Factor(1, 99) }, "a factor of 1 / 2^99"),
+    ] {
+        let error = step(0, bad);
+        assert!(error.contains(said), "{said:?} in {error:?}");
+    }
+}
+
+#[test]
+fn constants_of_other_types_and_calls_of_other_shapes_are_refused() {
+    let case = region();
+    let blob = case.compile().blob;
+    let (services, _) = host(1);
+    let executable = case.load(&blob, &services).unwrap();
+    assert!(executable.prepare(&[&[1, 8, 9, 7]]).is_ok());
+    let error = executable.prepare(&[&[2, 8, 9, 7]]).unwrap_err();
+    assert_eq!(error.message.as_str(), "input 0 has shape [2, 8, 9, 7], [1, 8, 9, 7] is wanted");
+    assert!(executable.prepare(&[]).is_err());
+    let mut other = region();
+    other.graph.symbol = "region_1".into();
+    let error = other.load(&blob, &services).err().unwrap();
+    assert_eq!(error.message.as_str(), "the command list is of region_0, not of region_1");
+    let mut other = region();
+    other.constants.swap(0, 1);
+    let error = other.load(&blob, &services).err().unwrap();
+    assert!(error.message.starts_with("constant 0 is Constant"), "{error}");
+    other.constants.pop();
+    assert!(other.load(&blob, &services).is_err());
+}
+
+#[test]
+fn the_description_has_the_scheme_and_no_operator_twice() {
+    let description = NucFpga { config: Config::default() }.describe().unwrap();
+    let scheme = description.quantization.clone().unwrap();
+    assert!(scheme.symmetric && scheme.per_channel && !scheme.power_of_two);
+    assert_eq!([&scheme.activation, &scheme.weight, &scheme.accumulator], ["int8", "int8", "int32"]);
+    let mut names = description.operators.clone();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), description.operators.len());
+}
+
+#[test]
+fn a_call_is_reported_with_its_cycles() {
+    let case = region();
+    let (_, heard) = case.run(&case.compile().blob, 1);
+    let events = heard.events.lock().unwrap();
+    let [(name, fields)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(name, "nuc_fpga_conv2d");
+    assert_eq!(fields["region"], "region_0");
+    assert_eq!(fields["arguments"], serde_json::json!([1, 8, 9, 7, 6, 1, 1, 1, 3, 3, 1, 1]));
+    let counters = heard.counters.lock().unwrap();
+    assert_eq!(fields["cycles"], counters["nuc_fpga.cycles"]);
+    assert_eq!(fields["bytes"], counters["nuc_fpga.bytes"]);
+    assert_eq!(counters["nuc_fpga.macs.used"], 6 * 9 * 7 * 8 * 9);
+    let utilisation = counters["nuc_fpga.macs.used"] as f64 / counters["nuc_fpga.macs.available"] as f64;
+    assert_eq!(fields["utilisation"], utilisation);
+    // 200 cycles are a microsecond.
+    let cycles = fields["cycles"].as_f64().unwrap();
+    assert!((fields["microseconds"].as_f64().unwrap() - cycles / 200.0).abs() < 1e-9);
+}
