@@ -1,8 +1,9 @@
-//! What happens during a run, for people: `-v` logs each region call, `--trace` writes every step in the form that
-//! Perfetto and chrome://tracing show.
+//! What happens during a run, for people: `-v` logs each region call, `--trace` writes every step, and what plugins said
+//! and counted meanwhile, in the form that Perfetto and chrome://tracing show.
 
 use crate::error::Failure;
 use crate::io;
+use crate::plugin::services::{Said, What};
 use crate::runtime::trace::{Observer, StepEvent, StepKind};
 use byoc_core::tensor::{DType, Shape};
 use serde_json::{Value, json};
@@ -28,6 +29,23 @@ impl Trace {
     /// Whether anybody listens: without a listener a run is not observed at all.
     pub fn wanted(&self) -> bool {
         self.keep || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
+    }
+
+    /// Adds what plugins said during the run: an event as an instant with its fields, a count as a step of a curve.
+    pub fn add_said(&self, said: &[Said]) {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        for said in said {
+            let ts = said.at.saturating_duration_since(self.start).as_nanos() as f64 / 1e3;
+            events.push(match &said.what {
+                What::Event(fields) => json!({
+                    "name": said.name, "cat": "plugin", "ph": "i", "s": "t", "ts": ts, "pid": 1, "tid": 1,
+                    "args": fields,
+                }),
+                What::Count(total) => json!({
+                    "name": said.name, "cat": "plugin", "ph": "C", "ts": ts, "pid": 1, "args": {"total": total},
+                }),
+            });
+        }
     }
 
     /// Writes what was collected.

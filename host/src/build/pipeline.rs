@@ -16,6 +16,7 @@ use byoc_core::pass::{PassOptions, Refusal, RefusalCode, Report, partition_for};
 use byoc_core::text::{PrintOptions, print};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -139,10 +140,10 @@ pub fn build(
     let reasons = refusal_summary(&explanation);
     for backend in &backends {
         if !explanation.regions.iter().any(|r| r.backend == backend.name) {
-            let message = format!("{} took no operator of the model", backend.name);
-            let prefix = format!("{} ", backend.name);
+            let reasons: Vec<&Reason> = reasons.iter().filter(|r| r.backend == backend.name).collect();
+            let message = format!("{} took no operator of the model{}", backend.name, because(&reasons));
             let mut diagnostic = Diagnostic::warning(codes::plugins::TOOK_NOTHING, message);
-            diagnostic.notes = reasons.iter().filter(|r| r.starts_with(&prefix)).cloned().collect();
+            diagnostic.notes = reasons.iter().map(|reason| reason.to_string()).collect();
             warnings.push(diagnostic);
         }
     }
@@ -240,20 +241,64 @@ fn model_digest(file: &Path) -> Result<String, Failure> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// Each backend's reasons, most frequent first: `template: UnsupportedDtype: input 0 is float64 (9 operators), ...`.
-pub fn refusal_summary(explanation: &Explanation) -> Vec<String> {
-    let mut counts: BTreeMap<&str, BTreeMap<String, usize>> = BTreeMap::new();
-    for refusal in explanation.nodes.iter().flat_map(|n| &n.refusals) {
-        let reason = format!("{}: {}", refusal.code, refusal.detail);
-        *counts.entry(&refusal.backend).or_default().entry(reason).or_default() += 1;
+/// Why a backend did not take operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// The backend.
+    pub backend: String,
+    /// The code of the refusal.
+    pub code: String,
+    /// What was found and what is wanted.
+    pub detail: String,
+    /// What helps; may be empty.
+    pub hint: String,
+    /// How many operators it kept out.
+    pub operators: usize,
+}
+
+impl fmt::Display for Reason {
+    /// `nuc refused 9 operators: UnsupportedDtype: input 0 is float64; nuc takes float32: cast it first`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.operators == 1 { "" } else { "s" };
+        write!(f, "{} refused {} operator{plural}: {}: {}", self.backend, self.operators, self.code, self.detail)?;
+        if self.hint.is_empty() { Ok(()) } else { write!(f, ": {}", self.hint) }
     }
-    let mut lines = Vec::new();
-    for (backend, reasons) in counts {
-        let mut reasons: Vec<(String, usize)> = reasons.into_iter().collect();
-        reasons.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        for (reason, count) in reasons.into_iter().take(5) {
-            lines.push(format!("{backend} refused {count} operators: {reason}"));
+}
+
+/// Each backend's reasons, most frequent first, five at most.
+pub fn refusal_summary(explanation: &Explanation) -> Vec<Reason> {
+    let mut counts: BTreeMap<(&str, String, &str, &str), usize> = BTreeMap::new();
+    for refusal in explanation.nodes.iter().flat_map(|n| &n.refusals) {
+        let key = (&*refusal.backend, refusal.code.to_string(), &*refusal.detail, &*refusal.hint);
+        *counts.entry(key).or_default() += 1;
+    }
+    let mut reasons: Vec<Reason> = counts
+        .into_iter()
+        .map(|((backend, code, detail, hint), operators)| Reason {
+            backend: backend.to_owned(),
+            code,
+            detail: detail.to_owned(),
+            hint: hint.to_owned(),
+            operators,
+        })
+        .collect();
+    // The sort is stable: of reasons as frequent, the order of the texts stands.
+    reasons.sort_by(|a, b| a.backend.cmp(&b.backend).then(b.operators.cmp(&a.operators)));
+    let mut kept: Vec<Reason> = Vec::new();
+    for reason in reasons {
+        if kept.iter().filter(|k| k.backend == reason.backend).count() < 5 {
+            kept.push(reason);
         }
     }
-    lines
+    kept
+}
+
+/// The reason that a headline ends with: the most frequent one that says what helps, with its help, else the most
+/// frequent one; empty where there is none.
+pub fn because(reasons: &[&Reason]) -> String {
+    match reasons.iter().find(|reason| !reason.hint.is_empty()).or(reasons.first()) {
+        Some(Reason { detail, hint, .. }) if hint.is_empty() => format!(": {detail}"),
+        Some(Reason { detail, hint, .. }) => format!(": {detail}: {hint}"),
+        None => String::new(),
+    }
 }

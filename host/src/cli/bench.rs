@@ -5,7 +5,8 @@ use super::ready;
 use crate::error::Failure;
 use crate::io;
 use crate::trace::Trace;
-use serde_json::json;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -28,18 +29,12 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         ready.model.run(&inputs)?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    let metrics: serde_json::Map<_, _> = session
-        .metrics
-        .snapshot()
-        .into_iter()
-        .map(|(name, count)| {
-            let counted = count - before.get(&name).copied().unwrap_or(0);
-            (name, json!(counted as f64 / f64::from(args.runs)))
-        })
-        .collect();
+    let metrics = metrics(&before, &session.metrics.snapshot(), args.runs);
     if let Some(path) = &args.trace {
         let trace = Trace::new(true);
+        session.metrics.record();
         ready.model.run_observed(&inputs, &trace)?;
+        trace.add_said(&session.metrics.take_recorded());
         trace.write(path)?;
     }
     times.sort_by(f64::total_cmp);
@@ -77,9 +72,25 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         println!("  peak memory {:.1} MiB", peak as f64 / f64::from(1 << 20));
     }
     for (name, count) in metrics {
-        println!("  {name} {count} a run");
+        println!("  {name} {count}{}", if name.ends_with(".utilisation") { "" } else { " a run" });
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What plugins counted, a run. Two counters `x.used` and `x.available` also give their ratio, `x.utilisation`: a ratio
+/// cannot be counted, and the ratio of sums is what a whole run had.
+fn metrics(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, runs: u32) -> Map<String, Value> {
+    let counted = |name: &str| {
+        after.get(name).map_or(0, |count| count - before.get(name).copied().unwrap_or(0)) as f64 / f64::from(runs)
+    };
+    let mut metrics: Map<String, Value> = after.keys().map(|name| (name.clone(), json!(counted(name)))).collect();
+    for name in after.keys().filter_map(|name| name.strip_suffix(".used")) {
+        let available = counted(&format!("{name}.available"));
+        if available > 0.0 {
+            metrics.insert(format!("{name}.utilisation"), json!(counted(&format!("{name}.used")) / available));
+        }
+    }
+    metrics
 }
 
 /// The most memory that the process has had resident, where the system says so.

@@ -5,7 +5,7 @@ use super::args::{BuildArgs, InputArgs};
 use super::inputs::Given;
 use super::render;
 use crate::artifact;
-use crate::build::{self, BuildOptions, Built};
+use crate::build::{self, BuildOptions, Built, Reason};
 use crate::error::Failure;
 use crate::frontend::folder::TestFolder;
 use crate::frontend::{self, LoadOptions};
@@ -75,10 +75,15 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
     let mut say = |text: &str| spinner.suspend(|| eprintln!("{text}"));
     let built = build::build(session, loaded, &build_options(args), &mut say)?;
     spinner.finish_and_clear();
-    built.warnings.iter().for_each(render::diagnostic);
-    let totals = &built.explanation.totals;
-    check_offload(args, totals.offload_share, || build::refusal_summary(&built.explanation))?;
-    Ok(built)
+    let share = built.explanation.totals.offload_share;
+    let offload = check_offload(args, share, || {
+        let reasons = build::refusal_summary(&built.explanation);
+        (build::because(&reasons.iter().collect::<Vec<_>>()), reasons.iter().map(Reason::to_string).collect())
+    });
+    // The error gives the same reasons as the warning that a backend took nothing.
+    let said = |warning: &&Diagnostic| offload.is_ok() || warning.code != codes::plugins::TOOK_NOTHING;
+    built.warnings.iter().filter(said).for_each(render::diagnostic);
+    offload.map(|()| built)
 }
 
 /// Shows that work goes on, on a terminal only.
@@ -88,8 +93,9 @@ fn spinner(message: String) -> ProgressBar {
     spinner
 }
 
-/// Holds the share of the FLOPs on backends against `--require-offload`; `reasons` says why it is not more.
-fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> Vec<String>) -> Result<(), Failure> {
+/// Holds the share of the FLOPs on backends against `--require-offload`; `reasons` says why it is not more, in
+/// short and line by line.
+fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String, Vec<String>)) -> Result<(), Failure> {
     let Some(wanted) = &args.require_offload else { return Ok(()) };
     let (enough, words) = match wanted.as_str() {
         "any" => (share > 0.0, "more than none".to_owned()),
@@ -104,9 +110,11 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> Vec<Str
     if enough {
         return Ok(());
     }
-    let message = format!("{:.1} % of the FLOPs are on the backends, {words} is wanted", 100.0 * share);
+    let (because, notes) = reasons();
+    let why = if share > 0.0 { "" } else { &because };
+    let message = format!("{:.1} % of the FLOPs are on the backends, {words} is wanted{why}", 100.0 * share);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
-    diagnostic.notes = reasons();
+    diagnostic.notes = notes;
     Err(diagnostic.help("\"byoc explain\" with the same options gives every operator its reasons").into())
 }
 
@@ -142,7 +150,9 @@ pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &S
     let (model, warnings) = Model::load(session, compiled, build_options(build_args).cache_dir.as_deref())?;
     warnings.iter().for_each(render::diagnostic);
     // What was compiled for a backend may have come back to the host when it was loaded.
-    check_offload(build_args, model.offload_share, || warnings.iter().map(|w| w.message.clone()).collect())?;
+    check_offload(build_args, model.offload_share, || {
+        (String::new(), warnings.iter().map(|w| w.message.clone()).collect())
+    })?;
     Ok(Ready { model, given, compile, load: start.elapsed() })
 }
 

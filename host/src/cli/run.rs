@@ -29,8 +29,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
     let inputs = ready.given.resolve(&ready.model, None)?;
     let trace = Trace::new(args.trace.is_some());
+    if args.trace.is_some() {
+        session.metrics.record();
+    }
     let outputs = if trace.wanted() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
     if let Some(path) = &args.trace {
+        trace.add_said(&session.metrics.take_recorded());
         trace.write(path)?;
     }
     let named: Vec<(&str, &Tensor)> = ready.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();

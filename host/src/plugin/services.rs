@@ -8,22 +8,66 @@ use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, HostServices, Prepared, Result, Services};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use tracing::Level;
 
-/// What plugins counted, by name: a device's cycles, bytes moved.
+/// What plugins counted, by name: a device's cycles, bytes moved. With [`Metrics::record`] also what they said and when.
 #[derive(Debug, Default)]
-pub struct Metrics(Mutex<BTreeMap<String, u64>>);
+pub struct Metrics {
+    counters: Mutex<BTreeMap<String, u64>>,
+    recorded: Mutex<Option<Vec<Said>>>,
+}
+
+/// Something that a plugin said, for the trace.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// When.
+    pub at: Instant,
+    /// The event's or the counter's name.
+    pub name: String,
+    /// What was said.
+    pub what: What,
+}
+
+/// An event, or the new value of a counter.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// The fields of an event.
+    Event(serde_json::Value),
+    /// What a counter has come to.
+    Count(u64),
+}
 
 impl Metrics {
     /// The counters so far, by name.
     pub fn snapshot(&self) -> BTreeMap<String, u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Begins to keep events and counts, for [`Metrics::take_recorded`].
+    pub fn record(&self) {
+        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+    }
+
+    /// Ends keeping, and gives what was kept, in order.
+    pub fn take_recorded(&self) -> Vec<Said> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 
     fn add(&self, name: &str, amount: u64) {
-        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let counter = counters.entry(name.to_owned()).or_default();
         *counter = counter.saturating_add(amount);
+        let total = *counter;
+        drop(counters);
+        self.say(name, || What::Count(total));
+    }
+
+    fn say(&self, name: &str, what: impl FnOnce() -> What) {
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(said) = &mut *recorded {
+            said.push(Said { at: Instant::now(), name: name.to_owned(), what: what() });
+        }
     }
 }
 
@@ -47,6 +91,7 @@ impl HostServices for Host {
     }
 
     fn event(&self, name: &str, fields: &serde_json::Value) {
+        self.metrics.say(name, || What::Event(fields.clone()));
         tracing::info!(target: "byoc::plugin", event = name, %fields);
     }
 

@@ -2,9 +2,7 @@
 
 use crate::device::config::Config;
 use crate::{blob, driver, lower, source, support};
-use byoc_plugin_api::{
-    Attr, Candidate, Codegen, CompiledRegion, Description, Error, Region, Result, Verdict,
-};
+use byoc_plugin_api::{Attr, Candidate, Codegen, CompiledRegion, Description, Error, Region, Result, Verdict};
 
 /// `relay.ext.nuc_fpga`.
 pub struct NucFpga {
@@ -17,7 +15,8 @@ impl Codegen for NucFpga {
         // A driver that cannot be used is said before anything is built for it.
         driver::from_environment()?;
         Ok(Description {
-            about: "int8 convolutions and dense layers on an accelerator behind a driver, or on its software model".into(),
+            about: "int8 convolutions and dense layers on an accelerator behind a driver, or on its software model"
+                .into(),
             patterns: support::PATTERNS.into(),
             operators: support::OPERATORS.iter().map(|&name| name.to_owned()).collect(),
             quantization: Some(support::quantization()),

@@ -34,8 +34,10 @@ pub fn read(bytes: &[u8]) -> Result<Program> {
     let (version, rest) = rest.split_first_chunk::<4>().ok_or_else(|| damaged("it ends in its header"))?;
     let version = u32::from_le_bytes(*version);
     if version != VERSION {
-        return Err(Error::new(format!("the region's command list has version {version}; this plugin reads {VERSION}"))
-            .hint("compile the model again with this plugin"));
+        return Err(Error::new(format!(
+            "the region's command list has version {version}; this plugin reads {VERSION}"
+        ))
+        .hint("compile the model again with this plugin"));
     }
     let (length, text) = rest.split_first_chunk::<8>().ok_or_else(|| damaged("it ends in its header"))?;
     let length = u64::from_le_bytes(*length);

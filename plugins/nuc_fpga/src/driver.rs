@@ -153,14 +153,7 @@ impl Driver {
             },
             // SAFETY: as above.
             Layer::Dense(d) => unsafe {
-                (self.dense)(
-                    feature,
-                    kernel,
-                    out,
-                    d.batch as c_int,
-                    d.in_features as c_int,
-                    d.out_features as c_int,
-                );
+                (self.dense)(feature, kernel, out, d.batch as c_int, d.in_features as c_int, d.out_features as c_int);
             },
         }
     }

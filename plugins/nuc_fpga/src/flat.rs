@@ -81,8 +81,7 @@ impl<'a> Flat<'a> {
         if let Err(wrong) = graph.check(constants.len()) {
             return refuse(RefusalCode::UnsupportedOp, wrong);
         }
-        let mut flat =
-            Flat { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
+        let mut flat = Flat { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
         for (i, input) in graph.inputs.iter().enumerate() {
             let value = flat.value(&input.ty, Def::Input(i))?;
             flat.inputs.push(value);

@@ -179,7 +179,8 @@ impl Layer {
             return Err("a size is over 2147483647, which the driver's int does not hold".into());
         }
         if let Layer::Conv2d(c) = self {
-            let sizes = [c.channels, c.kernels, c.group, c.kernel_height, c.kernel_width, c.stride_height, c.stride_width];
+            let sizes =
+                [c.channels, c.kernels, c.group, c.kernel_height, c.kernel_width, c.stride_height, c.stride_width];
             if sizes.contains(&0) {
                 return Err("a size, a stride or the number of groups is 0".into());
             }

@@ -86,9 +86,9 @@ impl LoadedProgram {
         match place {
             Place::Input(i) => call.inputs[i].bytes().as_ptr().cast_mut(),
             Place::Output(i) => call.outputs[i].bytes_mut().as_mut_ptr(),
-            Place::Constant(i) => self.constants[i].as_ref().map_or(std::ptr::null_mut(), |constant| {
-                constant.bytes().as_ptr().cast_mut()
-            }),
+            Place::Constant(i) => {
+                self.constants[i].as_ref().map_or(std::ptr::null_mut(), |constant| constant.bytes().as_ptr().cast_mut())
+            }
             Place::Work(at) => call.workspace.as_mut_ptr().wrapping_add(at as usize),
         }
     }

@@ -156,7 +156,8 @@ fn conv2d(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
         let found = op.text(key);
         if found != wanted && !(found.is_empty() && key == "out_layout") {
             let detail = format!("{key} is {found}; nuc_fpga takes {wanted}");
-            let hint = "the pass convert_layout brings it there: byoc opt --pass convert_layout --layout nn.conv2d=NCHW";
+            let hint =
+                "the pass convert_layout brings it there: byoc opt --pass convert_layout --layout nn.conv2d=NCHW";
             return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
         }
     }
@@ -246,15 +247,18 @@ fn no_empty_tensor(flat: &Flat<'_>, op: &Op<'_>) -> Result<(), Refusal> {
 
 /// The steps of an operator that reads `value`, which came from `layer`; none if it is not one that follows a sum.
 fn step(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Option<Vec<Step>>, Refusal> {
-    if !matches!(op.name, "nn.bias_add" | "add" | "nn.relu" | "clip" | "cast" | "qnn.requantize" | "fixed_point_multiply")
-    {
+    if !matches!(
+        op.name,
+        "nn.bias_add" | "add" | "nn.relu" | "clip" | "cast" | "qnn.requantize" | "fixed_point_multiply"
+    ) {
         return Ok(None);
     }
     let dtype = |v: Val| flat.get(v).dtype;
     let element = |what: &str, v: Val| match Element::of(dtype(v)) {
         Some(element) => Ok(element),
         None => {
-            let detail = format!("{what} of {} is {}; after a sum nuc_fpga gives int32, int8 or uint8", op.name, dtype(v));
+            let detail =
+                format!("{what} of {} is {}; after a sum nuc_fpga gives int32, int8 or uint8", op.name, dtype(v));
             refuse(RefusalCode::UnsupportedDtype, detail)
         }
     };
@@ -344,7 +348,9 @@ fn requantize(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer, to: Eleme
     let scales = |input, what: &str| {
         let scales = elements(flat, op, input, DType::F32, what, |t| t.as_slice::<f32>().to_vec())?;
         match scales.iter().find(|scale| !(scale.is_finite() && **scale > 0.0)) {
-            Some(scale) => refuse(RefusalCode::QuantScheme, format!("{what} is {scale}; a scale is finite and above 0")),
+            Some(scale) => {
+                refuse(RefusalCode::QuantScheme, format!("{what} is {scale}; a scale is finite and above 0"))
+            }
             None => Ok(scales),
         }
     };
@@ -455,7 +461,9 @@ fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Progr
             }
             Def::Op(op) => match places.get(&value) {
                 Some(&place) => Ok(place),
-                None => refuse(RefusalCode::UnsupportedOp, format!("{} is read inside its composite", flat.ops[op].name)),
+                None => {
+                    refuse(RefusalCode::UnsupportedOp, format!("{} is read inside its composite", flat.ops[op].name))
+                }
             },
         };
         let (feature, kernel) = (operand(command.feature)?, operand(command.kernel)?);
@@ -478,7 +486,8 @@ fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Progr
         values.iter().map(|&value| port(&flat.get(value).shape, flat.get(value).dtype)).collect()
     };
     let constants = flat.constants.iter().zip(used);
-    let constants = constants.map(|(constant, used)| used.then(|| port(constant.shape(), constant.dtype())).transpose());
+    let constants =
+        constants.map(|(constant, used)| used.then(|| port(constant.shape(), constant.dtype())).transpose());
     let program = Program {
         symbol: graph.symbol.to_string(),
         inputs: ports(&flat.inputs)?,
@@ -503,7 +512,8 @@ fn arrange(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
     for b in order {
         let (first, last, bytes) = buffers[b];
         let meets = |&other: &usize| buffers[other].0 <= last && first <= buffers[other].1;
-        let taken = placed.iter().copied().filter(meets).map(|other| (offsets[other], offsets[other] + buffers[other].2));
+        let taken =
+            placed.iter().copied().filter(meets).map(|other| (offsets[other], offsets[other] + buffers[other].2));
         let mut taken: Vec<(u64, u64)> = taken.collect();
         taken.sort_unstable();
         let mut at = 0;

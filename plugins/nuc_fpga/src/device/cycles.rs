@@ -157,7 +157,11 @@ impl Work {
             Shape::Planes { height, width, kernel, stride, pad } => {
                 let first = (rows.start * stride).saturating_sub(pad).min(height);
                 let end = ((rows.end - 1) * stride + kernel).saturating_sub(pad).clamp(first, height);
-                if end - first == height { Runs(1, channels * height * width) } else { Runs(channels, (end - first) * width) }
+                if end - first == height {
+                    Runs(1, channels * height * width)
+                } else {
+                    Runs(channels, (end - first) * width)
+                }
             }
             Shape::Rows => {
                 let rows = rows.end - rows.start;
@@ -238,7 +242,9 @@ impl Work {
             for channels in blocks(self.channels, cut.channels) {
                 let [o, r, c] = [outputs, rows, &channels].map(|range| range.end - range.start);
                 let mut load = 0;
-                if weights.replace((group, outputs.start, channels.start)) != Some((group, outputs.start, channels.start)) {
+                if weights.replace((group, outputs.start, channels.start))
+                    != Some((group, outputs.start, channels.start))
+                {
                     let runs = self.weights(c, o);
                     estimate.weight_bytes += runs.bytes();
                     load += runs.cycles(config);

@@ -84,7 +84,7 @@ fn what_is_no_driver_is_named() {
     }
     assert!(said(folder.path()).contains("cannot be read"), "{}", said(folder.path()));
     let good = std::fs::read(sample(folder.path())).unwrap();
-    for length in [64, 100, good.len() / 2, good.len() - 1000] {
+    for length in [64, 100, good.len() / 4, good.len() / 2] {
         let path = file("truncated.so", &good[..length]);
         let said = said(&path);
         assert!(said.ends_with("is a truncated library") || said.ends_with("is no shared library"), "{length}: {said}");

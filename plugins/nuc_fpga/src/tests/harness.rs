@@ -282,12 +282,8 @@ impl Case {
                 .zip(&mut memory)
                 .map(|((t, shape), memory)| TensorMut::new(t.dtype, shape, memory.bytes_mut()))
                 .collect();
-            let call = Call {
-                inputs: &inputs,
-                outputs: &mut outputs,
-                workspace: workspace.bytes_mut(),
-                plan: prepared.plan,
-            };
+            let call =
+                Call { inputs: &inputs, outputs: &mut outputs, workspace: workspace.bytes_mut(), plan: prepared.plan };
             executable.run(call).unwrap();
         }
         (types.iter().zip(memory).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect(), heard)
@@ -316,9 +312,12 @@ impl Case {
                     "nn.bias_add" | "add" => {
                         let axis = if out.len() == 4 { 1 } else { out.len() - 1 };
                         let inner: usize = out[axis + 1..].iter().product();
-                        let (x, b) = (of(0), of(1));
+                        let (x, b) = if shape(0) == out { (of(0), of(1)) } else { (of(1), of(0)) };
                         let at = |i: usize| if b.len() == 1 { 0 } else { i / inner % b.len() };
-                        x.iter().enumerate().map(|(i, &x)| i64::from((x as i32).wrapping_add(b[at(i)] as i32))).collect()
+                        x.iter()
+                            .enumerate()
+                            .map(|(i, &x)| i64::from((x as i32).wrapping_add(b[at(i)] as i32)))
+                            .collect()
                     }
                     "nn.relu" => of(0).iter().map(|&x| x.max(0)).collect(),
                     "clip" => {

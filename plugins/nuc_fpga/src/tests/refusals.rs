@@ -155,10 +155,7 @@ fn the_work_after_a_sum() {
         after(&[0.125], [1, 0], 1.0, usual),
         "QuantScheme: qnn.requantize takes zero point 1 from a sum; nuc_fpga takes 0"
     );
-    assert_eq!(
-        after(&[0.125; 3], [0, 0], 1.0, usual),
-        "QuantScheme: 3 input scales do not lie along the 4 channels"
-    );
+    assert_eq!(after(&[0.125; 3], [0, 0], 1.0, usual), "QuantScheme: 3 input scales do not lie along the 4 channels");
     assert_eq!(
         after(&[0.125, 0.0, 1.0, 1.0], [0, 0], 1.0, usual),
         "QuantScheme: the input scale of qnn.requantize is 0; a scale is finite and above 0"
@@ -175,10 +172,7 @@ fn the_work_after_a_sum() {
         after(&[0.125], [0, 0], 1.0, ["UPWARD", "float32"]),
         "UnsupportedAttr: qnn.requantize computes in float32; nuc_fpga computes in int64"
     );
-    assert_eq!(
-        after(&[0.125], [0, 0], 1.0, ["DOWN", "int64"]),
-        "UnsupportedAttr: qnn.requantize rounds by DOWN"
-    );
+    assert_eq!(after(&[0.125], [0, 0], 1.0, ["DOWN", "int64"]), "UnsupportedAttr: qnn.requantize rounds by DOWN");
 
     let bias = |shape: &'static [usize]| {
         let case = quantized(0, &[0], |case, sum| {
@@ -193,7 +187,10 @@ fn the_work_after_a_sum() {
         "UnsupportedShape: [2, 1] is added to a sum; nuc_fpga adds one number per channel, or one for all"
     );
     let residual = quantized(0, &[0], |case, sum| case.op("add", &[sum, sum], vec![], ty(DType::I32, &[2, 4])));
-    assert_eq!(residual.refusal(), "UnsupportedOp: add does not follow a convolution or a dense layer of the same region");
+    assert_eq!(
+        residual.refusal(),
+        "UnsupportedOp: add does not follow a convolution or a dense layer of the same region"
+    );
 }
 
 #[test]
@@ -210,5 +207,9 @@ fn regions_without_a_layer() {
     let mut case = conv(|_| {}, DType::I8, DType::I32);
     case.graph.inputs[0].ty.dims[0] = Dim::Unknown("batch".into());
     case.graph.nodes[0].outputs[0].dims[0] = Dim::Unknown("batch".into());
-    assert!(case.refusal().starts_with("DynamicDim: Tensor[(batch, 8, 9, 7), int8] has a dimension"), "{}", case.refusal());
+    assert!(
+        case.refusal().starts_with("DynamicDim: Tensor[(batch, 8, 9, 7), int8] has a dimension"),
+        "{}",
+        case.refusal()
+    );
 }

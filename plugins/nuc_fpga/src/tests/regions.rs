@@ -130,6 +130,15 @@ fn narrow(case: &mut Case, value: ValueRef) -> ValueRef {
     case.op("cast", &[value], vec![Attr::new("dtype", "int8")], ty(DType::I8, &shape))
 }
 
+fn same(case: &Case, got: &[Vec<i64>], wanted: &[Vec<i64>]) {
+    for (output, (got, wanted)) in got.iter().zip(wanted).enumerate() {
+        let at = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
+        let at = at.or((got.len() != wanted.len()).then_some(0));
+        let Some(at) = at else { continue };
+        panic!("output {output}, element {at}: {}, not {}, of\n{}", got[at], wanted[at], case.graph.to_json());
+    }
+}
+
 #[test]
 fn random_regions() {
     let mut kinds = [0; 3];
@@ -137,9 +146,9 @@ fn random_regions() {
         let case = random(seed);
         let expected = case.expected();
         let blob = case.compile().blob;
-        assert!(case.run(&blob, 1).0 == expected, "seed {seed}");
+        same(&case, &case.run(&blob, 1).0, &expected);
         if seed % 10 == 0 {
-            assert!(case.run(&blob, 3).0 == expected, "seed {seed}, 3 threads");
+            same(&case, &case.run(&blob, 3).0, &expected);
         }
         // The cases are no good if every result is the same number.
         let first = expected[0][0];
@@ -152,7 +161,7 @@ fn random_regions() {
 fn chains_share_the_scratch_memory() {
     let case = chain();
     let compiled = case.compile();
-    assert!(case.run(&compiled.blob, 2).0 == case.expected());
+    same(&case, &case.run(&compiled.blob, 2).0, &case.expected());
     let program = crate::blob::read(&compiled.blob).unwrap();
     assert_eq!(program.commands.len(), 7);
     // Five layers of 2 x 8 x 9 x 9 sums, but two of them with their results at most at a time.
@@ -209,6 +218,6 @@ fn the_generated_c_gives_the_same_bits() {
         let library = compile_c(&source.text, folder.path());
         let from_c = run_c(case, &library);
         assert!(from_c == case.run(&compiled.blob, 2).0, "case {number}\n{}", source.text);
-        assert!(from_c == case.expected(), "case {number}");
+        same(case, &from_c, &case.expected());
     }
 }
