@@ -18,7 +18,9 @@ usage: cargo xtask <task>
   bench [ARGS]            the criterion benches; ARGS go to cargo bench
   bench peers MODEL...    the same models on ONNX Runtime, OpenVINO and byoc, side by side
                           (MODEL: an .onnx file, or a name that \"byoc zoo\" knows)
-                          [--backend NAME,...] [--threads N] [--rounds N]
+                          [--backend NAME,...] [--threads N] [--rounds N] [--runs N]
+                          [--exported: full-size models of torchvision and transformers, which are fetched; without
+                          a MODEL all of them]
 ";
 
 fn main() -> ExitCode {

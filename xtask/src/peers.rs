@@ -1,13 +1,17 @@
 //! `cargo xtask bench peers`: the same models on ONNX Runtime, OpenVINO and byoc.
 //!
 //! Each runs in a process of its own with the same number of threads, one after the other, in rounds, so that a machine
-//! whose speed drifts treats all alike. What is shown is the median over the rounds of each process's median latency,
-//! and its ratio to the fastest peer.
+//! whose speed drifts treats all alike. A round's ratio is a process's median latency over that of the faster peer in
+//! the same round; what is shown is the median of the ratios and their spread. What fails counts as [`FAILED`].
 
 use crate::process::{self, cargo, output, root, target_dir};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The ratio of what fails.
+const FAILED: f64 = 10.0;
+const PEERS: [&str; 2] = ["onnxruntime", "openvino"];
 
 struct Options {
     models: Vec<String>,
@@ -15,44 +19,76 @@ struct Options {
     threads: u32,
     rounds: usize,
     runs: u32,
+    exported: bool,
 }
 
 /// `cargo xtask bench peers MODEL...`.
 pub fn run(args: &[&str]) -> Result<(), String> {
     let options = parse(args)?;
     process::run(&mut cargo(&["build", "--release", "--quiet", "--workspace"]))?;
-    let python = environment()?;
+    let python = environment("peers", &["numpy", "onnxruntime", "openvino"])?;
     let byoc = target_dir().join("release").join("byoc");
     println!("threads {}, rounds {}, runs a round {}", options.threads, options.rounds, options.runs);
-    println!("{:<28} {:<24} {:>12} {:>10}", "model", "runtime", "median ms", "ratio");
-    for name in &options.models {
-        let model = model_file(name, &byoc)?;
-        let mut rows: Vec<(String, Vec<f64>)> = Vec::new();
-        for round in 0..options.rounds {
-            let mut lane = 0;
-            let mut record = |label: String, median: f64| {
-                if round == 0 {
-                    rows.push((label, Vec::new()));
+    println!("{:<24} {:<24} {:>11} {:>8}  spread", "model", "runtime", "median ms", "ratio");
+    let mut ratios = vec![Vec::new(); PEERS.len() + options.backends.len()];
+    for (name, model) in models(&options, &byoc)? {
+        let mut lanes: Vec<Lane> = Vec::new();
+        for _ in 0..options.rounds {
+            let peers = PEERS.map(|peer| {
+                let shown = time_peer(&python, peer, &model, &options);
+                let version = shown.as_ref().map_or("", |s| s["version"].as_str().unwrap_or_default());
+                (format!("{peer} {version}"), shown.and_then(|s| number(&s)))
+            });
+            let backends = options.backends.iter().map(|backend| {
+                let label = format!("byoc {}", if backend.is_empty() { "host" } else { backend });
+                (label, time_byoc(&byoc, backend, &model, &options).and_then(|s| number(&s)))
+            });
+            for (i, (label, time)) in peers.into_iter().chain(backends).enumerate() {
+                if lanes.len() == i {
+                    lanes.push(Lane { label, times: Vec::new() });
                 }
-                rows[lane].1.push(median);
-                lane += 1;
-            };
-            for peer in ["onnxruntime", "openvino"] {
-                let shown = time_peer(&python, peer, &model, &options)?;
-                record(format!("{peer} {}", shown["version"].as_str().unwrap_or_default()), number(&shown)?);
-            }
-            for backend in &options.backends {
-                let shown = time_byoc(&byoc, backend, &model, &options)?;
-                record(format!("byoc {}", if backend.is_empty() { "host" } else { backend }), number(&shown)?);
+                lanes[i].times.push(time);
             }
         }
-        let medians: Vec<f64> = rows.iter().map(|(_, times)| median(times)).collect();
-        let best_peer = medians[..2].iter().copied().fold(f64::INFINITY, f64::min);
-        for ((label, _), median) in rows.iter().zip(&medians) {
-            println!("{name:<28} {label:<24} {median:>12.3} {:>10.2}", median / best_peer);
+        for (lane, ratios) in lanes.iter().zip(&mut ratios) {
+            ratios.push(lane.show(&name, &lanes[..PEERS.len()]));
+        }
+    }
+    if ratios[0].len() > 1 {
+        let labels = PEERS.into_iter().map(str::to_owned);
+        let labels =
+            labels.chain(options.backends.iter().map(|b| format!("byoc {}", if b.is_empty() { "host" } else { b })));
+        for (label, ratios) in labels.zip(&ratios) {
+            let mean = (ratios.iter().map(|r| r.ln()).sum::<f64>() / ratios.len() as f64).exp();
+            println!("{:<24} {label:<24} {:>11} {mean:>8.3}", "geometric mean", "");
         }
     }
     Ok(())
+}
+
+/// One runtime on one model: a median latency, or what went wrong, for each round.
+struct Lane {
+    label: String,
+    times: Vec<Result<f64, String>>,
+}
+
+impl Lane {
+    /// Prints its row and gives the median of its ratios.
+    fn show(&self, model: &str, peers: &[Lane]) -> f64 {
+        if let Some(Err(error)) = self.times.iter().find(|time| time.is_err()) {
+            println!("{model:<24} {:<24} {:>11} {FAILED:>8.2}  {error}", self.label, "failed");
+            return FAILED;
+        }
+        let times: Vec<f64> = self.times.iter().flatten().copied().collect();
+        let best = |round: usize| {
+            peers.iter().filter_map(|p| p.times[round].as_ref().ok()).copied().fold(f64::INFINITY, f64::min)
+        };
+        let ratios: Vec<f64> = times.iter().enumerate().map(|(round, time)| time / best(round)).collect();
+        let (least, most) = ratios.iter().fold((f64::INFINITY, 0.0f64), |(l, m), &r| (l.min(r), m.max(r)));
+        let (time, ratio) = (median(&times), median(&ratios));
+        println!("{model:<24} {:<24} {time:>11.3} {ratio:>8.3}  {least:.3} to {most:.3}", self.label);
+        ratio
+    }
 }
 
 fn parse(args: &[&str]) -> Result<Options, String> {
@@ -62,6 +98,7 @@ fn parse(args: &[&str]) -> Result<Options, String> {
         threads: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         rounds: 3,
         runs: 30,
+        exported: false,
     };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
@@ -71,11 +108,12 @@ fn parse(args: &[&str]) -> Result<Options, String> {
             "--threads" => options.threads = parse_number(value()?)?,
             "--rounds" => options.rounds = parse_number(value()?)?,
             "--runs" => options.runs = parse_number(value()?)?,
+            "--exported" => options.exported = true,
             flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
             model => options.models.push(model.to_owned()),
         }
     }
-    if options.models.is_empty() {
+    if options.models.is_empty() && !options.exported {
         options.models = ["resnet50", "mobilenet_v2", "bert_base"].map(String::from).to_vec();
     }
     Ok(options)
@@ -85,18 +123,32 @@ fn parse_number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text} is no number"))
 }
 
-/// The Python of a private environment with the peers in it.
-fn environment() -> Result<PathBuf, String> {
-    let dir = target_dir().join("peers");
+/// The Python of a private environment with these packages in it.
+fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
+    let dir = target_dir().join("python").join(name);
     let python = dir.join("bin").join("python");
     let ready = dir.join("ready");
     if !ready.is_file() {
         process::run(Command::new("python3").args(["-m", "venv"]).arg(&dir))?;
         let mut install = Command::new(&python);
-        process::run(install.args(["-m", "pip", "install", "--quiet", "numpy", "onnxruntime", "openvino"]))?;
+        process::run(install.args(["-m", "pip", "install", "--quiet"]).args(packages))?;
         std::fs::write(&ready, "").map_err(|e| format!("{}: {e}", ready.display()))?;
     }
     Ok(python)
+}
+
+/// Names and files of the models asked for: as given, written by `byoc zoo`, or exported from torchvision and
+/// transformers.
+fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, String> {
+    if !options.exported {
+        return options.models.iter().map(|name| Ok((name.clone(), model_file(name, byoc)?))).collect();
+    }
+    let packages = ["torch", "torchvision", "transformers", "onnx", "numpy"];
+    let python = environment("exporter", &packages)?;
+    let folder = target_dir().join("exported");
+    let script = root().join("xtask").join("peers").join("export.py");
+    let listed = output(Command::new(&python).arg(&script).arg(&folder).args(&options.models))?;
+    Ok(listed.lines().map(|name| (name.to_owned(), folder.join(name).join("model.onnx"))).collect())
 }
 
 /// The file of a model: as given, or written by `byoc zoo`.
@@ -117,7 +169,7 @@ fn model_file(name: &str, byoc: &Path) -> Result<PathBuf, String> {
 }
 
 fn time_peer(python: &Path, peer: &str, model: &Path, options: &Options) -> Result<Value, String> {
-    let script = root().join("xtask").join("src").join("peers.py");
+    let script = root().join("xtask").join("peers").join("time.py");
     let mut command = Command::new(python);
     command.arg(script).arg(peer).arg(model).arg(options.threads.to_string()).arg(options.runs.to_string());
     last_object(&output(&mut command)?)

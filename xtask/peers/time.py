@@ -1,6 +1,6 @@
 """Times one model on one peer, in a process of its own.
 
-usage: peers.py onnxruntime|openvino MODEL THREADS RUNS
+usage: time.py onnxruntime|openvino MODEL THREADS RUNS
 
 Prints one JSON object: {"peer", "version", "median_ms", "min_ms"}. Inputs are ones for floats, zeros for integers.
 """
