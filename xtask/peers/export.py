@@ -35,7 +35,9 @@ class First(torch.nn.Module):
         self.model = model
 
     def forward(self, *inputs):
-        result = self.model(*inputs)
+        # A mask that hides nothing keeps language models from deriving one, which the exporter has no operators for.
+        options = {"attention_mask": torch.ones_like(inputs[0])} if hasattr(self.model, "config") else {}
+        result = self.model(*inputs, **options)
         return result if isinstance(result, torch.Tensor) else result[0]
 
 
@@ -44,6 +46,10 @@ def vision(name):
 
     options = {"init_weights": True} if name == "inception_v3" else {}
     model = torchvision.models.get_model(name, weights=None, **options)
+    for layer in model.modules():
+        # The head of a fresh vision transformer is zero.
+        if isinstance(layer, torch.nn.Linear) and not layer.weight.any():
+            torch.nn.init.normal_(layer.weight, std=0.02)
     size = SIZE.get(name, 224)
     fit_statistics(model, size)
     return model, (torch.randn(1, 3, size, size),)
