@@ -32,8 +32,11 @@ impl<T> Export<T> {
 
 impl<T> Drop for Export<T> {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the value after its owner's destructor.
-        let dropped = guard(|| Ok(unsafe { ManuallyDrop::drop(&mut self.0) }));
+        let dropped = guard(|| {
+            // SAFETY: nobody uses the value after its owner's destructor.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+            Ok(())
+        });
         if let Err(error) = dropped {
             tracing::error!("while it was given back: {error}");
         }

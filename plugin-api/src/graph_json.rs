@@ -97,7 +97,7 @@ fn write_type(ty: &TensorType) -> Value {
     json!({"dtype": dtype, "dims": dims})
 }
 
-fn write_attrs(attrs: &[Attr]) -> Value {
+pub(crate) fn write_attrs(attrs: &[Attr]) -> Value {
     attrs.iter().map(|attr| (attr.key.to_string(), write_value(&attr.value))).collect::<Map<_, _>>().into()
 }
 
@@ -195,7 +195,7 @@ fn read_attrs(value: &Value) -> Result<RVec<Attr>> {
     }
 }
 
-fn read_value(value: &Value) -> Result<AttrValue> {
+pub(crate) fn read_value(value: &Value) -> Result<AttrValue> {
     Ok(match value {
         Value::Null => AttrValue::None,
         Value::Bool(value) => AttrValue::Bool(*value),

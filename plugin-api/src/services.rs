@@ -125,6 +125,20 @@ impl Services {
         level_from_number(self.object.log_level())
     }
 
+    /// [`log_level`](Services::log_level) as a number: 0 for nothing, 1 for errors, up to 5.
+    #[cfg(feature = "host")]
+    pub(crate) fn level_number(&self) -> i32 {
+        self.object.log_level().into()
+    }
+
+    /// [`log`](Services::log) with the level as a number.
+    #[cfg(feature = "host")]
+    pub(crate) fn log_number(&self, level: i32, target: &str, message: &str) {
+        if let Some(level) = u8::try_from(level).ok().and_then(level_from_number) {
+            self.log(level, target, message);
+        }
+    }
+
     /// A log message. (`tracing` macros in a plugin arrive here by themselves.)
     pub fn log(&self, level: Level, target: &str, message: &str) {
         self.object.log(level_number(level), target.into(), message.into());

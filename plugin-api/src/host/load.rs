@@ -5,7 +5,8 @@
 //! header of each library is asked instead.
 
 use super::import::{ImportedCodegen, ImportedLoader};
-use super::{Rejection, code, layout, sniff};
+use super::sniff::{Entry, sniff_entry};
+use super::{Rejection, c, code, layout};
 use crate::backend::{Codegen, Loader};
 use crate::error::Error;
 use crate::plugin::{API_VERSION, CODEGEN_PREFIX, InitArguments, LOADER_PREFIX, Object, PluginModuleRef};
@@ -82,8 +83,14 @@ impl std::fmt::Debug for LoadedPlugin {
 /// # Errors
 /// Why it cannot be used. The process goes on.
 pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection> {
-    sniff(path)?;
-    let header = open(path)?;
+    let entry = sniff_entry(path)?;
+    let library = open(path)?;
+    if entry == Entry::C {
+        let loaded = c::load(path, &library, services);
+        std::mem::forget(library);
+        return loaded;
+    }
+    let header = header(library)?;
     let api_version = check_version(header)?;
     let module = header.init_root_module::<PluginModuleRef>().map_err(|error| layout_rejection(&error))?;
     let declared = (module.info())();
@@ -117,7 +124,7 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
     })
 }
 
-fn open(path: &Path) -> Result<&'static LibHeader, Rejection> {
+fn open(path: &Path) -> Result<Library, Rejection> {
     // A path without a slash would be looked for in the system's folders.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let failed = |error: libloading::Error| {
@@ -128,11 +135,15 @@ fn open(path: &Path) -> Result<&'static LibHeader, Rejection> {
     };
     // SAFETY: the file is a complete library of this machine that says it is a plugin; that its constructors behave is
     // what loading a plugin trusts it with.
-    let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
+    unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)
+}
+
+/// The header of a Rust plugin's library, which stays mapped for good.
+fn header(library: Library) -> Result<&'static LibHeader, Rejection> {
     // SAFETY: the symbol of this name is abi_stable's `LibHeader`, which begins with an `AbiHeader`; `upgrade` checks
     // its magic before anything else is read.
     let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_LOADER_NAME_WITH_NUL.as_bytes()) };
-    let header: AbiHeaderRef = *header.map_err(failed)?;
+    let header: AbiHeaderRef = *header.map_err(|error| Rejection::new(code::DLOPEN, error.to_string()))?;
     std::mem::forget(library);
     header.upgrade().map_err(|error| match error {
         LibraryError::InvalidAbiHeader(found) if found.magic_string != AbiHeader::VALUE.magic_string => {
@@ -180,13 +191,13 @@ fn layout_rejection(error: &LibraryError) -> Rejection {
     Rejection { details, ..Rejection::new(code::LAYOUT, reason).hint(REBUILD) }
 }
 
-fn init_rejection(error: Error) -> Rejection {
+pub(super) fn init_rejection(error: Error) -> Rejection {
     let code = if error.panicked { code::INIT_PANIC } else { code::INIT };
     let rejection = Rejection::new(code, error.to_string());
     if error.hint.is_empty() { rejection } else { rejection.hint(error.hint.as_str()) }
 }
 
-fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
+pub(super) fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
     for pair in registrations.windows(2) {
         if pair[0].name == pair[1].name {
             return Err(Rejection::new(code::BAD_REGISTRATION, format!("registers {} twice", pair[0].name)));

@@ -3,11 +3,13 @@
 //! Nothing here names a type of the stable ABI: a loaded plugin is seen through the same plain traits that its author
 //! implemented.
 
+mod c;
 mod import;
 mod layout;
-mod load;
+pub(crate) mod load;
 mod sniff;
 
+pub use c::{ENTRY as C_ENTRY, HEADER as C_HEADER, JSON_HEADER as C_JSON_HEADER};
 pub use load::{LoadedPlugin, Offer, Registration, load};
 pub use sniff::sniff;
 

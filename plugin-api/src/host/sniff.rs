@@ -1,6 +1,7 @@
 //! A look at a file before the system maps it. Mapping a truncated library kills the process, and mapping any library
 //! runs its constructors: a file that is no plugin is told apart by reading it.
 
+use super::c::ENTRY as C_ENTRY;
 use super::{Rejection, code};
 use abi_stable::library::ROOT_MODULE_LOADER_NAME;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -20,6 +21,20 @@ const MACHINE: elf::Machine = elf::EM_RISCV;
 /// # Errors
 /// The reason why it is none.
 pub fn sniff(path: &Path) -> Result<(), Rejection> {
+    sniff_entry(path).map(drop)
+}
+
+/// Which entry a plugin has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// That of `declare_plugin!`.
+    Rust,
+    /// That of `byoc_plugin.h`.
+    C,
+}
+
+/// [`sniff`], and which entry the file has; one with both is a Rust plugin.
+pub(super) fn sniff_entry(path: &Path) -> Result<Entry, Rejection> {
     let file = File::open(path).map_err(|error| unreadable(&error))?;
     if !file.metadata().map_err(|error| unreadable(&error))?.is_file() {
         return Err(Rejection::new(code::UNREADABLE, "not a regular file"));
@@ -31,7 +46,7 @@ fn unreadable(error: &std::io::Error) -> Rejection {
     Rejection::new(code::UNREADABLE, format!("cannot be read: {error}"))
 }
 
-fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<(), Rejection> {
+fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<Entry, Rejection> {
     let broken = |_| Rejection::new(code::UNREADABLE, "cannot be read to its end");
     let length = data.len().map_err(broken)?;
     let begin = data.read_bytes_at(0, length.min(512)).map_err(broken)?;
@@ -78,14 +93,29 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<(), Rejection> {
     }
     let damaged = |_| Rejection::new(code::TRUNCATED, "damaged: its symbol table cannot be read").hint(COPY_AGAIN);
     let file = object::File::parse(data).map_err(damaged)?;
-    let has_entry = file
-        .dynamic_symbols()
-        .any(|symbol| symbol.is_definition() && symbol.name_bytes() == Ok(ROOT_MODULE_LOADER_NAME.as_bytes()));
-    if !has_entry {
-        return Err(Rejection::new(code::NO_ENTRY, "a shared library, but not a byoc plugin (no entry symbol)")
-            .hint("a plugin has one declare_plugin! line and is built as a cdylib"));
+    let mut entry = None;
+    let mut disguised = None;
+    for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
+        match symbol.name_bytes() {
+            Ok(name) if name == ROOT_MODULE_LOADER_NAME.as_bytes() => return Ok(Entry::Rust),
+            Ok(name) if name == C_ENTRY.as_bytes() => entry = Some(Entry::C),
+            Ok(name) if name.windows(C_ENTRY.len()).any(|part| part == C_ENTRY.as_bytes()) => {
+                disguised = Some(String::from_utf8_lossy(name).into_owned());
+            }
+            _ => {}
+        }
     }
-    Ok(())
+    entry.ok_or_else(|| {
+        let none = Rejection::new(code::NO_ENTRY, "a shared library, but not a byoc plugin (no entry symbol)");
+        match disguised {
+            Some(name) => none.hint(format!(
+                "it exports \"{name}\", a name of C++: include byoc_plugin.h, or declare {C_ENTRY} as extern \"C\""
+            )),
+            None => none.hint(format!(
+                "in Rust a plugin has one declare_plugin! line and is built as a cdylib; in C it exports {C_ENTRY}"
+            )),
+        }
+    })
 }
 
 const COPY_AGAIN: &str = "copy the file again";

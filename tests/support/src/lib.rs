@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use tempfile::TempDir;
 
 /// The root of the workspace.
@@ -30,6 +30,51 @@ pub fn plugin(name: &str) -> PathBuf {
 /// When it does not build.
 pub fn test_plugin(name: &str) -> PathBuf {
     build(&["--package", "byoc-test-plugins", "--example", name])
+}
+
+/// The library of a plugin in C or C++, `plugins/samples/<name>.*`, built by the line that the README shows for it.
+///
+/// # Panics
+/// When the README shows none, or it does not build.
+pub fn sample(name: &str) -> PathBuf {
+    once(&format!("sample {name}"), || {
+        let readme = std::fs::read_to_string(workspace().join("README.md")).expect("the README");
+        let line = readme
+            .lines()
+            .find(|line| line.contains(&format!(" plugins/samples/{name}.")))
+            .unwrap_or_else(|| panic!("the README does not say how to build {name}"));
+        let library = built_folder().join(format!("libbyoc_{name}.so"));
+        let shown = format!("-o plugins/libbyoc_{name}.so");
+        assert!(line.contains(&shown), "{line}");
+        shell(&line.replace(&shown, &format!("-o '{}'", library.display())));
+        library
+    })
+}
+
+/// The library of a plugin in C that exists for tests: `tests/plugins/c/<name>.c`.
+///
+/// # Panics
+/// When it does not build.
+pub fn c_plugin(name: &str) -> PathBuf {
+    once(&format!("c {name}"), || {
+        let library = built_folder().join(format!("libbyoc_test_{name}.so"));
+        shell(&format!(
+            "cc -std=c11 -g -O1 -Wall -Wextra -Werror -shared -fPIC -I plugin-api/include -o '{}' tests/plugins/c/{name}.c",
+            library.display()
+        ));
+        library
+    })
+}
+
+/// Where this process puts what a C compiler makes; it goes away with the system's temporary files.
+fn built_folder() -> &'static Path {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    FOLDER.get_or_init(temporary_folder).path()
+}
+
+fn shell(line: &str) {
+    let output = Command::new("sh").current_dir(workspace()).args(["-c", line]).output().expect("sh starts");
+    assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// An empty folder that goes away with the value.
@@ -62,29 +107,38 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn build(arguments: &[&str]) -> PathBuf {
-    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = arguments.join(" ");
-    if let Some(path) = built.get(&key) {
+/// What `make` gives, made the first time that it is asked for.
+fn once(key: &str, make: impl FnOnce() -> PathBuf) -> PathBuf {
+    static MADE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = made.get(key) {
         return path.clone();
     }
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .current_dir(workspace())
-        .args(["build", "--quiet", "--message-format=json-render-diagnostics", "--profile", profile])
-        .args(arguments)
-        .output()
-        .expect("cargo starts");
-    assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
-    let library = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["reason"] == "compiler-artifact" && message["target"]["crate_types"][0] == "cdylib")
-        .filter_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
-        .next_back()
-        .unwrap_or_else(|| panic!("cargo build {key} gave no library"));
-    built.insert(key, library.clone());
-    library
+    let path = make();
+    made.insert(key.to_owned(), path.clone());
+    path
+}
+
+fn build(arguments: &[&str]) -> PathBuf {
+    let key = arguments.join(" ");
+    once(&key, || {
+        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .current_dir(workspace())
+            .args(["build", "--quiet", "--message-format=json-render-diagnostics", "--profile", profile])
+            .args(arguments)
+            .output()
+            .expect("cargo starts");
+        assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
+        let is_library = |message: &serde_json::Value| {
+            message["reason"] == "compiler-artifact" && message["target"]["crate_types"][0] == "cdylib"
+        };
+        text.lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .filter(is_library)
+            .filter_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
+            .next_back()
+            .unwrap_or_else(|| panic!("cargo build {key} gave no library"))
+    })
 }

@@ -1,0 +1,230 @@
+/* byoc_json.h: reads JSON texts, as they cross in byoc_plugin.h. Optional; another JSON library serves as well.
+ *
+ * A byoc_json is a place in a text: nothing is allocated, nothing is freed, and the text has to stay. A value that is not
+ * there is byoc_json_none(), every function takes it, and gives its fallback for it: a chain of look-ups needs one check, at
+ * its end. No function reads beyond the text, whatever stands in it.
+ *
+ *     byoc_json graph = byoc_json_parse(text, strlen(text));
+ *     byoc_json node = byoc_json_first(byoc_json_get(graph, "nodes"));
+ *     for (; byoc_json_there(node); node = byoc_json_next(node)) {
+ *         if (byoc_json_is(byoc_json_get(node, "op"), "nn.relu")) ...
+ *     }
+ */
+#ifndef BYOC_JSON_H
+#define BYOC_JSON_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct byoc_json {
+    const char *at;
+    const char *end;
+} byoc_json;
+
+/* How deep a text may nest. A graph with composites nests about ten deep. */
+#define BYOC_JSON_DEPTH 128
+
+static inline byoc_json byoc_json_none(void) {
+    byoc_json none = {NULL, NULL};
+    return none;
+}
+
+static inline const char *byoc_json_space(const char *at, const char *end) {
+    while (at < end && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')) at++;
+    return at;
+}
+
+/* Past the text that begins with a quotation mark at `at`; NULL where it does not end. */
+static inline const char *byoc_json_past_text(const char *at, const char *end) {
+    for (at++; at < end; at++) {
+        if (*at == '\\') {
+            at++;
+        } else if (*at == '"') {
+            return at + 1;
+        }
+    }
+    return NULL;
+}
+
+/* Past a number, true, false or null; NULL where there is none. */
+static inline const char *byoc_json_past_word(const char *at, const char *end) {
+    const char *start = at;
+    while (at < end && ((*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'z') || *at == '-' || *at == '+' || *at == '.' ||
+                        *at == 'E')) {
+        at++;
+    }
+    return at == start ? NULL : at;
+}
+
+/* Past the value that begins at `at`; NULL where it does not end, or nests too deep. Not recursive. */
+static inline const char *byoc_json_past(const char *at, const char *end) {
+    char open[BYOC_JSON_DEPTH];
+    size_t depth = 0;
+    int comma_allowed = 0;
+    do {
+        at = byoc_json_space(at, end);
+        if (at >= end) return NULL;
+        if (*at == '{' || *at == '[') {
+            if (depth == BYOC_JSON_DEPTH) return NULL;
+            open[depth++] = *at == '{' ? '}' : ']';
+            at++;
+            comma_allowed = 0;
+        } else if (*at == '}' || *at == ']') {
+            if (depth == 0 || open[depth - 1] != *at) return NULL;
+            depth--;
+            at++;
+            comma_allowed = 1;
+        } else if (*at == ',' || *at == ':') {
+            if (!comma_allowed) return NULL;
+            at++;
+            comma_allowed = 0;
+        } else {
+            if (comma_allowed) return NULL;
+            at = *at == '"' ? byoc_json_past_text(at, end) : byoc_json_past_word(at, end);
+            if (at == NULL) return NULL;
+            comma_allowed = 1;
+        }
+    } while (depth > 0);
+    return at;
+}
+
+/* The value that a text holds; byoc_json_none() where it is cut short, or no JSON. */
+static inline byoc_json byoc_json_parse(const char *text, size_t size) {
+    byoc_json value;
+    const char *past;
+    if (text == NULL) return byoc_json_none();
+    value.end = text + size;
+    value.at = byoc_json_space(text, value.end);
+    past = byoc_json_past(value.at, value.end);
+    if (past == NULL || byoc_json_space(past, value.end) != value.end) return byoc_json_none();
+    return value;
+}
+
+/* Whether the value is there. */
+static inline int byoc_json_there(byoc_json value) { return value.at != NULL; }
+
+/* The first item of a list. */
+static inline byoc_json byoc_json_first(byoc_json list) {
+    if (list.at == NULL || list.at >= list.end || *list.at != '[') return byoc_json_none();
+    list.at = byoc_json_space(list.at + 1, list.end);
+    if (list.at >= list.end || *list.at == ']') return byoc_json_none();
+    return list;
+}
+
+/* The item after this one in its list. */
+static inline byoc_json byoc_json_next(byoc_json item) {
+    const char *at;
+    if (item.at == NULL) return byoc_json_none();
+    at = byoc_json_past(item.at, item.end);
+    if (at == NULL) return byoc_json_none();
+    at = byoc_json_space(at, item.end);
+    if (at >= item.end || *at != ',') return byoc_json_none();
+    item.at = byoc_json_space(at + 1, item.end);
+    return item.at < item.end ? item : byoc_json_none();
+}
+
+/* Item `index` of a list. */
+static inline byoc_json byoc_json_at(byoc_json list, size_t index) {
+    byoc_json item = byoc_json_first(list);
+    while (index-- > 0) item = byoc_json_next(item);
+    return item;
+}
+
+/* The number of items of a list. */
+static inline size_t byoc_json_count(byoc_json list) {
+    size_t count = 0;
+    byoc_json item;
+    for (item = byoc_json_first(list); byoc_json_there(item); item = byoc_json_next(item)) count++;
+    return count;
+}
+
+/* Whether a value is a text, and that one. (Texts with escapes equal nothing here: no name in a graph has one.) */
+static inline int byoc_json_is(byoc_json value, const char *text) {
+    size_t length = strlen(text);
+    return value.at != NULL && (size_t)(value.end - value.at) >= length + 2 && *value.at == '"' &&
+           memcmp(value.at + 1, text, length) == 0 && value.at[length + 1] == '"';
+}
+
+/* The field of an object. */
+static inline byoc_json byoc_json_get(byoc_json object, const char *key) {
+    const char *at, *past;
+    if (object.at == NULL || object.at >= object.end || *object.at != '{') return byoc_json_none();
+    at = byoc_json_space(object.at + 1, object.end);
+    while (at < object.end && *at == '"') {
+        byoc_json name = {at, object.end};
+        past = byoc_json_past_text(at, object.end);
+        if (past == NULL) return byoc_json_none();
+        past = byoc_json_space(past, object.end);
+        if (past >= object.end || *past != ':') return byoc_json_none();
+        past = byoc_json_space(past + 1, object.end);
+        if (byoc_json_is(name, key)) {
+            object.at = past;
+            return past < object.end ? object : byoc_json_none();
+        }
+        past = byoc_json_past(past, object.end);
+        if (past == NULL) return byoc_json_none();
+        at = byoc_json_space(past, object.end);
+        if (at >= object.end || *at != ',') return byoc_json_none();
+        at = byoc_json_space(at + 1, object.end);
+    }
+    return byoc_json_none();
+}
+
+/* Copies a number's letters out of the text, which need not end with a NUL; 0 where there is no number. */
+static inline int byoc_json_number(byoc_json value, char *digits, size_t size) {
+    const char *past;
+    size_t length;
+    if (value.at == NULL || value.at >= value.end || !((*value.at >= '0' && *value.at <= '9') || *value.at == '-')) return 0;
+    past = byoc_json_past_word(value.at, value.end);
+    if (past == NULL) return 0;
+    length = (size_t)(past - value.at);
+    if (length >= size) return 0;
+    memcpy(digits, value.at, length);
+    digits[length] = 0;
+    return 1;
+}
+
+/* The number, as an integer. */
+static inline int64_t byoc_json_int(byoc_json value, int64_t otherwise) {
+    char digits[64];
+    return byoc_json_number(value, digits, sizeof digits) ? (int64_t)strtoll(digits, NULL, 10) : otherwise;
+}
+
+/* The number. (The three floats that JSON has no number for cross as {"float": "nan"}, "inf" and "-inf".) */
+static inline double byoc_json_float(byoc_json value, double otherwise) {
+    char digits[64];
+    byoc_json special = byoc_json_get(value, "float");
+    if (byoc_json_is(special, "nan")) return strtod("nan", NULL);
+    if (byoc_json_is(special, "inf")) return strtod("inf", NULL);
+    if (byoc_json_is(special, "-inf")) return strtod("-inf", NULL);
+    return byoc_json_number(value, digits, sizeof digits) ? strtod(digits, NULL) : otherwise;
+}
+
+/* The flag. */
+static inline int byoc_json_bool(byoc_json value, int otherwise) {
+    if (value.at == NULL) return otherwise;
+    if (value.end - value.at >= 4 && memcmp(value.at, "true", 4) == 0) return 1;
+    if (value.end - value.at >= 5 && memcmp(value.at, "false", 5) == 0) return 0;
+    return otherwise;
+}
+
+/* Copies a text, without its quotation marks and with its escapes as they stand, as much of it as there is room for; always
+ * with a NUL. Gives its whole length, 0 where the value is no text. */
+static inline size_t byoc_json_text(byoc_json value, char *text, size_t size) {
+    const char *past;
+    size_t length = 0, copied;
+    if (value.at != NULL && value.at < value.end && *value.at == '"') {
+        past = byoc_json_past_text(value.at, value.end);
+        if (past != NULL) length = (size_t)(past - value.at) - 2;
+    }
+    if (size > 0) {
+        copied = length < size - 1 ? length : size - 1;
+        if (copied > 0) memcpy(text, value.at + 1, copied);
+        text[copied] = 0;
+    }
+    return length;
+}
+
+#endif

@@ -1,0 +1,317 @@
+//! `include/byoc_plugin.h`, field by field. A test compiles the header and compares every size and offset.
+
+use crate::tensor::Tensor;
+use std::ffi::{c_char, c_void};
+
+/// The version of the header.
+pub const ABI: u32 = 1;
+/// `BYOC_OK`.
+pub const OK: i32 = 0;
+/// `BYOC_ERROR`.
+pub const ERROR: i32 = 1;
+/// `BYOC_UNKNOWN_KEY`.
+pub const UNKNOWN_KEY: i32 = 2;
+
+/// A structure of the header that begins with its size.
+///
+/// # Safety
+/// All bits zero have to be a value of it, it holds no references, and it begins with its size, a `usize`.
+pub unsafe trait SizeTagged: Copy {}
+
+/// Declares structures as the header has them.
+macro_rules! structures {
+    ($($(#[$doc:meta])* $vis:vis struct $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        $vis struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
+
+        #[cfg(test)]
+        impl $name {
+            /// Size, and the offset of each field.
+            pub fn layout() -> String {
+                let mut text = format!("byoc_{} {}", stringify!($name), size_of::<$name>());
+                $(text += &format!(" {}={}", stringify!($field), std::mem::offset_of!($name, $field));)*
+                text
+            }
+        }
+    )*};
+}
+
+type SelfPtr = *mut c_void;
+type CallPtr = *mut Call;
+type Text = *const c_char;
+type HostPtr = *const Host;
+type ConstantPtr = *const CConstant;
+type ReferencePtr = *mut CReference;
+/// An entry that may be missing.
+type Query = Option<unsafe extern "C" fn(SelfPtr, CallPtr, Text, *const c_void, usize) -> i32>;
+type Release = Option<unsafe extern "C" fn(SelfPtr)>;
+
+pub use super::call::{CConstant, CReference};
+
+structures! {
+    /// `byoc_call`.
+    pub struct Call {
+        host: HostPtr,
+    }
+
+    /// `byoc_dims`.
+    pub struct Dims {
+        data: *const i64,
+        count: usize,
+    }
+
+    /// `byoc_candidate`.
+    pub struct Candidate {
+        struct_size: usize,
+        kind: u32,
+        outside_users: u32,
+        name: Text,
+        check: Text,
+        graph: Text,
+        constants: *const ConstantPtr,
+        constant_count: usize,
+        attrs: Text,
+    }
+
+    /// `byoc_region`.
+    pub struct Region {
+        struct_size: usize,
+        symbol: Text,
+        graph: Text,
+        constants: *const ConstantPtr,
+        constant_count: usize,
+        options: Text,
+    }
+
+    /// `byoc_compiled`.
+    pub struct Compiled {
+        struct_size: usize,
+        blob: *const c_void,
+        blob_size: usize,
+        loader: Text,
+        symbols: *const Text,
+        symbol_count: usize,
+        source_language: Text,
+        source: Text,
+        notes: Text,
+        metadata: Text,
+    }
+
+    /// `byoc_codegen`.
+    pub struct Codegen {
+        struct_size: usize,
+        describe: Option<unsafe extern "C" fn(SelfPtr, CallPtr) -> i32>,
+        judge: Option<unsafe extern "C" fn(SelfPtr, CallPtr, *const *const Candidate, usize) -> i32>,
+        compile: Option<unsafe extern "C" fn(SelfPtr, CallPtr, *const Region) -> i32>,
+        query: Query,
+        release: Release,
+    }
+
+    /// `byoc_load`.
+    pub struct Load {
+        struct_size: usize,
+        symbol: Text,
+        blob: *const c_void,
+        blob_size: usize,
+        constants: *const ConstantPtr,
+        constant_count: usize,
+        options: Text,
+    }
+
+    /// `byoc_run`.
+    pub struct Run {
+        struct_size: usize,
+        inputs: *const Tensor,
+        input_count: usize,
+        outputs: *mut Tensor,
+        output_count: usize,
+        workspace: *mut c_void,
+        workspace_size: usize,
+        plan: u64,
+    }
+
+    /// `byoc_executable`.
+    pub struct Executable {
+        struct_size: usize,
+        prepare: Option<unsafe extern "C" fn(SelfPtr, CallPtr, *const Dims, usize) -> i32>,
+        run: Option<unsafe extern "C" fn(SelfPtr, CallPtr, *const Run) -> i32>,
+        query: Query,
+        release: Release,
+    }
+
+    /// `byoc_loader`.
+    pub struct Loader {
+        struct_size: usize,
+        load: Option<unsafe extern "C" fn(SelfPtr, CallPtr, *const Load) -> i32>,
+        query: Query,
+        release: Release,
+    }
+
+    /// `byoc_host`. The host makes it, so that every function is there.
+    pub struct Host {
+        struct_size: usize,
+        abi: u32,
+        reserved: u32,
+        fail: unsafe extern "C" fn(CallPtr, Text, Text),
+        rename: unsafe extern "C" fn(CallPtr, Text),
+        register_codegen: unsafe extern "C" fn(CallPtr, Text, *const Codegen, SelfPtr),
+        register_loader: unsafe extern "C" fn(CallPtr, Text, *const Loader, SelfPtr),
+        register_data: unsafe extern "C" fn(CallPtr, Text, Text),
+        answer: unsafe extern "C" fn(CallPtr, *const c_void, usize),
+        support: unsafe extern "C" fn(CallPtr, usize),
+        refuse: unsafe extern "C" fn(CallPtr, usize, Text, Text, Text),
+        compiled: unsafe extern "C" fn(CallPtr, *const Compiled),
+        loaded: unsafe extern "C" fn(CallPtr, *const Executable, SelfPtr),
+        output: unsafe extern "C" fn(CallPtr, *const i64, usize, i32),
+        prepared: unsafe extern "C" fn(CallPtr, usize, u64),
+        constant_tensor: unsafe extern "C" fn(ConstantPtr, *mut Tensor),
+        constant_digest: unsafe extern "C" fn(ConstantPtr, *mut c_char, usize) -> usize,
+        constant_retain: unsafe extern "C" fn(ConstantPtr) -> ConstantPtr,
+        constant_release: unsafe extern "C" fn(ConstantPtr),
+        num_threads: unsafe extern "C" fn(HostPtr) -> usize,
+        parallel_for: unsafe extern "C" fn(CallPtr, usize, Option<unsafe extern "C" fn(SelfPtr, usize)>, SelfPtr) -> i32,
+        event: unsafe extern "C" fn(HostPtr, Text, Text),
+        counter: unsafe extern "C" fn(HostPtr, Text, u64),
+        log_level: unsafe extern "C" fn(HostPtr) -> i32,
+        log: unsafe extern "C" fn(HostPtr, i32, Text, Text),
+        cancelled: unsafe extern "C" fn(HostPtr) -> i32,
+        reference: unsafe extern "C" fn(CallPtr, Text, *const ConstantPtr, usize) -> ReferencePtr,
+        reference_prepare: unsafe extern "C" fn(*const CReference, CallPtr, *const Dims, usize) -> i32,
+        reference_run: unsafe extern "C" fn(*const CReference, CallPtr, *const Run) -> i32,
+        reference_release: unsafe extern "C" fn(ReferencePtr),
+        get_service: unsafe extern "C" fn(HostPtr, Text) -> *mut c_void,
+    }
+
+    /// `byoc_plugin`.
+    pub struct Plugin {
+        abi: u32,
+        struct_size: u32,
+        name: Text,
+        version: Text,
+        init: Option<unsafe extern "C" fn(CallPtr, Text, Text) -> i32>,
+    }
+}
+
+macro_rules! size_tagged {
+    ($($name:ident)*) => {$(
+        // SAFETY: pointers, numbers and optional function pointers are valid when they are zero, and `struct_size` is
+        // the first field.
+        unsafe impl SizeTagged for $name {}
+    )*};
+}
+
+size_tagged! { Codegen Loader Executable Compiled Run }
+
+/// `byoc_plugin_entry`.
+pub type Entry = unsafe extern "C" fn(u32) -> *const Plugin;
+
+/// What a structure of a plugin's holds: as much as it has, zeroes for the rest. `None` for a null pointer, and for a size
+/// that not even the size itself fits into.
+///
+/// # Safety
+/// `from` is null or points at a `T` as long as it says.
+pub unsafe fn read<T: SizeTagged>(from: *const T) -> Option<T> {
+    if from.is_null() {
+        return None;
+    }
+    // SAFETY: such a structure begins with its size.
+    let size = unsafe { from.cast::<usize>().read() };
+    if size < size_of::<usize>() {
+        return None;
+    }
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    // SAFETY: as many bytes as both have; and all bits zero are a value of `T`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
+        Some(value.assume_init())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::process::Command;
+
+    /// Every structure and its fields, in the header's order.
+    fn rust_layout() -> Vec<String> {
+        let tensor = {
+            use std::mem::offset_of;
+            format!(
+                "byoc_tensor {} data={} device={} ndim={} dtype={} shape={} strides={} byte_offset={}",
+                size_of::<Tensor>(),
+                offset_of!(Tensor, data),
+                offset_of!(Tensor, device),
+                offset_of!(Tensor, ndim),
+                offset_of!(Tensor, dtype),
+                offset_of!(Tensor, shape),
+                offset_of!(Tensor, strides),
+                offset_of!(Tensor, byte_offset),
+            )
+        };
+        let mut lines = vec![tensor, Call::layout(), Dims::layout(), Candidate::layout(), Region::layout()];
+        lines.extend([Compiled::layout(), Codegen::layout(), Load::layout(), Run::layout(), Executable::layout()]);
+        lines.extend([Loader::layout(), Host::layout(), Plugin::layout()]);
+        lines.into_iter().map(|line| line.to_lowercase()).collect()
+    }
+
+    /// A C program that prints the same.
+    fn program(layout: &[String]) -> String {
+        let mut text = String::from("#include \"byoc_plugin.h\"\n#include <stdio.h>\nint main(void) {\n");
+        for line in layout {
+            let mut words = line.split(' ');
+            let (name, _) = (words.next().unwrap(), words.next());
+            text += &format!("    printf(\"{name} %zu\", sizeof(struct {name}));\n");
+            for word in words {
+                let field = word.split('=').next().unwrap();
+                text += &format!("    printf(\" {field}=%zu\", offsetof(struct {name}, {field}));\n");
+            }
+            text += "    printf(\"\\n\");\n";
+        }
+        text += "    printf(\"%u %d %d %d\\n\", BYOC_ABI, BYOC_OK, BYOC_ERROR, BYOC_UNKNOWN_KEY);\n    return 0;\n}\n";
+        text
+    }
+
+    #[test]
+    fn the_header_says_the_same() {
+        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+        let folder = tempfile::tempdir().unwrap();
+        let mut layout = rust_layout();
+        for (compiler, standard, file) in [("cc", "-std=c11", "layout.c"), ("c++", "-std=c++11", "layout.cpp")] {
+            let (source, binary) = (folder.path().join(file), folder.path().join(compiler));
+            std::fs::write(&source, program(&layout)).unwrap();
+            let built = Command::new(compiler)
+                .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+                .arg(&include)
+                .arg(&source)
+                .arg("-o")
+                .arg(&binary)
+                .output()
+                .expect("the compiler that Rust links with");
+            assert!(built.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&built.stderr));
+            let printed = Command::new(&binary).output().unwrap().stdout;
+            let printed = String::from_utf8(printed).unwrap();
+            let constants = format!("{ABI} {OK} {ERROR} {UNKNOWN_KEY}");
+            layout.push(constants);
+            assert_eq!(printed.lines().collect::<Vec<_>>(), layout, "{compiler}");
+            layout.pop();
+        }
+    }
+
+    #[test]
+    fn a_shorter_structure_ends_with_nothing() {
+        let whole = Executable { struct_size: 16, prepare: None, run: None, query: None, release: Some(never) };
+        // SAFETY: the structure is longer than it says.
+        let read = unsafe { read(&raw const whole) }.unwrap();
+        assert!(read.release.is_none());
+        let tiny = Executable { struct_size: 3, ..whole };
+        // SAFETY: as above.
+        assert!(unsafe { super::read(&raw const tiny) }.is_none());
+        // SAFETY: a null pointer is asked about.
+        assert!(unsafe { super::read::<Executable>(std::ptr::null()) }.is_none());
+    }
+
+    unsafe extern "C" fn never(_: *mut c_void) {}
+}

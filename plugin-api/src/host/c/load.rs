@@ -1,0 +1,75 @@
+//! A C plugin's library: asked who it is, checked for its version, initialised.
+
+use super::abi::{self, ABI};
+use super::call::{CallState, HostTable, c_text};
+use crate::host::load::{LoadedPlugin, Offer, Registration, check_names, init_rejection};
+use crate::host::{Rejection, code};
+use crate::plugin::{API_VERSION, CODEGEN_PREFIX, LOADER_PREFIX};
+use crate::services::Services;
+use libloading::os::unix::Library;
+use serde_json::json;
+use std::ffi::{CStr, c_char};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Initialises the plugin in a library that is mapped and exports the entry.
+pub fn load(path: &Path, library: &Library, services: &Services) -> Result<LoadedPlugin, Rejection> {
+    // SAFETY: the header declares the symbol of this name as this function.
+    let entry = unsafe { library.get::<abi::Entry>(super::ENTRY.as_bytes()) };
+    let entry: abi::Entry = *entry.map_err(|error| Rejection::new(code::DLOPEN, error.to_string()))?;
+    // SAFETY: the plugin's entry, as the header has it.
+    let plugin = unsafe { entry(ABI) };
+    if plugin.is_null() {
+        let reason = format!("it has nothing for version {ABI} of byoc_plugin.h, which this byoc reads");
+        return Err(Rejection::new(code::VERSION, reason).hint(REBUILD_C));
+    }
+    // SAFETY: the first two fields are the same in every version.
+    let (version, size) = unsafe { ((&raw const (*plugin).abi).read(), (&raw const (*plugin).struct_size).read()) };
+    if version != ABI {
+        let reason = format!("built against version {version} of byoc_plugin.h; this byoc reads version {ABI}");
+        return Err(Rejection::new(code::VERSION, reason).hint(REBUILD_C));
+    }
+    if (size as usize) < size_of::<abi::Plugin>() {
+        let reason = format!("its byoc_plugin is {size} bytes long; version {ABI} has {}", size_of::<abi::Plugin>());
+        return Err(Rejection::new(code::LAYOUT, reason).hint("set struct_size to sizeof(byoc_plugin)"));
+    }
+    // SAFETY: it is as long as this version's.
+    let plugin = unsafe { plugin.read() };
+    let needed = |text: *const c_char, what: &str| {
+        if text.is_null() {
+            return Err(Rejection::new(code::INIT, format!("its byoc_plugin has no {what}")));
+        }
+        // SAFETY: texts end with a NUL.
+        Ok(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    };
+    let (declared, own_version) = (needed(plugin.name, "name")?, needed(plugin.version, "version")?);
+    let Some(init) = plugin.init else { return Err(Rejection::new(code::INIT, "its byoc_plugin has no init")) };
+
+    let host = HostTable::new(services);
+    let name: Arc<str> = declared.as_str().into();
+    let (file, options) = (c_text(&path.to_string_lossy()), json!({ "host_api_version": API_VERSION }).to_string());
+    let options = c_text(&options);
+    // SAFETY: the plugin's entry, as the header has it.
+    let outcome = CallState::new(&host, &name).run(|call| unsafe { init(call, file.as_ptr(), options.as_ptr()) });
+    let (_, answers) = outcome.map_err(|error| init_rejection(error.within(&declared, "init")))?;
+    let mut registrations: Vec<Registration> = Vec::new();
+    for (name, offer) in answers.registrations {
+        let prefix = match offer {
+            Offer::Codegen(_) => CODEGEN_PREFIX,
+            Offer::Loader(_) => LOADER_PREFIX,
+            Offer::Data(_) => "",
+        };
+        registrations.push(Registration { name: format!("{prefix}{name}"), offer });
+    }
+    registrations.sort_by(|a, b| a.name.cmp(&b.name));
+    check_names(&registrations)?;
+    Ok(LoadedPlugin {
+        name: answers.name.unwrap_or(declared),
+        version: own_version,
+        api_version: format!("byoc_plugin.h {ABI}"),
+        path: path.to_owned(),
+        registrations,
+    })
+}
+
+const REBUILD_C: &str = "build the plugin again, against the byoc_plugin.h of this version";

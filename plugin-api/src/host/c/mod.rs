@@ -1,0 +1,24 @@
+//! The C entry: a plugin written against `include/byoc_plugin.h`, adapted to the plain traits.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `abi` | the header, field by field |
+//! | `call` | one call of an entry: the host's functions that take its answer, and the services |
+//! | `objects` | code generators, loaders and loaded regions of a C plugin as the plain traits |
+//! | `load` | the library: version, name, registrations |
+//!
+//! C code cannot panic. A crash in it ends the process, and so does an exception that leaves it.
+
+mod abi;
+mod call;
+mod load;
+mod objects;
+
+pub(super) use load::load;
+
+/// The header, for whoever writes out a new plugin.
+pub const HEADER: &str = include_str!("../../../include/byoc_plugin.h");
+/// The reader of JSON beside it.
+pub const JSON_HEADER: &str = include_str!("../../../include/byoc_json.h");
+/// The symbol that a C plugin exports.
+pub const ENTRY: &str = "byoc_plugin_entry";

@@ -1,0 +1,288 @@
+//! The objects of a C plugin as the plain traits. An error says which plugin and entry it came from.
+
+use super::abi::{self, SizeTagged};
+use super::call::{Answers, CConstant, CallState, HostTable, c_text, description};
+use crate::RefusalCode;
+use crate::backend::{
+    Call, Candidate, CandidateKind, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict,
+};
+use crate::constant::Constant;
+use crate::describe::Description;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+use std::ffi::{CString, c_char, c_void};
+use std::sync::Arc;
+
+/// What an entry begins with: the host's functions, whose plugin it is, and the plugin's own pointer.
+struct Object<T> {
+    plugin: Arc<str>,
+    host: Arc<HostTable>,
+    table: T,
+    this: *mut c_void,
+    release: Option<unsafe extern "C" fn(*mut c_void)>,
+}
+
+// SAFETY: the header says that entries are called on several threads, and `release` on any.
+unsafe impl<T: SizeTagged> Send for Object<T> {}
+// SAFETY: as above.
+unsafe impl<T: SizeTagged> Sync for Object<T> {}
+
+impl<T> Drop for Object<T> {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: the plugin's function with the plugin's pointer; no entry is under way.
+            unsafe { release(self.this) };
+        }
+    }
+}
+
+impl<T> Object<T> {
+    fn call(&self) -> CallState<'_> {
+        CallState::new(&self.host, &self.plugin)
+    }
+
+    fn named<R>(&self, entry: &str, result: Result<R>) -> Result<R> {
+        result.map_err(|error| error.within(&self.plugin, entry))
+    }
+
+    fn query(
+        &self,
+        entry: Option<unsafe extern "C" fn(*mut c_void, *mut abi::Call, *const c_char, *const c_void, usize) -> i32>,
+        key: &str,
+        data: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        let Some(entry) = entry else { return Ok(None) };
+        let key = c_text(key);
+        let (data, size) = (data.as_ptr().cast(), data.len());
+        // SAFETY: the plugin's entry, as the header has it.
+        let outcome = self.call().run(|call| unsafe { entry(self.this, call, key.as_ptr(), data, size) });
+        match self.named("query", outcome)? {
+            (abi::UNKNOWN_KEY, _) => Ok(None),
+            (_, answers) => Ok(Some(answers.bytes.unwrap_or_default())),
+        }
+    }
+}
+
+/// Constants as the plugin gets them: the handles, and the list of pointers to them.
+struct Handles {
+    _handles: Vec<Arc<CConstant>>,
+    pointers: Vec<*const CConstant>,
+}
+
+impl Handles {
+    fn new(constants: &[Constant]) -> Handles {
+        let handles: Vec<Arc<CConstant>> = constants.iter().map(CConstant::new).collect();
+        let pointers = handles.iter().map(Arc::as_ptr).collect();
+        Handles { _handles: handles, pointers }
+    }
+}
+
+fn missing(name: &str) -> String {
+    format!("the table has no {name}")
+}
+
+/// A code generator of a C plugin.
+pub struct CCodegen(Object<abi::Codegen>);
+
+impl CCodegen {
+    pub fn new(
+        plugin: Arc<str>,
+        host: Arc<HostTable>,
+        table: abi::Codegen,
+        this: *mut c_void,
+    ) -> Result<CCodegen, String> {
+        table.describe.ok_or_else(|| missing("describe"))?;
+        table.compile.ok_or_else(|| missing("compile"))?;
+        Ok(CCodegen(Object { plugin, host, table, this, release: table.release }))
+    }
+}
+
+/// A candidate as the plugin gets it, and what its pointers point at.
+struct HeldCandidate {
+    _texts: [CString; 4],
+    _handles: Handles,
+    candidate: abi::Candidate,
+}
+
+impl HeldCandidate {
+    fn new(candidate: &Candidate) -> HeldCandidate {
+        let attrs = crate::graph_json::write_attrs(&candidate.attrs).to_string();
+        let texts =
+            [c_text(&candidate.name), c_text(&candidate.check), c_text(&candidate.graph.to_json()), c_text(&attrs)];
+        let handles = Handles::new(&candidate.constants);
+        let candidate = abi::Candidate {
+            struct_size: size_of::<abi::Candidate>(),
+            kind: match candidate.kind {
+                CandidateKind::Pattern => 0,
+                CandidateKind::Operator => 1,
+                CandidateKind::Region => 2,
+            },
+            outside_users: candidate.outside_users,
+            name: texts[0].as_ptr(),
+            check: texts[1].as_ptr(),
+            graph: texts[2].as_ptr(),
+            constants: handles.pointers.as_ptr(),
+            constant_count: handles.pointers.len(),
+            attrs: texts[3].as_ptr(),
+        };
+        HeldCandidate { _texts: texts, _handles: handles, candidate }
+    }
+}
+
+impl Codegen for CCodegen {
+    fn describe(&self) -> Result<Description> {
+        let Some(describe) = self.0.table.describe else { return Err(missing("describe").into()) };
+        // SAFETY: the plugin's entry, as the header has it.
+        let outcome = self.0.call().run(|call| unsafe { describe(self.0.this, call) });
+        self.0.named("describe", outcome.and_then(|(_, answers)| description(answers)))
+    }
+
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        match self.judge_batch(std::slice::from_ref(candidate)) {
+            Ok(mut verdicts) => verdicts.remove(0),
+            Err(error) => Verdict::refused(RefusalCode::Unavailable, error.to_string()),
+        }
+    }
+
+    fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
+        let Some(judge) = self.0.table.judge else { return Ok(vec![Verdict::Supported; candidates.len()]) };
+        let held: Vec<HeldCandidate> = candidates.iter().map(HeldCandidate::new).collect();
+        let pointers: Vec<*const abi::Candidate> = held.iter().map(|held| &raw const held.candidate).collect();
+        let (pointers, count) = (pointers.as_ptr(), pointers.len());
+        let call = self.0.call().judging(count);
+        // SAFETY: the plugin's entry, as the header has it; `held` lives until it has returned.
+        let outcome = call.run(|call| unsafe { judge(self.0.this, call, pointers, count) });
+        let verdicts = outcome.and_then(|(_, answers)| {
+            let verdicts = answers.verdicts.into_iter().enumerate();
+            let answer = |(index, verdict): (usize, Option<Verdict>)| {
+                let nothing = || format!("nothing was said about candidate {index} ({})", candidates[index].name);
+                verdict.ok_or_else(|| Error::new(nothing()))
+            };
+            verdicts.map(answer).collect()
+        });
+        self.0.named("judge", verdicts)
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        let Some(compile) = self.0.table.compile else { return Err(missing("compile").into()) };
+        let (symbol, graph) = (c_text(&region.graph.symbol), c_text(&region.graph.to_json()));
+        let options = c_text(&region.options.to_string());
+        let handles = Handles::new(region.constants);
+        let given = abi::Region {
+            struct_size: size_of::<abi::Region>(),
+            symbol: symbol.as_ptr(),
+            graph: graph.as_ptr(),
+            constants: handles.pointers.as_ptr(),
+            constant_count: handles.pointers.len(),
+            options: options.as_ptr(),
+        };
+        let call = self.0.call().of_region(&region.graph.symbol);
+        // SAFETY: the plugin's entry, as the header has it; what `given` points at lives until it has returned.
+        let outcome = call.run(|call| unsafe { compile(self.0.this, call, &raw const given) });
+        let made = outcome.and_then(|(_, answers)| {
+            answers.compiled.ok_or_else(|| Error::new("it gave no code: `compiled` was not called"))
+        });
+        self.0.named("compile", made)
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.0.query(self.0.table.query, key, data)
+    }
+}
+
+/// A loader of a C plugin.
+pub struct CLoader(Object<abi::Loader>);
+
+impl CLoader {
+    pub fn new(
+        plugin: Arc<str>,
+        host: Arc<HostTable>,
+        table: abi::Loader,
+        this: *mut c_void,
+    ) -> Result<CLoader, String> {
+        table.load.ok_or_else(|| missing("load"))?;
+        Ok(CLoader(Object { plugin, host, table, this, release: table.release }))
+    }
+}
+
+impl Loader for CLoader {
+    fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        let Some(load) = self.0.table.load else { return Err(missing("load").into()) };
+        let (symbol, options) = (c_text(region.symbol), c_text(&region.options.to_string()));
+        let handles = Handles::new(region.constants);
+        let request = abi::Load {
+            struct_size: size_of::<abi::Load>(),
+            symbol: symbol.as_ptr(),
+            blob: region.blob.as_ptr().cast(),
+            blob_size: region.blob.len(),
+            constants: handles.pointers.as_ptr(),
+            constant_count: handles.pointers.len(),
+            options: options.as_ptr(),
+        };
+        // The services of this request, which may be others than those that the plugin was initialised with.
+        let host = HostTable::new(region.services);
+        let call = CallState::new(&host, &self.0.plugin);
+        // SAFETY: the plugin's entry, as the header has it; what `request` points at lives until it has returned.
+        let outcome = call.run(|call| unsafe { load(self.0.this, call, &raw const request) });
+        let loaded = outcome.and_then(|(_, answers): (i32, Answers)| {
+            answers.loaded.ok_or_else(|| Error::new("it loaded nothing: `loaded` was not called"))
+        });
+        Ok(Box::new(self.0.named("load", loaded)?))
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.0.query(self.0.table.query, key, data)
+    }
+}
+
+/// A loaded region of a C plugin.
+pub struct CExecutable(Object<abi::Executable>);
+
+impl CExecutable {
+    pub fn new(
+        plugin: Arc<str>,
+        host: Arc<HostTable>,
+        table: abi::Executable,
+        this: *mut c_void,
+    ) -> Result<CExecutable, String> {
+        // First, so that what was loaded is given back whatever the table lacks.
+        let executable = CExecutable(Object { plugin, host, table, this, release: table.release });
+        table.prepare.ok_or_else(|| missing("prepare"))?;
+        table.run.ok_or_else(|| missing("run"))?;
+        Ok(executable)
+    }
+}
+
+impl Executable for CExecutable {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        let Some(prepare) = self.0.table.prepare else { return Err(missing("prepare").into()) };
+        // A dimension has the same bits as `usize` and as 64-bit integer.
+        let dims: Vec<abi::Dims> =
+            inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
+        // SAFETY: the plugin's entry, as the header has it.
+        let outcome = self.0.call().run(|call| unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) });
+        self.0.named("prepare", outcome.map(|(_, answers)| answers.prepared))
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        let Some(run) = self.0.table.run else { return Err(missing("run").into()) };
+        let given = abi::Run {
+            struct_size: size_of::<abi::Run>(),
+            // A `TensorRef` and a `TensorMut` are a `Tensor` with a lifetime, which is DLPack's structure.
+            inputs: call.inputs.as_ptr().cast::<Tensor>(),
+            input_count: call.inputs.len(),
+            outputs: call.outputs.as_mut_ptr().cast::<Tensor>(),
+            output_count: call.outputs.len(),
+            workspace: call.workspace.as_mut_ptr().cast(),
+            workspace_size: call.workspace.len(),
+            plan: call.plan,
+        };
+        // SAFETY: the plugin's entry, as the header has it; all of it is borrowed until it has returned.
+        let outcome = self.0.call().run(|call| unsafe { run(self.0.this, call, &raw const given) });
+        self.0.named("run", outcome.map(drop))
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.0.query(self.0.table.query, key, data)
+    }
+}

@@ -1,0 +1,348 @@
+//! Plugins written against `byoc_plugin.h`.
+
+use crate::common::{TestHost, add_relu, constant, single};
+use byoc_plugin_api::{
+    AttrValue, Call, Candidate, CandidateKind, DType, Error, Executable, Graph, LoadRequest, Loader, OutputDims,
+    Region, Services, TensorMut, TensorRef, TensorType, ValueRef, Verdict, host,
+};
+use host::{Rejection, code};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tracing::Level;
+
+fn load(path: &Path) -> (host::LoadedPlugin, TestHost, Services) {
+    let test_host = TestHost::default();
+    let services = Services::new(test_host.clone());
+    let plugin = host::load(path, &services).unwrap_or_else(|rejection| panic!("{path:?}: {rejection}"));
+    (plugin, test_host, services)
+}
+
+fn everything() -> (host::LoadedPlugin, TestHost, Services) {
+    load(&byoc_test_support::c_plugin("everything"))
+}
+
+fn floats(bytes: &[f32]) -> Vec<u8> {
+    bytes.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+/// Memory as the host hands it out: aligned to 64 bytes.
+#[repr(align(64))]
+struct Aligned([u8; 256]);
+
+#[track_caller]
+fn failed(error: Error, entry: &str, message: &str) {
+    assert_eq!((error.plugin.as_str(), error.entry.as_str(), error.message.as_str()), ("everything", entry, message));
+}
+
+#[test]
+fn what_a_c_plugin_registers() {
+    let (plugin, ..) = everything();
+    assert_eq!((plugin.name.as_str(), plugin.version.as_str()), ("all", "3.1"));
+    assert_eq!(plugin.api_version, "byoc_plugin.h 1");
+    let names: Vec<&str> = plugin.registrations.iter().map(|registration| registration.name.as_str()).collect();
+    assert_eq!(names, ["everything.facts", "loadbinary_everything", "relay.ext.all", "relay.ext.short"]);
+}
+
+#[test]
+fn compile_time() {
+    let (plugin, test_host, _) = everything();
+    let codegen = plugin.codegen("all").unwrap();
+    assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
+    let short = plugin.codegen("short").unwrap();
+    assert!(short.describe().unwrap().problems[0].contains("it begins with \"no JSON\""));
+    assert_eq!(short.query("echo", b"x").unwrap(), None, "the table ends before it");
+
+    let named = |name: &str| Candidate::new(CandidateKind::Operator, name, single("x", "nn.relu", &[2]));
+    let mut region = Candidate::new(CandidateKind::Region, "all", single("x", "nn.relu", &[2]));
+    region.check = "three of two".into();
+    let verdicts = codegen.judge_batch(&[named("nn.relu"), region.clone()]).unwrap();
+    assert_eq!(verdicts[0], Verdict::Supported);
+    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("a region is refused") };
+    let words = (refusal.code.as_str(), refusal.detail.as_str(), refusal.hint.as_str());
+    assert_eq!(words, ("ResourceLimit", "three of two", "smaller"));
+    assert_eq!(codegen.accept_region(&region), verdicts[1]);
+    let batch = [named("nn.relu"), named("silent")];
+    failed(codegen.judge_batch(&batch).unwrap_err(), "judge", "nothing was said about candidate 1 (silent)");
+    failed(codegen.judge_batch(&[named("outside")]).unwrap_err(), "judge", "support: candidate 1, of 1");
+    failed(codegen.judge_batch(&[named("wordless")]).unwrap_err(), "judge", "status 7, without a word why");
+    assert_eq!(short.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
+
+    let options = json!({ "cache_dir": null });
+    let compile = |symbol: &str| {
+        let graph = single(symbol, "nn.relu", &[2]);
+        codegen.compile(&Region { graph: &graph, constants: &[], options: &options })
+    };
+    let compiled = compile("f").unwrap();
+    assert_eq!(Graph::from_json(std::str::from_utf8(&compiled.blob).unwrap()).unwrap(), single("f", "nn.relu", &[2]));
+    assert_eq!((compiled.loader.as_str(), &compiled.symbols[..]), ("everything", &["f".into(), "helper".into()][..]));
+    assert_eq!(&compiled.notes[..], ["one", "two"]);
+    let source = compiled.source.as_ref().into_option().unwrap();
+    assert_eq!((source.language.as_str(), source.text.as_str()), ("txt", options.to_string().as_str()));
+    assert_eq!(compiled.metadata[0].value, AttrValue::Int(12));
+    failed(compile("nothing").unwrap_err(), "compile", "it gave no code: `compiled` was not called");
+    let error = compile("fails").unwrap_err();
+    assert_eq!(error.hint, "paint it");
+    failed(error, "compile", "the region is too red");
+    let error = compile("metadata").unwrap_err();
+    assert!(error.message.starts_with("compiled: the metadata is no JSON object: "), "{error}");
+    test_host.cancelled.store(true, Ordering::Relaxed);
+    failed(compile("f").unwrap_err(), "compile", "given up");
+
+    assert_eq!(codegen.query("echo", b"a\0b").unwrap().unwrap(), b"a\0b");
+    assert_eq!(codegen.query("other", b"").unwrap(), None);
+}
+
+fn loaded(
+    loader: &Arc<dyn Loader>,
+    services: &Services,
+    symbol: &str,
+    constants: &[byoc_plugin_api::Constant],
+    graph: &Graph,
+) -> Result<Box<dyn Executable>, Error> {
+    let blob = graph.to_json();
+    loader.load(&LoadRequest { symbol, blob: blob.as_bytes(), constants, options: &json!({}), services })
+}
+
+#[test]
+fn run_time() {
+    let (plugin, test_host, services) = everything();
+    let loader = plugin.loader("everything").unwrap();
+    let (weights, given_back) = constant("w", &[4], &[1.0, 2.0, 3.0, 4.0]);
+    let graph = single("f", "nn.relu", &[4]);
+    let executable = loaded(&loader, &services, "f", std::slice::from_ref(&weights), &graph).unwrap();
+    drop(weights);
+    assert!(!*given_back.lock().unwrap(), "the region has retained it");
+    let prepared = executable.prepare(&[&[4]]).unwrap();
+    assert_eq!(prepared.outputs[..], [OutputDims { dims: vec![4].into(), exact: false }]);
+    assert_eq!((prepared.workspace, prepared.plan), (256, 42));
+
+    let (input, mut output, mut dims) = (floats(&[1.0, 1.0, 2.0, 2.0]), vec![0; 16], [4]);
+    let mut workspace = Aligned([0; 256]);
+    let mut run = |plan| {
+        let inputs = [TensorRef::new(DType::F32, &[4], &input)];
+        let mut outputs = [TensorMut::new(DType::F32, &mut dims, &mut output)];
+        executable.run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace.0, plan })
+    };
+    failed(run(41).unwrap_err(), "run", "not as prepared");
+    run(42).unwrap();
+    assert_eq!((output, dims), (floats(&[1.0, 2.0, 6.0, 8.0]), [3]), "and says that the result has three elements");
+    let heard = test_host.heard.lock().unwrap();
+    let digest = "[1.0, 2.0, 3.0, 4.0]";
+    assert_eq!(heard.events, [("ran".to_owned(), json!({ "digest": digest.len(), "threads": 4 }))]);
+    assert_eq!(heard.counters["runs"], 2);
+    assert_eq!(heard.lines, [(Level::INFO, "everything".to_owned(), digest[..7].to_owned())], "as much as fits");
+    drop(heard);
+
+    assert_eq!(executable.query("echo", b"y").unwrap().unwrap(), b"y");
+    let released = |from: &dyn Loader| from.query("released", b"").unwrap().unwrap()[0];
+    let before = released(&*loader);
+    drop(executable);
+    assert!(*given_back.lock().unwrap());
+    assert!(released(&*loader) > before);
+}
+
+#[test]
+fn what_goes_wrong_at_run_time() {
+    let (plugin, _, services) = everything();
+    let loader = plugin.loader("everything").unwrap();
+    let graph = single("f", "nn.relu", &[4]);
+    let load = |symbol: &str| loaded(&loader, &services, symbol, &[], &graph);
+    failed(load("nothing").err().unwrap(), "load", "it loaded nothing: `loaded` was not called");
+    failed(load("no_run").err().unwrap(), "load", "loaded: the table has no run");
+    let negative = load("negative").unwrap().prepare(&[&[1]]).unwrap_err();
+    failed(negative, "prepare", "output: a dimension of -3");
+    let softmax = single("reference", "nn.softmax", &[2]);
+    let error = loaded(&loader, &services, "reference", &[], &softmax).err().unwrap();
+    assert_eq!(error.to_string(), "plugin everything: load: host: reference: this host has no nn.softmax");
+}
+
+#[test]
+fn the_hosts_reference_runs_a_region_for_a_c_plugin() {
+    let (plugin, _, services) = everything();
+    let loader = plugin.loader("everything").unwrap();
+    let (weight, given_back) = constant("w", &[2], &[1.0, -9.0]);
+    let graph = add_relu("reference", &[2]);
+    let executable = loaded(&loader, &services, "reference", &[weight], &graph).unwrap();
+    let prepared = executable.prepare(&[&[2]]).unwrap();
+    assert_eq!(prepared.outputs[..], [OutputDims { dims: vec![2].into(), exact: true }]);
+    let (input, mut output, mut dims) = (floats(&[1.0, 2.0]), vec![0; 8], [2]);
+    let inputs = [TensorRef::new(DType::F32, &[2], &input)];
+    let mut outputs = [TensorMut::new(DType::F32, &mut dims, &mut output)];
+    executable.run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut [], plan: prepared.plan }).unwrap();
+    assert_eq!(output, floats(&[2.0, 0.0]));
+    drop(executable);
+    assert!(*given_back.lock().unwrap(), "the reference is released, and with it the constant");
+}
+
+/// Builds a library from C or C++ and says why it is refused.
+fn refused(language: &str, code: &str) -> Rejection {
+    let folder = tempfile::tempdir().unwrap();
+    let library = build(folder.path(), language, code);
+    let rejection = host::load(&library, &Services::new(TestHost::default())).expect_err("a refusal");
+    assert!(!rejection.reason.contains('\n'), "{}", rejection.reason);
+    rejection
+}
+
+fn build(folder: &Path, language: &str, code: &str) -> PathBuf {
+    let (source, library) = (folder.join(format!("a.{language}")), folder.join("a.so"));
+    std::fs::write(&source, code).unwrap();
+    let include = byoc_test_support::workspace().join("plugin-api/include");
+    let compiler = if language == "c" { "cc" } else { "c++" };
+    let output = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-I"])
+        .arg(include)
+        .arg(&source)
+        .arg("-o")
+        .arg(&library)
+        .output()
+        .expect("the compiler that Rust links with");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    library
+}
+
+/// A plugin whose `byoc_plugin` and `init` are these.
+fn plugin(table: &str, init: &str) -> String {
+    format!(
+        "#include \"byoc_plugin.h\"
+         static int32_t describe(void *self, byoc_call *call) {{ (void)self; (void)call; return BYOC_OK; }}
+         static const byoc_codegen NO_COMPILE = {{sizeof NO_COMPILE, describe, NULL, NULL, NULL, NULL}};
+         static int32_t init(byoc_call *call, const char *path, const char *options) {{
+             (void)path; (void)options; (void)NO_COMPILE; {init}
+         }}
+         static const byoc_plugin TABLE = {{{table}}};
+         const byoc_plugin *byoc_plugin_entry(uint32_t host) {{ (void)host; return &TABLE; }}"
+    )
+}
+
+#[test]
+fn c_plugins_that_cannot_be_used() {
+    let good = "BYOC_ABI, sizeof(byoc_plugin), \"mine\", \"1\", init";
+    for (code, table, init, reason) in [
+        (
+            code::VERSION,
+            "9, 4, \"mine\", \"1\", init",
+            "return 0;",
+            "built against version 9 of byoc_plugin.h; this byoc reads version 1",
+        ),
+        (
+            code::LAYOUT,
+            "BYOC_ABI, 16, \"mine\", \"1\", init",
+            "return 0;",
+            "its byoc_plugin is 16 bytes long; version 1 has 32",
+        ),
+        (code::INIT, "BYOC_ABI, sizeof(byoc_plugin), NULL, \"1\", init", "return 0;", "its byoc_plugin has no name"),
+        (
+            code::INIT,
+            "BYOC_ABI, sizeof(byoc_plugin), \"mine\", \"1\", NULL",
+            "return 0;",
+            "its byoc_plugin has no init",
+        ),
+        (code::INIT, good, "return 5;", "plugin mine: init: status 5, without a word why"),
+        (
+            code::INIT,
+            good,
+            "call->host->fail(call, \"no device\", \"plug it in\"); return BYOC_ERROR;",
+            "plugin mine: init: no device",
+        ),
+        (
+            code::INIT,
+            good,
+            "call->host->register_codegen(call, \"mine\", &NO_COMPILE, NULL); return 0;",
+            "plugin mine: init: register_codegen: the table has no compile",
+        ),
+        (
+            code::INIT,
+            good,
+            "call->host->register_loader(call, \"mine\", NULL, NULL); return 0;",
+            "plugin mine: init: register_loader: no table, or one without a struct_size",
+        ),
+        (
+            code::BAD_REGISTRATION,
+            good,
+            "call->host->register_data(call, \"a\", \"{}\"); call->host->register_data(call, \"a\", \"{}\"); return 0;",
+            "registers a twice",
+        ),
+    ] {
+        let text = plugin(table, init);
+        let unused = "static void *unused(void) { return (void *)init; }";
+        let rejection = refused("c", &format!("{text}\n__attribute__((used)) {unused}"));
+        assert_eq!((rejection.code, rejection.reason.as_str()), (code, reason));
+    }
+}
+
+#[test]
+fn a_plugin_for_another_version_only() {
+    let text =
+        "#include \"byoc_plugin.h\"\nconst byoc_plugin *byoc_plugin_entry(uint32_t host) { (void)host; return NULL; }";
+    let rejection = refused("c", text);
+    assert_eq!(rejection.code, code::VERSION);
+    assert_eq!(rejection.reason, "it has nothing for version 1 of byoc_plugin.h, which this byoc reads");
+}
+
+#[test]
+fn a_cpp_plugin_whose_entry_has_a_name_of_cpp() {
+    let rejection = refused("cpp", "const void *byoc_plugin_entry(unsigned) { return nullptr; }");
+    assert_eq!(rejection.code, code::NO_ENTRY);
+    let hint = rejection.hint.unwrap();
+    assert!(hint.starts_with("it exports \"_Z17byoc_plugin_entryj\", a name of C++"), "{hint}");
+}
+
+#[test]
+fn the_samples_compute() {
+    let (plugin, _, services) = load(&byoc_test_support::sample("elementwise"));
+    let codegen = plugin.codegen("elementwise").unwrap();
+    // add(x, constant), then relu.
+    let ty = TensorType::new(DType::F32, &[2, 2]);
+    let mut graph = Graph::new("f");
+    let (x, c) = (graph.push_input("x", ty.clone()), graph.push_constant(0, ty.clone()));
+    let sum = graph.push_op("add", [ValueRef::of(x), ValueRef::of(c)], [], [ty.clone()]);
+    let relu = graph.push_op("nn.relu", [ValueRef::of(sum)], [], [ty]);
+    // What goes in comes out as well, and the result twice.
+    graph.outputs = vec![ValueRef::of(relu), ValueRef::of(x), ValueRef::of(relu)].into();
+    let (weight, _) = constant("w", &[2, 2], &[1.0, -1.0, f32::NAN, 0.5]);
+    let constants = [weight];
+    let compiled = codegen.compile(&Region { graph: &graph, constants: &constants, options: &json!({}) }).unwrap();
+    let loader = plugin.loader(&compiled.loader).unwrap();
+    let load_blob = |blob: &[u8]| {
+        let request =
+            LoadRequest { symbol: "f", blob, constants: &constants, options: &json!({}), services: &services };
+        loader.load(&request)
+    };
+    let executable = load_blob(&compiled.blob).unwrap();
+    let prepared = executable.prepare(&[&[2, 2]]).unwrap();
+    let input = floats(&[1.0, -2.0, 3.0, -0.0]);
+    let (mut a, mut b, mut c) = (vec![0; 16], vec![0; 16], vec![0; 16]);
+    let (mut da, mut db, mut dc) = ([2, 2], [2, 2], [2, 2]);
+    let inputs = [TensorRef::new(DType::F32, &[2, 2], &input)];
+    let mut outputs = [
+        TensorMut::new(DType::F32, &mut da, &mut a),
+        TensorMut::new(DType::F32, &mut db, &mut b),
+        TensorMut::new(DType::F32, &mut dc, &mut c),
+    ];
+    let mut workspace = vec![0; prepared.workspace];
+    executable
+        .run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace, plan: prepared.plan })
+        .unwrap();
+    assert_eq!(a[..8], floats(&[2.0, 0.0]));
+    assert!(f32::from_ne_bytes([a[8], a[9], a[10], a[11]]).is_nan(), "relu of what is not a number");
+    assert_eq!((b, c), (input, a));
+
+    // A blob that was cut or edited is an error, not a crash.
+    let whole = &compiled.blob;
+    for end in 0..whole.len() {
+        assert!(load_blob(&whole[..end]).is_err(), "{end} bytes");
+    }
+    let mut state = 1u64;
+    for _ in 0..2000 {
+        let mut bytes = whole.to_vec();
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let at = (state >> 33) as usize % bytes.len();
+        bytes[at] = (state >> 24) as u8;
+        if let Ok(executable) = load_blob(&bytes) {
+            let _ = executable.prepare(&[&[2, 2]]);
+        }
+    }
+}

@@ -1,0 +1,327 @@
+// conv_int8: a backend for byoc in C++, which hands int8 convolutions to a function that somebody else wrote.
+//
+// `judge` takes what the function can do and says in words what it cannot. `compile` writes down the function's arguments,
+// `load` reads them back, `run` calls it.
+#include "byoc_json.h"
+#include "byoc_plugin.h"
+#include "vendor_conv2d.h"
+
+#include <array>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr const char *NAME = "conv_int8";
+
+// Nothing may be thrown out of an entry: what is, becomes the entry's failure.
+template <typename Body> int32_t guarded(byoc_call *call, Body body) {
+    try {
+        body();
+        return BYOC_OK;
+    } catch (const std::exception &error) {
+        call->host->fail(call, error.what(), nullptr);
+    } catch (...) {
+        call->host->fail(call, "an exception that says nothing", nullptr);
+    }
+    return BYOC_ERROR;
+}
+
+// -- What the function is called with ---------------------------------------------------------------------------------
+
+// An operand of the convolution: an input of the region, or one of its constants.
+struct Operand {
+    int32_t is_constant;
+    int32_t number;
+};
+
+// The blob. Only ever read on the kind of machine that wrote it: an artifact names the processor.
+struct Layer {
+    char magic[8];
+    int32_t batch, in_ch, in_height, in_width, kernel_number, group, pad_height, pad_width, kernel_height, kernel_width,
+        stride_height, stride_width;
+    Operand data, weight;
+
+    int64_t out_height() const { return (int64_t(in_height) + 2 * pad_height - kernel_height) / stride_height + 1; }
+    int64_t out_width() const { return (int64_t(in_width) + 2 * pad_width - kernel_width) / stride_width + 1; }
+    std::array<int64_t, 4> data_dims() const { return {batch, in_ch, in_height, in_width}; }
+    std::array<int64_t, 4> weight_dims() const { return {kernel_number, in_ch / group, kernel_height, kernel_width}; }
+    std::array<int64_t, 4> out_dims() const { return {batch, kernel_number, out_height(), out_width()}; }
+
+    // Whether the function may be called with it, whoever wrote it.
+    bool makes_sense() const {
+        const int32_t most = 1 << 20;
+        for (int32_t size : {in_ch, in_height, in_width, kernel_number, kernel_height, kernel_width, stride_height, stride_width, group})
+            if (size < 1 || size > most) return false;
+        return batch >= 0 && batch <= most && pad_height >= 0 && pad_height <= most && pad_width >= 0 && pad_width <= most &&
+               in_ch % group == 0 && kernel_number % group == 0 && in_height + 2 * pad_height >= kernel_height &&
+               in_width + 2 * pad_width >= kernel_width;
+    }
+};
+
+constexpr char MAGIC[8] = {'c', 'o', 'n', 'v', 'i', '8', '0', '1'};
+
+// -- Reading a graph --------------------------------------------------------------------------------------------------
+
+// Why a graph is not one convolution that the function can do.
+struct Refusal : std::runtime_error {
+    const char *code;
+    Refusal(const char *code, const std::string &detail) : std::runtime_error(detail), code(code) {}
+};
+
+std::string text_of(byoc_json value) {
+    std::string text(byoc_json_text(value, nullptr, 0), ' ');
+    byoc_json_text(value, &text[0], text.size() + 1);
+    return text;
+}
+
+std::vector<int64_t> ints_of(byoc_json list) {
+    std::vector<int64_t> numbers;
+    for (byoc_json item = byoc_json_first(list); byoc_json_there(item); item = byoc_json_next(item))
+        numbers.push_back(byoc_json_int(item, -1));
+    return numbers;
+}
+
+std::string shown(const std::vector<int64_t> &numbers) {
+    std::ostringstream out;
+    for (size_t i = 0; i < numbers.size(); i++) out << (i ? ", " : "[") << numbers[i];
+    out << (numbers.empty() ? "[]" : "]");
+    return out.str();
+}
+
+// The type that a node's one output has.
+byoc_json type_of(byoc_json node) { return byoc_json_first(byoc_json_get(node, "outputs")); }
+
+int32_t small(int64_t size, const char *what) {
+    if (size < 0 || size > 1 << 20) throw Refusal(BYOC_UNSUPPORTED_SHAPE, std::string(what) + " is " + std::to_string(size));
+    return int32_t(size);
+}
+
+Operand operand(byoc_json nodes, byoc_json convolution, size_t which, const char *dtype_wanted, std::vector<int64_t> &dims) {
+    byoc_json from = byoc_json_at(byoc_json_get(convolution, "inputs"), which);
+    byoc_json node = byoc_json_at(nodes, size_t(byoc_json_int(byoc_json_at(from, 0), 0)));
+    const std::string dtype = text_of(byoc_json_get(type_of(node), "dtype"));
+    if (dtype != dtype_wanted)
+        throw Refusal(BYOC_UNSUPPORTED_DTYPE, "input " + std::to_string(which) + " is " + dtype + "; conv_int8 takes " + dtype_wanted);
+    dims = ints_of(byoc_json_get(type_of(node), "dims"));
+    byoc_json constant = byoc_json_get(node, "constant"), input = byoc_json_get(node, "input");
+    if (byoc_json_there(constant)) return {1, int32_t(byoc_json_int(constant, 0))};
+    if (byoc_json_there(input)) return {0, int32_t(byoc_json_int(input, 0))};
+    throw Refusal(BYOC_RESOURCE_LIMIT, "two convolutions in one region; conv_int8 takes one");
+}
+
+// A pair of an attribute: one number for both, or one each.
+std::array<int32_t, 2> pair(byoc_json attrs, const char *name) {
+    const std::vector<int64_t> given = ints_of(byoc_json_get(attrs, name));
+    if (given.empty()) throw Refusal(BYOC_UNSUPPORTED_ATTR, std::string(name) + " is missing");
+    return {small(given.front(), name), small(given.back(), name)};
+}
+
+Layer layer_of(const char *graph_text) {
+    byoc_json graph = byoc_json_parse(graph_text, std::strlen(graph_text));
+    byoc_json nodes = byoc_json_get(graph, "nodes"), convolution = byoc_json_none();
+    for (byoc_json node = byoc_json_first(nodes); byoc_json_there(node); node = byoc_json_next(node)) {
+        byoc_json name = byoc_json_get(node, "op");
+        if (!byoc_json_there(name)) continue;
+        if (byoc_json_there(convolution)) throw Refusal(BYOC_RESOURCE_LIMIT, "several operators in one region; conv_int8 takes one");
+        if (!byoc_json_is(name, "nn.conv2d")) throw Refusal(BYOC_UNSUPPORTED_OP, text_of(name) + "; conv_int8 takes nn.conv2d");
+        convolution = node;
+    }
+    if (!byoc_json_there(convolution)) throw Refusal(BYOC_UNSUPPORTED_OP, "no operator at all");
+
+    byoc_json attrs = byoc_json_get(convolution, "attrs");
+    for (const char *wanted : {"data_layout NCHW", "kernel_layout OIHW", "out_layout NCHW"}) {
+        const std::string words(wanted), name = words.substr(0, words.find(' ')), layout = words.substr(name.size() + 1);
+        const std::string found = text_of(byoc_json_get(attrs, name.c_str()));
+        // The result has the data's layout when nothing is said.
+        if (found != layout && !(found.empty() && name == "out_layout"))
+            throw Refusal(BYOC_UNSUPPORTED_LAYOUT, name + " is " + found + "; conv_int8 takes " + layout);
+    }
+    const std::string result = text_of(byoc_json_get(type_of(convolution), "dtype"));
+    std::vector<int64_t> data, weight;
+    Layer layer{};
+    std::memcpy(layer.magic, MAGIC, sizeof MAGIC);
+    layer.data = operand(nodes, convolution, 0, "int8", data);
+    layer.weight = operand(nodes, convolution, 1, "int8", weight);
+    if (result != "int32") throw Refusal(BYOC_UNSUPPORTED_DTYPE, "the result is " + result + "; conv_int8 gives int32");
+    if (data.size() != 4 || weight.size() != 4) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "four dimensions are wanted");
+    const std::array<int32_t, 2> strides = pair(attrs, "strides"), dilation = pair(attrs, "dilation");
+    if (dilation[0] != 1 || dilation[1] != 1)
+        throw Refusal(BYOC_UNSUPPORTED_ATTR, "dilation is " + shown(ints_of(byoc_json_get(attrs, "dilation"))) + "; conv_int8 takes 1");
+    const std::vector<int64_t> padding = ints_of(byoc_json_get(attrs, "padding"));
+    const bool symmetric = padding.size() < 4 || (padding[0] == padding[2] && padding[1] == padding[3]);
+    if (padding.empty() || !symmetric)
+        throw Refusal(BYOC_UNSUPPORTED_ATTR, "padding is " + shown(padding) + "; conv_int8 takes the same before and after");
+    layer.batch = small(data[0], "the batch");
+    layer.in_ch = small(data[1], "the number of channels");
+    layer.in_height = small(data[2], "the height");
+    layer.in_width = small(data[3], "the width");
+    layer.kernel_number = small(weight[0], "the number of kernels");
+    layer.kernel_height = small(weight[2], "the kernel's height");
+    layer.kernel_width = small(weight[3], "the kernel's width");
+    layer.group = small(byoc_json_int(byoc_json_get(attrs, "groups"), 1), "groups");
+    layer.pad_height = small(padding[0], "the padding");
+    layer.pad_width = small(padding.size() == 1 ? padding[0] : padding[1], "the padding");
+    layer.stride_height = strides[0];
+    layer.stride_width = strides[1];
+    if (!layer.makes_sense()) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "data " + shown(data) + " with a kernel " + shown(weight));
+    return layer;
+}
+
+// -- Compile time -----------------------------------------------------------------------------------------------------
+
+int32_t describe(void *, byoc_call *call) {
+    const char text[] = R"({"version": 1, "about": "int8 convolutions by vendor_conv2d", "operators": ["nn.conv2d"],
+        "quantization": {"activation": "int8", "weight": "int8", "accumulator": "int32", "symmetric": true}})";
+    call->host->answer(call, text, sizeof text - 1);
+    return BYOC_OK;
+}
+
+int32_t judge(void *, byoc_call *call, const byoc_candidate *const *candidates, size_t count) {
+    return guarded(call, [&] {
+        for (size_t i = 0; i < count; i++) {
+            try {
+                layer_of(candidates[i]->graph);
+                call->host->support(call, i);
+            } catch (const Refusal &refusal) {
+                const bool dtype = std::strcmp(refusal.code, BYOC_UNSUPPORTED_DTYPE) == 0;
+                call->host->refuse(call, i, refusal.code, refusal.what(), dtype ? "run \"byoc quantize\" first" : nullptr);
+            }
+        }
+    });
+}
+
+// What is called, for people.
+std::string source_of(const Layer &layer, const char *symbol) {
+    std::ostringstream out;
+    out << "void " << symbol << "(const int8_t *data, const int8_t *weight, int32_t *out) {\n    vendor_conv2d(data, weight, out";
+    for (int32_t argument : {layer.batch, layer.in_ch, layer.in_height, layer.in_width, layer.kernel_number, layer.group,
+                             layer.pad_height, layer.pad_width, layer.kernel_height, layer.kernel_width, layer.stride_height,
+                             layer.stride_width})
+        out << ", " << argument;
+    out << ");\n}\n";
+    return out.str();
+}
+
+int32_t compile(void *, byoc_call *call, const byoc_region *region) {
+    return guarded(call, [&] {
+        const Layer layer = layer_of(region->graph);
+        const std::string source = source_of(layer, region->symbol);
+        byoc_compiled result{};
+        result.struct_size = sizeof result;
+        result.blob = &layer;
+        result.blob_size = sizeof layer;
+        result.loader = NAME;
+        result.source_language = "c";
+        result.source = source.c_str();
+        call->host->compiled(call, &result);
+    });
+}
+
+const byoc_codegen CODEGEN = {sizeof(byoc_codegen), describe, judge, compile, nullptr, nullptr};
+
+// -- Run time ---------------------------------------------------------------------------------------------------------
+
+struct Loaded {
+    const byoc_host *host;
+    Layer layer;
+    std::vector<const byoc_constant *> constants;
+
+    Loaded(const byoc_host *host, const byoc_load *request) : host(host) {
+        if (request->blob_size != sizeof layer) throw std::runtime_error("the blob has another size than a layer");
+        std::memcpy(&layer, request->blob, sizeof layer);
+        if (std::memcmp(layer.magic, MAGIC, sizeof MAGIC) != 0 || !layer.makes_sense())
+            throw std::runtime_error("the blob is no layer of conv_int8");
+        check_constant(layer.data, layer.data_dims(), request);
+        check_constant(layer.weight, layer.weight_dims(), request);
+        constants.reserve(request->constant_count);
+        for (size_t i = 0; i < request->constant_count; i++) constants.push_back(host->constant_retain(request->constants[i]));
+    }
+
+    ~Loaded() {
+        for (const byoc_constant *constant : constants) host->constant_release(constant);
+    }
+
+    Loaded(const Loaded &) = delete;
+    Loaded &operator=(const Loaded &) = delete;
+
+    void check_constant(const Operand &operand, const std::array<int64_t, 4> &dims, const byoc_load *request) const {
+        if (!operand.is_constant) return;
+        if (operand.number < 0 || size_t(operand.number) >= request->constant_count)
+            throw std::runtime_error("the blob reads a constant that does not exist");
+        byoc_tensor tensor;
+        host->constant_tensor(request->constants[operand.number], &tensor);
+        if (tensor.dtype.code != 0 || tensor.dtype.bits != 8 || tensor.ndim != 4 ||
+            std::memcmp(tensor.shape, dims.data(), sizeof dims) != 0)
+            throw std::runtime_error("the blob reads a constant of another type");
+    }
+
+    const int8_t *data_of(const Operand &operand, const byoc_run *run) const {
+        byoc_tensor tensor;
+        if (operand.is_constant) {
+            host->constant_tensor(constants[size_t(operand.number)], &tensor);
+        } else {
+            tensor = run->inputs[operand.number];
+        }
+        return static_cast<const int8_t *>(tensor.data) + tensor.byte_offset;
+    }
+};
+
+void check_input(const Operand &operand, const std::array<int64_t, 4> &dims, const byoc_dims *inputs, size_t count) {
+    if (operand.is_constant) return;
+    if (operand.number < 0 || size_t(operand.number) >= count) throw std::runtime_error("an input is missing");
+    const byoc_dims &given = inputs[operand.number];
+    if (given.count != 4 || std::memcmp(given.data, dims.data(), sizeof dims) != 0)
+        throw std::runtime_error("an input of other dimensions than it was compiled for");
+}
+
+int32_t prepare(void *self, byoc_call *call, const byoc_dims *inputs, size_t count) {
+    return guarded(call, [&] {
+        const Layer &layer = static_cast<const Loaded *>(self)->layer;
+        check_input(layer.data, layer.data_dims(), inputs, count);
+        check_input(layer.weight, layer.weight_dims(), inputs, count);
+        const std::array<int64_t, 4> dims = layer.out_dims();
+        call->host->output(call, dims.data(), dims.size(), 1);
+    });
+}
+
+int32_t run(void *self, byoc_call *, const byoc_run *run) {
+    const Loaded &loaded = *static_cast<const Loaded *>(self);
+    const Layer &layer = loaded.layer;
+    vendor_conv2d(loaded.data_of(layer.data, run), loaded.data_of(layer.weight, run), static_cast<int32_t *>(run->outputs[0].data),
+                  layer.batch, layer.in_ch, layer.in_height, layer.in_width, layer.kernel_number, layer.group, layer.pad_height,
+                  layer.pad_width, layer.kernel_height, layer.kernel_width, layer.stride_height, layer.stride_width);
+    return BYOC_OK;
+}
+
+void release(void *self) { delete static_cast<Loaded *>(self); }
+
+const byoc_executable EXECUTABLE = {sizeof(byoc_executable), prepare, run, nullptr, release};
+
+int32_t load(void *, byoc_call *call, const byoc_load *request) {
+    return guarded(call, [&] {
+        auto loaded = std::make_unique<Loaded>(call->host, request);
+        call->host->loaded(call, &EXECUTABLE, loaded.release());
+    });
+}
+
+const byoc_loader LOADER = {sizeof(byoc_loader), load, nullptr, nullptr};
+
+int32_t init(byoc_call *call, const char *, const char *) {
+    call->host->register_codegen(call, NAME, &CODEGEN, nullptr);
+    call->host->register_loader(call, NAME, &LOADER, nullptr);
+    return BYOC_OK;
+}
+
+} // namespace
+
+extern "C" const byoc_plugin *byoc_plugin_entry(uint32_t host_abi) {
+    static const byoc_plugin plugin = {BYOC_ABI, sizeof plugin, NAME, "0.1.0", init};
+    return host_abi >= BYOC_ABI ? &plugin : nullptr;
+}

@@ -1,0 +1,406 @@
+/* elementwise: a whole backend for byoc in one file of C.
+ *
+ * It takes elementwise operators on float32, with numpy's broadcasting. To teach it another one, add a line to OPERATORS.
+ * What `compile` makes of a region is its graph, as it came; `load` turns that into a list of steps, `run` does them.
+ */
+#include "byoc_json.h"
+#include "byoc_plugin.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME "elementwise"
+
+/* -- What it can do ------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const char *name;
+    double (*one)(double);         /* of one operand, or */
+    double (*two)(double, double); /* of two */
+} operator_t;
+
+static double relu(double x) { return x < 0.0 ? 0.0 : x; }
+static double negative(double x) { return -x; }
+static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+static double add(double x, double y) { return x + y; }
+static double subtract(double x, double y) { return x - y; }
+static double multiply(double x, double y) { return x * y; }
+static double divide(double x, double y) { return x / y; }
+/* Not a number where either is. */
+static double maximum(double x, double y) { return isnan(x) || x > y ? x : y; }
+static double minimum(double x, double y) { return isnan(x) || x < y ? x : y; }
+
+static const operator_t OPERATORS[] = {
+    {"nn.relu", relu, NULL},     {"negative", negative, NULL}, {"abs", fabs, NULL},         {"exp", exp, NULL},
+    {"sqrt", sqrt, NULL},        {"tanh", tanh, NULL},         {"sigmoid", sigmoid, NULL},  {"add", NULL, add},
+    {"subtract", NULL, subtract}, {"multiply", NULL, multiply}, {"divide", NULL, divide},    {"maximum", NULL, maximum},
+    {"minimum", NULL, minimum},
+};
+enum { OPERATOR_COUNT = sizeof OPERATORS / sizeof OPERATORS[0], MAX_DIMS = 8 };
+
+static const operator_t *find_operator(byoc_json name) {
+    for (size_t i = 0; i < OPERATOR_COUNT; i++) {
+        if (byoc_json_is(name, OPERATORS[i].name)) return &OPERATORS[i];
+    }
+    return NULL;
+}
+
+static int32_t fail(byoc_call *call, const char *message) {
+    call->host->fail(call, message, NULL);
+    return BYOC_ERROR;
+}
+
+/* -- Compile time -------------------------------------------------------------------------------------------------- */
+
+static int32_t describe(void *self, byoc_call *call) {
+    char text[1024];
+    int length = snprintf(text, sizeof text, "{\"version\": 1, \"about\": \"elementwise operators on float32\", \"operators\": [");
+    (void)self;
+    for (size_t i = 0; i < OPERATOR_COUNT; i++) {
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s\"%s\"", i ? ", " : "", OPERATORS[i].name);
+    }
+    length += snprintf(text + length, sizeof text - (size_t)length, "]}");
+    call->host->answer(call, text, (size_t)length);
+    return BYOC_OK;
+}
+
+/* Whether every tensor in a list of types is of a kind that it computes; otherwise why not. */
+static const char *refusal(byoc_json types, char *detail, size_t size, const char *of) {
+    int number = 0;
+    for (byoc_json type = byoc_json_first(types); byoc_json_there(type); type = byoc_json_next(type), number++) {
+        char dtype[32];
+        size_t rank = byoc_json_count(byoc_json_get(type, "dims"));
+        byoc_json_text(byoc_json_get(type, "dtype"), dtype, sizeof dtype);
+        if (strcmp(dtype, "float32") != 0) {
+            snprintf(detail, size, "%s %d is %s; " NAME " takes float32", of, number, dtype);
+            return BYOC_UNSUPPORTED_DTYPE;
+        }
+        if (rank > MAX_DIMS) {
+            snprintf(detail, size, "%s %d has %zu dimensions; " NAME " takes %d", of, number, rank, MAX_DIMS);
+            return BYOC_UNSUPPORTED_SHAPE;
+        }
+    }
+    return NULL;
+}
+
+static int32_t judge(void *self, byoc_call *call, const byoc_candidate *const *candidates, size_t count) {
+    (void)self;
+    for (size_t i = 0; i < count; i++) {
+        byoc_json graph = byoc_json_parse(candidates[i]->graph, strlen(candidates[i]->graph));
+        byoc_json node = byoc_json_first(byoc_json_get(graph, "nodes"));
+        const char *code = NULL;
+        char detail[128];
+        for (; byoc_json_there(node) && code == NULL; node = byoc_json_next(node)) {
+            const char *of = byoc_json_there(byoc_json_get(node, "op")) ? "output" : "input";
+            code = refusal(byoc_json_get(node, "outputs"), detail, sizeof detail, of);
+        }
+        if (code != NULL) {
+            call->host->refuse(call, i, code, detail, NULL);
+        } else {
+            call->host->support(call, i);
+        }
+    }
+    return BYOC_OK;
+}
+
+static int32_t compile(void *self, byoc_call *call, const byoc_region *region) {
+    byoc_compiled result = {0};
+    (void)self;
+    result.struct_size = sizeof result;
+    result.blob = region->graph;
+    result.blob_size = strlen(region->graph);
+    result.loader = NAME;
+    result.source_language = "json";
+    result.source = region->graph;
+    call->host->compiled(call, &result);
+    return BYOC_OK;
+}
+
+static const byoc_codegen CODEGEN = {sizeof CODEGEN, describe, judge, compile, NULL, NULL};
+
+/* -- Run time ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    int64_t dims[MAX_DIMS];
+    size_t ndim;
+    size_t count; /* of elements */
+} shape_t;
+
+/* Where the value of a node lies. */
+typedef struct {
+    enum { INPUT, CONSTANT, WORKSPACE, OUTPUT } place;
+    size_t index; /* of the input, constant or output; bytes from the start of the workspace */
+    shape_t shape;
+} value_t;
+
+typedef struct {
+    const operator_t *operator;
+    size_t operands[2], result; /* numbers of values */
+} step_t;
+
+typedef struct {
+    value_t *values;
+    size_t value_count;
+    step_t *steps;
+    size_t step_count;
+    shape_t *inputs;
+    size_t input_count;
+    size_t *outputs; /* numbers of values */
+    size_t output_count;
+    const byoc_constant **constants;
+    size_t constant_count;
+    size_t workspace;
+    const byoc_host *host;
+} region_t;
+
+/* Reads a type; 0 where it is not one that this backend computes with. */
+static int read_shape(byoc_json type, shape_t *shape) {
+    byoc_json dim = byoc_json_first(byoc_json_get(type, "dims"));
+    if (!byoc_json_is(byoc_json_get(type, "dtype"), "float32")) return 0;
+    shape->ndim = 0;
+    shape->count = 1;
+    for (; byoc_json_there(dim); dim = byoc_json_next(dim)) {
+        int64_t size = byoc_json_int(dim, -1);
+        if (size < 0 || shape->ndim == MAX_DIMS) return 0;
+        if (size != 0 && shape->count > ((size_t)1 << 40) / (size_t)size) return 0;
+        shape->dims[shape->ndim++] = size;
+        shape->count *= (size_t)size;
+    }
+    return 1;
+}
+
+static int same_shape(const shape_t *a, const shape_t *b) {
+    return a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof a->dims[0]) == 0;
+}
+
+/* Whether `from` broadcasts to `to`: aligned at the last dimension, each one is 1 or equal. */
+static int broadcasts(const shape_t *from, const shape_t *to) {
+    if (from->ndim > to->ndim) return 0;
+    for (size_t i = 0; i < from->ndim; i++) {
+        int64_t dim = from->dims[i];
+        if (dim != 1 && dim != to->dims[to->ndim - from->ndim + i]) return 0;
+    }
+    return 1;
+}
+
+static void release(void *self) {
+    region_t *region = self;
+    if (region == NULL) return;
+    for (size_t i = 0; i < region->constant_count; i++) region->host->constant_release(region->constants[i]);
+    free(region->values);
+    free(region->steps);
+    free(region->inputs);
+    free(region->outputs);
+    free(region->constants);
+    free(region);
+}
+
+/* Reads node `number` into the region; what is wrong with it, or NULL. */
+static const char *read_node(region_t *region, byoc_json node, size_t number) {
+    value_t *value = &region->values[number];
+    byoc_json input = byoc_json_get(node, "input"), constant = byoc_json_get(node, "constant");
+    if (byoc_json_count(byoc_json_get(node, "outputs")) != 1 ||
+        !read_shape(byoc_json_first(byoc_json_get(node, "outputs")), &value->shape)) {
+        return "the blob has a value that is no float32 of known dimensions";
+    }
+    if (byoc_json_there(input)) {
+        value->place = INPUT;
+        value->index = (size_t)byoc_json_int(input, -1);
+        if (value->index >= region->input_count) return "the blob reads an input that does not exist";
+        if (!same_shape(&value->shape, &region->inputs[value->index])) return "the blob reads an input of another type";
+        return NULL;
+    }
+    if (byoc_json_there(constant)) {
+        byoc_tensor tensor;
+        value->place = CONSTANT;
+        value->index = (size_t)byoc_json_int(constant, -1);
+        if (value->index >= region->constant_count) return "the blob reads a constant that does not exist";
+        region->host->constant_tensor(region->constants[value->index], &tensor);
+        if (tensor.dtype.code != 2 || tensor.dtype.bits != 32 || (size_t)tensor.ndim != value->shape.ndim ||
+            (tensor.ndim > 0 && memcmp(tensor.shape, value->shape.dims, (size_t)tensor.ndim * sizeof *tensor.shape) != 0)) {
+            return "the blob reads a constant of another type";
+        }
+        return NULL;
+    }
+    step_t *step = &region->steps[region->step_count];
+    size_t wanted, given = byoc_json_count(byoc_json_get(node, "inputs"));
+    step->operator= find_operator(byoc_json_get(node, "op"));
+    if (step->operator== NULL) return "the blob has a node that is no operator of " NAME;
+    wanted = step->operator->two != NULL ? 2 : 1;
+    if (given != wanted) return "the blob has an operator with a wrong number of operands";
+    for (size_t i = 0; i < wanted; i++) {
+        byoc_json operand = byoc_json_at(byoc_json_get(node, "inputs"), i);
+        size_t from = (size_t)byoc_json_int(byoc_json_at(operand, 0), -1);
+        if (from >= number || byoc_json_int(byoc_json_at(operand, 1), -1) != 0) {
+            return "the blob has an operand that does not exist";
+        }
+        if (!broadcasts(&region->values[from].shape, &value->shape)) return "the blob has operands that do not fit";
+        step->operands[i] = from;
+    }
+    if (wanted == 1) step->operands[1] = step->operands[0];
+    step->result = number;
+    region->step_count++;
+    /* Its place is the workspace, unless it turns out to be an output. */
+    value->place = WORKSPACE;
+    return NULL;
+}
+
+static const char *read_region(region_t *region, byoc_json graph) {
+    byoc_json item = byoc_json_first(byoc_json_get(graph, "inputs"));
+    for (size_t i = 0; i < region->input_count; i++, item = byoc_json_next(item)) {
+        if (!read_shape(byoc_json_get(item, "type"), &region->inputs[i])) {
+            return "the blob has an input that is no float32 of known dimensions";
+        }
+    }
+    item = byoc_json_first(byoc_json_get(graph, "nodes"));
+    for (size_t i = 0; i < region->value_count; i++, item = byoc_json_next(item)) {
+        const char *problem = read_node(region, item, i);
+        if (problem != NULL) return problem;
+    }
+    item = byoc_json_first(byoc_json_get(graph, "outputs"));
+    for (size_t i = 0; i < region->output_count; i++, item = byoc_json_next(item)) {
+        size_t from = (size_t)byoc_json_int(byoc_json_at(item, 0), -1);
+        if (from >= region->value_count || byoc_json_int(byoc_json_at(item, 1), -1) != 0) {
+            return "the blob has an output that does not exist";
+        }
+        region->outputs[i] = from;
+        if (region->values[from].place == WORKSPACE) {
+            region->values[from].place = OUTPUT;
+            region->values[from].index = i;
+        }
+    }
+    for (size_t i = 0; i < region->value_count; i++) {
+        if (region->values[i].place != WORKSPACE) continue;
+        region->values[i].index = region->workspace;
+        region->workspace += (region->values[i].shape.count * sizeof(float) + 63) / 64 * 64;
+    }
+    return NULL;
+}
+
+static int32_t prepare(void *self, byoc_call *call, const byoc_dims *inputs, size_t count) {
+    const region_t *region = self;
+    if (count != region->input_count) return fail(call, "another number of inputs than it was compiled for");
+    for (size_t i = 0; i < count; i++) {
+        const shape_t *wanted = &region->inputs[i];
+        if (inputs[i].count != wanted->ndim ||
+            (wanted->ndim > 0 && memcmp(inputs[i].data, wanted->dims, wanted->ndim * sizeof wanted->dims[0]) != 0)) {
+            return fail(call, "an input of other dimensions than it was compiled for");
+        }
+    }
+    for (size_t i = 0; i < region->output_count; i++) {
+        const shape_t *shape = &region->values[region->outputs[i]].shape;
+        call->host->output(call, shape->dims, shape->ndim, 1);
+    }
+    call->host->prepared(call, region->workspace, 0);
+    return BYOC_OK;
+}
+
+static float *data_of(const region_t *region, const byoc_run *run, size_t number) {
+    const value_t *value = &region->values[number];
+    byoc_tensor tensor;
+    switch (value->place) {
+    case INPUT: tensor = run->inputs[value->index]; break;
+    case CONSTANT: region->host->constant_tensor(region->constants[value->index], &tensor); break;
+    case OUTPUT: tensor = run->outputs[value->index]; break;
+    default: return (float *)((char *)run->workspace + value->index);
+    }
+    return (float *)((char *)tensor.data + tensor.byte_offset);
+}
+
+/* The strides by which an operand is walked while the result is walked in order: 0 where it broadcasts. */
+static void strides_of(const shape_t *operand, const shape_t *result, size_t *strides) {
+    size_t step = 1, missing = result->ndim - operand->ndim;
+    memset(strides, 0, result->ndim * sizeof *strides);
+    for (size_t i = operand->ndim; i-- > 0;) {
+        strides[missing + i] = operand->dims[i] == 1 ? 0 : step;
+        step *= (size_t)operand->dims[i];
+    }
+}
+
+static void do_step(const region_t *region, const byoc_run *run, const step_t *step) {
+    const shape_t *shape = &region->values[step->result].shape;
+    const float *a = data_of(region, run, step->operands[0]), *b = data_of(region, run, step->operands[1]);
+    float *result = data_of(region, run, step->result);
+    size_t index[MAX_DIMS] = {0}, a_strides[MAX_DIMS], b_strides[MAX_DIMS];
+    strides_of(&region->values[step->operands[0]].shape, shape, a_strides);
+    strides_of(&region->values[step->operands[1]].shape, shape, b_strides);
+    for (size_t i = 0; i < shape->count; i++) {
+        result[i] = (float)(step->operator->two != NULL ? step->operator->two(*a, *b) : step->operator->one(*a));
+        for (size_t axis = shape->ndim; axis-- > 0;) {
+            a += a_strides[axis];
+            b += b_strides[axis];
+            if (++index[axis] < (size_t)shape->dims[axis]) break;
+            a -= a_strides[axis] * index[axis];
+            b -= b_strides[axis] * index[axis];
+            index[axis] = 0;
+        }
+    }
+}
+
+static int32_t run(void *self, byoc_call *call, const byoc_run *run) {
+    const region_t *region = self;
+    (void)call;
+    for (size_t i = 0; i < region->step_count; i++) do_step(region, run, &region->steps[i]);
+    /* An output that is an input, a constant or another output lies elsewhere. */
+    for (size_t i = 0; i < region->output_count; i++) {
+        const value_t *value = &region->values[region->outputs[i]];
+        if ((value->place == OUTPUT && value->index == i) || value->shape.count == 0) continue;
+        memcpy(run->outputs[i].data, data_of(region, run, region->outputs[i]), value->shape.count * sizeof(float));
+    }
+    return BYOC_OK;
+}
+
+static const byoc_executable EXECUTABLE = {sizeof EXECUTABLE, prepare, run, NULL, release};
+
+static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
+    byoc_json graph = byoc_json_parse(request->blob, request->blob_size);
+    region_t *region = calloc(1, sizeof *region);
+    const char *problem = "there is no memory for it";
+    (void)self;
+    if (!byoc_json_is(byoc_json_get(graph, "symbol"), request->symbol)) {
+        free(region);
+        return fail(call, "the blob is not the graph of this region");
+    }
+    if (region == NULL) return fail(call, problem);
+    region->host = call->host;
+    region->value_count = byoc_json_count(byoc_json_get(graph, "nodes"));
+    region->input_count = byoc_json_count(byoc_json_get(graph, "inputs"));
+    region->output_count = byoc_json_count(byoc_json_get(graph, "outputs"));
+    region->values = calloc(region->value_count + 1, sizeof *region->values);
+    region->steps = calloc(region->value_count + 1, sizeof *region->steps);
+    region->inputs = calloc(region->input_count + 1, sizeof *region->inputs);
+    region->outputs = calloc(region->output_count + 1, sizeof *region->outputs);
+    region->constants = calloc(request->constant_count + 1, sizeof *region->constants);
+    if (region->values && region->steps && region->inputs && region->outputs && region->constants) {
+        for (size_t i = 0; i < request->constant_count; i++) {
+            region->constants[i] = call->host->constant_retain(request->constants[i]);
+        }
+        region->constant_count = request->constant_count;
+        problem = read_region(region, graph);
+    }
+    if (problem != NULL) {
+        release(region);
+        return fail(call, problem);
+    }
+    call->host->loaded(call, &EXECUTABLE, region);
+    return BYOC_OK;
+}
+
+static const byoc_loader LOADER = {sizeof LOADER, load, NULL, NULL};
+
+/* -- The library --------------------------------------------------------------------------------------------------- */
+
+static int32_t init(byoc_call *call, const char *path, const char *options) {
+    (void)path;
+    (void)options;
+    call->host->register_codegen(call, NAME, &CODEGEN, NULL);
+    call->host->register_loader(call, NAME, &LOADER, NULL);
+    return BYOC_OK;
+}
+
+const byoc_plugin *byoc_plugin_entry(uint32_t host_abi) {
+    static const byoc_plugin plugin = {BYOC_ABI, sizeof plugin, NAME, "0.1.0", init};
+    return host_abi >= BYOC_ABI ? &plugin : NULL;
+}
