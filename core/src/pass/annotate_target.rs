@@ -126,7 +126,7 @@ impl Annotator<'_> {
                     if let Some(Some(Mark::Begin(_, compiler))) = call.args.first().map(|&a| self.marks.mark(module, a))
                         && compiler != DEFAULT
                     {
-                        self.target[id] = Some(self.number(compiler));
+                        // Its ends say whose it is.
                         return None;
                     }
                     let target = match call.callee {
@@ -177,10 +177,8 @@ impl Annotator<'_> {
                 *var = rebuild.get(*var);
                 if module.expr(*value).as_function().is_some() {
                     *value = rebuild.get(*value);
-                } else if self.include_non_call_ops {
-                    self.wrap(rebuild, std::slice::from_mut(value), None);
                 } else {
-                    *value = self.ended(rebuild, *value);
+                    self.wrap(rebuild, std::slice::from_mut(value), None);
                 }
                 *body = self.ended(rebuild, *body);
             }

@@ -5,6 +5,9 @@
 //! back into the group's root: then the group computes the value a second time for itself. Groups of earlier patterns
 //! are opaque to later ones. A group that the judge refuses still keeps its expressions from other matches of the
 //! same pattern.
+//!
+//! Finding the groups of a pattern is linear in the matches and what they span, but for patterns of lets and functions:
+//! there each match is searched for inputs that need a variable bound inside, which can take the size of the program.
 
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
 use super::scope::is_opaque;
@@ -23,10 +26,18 @@ use std::sync::Arc;
 pub(super) struct Group {
     /// Name, root, nodes and inputs.
     pub composite: Composite,
-    /// `PartitionedFromPattern`.
-    pub label: String,
+    /// Of its function: `PartitionedFromPattern`, and what was asked for.
+    pub attrs: Attrs,
     /// The number of the candidate, in the names of the parameters.
-    pub number: usize,
+    pub number: u32,
+}
+
+/// A group that was found, with how the pattern met it.
+pub(super) struct Found {
+    /// The group.
+    pub group: Group,
+    /// What each node of the pattern met.
+    pub met: Match,
 }
 
 /// The groups of a module so far.
@@ -126,66 +137,105 @@ impl<'m> Grouping<'m> {
     /// Finds the matches of an entry, asks the judge about those that can be grouped, and collapses what it accepts.
     /// `refused` hears of every expression in a candidate that was turned down.
     pub fn apply(&mut self, entry: &Entry, judge: &mut dyn Judge, refused: &mut dyn FnMut(ExprId, Refusal)) {
-        let pattern = &entry.pattern;
-        if pattern.required_ops().iter().any(|op| !self.by_op.contains_key(op)) {
+        let attrs = Attrs::new([("Composite", AttrValue::Str(entry.name.clone()))]);
+        let found = self.find(&entry.pattern, &entry.name, &attrs, refused);
+        if found.is_empty() {
             return;
         }
-        let roots = pattern.root_ops();
-        if roots == RootOps::Any && self.stale {
-            self.number();
-        }
-        let mut matches = self.matches(pattern, roots);
-        if matches.len() > 1 {
-            if self.stale {
-                self.number();
-            }
-            // Functions by name; within one, users before producers.
-            matches.sort_by_key(|(root, _)| (self.function[*root], std::cmp::Reverse(self.position[*root])));
-        }
-        let leaves = Leaves::of(pattern);
-        let mut grouped = HashSet::new();
-        let mut numbers: HashMap<u32, usize> = HashMap::new();
-        let mut candidates = Vec::new();
-        let mut found = Vec::new();
-        for (root, met) in matches {
-            if grouped.contains(&root) {
-                continue;
-            }
-            let number = numbers.entry(self.function[root]).or_default();
-            let inputs = leaves.inputs(&self.graph, &met);
-            if inputs.contains(&root) {
-                continue;
-            }
-            let (nodes, label) = self.interior(root, &inputs);
-            let this = *number;
-            *number += 1;
-            if let Some(refusal) = self.reject(entry, root, &nodes, &grouped) {
-                nodes.iter().for_each(|&node| refused(node, refusal.clone()));
-                continue;
-            }
-            grouped.extend(nodes.iter().copied().filter(|&node| !shared_freely(self.graph.module.expr(node))));
-            let composite = Composite { name: entry.name.clone(), root, nodes, inputs };
-            candidates.push(Candidate {
-                nodes: composite.nodes.clone(),
-                inputs: composite.inputs.clone(),
-                outputs: vec![root],
-                outside_users: self.graph.users(root).count(),
-                composites: Vec::new(),
-            });
-            found.push(Group { composite, label, number: this });
-        }
+        let candidate = |Found { group: Group { composite, .. }, .. }: &Found| Candidate {
+            nodes: composite.nodes.clone(),
+            inputs: composite.inputs.clone(),
+            outputs: vec![composite.root],
+            outside_users: self.graph.users(composite.root).count(),
+            composites: Vec::new(),
+        };
+        let candidates: Vec<Candidate> = found.iter().map(candidate).collect();
         let verdicts = ask(judge, self.graph.module, Question::Pattern(entry), &candidates);
-        for (group, verdict) in found.into_iter().zip(verdicts) {
+        for (Found { group, .. }, verdict) in found.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Supported => {
-                    let root = group.composite.root;
-                    self.graph.collapse(root, group.composite.inputs.clone().into());
-                    self.groups.insert(root, group);
-                    self.stale = true;
-                }
+                Verdict::Supported => self.accept(group),
                 Verdict::Refused(refusal) => {
                     group.composite.nodes.iter().for_each(|&node| refused(node, refusal.clone()));
                 }
+            }
+        }
+    }
+
+    /// Collapses a group that was found.
+    pub fn accept(&mut self, group: Group) {
+        let root = group.composite.root;
+        self.graph.collapse(root, group.composite.inputs.clone().into());
+        self.groups.insert(root, group);
+        self.stale = true;
+    }
+
+    /// Finds the groups of a pattern. `refused` hears of every expression in a candidate that cannot be a group.
+    pub fn find(
+        &mut self,
+        pattern: &Pattern,
+        name: &Name,
+        attrs: &Attrs,
+        refused: &mut dyn FnMut(ExprId, Refusal),
+    ) -> Vec<Found> {
+        if pattern.required_ops().iter().any(|op| !self.by_op.contains_key(op)) {
+            return Vec::new();
+        }
+        let ops = pattern.root_ops();
+        // A match may be as long as the program: what lies in one is not tried again.
+        let one_by_one = pattern.is_recursive();
+        if self.stale && (one_by_one || ops == RootOps::Any) {
+            self.number();
+        }
+        let mut roots = self.roots(ops);
+        let mut matches: Vec<(ExprId, Match)> = Vec::new();
+        if !one_by_one {
+            let mut matcher = Matcher::new(&self.graph);
+            matches.extend(roots.drain(..).filter_map(|root| Some((root, matcher.match_at(pattern, root)?))));
+            if matches.len() > 1 && self.stale {
+                self.number();
+            }
+        }
+        // Functions by name; within one, users before producers.
+        let place = |&root: &ExprId| (self.function[root], std::cmp::Reverse(self.position[root]));
+        roots.sort_by_key(place);
+        matches.sort_by_key(|(root, _)| place(root));
+        let mut finder = Finder {
+            grouping: self,
+            name,
+            attrs,
+            leaves: Leaves::of(pattern),
+            grouped: HashSet::new(),
+            numbers: HashMap::new(),
+            labels: HashMap::new(),
+            found: Vec::new(),
+        };
+        let mut matcher = Matcher::new(&self.graph);
+        for root in roots {
+            if !finder.grouped.contains(&root)
+                && let Some(met) = matcher.match_at(pattern, root)
+            {
+                finder.consider(root, met, refused);
+            }
+        }
+        for (root, met) in matches {
+            if !finder.grouped.contains(&root) {
+                finder.consider(root, met, refused);
+            }
+        }
+        finder.found
+    }
+
+    /// The expressions at which a match can begin.
+    fn roots(&self, ops: RootOps) -> Vec<ExprId> {
+        let free = |&root: &ExprId| {
+            self.graph.is_live(root)
+                && self.taken[root].is_none()
+                && self.graph.expr(root).is_some_and(|expr| !matches!(expr, Expr::Function(_)))
+        };
+        match ops {
+            RootOps::Any => self.all.iter().copied().filter(free).collect(),
+            RootOps::These(ops) => {
+                ops.iter().filter_map(|op| self.by_op.get(op)).flatten().copied().filter(free).collect()
             }
         }
     }
@@ -198,32 +248,72 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    fn matches(&self, pattern: &Pattern, roots: RootOps) -> Vec<(ExprId, Match)> {
-        let mut matcher = Matcher::new(&self.graph);
-        let mut matches = Vec::new();
-        let mut attempt = |roots: &[ExprId]| {
-            for &root in roots {
-                if self.graph.is_live(root)
-                    && self.taken[root].is_none()
-                    && self.graph.collapsed(root).is_none()
-                    && let Some(met) = matcher.match_at(pattern, root)
-                {
-                    matches.push((root, met));
-                }
+    /// The module with each group as a call of its composite function.
+    ///
+    /// # Errors
+    /// None that a typed module can cause.
+    pub fn rebuild(&self) -> Result<Module, Box<Diagnostic>> {
+        let module = self.graph.module;
+        let live: Vec<ExprId> = module.nodes.ids().filter(|&id| self.graph.is_live(id)).collect();
+        Rebuild::run_in_order(module, live, |rebuild, id, _| {
+            Ok(self.groups.get(&id).map(|group| emit(rebuild, group, |rebuild, input| rebuild.get(input))))
+        })
+    }
+}
+
+/// Makes groups of the matches of one pattern.
+struct Finder<'g, 'm> {
+    grouping: &'g Grouping<'m>,
+    name: &'g Name,
+    attrs: &'g Attrs,
+    leaves: Leaves<'g>,
+    /// What is in a group already.
+    grouped: HashSet<ExprId>,
+    /// How many candidates each function had.
+    numbers: HashMap<u32, u32>,
+    /// The attributes of the groups with each label.
+    labels: HashMap<String, Attrs>,
+    found: Vec<Found>,
+}
+
+impl Finder<'_, '_> {
+    fn consider(&mut self, root: ExprId, met: Match, refused: &mut dyn FnMut(ExprId, Refusal)) {
+        let graph = &self.grouping.graph;
+        let next = self.numbers.entry(self.grouping.function[root]).or_default();
+        let number = *next;
+        *next += 1;
+        let mut inputs = self.leaves.inputs(graph, &met);
+        if inputs.contains(&root) {
+            return;
+        }
+        let (nodes, label) = self.interior(root, &inputs);
+        let bound: HashSet<ExprId> = nodes.iter().flat_map(|&node| binders(graph.module.expr(node))).collect();
+        // Variables that are met where nothing becomes an input: the function must not capture them.
+        let is_free = |id: &ExprId| matches!(graph.module.expr(*id), Expr::Var(_)) && !bound.contains(id);
+        inputs.extend(nodes.iter().copied().filter(is_free));
+        let nodes: Vec<ExprId> = nodes.into_iter().filter(|id| !is_free(id)).collect();
+        let refusal = self.reject(root, &nodes, &inputs, &bound);
+        if let Some(refusal) = refusal {
+            nodes.iter().for_each(|&node| refused(node, refusal.clone()));
+            return;
+        }
+        self.grouped.extend(nodes.iter().copied().filter(|&node| !shared_freely(graph.module.expr(node))));
+        let own = self.attrs;
+        let attrs = match self.labels.get(&label) {
+            Some(attrs) => attrs.clone(),
+            None => {
+                let attrs = own.with("PartitionedFromPattern", &*label);
+                self.labels.insert(label, attrs.clone());
+                attrs
             }
         };
-        match roots {
-            RootOps::Any => attempt(&self.all),
-            RootOps::These(ops) => {
-                ops.iter().for_each(|op| attempt(self.by_op.get(op).map(Vec::as_slice).unwrap_or_default()));
-            }
-        }
-        matches
+        let composite = Composite { name: self.name.clone(), root, nodes, inputs };
+        self.found.push(Found { group: Group { composite, attrs, number }, met });
     }
 
     /// What is computed between the inputs and the root, operands before users, and its label.
     fn interior(&self, root: ExprId, inputs: &[ExprId]) -> (Vec<ExprId>, String) {
-        let module = self.graph.module;
+        let module = self.grouping.graph.module;
         let mut seen: HashSet<ExprId> = inputs.iter().copied().collect();
         let mut nodes = Vec::new();
         let mut label = String::new();
@@ -233,7 +323,7 @@ impl<'m> Grouping<'m> {
                 if seen.insert(id) {
                     stack.push((id, true));
                     let first = stack.len();
-                    self.graph.for_each_operand(id, |operand| stack.push((operand, false)));
+                    self.grouping.graph.for_each_operand(id, |operand| stack.push((operand, false)));
                     stack[first..].reverse();
                 }
                 continue;
@@ -261,39 +351,44 @@ impl<'m> Grouping<'m> {
     }
 
     /// Why a candidate cannot be a group, if it cannot.
-    fn reject(&self, entry: &Entry, root: ExprId, nodes: &[ExprId], grouped: &HashSet<ExprId>) -> Option<Refusal> {
-        let module = self.graph.module;
+    fn reject(&self, root: ExprId, nodes: &[ExprId], inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<Refusal> {
+        let (graph, name) = (&self.grouping.graph, self.name);
+        let module = graph.module;
         let inside: HashSet<ExprId> = nodes.iter().copied().collect();
         for &node in nodes.iter().filter(|&&node| !shared_freely(module.expr(node))) {
-            if let Some(owner) = &self.taken[node] {
-                let detail = format!("{}: {} is on {owner} already", entry.name, describe(module, node));
+            if let Some(owner) = &self.grouping.taken[node] {
+                let detail = format!("{name}: {} is on {owner} already", describe(module, node));
                 return Some(Refusal::new(RefusalCode::LowerPriority, detail));
             }
-            if grouped.contains(&node) || self.graph.collapsed(node).is_some() {
-                let detail = format!("{}: {} belongs to another match", entry.name, describe(module, node));
+            if self.grouped.contains(&node) || graph.collapsed(node).is_some() {
+                let detail = format!("{name}: {} belongs to another match", describe(module, node));
                 return Some(Refusal::new(RefusalCode::Overlap, detail));
             }
-            if node != root
-                && self.graph.users(node).any(|user| !inside.contains(&user) && !self.graph.flows_into(user, root))
-            {
-                let detail =
-                    format!("{}: the result of {} is used outside the match too", entry.name, describe(module, node));
+            if node != root && graph.users(node).any(|user| !inside.contains(&user) && !graph.flows_into(user, root)) {
+                let detail = format!("{name}: the result of {} is used outside the match too", describe(module, node));
                 return Some(Refusal::new(RefusalCode::Escape, detail));
             }
         }
-        None
+        let needed = self.needs_any(inputs, bound)?;
+        let detail = format!("{name}: an input needs {}, which is bound inside the match", describe(module, needed));
+        Some(Refusal::new(RefusalCode::Escape, detail))
     }
 
-    /// The module with each group as a call of its composite function.
-    ///
-    /// # Errors
-    /// None that a typed module can cause.
-    pub fn rebuild(&self) -> Result<Module, Box<Diagnostic>> {
-        let module = self.graph.module;
-        let live: Vec<ExprId> = module.nodes.ids().filter(|&id| self.graph.is_live(id)).collect();
-        Rebuild::run_in_order(module, live, |rebuild, id, _| {
-            Ok(self.groups.get(&id).map(|group| emit(rebuild, group, |rebuild, input| rebuild.get(input))))
-        })
+    /// Which of some variables the inputs depend on, if they do.
+    fn needs_any(&self, inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<ExprId> {
+        // What uses a variable has a larger id.
+        let first = *bound.iter().min()?;
+        let mut seen = HashSet::new();
+        let mut stack = inputs.to_vec();
+        while let Some(id) = stack.pop() {
+            if bound.contains(&id) {
+                return Some(id);
+            }
+            if id > first && seen.insert(id) {
+                self.grouping.graph.for_each_operand(id, |operand| stack.push(operand));
+            }
+        }
+        None
     }
 }
 
@@ -333,7 +428,7 @@ pub(super) fn emit<'a>(
     group: &Group,
     mut outer: impl FnMut(&mut Rebuild<'a>, ExprId) -> ExprId,
 ) -> ExprId {
-    let Composite { name, root, nodes, inputs } = &group.composite;
+    let Composite { root, nodes, inputs, .. } = &group.composite;
     let old = rebuild.old;
     let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
     let mut params = Vec::with_capacity(inputs.len());
@@ -343,12 +438,10 @@ pub(super) fn emit<'a>(
         inner.insert(input, param);
         params.push(param);
     }
-    let bound: HashSet<ExprId> = nodes.iter().flat_map(|&node| binders(old.expr(node))).collect();
     for &node in nodes {
         let copy = match old.expr(node) {
             // Constants and names are the same inside and outside.
             Expr::Constant(_) | Expr::Global(_) => rebuild.get_or_copy(node),
-            Expr::Var(_) if !bound.contains(&node) => outer(rebuild, node),
             expr => {
                 let mut expr = expr.clone();
                 expr.map_operands(|operand| inner[&operand]);
@@ -360,11 +453,7 @@ pub(super) fn emit<'a>(
     }
     let types: Box<[Type]> = inputs.iter().map(|&input| old.ty(input).clone()).collect();
     let ret = old.ty(*root).clone();
-    let attrs = Attrs::new([
-        ("PartitionedFromPattern", AttrValue::from(&*group.label)),
-        ("Composite", AttrValue::Str(name.clone())),
-    ]);
-    let function = Function { params: params.into(), body: inner[root], ret: ret.clone(), attrs };
+    let function = Function { params: params.into(), body: inner[root], ret: ret.clone(), attrs: group.attrs.clone() };
     let module = &mut rebuild.new.module;
     let ty = Type::Func(Arc::new(FuncType { params: types, ret: ret.clone() }));
     let function = module.push_typed(Expr::Function(Box::new(function)), ty, Origins::none());
@@ -419,11 +508,12 @@ impl<'p> Leaves<'p> {
             }
         }
         let mut inputs: Vec<ExprId> = Vec::new();
+        let mut known: HashSet<ExprId> = HashSet::new();
         let mut add = |input: ExprId, embeds: bool| {
             let expr = graph.expr(input);
             let embedded = embeds && matches!(expr, Some(Expr::Constant(_)));
             let function = matches!(expr, Some(Expr::Function(_)));
-            if !embedded && !function && !skip.contains(&input) && !inputs.contains(&input) {
+            if !embedded && !function && !skip.contains(&input) && known.insert(input) {
                 inputs.push(input);
             }
         };

@@ -1,15 +1,18 @@
 //! `inline_compiler_functions_bound_to`: puts functions of backends back where they are called, with the composites
 //! in them taken apart (spec 1.10). And `mark_compiler_functions_extern`, for functions that are compiled elsewhere.
 
+use super::inline::references;
+use super::splice::splice;
 use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, IndexVec, Module};
+use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module};
 use crate::typing::Rebuild;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 /// Inlines the global functions of these names, with or without `@`, and removes them.
 ///
 /// # Errors
-/// A name that no global function has.
+/// A name that no global function has, or that of a function which belongs to no backend; a module that becomes too
+/// large.
 pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> Result<Module, Box<Diagnostic>> {
     let mut chosen = BTreeSet::new();
     for name in names {
@@ -21,6 +24,13 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
                 Some(near) => diagnostic.help(format!("did you mean \"@{near}\"?")),
                 None => diagnostic,
             }));
+        }
+        if module.function(name).is_some_and(|function| function.attrs.get("Compiler").is_none()) {
+            let message = format!("@{name} has no Compiler attribute: it belongs to no backend");
+            return Err(Box::new(
+                Diagnostic::error(codes::passes::NOT_OF_A_BACKEND, message)
+                    .help("name functions that partition_graph made; the pass inline takes functions with Inline=1"),
+            ));
         }
         chosen.insert(name);
     }
@@ -47,10 +57,14 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
             Expr::Function(f) if inside[id] && f.attrs.get("Composite").is_some() => rebuild.get(callee),
             _ => return Ok(None),
         };
-        Ok(Some(splice(rebuild, function, call)))
+        splice(rebuild, function, call).map(Some)
     })?;
+    // One that calls itself, or that is used as a value, is still needed.
+    let needed = references(&result);
     for name in chosen {
-        result.globals.remove(name);
+        if !needed.contains(name) {
+            result.globals.remove(name);
+        }
     }
     Ok(result)
 }
@@ -78,31 +92,6 @@ fn callees_first(module: &Module, chosen: &BTreeSet<&str>) -> Vec<ExprId> {
         }
     }
     order
-}
-
-/// The body of a function of the new module, copied with the arguments of a call for its parameters.
-fn splice(rebuild: &mut Rebuild<'_>, function: ExprId, call: &Call) -> ExprId {
-    let args: Vec<ExprId> = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
-    let module = &mut rebuild.new.module;
-    let Expr::Function(function) = module.expr(function).clone() else { return function };
-    let mut inner: HashMap<ExprId, ExprId> = function.params.iter().copied().zip(args).collect();
-    let params: BTreeSet<ExprId> = function.params.iter().copied().collect();
-    let nodes = module.post_order(function.body, |id, _| !params.contains(&id));
-    for id in nodes {
-        if inner.contains_key(&id) {
-            continue;
-        }
-        let node = module.nodes[id].clone();
-        let copy = match node.expr {
-            Expr::Constant(_) | Expr::Global(_) => id,
-            mut expr => {
-                expr.map_operands(|operand| inner[&operand]);
-                module.push_typed(expr, node.ty, node.origin)
-            }
-        };
-        inner.insert(id, copy);
-    }
-    inner[&function.body]
 }
 
 /// Replaces the attributes of the functions of a backend (of all, when none is named) by `Extern=1`.

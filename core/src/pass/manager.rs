@@ -42,6 +42,7 @@ pub const PASSES: &[Pass] = &[
         doc: "removes what nothing uses",
         run: |module, _, _| super::dead_code_elimination(module),
     },
+    Pass { name: "defuse_ops", doc: "takes fused functions apart", run: |module, _, _| super::defuse_ops(module) },
     Pass {
         name: "eliminate_common_subexpr",
         doc: "computes equal expressions once",
@@ -68,6 +69,11 @@ pub const PASSES: &[Pass] = &[
         run: |module, _, _| super::infer_type(module).map_err(first_fault),
     },
     Pass {
+        name: "inline",
+        doc: "puts functions with Inline=1 where they are called",
+        run: |module, _, _| super::inline(module),
+    },
+    Pass {
         name: "inline_compiler_functions_bound_to",
         doc: "puts functions of backends back where they are called",
         run: |module, options, _| super::inline_compiler_functions_bound_to(module, &options.inline_bound_to),
@@ -88,6 +94,11 @@ pub const PASSES: &[Pass] = &[
         run: |module, options, warnings| {
             super::merge_composite(module, &options.patterns, &mut AcceptAll, &mut |_, _| {}, warnings)
         },
+    },
+    Pass {
+        name: "outline_compiler_functions",
+        doc: "makes global functions of the literals that belong to backends",
+        run: |module, options, _| super::outline_compiler_functions(module, options.compiler.as_deref()),
     },
     Pass {
         name: "partition_graph",

@@ -6,9 +6,9 @@
 
 use super::grouping::Grouping;
 use super::judge::{Judge, Refusal};
-use crate::diag::{Diagnostic, codes};
+use crate::diag::Diagnostic;
 use crate::ir::{ExprId, Module};
-use crate::pattern::{Entry, PatternNode};
+use crate::pattern::Entry;
 
 /// Applies a pattern table.
 ///
@@ -34,12 +34,8 @@ pub fn merge_composite(
                 break;
             }
             rest = later;
-            if matches!(entry.pattern.nodes[entry.pattern.root], PatternNode::Function { .. }) {
-                let message = format!("the pattern {} is a bare function, which is not grouped", entry.name);
-                warnings.push(
-                    Diagnostic::warning(codes::passes::PATTERN_FUNCTION, message)
-                        .help("match the call of the function: call(fn (..) { .. }; ..)"),
-                );
+            if let Some(warning) = entry.pattern.is_bare_function(&entry.name) {
+                warnings.push(warning);
                 continue;
             }
             grouping.apply(entry, judge, refused);

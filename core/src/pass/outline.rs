@@ -10,21 +10,19 @@ pub(super) fn sanitize(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect()
 }
 
-/// The name of a region's function; a number is added while another function has it.
+/// The name of a region's function. While another function has it, the name of the function around the region gets
+/// `_a` appended: names that differ before they are sanitised may be the same afterwards.
 pub(super) fn symbol(rebuild: &Rebuild<'_>, module: &str, target: &str, function: &str, region: u32) -> Name {
-    let base = if module.is_empty() {
-        sanitize(&format!("tvmgen_{target}_{function}_{region}"))
-    } else {
-        sanitize(&format!("tvmgen_{module}_{target}_{function}_{region}"))
-    };
+    let prefix = if module.is_empty() { "tvmgen".to_owned() } else { format!("tvmgen_{module}") };
     let taken = |name: &str| rebuild.old.globals.contains_key(name) || rebuild.new.module.globals.contains_key(name);
-    let mut name = base.clone();
-    let mut more = 1;
-    while taken(&name) {
-        more += 1;
-        name = format!("{base}_{more}");
+    let mut function = function.to_owned();
+    loop {
+        let name = sanitize(&format!("{prefix}_{target}_{function}_{region}"));
+        if !taken(&name) {
+            return name.into();
+        }
+        function.push_str("_a");
     }
-    name.into()
 }
 
 /// A region's function, made of expressions of the new module.

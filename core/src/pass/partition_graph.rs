@@ -1,12 +1,14 @@
 //! `partition_graph`: each region becomes a global function of its backend (spec 1.9).
 //!
 //! A function has a parameter for each distinct value that enters the region and an output for each distinct value
-//! that leaves it; constants that enter move inside. The functions are named
-//! `tvmgen_<module>_<target>_<function>_<region>`. The rest of the program is put together again in an order in which
+//! that leaves it; constants that enter move inside. Parameters stand in the order in which a walk meets what enters:
+//! from the end of the region that the program comes to first, operands left to right, then from the other ends. The
+//! functions are named `tvmgen_<module>_<target>_<function>_<region>`. The rest of the program is put together again in an order in which
 //! each region follows all that it needs, since its call may stand later than the first of its operators did.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
 use super::grouping::describe;
+use super::optimize_functions::optimize_functions;
 use super::outline::{Outline, Signatures, define_and_call, sanitize, symbol};
 use super::regions::{Region, RegionReader};
 use super::scope::is_opaque;
@@ -14,7 +16,7 @@ use super::{flatten_nested_tuples, remove_default_annotations};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Expr, ExprId, IndexVec, Module, Name};
 use crate::typing::Rebuild;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Makes functions of the regions of an annotated module.
 ///
@@ -23,6 +25,23 @@ use std::collections::HashMap;
 pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
     let module = remove_default_annotations(&flatten_nested_tuples(module)?)?;
     partition(&module, module_name, bind_constants)
+}
+
+/// As [`partition_graph`], and then has each new function optimised by its target: `optimize` gets the target and a
+/// module whose `main` is the function without its attributes, and gives that module as it is to be, or `None` to leave
+/// it. What `main` takes and gives must stay.
+///
+/// # Errors
+/// As [`partition_graph`]; whatever `optimize` fails with; a `main` that is gone or has another type.
+pub fn partition_graph_with(
+    module: &Module,
+    module_name: &str,
+    bind_constants: bool,
+    optimize: &mut dyn FnMut(&str, &Module) -> Result<Option<Module>, Box<Diagnostic>>,
+) -> Result<Module, Box<Diagnostic>> {
+    let partitioned = partition_graph(module, module_name, bind_constants)?;
+    let is_new = |name: &Name| !module.globals.contains_key(name);
+    optimize_functions(&partitioned, &is_new, optimize)
 }
 
 /// A region with the function that it is in and what it takes from outside.
@@ -75,13 +94,11 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
             });
         }
     }
-    for (i, part) in parts.iter_mut().enumerate() {
-        let (inputs, outputs) = borders(module, &marks, &part_of, i as u32, &part.region, bind_constants);
-        part.inputs = inputs;
-        part.output_at = outputs.iter().enumerate().map(|(at, &output)| (output, at)).collect();
-        part.outputs = outputs;
+    for part in &mut parts {
+        part.outputs = outputs(module, &marks, &part.region);
+        part.output_at = part.outputs.iter().enumerate().map(|(at, &output)| (output, at)).collect();
     }
-    let order = order(module, &marks, &part_of, &parts)?;
+    let order = order(module, &marks, &part_of, &mut parts, bind_constants)?;
     let mut signatures = Signatures::default();
     Rebuild::run_in_order(module, order, |rebuild, id, _| {
         Ok(match marks.mark(module, id) {
@@ -89,13 +106,10 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
             Some(Mark::End(value, _)) => match part_of[id] {
                 Some(part) => {
                     let part = &mut parts[part as usize];
-                    let Some(&at) = part.output_at.get(&value) else {
-                        // It leaves as it came in.
-                        return Ok(Some(rebuild.get(outside(module, &marks, value))));
-                    };
                     if part.made.is_none() {
                         part.made = Some(make(rebuild, &mut signatures, module_name, part));
                     }
+                    let at = part.output_at[&ended(module, &marks, value)];
                     part.made.as_ref().map(|outputs| outputs[at])
                 }
                 None => Some(rebuild.get(value)),
@@ -118,63 +132,83 @@ fn outside(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     id
 }
 
-fn borders(
+/// What is behind a chain of ends, which all belong to the region of the first.
+fn ended(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
+    while let Some(Mark::End(value, _)) = marks.mark(module, id) {
+        id = value;
+    }
+    id
+}
+
+/// The values that leave a region, in the order of its ends.
+fn outputs(module: &Module, marks: &Annotations, region: &Region) -> Vec<ExprId> {
+    let mut outputs = Vec::new();
+    let mut known = HashSet::new();
+    for &end in &region.outs {
+        let value = ended(module, marks, end);
+        if known.insert(value) {
+            outputs.push(value);
+        }
+    }
+    outputs
+}
+
+/// The values that enter a region, when `first` is the first of its ends that the program comes to.
+fn inputs(
     module: &Module,
     marks: &Annotations,
     part_of: &IndexVec<ExprId, Option<u32>>,
     part: u32,
     region: &Region,
+    first: ExprId,
     bind_constants: bool,
-) -> (Vec<Input>, Vec<ExprId>) {
+) -> Vec<Input> {
+    let prefix = format!("{}_{}", sanitize(&region.target), region.number);
+    let number: HashMap<ExprId, usize> = region.ins.iter().enumerate().map(|(k, &begin)| (begin, k)).collect();
     let mut inputs: Vec<Input> = Vec::new();
     let mut by_source: HashMap<ExprId, usize> = HashMap::new();
-    let mut enter = |value: ExprId, inside: ExprId, name: String| {
+    let mut bare = 0;
+    let mut seen = HashSet::new();
+    let mut stack: Vec<ExprId> = region.outs.iter().rev().copied().collect();
+    stack.push(first);
+    while let Some(id) = stack.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        let (value, name) = match marks.mark(module, id) {
+            Some(Mark::Begin(value, _)) if part_of[id] == Some(part) && part_of[value] != Some(part) => {
+                (value, number.get(&id).map(|k| format!("{prefix}_i{k}")))
+            }
+            _ if part_of[id] == Some(part) => {
+                let at = stack.len();
+                module.expr(id).for_each_operand(|operand| stack.push(operand));
+                stack[at..].reverse();
+                continue;
+            }
+            _ if stands_inside(module.expr(id)) => continue,
+            _ => (id, None),
+        };
         let source = outside(module, marks, value);
         match by_source.get(&source) {
-            Some(&at) => inputs[at].inside.push(inside),
+            Some(&at) => inputs[at].inside.push(id),
             None => {
                 by_source.insert(source, inputs.len());
                 let constant = |id: ExprId| matches!(module.expr(id), Expr::Constant(_));
                 let bound = bind_constants
                     && match module.expr(source) {
-                        Expr::Tuple(fields) => !fields.is_empty() && fields.iter().all(|&field| constant(field)),
+                        Expr::Tuple(fields) => fields.iter().all(|&field| constant(field)),
                         _ => constant(source),
                     };
-                inputs.push(Input { value, inside: vec![inside], name, bound });
+                // What enters without a begin has a number of its own.
+                let name = name.unwrap_or_else(|| {
+                    bare += 1;
+                    format!("{prefix}_x{}", bare - 1)
+                });
+                inputs.push(Input { value, inside: vec![id], name, bound });
             }
         }
-    };
-    let prefix = format!("{}_{}", sanitize(&region.target), region.number);
-    for (k, &begin) in region.ins.iter().enumerate() {
-        if let Some(Mark::Begin(value, _)) = marks.mark(module, begin)
-            && part_of[value] != Some(part)
-        {
-            enter(value, begin, format!("{prefix}_i{k}"));
-        }
     }
-    // Operands that came in without a begin.
-    let mut bare = 0;
-    for &node in &region.nodes {
-        if marks.mark(module, node).is_none() {
-            module.expr(node).for_each_operand(|operand| {
-                if part_of[operand] != Some(part) && !stands_inside(module.expr(operand)) {
-                    enter(operand, operand, format!("{prefix}_x{bare}"));
-                    bare += 1;
-                }
-            });
-        }
-    }
-    let mut outputs = Vec::new();
-    let mut known = std::collections::HashSet::new();
-    for &end in &region.outs {
-        if let Some(Mark::End(value, _)) = marks.mark(module, end)
-            && marks.mark(module, value).is_none()
-            && known.insert(value)
-        {
-            outputs.push(value);
-        }
-    }
-    (inputs, outputs)
+    inputs
 }
 
 /// The expressions that are left outside regions, and the ends of regions, each after all that it needs.
@@ -182,7 +216,8 @@ fn order(
     module: &Module,
     marks: &Annotations,
     part_of: &IndexVec<ExprId, Option<u32>>,
-    parts: &[Part],
+    parts: &mut [Part],
+    bind_constants: bool,
 ) -> Result<Vec<ExprId>, Box<Diagnostic>> {
     #[derive(Clone, Copy, PartialEq)]
     enum State {
@@ -203,9 +238,7 @@ fn order(
             State::Open => {
                 stack.pop();
                 state[id] = State::Done;
-                if let (Some(Mark::End(value, _)), Some(part)) = (marks.mark(module, id), part_of[id])
-                    && parts[part as usize].output_at.contains_key(&value)
-                {
+                if let (Some(Mark::End(..)), Some(part)) = (marks.mark(module, id), part_of[id]) {
                     part_needed[part as usize] = State::Done;
                 }
                 order.push(id);
@@ -214,13 +247,12 @@ fn order(
                 state[id] = State::Open;
                 needs.clear();
                 match (marks.mark(module, id), part_of[id]) {
-                    (Some(Mark::End(value, _)), Some(part)) if !parts[part as usize].output_at.contains_key(&value) => {
-                        needs.push(outside(module, marks, value));
-                    }
                     (Some(Mark::End(value, target)), Some(part)) => match part_needed[part as usize] {
                         State::New => {
                             part_needed[part as usize] = State::Open;
-                            let part = &parts[part as usize];
+                            let at = part;
+                            let part = &mut parts[part as usize];
+                            part.inputs = inputs(module, marks, part_of, at, &part.region, id, bind_constants);
                             needs.extend(part.inputs.iter().map(|input| input.value));
                             needs.extend(
                                 part.inputs.iter().filter(|i| i.bound).map(|i| outside(module, marks, i.value)),

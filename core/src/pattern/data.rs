@@ -87,6 +87,8 @@ pub enum PatternNode {
         /// The root.
         child: PatternId,
     },
+    /// Whatever another pattern is; that may lie around it, which makes the pattern recursive.
+    Redirect(PatternId),
     /// With this type.
     Typed(PatternId, Type),
     /// A tensor with this element type.
@@ -109,7 +111,7 @@ pub enum RootOps {
 /// A pattern: an arena of nodes and the one where a match begins.
 #[derive(Clone, Debug)]
 pub struct Pattern {
-    /// The nodes; operands come before their users.
+    /// The nodes. Operands come before their users, but for what a [`PatternNode::Redirect`] stands for.
     pub nodes: IndexVec<PatternId, PatternNode>,
     /// Where a match begins.
     pub root: PatternId,
@@ -137,11 +139,44 @@ impl Pattern {
             }
             PatternNode::Alt(left, right) => vec![*left, *right],
             PatternNode::Dominates { parent, path, child } => vec![*parent, *path, *child],
-            PatternNode::Typed(inner, _)
+            PatternNode::Redirect(inner)
+            | PatternNode::Typed(inner, _)
             | PatternNode::OfDtype(inner, _)
             | PatternNode::OfShape(inner, _)
             | PatternNode::WithAttrs(inner, _) => vec![*inner],
         }
+    }
+
+    /// Whether a part of it stands for a part around it: then a match may go as deep as the program.
+    pub fn is_recursive(&self) -> bool {
+        self.nodes.iter().any(|(id, node)| matches!(node, PatternNode::Redirect(to) if *to >= id))
+    }
+
+    /// Whether looking for it at an expression comes back to looking for it at the same expression.
+    pub(super) fn stands_for_itself(&self, id: PatternId) -> bool {
+        let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
+        let mut stack = vec![id];
+        while let Some(at) = stack.pop() {
+            let here = match &self.nodes[at] {
+                PatternNode::Alt(left, right) => vec![*left, *right],
+                PatternNode::Dominates { child: inner, .. }
+                | PatternNode::Redirect(inner)
+                | PatternNode::Typed(inner, _)
+                | PatternNode::OfDtype(inner, _)
+                | PatternNode::OfShape(inner, _)
+                | PatternNode::WithAttrs(inner, _) => vec![*inner],
+                _ => Vec::new(),
+            };
+            for next in here {
+                if next == id {
+                    return true;
+                }
+                if !std::mem::replace(&mut seen[next], true) {
+                    stack.push(next);
+                }
+            }
+        }
+        false
     }
 
     /// The nodes that the root reaches, operands before users, left to right. Parameters of a composite function are
@@ -176,12 +211,17 @@ impl Pattern {
     /// expressions worth trying.
     pub fn root_ops(&self) -> RootOps {
         let mut these = BTreeSet::new();
+        let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
         let mut stack = vec![self.root];
         while let Some(id) = stack.pop() {
+            if std::mem::replace(&mut seen[id], true) {
+                continue;
+            }
             match &self.nodes[id] {
                 PatternNode::Alt(left, right) => stack.extend([*left, *right]),
                 PatternNode::Dominates { child, .. } => stack.push(*child),
-                PatternNode::Typed(inner, _)
+                PatternNode::Redirect(inner)
+                | PatternNode::Typed(inner, _)
                 | PatternNode::OfDtype(inner, _)
                 | PatternNode::OfShape(inner, _)
                 | PatternNode::WithAttrs(inner, _) => stack.push(*inner),

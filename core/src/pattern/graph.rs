@@ -26,7 +26,20 @@ pub struct Graph<'m> {
 impl<'m> Graph<'m> {
     /// The graph of a module. Linear.
     pub fn new(module: &'m Module) -> Graph<'m> {
-        let live = module.live();
+        Graph::of(module, [])
+    }
+
+    /// The graph of a module and of some expressions that its functions need not reach.
+    pub fn of(module: &'m Module, roots: impl IntoIterator<Item = ExprId>) -> Graph<'m> {
+        let roots: Vec<ExprId> = module.globals.values().copied().chain(roots).collect();
+        let mut live = IndexVec::filled(false, module.nodes.len());
+        roots.iter().for_each(|&root| live[root] = true);
+        // Operands have smaller ids, so one descending sweep sees every user first.
+        for (id, node) in module.nodes.iter().rev() {
+            if live[id] {
+                node.expr.for_each_operand(|operand| live[operand] = true);
+            }
+        }
         let mut uses = IndexVec::filled(0u32, module.nodes.len());
         for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
             let _ = id;
@@ -48,9 +61,7 @@ impl<'m> Graph<'m> {
                 *place += 1;
             });
         }
-        for &global in module.globals.values() {
-            uses[global] += 1;
-        }
+        roots.iter().for_each(|&root| uses[root] += 1);
         let collapsed = IndexVec::filled(None, module.nodes.len());
         Graph { module, first_user, users, more_users: HashMap::new(), uses, collapsed }
     }

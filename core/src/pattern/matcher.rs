@@ -4,6 +4,9 @@
 //! what its nodes remembered is forgotten. Alternation takes the left side when it matches and does not come back.
 //! Calls of `add` and `multiply` match with their arguments in either order, and `(a * b) / c` and `b * (a / c)` match
 //! each other's programs.
+//!
+//! A recursive pattern goes as deep as the program does, so the matcher keeps a stack of its own: a [`Frame`] for each
+//! pattern node that waits for the answer of one of its parts.
 
 use super::data::{Pattern, PatternId, PatternNode};
 use super::graph::Graph;
@@ -12,14 +15,15 @@ use crate::op::{self, Params};
 use std::collections::HashSet;
 
 /// After so many visits of pattern nodes a match is given up: optional parts nested in each other can otherwise take
-/// exponential time.
-const MAX_STEPS: u32 = 1 << 20;
+/// exponential time. A recursive pattern may take so many more for each expression of the program.
+const MAX_STEPS: usize = 1 << 20;
+const STEPS_PER_EXPRESSION: usize = 16;
 
 /// What each pattern node met.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
-    /// Pattern node and expression (or operator), in the order in which they matched. The path of a dominator may
-    /// have met several.
+    /// Pattern node and expression (or operator), in the order in which they matched. The path of a dominator, and
+    /// the parts of a recursive pattern, may have met several.
     pub met: Vec<(PatternId, Callee)>,
 }
 
@@ -38,222 +42,416 @@ impl Match {
 /// Matches patterns against a graph; keeps its buffers between matches.
 pub struct Matcher<'g, 'm> {
     graph: &'g Graph<'m>,
-    met: Vec<(PatternId, Callee)>,
-    /// Pattern nodes made on the way, for the two divide and multiply forms; numbered on from the pattern's own.
-    extra: Vec<PatternNode>,
+    met: Vec<Met>,
+    /// Where `met` has the latest of each pattern node, counted from 1.
+    latest: Vec<u32>,
+    /// Calls made on the way, for the two divide and multiply forms; numbered on from the pattern's own nodes.
+    extra: Vec<(PatternId, [PatternId; 2])>,
+    frames: Vec<Frame>,
     memoize: bool,
-    steps: u32,
+    steps: usize,
+}
+
+/// A pattern node and what it met.
+struct Met {
+    id: PatternId,
+    at: Callee,
+    /// What `latest` said before.
+    before: u32,
+}
+
+/// A pattern node that waits for the answer of one of its parts.
+struct Frame {
+    id: PatternId,
+    at: Callee,
+    /// How much was met before it: what is kept when it fails.
+    mark: u32,
+    state: State,
+}
+
+enum State {
+    Start,
+    /// For the answer that is its own.
+    Forward,
+    /// For the pattern to which it adds a condition.
+    Condition,
+    /// For its left side.
+    Left,
+    /// For the part before this one.
+    Part(u32),
+    /// For what it calls.
+    Called,
+    /// For the argument before `next`, given in the order of the pattern or the other way round.
+    Args {
+        next: u32,
+        swapped: bool,
+        mark: u32,
+    },
+    /// For the form before this one.
+    Form(u32),
+    /// For the child of a dominator.
+    Child,
+    /// For the parent of a dominator, then for its path.
+    Parent(Box<Walk>),
+    Path(Box<Walk>),
+}
+
+/// From the child of a dominator upwards.
+struct Walk {
+    on_path: HashSet<ExprId>,
+    stack: Vec<ExprId>,
+    at: ExprId,
+}
+
+enum Next {
+    Answer(bool),
+    Ask(PatternId, Callee),
+}
+
+/// A node of the pattern, or one made on the way.
+#[derive(Clone, Copy)]
+enum NodeRef<'p> {
+    Own(&'p PatternNode),
+    Extra(PatternId, [PatternId; 2]),
+}
+
+impl<'p> NodeRef<'p> {
+    /// What it calls and with what, if it is a call.
+    fn call(&self) -> Option<(PatternId, Option<&[PatternId]>)> {
+        match self {
+            NodeRef::Own(PatternNode::Call { callee, args }) => Some((*callee, args.as_deref())),
+            NodeRef::Own(_) => None,
+            NodeRef::Extra(callee, args) => Some((*callee, Some(args))),
+        }
+    }
 }
 
 impl<'g, 'm> Matcher<'g, 'm> {
     /// A matcher over a graph.
     pub fn new(graph: &'g Graph<'m>) -> Matcher<'g, 'm> {
-        Matcher { graph, met: Vec::new(), extra: Vec::new(), memoize: true, steps: 0 }
+        Matcher {
+            graph,
+            met: Vec::new(),
+            latest: Vec::new(),
+            extra: Vec::new(),
+            frames: Vec::new(),
+            memoize: true,
+            steps: 0,
+        }
     }
 
     /// Whether `pattern` matches at `root`, and how.
     pub fn match_at(&mut self, pattern: &Pattern, root: ExprId) -> Option<Match> {
-        self.met.clear();
+        self.forget(0);
         self.extra.clear();
+        self.frames.clear();
+        self.latest.clear();
+        self.latest.resize(pattern.nodes.len(), 0);
         self.memoize = true;
-        self.steps = 0;
-        self.visit(pattern, pattern.root, Callee::Expr(root)).then(|| Match { met: self.met.clone() })
+        self.steps = MAX_STEPS;
+        if pattern.is_recursive() {
+            self.steps += STEPS_PER_EXPRESSION * self.graph.module.nodes.len();
+        }
+        let own = |met: &&Met| pattern.nodes.get(met.id).is_some();
+        self.visit(pattern, Callee::Expr(root))
+            .then(|| Match { met: self.met.iter().filter(own).map(|met| (met.id, met.at)).collect() })
     }
 
     fn node<'p>(&self, pattern: &'p Pattern, id: PatternId) -> NodeRef<'p> {
         match pattern.nodes.get(id) {
             Some(node) => NodeRef::Own(node),
-            None => NodeRef::Extra(self.extra[id.index() - pattern.nodes.len()].clone()),
+            None => {
+                let (callee, args) = self.extra[id.index() - pattern.nodes.len()];
+                NodeRef::Extra(callee, args)
+            }
         }
     }
 
-    fn visit(&mut self, pattern: &Pattern, id: PatternId, at: Callee) -> bool {
-        self.steps += 1;
-        if self.steps > MAX_STEPS {
-            return false;
+    fn visit(&mut self, pattern: &Pattern, root: Callee) -> bool {
+        let mut answer = self.enter(pattern.root, root);
+        while let Some(mut frame) = self.frames.pop() {
+            match self.step(pattern, &mut frame, answer) {
+                Next::Answer(true) => {
+                    self.remember(frame.id, frame.at);
+                    answer = Some(true);
+                }
+                Next::Answer(false) => {
+                    self.forget(frame.mark);
+                    answer = Some(false);
+                }
+                Next::Ask(id, at) => {
+                    self.frames.push(frame);
+                    answer = self.enter(id, at);
+                }
+            }
         }
-        if self.memoize
-            && let Some((_, met)) = self.met.iter().find(|(p, _)| *p == id)
-        {
-            return *met == at;
+        answer == Some(true)
+    }
+
+    /// Begins with a pattern node, unless the answer is known.
+    fn enter(&mut self, id: PatternId, at: Callee) -> Option<bool> {
+        if self.steps == 0 {
+            return Some(false);
         }
-        let watermark = self.met.len();
-        let node = self.node(pattern, id);
-        if self.visit_node(pattern, node.get(), at) {
-            self.met.push((id, at));
-            true
-        } else {
-            self.met.truncate(watermark);
-            false
+        self.steps -= 1;
+        let latest = self.latest[id.index()];
+        if self.memoize && latest > 0 {
+            return Some(self.met[latest as usize - 1].at == at);
+        }
+        self.frames.push(Frame { id, at, mark: self.met.len() as u32, state: State::Start });
+        None
+    }
+
+    fn remember(&mut self, id: PatternId, at: Callee) {
+        self.met.push(Met { id, at, before: self.latest[id.index()] });
+        self.latest[id.index()] = self.met.len() as u32;
+    }
+
+    fn forget(&mut self, mark: u32) {
+        while self.met.len() > mark as usize {
+            if let Some(met) = self.met.pop() {
+                self.latest[met.id.index()] = met.before;
+            }
         }
     }
 
-    fn visit_node(&mut self, pattern: &Pattern, node: &PatternNode, at: Callee) -> bool {
-        let expr = match at {
+    fn expr(&self, at: Callee) -> Option<&'m Expr> {
+        match at {
             Callee::Expr(id) => self.graph.expr(id),
             Callee::Op(_) => None,
-        };
-        match (node, expr) {
-            (PatternNode::Wildcard, _) => true,
-            (PatternNode::Op(op), _) => at == Callee::Op(*op),
-            (PatternNode::Alt(left, right), _) => self.visit(pattern, *left, at) || self.visit(pattern, *right, at),
-            (PatternNode::Typed(inner, ty), _) => {
-                self.visit(pattern, *inner, at) && self.ty(at).is_some_and(|actual| same_type(ty, actual))
-            }
-            (PatternNode::OfDtype(inner, dtype), _) => {
-                self.visit(pattern, *inner, at) && self.tensor(at).is_some_and(|t| t.dtype == *dtype)
-            }
-            (PatternNode::OfShape(inner, dims), _) => {
-                self.visit(pattern, *inner, at) && self.tensor(at).is_some_and(|t| same_dims(dims, &t.dims))
-            }
-            (PatternNode::WithAttrs(inner, attrs), _) => {
-                self.visit(pattern, *inner, at) && self.has_attrs(at, expr, attrs)
-            }
-            (PatternNode::Dominates { parent, path, child }, _) => match at {
-                Callee::Expr(root) => {
-                    self.visit(pattern, *child, at) && self.visit_dominator(pattern, *parent, *path, root)
-                }
-                Callee::Op(_) => false,
+        }
+    }
+
+    /// Goes on with a frame: `answer` is that of the part it asked about.
+    fn step(&mut self, pattern: &Pattern, frame: &mut Frame, answer: Option<bool>) -> Next {
+        let node = self.node(pattern, frame.id);
+        let yes = answer == Some(true);
+        match std::mem::replace(&mut frame.state, State::Forward) {
+            State::Start => self.start(frame, node),
+            State::Forward => Next::Answer(yes),
+            State::Condition => Next::Answer(yes && self.meets_condition(node, frame.at)),
+            State::Left => match node {
+                NodeRef::Own(PatternNode::Alt(_, right)) if !yes => Next::Ask(*right, frame.at),
+                _ => Next::Answer(yes),
             },
-            (PatternNode::Var(name), Some(Expr::Var(var))) => name.as_ref().is_none_or(|n| *n == var.name),
-            (PatternNode::Constant, Some(Expr::Constant(_))) => true,
-            (PatternNode::Literal(value), Some(Expr::Constant(tensor))) => value == tensor,
-            (PatternNode::Tuple(None), Some(Expr::Tuple(_))) => true,
-            (PatternNode::Tuple(Some(wanted)), Some(Expr::Tuple(fields))) => self.visit_each(pattern, wanted, fields),
+            State::Part(next) => match part_of(node, self.expr(frame.at), next) {
+                _ if !yes => Next::Answer(false),
+                Some((wanted, found)) => {
+                    frame.state = State::Part(next + 1);
+                    Next::Ask(wanted, Callee::Expr(found))
+                }
+                None => Next::Answer(true),
+            },
+            State::Called if yes => match (node.call(), self.expr(frame.at)) {
+                (Some((_, None)), _) => Next::Answer(true),
+                (Some((_, Some(wanted))), Some(Expr::Call(call))) if wanted.len() == call.args.len() => {
+                    self.ask_arg(frame, node, 0, false, self.met.len() as u32)
+                }
+                _ => Next::Answer(false),
+            },
+            State::Called => self.ask_form(pattern, frame, node, 0),
+            State::Args { next, swapped, mark } if yes => self.ask_arg(frame, node, next, swapped, mark),
+            State::Args { swapped, mark, .. } => {
+                self.forget(mark);
+                let commutes = node
+                    .call()
+                    .is_some_and(|(callee, _)| matches!(self.op_name(pattern, callee), Some("add" | "multiply")));
+                if swapped || !commutes {
+                    return Next::Answer(false);
+                }
+                self.ask_arg(frame, node, 0, true, mark)
+            }
+            State::Form(_) if yes => Next::Answer(true),
+            State::Form(next) => {
+                self.forget(frame.mark);
+                self.ask_form(pattern, frame, node, next)
+            }
+            State::Child => match frame.at {
+                Callee::Expr(root) if yes => {
+                    let walk = Walk { on_path: HashSet::from([root]), stack: Vec::new(), at: root };
+                    self.walk_up(frame, node, Box::new(walk))
+                }
+                _ => Next::Answer(false),
+            },
+            State::Parent(walk) if yes => self.walk_on(frame, node, walk),
+            State::Parent(walk) => match node {
+                NodeRef::Own(PatternNode::Dominates { path, .. }) => {
+                    let at = Callee::Expr(walk.at);
+                    self.memoize = false;
+                    frame.state = State::Path(walk);
+                    Next::Ask(*path, at)
+                }
+                _ => Next::Answer(false),
+            },
+            State::Path(mut walk) => {
+                self.memoize = true;
+                if !yes {
+                    return Next::Answer(false);
+                }
+                walk.on_path.insert(walk.at);
+                self.walk_up(frame, node, walk)
+            }
+        }
+    }
+
+    /// What a node says of an expression without its parts, or the first part to ask about.
+    fn start(&mut self, frame: &mut Frame, node: NodeRef<'_>) -> Next {
+        let (at, expr) = (frame.at, self.expr(frame.at));
+        let mut ask = |state: State, id: PatternId, at: Callee| {
+            frame.state = state;
+            Next::Ask(id, at)
+        };
+        if let Some((callee, _)) = node.call() {
+            return match expr {
+                Some(Expr::Call(call)) => ask(State::Called, callee, call.callee),
+                _ => Next::Answer(false),
+            };
+        }
+        let NodeRef::Own(node) = node else { return Next::Answer(false) };
+        match (node, expr) {
+            (PatternNode::Wildcard, _) => Next::Answer(true),
+            (PatternNode::Op(op), _) => Next::Answer(at == Callee::Op(*op)),
+            (PatternNode::Redirect(inner), _) => ask(State::Forward, *inner, at),
+            (PatternNode::Alt(left, _), _) => ask(State::Left, *left, at),
+            (
+                PatternNode::Typed(inner, _)
+                | PatternNode::OfDtype(inner, _)
+                | PatternNode::OfShape(inner, _)
+                | PatternNode::WithAttrs(inner, _),
+                _,
+            ) => ask(State::Condition, *inner, at),
+            (PatternNode::Dominates { child, .. }, _) => ask(State::Child, *child, at),
+            (PatternNode::Var(name), Some(Expr::Var(var))) => {
+                Next::Answer(name.as_ref().is_none_or(|name| *name == var.name))
+            }
+            (PatternNode::Constant, Some(Expr::Constant(_))) => Next::Answer(true),
+            (PatternNode::Literal(value), Some(Expr::Constant(tensor))) => Next::Answer(value == tensor),
+            (PatternNode::Tuple(None), Some(Expr::Tuple(_))) => Next::Answer(true),
             (PatternNode::Project { tuple: wanted, index: field }, Some(Expr::Project { tuple, index })) => {
-                field.is_none_or(|f| f == *index) && self.visit(pattern, *wanted, Callee::Expr(*tuple))
-            }
-            (PatternNode::If { cond: a, then: b, otherwise: c }, Some(Expr::If { cond, then, otherwise })) => {
-                self.visit_each(pattern, &[*a, *b, *c], &[*cond, *then, *otherwise])
-            }
-            (PatternNode::Let { var: a, value: b, body: c }, Some(Expr::Let { var, value, body })) => {
-                self.visit_each(pattern, &[*a, *b, *c], &[*var, *value, *body])
-            }
-            (PatternNode::Function { params, body }, Some(Expr::Function(function))) => {
-                params.as_ref().is_none_or(|wanted| self.visit_each(pattern, wanted, &function.params))
-                    && self.visit(pattern, *body, Callee::Expr(function.body))
-            }
-            (PatternNode::Call { callee, args }, Some(Expr::Call(call))) => {
-                let watermark = self.met.len();
-                if self.visit(pattern, *callee, call.callee) {
-                    self.visit_args(pattern, *callee, args.as_deref(), &call.args)
-                } else {
-                    self.met.truncate(watermark);
-                    self.visit_reassociated(pattern, *callee, args.as_deref(), at, call.callee, &call.args)
+                match field.is_none_or(|field| field == *index) {
+                    true => ask(State::Forward, *wanted, Callee::Expr(*tuple)),
+                    false => Next::Answer(false),
                 }
             }
+            (PatternNode::Tuple(Some(wanted)), Some(Expr::Tuple(found))) if wanted.len() != found.len() => {
+                Next::Answer(false)
+            }
+            (PatternNode::Function { params: Some(wanted), .. }, Some(Expr::Function(found)))
+                if wanted.len() != found.params.len() =>
+            {
+                Next::Answer(false)
+            }
+            (_, Some(_)) => match part(node, expr, 0) {
+                Some((wanted, found)) => ask(State::Part(1), wanted, Callee::Expr(found)),
+                // A tuple without fields.
+                None => Next::Answer(matches!((node, expr), (PatternNode::Tuple(_), Some(Expr::Tuple(_))))),
+            },
+            (_, None) => Next::Answer(false),
+        }
+    }
+
+    /// Whether what a pattern with a condition met has the type or the attributes that it asks for.
+    fn meets_condition(&self, node: NodeRef<'_>, at: Callee) -> bool {
+        match node {
+            NodeRef::Own(PatternNode::Typed(_, ty)) => self.ty(at).is_some_and(|actual| same_type(ty, actual)),
+            NodeRef::Own(PatternNode::OfDtype(_, dtype)) => self.tensor(at).is_some_and(|t| t.dtype == *dtype),
+            NodeRef::Own(PatternNode::OfShape(_, dims)) => self.tensor(at).is_some_and(|t| same_dims(dims, &t.dims)),
+            NodeRef::Own(PatternNode::WithAttrs(_, attrs)) => self.has_attrs(at, self.expr(at), attrs),
             _ => false,
         }
     }
 
-    fn visit_each(&mut self, pattern: &Pattern, wanted: &[PatternId], found: &[ExprId]) -> bool {
-        wanted.len() == found.len()
-            && wanted.iter().zip(found).all(|(&wanted, &found)| self.visit(pattern, wanted, Callee::Expr(found)))
-    }
-
-    fn visit_args(
-        &mut self,
-        pattern: &Pattern,
-        callee: PatternId,
-        wanted: Option<&[PatternId]>,
-        args: &[ExprId],
-    ) -> bool {
-        let Some(wanted) = wanted else { return true };
-        let watermark = self.met.len();
-        if self.visit_each(pattern, wanted, args) {
-            return true;
-        }
-        self.met.truncate(watermark);
-        let commutes = matches!(self.op_name(pattern, callee), Some("add" | "multiply"));
-        if commutes && wanted.len() == 2 {
-            let swapped = [wanted[1], wanted[0]];
-            if self.visit_each(pattern, &swapped, args) {
-                return true;
-            }
-            self.met.truncate(watermark);
-        }
-        false
-    }
-
-    /// `divide(multiply(a, b), c)` in a program that multiplies by a quotient, and `multiply(divide(a, b), c)` in one
-    /// that divides a product.
-    fn visit_reassociated(
-        &mut self,
-        pattern: &Pattern,
-        callee: PatternId,
-        wanted: Option<&[PatternId]>,
-        at: Callee,
-        called: Callee,
-        args: &[ExprId],
-    ) -> bool {
-        let (Some(outer), Some(&[first, second]), Callee::Op(called)) = (self.op_name(pattern, callee), wanted, called)
-        else {
-            return false;
+    /// Asks about the next argument of a call, in the order of the pattern or with the two of them swapped.
+    fn ask_arg(&self, frame: &mut Frame, node: NodeRef<'_>, next: u32, swapped: bool, mark: u32) -> Next {
+        let (Some((_, Some(wanted))), Some(Expr::Call(call))) = (node.call(), self.expr(frame.at)) else {
+            return Next::Answer(false);
         };
-        let called = op::get(called).name;
-        let has_arg = |this: &Self, name: &str| args.iter().any(|&arg| this.called_op(arg) == Some(name));
-        if outer == "divide" && called == "multiply" && has_arg(self, "divide") {
-            let Some((multiply, inner)) = self.call_of(pattern, first, "multiply") else { return false };
-            for i in 0..2 {
-                let watermark = self.met.len();
-                let quotient = self.push(pattern, callee, [inner[i], second]);
-                let product = self.push(pattern, multiply, [inner[1 - i], quotient]);
-                if self.visit(pattern, product, at) {
-                    return true;
-                }
-                self.met.truncate(watermark);
-            }
+        let at = next as usize;
+        if at == wanted.len() {
+            return Next::Answer(true);
         }
-        if outer == "multiply" && called == "divide" && has_arg(self, "multiply") {
-            for (quotient, other) in [(first, second), (second, first)] {
-                if let Some((divide, inner)) = self.call_of(pattern, quotient, "divide") {
-                    let product = self.push(pattern, callee, [inner[0], other]);
-                    let whole = self.push(pattern, divide, [product, inner[1]]);
-                    return self.visit(pattern, whole, at);
-                }
-            }
-        }
-        false
+        frame.state = State::Args { next: next + 1, swapped, mark };
+        Next::Ask(wanted[if swapped { wanted.len() - 1 - at } else { at }], Callee::Expr(call.args[at]))
     }
 
-    /// Callee and arguments of a pattern that calls the operator of that name with two arguments.
-    fn call_of(&self, pattern: &Pattern, id: PatternId, name: &str) -> Option<(PatternId, [PatternId; 2])> {
-        match self.node(pattern, id).get() {
-            PatternNode::Call { callee, args: Some(args) } if self.op_name(pattern, *callee) == Some(name) => {
-                Some((*callee, <[PatternId; 2]>::try_from(&**args).ok()?))
+    /// Asks about the next form of `divide(multiply(a, b), c)` in a program that multiplies by a quotient, or of
+    /// `multiply(divide(a, b), c)` in one that divides a product.
+    fn ask_form(&mut self, pattern: &Pattern, frame: &mut Frame, node: NodeRef<'_>, form: u32) -> Next {
+        match self.form(pattern, node, frame.at, form) {
+            Some(whole) => {
+                frame.state = State::Form(form + 1);
+                Next::Ask(whole, frame.at)
+            }
+            None => Next::Answer(false),
+        }
+    }
+
+    fn form(&mut self, pattern: &Pattern, node: NodeRef<'_>, at: Callee, form: u32) -> Option<PatternId> {
+        let (callee, wanted) = node.call()?;
+        let &[first, second] = wanted? else { return None };
+        let outer = self.op_name(pattern, callee)?;
+        let call = self.expr(at)?.as_call()?;
+        let Callee::Op(called) = call.callee else { return None };
+        let has_arg = |name: &str| call.args.iter().any(|&arg| self.called_op(arg) == Some(name));
+        match (outer, op::get(called).name) {
+            ("divide", "multiply") if has_arg("divide") && form < 2 => {
+                let (multiply, inner) = self.call_of(pattern, first, "multiply")?;
+                let i = form as usize;
+                let quotient = self.make(pattern, callee, [inner[i], second]);
+                Some(self.make(pattern, multiply, [inner[1 - i], quotient]))
+            }
+            ("multiply", "divide") if has_arg("multiply") && form < 1 => {
+                let (quotient, other) = match self.call_of(pattern, first, "divide") {
+                    Some(quotient) => (quotient, second),
+                    None => (self.call_of(pattern, second, "divide")?, first),
+                };
+                let (divide, inner) = quotient;
+                let product = self.make(pattern, callee, [inner[0], other]);
+                Some(self.make(pattern, divide, [product, inner[1]]))
             }
             _ => None,
         }
     }
 
-    fn push(&mut self, pattern: &Pattern, callee: PatternId, args: [PatternId; 2]) -> PatternId {
-        self.extra.push(PatternNode::Call { callee, args: Some(args.into()) });
+    /// Callee and arguments of a pattern that calls the operator of that name with two arguments.
+    fn call_of(&self, pattern: &Pattern, id: PatternId, name: &str) -> Option<(PatternId, [PatternId; 2])> {
+        let node = self.node(pattern, id);
+        let (callee, args) = node.call()?;
+        (self.op_name(pattern, callee) == Some(name)).then_some((callee, <[PatternId; 2]>::try_from(args?).ok()?))
+    }
+
+    fn make(&mut self, pattern: &Pattern, callee: PatternId, args: [PatternId; 2]) -> PatternId {
+        self.extra.push((callee, args));
+        self.latest.push(0);
         PatternId::new(pattern.nodes.len() + self.extra.len() - 1)
     }
 
-    /// From `root` upwards, left to right: each operand is the parent, or matches the path and goes on upwards.
-    fn visit_dominator(&mut self, pattern: &Pattern, parent: PatternId, path: PatternId, root: ExprId) -> bool {
-        let mut on_path = HashSet::from([root]);
-        let mut stack = Vec::new();
-        if !self.push_operands(root, &mut stack) {
-            return false;
+    /// Puts the operands of the expression that a walk is at on its way, and goes on.
+    fn walk_up(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
+        if !self.push_operands(walk.at, &mut walk.stack) {
+            return Next::Answer(false);
         }
-        while let Some(id) = stack.pop() {
-            if on_path.contains(&id) || self.visit(pattern, parent, Callee::Expr(id)) {
-                continue;
+        self.walk_on(frame, node, walk)
+    }
+
+    /// The next expression of a walk, left to right: it is the parent, or matches the path and is walked from upwards.
+    fn walk_on(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
+        let NodeRef::Own(PatternNode::Dominates { parent, .. }) = node else { return Next::Answer(false) };
+        while let Some(id) = walk.stack.pop() {
+            if !walk.on_path.contains(&id) {
+                walk.at = id;
+                frame.state = State::Parent(walk);
+                return Next::Ask(*parent, Callee::Expr(id));
             }
-            self.memoize = false;
-            let matches = self.visit(pattern, path, Callee::Expr(id));
-            self.memoize = true;
-            if !matches || !self.push_operands(id, &mut stack) {
-                return false;
-            }
-            on_path.insert(id);
         }
-        match self.met.iter().find(|(p, _)| *p == parent) {
-            Some(&(_, Callee::Expr(met))) => self.graph.flows_into(met, root),
+        let met = match self.latest[parent.index()] {
+            0 => None,
+            latest => Some(self.met[latest as usize - 1].at),
+        };
+        Next::Answer(match (met, frame.at) {
+            (Some(Callee::Expr(met)), Callee::Expr(root)) => self.graph.flows_into(met, root),
             _ => false,
-        }
+        })
     }
 
     /// Pushes the operands of an expression, last first, without what it calls; `false` when there are none.
@@ -270,8 +468,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 
     fn op_name(&self, pattern: &Pattern, callee: PatternId) -> Option<&'static str> {
-        match self.node(pattern, callee).get() {
-            PatternNode::Op(op) => Some(op::get(*op).name),
+        match self.node(pattern, callee) {
+            NodeRef::Own(PatternNode::Op(op)) => Some(op::get(*op).name),
             _ => None,
         }
     }
@@ -310,18 +508,32 @@ impl<'g, 'm> Matcher<'g, 'm> {
     }
 }
 
-/// A node of the pattern, or one made on the way.
-enum NodeRef<'p> {
-    Own(&'p PatternNode),
-    Extra(PatternNode),
+/// The part of that number of a node with a fixed list of parts, and what it must meet.
+fn part_of(node: NodeRef<'_>, expr: Option<&Expr>, number: u32) -> Option<(PatternId, ExprId)> {
+    match node {
+        NodeRef::Own(node) => part(node, expr, number),
+        NodeRef::Extra(..) => None,
+    }
 }
 
-impl NodeRef<'_> {
-    fn get(&self) -> &PatternNode {
-        match self {
-            NodeRef::Own(node) => node,
-            NodeRef::Extra(node) => node,
+fn part(node: &PatternNode, expr: Option<&Expr>, number: u32) -> Option<(PatternId, ExprId)> {
+    let at = number as usize;
+    match (node, expr?) {
+        (PatternNode::Tuple(Some(wanted)), Expr::Tuple(found)) => Some((*wanted.get(at)?, *found.get(at)?)),
+        (PatternNode::If { cond: a, then: b, otherwise: c }, Expr::If { cond, then, otherwise }) => {
+            [(*a, *cond), (*b, *then), (*c, *otherwise)].get(at).copied()
         }
+        (PatternNode::Let { var: a, value: b, body: c }, Expr::Let { var, value, body }) => {
+            [(*a, *var), (*b, *value), (*c, *body)].get(at).copied()
+        }
+        (PatternNode::Function { params, body }, Expr::Function(function)) => {
+            let params = params.as_deref().unwrap_or_default();
+            match params.get(at) {
+                Some(&param) => Some((param, *function.params.get(at)?)),
+                None => (at == params.len()).then_some((*body, function.body)),
+            }
+        }
+        _ => None,
     }
 }
 

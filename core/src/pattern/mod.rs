@@ -5,16 +5,20 @@
 //! written in a [text notation](parse_table) and crossed over the plugin boundary in it; they are matched here, against
 //! a [`Graph`], by a [`Matcher`] that remembers what each pattern node met ([`Match`]).
 //!
-//! Nothing here recurses on the depth of a graph: the matcher goes as deep as the pattern, whose depth is bounded, and
-//! the open-ended part of a pattern (the path of a dominator) is walked with a list of its own.
+//! [`Pattern::matches`], [`Pattern::partition`] and [`rewrite`] are the API for those who write passes; pattern tables
+//! are the business of [`merge_composite`](crate::pass::merge_composite).
+//!
+//! Nothing here recurses on the depth of a graph: the matcher and the path of a dominator keep stacks of their own.
 
 mod data;
 mod graph;
 mod lexer;
 mod matcher;
 mod notation;
+mod rewrite;
 
 pub use data::{MAX_DEPTH, Pattern, PatternId, PatternNode, RootOps};
 pub use graph::{Collapsed, Graph};
 pub use matcher::{Match, Matcher};
 pub use notation::{Checks, Entry, Parsed, parse_pattern, parse_table};
+pub use rewrite::{Callback, MAX_ROUNDS, Site, rewrite};

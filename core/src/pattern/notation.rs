@@ -9,10 +9,11 @@
 //! atom    := '*' NAME? | 'const' ('(' literal ')')? | 'var' ('(' NAME ')')? | opname attrs? '(' args | '..' ')'
 //!          | '(' alt (',' alt)* ')' | '(' '..' ')' | 'if' '(' alt ',' alt ',' alt ')' | 'let' '(' alt ',' alt ',' alt ')'
 //!          | 'fn' attrs? '(' args | '..' ')' '{' alt '}' | 'call' attrs? '(' alt ';' args | '..' ')'
-//!          | 'dominates' '(' alt ',' alt ',' alt ')' | 'op' attrs | NAME
+//!          | 'dominates' '(' alt ',' alt ',' alt ')' | 'op' attrs ('(' args | '..' ')')? | NAME
 //! ```
-//! As the callee of `call`, `op{..}` and a bare operator name stand for the operator itself. An entry with a mistake
-//! is left out of the table; the entries after it are still read, so that all mistakes are shown at once.
+//! As the callee of `call`, `op{..}` and a bare operator name stand for the operator itself. A name may be used in its
+//! own definition, inside an operand: `let c = nn.relu(c | *); c` is a chain of any length. An entry with a mistake is
+//! left out of the table; the entries after it are still read, so that all mistakes are shown at once.
 
 use super::data::{MAX_DEPTH, Pattern, PatternId, PatternNode};
 use super::lexer::{Token, Word, entries, words};
@@ -66,12 +67,19 @@ pub fn parse_table(text: &str, checks: Checks) -> Parsed {
     let mut parsed = Parsed::default();
     for (from, to) in entries(text) {
         let mut parser = Parser::new(text, from, to, checks);
+        let name = match parser.peek() {
+            Token::Name(name) => Some(name),
+            _ => None,
+        };
         match parser.entry() {
             Ok(entry) if !parser.failed() => parsed.entries.push(entry),
             Ok(_) => {}
             Err(diagnostic) => parser.diagnostics.push(*diagnostic),
         }
-        parsed.diagnostics.append(&mut parser.diagnostics);
+        parsed.diagnostics.extend(parser.diagnostics.drain(..).map(|diagnostic| match name {
+            Some(name) => diagnostic.note(format!("in the entry {name}")),
+            None => diagnostic,
+        }));
     }
     parsed
 }
@@ -105,6 +113,8 @@ struct Parser<'a> {
     names: BTreeMap<&'a str, PatternId>,
     /// One node per operator: an operator is one object wherever it stands.
     ops: BTreeMap<OpId, PatternId>,
+    /// What stands for a name in its own definition, where that was used.
+    recursive: Vec<(PatternId, &'a str, Span)>,
     depth: usize,
     diagnostics: Vec<Diagnostic>,
 }
@@ -118,6 +128,7 @@ impl<'a> Parser<'a> {
             nodes: IndexVec::new(),
             names: BTreeMap::new(),
             ops: BTreeMap::new(),
+            recursive: Vec::new(),
             depth: 0,
             diagnostics: Vec::new(),
         }
@@ -223,13 +234,30 @@ impl<'a> Parser<'a> {
                 ));
             }
             self.expect('=')?;
+            let own = self.push(PatternNode::Wildcard);
+            self.names.insert(name, own);
             let value = self.alt()?;
             self.expect(';')?;
+            let uses = |(_, node): (_, &PatternNode)| Pattern::operands(node).contains(&own);
+            if value == own || self.nodes.iter().any(uses) {
+                self.nodes[own] = PatternNode::Redirect(value);
+                self.recursive.push((own, name, span));
+            }
             self.names.insert(name, value);
         }
         let start = self.span();
         let root = self.alt()?;
         let pattern = Pattern { nodes: std::mem::take(&mut self.nodes), root };
+        for (own, name, span) in std::mem::take(&mut self.recursive) {
+            if pattern.stands_for_itself(own) {
+                let message = format!("the pattern \"{name}\" stands for itself");
+                self.diagnostics.push(
+                    Diagnostic::error(codes::passes::PATTERN_NAME, message)
+                        .at(span, "nothing would have to match")
+                        .help(format!("use \"{name}\" inside an operand of its definition: nn.relu({name} | *)")),
+                );
+            }
+        }
         if pattern.depth() > MAX_DEPTH {
             return Err(too_deep(start));
         }
@@ -256,8 +284,9 @@ impl<'a> Parser<'a> {
         let mut inner = self.typed()?;
         while self.take('?') {
             let (name, span) = self.name("the name of an operator")?;
-            let attrs = self.attrs()?;
-            let Some(op) = self.operator(name, span) else { continue };
+            let op = self.operator(name, span);
+            let attrs = self.attrs_of(op)?;
+            let Some(op) = op else { continue };
             // An operator of several arguments takes the pattern as its first and anything as the others.
             let mut args = vec![inner];
             while args.len() < op::get(op).arity.min {
@@ -366,7 +395,8 @@ impl<'a> Parser<'a> {
             }
             Token::Name("op") if self.peek() == Token::Mark('{') => {
                 let callee = self.any_operator()?;
-                Ok(self.push(PatternNode::Call { callee, args: None }))
+                let args = if self.take('(') { self.args()? } else { None };
+                Ok(self.push(PatternNode::Call { callee, args }))
             }
             Token::Name(name) if !KEYWORDS.contains(&name) => self.named(name, word.span),
             _ => {

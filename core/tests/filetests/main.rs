@@ -8,14 +8,24 @@
 //! * `print`: below a line `// ----` stands what is printed. With `// types` above, it is typed before, and types are shown.
 //! * `verifier`: reads without errors, and gives exactly the faults in its comments, written as in `error`.
 //! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and compared
-//!   by structure. The module verifies after each pass. Options, each on a line of its own:
-//!   `// pattern: name: notation`, `// annotate: target=op,op`, `// include-non-call-ops: false`,
+//!   by structure. The module verifies after each pass. Where a pass is to fail, `// error: E0330 message` stands there
+//!   instead. Options, each on a line of its own:
+//!   `// pattern: name: notation`, `// check: name: notation` (what a backend asks of the original root beyond the
+//!   pattern), `// annotate: target=op,op`, `// include-non-call-ops: false`,
 //!   `// bind-constants: false`, `// module-name: m`, `// compiler: t`, `// layout: operator=data,kernel`, `// inline-bound-to: f, g`.
+//!   `// unchanged` there says that the program is to stay as it is.
+//!   `// type: T = Tensor[(2), float32]` makes `T` stand for the type; `B[t](e)` and `E[t](e)` are `compiler_begin` and
+//!   `compiler_end` of the target `t`.
+//! * `match`: an expression; each line `// yes: pattern` and `// no: pattern` says whether the pattern matches it.
+//! * `patterns`: a pattern file; below a line `# ----` stands what is said about it, each with line and column.
 //!
 //! `// constant: float32 (2, 2): 1 2 3 4` gives `meta[relay.Constant][0]`, the next one `[1]`; one value fills all.
 
 mod errors;
 mod passes;
+mod patterns;
+#[path = "../shorthand.rs"]
+mod shorthand;
 mod texts;
 
 use byoc_core::diag::codes;
@@ -34,6 +44,8 @@ const KINDS: &[(&str, fn(&str) -> Outcome)] = &[
     ("print", texts::print_case),
     ("verifier", errors::verifier_case),
     ("pass", passes::pass_case),
+    ("match", patterns::match_case),
+    ("patterns", patterns::table_case),
 ];
 
 const SEPARATOR: &str = "// ====\n";
@@ -76,7 +88,8 @@ fn check_codes(root: &Path) -> Result<(), Failed> {
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == "relay")).collect();
+    let mut files: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|e| e == "relay" || e == "patterns")).collect();
     files.sort();
     files
 }

@@ -1,14 +1,20 @@
 //! The kind `pass`.
 
+use crate::shorthand::expand;
 use crate::texts::{check_round_trip, read};
 use crate::{Outcome, constants, headers};
-use byoc_core::ir::{Module, structural_equal};
-use byoc_core::pass::manager::{self, RunOptions};
-use byoc_core::pass::{DesiredLayout, PassOptions, TargetRule, infer_type};
-use byoc_core::pattern::{Checks, parse_table};
+use byoc_core::diag::Severity;
+use byoc_core::ir::{Module, Name, structural_equal};
+use byoc_core::pass::manager::{self, PassError, RunOptions};
+use byoc_core::pass::{
+    Candidate, DesiredLayout, Judge, PassOptions, Question, Refusal, RefusalCode, TargetRule, Verdict, infer_type,
+    merge_composite,
+};
+use byoc_core::pattern::{Checks, Pattern, parse_table};
 use byoc_core::tensor::Tensor;
 use byoc_core::text::{PrintOptions, print};
 use libtest_mimic::Failed;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const SEPARATOR: &str = "// ----\n";
@@ -16,22 +22,27 @@ const SEPARATOR: &str = "// ----\n";
 pub fn pass_case(case: &str) -> Outcome {
     let (input, expected) = case.split_once(SEPARATOR).unwrap_or((case, ""));
     let constants = constants(input)?;
-    let module = typed(input, &constants)?;
+    let types = types(input)?;
+    let module = typed(&expand(input, &types), &constants)?;
     let options = options(input)?;
     let passes: Vec<&str> =
         headers(input, "pass").into_iter().flat_map(|line| line.split(',')).map(str::trim).collect();
-    let mut run = RunOptions { verify_each: true, ..RunOptions::default() };
-    let ran = manager::run(module, &passes, &options, &mut run).map_err(|error| error.to_string())?;
-    let result = infer_type(&ran.module).map_err(|faults| format!("the result does not type: {faults:?}"))?;
+    let result = match run(&module, &passes, &options, &checks(input)?) {
+        Ok(result) => infer_type(&result).map_err(|faults| format!("the result does not type: {faults:?}"))?,
+        Err(error) => {
+            let lines: Vec<String> =
+                error.diagnostics.iter().map(|d| format!("// error: {} {}\n", d.code, d.message)).collect();
+            return Ok(format!("{input}{SEPARATOR}{}", lines.concat()));
+        }
+    };
     check_round_trip(&result, None)?;
     let printed = print(&result, &PrintOptions::default());
-    // The expected program has constants of its own, or those of the input.
-    let own = crate::constants(expected)?;
     let text = match printed.constants.iter().map(|tensor| declared(tensor)).collect::<Option<String>>() {
         Some(lines) => format!("{lines}{}", printed.text),
         None => printed.text,
     };
-    let difference = match typed(expected, if own.is_empty() { &constants } else { &own }) {
+    let expected = if expected.trim() == "// unchanged" { Ok(module) } else { program(expected, &types, &constants) };
+    let difference = match expected {
         Ok(expected) => structural_equal(&result, &expected).err().map(|difference| difference.to_string()),
         Err(failed) => failed.message().map(str::to_owned),
     };
@@ -40,6 +51,63 @@ pub fn pass_case(case: &str) -> Outcome {
         None => Ok(case.to_owned()),
         Some(difference) => Ok(format!("{input}{SEPARATOR}{text}// {}\n", difference.replace('\n', " "))),
     }
+}
+
+/// The expected program: it has constants of its own, or those of the input.
+fn program(text: &str, types: &[(&str, &str)], constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
+    let own = crate::constants(text)?;
+    typed(&expand(text, types), if own.is_empty() { constants } else { &own })
+}
+
+/// Runs the passes; where a backend checks its matches, `merge_composite` asks it.
+fn run(
+    module: &Module,
+    passes: &[&str],
+    options: &PassOptions,
+    checks: &BTreeMap<Name, Pattern>,
+) -> Result<Module, PassError> {
+    let mut current = module.clone();
+    for pass in passes {
+        let mut run = RunOptions { verify_each: true, ..RunOptions::default() };
+        current = if *pass == "merge_composite" && !checks.is_empty() {
+            let judged =
+                merge_composite(&current, &options.patterns, &mut Checking { checks }, &mut |_, _| {}, &mut Vec::new());
+            judged.map_err(|d| PassError { pass: (*pass).to_owned(), diagnostics: vec![*d] })?
+        } else {
+            manager::run(current, &[pass], options, &mut run)?.module
+        };
+    }
+    Ok(current)
+}
+
+/// Takes a match when the pattern of its name in `checks` matches its root as well.
+struct Checking<'a> {
+    checks: &'a BTreeMap<Name, Pattern>,
+}
+
+impl Judge for Checking<'_> {
+    fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
+        let Question::Pattern(entry) = question else { return Vec::new() };
+        let refusal = || Refusal::new(RefusalCode::UnsupportedAttr, "the check says no");
+        let verdict = |candidate: &Candidate| match self.checks.get(&entry.name) {
+            Some(check) if check.matches(module, candidate.outputs[0]).is_none() => Verdict::Refused(refusal()),
+            _ => Verdict::Supported,
+        };
+        candidates.iter().map(verdict).collect()
+    }
+}
+
+fn checks(input: &str) -> Result<BTreeMap<Name, Pattern>, Failed> {
+    let table = parse_table(&headers(input, "check").join("\n"), Checks::Refused);
+    match table.diagnostics.first() {
+        Some(first) => Err(format!("{first}").into()),
+        None => Ok(table.entries.into_iter().map(|entry| (entry.name, entry.pattern)).collect()),
+    }
+}
+
+fn types(input: &str) -> Result<Vec<(&str, &str)>, Failed> {
+    let pairs = headers(input, "type").into_iter().map(|line| line.split_once(" = "));
+    pairs.map(|pair| pair.ok_or_else(|| Failed::from("type: NAME = type"))).collect()
 }
 
 /// The line that declares a constant, if it is short.
@@ -58,7 +126,7 @@ fn typed(source: &str, constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
 fn options(input: &str) -> Result<PassOptions, Failed> {
     let mut options = PassOptions::default();
     let table = parse_table(&headers(input, "pattern").join("\n"), Checks::Refused);
-    if let Some(first) = table.diagnostics.first() {
+    if let Some(first) = table.diagnostics.iter().find(|d| d.severity == Severity::Error) {
         return Err(format!("{first}").into());
     }
     options.patterns = table.entries;

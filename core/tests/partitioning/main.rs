@@ -10,6 +10,8 @@ mod merge_compiler_regions;
 mod merge_composite;
 mod partition_graph;
 mod scale;
+#[path = "../shorthand.rs"]
+mod shorthand;
 
 use byoc_core::ir::{Module, structural_equal};
 use byoc_core::pass::manager::{RunOptions, run};
@@ -20,39 +22,7 @@ use std::sync::Arc;
 
 /// Replaces the shorthands.
 fn expand(text: &str) -> String {
-    let mut out = String::new();
-    let mut closers: Vec<Option<String>> = Vec::new();
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let standalone = !out.chars().last().is_some_and(|p| p.is_ascii_alphanumeric() || "_.%@".contains(p));
-        let mark = [("B[", "annotation.compiler_begin("), ("E[", "annotation.compiler_end(")]
-            .into_iter()
-            .find(|(short, _)| standalone && rest.starts_with(short));
-        if let Some((short, long)) = mark {
-            let close = rest.find("](").expect("a target in brackets");
-            closers.push(Some(rest[short.len()..close].to_owned()));
-            out.push_str(long);
-            rest = &rest[close + 2..];
-            continue;
-        }
-        let word = !rest[1..].chars().next().is_some_and(|n| n.is_ascii_alphanumeric() || n == '_');
-        if c == 'T' && standalone && word {
-            out.push_str("Tensor[(10, 10), float32]");
-        } else {
-            match c {
-                '(' => closers.push(None),
-                ')' => {
-                    if let Some(Some(target)) = closers.pop() {
-                        out.push_str(&format!(", compiler=\"{target}\""));
-                    }
-                }
-                _ => {}
-            }
-            out.push(c);
-        }
-        rest = &rest[c.len_utf8()..];
-    }
-    out
+    shorthand::expand(text, &[("T", "Tensor[(10, 10), float32]")])
 }
 
 /// A typed module from text; `meta[relay.Constant][i]` are zeros of the shapes given.

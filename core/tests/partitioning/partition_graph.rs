@@ -187,7 +187,7 @@ fn names_are_sanitised_and_never_taken_twice() {
     let options = PassOptions { module_name: "a.b".into(), ..PassOptions::default() };
     let after = passes(&before, &["partition_graph"], &options);
     let names: Vec<_> = after.globals.keys().map(|name| &**name).collect();
-    assert_eq!(names, ["main", "tvmgen_a_b_my_chip_main_0", "tvmgen_a_b_my_chip_main_0_2"]);
+    assert_eq!(names, ["main", "tvmgen_a_b_my_chip_main_0", "tvmgen_a_b_my_chip_main_a_0"]);
     assert_eq!(after.function(names[2]).unwrap().attrs.str("Compiler"), Some("my-chip"));
 }
 

@@ -9,11 +9,17 @@ codes! {
     PATTERN_CHECK = 314, "a pattern file cannot have checks";
     PATTERN_ARITY = 315, "a pattern gives an operator a number of arguments that it never has";
     PATTERN_FUNCTION = 316, "a bare function pattern groups nothing";
+    REWRITE_WITHOUT_END = 317, "rewriting does not come to an end";
     UNKNOWN_TARGET_OPERATOR = 320, "a rule names an operator that does not exist";
     BAD_ANNOTATION = 330, "annotations do not agree";
     REGION_CYCLE = 331, "a region needs its own result";
     UNKNOWN_GLOBAL = 340, "no such global function";
     BAD_LAYOUT = 341, "a layout that cannot be asked for";
+    NOT_OF_A_BACKEND = 342, "a function that no backend has";
+    INLINE_TOO_LARGE = 343, "inlining makes the program too large";
+    BAD_OUTLINE = 344, "a function of a backend cannot become a global function";
+    DUPLICATE_PARAMETER = 345, "parameters of a fused function share a name";
+    BAD_REGION_FUNCTION = 346, "a changed region does not fit";
     NOT_EQUAL = 350, "the result is not the program that was expected";
     NOT_DATA_FLOW = 390, "a region is not data flow";
 }

@@ -1,0 +1,47 @@
+//! `defuse_ops`: takes fused functions apart (spec 1.10).
+//!
+//! A call of a function literal with `Primitive=1` becomes the body of the function. What belongs to a backend is no
+//! fused function, and stays.
+
+use super::scope::{is_opaque, touchable};
+use super::splice::splice;
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Callee, Expr, Function, Module};
+use crate::typing::Rebuild;
+use std::collections::BTreeSet;
+
+/// Takes fused functions apart.
+///
+/// # Errors
+/// Two parameters of one name: what fused the function would not have made them.
+pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    let touch = touchable(module);
+    Rebuild::run(module, |rebuild, id, expr| {
+        let Expr::Call(call) = expr else { return Ok(None) };
+        let Callee::Expr(callee) = call.callee else { return Ok(None) };
+        let Expr::Function(function) = module.expr(callee) else { return Ok(None) };
+        let primitive = function.attrs.get("Primitive").and_then(|v| v.as_int()).is_some_and(|v| v != 0);
+        if !touch[id] || !primitive || is_opaque(function) {
+            return Ok(None);
+        }
+        check_names(module, function)?;
+        let function = rebuild.get(callee);
+        splice(rebuild, function, call).map(Some)
+    })
+}
+
+fn check_names(module: &Module, function: &Function) -> Result<(), Box<Diagnostic>> {
+    let mut names = BTreeSet::new();
+    for &param in &function.params {
+        if let Expr::Var(var) = module.expr(param)
+            && !names.insert(&var.name)
+        {
+            let message = format!("a fused function has two parameters %{}", var.name);
+            return Err(Box::new(
+                Diagnostic::error(codes::passes::DUPLICATE_PARAMETER, message)
+                    .help("give the parameters of a function with Primitive=1 names of their own"),
+            ));
+        }
+    }
+    Ok(())
+}

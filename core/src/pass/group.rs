@@ -1,0 +1,29 @@
+//! Groups of one pattern, for `core::pattern`.
+
+use super::grouping::{Found, Grouping};
+use crate::diag::Diagnostic;
+use crate::ir::{Attrs, ExprId, Module, Name};
+use crate::pattern::{Match, Pattern};
+use std::collections::BTreeMap;
+
+/// The groups of a pattern by root: their expressions, operands before users, and how the pattern met them.
+pub(crate) fn find(module: &Module, pattern: &Pattern, name: &Name) -> BTreeMap<ExprId, (Vec<ExprId>, Match)> {
+    let found = Grouping::new(module).find(pattern, name, &Attrs::none(), &mut |_, _| {});
+    found.into_iter().map(|Found { group, met }| (group.composite.root, (group.composite.nodes, met))).collect()
+}
+
+/// Puts the groups of a pattern into functions with some attributes, where `check` agrees.
+pub(crate) fn partition(
+    module: &Module,
+    pattern: &Pattern,
+    attrs: &Attrs,
+    check: &mut dyn FnMut(&Module, ExprId) -> bool,
+) -> Result<Module, Box<Diagnostic>> {
+    let mut grouping = Grouping::new(module);
+    for Found { group, .. } in grouping.find(pattern, &Name::from("partition"), attrs, &mut |_, _| {}) {
+        if check(module, group.composite.root) {
+            grouping.accept(group);
+        }
+    }
+    grouping.rebuild()
+}

@@ -1,0 +1,137 @@
+//! `inline`: puts functions that ask for it where they are called (spec 1.10).
+//!
+//! A global function with `Inline=1` that calls no other global function, or none any more once what it calls is
+//! inlined, takes the place of each call of it: its body when it is compiled by the host, the function itself as a
+//! literal when it belongs to a backend. Where its name is used as a value, the literal stands there. Functions that
+//! are recursive, or that call one which stays, stay too. What was inlined and is needed nowhere any more is removed;
+//! a function that nothing called from the start is an entry, and remains.
+
+use super::splice::{copy_function, splice};
+use crate::diag::Diagnostic;
+use crate::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name};
+use crate::typing::Rebuild;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Inlines.
+///
+/// # Errors
+/// When the module becomes too large.
+pub fn inline(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    let plan = Plan::of(module);
+    if plan.inlined.is_empty() {
+        return Ok(module.clone());
+    }
+    let mut result = Rebuild::run_in_order(module, plan.order, |rebuild, id, expr| match expr {
+        Expr::Call(call) => {
+            let Callee::Expr(callee) = call.callee else { return Ok(None) };
+            let Expr::Global(name) = module.expr(callee) else { return Ok(None) };
+            if !plan.inlined.contains(name) {
+                return Ok(None);
+            }
+            let function = rebuild.get(module.globals[name]);
+            if module.function(name).is_some_and(|f| f.attrs.get("Compiler").is_none()) {
+                return splice(rebuild, function, call).map(Some);
+            }
+            let literal = copy_function(rebuild, function)?;
+            let args = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
+            let call = Call { callee: Callee::Expr(literal), args, attrs: call.attrs.clone() };
+            let node = &module.nodes[id];
+            Ok(Some(rebuild.new.module.push_typed(Expr::Call(Box::new(call)), node.ty.clone(), node.origin)))
+        }
+        Expr::Global(name) if plan.inlined.contains(name) && plan.values[id] => {
+            let function = rebuild.get(module.globals[name]);
+            copy_function(rebuild, function).map(Some)
+        }
+        _ => Ok(None),
+    })?;
+    let needed = references(&result);
+    for name in plan.inlined {
+        if plan.called.contains(&name) && !needed.contains(&name) {
+            result.globals.remove(&name);
+        }
+    }
+    Ok(result)
+}
+
+/// The global functions that some expression names.
+pub(super) fn references(module: &Module) -> BTreeSet<Name> {
+    let live = module.live();
+    let names = module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| match &node.expr {
+        Expr::Global(name) => Some(name.clone()),
+        _ => None,
+    });
+    names.collect()
+}
+
+struct Plan {
+    /// The functions that are put where they are called.
+    inlined: BTreeSet<Name>,
+    /// The functions that some expression names.
+    called: BTreeSet<Name>,
+    /// The names of functions that are used as values, by one function alone.
+    values: IndexVec<ExprId, bool>,
+    /// The expressions, those of a function before those of its callers.
+    order: Vec<ExprId>,
+}
+
+impl Plan {
+    fn of(module: &Module) -> Plan {
+        let mut bodies: BTreeMap<&Name, Vec<ExprId>> = BTreeMap::new();
+        let mut values = IndexVec::filled(false, module.nodes.len());
+        let mut owner: IndexVec<ExprId, Option<&Name>> = IndexVec::filled(None, module.nodes.len());
+        let mut callees: BTreeMap<&Name, BTreeSet<&Name>> = BTreeMap::new();
+        for (name, &root) in &module.globals {
+            let body = module.post_order(root, |_, _| true);
+            let callees = callees.entry(name).or_default();
+            for &id in &body {
+                let expr = module.expr(id);
+                if let Expr::Global(callee) = expr {
+                    callees.insert(callee);
+                }
+                let called = expr.as_call().map(|call| call.callee);
+                expr.for_each_operand(|operand| {
+                    if matches!(module.expr(operand), Expr::Global(_)) && called != Some(Callee::Expr(operand)) {
+                        let alone = owner[operand].is_none_or(|other| other == name);
+                        owner[operand] = Some(name);
+                        values[operand] = alone;
+                    }
+                });
+            }
+            bodies.insert(name, body);
+        }
+        let called = callees.values().flatten().map(|&name| name.clone()).collect();
+        let mut inlined: BTreeSet<&Name> = BTreeSet::new();
+        let mut order = Vec::with_capacity(module.nodes.len());
+        let mut placed = IndexVec::filled(false, module.nodes.len());
+        for name in callees_first(&callees) {
+            // What it calls is inlined by now, or stays.
+            let is_leaf = callees[name].iter().all(|callee| inlined.contains(callee));
+            let asks = module.function(name).and_then(|f| f.attrs.get("Inline")).and_then(|v| v.as_int());
+            if is_leaf && asks.is_some_and(|v| v != 0) {
+                inlined.insert(name);
+            }
+            for &id in &bodies[name] {
+                if !std::mem::replace(&mut placed[id], true) {
+                    order.push(id);
+                }
+            }
+        }
+        Plan { inlined: inlined.into_iter().cloned().collect(), called, values, order }
+    }
+}
+
+/// The functions, each after those that it calls where that is possible.
+fn callees_first<'n>(callees: &BTreeMap<&'n Name, BTreeSet<&'n Name>>) -> Vec<&'n Name> {
+    let mut entered: BTreeSet<&Name> = BTreeSet::new();
+    let mut order = Vec::with_capacity(callees.len());
+    let mut stack: Vec<(&Name, bool)> = callees.keys().rev().map(|&name| (name, false)).collect();
+    while let Some((name, leave)) = stack.pop() {
+        if leave {
+            order.push(name);
+        } else if entered.insert(name) {
+            stack.push((name, true));
+            stack.extend(callees.get(name).into_iter().flatten().rev().map(|&callee| (callee, false)));
+        }
+    }
+    order
+}

@@ -1,0 +1,134 @@
+//! `outline_compiler_functions`: makes global functions of the literals that belong to a backend (spec 1.10).
+//!
+//! A call of a literal with `Compiler` becomes a call of the global function that its `global_symbol` names; so does a
+//! call of a variable that a let binds to such a literal, and the let goes when nothing else uses its variable. Equal
+//! literals of one symbol become one function.
+
+use super::scope::touchable;
+use super::splice::copy_into;
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name, Origins, structural_equal_exprs};
+use crate::typing::Rebuild;
+use std::collections::{BTreeMap, HashSet};
+
+/// Makes global functions of the literals of a backend, of every backend when none is named.
+///
+/// # Errors
+/// A literal without `global_symbol`, one that uses variables from around it, and one whose symbol belongs to another
+/// function.
+pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
+    let touch = touchable(module);
+    let is_own = |id: ExprId| {
+        let own = module.expr(id).as_function().and_then(|function| function.attrs.str("Compiler"));
+        own.is_some() && compiler.is_none_or(|wanted| own == Some(wanted))
+    };
+    // The literal that each variable is bound to.
+    let mut bound: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    let nodes = || module.nodes.iter().filter(|(id, _)| touch[*id]);
+    for (_, node) in nodes() {
+        if let Expr::Let { var, value, .. } = node.expr
+            && is_own(value)
+        {
+            bound[var] = Some(value);
+        }
+    }
+    let literal = |call: &Call| match call.callee {
+        Callee::Expr(callee) if is_own(callee) => Some(callee),
+        Callee::Expr(callee) => bound[callee],
+        Callee::Op(_) => None,
+    };
+    let mut used_as_value = IndexVec::filled(false, module.nodes.len());
+    let mut defined: BTreeMap<Name, ExprId> = BTreeMap::new();
+    for (_, node) in nodes() {
+        let mut called = None;
+        if let Expr::Call(call) = &node.expr {
+            called = Some(call.callee);
+            if let Some(function) = literal(call) {
+                define(module, &mut defined, function)?;
+            }
+        }
+        let binder = match node.expr {
+            Expr::Let { var, .. } => Some(var),
+            _ => None,
+        };
+        node.expr.for_each_operand(|operand| {
+            if called != Some(Callee::Expr(operand)) && binder != Some(operand) {
+                used_as_value[operand] = true;
+            }
+        });
+    }
+    let mut result = Rebuild::run(module, |rebuild, id, expr| match expr {
+        Expr::Call(call) if touch[id] => {
+            let Some(function) = literal(call) else { return Ok(None) };
+            let symbol: Name = symbol_of(module, function)?.into();
+            let global =
+                rebuild.new.module.push_typed(Expr::Global(symbol), module.ty(function).clone(), Origins::none());
+            let args = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
+            let call = Call { callee: Callee::Expr(global), args, attrs: call.attrs.clone() };
+            let node = &module.nodes[id];
+            Ok(Some(rebuild.new.module.push_typed(Expr::Call(Box::new(call)), node.ty.clone(), node.origin)))
+        }
+        Expr::Let { var, value, body } if touch[id] && is_own(*value) && !used_as_value[*var] => {
+            Ok(Some(rebuild.get(*body)))
+        }
+        _ => Ok(None),
+    })?;
+    for (symbol, function) in defined {
+        let global = copy_into(&mut result, module, function, None);
+        result.globals.insert(symbol, global);
+    }
+    Ok(result)
+}
+
+/// Notes which literal a symbol stands for.
+fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprId) -> Result<(), Box<Diagnostic>> {
+    let symbol = symbol_of(module, function)?;
+    let known = module.globals.get(symbol).or_else(|| defined.get(symbol)).copied();
+    match known {
+        Some(known) if known == function => return Ok(()),
+        Some(known) => {
+            if let Err(difference) = structural_equal_exprs((module, known), (module, function)) {
+                let message = format!("two functions have the global_symbol \"{symbol}\": {difference}");
+                return Err(bad(message, "give each function of a backend a symbol of its own"));
+            }
+        }
+        None => {
+            defined.insert(symbol.into(), function);
+        }
+    }
+    // What is inside has smaller ids than the function, and a variable that is not bound there comes from outside.
+    let inside = module.post_order(function, |_, _| true);
+    let mut binders: HashSet<ExprId> = HashSet::new();
+    for &id in &inside {
+        match module.expr(id) {
+            Expr::Function(function) => binders.extend(&function.params),
+            Expr::Let { var, .. } => {
+                binders.insert(*var);
+            }
+            _ => {}
+        }
+    }
+    for id in inside {
+        if let Expr::Var(var) = module.expr(id)
+            && !binders.contains(&id)
+        {
+            let message =
+                format!("the function \"{symbol}\" uses %{}, which belongs to the function around it", var.name);
+            return Err(bad(message, "make it a parameter"));
+        }
+    }
+    Ok(())
+}
+
+fn symbol_of(module: &Module, function: ExprId) -> Result<&str, Box<Diagnostic>> {
+    let attrs = module.expr(function).as_function().map(|function| &function.attrs);
+    attrs.and_then(|attrs| attrs.str("global_symbol")).ok_or_else(|| {
+        let owner = attrs.and_then(|attrs| attrs.str("Compiler")).unwrap_or_default();
+        let message = format!("a function of \"{owner}\" has no global_symbol to become a global function by");
+        bad(message, "write global_symbol=\"...\" among its attributes")
+    })
+}
+
+fn bad(message: String, help: &str) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error(codes::passes::BAD_OUTLINE, message).help(help))
+}

@@ -1,0 +1,97 @@
+//! Copies of functions: their bodies in the place of a call, or whole functions in another module.
+
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Call, Expr, ExprId, Module, OriginId, Origins};
+use crate::typing::Rebuild;
+use std::collections::HashMap;
+
+/// Inlining may make a module this much larger, in expressions, and as many times as large.
+const ROOM: usize = 1 << 20;
+const TIMES: usize = 16;
+
+/// The body of a function of the new module, copied with the arguments of a call for its parameters.
+///
+/// # Errors
+/// When the module becomes too large: functions that call each other twice double at every level.
+pub(super) fn splice(rebuild: &mut Rebuild<'_>, function: ExprId, call: &Call) -> Result<ExprId, Box<Diagnostic>> {
+    let args: Vec<ExprId> = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
+    let Expr::Function(function) = rebuild.new.module.expr(function).clone() else { return Ok(function) };
+    let inner: HashMap<ExprId, ExprId> = function.params.iter().copied().zip(args).collect();
+    copy(rebuild, function.body, inner)
+}
+
+/// A function of the new module, copied whole.
+///
+/// # Errors
+/// As [`splice`].
+pub(super) fn copy_function(rebuild: &mut Rebuild<'_>, function: ExprId) -> Result<ExprId, Box<Diagnostic>> {
+    copy(rebuild, function, HashMap::new())
+}
+
+fn copy(
+    rebuild: &mut Rebuild<'_>,
+    root: ExprId,
+    mut inner: HashMap<ExprId, ExprId>,
+) -> Result<ExprId, Box<Diagnostic>> {
+    let limit = ROOM + TIMES * rebuild.old.nodes.len();
+    let module = &mut rebuild.new.module;
+    for id in module.post_order(root, |id, _| !inner.contains_key(&id)) {
+        if inner.contains_key(&id) {
+            continue;
+        }
+        let node = module.nodes[id].clone();
+        let new = match node.expr {
+            Expr::Constant(_) | Expr::Global(_) => id,
+            mut expr => {
+                expr.map_operands(|operand| inner[&operand]);
+                module.push_typed(expr, node.ty, node.origin)
+            }
+        };
+        inner.insert(id, new);
+    }
+    if module.nodes.len() > limit {
+        let message = format!("inlining makes more than {limit} expressions out of {}", rebuild.old.nodes.len());
+        return Err(Box::new(
+            Diagnostic::error(codes::passes::INLINE_TOO_LARGE, message)
+                .help("inline fewer functions: each call gets a copy of its own, with all that was inlined into it"),
+        ));
+    }
+    Ok(inner[&root])
+}
+
+/// A module whose `main` is a function of another module, without its attributes.
+pub(super) fn extract(module: &Module, function: ExprId) -> Module {
+    let mut new = Module::new();
+    new.origins = module.origins.clone();
+    let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
+    for id in module.post_order(function, |_, _| true) {
+        let mut node = module.nodes[id].clone();
+        node.expr.map_operands(|operand| inner[&operand]);
+        if id == function
+            && let Expr::Function(function) = &mut node.expr
+        {
+            function.attrs = crate::ir::Attrs::none();
+        }
+        inner.insert(id, new.nodes.push(node));
+    }
+    new.globals.insert("main".into(), inner[&function]);
+    new
+}
+
+/// Appends an expression of another module. What it computes comes from `origin`, or from where it did in a module
+/// with the same sources.
+pub(super) fn copy_into(into: &mut Module, from: &Module, root: ExprId, origin: Option<OriginId>) -> ExprId {
+    let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
+    for id in from.post_order(root, |_, _| true) {
+        let node = &from.nodes[id];
+        let mut expr = node.expr.clone();
+        expr.map_operands(|operand| inner[&operand]);
+        let origin = match origin {
+            None => node.origin,
+            Some(origin) if expr.as_call().is_some() => origin,
+            Some(_) => Origins::none(),
+        };
+        inner.insert(id, into.push_typed(expr, node.ty.clone(), origin));
+    }
+    inner[&root]
+}

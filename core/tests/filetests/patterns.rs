@@ -1,0 +1,42 @@
+//! The kinds `match` and `patterns`.
+
+use crate::texts::read;
+use crate::{Outcome, constants};
+use byoc_core::diag::Severity;
+use byoc_core::pass::infer_type_in_place;
+use byoc_core::pattern::{Checks, parse_pattern, parse_table};
+
+pub fn match_case(case: &str) -> Outcome {
+    let constants = constants(case)?;
+    let mut parsed = read(case, &constants)?;
+    let root = parsed.root.ok_or("an expression to match")?;
+    infer_type_in_place(&mut parsed.module, &[root]).map_err(|faults| format!("does not type: {faults:?}"))?;
+    let line = |line: &str| -> Result<String, String> {
+        let Some(text) = line.strip_prefix("// yes: ").or_else(|| line.strip_prefix("// no: ")) else {
+            return Ok(line.to_owned());
+        };
+        let (pattern, _) = parse_pattern(text).map_err(|mistakes| format!("{text}: {}", mistakes[0]))?;
+        let answer = if pattern.matches(&parsed.module, root).is_some() { "yes" } else { "no" };
+        Ok(format!("// {answer}: {text}"))
+    };
+    let lines: Vec<String> = case.split('\n').map(line).collect::<Result<_, _>>()?;
+    Ok(lines.join("\n"))
+}
+
+const SEPARATOR: &str = "# ----\n";
+
+pub fn table_case(case: &str) -> Outcome {
+    let (table, _) = case.split_once(SEPARATOR).unwrap_or((case, ""));
+    let parsed = parse_table(table, Checks::Refused);
+    let mut said = String::new();
+    for diagnostic in &parsed.diagnostics {
+        let at = diagnostic.labels.first().map_or(0, |label| label.span.start as usize);
+        let before = &table[..at];
+        let (line, column) = (before.matches('\n').count() + 1, at - before.rfind('\n').map_or(0, |n| n + 1) + 1);
+        let kind = if diagnostic.severity == Severity::Error { "error" } else { "warning" };
+        said.push_str(&format!("# {line}:{column}: {kind} {} {}\n", diagnostic.code, diagnostic.message));
+    }
+    let names: Vec<&str> = parsed.entries.iter().map(|entry| &*entry.name).collect();
+    said.push_str(&format!("# read: {}\n", names.join(", ")));
+    Ok(format!("{table}{SEPARATOR}{said}"))
+}
