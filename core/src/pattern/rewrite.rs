@@ -11,6 +11,11 @@ use crate::typing::{Builder, Rebuild};
 /// After so many rounds rewriting gives up.
 pub const MAX_ROUNDS: usize = 100;
 
+/// Rewriting may make a module this much larger, in expressions, and as many times as large: what doubles in every
+/// round is out of hand long before the last one.
+const ROOM: usize = 1 << 20;
+const TIMES: usize = 16;
+
 impl Pattern {
     /// Whether it matches at an expression of a module, and what each of its nodes met.
     ///
@@ -98,10 +103,11 @@ impl Site<'_> {
 ///
 /// # Errors
 /// What a callback fails with, types that no longer agree, and callbacks that still change the module after
-/// [`MAX_ROUNDS`].
+/// [`MAX_ROUNDS`] or let it grow without end.
 pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut done = vec![false; callbacks.len()];
     let mut current = module.clone();
+    let limit = ROOM + TIMES * module.nodes.len();
     for _ in 0..MAX_ROUNDS {
         let mut changed = false;
         for (callback, done) in callbacks.iter_mut().zip(&mut done) {
@@ -122,16 +128,25 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
                 *done = callback.rewrite_once;
             }
             current = next;
+            if current.nodes.len() > limit {
+                return Err(endless(format!(
+                    "rewriting makes more than {limit} expressions of {}",
+                    module.nodes.len()
+                )));
+            }
         }
         if !changed {
             return Ok(current);
         }
     }
-    let message = format!("the program still changes after {MAX_ROUNDS} rounds of rewriting");
-    Err(Box::new(
+    Err(endless(format!("the program still changes after {MAX_ROUNDS} rounds of rewriting")))
+}
+
+fn endless(message: String) -> Box<Diagnostic> {
+    Box::new(
         Diagnostic::error(codes::passes::REWRITE_WITHOUT_END, message)
             .help("let the callbacks leave what they have made as it is, or let them rewrite once"),
-    ))
+    )
 }
 
 fn round(callback: &mut Callback<'_>, module: &Module) -> Result<Module, Box<Diagnostic>> {

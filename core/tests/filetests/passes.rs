@@ -23,7 +23,7 @@ pub fn pass_case(case: &str) -> Outcome {
     let (input, expected) = case.split_once(SEPARATOR).unwrap_or((case, ""));
     let constants = constants(input)?;
     let types = types(input)?;
-    let module = typed(&expand(input, &types), &constants)?;
+    let module = program(input, &types, &constants)?;
     let options = options(input)?;
     let passes: Vec<&str> =
         headers(input, "pass").into_iter().flat_map(|line| line.split(',')).map(str::trim).collect();
@@ -134,7 +134,7 @@ fn options(input: &str) -> Result<PassOptions, Failed> {
         let (target, operators) = line.split_once('=').ok_or("annotate: target=op,op")?;
         options.annotate.push(TargetRule {
             target: target.trim().into(),
-            operators: operators.split(',').map(|op| op.trim().into()).collect(),
+            operators: operators.split(',').map(str::trim).filter(|op| !op.is_empty()).map(Into::into).collect(),
         });
     }
     let flag = |key: &str, default: bool| headers(input, key).first().map_or(default, |&value| value == "true");

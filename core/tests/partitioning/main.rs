@@ -8,7 +8,9 @@ mod backends;
 mod matching;
 mod merge_compiler_regions;
 mod merge_composite;
+mod optimize;
 mod partition_graph;
+mod rewriting;
 mod scale;
 #[path = "../shorthand.rs"]
 mod shorthand;

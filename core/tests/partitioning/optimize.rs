@@ -1,0 +1,65 @@
+//! The hook with which a backend rewrites its functions, and the limits of inlining.
+
+use super::{module, same};
+use byoc_core::diag::Diagnostic;
+use byoc_core::ir::Module;
+use byoc_core::pass::{fold_constant, inline, partition_graph_with};
+use std::fmt::Write;
+
+const PROGRAM: &str = "def @main(%x: T) { E[b](exp(B[b](E[a](abs(B[a](%x)))))) }";
+
+type Given = Result<Option<Module>, Box<Diagnostic>>;
+
+fn optimized(optimize: &mut dyn FnMut(&str, &Module) -> Given) -> Result<Module, Box<Diagnostic>> {
+    partition_graph_with(&module(PROGRAM), "default", true, optimize)
+}
+
+#[test]
+fn a_backend_rewrites_its_own_functions() {
+    let mut seen = Vec::new();
+    let result = optimized(&mut |target, region| {
+        seen.push(target.to_owned());
+        assert_eq!(region.globals.len(), 1);
+        assert!(region.main().is_some_and(|main| main.attrs.is_empty()));
+        Ok((target == "a").then(|| module("def @main(%x: T) { nn.relu(%x) }")))
+    });
+    assert_eq!(seen, ["a", "b"]);
+    let attrs = |target: &str, number: u32| {
+        format!("Primitive=1, Inline=1, Compiler=\"{target}\", global_symbol=\"tvmgen_default_{target}_main_{number}\"")
+    };
+    let expected = format!(
+        "def @main(%x: T) {{ @tvmgen_default_b_main_1(@tvmgen_default_a_main_0(%x)) }}
+         def @tvmgen_default_a_main_0(%p: T, {}) -> T {{ nn.relu(%p) }}
+         def @tvmgen_default_b_main_1(%p: T, {}) -> T {{ exp(%p) }}",
+        attrs("a", 0),
+        attrs("b", 1)
+    );
+    same(&result.unwrap_or_else(|d| panic!("{d}")), &module(&expected));
+}
+
+#[test]
+fn what_a_backend_gives_back_must_fit() {
+    let wrong = [
+        ("has no main", "def @other(%x: T) { exp(%x) }"),
+        ("it was fn", "def @main(%x: T, %y: T) { exp(%x) }"),
+        ("needs @f", "def @f(%x: T) -> T { exp(%x) } def @main(%x: T) -> T { @f(%x) }"),
+    ];
+    for (reason, given) in wrong {
+        let error = optimized(&mut |_, _| Ok(Some(module(given)))).expect_err(reason);
+        assert_eq!(error.code.to_string(), "E0346");
+        assert!(error.message.contains(reason), "{error}");
+    }
+    // Its own passes work on the module as on any other.
+    assert!(optimized(&mut |_, region| fold_constant(region).map(Some)).is_ok());
+}
+
+#[test]
+fn inlining_that_doubles_at_every_level_is_refused() {
+    let mut text = "def @f0(%x: T, Inline=1) -> T { exp(%x) }\n".to_owned();
+    for i in 1..64 {
+        let _ = writeln!(text, "def @f{i}(%x: T, Inline=1) -> T {{ @f{}(@f{}(%x)) }}", i - 1, i - 1);
+    }
+    text.push_str("def @main(%x: T) -> T { @f63(%x) }");
+    let error = inline(&module(&text)).expect_err("2^63 operators");
+    assert_eq!(error.code.to_string(), "E0343");
+}

@@ -1,0 +1,178 @@
+//! Patterns as an API: match, partition, rewrite.
+
+use super::{module, same, show};
+use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, Module, Origins, Type};
+use byoc_core::pass::defuse_ops;
+use byoc_core::pattern::{Callback, Pattern, Site, parse_pattern, rewrite};
+use byoc_core::tensor::DType;
+use byoc_core::typing::Builder;
+
+fn pattern(text: &str) -> Pattern {
+    parse_pattern(text).unwrap_or_else(|mistakes| panic!("{mistakes:?}")).0
+}
+
+type Rule<'r> = dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<byoc_core::diag::Diagnostic>> + 'r;
+
+fn rewritten(pattern: &Pattern, program: &str, once: bool, rule: &mut Rule<'_>) -> Module {
+    let callback = Callback { pattern, require_type: false, rewrite_once: once, function: rule };
+    rewrite(&mut [callback], &module(program)).unwrap_or_else(|d| panic!("{d}"))
+}
+
+/// The first argument of the call at a site.
+fn first_argument(site: &Site<'_>) -> ExprId {
+    match site.builder.module.expr(site.after) {
+        Expr::Call(call) => call.args[0],
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn rewriting_goes_on_until_nothing_changes() {
+    let double = pattern("nn.relu(nn.relu(*))");
+    let program = "def @main(%x: T) { nn.relu(nn.relu(nn.relu(nn.relu(%x)))) }";
+    let result = rewritten(&double, program, false, &mut |site| Ok(first_argument(site)));
+    same(&result, &module("def @main(%x: T) { nn.relu(%x) }"));
+    let result = rewritten(&double, program, true, &mut |site| Ok(first_argument(site)));
+    same(&result, &module("def @main(%x: T) { nn.relu(nn.relu(%x)) }"));
+}
+
+#[test]
+fn a_callback_sees_what_the_pattern_met_after_the_rewriting_below() {
+    // x * 1 is x, in any order, also below another match.
+    let neutral = pattern("multiply(*x, const(1f))");
+    let x = neutral
+        .post_order()
+        .into_iter()
+        .find(|&id| matches!(neutral.nodes[id], byoc_core::pattern::PatternNode::Wildcard));
+    let result = rewritten(&neutral, "def @main(%x: T) { multiply(exp(multiply(1f, %x)), 1f) }", false, &mut |site| {
+        Ok(site.get(x.expect("the wildcard")).expect("it met an expression"))
+    });
+    same(&result, &module("def @main(%x: T) { exp(%x) }"));
+}
+
+#[test]
+fn new_expressions_are_typed_and_change_the_types_of_their_users() {
+    let narrow = pattern("exp(*)");
+    let result = rewritten(&narrow, "def @main(%x: T) { cast(tanh(exp(%x)), dtype=\"float32\") }", true, &mut |site| {
+        let attrs = Attrs::new([("dtype", AttrValue::from(DType::F16))]);
+        let after = site.after;
+        site.builder.op("cast", &[after], attrs)
+    });
+    same(&result, &module("def @main(%x: T) { cast(tanh(cast(exp(%x), dtype=\"float16\")), dtype=\"float32\") }"));
+    let halves = result.nodes.iter().filter(|(_, node)| node.ty.to_string() == "Tensor[(10, 10), float16]");
+    assert_eq!(halves.count(), 2, "{}", show(&result));
+}
+
+#[test]
+fn several_callbacks_take_turns() {
+    let (a, b) = (pattern("exp(*)"), pattern("tanh(*)"));
+    let mut to_tanh = |site: &mut Site<'_>| {
+        let arg = first_argument(site);
+        site.builder.op("tanh", &[arg], Attrs::none())
+    };
+    let mut to_relu = |site: &mut Site<'_>| {
+        let arg = first_argument(site);
+        site.builder.op("nn.relu", &[arg], Attrs::none())
+    };
+    let mut callbacks = [
+        Callback { pattern: &a, require_type: true, rewrite_once: false, function: &mut to_tanh },
+        Callback { pattern: &b, require_type: true, rewrite_once: false, function: &mut to_relu },
+    ];
+    let result = rewrite(&mut callbacks, &module("def @main(%x: T) { exp(tanh(%x)) }"));
+    same(&result.expect("it ends"), &module("def @main(%x: T) { nn.relu(nn.relu(%x)) }"));
+}
+
+#[test]
+fn rewriting_without_end_is_an_error() {
+    let either = pattern("nn.relu(*) | tanh(*)");
+    let program = module("def @main(%x: T) { nn.relu(%x) }");
+    let error = |rule: &mut Rule<'_>| {
+        let callback = Callback { pattern: &either, require_type: false, rewrite_once: false, function: rule };
+        rewrite(&mut [callback], &program).expect_err("it never ends")
+    };
+    let relu = byoc_core::op::lookup("nn.relu");
+    let to_and_fro = error(&mut |site| {
+        let arg = first_argument(site);
+        let is_relu = site.builder.module.expr(site.after).as_op_call().map(|(op, _)| op) == relu;
+        site.builder.op(if is_relu { "tanh" } else { "nn.relu" }, &[arg], Attrs::none())
+    });
+    assert_eq!(to_and_fro.code.to_string(), "E0317");
+    assert!(to_and_fro.message.contains("100 rounds"), "{to_and_fro}");
+    let doubling = error(&mut |site| {
+        let after = site.after;
+        site.builder.op("nn.relu", &[after], Attrs::none())
+    });
+    assert_eq!(doubling.code.to_string(), "E0317");
+    assert!(doubling.message.contains("expressions"), "{doubling}");
+}
+
+#[test]
+fn overlapping_and_escaping_matches_are_passed_over() {
+    let two = pattern("exp(exp(*))");
+    let program = "def @main(%x: T) { %0 = exp(%x); %1 = exp(%0); add(%0, %1) }";
+    let result = rewritten(&two, program, true, &mut |_| panic!("the inner value is used outside"));
+    same(&result, &module(program));
+}
+
+#[test]
+fn partition_asks_and_gives_attributes() {
+    let relu = pattern("nn.relu(add(*, *))");
+    let program = module("def @main(%x: T, %y: T) { nn.relu(add(nn.relu(add(%x, %y)), %x)) }");
+    let attrs = Attrs::new([("Kind", AttrValue::from("pair"))]);
+    let mut asked = Vec::new();
+    let mut check = |module: &Module, root: ExprId| {
+        asked.push(module.ty(root).to_string());
+        asked.len() == 1
+    };
+    let result = relu.partition(&program, &attrs, &mut check, &mut Vec::new()).unwrap_or_else(|d| panic!("{d}"));
+    assert_eq!(asked, ["Tensor[(10, 10), float32]"; 2]);
+    same(
+        &result,
+        &module(
+            "def @main(%x: T, %y: T) { %0 = nn.relu(add(%x, %y));
+               fn (%p: T, %q: T, PartitionedFromPattern=\"add_nn.relu_\", Kind=\"pair\") { nn.relu(add(%p, %q)) }(%0, %x) }",
+        ),
+    );
+    let mut warnings = Vec::new();
+    let bare = pattern("fn (..) { * }");
+    let same_again = bare.partition(&program, &attrs, &mut |_, _| true, &mut warnings).expect("nothing to do");
+    same(&same_again, &program);
+    assert_eq!(warnings.len(), 1);
+}
+
+#[test]
+fn a_recursive_pattern_takes_a_chain_of_a_hundred_thousand() {
+    let mut builder = Builder::default();
+    let x = builder.var("x", Type::tensor(DType::F32, &[2]));
+    let mut last = builder.op("exp", &[x], Attrs::none()).expect("it types");
+    for _ in 0..100_000 {
+        last = builder.op("nn.relu", &[last], Attrs::none()).expect("it types");
+    }
+    let last = builder.op("tanh", &[last], Attrs::none()).expect("it types");
+    builder.define("main", &[x], last).expect("it types");
+    let chain = pattern("let c = nn.relu(c | *); c");
+    let result = chain
+        .partition(&builder.module, &Attrs::none(), &mut |_, _| true, &mut Vec::new())
+        .unwrap_or_else(|d| panic!("{d}"));
+    let calls = |module: &Module| {
+        let main = module.main().expect("it has a main");
+        module.post_order(main.body, |_, expr| expr.as_function().is_none()).len()
+    };
+    // The variable, exp, the function, its call and tanh.
+    assert_eq!(calls(&result), 5);
+}
+
+#[test]
+fn parameters_of_a_fused_function_have_names_of_their_own() {
+    let mut builder = Builder::default();
+    let ty = Type::tensor(DType::F32, &[2]);
+    let (a, b) = (builder.var("p0", ty.clone()), builder.var("p0", ty.clone()));
+    let sum = builder.op("add", &[a, b], Attrs::none()).expect("it types");
+    let attrs = Attrs::new([("Primitive", AttrValue::Int(1))]);
+    let fused = builder.function(&[a, b], sum, Type::Unknown, attrs).expect("it types");
+    let x = builder.var("x", ty);
+    let call = builder.module.push_typed(Expr::call(fused, [x, x]), builder.module.ty(sum).clone(), Origins::none());
+    builder.define("main", &[x], call).expect("it types");
+    let error = defuse_ops(&builder.module).expect_err("two parameters of one name");
+    assert_eq!((error.code.to_string().as_str(), error.message.contains("%p0")), ("E0345", true));
+}
