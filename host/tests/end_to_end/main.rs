@@ -7,6 +7,7 @@ mod explain;
 mod inputs;
 mod models;
 mod newcomer;
+mod nuc_fpga;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -57,13 +58,18 @@ impl Ran {
 
 /// Runs `byoc` with nothing of the surroundings that could change what it does.
 pub fn byoc<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
+    ran(command(args).output().expect("byoc starts"))
+}
+
+/// The same, not started yet.
+pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(binary());
     let home = std::env::temp_dir().join("byoc-tests-without-a-home");
     command.args(args).env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
-    for name in ["BYOC_PLUGIN_PATH", "BYOC_THREADS", "BYOC_LOG", "BYOC_CACHE_DIR"] {
+    for name in ["BYOC_PLUGIN_PATH", "BYOC_THREADS", "BYOC_LOG", "BYOC_CACHE_DIR", "NUC_FPGA_DRIVER"] {
         command.env_remove(name);
     }
-    ran(command.output().expect("byoc starts"))
+    command
 }
 
 /// The binary alone in a folder: beside the one that cargo builds lie plugins, which it would find.

@@ -1,0 +1,158 @@
+//! The software device of nuc_fpga: each layer of ResNet-18 and the whole network in int8, as it runs on this machine, and
+//! what the model of the hardware says (cycles, utilisation, bytes). Elements in a throughput are multiplications with their
+//! additions.
+
+use byoc::session::Session;
+use byoc_benches::models::{Ready, ready};
+use criterion::{Criterion, Throughput};
+use std::fmt::Write;
+use std::path::Path;
+
+/// A convolution: its name, channels in and out, side of the feature map, kernel, stride.
+struct Layer(&'static str, usize, usize, usize, usize, usize);
+
+/// The different convolutions of ResNet-18 at 224 x 224.
+const LAYERS: &[Layer] = &[
+    Layer("conv1 7x7/2 3->64 @224", 3, 64, 224, 7, 2),
+    Layer("layer1 3x3 64->64 @56", 64, 64, 56, 3, 1),
+    Layer("layer2 3x3/2 64->128 @56", 64, 128, 56, 3, 2),
+    Layer("layer2 1x1/2 64->128 @56", 64, 128, 56, 1, 2),
+    Layer("layer2 3x3 128->128 @28", 128, 128, 28, 3, 1),
+    Layer("layer3 3x3/2 128->256 @28", 128, 256, 28, 3, 2),
+    Layer("layer3 1x1/2 128->256 @28", 128, 256, 28, 1, 2),
+    Layer("layer3 3x3 256->256 @14", 256, 256, 14, 3, 1),
+    Layer("layer4 3x3/2 256->512 @14", 256, 512, 14, 3, 2),
+    Layer("layer4 1x1/2 256->512 @14", 256, 512, 14, 1, 2),
+    Layer("layer4 3x3 512->512 @7", 512, 512, 7, 3, 1),
+];
+
+impl Layer {
+    fn side(&self) -> usize {
+        (self.3 + 2 * (self.4 / 2) - self.4) / self.5 + 1
+    }
+
+    fn macs(&self) -> u64 {
+        (self.side() * self.side() * self.1 * self.2 * self.4 * self.4) as u64
+    }
+}
+
+/// A program under construction. Kernels are inputs: an int8 network whose weights are drawn when it runs.
+#[derive(Default)]
+struct Program {
+    params: Vec<String>,
+    body: String,
+    values: usize,
+}
+
+impl Program {
+    fn param(&mut self, shape: &[usize]) -> String {
+        let name = format!("%p{}", self.params.len());
+        let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
+        self.params.push(format!("{name}: Tensor[({}), int8]", dims.join(", ")));
+        name
+    }
+
+    fn line(&mut self, call: &str) -> String {
+        let _ = writeln!(self.body, "  %{} = {call};", self.values);
+        self.values += 1;
+        format!("%{}", self.values - 1)
+    }
+
+    /// A quantized convolution, with a relu if it is followed by one.
+    fn conv(&mut self, x: &str, layer: &Layer, relu: bool) -> String {
+        let Layer(_, channels, kernels, _, kernel, stride) = *layer;
+        let w = self.param(&[kernels, channels, kernel, kernel]);
+        let pad = kernel / 2;
+        let sum = self.line(&format!(
+            "qnn.conv2d({x}, {w}, 0, 0, 0.02f, 0.01f, strides=[{stride}, {stride}], padding=[{pad}, {pad}, {pad}, {pad}], \
+             channels={kernels}, kernel_size=[{kernel}, {kernel}], out_dtype=\"int32\")"
+        ));
+        let sum = self.line(&format!("add({sum}, 1000)"));
+        let y = self.line(&format!("qnn.requantize({sum}, 0.0002f, 0, 0.05f, 0, out_dtype=\"int8\")"));
+        if relu { self.line(&format!("nn.relu({y})")) } else { y }
+    }
+
+    fn text(mut self, result: &str) -> String {
+        self.body.push_str(result);
+        format!("#[version = \"0.0.5\"]\ndef @main({}) {{\n{}\n}}\n", self.params.join(", "), self.body)
+    }
+}
+
+/// The whole network: 20 convolutions and a dense layer, residual additions and poolings on the host.
+fn resnet18() -> String {
+    let mut program = Program::default();
+    let image = program.param(&[1, 3, 224, 224]);
+    let mut x = program.conv(&image, &LAYERS[0], true);
+    x = program.line(&format!("nn.max_pool2d({x}, pool_size=[3, 3], strides=[2, 2], padding=[1, 1, 1, 1])"));
+    let (mut channels, mut side) = (64, 56);
+    for (stage, kernels) in [64, 128, 256, 512].into_iter().enumerate() {
+        for block in 0..2 {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            let y = program.conv(&x, &Layer("", channels, kernels, side, 3, stride), true);
+            let y = program.conv(&y, &Layer("", kernels, kernels, side / stride, 3, 1), false);
+            let shortcut = match stride {
+                1 => x.clone(),
+                _ => program.conv(&x, &Layer("", channels, kernels, side, 1, stride), false),
+            };
+            let sum = program.line(&format!("qnn.add({y}, {shortcut}, 0.05f, 0, 0.05f, 0, 0.06f, 0)"));
+            x = program.line(&format!("nn.relu({sum})"));
+            (channels, side) = (kernels, side / stride);
+        }
+    }
+    let wide = program.line(&format!("cast({x}, dtype=\"int32\")"));
+    let mean = program.line(&format!("nn.global_avg_pool2d({wide})"));
+    let flat = program.line(&format!("nn.batch_flatten({mean})"));
+    let narrow = program.line(&format!("cast({flat}, dtype=\"int8\")"));
+    let w = program.param(&[1000, 512]);
+    program.text(&format!("  nn.dense({narrow}, {w}, units=1000, out_dtype=\"int32\")"))
+}
+
+fn main() {
+    let mut criterion = byoc_benches::criterion();
+    let plugins = byoc_test_support::plugin_dir(&["nuc_fpga"]);
+    for threads in [1, 2] {
+        let session = Session::new(&[plugins.path().to_owned()], threads).expect("the threads start");
+        let folder = byoc_test_support::temporary_folder();
+        let file = folder.path().join("layer.relay");
+        let mut group = criterion.benchmark_group(format!("nuc_fpga, software device, {threads} threads"));
+        for layer in LAYERS {
+            let mut program = Program::default();
+            let x = program.param(&[1, layer.1, layer.3, layer.3]);
+            let y = program.conv(&x, layer, true);
+            write(&file, &program.text(&format!("  {y}")));
+            let Ready { model, inputs } = ready(&session, &file, &["nuc_fpga"]);
+            assert_eq!(model.regions, 1, "the layer is on the device");
+            group.throughput(Throughput::Elements(layer.macs()));
+            group.bench_function(layer.0, |b| b.iter(|| model.run(&inputs).expect("it runs")));
+            hardware(&session, layer.0, || drop(model.run(&inputs)));
+        }
+        write(&file, &resnet18());
+        let Ready { model, inputs } = ready(&session, &file, &["nuc_fpga"]);
+        group.throughput(Throughput::Elements(1_814_073_344));
+        group.bench_function("resnet18", |b| b.iter(|| model.run(&inputs).expect("it runs")));
+        hardware(&session, "resnet18", || drop(model.run(&inputs)));
+        group.finish();
+    }
+    criterion.final_summary();
+}
+
+fn write(file: &Path, text: &str) {
+    std::fs::write(file, text).expect("the program is written");
+}
+
+/// Prints what the model of the hardware says of one run.
+#[expect(clippy::print_stdout, reason = "a bench prints what it measured")]
+fn hardware(session: &Session, name: &str, run: impl FnOnce()) {
+    let before = session.metrics.snapshot();
+    run();
+    let after = session.metrics.snapshot();
+    let counted = |name: &str| (after.get(name).copied().unwrap_or(0) - before.get(name).copied().unwrap_or(0)) as f64;
+    println!(
+        "{name}: {} calls, {} cycles ({:.3} ms at 200 MHz), utilisation {:.1} %, {:.2} MB moved",
+        counted("nuc_fpga.calls"),
+        counted("nuc_fpga.cycles"),
+        counted("nuc_fpga.cycles") / 200e3,
+        100.0 * counted("nuc_fpga.macs.used") / counted("nuc_fpga.macs.available"),
+        counted("nuc_fpga.bytes") / 1e6
+    );
+}
