@@ -2,10 +2,12 @@
 
 use super::args::InputArgs;
 use crate::error::Failure;
+use crate::frontend::PortInfo;
 use crate::io::{self, image};
 use crate::model::Model;
 use crate::runtime::program::Port;
 use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::Dim;
 use byoc_core::tensor::{Shape, Tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,6 +68,21 @@ impl Given {
         known.collect()
     }
 
+    /// Whether a picture was given.
+    pub fn has_image(&self) -> bool {
+        self.image.is_some()
+    }
+
+    /// What a picture binds: it is one sample, so the open first dimension of the input that it becomes is 1.
+    pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
+        let mut open = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
+        let taken = open.find(|port| takes_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;
+        match taken.dims.as_ref()?.first()? {
+            Dim::Named(name) => Some((name.to_string(), 1)),
+            _ => None,
+        }
+    }
+
     /// The values in the order of the model's inputs. What is not given is random from `default`, or is an error.
     pub fn resolve(&self, model: &Model, default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
         let ports = model.inputs();
@@ -91,8 +108,12 @@ impl Given {
         let origin = match (self.values.get(&port.name), &self.image, default) {
             (Some(Origin::File(tensor)), _, _) => return Ok(Some(tensor.clone())),
             (Some(origin), _, _) => origin,
-            (None, Some((path, normalization)), _) if port.ty.dims.len() >= 3 || ports.len() == 1 => {
-                let shape = shape_of(port)?;
+            (None, Some((path, normalization)), _) if takes_image(port.ty.dims.len(), ports.len()) => {
+                let mut one = port.clone();
+                if let Some(first @ (Dim::Any | Dim::Named(_))) = one.ty.dims.first_mut() {
+                    *first = Dim::Fixed(1);
+                }
+                let shape = shape_of(&one)?;
                 return Ok(Some(image::load(path, port.ty.dtype, &shape, normalization)?));
             }
             (None, _, Some(seed)) => &Origin::Random(seed),
@@ -105,6 +126,11 @@ impl Given {
             Origin::File(tensor) => tensor.clone(),
         }))
     }
+}
+
+/// Whether the picture becomes an input of `rank` dimensions, of a model with so many inputs.
+fn takes_image(rank: usize, inputs: usize) -> bool {
+    rank >= 3 || inputs == 1
 }
 
 /// The size of an input that is made up.

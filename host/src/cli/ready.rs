@@ -69,7 +69,12 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
         .help(format!("\"byoc inspect {}\" shows what is in it", path.display()))
         .into());
     }
-    let load = LoadOptions { dims: args.dims.iter().cloned().collect(), input_shapes: given.shapes() };
+    let mut load = LoadOptions { dims: args.dims.iter().cloned().collect(), input_shapes: given.shapes() };
+    if given.has_image()
+        && let Some((name, size)) = given.image_dims(&frontend::signature(path)?.inputs)
+    {
+        load.dims.entry(name).or_insert(size);
+    }
     let spinner = spinner(format!("compiling {}", name_of(path)));
     let loaded = frontend::load(path, &load)?;
     let mut say = |text: &str| spinner.suspend(|| eprintln!("{text}"));
