@@ -9,6 +9,7 @@ pub mod frontend;
 pub mod io;
 pub mod model;
 pub mod plugin;
+pub mod quantize;
 pub mod runtime;
 pub mod session;
 pub mod trace;

@@ -9,4 +9,4 @@ mod pipeline;
 pub mod plan;
 
 pub use compiled::{Compiled, CompiledRegion, PluginId, RegionSource};
-pub use pipeline::{BuildOptions, Built, Reason, because, build, refusal_summary};
+pub use pipeline::{BuildOptions, Built, Reason, SIMPLIFY, because, build, refusal_summary};

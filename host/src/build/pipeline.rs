@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// What every model goes through before it is partitioned.
-const SIMPLIFY: &[&str] = &[
+pub const SIMPLIFY: &[&str] = &[
     "simplify_inference",
     "fold_constant",
     "fold_scale_axis",

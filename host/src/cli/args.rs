@@ -1,5 +1,6 @@
 //! The command line: every command with its options.
 
+use crate::quantize::range::Method;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -37,6 +38,8 @@ pub enum Command {
     Ops(OpsArgs),
     /// Explain an error code.
     Error(ErrorArgs),
+    /// Turn a float model into one that computes with int8.
+    Quantize(QuantizeArgs),
     /// Write a standard architecture with seeded weights as ONNX.
     Zoo(ZooArgs),
 }
@@ -371,6 +374,59 @@ pub struct OpsArgs {
 pub struct ErrorArgs {
     /// A code such as E0401; all of them when not given.
     pub code: Option<String>,
+}
+
+/// `byoc quantize`.
+#[derive(Args, Debug)]
+pub struct QuantizeArgs {
+    /// A float model: a .onnx or .relay file, or a folder in ONNX test-data layout.
+    pub model: PathBuf,
+    /// Samples of the model's inputs: an .npz with an entry for each input, a folder of pictures, or random[:seed].
+    #[arg(long, value_name = "DATA")]
+    pub calibrate: String,
+    /// Where to write the quantized model; its weights go beside it.
+    #[arg(short, long, value_name = "FILE.relay")]
+    pub output: PathBuf,
+    /// Quantize as this backend declares; of several, as the first that declares a scheme.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub backend: Vec<String>,
+    /// Set the scheme by hand: symmetric or asymmetric, with any of uint8, per-tensor, power-of-two.
+    #[arg(long, value_name = "SCHEME")]
+    pub scheme: Option<String>,
+    /// How the range of an activation is chosen: min-max, percentile[:P], entropy or mse.
+    #[arg(long, value_name = "METHOD", default_value = "mse", value_parser = super::quantize::method)]
+    pub method: Method,
+    /// Layers that stay in float: names, "first" (the first convolution; what holds when nothing is given) or "none".
+    #[arg(long, value_name = "NAME,...|first|none", value_delimiter = ',')]
+    pub keep: Vec<String>,
+    /// Keep the most sensitive layers in float until the loss is at most this: right answers lost (a share) where there
+    /// are labels, else 1 - cosine of the outputs.
+    #[arg(long, value_name = "X")]
+    pub max_loss: Option<f64>,
+    /// The right class of each sample: an array, or a text with one number a line.
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// Use at most so many samples (random data: so many, 32 by default).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub samples: Option<u32>,
+    /// Subtracted from each channel of a picture, after division by 255.
+    #[arg(long, value_name = "M,...", value_delimiter = ',', allow_negative_numbers = true)]
+    pub mean: Vec<f64>,
+    /// Divides each channel of a picture, after the mean is subtracted.
+    #[arg(long, value_name = "S,...", value_delimiter = ',')]
+    pub std: Vec<f64>,
+    /// Bind a symbolic dimension for good (may be repeated); the others stay open where the model allows it.
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = named_number)]
+    pub dims: Vec<(String, usize)>,
+    /// Number of threads.
+    #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Which plugins there are.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
 }
 
 /// `byoc zoo`.

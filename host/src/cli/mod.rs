@@ -14,6 +14,7 @@ mod inspect;
 mod ops;
 mod opt;
 mod plugins;
+mod quantize;
 mod ready;
 mod render;
 mod run;
@@ -77,6 +78,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Plugins(args) => plugins::run(args),
         Command::Ops(args) => ops::run(&args),
         Command::Error(args) => error_page::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
         Command::Zoo(args) => zoo::run(&args),
         Command::Inspect(args) => inspect::run(&args),
     }

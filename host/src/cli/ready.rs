@@ -92,7 +92,7 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
 }
 
 /// Shows that work goes on, on a terminal only.
-fn spinner(message: String) -> ProgressBar {
+pub fn spinner(message: String) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(message);
     spinner.enable_steady_tick(Duration::from_millis(120));
     spinner

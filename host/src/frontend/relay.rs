@@ -13,7 +13,6 @@ use byoc_core::pass::infer_type;
 use byoc_core::tensor::Tensor;
 use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -58,17 +57,20 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     Ok(Loaded { module, signature, bound, warnings: Vec::new(), file: path.to_owned() })
 }
 
-/// Writes a program, and its constants beside it when it has any that the text does not hold.
+/// Writes a program, and its constants beside it when it has any that the text does not hold: both files or neither.
 ///
 /// # Errors
 /// When a file cannot be written.
 pub fn write(path: &Path, module: &Module) -> Result<(), Diagnostic> {
     let printed = print(module, &PrintOptions::default());
-    if !printed.constants.is_empty() {
-        let named = printed.constants.iter().enumerate().map(|(i, tensor)| (i.to_string(), &**tensor));
-        io::weights::write(&weights_files(path)[0], named)?;
+    let text = printed.text.as_bytes();
+    if printed.constants.is_empty() {
+        return io::write_together(&[(path, text)]);
     }
-    io::write_atomically(path, |file| file.write_all(printed.text.as_bytes()))
+    let named = printed.constants.iter().enumerate().map(|(i, tensor)| (i.to_string(), &**tensor));
+    let [weights, _] = weights_files(path);
+    let bytes = io::weights::serialize(named).map_err(|e| io::cannot_write(&weights, &e))?;
+    io::write_together(&[(&weights, &bytes), (path, text)])
 }
 
 struct Text {

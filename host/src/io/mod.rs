@@ -51,6 +51,29 @@ pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> std::io::Re
     write().map_err(|e| cannot_write(path, &e))
 }
 
+/// Writes files that belong together: all of them under temporary names, and only when that went well are they renamed,
+/// in the order given. The last should be the one that readers look for.
+///
+/// # Errors
+/// As [`write_atomically`]; nothing has changed then, unless the system fails between two renames.
+pub fn write_together(files: &[(&Path, &[u8])]) -> Result<(), Diagnostic> {
+    let mut ready = Vec::with_capacity(files.len());
+    for (path, bytes) in files {
+        check_writable(path)?;
+        let write = || -> std::io::Result<tempfile::NamedTempFile> {
+            let mut temporary = temporary_beside(path)?;
+            temporary.write_all(bytes)?;
+            temporary.flush()?;
+            Ok(temporary)
+        };
+        ready.push((path, write().map_err(|e| cannot_write(path, &e))?));
+    }
+    for (path, temporary) in ready {
+        temporary.persist(path).map_err(|e| cannot_write(path, &e.error))?;
+    }
+    Ok(())
+}
+
 /// Whether [`write_atomically`] can be expected to succeed: asked before long work starts.
 ///
 /// # Errors
@@ -78,7 +101,8 @@ fn temporary_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     builder.tempfile_in(folder)
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Diagnostic {
+/// A file that cannot be written.
+pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Diagnostic {
     Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", path.display()))
         .help("name a file in a folder that exists and that you may write to")
 }
@@ -128,6 +152,19 @@ mod tests {
         assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left behind");
+    }
+
+    #[test]
+    fn files_that_belong_together_are_written_both_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
+        write_together(&[(&a, b"1"), (&b, b"2")]).unwrap();
+        // The second place is a folder: the first file stays as it was.
+        std::fs::remove_file(&b).unwrap();
+        std::fs::create_dir(&b).unwrap();
+        assert_eq!(write_together(&[(&a, b"new"), (&b, b"new")]).unwrap_err().code, codes::frontends::CANNOT_WRITE);
+        assert_eq!(std::fs::read(&a).unwrap(), b"1");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left behind");
     }
 
     #[test]

@@ -39,9 +39,17 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Tensor>, Diagnostic> {
 /// # Errors
 /// When it cannot be written.
 pub fn write<'a>(path: &Path, tensors: impl IntoIterator<Item = (String, &'a Tensor)>) -> Result<(), Diagnostic> {
-    let views = tensors.into_iter().map(|(name, tensor)| (name, Stored(tensor)));
-    let bytes = safetensors::serialize(views, None).map_err(std::io::Error::other);
+    let bytes = serialize(tensors);
     write_atomically(path, |file| file.write_all(&bytes?))
+}
+
+/// The bytes of such a file.
+///
+/// # Errors
+/// When the tensors do not fit into one.
+pub fn serialize<'a>(tensors: impl IntoIterator<Item = (String, &'a Tensor)>) -> std::io::Result<Vec<u8>> {
+    let views = tensors.into_iter().map(|(name, tensor)| (name, Stored(tensor)));
+    safetensors::serialize(views, None).map_err(std::io::Error::other)
 }
 
 struct Stored<'a>(&'a Tensor);

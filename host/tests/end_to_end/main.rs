@@ -8,6 +8,7 @@ mod inputs;
 mod models;
 mod newcomer;
 mod nuc_fpga;
+mod quantize;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -21,5 +21,7 @@ codes! {
     DUPLICATE_PARAMETER = 345, "parameters of a fused function share a name";
     BAD_REGION_FUNCTION = 346, "a changed region does not fit";
     NOT_EQUAL = 350, "the result is not the program that was expected";
+    NOTHING_TO_QUANTIZE = 360, "no layer of the model can be quantized";
+    UNKNOWN_LAYER = 361, "the model has no layer of that name";
     NOT_DATA_FLOW = 390, "a region is not data flow";
 }

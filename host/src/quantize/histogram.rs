@@ -1,0 +1,193 @@
+//! What values a tensor takes, in a fixed amount of memory however many there are.
+
+use super::range::Range;
+
+/// Bins on either side of 0.
+pub const HALF: usize = 4096;
+
+/// Counts of values in `2 * HALF` bins of equal width around 0. When a value lies outside, the width doubles until it
+/// lies inside, and pairs of bins are merged: so the bins never depend on how the values were split into calls, only the
+/// first call's largest value decides where the doubling starts. Zeros are counted apart, as every scheme holds them exactly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// The bins reach from `-limit` to `limit`.
+    limit: f64,
+    /// Ascending values.
+    bins: Vec<u64>,
+    /// How many values are exactly 0.
+    zeros: u64,
+    /// How many values are NaN or infinite; they are counted nowhere else.
+    not_finite: u64,
+    min: f64,
+    max: f64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram {
+            limit: 0.0,
+            bins: vec![0; 2 * HALF],
+            zeros: 0,
+            not_finite: 0,
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+        }
+    }
+}
+
+impl Histogram {
+    /// Counts values.
+    pub fn add(&mut self, values: &[f32]) {
+        let (mut min, mut max) = (f32::INFINITY, f32::NEG_INFINITY);
+        for &v in values {
+            if v.is_finite() {
+                min = min.min(v);
+                max = max.max(v);
+            }
+        }
+        if min > max {
+            self.not_finite += values.len() as u64;
+            return;
+        }
+        self.min = self.min.min(f64::from(min));
+        self.max = self.max.max(f64::from(max));
+        self.reach(f64::from(min.abs().max(max.abs())));
+        let per_unit = if self.limit > 0.0 { HALF as f64 / self.limit } else { 0.0 };
+        for &v in values {
+            if v == 0.0 {
+                self.zeros += 1;
+            } else if v.is_finite() {
+                let at = (f64::from(v) * per_unit).floor() + HALF as f64;
+                self.bins[(at as usize).min(2 * HALF - 1)] += 1;
+            } else {
+                self.not_finite += 1;
+            }
+        }
+    }
+
+    /// Widens the bins until they hold `value`.
+    fn reach(&mut self, value: f64) {
+        if self.limit == 0.0 {
+            self.limit = value;
+        }
+        while self.limit < value {
+            self.limit *= 2.0;
+            let mut wide = vec![0; 2 * HALF];
+            for (i, pair) in self.bins.chunks(2).enumerate() {
+                wide[HALF / 2 + i] = pair[0] + pair[1];
+            }
+            self.bins = wide;
+        }
+    }
+
+    /// The smallest and the largest value; 0 and 0 when there were none.
+    pub fn range(&self) -> Range {
+        if self.min > self.max { Range::default() } else { Range { lo: self.min, hi: self.max } }
+    }
+
+    /// How many values were NaN or infinite.
+    pub fn not_finite(&self) -> u64 {
+        self.not_finite
+    }
+
+    /// How many finite values there were, zeros among them.
+    pub fn count(&self) -> u64 {
+        self.zeros + self.bins.iter().sum::<u64>()
+    }
+
+    /// The width of a bin.
+    pub fn width(&self) -> f64 {
+        self.limit / HALF as f64
+    }
+
+    /// Middle and count of each bin that is not empty, ascending; zeros are left out.
+    pub fn filled(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        let width = self.width();
+        let bins = self.bins.iter().enumerate().filter(|(_, count)| **count > 0);
+        bins.map(move |(i, &count)| ((i as f64 - HALF as f64 + 0.5) * width, count))
+    }
+
+    /// Counts by distance from 0 in bins of the same width; zeros are left out.
+    pub fn magnitudes(&self) -> Vec<u64> {
+        (0..HALF).map(|i| self.bins[HALF + i] + self.bins[HALF - 1 - i]).collect()
+    }
+
+    /// The value below which a share `share` of the values lies, interpolated within its bin.
+    pub fn quantile(&self, share: f64) -> f64 {
+        let range = self.range();
+        let wanted = share.clamp(0.0, 1.0) * self.count() as f64;
+        let mut below = 0.0;
+        let width = self.width();
+        for i in 0..2 * HALF {
+            if i == HALF && self.zeros > 0 {
+                below += self.zeros as f64;
+                if below >= wanted {
+                    return 0f64.clamp(range.lo, range.hi);
+                }
+            }
+            let count = self.bins[i] as f64;
+            if count > 0.0 && below + count >= wanted {
+                let start = (i as f64 - HALF as f64) * width;
+                return (start + width * (wanted - below).max(0.0) / count).clamp(range.lo, range.hi);
+            }
+            below += count;
+        }
+        range.hi
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_widen_and_keep_their_counts() {
+        let mut h = Histogram::default();
+        h.add(&[0.0, 0.25, -0.5, 1.0]);
+        assert_eq!(h.width(), 1.0 / HALF as f64);
+        h.add(&[-3.5, 0.25]);
+        // 1, 2, 4: doubled twice.
+        assert_eq!(h.width(), 4.0 / HALF as f64);
+        assert_eq!(h.range(), Range { lo: -3.5, hi: 1.0 });
+        assert_eq!(h.count(), 6);
+        let filled: Vec<_> = h.filled().collect();
+        let half = h.width() / 2.0;
+        assert_eq!(filled, [(-3.5 + half, 1), (-0.5 + half, 1), (0.25 + half, 2), (1.0 - half, 1)]);
+        assert_eq!(h.magnitudes().iter().sum::<u64>(), 5);
+    }
+
+    #[test]
+    fn nothing_and_zeros_alone() {
+        let mut h = Histogram::default();
+        assert_eq!((h.range(), h.count()), (Range::default(), 0));
+        h.add(&[]);
+        h.add(&[0.0, -0.0]);
+        assert_eq!((h.range(), h.count(), h.quantile(0.5)), (Range::default(), 2, 0.0));
+        h.add(&[2.0]);
+        assert_eq!(h.range(), Range { lo: 0.0, hi: 2.0 });
+    }
+
+    #[test]
+    fn what_is_not_finite_is_counted_apart() {
+        let mut h = Histogram::default();
+        h.add(&[f32::NAN, 1.0, f32::INFINITY]);
+        h.add(&[f32::NAN]);
+        assert_eq!((h.not_finite(), h.count(), h.range()), (3, 1, Range { lo: 1.0, hi: 1.0 }));
+    }
+
+    #[test]
+    fn quantiles_of_a_uniform_distribution() {
+        let mut h = Histogram::default();
+        let values: Vec<f32> = (0..100_000).map(|i| (i as f32 + 0.5) / 50_000.0 - 1.0).collect();
+        h.add(&values);
+        for share in [0.0, 0.01, 0.25, 0.5, 0.9, 0.999, 1.0] {
+            let wanted = 2.0 * share - 1.0;
+            assert!((h.quantile(share) - wanted).abs() < 1e-3, "{share}: {}", h.quantile(share));
+        }
+        // Half of the values are 0 and the others 1: every quantile below a half is 0.
+        let mut h = Histogram::default();
+        h.add(&[0.0, 0.0, 1.0, 1.0]);
+        assert_eq!(h.quantile(0.4), 0.0);
+        assert!((h.quantile(0.9) - 1.0).abs() < 1e-3);
+    }
+}

@@ -1,0 +1,60 @@
+//! Runs of a model over the calibration data, a few samples at a time.
+
+use super::data::Samples;
+use super::model::with_shapes;
+use crate::build::plan::plan;
+use crate::error::Failure;
+use crate::runtime::{Executor, Pool};
+use byoc_core::ir::Module;
+use byoc_core::tensor::Tensor;
+use std::sync::Arc;
+
+/// How models are run over the calibration data.
+pub struct Runs<'a> {
+    /// The data.
+    pub samples: &'a Samples,
+    /// How many samples are run at a time.
+    pub batch: usize,
+    /// Whether the last run may have fewer.
+    pub open: bool,
+    /// The threads.
+    pub pool: &'a Arc<Pool>,
+}
+
+impl Runs<'_> {
+    /// How many samples are run: all, or as many as fill whole runs.
+    pub fn count(&self) -> usize {
+        if self.open { self.samples.count } else { self.samples.count / self.batch * self.batch }
+    }
+
+    /// Runs these models side by side over every sample on the host alone, and shows the results of each run.
+    ///
+    /// # Errors
+    /// When a model cannot be run.
+    pub fn each(
+        &self,
+        models: &[&Module],
+        mut visit: impl FnMut(Vec<Vec<Tensor>>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let (mut ready, mut sized) = (Vec::new(), 0);
+        let mut first = 0;
+        while first < self.count() {
+            let batch = self.batch.min(self.count() - first);
+            if batch != sized {
+                ready = models.iter().map(|module| self.executor(module, batch)).collect::<Result<Vec<_>, _>>()?;
+                sized = batch;
+            }
+            let inputs = self.samples.rows(first, batch);
+            let results: Result<Vec<_>, _> = ready.iter().map(|executor| executor.run(&inputs)).collect();
+            visit(results?)?;
+            first += batch;
+        }
+        Ok(())
+    }
+
+    fn executor(&self, module: &Module, batch: usize) -> Result<Executor, Failure> {
+        let module = with_shapes(module, &self.samples.shapes(batch))?;
+        let planned = plan(&module, &[])?;
+        Ok(Executor::new(planned.program, planned.constants, Vec::new(), self.pool.clone())?)
+    }
+}

@@ -1,0 +1,213 @@
+//! How real numbers become integers: `real = scale * (integer - zero_point)`.
+
+use super::range::Range;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::tensor::DType;
+use byoc_plugin_api::Quantization;
+use std::fmt;
+
+/// Below this a scale would make the ratio of two scales overflow.
+const LEAST_SCALE: f64 = 1e-30;
+
+/// The rules by which a model is quantized. Weights are always int8 with zero point 0, sums and biases int32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheme {
+    /// Element type of activations: int8 or uint8.
+    pub activation: DType,
+    /// Whether the zero point of activations is 0.
+    pub symmetric: bool,
+    /// Whether a weight has a scale per output channel.
+    pub per_channel: bool,
+    /// Whether every scale is a power of two.
+    pub power_of_two: bool,
+}
+
+/// Scale and zero point of an activation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// What one step of the integer is worth.
+    pub scale: f32,
+    /// The integer that stands for 0.
+    pub zero_point: i32,
+}
+
+impl Scheme {
+    /// int8 activations with zero point 0 and a scale per output channel of a weight: what every int8 backend takes.
+    pub const SYMMETRIC: Scheme =
+        Scheme { activation: DType::I8, symmetric: true, per_channel: true, power_of_two: false };
+
+    /// Reads `symmetric` or `asymmetric`, followed by any of `uint8`, `per-tensor` and `power-of-two`, with commas.
+    ///
+    /// # Errors
+    /// E0430 for anything else, and for unsigned integers with zero point 0, which have no negative numbers.
+    pub fn parse(text: &str) -> Result<Scheme, Diagnostic> {
+        let bad = |why: String| {
+            Diagnostic::error(codes::plugins::NO_SCHEME, format!("the scheme \"{text}\": {why}"))
+                .help("a scheme is \"symmetric\" or \"asymmetric\", then perhaps \"uint8\", \"per-tensor\", \"power-of-two\": asymmetric,uint8")
+        };
+        let mut words = text.split(',').map(str::trim);
+        let symmetric = match words.next() {
+            Some("symmetric") => true,
+            Some("asymmetric") => false,
+            other => return Err(bad(format!("it begins with \"{}\"", other.unwrap_or("")))),
+        };
+        let mut scheme = Scheme { symmetric, ..Scheme::SYMMETRIC };
+        for word in words {
+            match word {
+                "int8" => scheme.activation = DType::I8,
+                "uint8" => scheme.activation = DType::U8,
+                "per-channel" => scheme.per_channel = true,
+                "per-tensor" => scheme.per_channel = false,
+                "power-of-two" => scheme.power_of_two = true,
+                other => return Err(bad(format!("\"{other}\" is not known"))),
+            }
+        }
+        scheme.checked().map_err(bad)
+    }
+
+    /// What a backend declares.
+    ///
+    /// # Errors
+    /// E0430 when models cannot be quantized like that.
+    pub fn declared(backend: &str, declared: &Quantization) -> Result<Scheme, Diagnostic> {
+        let bad = |why: String| {
+            Diagnostic::error(codes::plugins::NO_SCHEME, format!("the scheme that {backend} declares: {why}"))
+                .help("--scheme sets the scheme by hand")
+        };
+        let or = |given: &str, default: &str| if given.is_empty() { default.to_owned() } else { given.to_owned() };
+        let (weight, accumulator) = (or(&declared.weight, "int8"), or(&declared.accumulator, "int32"));
+        if weight != "int8" {
+            return Err(bad(format!("weights of type {weight}; they are made int8 only")));
+        }
+        if accumulator != "int32" {
+            return Err(bad(format!("sums of type {accumulator}; they are int32 only")));
+        }
+        let activation = match or(&declared.activation, "int8").as_str() {
+            "int8" => DType::I8,
+            "uint8" => DType::U8,
+            other => return Err(bad(format!("activations of type {other}; they are made int8 or uint8"))),
+        };
+        let Quantization { symmetric, per_channel, power_of_two, .. } = *declared;
+        Scheme { activation, symmetric, per_channel, power_of_two }.checked().map_err(bad)
+    }
+
+    fn checked(self) -> Result<Scheme, String> {
+        match (self.activation, self.symmetric) {
+            (DType::U8, true) => Err("uint8 with zero point 0 has no negative numbers".into()),
+            _ => Ok(self),
+        }
+    }
+
+    /// The smallest and the largest integer of an activation.
+    pub fn limits(&self) -> (i32, i32) {
+        if self.activation == DType::U8 { (0, 255) } else { (-128, 127) }
+    }
+
+    /// How many steps lie between 0 and the farther end of a symmetric range, or within an asymmetric one.
+    pub fn steps(&self) -> f64 {
+        if self.symmetric { 127.0 } else { 255.0 }
+    }
+
+    /// Scale and zero point that hold a range, which is widened to hold 0: padding and activations need a 0 that is
+    /// exact. A range that holds nothing but 0 gets scale 1.
+    pub fn parameters(&self, range: Range) -> Parameters {
+        let (lo, hi) = (range.lo.min(0.0), range.hi.max(0.0));
+        let reach = if self.symmetric { hi.max(-lo) } else { hi - lo };
+        let scale = self.scale(reach / self.steps());
+        if self.symmetric {
+            return Parameters { scale, zero_point: 0 };
+        }
+        let (least, greatest) = self.limits();
+        let zero_point = (f64::from(least) - lo / f64::from(scale)).round();
+        Parameters { scale, zero_point: (zero_point as i32).clamp(least, greatest) }
+    }
+
+    /// A scale that is at least `wanted`, as the scheme has scales.
+    pub fn scale(&self, wanted: f64) -> f32 {
+        if wanted <= 0.0 || !wanted.is_finite() {
+            return 1.0;
+        }
+        let wanted = wanted.max(LEAST_SCALE);
+        let scale = if self.power_of_two { wanted.log2().ceil().exp2() } else { wanted };
+        scale.min(f64::from(f32::MAX)) as f32
+    }
+}
+
+impl fmt::Display for Scheme {
+    /// As [`Scheme::parse`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.symmetric { "symmetric" } else { "asymmetric" })?;
+        write!(f, ",{}", self.activation)?;
+        f.write_str(if self.per_channel { ",per-channel" } else { ",per-tensor" })?;
+        f.write_str(if self.power_of_two { ",power-of-two" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(lo: f64, hi: f64) -> Range {
+        Range { lo, hi }
+    }
+
+    #[test]
+    fn symmetric_ranges_reach_as_far_on_both_sides() {
+        let s = Scheme::SYMMETRIC;
+        assert_eq!(s.parameters(range(-2.0, 12.7)), Parameters { scale: 0.1, zero_point: 0 });
+        assert_eq!(s.parameters(range(-25.4, 3.0)), Parameters { scale: 0.2, zero_point: 0 });
+        assert_eq!(s.parameters(range(0.0, 0.0)), Parameters { scale: 1.0, zero_point: 0 });
+    }
+
+    #[test]
+    fn asymmetric_ranges_hold_zero_exactly() {
+        let s = Scheme::parse("asymmetric").unwrap();
+        // 255 steps of 0.1 from -5.1: 0 is 51 steps above -128.
+        assert_eq!(s.parameters(range(-5.1, 20.4)), Parameters { scale: 0.1, zero_point: -77 });
+        // A range above 0 begins at 0, one below ends there.
+        assert_eq!(s.parameters(range(3.0, 25.5)), Parameters { scale: 0.1, zero_point: -128 });
+        assert_eq!(s.parameters(range(-25.5, -3.0)), Parameters { scale: 0.1, zero_point: 127 });
+        let unsigned = Scheme::parse("asymmetric,uint8").unwrap();
+        assert_eq!(unsigned.parameters(range(-5.1, 20.4)), Parameters { scale: 0.1, zero_point: 51 });
+    }
+
+    #[test]
+    fn powers_of_two_are_rounded_up() {
+        let s = Scheme::parse("symmetric,power-of-two").unwrap();
+        assert_eq!(s.parameters(range(-1.0, 127.0)).scale, 1.0);
+        assert_eq!(s.parameters(range(-1.0, 127.5)).scale, 2.0);
+        assert_eq!(s.parameters(range(-0.3, 0.3)).scale, 2f32.powi(-8));
+    }
+
+    #[test]
+    fn scales_stay_in_bounds() {
+        let s = Scheme::SYMMETRIC;
+        assert!(s.parameters(range(-1e-44, 1e-44)).scale > 0.0);
+        assert!(s.parameters(range(-1e300, 1e300)).scale.is_finite());
+    }
+
+    #[test]
+    fn what_is_printed_is_read() {
+        for text in ["symmetric,int8,per-channel", "asymmetric,uint8,per-tensor,power-of-two"] {
+            assert_eq!(Scheme::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "symetric", "symmetric,uint8", "asymmetric,int4"] {
+            assert_eq!(Scheme::parse(text).unwrap_err().code, codes::plugins::NO_SCHEME, "{text}");
+        }
+    }
+
+    #[test]
+    fn declared_schemes_are_checked() {
+        let declared = Quantization { activation: "int8".into(), symmetric: true, per_channel: true, ..Default::default() };
+        assert_eq!(Scheme::declared("x", &declared).unwrap(), Scheme::SYMMETRIC);
+        for wrong in [
+            Quantization { weight: "int4".into(), ..declared.clone() },
+            Quantization { accumulator: "int16".into(), ..declared.clone() },
+            Quantization { activation: "float8".into(), ..declared.clone() },
+            Quantization { activation: "uint8".into(), ..declared.clone() },
+        ] {
+            let error = Scheme::declared("x", &wrong).unwrap_err();
+            assert!(error.message.contains("that x declares"), "{error}");
+        }
+    }
+}

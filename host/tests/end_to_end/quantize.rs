@@ -1,0 +1,249 @@
+//! From a float model to one that computes with int8, and what a user gets wrong on the way.
+
+use crate::{Ran, byoc, data, data_text};
+use byoc::io;
+use byoc::quantize::measure::cosine;
+use byoc_core::tensor::{DType, Tensor};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A folder for the quantized model, and the model's place in it.
+fn place() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("int8.relay");
+    (folder, file)
+}
+
+/// `byoc quantize MODEL --calibrate DATA -o FILE ...`.
+fn quantize(model: &str, calibrate: &str, output: &Path, extra: &[&str]) -> Ran {
+    let output = output.display().to_string();
+    byoc(["quantize", model, "--calibrate", calibrate, "-o", &output].iter().chain(extra))
+}
+
+/// The first output of a run on all samples of an array.
+fn outputs(model: &str, input: &str, samples: &Tensor, extra: &[&str]) -> Tensor {
+    let folder = tempfile::tempdir().unwrap();
+    let (array, results) = (folder.path().join("x.npy"), folder.path().join("y.npz"));
+    io::npy::write(&array, samples).unwrap();
+    let (input, results_text) = (format!("{input}={}", array.display()), results.display().to_string());
+    byoc(["run", model, "--input", &input, "--output", &results_text].iter().chain(extra)).ok();
+    io::npz::read(&results).unwrap().remove(0).1
+}
+
+fn right(logits: &Tensor, labels: &[i64]) -> usize {
+    byoc::quantize::labels::right(&logits.view().to_f64s(), labels)
+}
+
+fn test_set() -> (Tensor, Vec<i64>) {
+    let entry = |name| io::npz::read_entry(&data("digits/test.npz"), Some(name)).unwrap();
+    (entry("image"), entry("label").view().to_i64s().unwrap())
+}
+
+/// The rows of the report, and its summary.
+fn report(ran: &Ran) -> (Vec<serde_json::Value>, serde_json::Value) {
+    let mut rows = ran.json();
+    let summary = rows.pop().unwrap()["summary"].clone();
+    assert!(!summary.is_null(), "{}", ran.out);
+    (rows, summary)
+}
+
+#[test]
+fn digits_are_as_right_as_before_by_every_scheme_and_method() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (images, labels) = test_set();
+    for extra in [
+        &[][..],
+        &["--keep", "none"],
+        &["--scheme", "asymmetric"],
+        &["--scheme", "asymmetric,uint8", "--method", "min-max"],
+        &["--scheme", "symmetric,per-tensor", "--method", "percentile:99.9"],
+        &["--scheme", "symmetric,power-of-two", "--method", "entropy"],
+    ] {
+        let (_folder, file) = place();
+        let ran = quantize(&model, &calibration, &file, &[extra, &["--json"]].concat()).ok();
+        let (rows, summary) = report(&ran);
+        assert_eq!(summary["quantized"], if extra.contains(&"none") { 5 } else { 4 });
+        for row in rows.iter().filter(|row| row["kind"] == "int8") {
+            assert!(row["signal_to_noise_db"].as_f64().unwrap() > 15.0, "{row} by {extra:?}");
+        }
+        // All images in one run: the number of samples stays open.
+        let logits = outputs(&file.display().to_string(), "image", &images, &[]);
+        assert!(right(&logits, &labels) >= 355, "{} by {extra:?}", right(&logits, &labels));
+    }
+}
+
+#[test]
+fn the_quantized_model_is_made_of_qnn_operators() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (_folder, file) = place();
+    quantize(&model, &calibration, &file, &[]).ok();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let count = |name: &str| text.matches(&format!("{name}(")).count();
+    assert!(text.contains("%image: Tensor[(batch, 1, 8, 8), float32]"), "{text}");
+    // The first convolution in float; one quantization, one dequantization of the last sums.
+    let wanted = [
+        (" nn.conv2d", 1),
+        ("qnn.conv2d", 2),
+        ("qnn.dense", 2),
+        ("qnn.quantize", 1),
+        ("qnn.requantize", 3),
+        ("qnn.dequantize", 1),
+        ("nn.max_pool2d", 2),
+    ];
+    for (name, times) in wanted {
+        assert_eq!(count(name), times, "{name} in\n{text}");
+    }
+    // The same command gives the same bytes.
+    let weights = std::fs::read(file.with_extension("relay.safetensors")).unwrap();
+    let (_folder, again) = place();
+    quantize(&model, &calibration, &again, &["--threads", "1"]).ok();
+    assert_eq!(std::fs::read_to_string(&again).unwrap(), text);
+    assert_eq!(std::fs::read(again.with_extension("relay.safetensors")).unwrap(), weights);
+}
+
+#[test]
+fn a_residual_network_keeps_its_answers() {
+    let model = data_text("models/resnet18_w16");
+    let input = "input.1";
+    let (_folder, file) = place();
+    let ran = quantize(&model, "random:1", &file, &["--keep", "none", "--json"]).ok().says(&["E0533"]);
+    let (rows, summary) = report(&ran);
+    let layers: Vec<_> = rows.iter().filter(|row| row["op"] == "nn.conv2d" || row["op"] == "nn.dense").collect();
+    assert_eq!((layers.len(), &summary["quantized"]), (21, &serde_json::json!(21)));
+    assert_eq!(rows.iter().filter(|row| row["op"] == "add").count(), 8);
+    for row in &rows {
+        assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 15.0, "{row}");
+    }
+    // On other inputs than those that it was calibrated with.
+    let mut cosines = Vec::new();
+    for seed in 100..116 {
+        let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], seed);
+        let float = outputs(&data_text("models/resnet18_w16/model.onnx"), input, &image, &[]);
+        let int8 = outputs(&file.display().to_string(), "input_1", &image, &[]);
+        cosines.push(cosine(&float.view().to_f64s(), &int8.view().to_f64s()));
+    }
+    let mean = cosines.iter().sum::<f64>() / cosines.len() as f64;
+    assert!(mean >= 0.95, "{mean}: {cosines:?}");
+}
+
+#[test]
+fn joins_and_means_stay_integers() {
+    let (_folder, file) = place();
+    let ran = quantize(&data_text("models/densenet_small"), "random:1", &file, &["--samples", "8", "--json"]).ok();
+    let (rows, _) = report(&ran);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("qnn.concatenate("), "{text}");
+    assert!(text.contains("qnn.avg_pool2d("), "{text}");
+    for row in rows.iter().filter(|row| row["kind"] == "int8") {
+        assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 15.0, "{row}");
+    }
+}
+
+#[test]
+fn a_folder_of_pictures_with_labels() {
+    let (model, pictures) = (data_text("digits/digits.onnx"), data_text("digits/samples"));
+    let (folder, file) = place();
+    let labels = folder.path().join("labels.txt");
+    std::fs::write(&labels, (0..10).map(|d| format!("{d}\n")).collect::<String>()).unwrap();
+    let ran = quantize(&model, &pictures, &file, &["--labels", &labels.display().to_string(), "--json"]).ok();
+    let (_, summary) = report(&ran);
+    assert_eq!(summary["samples"], 10);
+    assert_eq!((&summary["top1"]["float_right"], &summary["top1"]["int8_right"]), (&10.into(), &10.into()));
+    std::fs::write(&labels, "1\n2\n").unwrap();
+    let ran = quantize(&model, &pictures, &file, &["--labels", &labels.display().to_string()]);
+    ran.fails_with("E0614").says(&["2 labels", "10 samples"]);
+}
+
+#[test]
+fn sensitive_layers_stay_in_float() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (_folder, file) = place();
+    let whole = ["--scheme", "symmetric,per-tensor,power-of-two", "--keep", "none", "--json"];
+    let (_, before) = report(&quantize(&model, &calibration, &file, &whole).ok());
+    let loss = |summary: &serde_json::Value| 1.0 - summary["cosine"].as_f64().unwrap();
+    let limit = loss(&before) / 2.0;
+    let extra = [&whole[..], &["--max-loss", &limit.to_string()]].concat();
+    let (rows, after) = report(&quantize(&model, &calibration, &file, &extra).ok());
+    assert!(loss(&after) <= limit, "{after} after {before}");
+    let kept = rows.iter().filter(|row| row["kind"] == "float").count();
+    assert!(kept > 0 && kept < 5, "{rows:?}");
+    let most = |kind: &str| {
+        let of_kind = rows.iter().filter(|row| row["kind"] == kind);
+        of_kind.map(|row| row["sensitivity"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let least_kept = most("float").into_iter().fold(f64::INFINITY, f64::min);
+    assert!(most("int8").into_iter().all(|s| s <= least_kept), "{rows:?}");
+}
+
+#[test]
+fn layers_are_kept_by_name() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (_folder, file) = place();
+    let (rows, _) = report(&quantize(&model, &calibration, &file, &["--keep", "none", "--json"]).ok());
+    let name = rows[1]["layer"].as_str().unwrap();
+    let (rows, summary) = report(&quantize(&model, &calibration, &file, &["--keep", name, "--json"]).ok());
+    assert_eq!((&summary["quantized"], &rows[1]["kind"], &rows[1]["reason"]), (&4.into(), &"float".into(), &"kept by name".into()));
+    let wrong = format!("{name}x");
+    quantize(&model, &calibration, &file, &["--keep", &wrong]).fails_with("E0361").says(&[&wrong, name, "did you mean"]);
+    quantize(&model, &calibration, &file, &["--keep", "none,first"]).fails_with("E0361");
+}
+
+#[test]
+fn calibration_data_that_does_not_fit() {
+    let model = data_text("digits/digits.onnx");
+    let (folder, file) = place();
+    let array = folder.path().join("c.npz");
+    let with = |name: &str, tensor: &Tensor| {
+        io::npz::write(&array, [(name, tensor)]).unwrap();
+        quantize(&model, &array.display().to_string(), &file, &[])
+    };
+    let good = Tensor::zeros(DType::F32, &[4, 1, 8, 8]);
+    with("images", &good).fails_with("E0530").says(&["c.npz", "no entry \"image\"", "rename the entry \"images\""]);
+    with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9])).fails_with("E0530").says(&["(4, 1, 8, 9)", "(batch, 1, 8, 8)"]);
+    let mut values = vec![0.5f32; 4 * 64];
+    values[2 * 64 + 8 + 3] = f32::NAN;
+    with("image", &Tensor::from_slice(&[4, 1, 8, 8], &values)).fails_with("E0531").says(&["\"image\" is NaN at [2, 0, 1, 3]"]);
+    with("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8])).fails_with("E0532");
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    quantize(&model, &empty.display().to_string(), &file, &[]).fails_with("E0532").says(&["empty holds no pictures"]);
+    quantize(&model, "/no/such/file.npz", &file, &[]).fails_with("E0512").says(&["/no/such/file.npz"]);
+    assert!(!file.exists() && !file.with_extension("relay.safetensors").exists(), "nothing is written");
+}
+
+#[test]
+fn what_cannot_be_quantized_is_said() {
+    let (folder, file) = place();
+    let calibration = data_text("digits/calibration.npz");
+    let model = data_text("digits/digits.onnx");
+    quantize(&model, &calibration, &file, &["--scheme", "symetric"]).fails_with("E0430").says(&["symetric"]);
+    quantize(&model, &calibration, &file, &["--backend", "no_such"]).fails_with("E0401").says(&["no_such"]);
+    quantize(&model, &calibration, &folder.path().join("x.onnx"), &[]).fails_with("E0513").says(&[".relay"]);
+    let relu = folder.path().join("relu.relay");
+    std::fs::write(&relu, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4), float32]) { nn.relu(%x) }").unwrap();
+    quantize(&relu.display().to_string(), "random", &file, &[]).fails_with("E0360").says(&["no layer"]);
+    let plugins = byoc_test_support::plugin_dir(&["template"]);
+    let dir = plugins.path().display().to_string();
+    let extra = ["--backend", "template", "--plugin-dir", &dir];
+    quantize(&model, &calibration, &file, &extra).fails_with("E0430").says(&["template", "--scheme"]);
+}
+
+#[test]
+fn a_dimension_that_the_program_depends_on_is_fixed() {
+    let (folder, file) = place();
+    let model = folder.path().join("m.relay");
+    let text = "#[version = \"0.0.5\"]
+def @main(%x: Tensor[(n, 4), float32]) {
+  %0 = nn.dense(%x, meta[relay.Constant][0], units=4);
+  %1 = shape_of(%x, dtype=\"int64\");
+  %2 = cast(%1, dtype=\"float32\");
+  %3 = sum(%2);
+  add(%0, %3)
+}";
+    std::fs::write(&model, text).unwrap();
+    let weight = io::random::tensor(DType::F32, &[4, 4], 3);
+    io::weights::write(&folder.path().join("m.safetensors"), [("0".to_owned(), &weight)]).unwrap();
+    let ran = quantize(&model.display().to_string(), "random", &file, &[]).ok();
+    ran.says(&["E0534", "x [1, 4]"]);
+    assert!(std::fs::read_to_string(&file).unwrap().contains("%x: Tensor[(1, 4), float32]"));
+}
