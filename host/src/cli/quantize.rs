@@ -86,9 +86,12 @@ fn keep(words: &[String]) -> Result<Keep, Failure> {
     }
     let none = words.iter().any(|word| word == "none");
     if none && words.len() > 1 {
-        return Err(Diagnostic::error(codes::passes::UNKNOWN_LAYER, "--keep none and a layer to keep contradict each other")
-            .help("name the layers alone: the first convolution is then kept only where \"first\" is among them")
-            .into());
+        return Err(Diagnostic::error(
+            codes::passes::UNKNOWN_LAYER,
+            "--keep none and a layer to keep contradict each other",
+        )
+        .help("name the layers alone: the first convolution is then kept only where \"first\" is among them")
+        .into());
     }
     let names = words.iter().filter(|word| !["none", "first"].contains(&word.as_str())).cloned().collect();
     Ok(Keep { first: words.iter().any(|word| word == "first"), names })

@@ -161,8 +161,10 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
         match entries.iter().position(|(name, _)| *name == port.name) {
             Some(at) => values.push((port, entries.swap_remove(at).1)),
             None => {
-                let mut error = misfit(format!("{} has no entry \"{}\", an input of the model", path.display(), port.name))
-                    .note(format!("it has {}", names.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")));
+                let mut error =
+                    misfit(format!("{} has no entry \"{}\", an input of the model", path.display(), port.name)).note(
+                        format!("it has {}", names.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")),
+                    );
                 let unused = names.iter().map(String::as_str).filter(|n| ports.iter().all(|p| p.name != **n));
                 error = match nearest(&port.name, unused) {
                     Some(near) => error.help(format!("rename the entry \"{near}\" to \"{}\"", port.name)),
@@ -271,7 +273,10 @@ fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) 
         }
         if let Some(batch) = batch {
             if fixed_batch.is_some_and(|other| other != batch) {
-                let message = format!("the inputs of the model take different numbers of samples ({batch} for \"{}\")", port.name);
+                let message = format!(
+                    "the inputs of the model take different numbers of samples ({batch} for \"{}\")",
+                    port.name
+                );
                 return Err(misfit(message).help("calibrate such a model with one value per input").into());
             }
             fixed_batch = Some(batch);
@@ -407,10 +412,12 @@ mod tests {
     #[test]
     fn an_open_batch_takes_any_number_of_samples() {
         let (_folder, source) = npz(&[("x", Tensor::from_slice(&[5, 2], &[0f32, 1., 2., 3., 4., 5., 6., 7., 8., 9.]))]);
-        let samples = read(&source, &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]), &BTreeMap::new(), None).unwrap();
+        let samples =
+            read(&source, &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]), &BTreeMap::new(), None).unwrap();
         assert_eq!((samples.count, samples.batch(), samples.fixed_batch), (5, 5, None));
         assert_eq!(samples.rows(1, 2), [Tensor::from_slice(&[2, 2], &[2f32, 3., 4., 5.])]);
-        let few = read(&source, &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]), &BTreeMap::new(), Some(3)).unwrap();
+        let few =
+            read(&source, &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]), &BTreeMap::new(), Some(3)).unwrap();
         assert_eq!(few.count, 3);
     }
 

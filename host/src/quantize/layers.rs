@@ -41,14 +41,8 @@ pub fn find(module: &Module) -> Vec<Layer> {
 fn layer(module: &Module, call: ExprId) -> Option<Layer> {
     let (operator, arguments) = module.expr(call).as_op_call()?;
     let def = op::get(operator);
-    let mut layer = Layer {
-        call,
-        name: name(module, call),
-        operator: def.name,
-        weight_axis: 0,
-        channel_axis: 0,
-        obstacle: None,
-    };
+    let mut layer =
+        Layer { call, name: name(module, call), operator: def.name, weight_axis: 0, channel_axis: 0, obstacle: None };
     let params = Params::new(def, &arguments.attrs);
     match def.name {
         "nn.conv2d" => {

@@ -216,10 +216,7 @@ impl<'a> Work<'a> {
     }
 
     /// Range, scale and zero point of each group.
-    fn parameters(
-        &self,
-        roles: &Roles,
-    ) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
+    fn parameters(&self, roles: &Roles) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
         let mut ranges = BTreeMap::new();
         for (&group, values) in &roles.ranged {
             let seen = values.iter().filter_map(|id| self.histograms.get(id));

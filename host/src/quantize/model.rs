@@ -67,11 +67,13 @@ pub fn read(
     // The program depends on the number of samples: it takes one at a time.
     let shapes = samples.shapes(1);
     let (module, _) = simplified(path, signature, dims, &shapes)?;
-    let message = "the program that the model becomes depends on its open dimensions: the quantized model has them fixed";
+    let message =
+        "the program that the model becomes depends on its open dimensions: the quantized model has them fixed";
     let fixed: Vec<String> =
         signature.inputs.iter().zip(&shapes).map(|(port, shape)| format!("{} {shape:?}", port.name)).collect();
     warnings.push(
-        Diagnostic::warning(codes::frontends::DIMENSIONS_FIXED, message).note(format!("inputs are {}", fixed.join(", "))),
+        Diagnostic::warning(codes::frontends::DIMENSIONS_FIXED, message)
+            .note(format!("inputs are {}", fixed.join(", "))),
     );
     Ok(FloatModel { module, fixed_batch: Some(1), warnings })
 }

@@ -163,7 +163,15 @@ fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
 /// The sum over (value, count) of the expected square of what clipping to `range` and rounding to `step` change.
 pub(super) fn squared_error(values: &[(f64, u64)], range: Range, step: f64) -> f64 {
     let rounding = step * step / 12.0;
-    let error = |v: f64| if v > range.hi { (v - range.hi).powi(2) } else if v < range.lo { (range.lo - v).powi(2) } else { rounding };
+    let error = |v: f64| {
+        if v > range.hi {
+            (v - range.hi).powi(2)
+        } else if v < range.lo {
+            (range.lo - v).powi(2)
+        } else {
+            rounding
+        }
+    };
     values.iter().map(|&(value, count)| count as f64 * error(value)).sum()
 }
 

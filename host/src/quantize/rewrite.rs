@@ -3,16 +3,16 @@
 //! A value of the float model is known in up to three forms: as float, as narrow integers, and as the int32 sums of a layer.
 //! Each form is made from another when somebody first asks for it; float forms that nobody asks for are dead code.
 
-use super::roles::{Bias, Role, Roles, inputs};
 use super::layers::Layer;
+use super::roles::{Bias, Role, Roles, inputs};
 use super::scheme::{Parameters, Scheme};
 use super::weights;
 use crate::error::Failure;
 use byoc_core::diag::Diagnostic;
 use byoc_core::ir::{AttrValue, Attrs, Call, Expr, ExprId, Module, Type};
 use byoc_core::op;
-use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::PassOptions;
+use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::tensor::Tensor;
 use byoc_core::typing::Rebuild;
 use std::collections::BTreeMap;
@@ -68,7 +68,8 @@ pub fn rewrite(plan: &Plan<'_>, shown: &[ExprId]) -> Result<Rewritten, Failure> 
         }
     })?;
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), ..RunOptions::default() };
-    let ran = manager::run(module, &["dead_code_elimination"], &PassOptions::default(), &mut run).map_err(|e| e.diagnostics)?;
+    let ran = manager::run(module, &["dead_code_elimination"], &PassOptions::default(), &mut run)
+        .map_err(|e| e.diagnostics)?;
     Ok(Rewritten { module: ran.module, weight_scales: rewriter.weight_scales })
 }
 
@@ -78,9 +79,12 @@ pub fn rewrite(plan: &Plan<'_>, shown: &[ExprId]) -> Result<Rewritten, Failure> 
 /// Types that do not agree, which would be a defect here.
 pub fn observed(module: &Module, shown: &[ExprId]) -> Result<Module, Failure> {
     let main = module.globals.get("main").copied();
-    Ok(Rebuild::run(module, |rebuild, id, expr| {
-        if Some(id) == main { show(rebuild, expr, shown).map(Some) } else { Ok(None) }
-    })?)
+    Ok(Rebuild::run(
+        module,
+        |rebuild, id, expr| {
+            if Some(id) == main { show(rebuild, expr, shown).map(Some) } else { Ok(None) }
+        },
+    )?)
 }
 
 /// `@main` with further results behind its own, all in one tuple.
@@ -205,7 +209,13 @@ impl Rewriter<'_> {
         Ok(Sums { id, scales, axis: layer.channel_axis })
     }
 
-    fn bias(&mut self, rebuild: &mut Rebuild<'_>, bias: &Bias, operator: &str, call: &Call) -> Result<Sums, Box<Diagnostic>> {
+    fn bias(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        bias: &Bias,
+        operator: &str,
+        call: &Call,
+    ) -> Result<Sums, Box<Diagnostic>> {
         let Some(sums) = self.forms.get(&bias.sums).and_then(|forms| forms.sums.clone()) else {
             return Ok(Sums { id: rebuild.get(bias.sums), scales: vec![1.0], axis: 0 });
         };
@@ -232,7 +242,11 @@ impl Rewriter<'_> {
         if low == 0.0 && hi == f64::INFINITY {
             return rebuild.new.op("nn.relu", &[narrow], Attrs::none());
         }
-        rebuild.new.op("clip", &[narrow], Attrs::new([("a_min", AttrValue::Float(low)), ("a_max", AttrValue::Float(high))]))
+        rebuild.new.op(
+            "clip",
+            &[narrow],
+            Attrs::new([("a_min", AttrValue::Float(low)), ("a_max", AttrValue::Float(high))]),
+        )
     }
 
     fn mean(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, call: &Call, size: Option<[usize; 2]>) -> Built {

@@ -218,9 +218,20 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
     match def.name {
         "nn.relu" => Some(Role::Activation { lo: 0.0, hi: f64::INFINITY }),
         "clip" => Some(Role::Activation { lo: params.float("a_min"), hi: params.float("a_max") }),
-        "nn.max_pool1d" | "nn.max_pool2d" | "nn.max_pool3d" | "nn.global_max_pool2d" | "reshape" | "nn.batch_flatten"
-        | "squeeze" | "expand_dims" | "transpose" | "strided_slice" | "layout_transform" | "nn.depth_to_space"
-        | "nn.space_to_depth" | "reverse" => (call.args.len() == 1).then_some(Role::Same),
+        "nn.max_pool1d"
+        | "nn.max_pool2d"
+        | "nn.max_pool3d"
+        | "nn.global_max_pool2d"
+        | "reshape"
+        | "nn.batch_flatten"
+        | "squeeze"
+        | "expand_dims"
+        | "transpose"
+        | "strided_slice"
+        | "layout_transform"
+        | "nn.depth_to_space"
+        | "nn.space_to_depth"
+        | "reverse" => (call.args.len() == 1).then_some(Role::Same),
         "nn.avg_pool2d" => Some(Role::Mean(None)),
         "nn.global_avg_pool2d" | "nn.adaptive_avg_pool2d" => {
             let data = module.ty(call.args[0]).as_tensor()?;
@@ -288,9 +299,10 @@ mod tests {
     }
 
     fn call(module: &Module, name: &str, which: usize) -> ExprId {
-        let found = module.nodes.iter().filter(|(_, node)| {
-            node.expr.as_op_call().is_some_and(|(operator, _)| op::get(operator).name == name)
-        });
+        let found = module
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.expr.as_op_call().is_some_and(|(operator, _)| op::get(operator).name == name));
         found.map(|(id, _)| id).nth(which).unwrap()
     }
 
@@ -410,7 +422,8 @@ mod tests {
 
     #[test]
     fn a_chain_of_a_hundred_thousand_operators() {
-        let mut text = String::from("#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 2), float32]) {\n%0 = nn.relu(%x);\n");
+        let mut text =
+            String::from("#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 2), float32]) {\n%0 = nn.relu(%x);\n");
         for i in 1..100_000 {
             text += &format!("%{i} = nn.relu(%{});\n", i - 1);
         }

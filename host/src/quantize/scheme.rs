@@ -198,7 +198,8 @@ mod tests {
 
     #[test]
     fn declared_schemes_are_checked() {
-        let declared = Quantization { activation: "int8".into(), symmetric: true, per_channel: true, ..Default::default() };
+        let declared =
+            Quantization { activation: "int8".into(), symmetric: true, per_channel: true, ..Default::default() };
         assert_eq!(Scheme::declared("x", &declared).unwrap(), Scheme::SYMMETRIC);
         for wrong in [
             Quantization { weight: "int4".into(), ..declared.clone() },

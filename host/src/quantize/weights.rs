@@ -35,7 +35,13 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     }
     let least = largest.iter().copied().filter(|&v| v > 0.0).fold(f64::INFINITY, f64::min);
     let wanted = largest.iter().enumerate().map(|(c, &v)| {
-        let for_weight = if v > 0.0 { v } else if least.is_finite() { least } else { f64::from(LARGEST) };
+        let for_weight = if v > 0.0 {
+            v
+        } else if least.is_finite() {
+            least
+        } else {
+            f64::from(LARGEST)
+        };
         let bias = bias.get(c).or(bias.first()).map_or(0.0, |b| f64::from(b.abs()));
         (for_weight / f64::from(LARGEST)).max(bias / (f64::from(input_scale) * LARGEST_BIAS))
     });

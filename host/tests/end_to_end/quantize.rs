@@ -106,7 +106,8 @@ fn a_residual_network_keeps_its_answers() {
     let model = data_text("models/resnet18_w16");
     let input = "input.1";
     let (_folder, file) = place();
-    let ran = quantize(&model, "random:1", &file, &["--keep", "none", "--json"]).ok().says(&["E0533"]);
+    let ran =
+        quantize(&model, "random:1", &file, &["--keep", "none", "--samples", "8", "--json"]).ok().says(&["E0533"]);
     let (rows, summary) = report(&ran);
     let layers: Vec<_> = rows.iter().filter(|row| row["op"] == "nn.conv2d" || row["op"] == "nn.dense").collect();
     assert_eq!((layers.len(), &summary["quantized"]), (21, &serde_json::json!(21)));
@@ -116,7 +117,7 @@ fn a_residual_network_keeps_its_answers() {
     }
     // On other inputs than those that it was calibrated with.
     let mut cosines = Vec::new();
-    for seed in 100..116 {
+    for seed in 100..108 {
         let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], seed);
         let float = outputs(&data_text("models/resnet18_w16/model.onnx"), input, &image, &[]);
         let int8 = outputs(&file.display().to_string(), "input_1", &image, &[]);
@@ -128,14 +129,43 @@ fn a_residual_network_keeps_its_answers() {
 
 #[test]
 fn joins_and_means_stay_integers() {
-    let (_folder, file) = place();
-    let ran = quantize(&data_text("models/densenet_small"), "random:1", &file, &["--samples", "8", "--json"]).ok();
-    let (rows, _) = report(&ran);
-    let text = std::fs::read_to_string(&file).unwrap();
-    assert!(text.contains("qnn.concatenate("), "{text}");
-    assert!(text.contains("qnn.avg_pool2d("), "{text}");
-    for row in rows.iter().filter(|row| row["kind"] == "int8") {
-        assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 15.0, "{row}");
+    let (folder, file) = place();
+    let model = folder.path().join("m.relay");
+    let text = "#[version = \"0.0.5\"]
+def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
+  %0 = nn.conv2d(%x, meta[relay.Constant][0], padding=[1, 1, 1, 1], channels=4, kernel_size=[3, 3]);
+  %1 = nn.relu(%0);
+  %2 = nn.conv2d(%1, meta[relay.Constant][1], channels=8, kernel_size=[1, 1]);
+  %3 = (%1, %2);
+  %4 = concatenate(%3, axis=1);
+  %5 = nn.avg_pool2d(%4, pool_size=[2, 2], strides=[2, 2]);
+  %6 = nn.conv2d(%5, meta[relay.Constant][2], padding=[1, 1, 1, 1], channels=8, kernel_size=[3, 3]);
+  %7 = nn.global_avg_pool2d(%6);
+  %8 = nn.batch_flatten(%7);
+  nn.dense(%8, meta[relay.Constant][3], units=10)
+}";
+    std::fs::write(&model, text).unwrap();
+    let shapes: [&[usize]; 4] = [&[4, 4, 3, 3], &[8, 4, 1, 1], &[8, 12, 3, 3], &[10, 8]];
+    let weights: Vec<Tensor> = (0..).zip(shapes).map(|(seed, s)| io::random::tensor(DType::F32, s, seed)).collect();
+    let named = weights.iter().enumerate().map(|(i, tensor)| (i.to_string(), tensor));
+    io::weights::write(&folder.path().join("m.safetensors"), named).unwrap();
+    let model = model.display().to_string();
+    for scheme in ["symmetric", "asymmetric"] {
+        let extra = ["--keep", "none", "--scheme", scheme, "--json"];
+        let (rows, _) = report(&quantize(&model, "random:1", &file, &extra).ok());
+        let ops: Vec<&str> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
+        let wanted = "nn.conv2d nn.conv2d concatenate nn.avg_pool2d nn.conv2d nn.global_avg_pool2d nn.dense".split(' ');
+        assert_eq!(ops, wanted.collect::<Vec<_>>());
+        for row in &rows {
+            assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 25.0, "{row} by {scheme}");
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains("qnn.concatenate(") && text.matches("qnn.avg_pool2d(").count() == 2, "{text}");
+        assert_eq!(text.matches("qnn.dequantize(").count(), 1, "{text}");
+        // Any number of samples: the mean of a sample is that of its own plane.
+        let x = io::random::tensor(DType::F32, &[3, 4, 8, 8], 9);
+        let (float, int8) = (outputs(&model, "x", &x, &[]), outputs(&file.display().to_string(), "x", &x, &[]));
+        assert!(cosine(&float.view().to_f64s(), &int8.view().to_f64s()) > 0.99);
     }
 }
 
@@ -162,7 +192,8 @@ fn sensitive_layers_stay_in_float() {
     let (_, before) = report(&quantize(&model, &calibration, &file, &whole).ok());
     let loss = |summary: &serde_json::Value| 1.0 - summary["cosine"].as_f64().unwrap();
     let limit = loss(&before) / 2.0;
-    let extra = [&whole[..], &["--max-loss", &limit.to_string()]].concat();
+    let limit_text = limit.to_string();
+    let extra = [&whole[..], &["--max-loss", &limit_text]].concat();
     let (rows, after) = report(&quantize(&model, &calibration, &file, &extra).ok());
     assert!(loss(&after) <= limit, "{after} after {before}");
     let kept = rows.iter().filter(|row| row["kind"] == "float").count();
@@ -182,9 +213,16 @@ fn layers_are_kept_by_name() {
     let (rows, _) = report(&quantize(&model, &calibration, &file, &["--keep", "none", "--json"]).ok());
     let name = rows[1]["layer"].as_str().unwrap();
     let (rows, summary) = report(&quantize(&model, &calibration, &file, &["--keep", name, "--json"]).ok());
-    assert_eq!((&summary["quantized"], &rows[1]["kind"], &rows[1]["reason"]), (&4.into(), &"float".into(), &"kept by name".into()));
+    assert_eq!(
+        (&summary["quantized"], &rows[1]["kind"], &rows[1]["reason"]),
+        (&4.into(), &"float".into(), &"kept by name".into())
+    );
     let wrong = format!("{name}x");
-    quantize(&model, &calibration, &file, &["--keep", &wrong]).fails_with("E0361").says(&[&wrong, name, "did you mean"]);
+    quantize(&model, &calibration, &file, &["--keep", &wrong]).fails_with("E0361").says(&[
+        &wrong,
+        name,
+        "did you mean",
+    ]);
     quantize(&model, &calibration, &file, &["--keep", "none,first"]).fails_with("E0361");
 }
 
@@ -199,10 +237,14 @@ fn calibration_data_that_does_not_fit() {
     };
     let good = Tensor::zeros(DType::F32, &[4, 1, 8, 8]);
     with("images", &good).fails_with("E0530").says(&["c.npz", "no entry \"image\"", "rename the entry \"images\""]);
-    with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9])).fails_with("E0530").says(&["(4, 1, 8, 9)", "(batch, 1, 8, 8)"]);
+    with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]))
+        .fails_with("E0530")
+        .says(&["(4, 1, 8, 9)", "(batch, 1, 8, 8)"]);
     let mut values = vec![0.5f32; 4 * 64];
     values[2 * 64 + 8 + 3] = f32::NAN;
-    with("image", &Tensor::from_slice(&[4, 1, 8, 8], &values)).fails_with("E0531").says(&["\"image\" is NaN at [2, 0, 1, 3]"]);
+    with("image", &Tensor::from_slice(&[4, 1, 8, 8], &values))
+        .fails_with("E0531")
+        .says(&["\"image\" is NaN at [2, 0, 1, 3]"]);
     with("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8])).fails_with("E0532");
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
