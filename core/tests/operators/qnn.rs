@@ -101,14 +101,14 @@ fn decompose(ratio: f64) -> (i128, i32) {
 
 /// One requantization by the fixed-point formula, in 128 bits.
 fn fixed_point(x: i128, from: (f32, i32), to: (f32, i32), rounding: &str, low: i128, high: i128) -> i128 {
-    let int32 = |v: i128| v.max(-(1 << 31)).min((1 << 31) - 1);
+    let int32 = |v: i128| v.clamp(-(1 << 31), (1 << 31) - 1);
     let t = int32(x - i128::from(from.1));
     let scaled = if from.0 == to.0 {
         t
     } else {
         let (m, e) = decompose(f64::from(from.0) / f64::from(to.0));
-        let r = (-e).max(0).min(80);
-        let y = (t << e.max(0).min(60)) * m;
+        let r = (-e).clamp(0, 80);
+        let y = (t << e.clamp(0, 60)) * m;
         let half = 1i128 << (30 + r);
         match rounding {
             "UPWARD" => (y + half) >> (31 + r),
