@@ -46,8 +46,9 @@ pub(super) struct Grouping<'m> {
     pub graph: Graph<'m>,
     /// The groups, by root.
     pub groups: BTreeMap<ExprId, Group>,
-    /// Who has taken an expression already, where somebody else has; a group may use it but not contain it.
-    pub taken: IndexVec<ExprId, Option<Name>>,
+    /// Who has taken an expression already, counted from 1; a group may use it but not contain it.
+    taken: IndexVec<ExprId, u32>,
+    takers: Vec<Name>,
     functions: Vec<(Name, ExprId)>,
     by_op: HashMap<OpId, Vec<ExprId>>,
     all: Vec<ExprId>,
@@ -69,7 +70,8 @@ impl<'m> Grouping<'m> {
         let mut grouping = Grouping {
             graph: Graph::new(module),
             groups: BTreeMap::new(),
-            taken: IndexVec::filled(None, module.nodes.len()),
+            taken: IndexVec::filled(0, module.nodes.len()),
+            takers: Vec::new(),
             functions,
             by_op: HashMap::new(),
             all: Vec::new(),
@@ -109,16 +111,32 @@ impl<'m> Grouping<'m> {
         self.all.clone()
     }
 
-    /// Drops the numbering, which takes memory; it is made again when it is needed.
-    pub fn forget_order(&mut self) {
+    /// Drops all but the groups and the operands: what is known of users and of the order takes memory.
+    pub fn forget_users(&mut self) {
+        self.graph.forget_users();
         self.all = Vec::new();
         self.by_op = HashMap::new();
-        self.stale = true;
+        (self.taken, self.position, self.function) = (IndexVec::new(), IndexVec::new(), IndexVec::new());
     }
 
-    /// The name of the global function that an expression belongs to.
-    pub fn global_of(&self, id: ExprId) -> Name {
-        self.functions[self.function[id] as usize].0.clone()
+    /// The names of those who take expressions, for messages.
+    pub fn name_takers(&mut self, names: Vec<Name>) {
+        self.takers = names;
+    }
+
+    /// Keeps an expression out of later groups: it is taken by the backend of that number.
+    pub fn take(&mut self, id: ExprId, by: u32) {
+        self.taken[id] = by + 1;
+    }
+
+    /// The number of the global function that an expression belongs to.
+    pub fn function_of(&self, id: ExprId) -> u32 {
+        self.function[id]
+    }
+
+    /// The name of the function of that number.
+    pub fn function_name(&self, function: u32) -> &Name {
+        &self.functions[function as usize].0
     }
 
     /// The operators that are free: live, in no group, taken by nobody; operands before users.
@@ -128,7 +146,7 @@ impl<'m> Grouping<'m> {
         }
         let free = |&id: &ExprId| {
             self.graph.is_live(id)
-                && self.taken[id].is_none()
+                && self.taken[id] == 0
                 && self.graph.expr(id).is_some_and(|expr| expr.as_op_call().is_some())
         };
         self.all.iter().copied().filter(free).collect()
@@ -229,7 +247,7 @@ impl<'m> Grouping<'m> {
     fn roots(&self, ops: RootOps) -> Vec<ExprId> {
         let free = |&root: &ExprId| {
             self.graph.is_live(root)
-                && self.taken[root].is_none()
+                && self.taken[root] == 0
                 && self.graph.expr(root).is_some_and(|expr| !matches!(expr, Expr::Function(_)))
         };
         match ops {
@@ -356,7 +374,8 @@ impl Finder<'_, '_> {
         let module = graph.module;
         let inside: HashSet<ExprId> = nodes.iter().copied().collect();
         for &node in nodes.iter().filter(|&&node| !shared_freely(module.expr(node))) {
-            if let Some(owner) = &self.grouping.taken[node] {
+            if self.grouping.taken[node] > 0 {
+                let owner = self.grouping.takers[self.grouping.taken[node] as usize - 1].clone();
                 let detail = format!("{name}: {} is on {owner} already", describe(module, node));
                 return Some(Refusal::new(RefusalCode::LowerPriority, detail));
             }

@@ -58,6 +58,6 @@ pub use partition::{Backend, partition_for};
 pub use partition_graph::{partition_graph, partition_graph_with};
 pub use qnn_canonicalize::qnn_canonicalize;
 pub use remove_default_annotations::remove_default_annotations;
-pub use report::{OperatorReport, RegionReport, Report};
+pub use report::{ExprIds, OperatorReport, RegionReport, Report};
 pub use simplify_inference::simplify_inference;
 pub use to_a_normal_form::to_a_normal_form;

@@ -11,15 +11,14 @@ use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, 
 use super::outline::{Outline, Signatures, define_and_call, sanitize, symbol};
 use super::reasons::Reasons;
 use super::region_graph::RegionGraph;
-use super::report::{OperatorReport, RegionReport, Report};
+use super::report::{ExprIds, OperatorReport, RegionReport, Report};
 use super::scope::Bodies;
 use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId, FuncType, IndexVec, Module, Name, OpId, Type};
 use crate::op;
 use crate::pattern::{Entry, PatternNode};
 use crate::typing::Rebuild;
-use smallvec::SmallVec;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A backend that partitioning may give operators to.
@@ -49,26 +48,15 @@ pub fn partition_for(
         bodies: Bodies::of(module),
         region: IndexVec::filled(None, module.nodes.len()),
         regions: Vec::new(),
+        owner: Vec::new(),
         reasons: Reasons::new(module, backends.iter().map(|backend| backend.name.clone())),
     };
+    work.grouping.name_takers(backends.iter().map(|backend| backend.name.clone()).collect());
     let operators = work.grouping.free_operators();
     for (by, backend) in backends.iter_mut().enumerate() {
         work.give(by as u32, backend);
     }
     work.finish(operators, module_name)
-}
-
-/// Most regions are small, and there may be as many as operators.
-type Ids = SmallVec<[ExprId; 4]>;
-
-/// A region: expressions of the graph, a composite by its root. What was refused is left empty.
-struct Region {
-    /// By its place in the priority order.
-    backend: u32,
-    /// Ascending.
-    units: Ids,
-    inputs: Ids,
-    outputs: Ids,
 }
 
 struct Work<'m> {
@@ -77,7 +65,10 @@ struct Work<'m> {
     bodies: Bodies,
     /// The region of a unit.
     region: IndexVec<ExprId, Option<u32>>,
-    regions: Vec<Region>,
+    /// As they will be reported, with the units for the nodes; a region that was refused is empty.
+    regions: Vec<RegionReport>,
+    /// Whose each region is, by place in the priority order.
+    owner: Vec<u32>,
     reasons: Reasons,
 }
 
@@ -165,8 +156,8 @@ impl Work<'_> {
         for ((at, candidate), verdict) in asked.into_iter().zip(&candidates).zip(verdicts) {
             match verdict {
                 Verdict::Supported => {
-                    for &unit in &self.regions[at].units {
-                        self.grouping.taken[unit] = Some(backend.name.clone());
+                    for &unit in &self.regions[at].nodes {
+                        self.grouping.take(unit, by);
                     }
                 }
                 Verdict::Refused(refusal) => {
@@ -214,15 +205,24 @@ impl Work<'_> {
                 }
             });
         }
+        let (unnamed, backend) = (Name::from(""), self.reasons.name(by).clone());
         let first = self.regions.len();
         let mut found: Vec<Option<u32>> = vec![None; nodes as usize];
         for id in owned() {
             let Some(node) = node_of[id] else { continue };
             let at = *found[graph.find(node) as usize].get_or_insert_with(|| {
-                self.regions.push(Region { backend: by, units: Ids::new(), inputs: Ids::new(), outputs: Ids::new() });
+                self.owner.push(by);
+                self.regions.push(RegionReport {
+                    symbol: unnamed.clone(),
+                    backend: backend.clone(),
+                    nodes: ExprIds::new(),
+                    composites: Vec::new(),
+                    inputs: ExprIds::new(),
+                    outputs: ExprIds::new(),
+                });
                 self.regions.len() as u32 - 1
             });
-            self.regions[at as usize].units.push(id);
+            self.regions[at as usize].nodes.push(id);
             self.region[id] = Some(at);
         }
         let mut known: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
@@ -236,9 +236,9 @@ impl Work<'_> {
         let refusal = Arc::new(refusal);
         candidate.nodes.iter().for_each(|&node| self.reasons.add_shared(by, node, &refusal));
         candidate.composites.iter().for_each(|composite| self.grouping.dissolve(composite.root));
-        let Region { units, inputs, outputs, .. } = &mut self.regions[at];
-        units.iter().for_each(|&unit| self.region[unit] = None);
-        [units, inputs, outputs].into_iter().for_each(|ids| *ids = Ids::new());
+        let RegionReport { nodes, inputs, outputs, .. } = &mut self.regions[at];
+        nodes.iter().for_each(|&unit| self.region[unit] = None);
+        [nodes, inputs, outputs].into_iter().for_each(|ids| *ids = ExprIds::new());
     }
 
     /// Whether a function can have the candidate's inputs and outputs: types are bounded.
@@ -294,9 +294,9 @@ impl Work<'_> {
     /// What enters a region and what leaves it. `known` holds the last region that each expression was seen to enter.
     fn borders(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
         let this = Some(at as u32);
-        let (mut inputs, mut outputs) = (Ids::new(), Ids::new());
-        self.regions[at].units.sort_unstable();
-        for &unit in &self.regions[at].units {
+        let (mut inputs, mut outputs) = (ExprIds::new(), ExprIds::new());
+        self.regions[at].nodes.sort_unstable();
+        for &unit in &self.regions[at].nodes {
             self.grouping.graph.for_each_operand(unit, |operand| {
                 if self.region[operand] != this && known[operand] != this && !stands_inside(self.module.expr(operand)) {
                     known[operand] = this;
@@ -312,13 +312,12 @@ impl Work<'_> {
 
     fn candidate(&self, at: usize) -> Candidate {
         let region = &self.regions[at];
-        let composites = region.units.iter().filter_map(|unit| self.grouping.groups.get(unit));
-        let composites: Vec<Composite> = composites.map(|group| group.composite.clone()).collect();
+        let composites = self.composites_of(&region.nodes);
         let users = |&output: &ExprId| {
             self.grouping.graph.users(output).filter(|&user| self.region[user] != Some(at as u32)).count()
         };
         Candidate {
-            nodes: self.nodes_of(region, &composites),
+            nodes: self.nodes_of(&region.nodes, &composites).into_vec(),
             inputs: region.inputs.to_vec(),
             outputs: region.outputs.to_vec(),
             outside_users: region.outputs.iter().map(users).sum(),
@@ -326,12 +325,17 @@ impl Work<'_> {
         }
     }
 
+    fn composites_of(&self, units: &[ExprId]) -> Vec<Composite> {
+        let composites = units.iter().filter_map(|unit| self.grouping.groups.get(unit));
+        composites.map(|group| group.composite.clone()).collect()
+    }
+
     /// Everything in a region, ascending, with the constants that its parts take.
-    fn nodes_of(&self, region: &Region, composites: &[Composite]) -> Vec<ExprId> {
-        let mut nodes = Vec::with_capacity(region.units.len());
-        nodes.extend(region.units.iter().filter(|unit| !self.grouping.groups.contains_key(unit)));
-        composites.iter().for_each(|composite| nodes.extend(&composite.nodes));
-        for &unit in &region.units {
+    fn nodes_of(&self, units: &[ExprId], composites: &[Composite]) -> ExprIds {
+        let mut nodes = ExprIds::with_capacity(units.len());
+        nodes.extend(units.iter().copied().filter(|unit| !self.grouping.groups.contains_key(unit)));
+        composites.iter().for_each(|composite| nodes.extend_from_slice(&composite.nodes));
+        for &unit in units {
             self.grouping.graph.for_each_operand(unit, |operand| {
                 if matches!(self.module.expr(operand), Expr::Constant(_)) {
                     nodes.push(operand);
@@ -371,7 +375,7 @@ impl Work<'_> {
             .collect();
         for (id, region) in inside.iter() {
             if let Some(region) = region
-                && let Some(refusal) = first.get(self.regions[*region as usize].backend as usize)
+                && let Some(refusal) = first.get(self.owner[*region as usize] as usize)
                 && !self.reasons.has(by, id)
                 && self.module.expr(id).as_op_call().is_some()
             {
@@ -395,39 +399,51 @@ impl Work<'_> {
     fn finish(mut self, operators: Vec<ExprId>, module_name: &str) -> Result<(Module, Report), Box<Diagnostic>> {
         let numbering = self.number_regions();
         let order = self.contracted_order();
-        let mut symbols: Vec<Option<Name>> = vec![None; self.regions.len()];
+        // A region whose result nobody needs has no function.
+        let mut is_made = vec![false; self.regions.len()];
+        order.iter().filter_map(|&id| self.region[id]).for_each(|region| is_made[region as usize] = true);
+        let operators = self.report(operators, &is_made);
+        // The new module is the largest thing by far: what is not needed to make it goes first.
+        self.bodies = Bodies::of(&Module::new());
+        self.grouping.forget_users();
         // What stands for an expression inside the region that is being made, and for an output outside.
         let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let mut outer: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let mut signatures = Signatures::default();
         let module = Rebuild::run_in_order(self.module, order, |rebuild, id, _| {
             let Some(at) = self.region[id].map(|region| region as usize) else { return Ok(None) };
-            if symbols[at].is_none() {
-                let (first, number) = &numbering[at];
-                let function = first.map_or_else(|| Name::from("main"), |first| self.grouping.global_of(first));
-                let backend = self.reasons.name(self.regions[at].backend);
-                let name = symbol(rebuild, module_name, backend, &function, *number);
-                symbols[at] = Some(name.clone());
-                self.make(rebuild, &mut signatures, &self.regions[at], name, *number, &mut inner, &mut outer);
+            if self.regions[at].symbol.is_empty() {
+                let (function, number) = numbering[at];
+                let function = self.grouping.function_name(function);
+                self.regions[at].symbol = symbol(rebuild, module_name, &self.regions[at].backend, function, number);
+                self.make(rebuild, &mut signatures, &self.regions[at], number, &mut inner, &mut outer);
             }
             Ok(outer[id])
         })?;
         drop((inner, outer, numbering));
-        Ok((module, self.report(operators, symbols)))
+        let mut regions = std::mem::take(&mut self.regions);
+        regions.retain(|region| !region.symbol.is_empty());
+        regions.sort_unstable_by_key(|region| region.nodes[0]);
+        for region in &mut regions {
+            region.composites = self.composites_of(&region.nodes);
+            region.nodes = self.nodes_of(&region.nodes, &region.composites);
+        }
+        Ok((module, Report { operators, regions }))
     }
 
-    /// Of each region its first expression, in the order of the program, and its number in the function of that.
-    fn number_regions(&mut self) -> Vec<(Option<ExprId>, u32)> {
+    /// Of each region the function that its first expression is in, and its number there, in the order of the program.
+    fn number_regions(&mut self) -> Vec<(u32, u32)> {
+        const NONE: (u32, u32) = (0, u32::MAX);
         let order = self.grouping.order();
-        let mut numbers: Vec<(Option<ExprId>, u32)> = vec![(None, 0); self.regions.len()];
-        let mut counts: BTreeMap<Name, u32> = BTreeMap::new();
+        let mut numbers = vec![NONE; self.regions.len()];
+        let mut counts: HashMap<u32, u32> = HashMap::new();
         for &id in &order {
             if let Some(region) = self.region[id]
-                && let (first @ None, number) = &mut numbers[region as usize]
+                && numbers[region as usize] == NONE
             {
-                *first = Some(id);
-                let count = counts.entry(self.grouping.global_of(id)).or_default();
-                *number = *count;
+                let function = self.grouping.function_of(id);
+                let count = counts.entry(function).or_default();
+                numbers[region as usize] = (function, *count);
                 *count += 1;
             }
         }
@@ -464,16 +480,15 @@ impl Work<'_> {
         &self,
         rebuild: &mut Rebuild<'_>,
         signatures: &mut Signatures,
-        region: &Region,
-        symbol: Name,
+        region: &RegionReport,
         number: u32,
         inner: &mut IndexVec<ExprId, Option<ExprId>>,
         outer: &mut IndexVec<ExprId, Option<ExprId>>,
     ) {
         let mut params = Vec::with_capacity(region.inputs.len());
         let mut args = Vec::with_capacity(region.inputs.len());
-        let target = self.reasons.name(region.backend);
-        let prefix = format!("{}_{number}", sanitize(target));
+        let (symbol, target) = (region.symbol.clone(), region.backend.clone());
+        let prefix = format!("{}_{number}", sanitize(&target));
         for (k, &input) in region.inputs.iter().enumerate() {
             let param = rebuild.new.var(format!("{prefix}_i{k}"), self.module.ty(input).clone());
             inner[input] = Some(param);
@@ -481,7 +496,7 @@ impl Work<'_> {
             args.push(rebuild.get(input));
         }
         let mut origins = Vec::new();
-        for &unit in &region.units {
+        for &unit in &region.nodes {
             let node = &self.module.nodes[unit];
             let inside = |rebuild: &mut Rebuild<'_>, id: ExprId| inner[id].unwrap_or_else(|| rebuild.get_or_copy(id));
             let new = match self.grouping.groups.get(&unit) {
@@ -499,62 +514,34 @@ impl Work<'_> {
             inner[unit] = Some(new);
         }
         let outputs: Vec<ExprId> = region.outputs.iter().filter_map(|&output| inner[output]).collect();
-        region.inputs.iter().chain(&region.units).for_each(|&id| inner[id] = None);
+        region.inputs.iter().chain(&region.nodes).for_each(|&id| inner[id] = None);
         let origin = rebuild.new.module.origins.union_all(origins);
-        let outline = Outline { symbol, target: target.clone(), params, outputs };
+        let outline = Outline { symbol, target, params, outputs };
         let results = define_and_call(rebuild, signatures, outline, &args, origin);
         for (&output, result) in region.outputs.iter().zip(results) {
             outer[output] = Some(result);
         }
     }
 
-    fn report(mut self, operators: Vec<ExprId>, symbols: Vec<Option<Name>>) -> Report {
-        self.bodies = Bodies::of(&Module::new());
-        self.grouping.forget_order();
+    /// Where each operator goes, among the regions that are made, in the order of their first expressions.
+    fn report(&mut self, operators: Vec<ExprId>, is_made: &[bool]) -> Vec<OperatorReport> {
         let inside = self.inside();
-        // Regions in the order of the program; one whose result nobody needs has no function.
-        let mut first: Vec<(ExprId, usize)> = Vec::new();
-        for (i, region) in self.regions.iter().enumerate() {
-            if let (Some(&unit), Some(_)) = (region.units.first(), &symbols[i]) {
-                first.push((unit, i));
-            }
+        let mut first: Vec<(ExprId, u32)> = Vec::new();
+        for (i, region) in self.regions.iter().enumerate().filter(|&(i, _)| is_made[i]) {
+            first.push((region.nodes[0], i as u32));
         }
         first.sort_unstable();
-        let mut place: Vec<Option<usize>> = vec![None; self.regions.len()];
-        first.iter().enumerate().for_each(|(to, &(_, from))| place[from] = Some(to));
+        let mut place: Vec<Option<u32>> = vec![None; self.regions.len()];
+        first.iter().enumerate().for_each(|(to, &(_, from))| place[from as usize] = Some(to as u32));
         let mut reasons = self.reasons.take();
-        let operators = operators
-            .into_iter()
-            .map(|expr| {
-                let region = inside[expr].map(|region| region as usize);
-                let region = region.and_then(|from| Some((place[from]?, self.regions[from].backend)));
-                // Why one pattern of a backend did not fit is of no interest once another did.
-                let own = region.map(|(_, backend)| backend);
-                OperatorReport { expr, region: region.map(|(to, _)| to), refusals: reasons.of(expr, own) }
-            })
-            .collect();
-        drop(reasons);
-        let regions = first
-            .into_iter()
-            .map(|(_, at)| {
-                let region = &self.regions[at];
-                let composites: Vec<Composite> = region
-                    .units
-                    .iter()
-                    .filter_map(|unit| self.grouping.groups.get(unit))
-                    .map(|group| group.composite.clone())
-                    .collect();
-                RegionReport {
-                    symbol: symbols[at].clone().unwrap_or_else(|| Name::from("")),
-                    backend: self.reasons.name(region.backend).clone(),
-                    nodes: self.nodes_of(region, &composites),
-                    composites,
-                    inputs: region.inputs.to_vec(),
-                    outputs: region.outputs.to_vec(),
-                }
-            })
-            .collect();
-        Report { operators, regions }
+        let report = |expr: ExprId| {
+            let region = inside[expr].map(|region| region as usize);
+            let region = region.and_then(|from| Some((place[from]?, self.owner[from])));
+            // Why one pattern of a backend did not fit is of no interest once another did.
+            let own = region.map(|(_, backend)| backend);
+            OperatorReport { expr, region: region.map(|(to, _)| to as usize), refusals: reasons.of(expr, own) }
+        };
+        operators.into_iter().map(report).collect()
     }
 }
 

@@ -2,7 +2,11 @@
 
 use super::judge::{Composite, Refusal};
 use crate::ir::{ExprId, Name};
+use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// Expressions of a region: most regions are small, and there may be as many as operators.
+pub type ExprIds = SmallVec<[ExprId; 4]>;
 
 /// The answer to "which operators went to which backend, and why not the others?".
 #[derive(Clone, Debug, Default)]
@@ -32,11 +36,11 @@ pub struct RegionReport {
     /// Whose it is.
     pub backend: Name,
     /// Its expressions in the module that was partitioned, producers before users.
-    pub nodes: Vec<ExprId>,
+    pub nodes: ExprIds,
     /// The composites in it.
     pub composites: Vec<Composite>,
     /// What it takes, in the order of its parameters.
-    pub inputs: Vec<ExprId>,
+    pub inputs: ExprIds,
     /// What it gives, in the order of its outputs.
-    pub outputs: Vec<ExprId>,
+    pub outputs: ExprIds,
 }

@@ -20,7 +20,9 @@ pub struct Graph<'m> {
     more_users: HashMap<ExprId, Vec<ExprId>>,
     /// How many operand places hold an expression. What nobody uses is gone.
     uses: IndexVec<ExprId, u32>,
-    collapsed: IndexVec<ExprId, Option<Collapsed>>,
+    /// Where the inputs of a group stand in `groups`, by its root, counted from 1.
+    collapsed: IndexVec<ExprId, u32>,
+    groups: Vec<Collapsed>,
 }
 
 impl<'m> Graph<'m> {
@@ -62,13 +64,13 @@ impl<'m> Graph<'m> {
             });
         }
         roots.iter().for_each(|&root| uses[root] += 1);
-        let collapsed = IndexVec::filled(None, module.nodes.len());
-        Graph { module, first_user, users, more_users: HashMap::new(), uses, collapsed }
+        let collapsed = IndexVec::filled(0, module.nodes.len());
+        Graph { module, first_user, users, more_users: HashMap::new(), uses, collapsed, groups: Vec::new() }
     }
 
     /// The expression; `None` when it is the root of a collapsed group.
     pub fn expr(&self, id: ExprId) -> Option<&'m Expr> {
-        self.collapsed[id].is_none().then(|| self.module.expr(id))
+        (self.collapsed[id] == 0).then(|| self.module.expr(id))
     }
 
     /// The type of an expression.
@@ -78,7 +80,7 @@ impl<'m> Graph<'m> {
 
     /// The inputs of the group that has this root.
     pub fn collapsed(&self, root: ExprId) -> Option<&[ExprId]> {
-        self.collapsed[root].as_deref()
+        self.groups.get((self.collapsed[root] as usize).checked_sub(1)?).map(|inputs| &**inputs)
     }
 
     /// Whether anything still uses it.
@@ -88,7 +90,7 @@ impl<'m> Graph<'m> {
 
     /// Calls `visit` with each operand, in evaluation order; of a collapsed group, with each input.
     pub fn for_each_operand(&self, id: ExprId, visit: impl FnMut(ExprId)) {
-        match &self.collapsed[id] {
+        match self.collapsed(id) {
             Some(inputs) => inputs.iter().copied().for_each(visit),
             None => self.module.expr(id).for_each_operand(visit),
         }
@@ -98,9 +100,10 @@ impl<'m> Graph<'m> {
     pub fn users(&self, id: ExprId) -> impl Iterator<Item = ExprId> + '_ {
         let own = &self.users[self.first_user[id.index()] as usize..self.first_user[id.index() + 1] as usize];
         let more = self.more_users.get(&id).map(Vec::as_slice).unwrap_or_default();
-        own.iter().chain(more).copied().filter(move |&user| {
-            self.is_live(user) && self.collapsed[user].as_ref().is_none_or(|inputs| inputs.contains(&id))
-        })
+        own.iter()
+            .chain(more)
+            .copied()
+            .filter(move |&user| self.is_live(user) && self.collapsed(user).is_none_or(|inputs| inputs.contains(&id)))
     }
 
     /// Makes the group with this root one opaque call of its inputs.
@@ -111,13 +114,22 @@ impl<'m> Graph<'m> {
         }
         let mut released = Vec::new();
         self.for_each_operand(root, |operand| released.push(operand));
-        self.collapsed[root] = Some(inputs);
+        self.groups.push(inputs);
+        self.collapsed[root] = self.groups.len() as u32;
         self.release(released);
+    }
+
+    /// Drops what is known of users; operands can still be asked for.
+    pub fn forget_users(&mut self) {
+        (self.first_user, self.users, self.more_users) = (Vec::new(), Vec::new(), HashMap::new());
+        self.uses = IndexVec::new();
     }
 
     /// Takes a collapsed group apart again.
     pub fn expand(&mut self, root: ExprId) {
-        if let Some(inputs) = self.collapsed[root].take() {
+        let group = std::mem::take(&mut self.collapsed[root]) as usize;
+        if group > 0 {
+            let inputs = std::mem::take(&mut self.groups[group - 1]);
             let mut operands = Vec::new();
             self.for_each_operand(root, |operand| operands.push(operand));
             operands.into_iter().for_each(|operand| self.acquire(operand));
@@ -193,7 +205,7 @@ impl<'m> Graph<'m> {
                 continue;
             }
             stack.push((id, true));
-            if self.collapsed[id].is_some() || enter(self.module.expr(id)) {
+            if self.collapsed[id] > 0 || enter(self.module.expr(id)) {
                 let first = stack.len();
                 self.for_each_operand(id, |operand| {
                     if !seen[operand] {

@@ -5,6 +5,7 @@
 
 mod annotate_target;
 mod backends;
+mod laws;
 mod matching;
 mod merge_compiler_regions;
 mod merge_composite;

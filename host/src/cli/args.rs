@@ -238,8 +238,9 @@ pub struct OptArgs {
     /// A pattern file for merge_composite.
     #[arg(long, value_name = "FILE")]
     pub patterns: Option<PathBuf>,
-    /// What target T supports, in priority order (may be repeated).
-    #[arg(long, value_name = "T=OP,...", value_parser = named_text)]
+    /// What target T supports, in priority order (may be repeated). `T=` supports its own composites alone, which are
+    /// those named `T.x`.
+    #[arg(long, value_name = "T=OP,...", value_parser = target)]
     pub annotate: Vec<(String, String)>,
     /// For convert_layout: the layout that an operator is to have, and of its kernel (may be repeated).
     #[arg(long = "layout", value_name = "OP=DATA[,KERNEL]", value_parser = named_text)]
@@ -446,6 +447,13 @@ fn named_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("NAME=VALUE is wanted".to_owned()),
+    }
+}
+
+fn target(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=').unwrap_or((text, "")) {
+        ("", _) => Err("TARGET=OPERATOR,... is wanted".to_owned()),
+        (target, operators) => Ok((target.to_owned(), operators.to_owned())),
     }
 }
 

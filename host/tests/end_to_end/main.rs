@@ -8,6 +8,7 @@ mod inputs;
 mod models;
 mod newcomer;
 mod nuc_fpga;
+mod opt;
 mod quantize;
 
 use std::ffi::OsStr;

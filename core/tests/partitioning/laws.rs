@@ -1,0 +1,246 @@
+//! What holds of every program: random data flow with tuples, splits and joins, over random targets.
+
+use super::{same, show};
+use byoc_core::ir::{AttrValue, Attrs, Callee, Expr, ExprId, Module, Type, structural_equal, verify};
+use byoc_core::pass::AcceptAll;
+use byoc_core::pass::{
+    TargetRule, annotate_target, flatten_nested_tuples, infer_type, inline, inline_compiler_functions_bound_to,
+    merge_compiler_regions, merge_composite, partition_graph, remove_default_annotations,
+};
+use byoc_core::pattern::{Checks, Entry, parse_table};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::typing::{Builder, Rebuild};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const UNARY: [&str; 4] = ["nn.relu", "exp", "tanh", "sigmoid"];
+const BINARY: [&str; 4] = ["add", "multiply", "subtract", "maximum"];
+
+/// Builds a well-typed program out of a list of choices; when they run out, every choice is the first.
+struct Generator<'a> {
+    builder: Builder,
+    choices: std::slice::Iter<'a, u8>,
+    /// The values of type `Tensor[(4, 2), float32]`.
+    tensors: Vec<ExprId>,
+    /// Tuples of two of them.
+    pairs: Vec<ExprId>,
+}
+
+impl Generator<'_> {
+    fn choose(&mut self, n: usize) -> usize {
+        usize::from(*self.choices.next().unwrap_or(&0)) % n.max(1)
+    }
+
+    /// One of the values, the latest most often.
+    fn pick(&mut self) -> ExprId {
+        let back = self.choose(self.tensors.len().min(if self.choices.len() % 3 == 0 { 40 } else { 4 }));
+        self.tensors[self.tensors.len() - 1 - back]
+    }
+
+    fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> ExprId {
+        self.builder.op(name, args, attrs).unwrap_or_else(|d| panic!("{d}"))
+    }
+
+    fn statement(&mut self) {
+        let made = match self.choose(8) {
+            0..=2 => {
+                let (name, arg) = (UNARY[self.choose(4)], self.pick());
+                self.op(name, &[arg], Attrs::none())
+            }
+            3 | 4 => {
+                let (name, a, b) = (BINARY[self.choose(4)], self.pick(), self.pick());
+                self.op(name, &[a, b], Attrs::none())
+            }
+            5 => {
+                let (a, b) = (self.pick(), self.pick());
+                let pair = self.builder.tuple(&[a, b]).unwrap_or_else(|d| panic!("{d}"));
+                self.pairs.push(pair);
+                return;
+            }
+            6 => match self.pairs.last() {
+                Some(&pair) => {
+                    let index = self.choose(2) as u32;
+                    self.builder.project(pair, index).unwrap_or_else(|d| panic!("{d}"))
+                }
+                None => self.builder.constant(Tensor::from_slice(&[4, 2], &[1f32; 8])),
+            },
+            _ => {
+                let arg = self.pick();
+                let halves = Attrs::new([("indices_or_sections", AttrValue::Int(2))]);
+                let halves = self.op("split", &[arg], halves);
+                let first = self.builder.project(halves, 1).unwrap_or_else(|d| panic!("{d}"));
+                let tuple = self.builder.tuple(&[first, first]).unwrap_or_else(|d| panic!("{d}"));
+                self.op("concatenate", &[tuple], Attrs::none())
+            }
+        };
+        self.tensors.push(made);
+    }
+}
+
+fn program(choices: &[u8]) -> Module {
+    let builder = Builder::default();
+    let mut generator = Generator { builder, choices: choices.iter(), tensors: Vec::new(), pairs: Vec::new() };
+    for name in ["main", "other"] {
+        let ty = Type::tensor(DType::F32, &[4, 2]);
+        let params = [generator.builder.var("x", ty.clone()), generator.builder.var("y", ty)];
+        (generator.tensors, generator.pairs) = (params.to_vec(), Vec::new());
+        for _ in 0..1 + choices.len() / 8 {
+            generator.statement();
+        }
+        let (a, b) = (generator.pick(), generator.pick());
+        let result = generator.builder.tuple(&[a, b]).unwrap_or_else(|d| panic!("{d}"));
+        generator.builder.define(name, &params, result).unwrap_or_else(|d| panic!("{d}"));
+    }
+    infer_type(&generator.builder.module).unwrap_or_else(|faults| panic!("{faults:?}"))
+}
+
+/// Each operator belongs to one of three targets or to none.
+fn rules(owners: &[u8]) -> Vec<TargetRule> {
+    let names = UNARY.iter().chain(&BINARY).chain(&["split", "concatenate"]);
+    let owned: Vec<(&str, u8)> =
+        names.zip(owners.iter().chain(std::iter::repeat(&3))).map(|(&n, &o)| (n, o % 5)).collect();
+    let of = |target: u8| owned.iter().filter(|(_, owner)| *owner == target).map(|(name, _)| (*name).into()).collect();
+    ["a", "b", "c"]
+        .iter()
+        .zip(0..)
+        .map(|(&target, number)| TargetRule { target: target.into(), operators: of(number) })
+        .collect()
+}
+
+fn table() -> Vec<Entry> {
+    parse_table(
+        "a.two: nn.relu(exp(*))\nb.gate: multiply(*x, sigmoid(*x))\na.sum: add(multiply(*, *), *) ? nn.relu\n\
+         c.chain: let t = tanh(t | *); add(t, *)\na.join: concatenate((*h, *h))",
+        Checks::Refused,
+    )
+    .entries
+}
+
+fn verified(module: Result<Module, Box<byoc_core::diag::Diagnostic>>) -> Module {
+    let module = module.unwrap_or_else(|d| panic!("{d}"));
+    if let Err(faults) = verify(&module) {
+        panic!("{faults:?}\n{}", show(&module));
+    }
+    module
+}
+
+fn four_passes(module: &Module, rules: &[TargetRule], non_call: bool) -> Module {
+    let composites = verified(merge_composite(module, &table(), &mut AcceptAll, &mut |_, _| {}, &mut Vec::new()));
+    let annotated = verified(annotate_target(&composites, rules, non_call));
+    let merged = verified(merge_compiler_regions(&annotated));
+    verified(partition_graph(&merged, "default", true))
+}
+
+/// Whether a region can be reached from itself: what a call needs, and what needs the call, in one function.
+fn regions_need_each_other(module: &Module) -> bool {
+    let called = |id: ExprId| match module.expr(id) {
+        Expr::Call(call) => match call.callee {
+            Callee::Expr(callee) => match module.expr(callee) {
+                Expr::Global(name) => Some(name.clone()),
+                _ => None,
+            },
+            Callee::Op(_) => None,
+        },
+        _ => None,
+    };
+    // A region is one function with one call. Then the arena, whose operands come first, has no cycle of calls.
+    let live = module.live();
+    let mut calls: BTreeMap<_, usize> = BTreeMap::new();
+    for (id, _) in module.nodes.iter().filter(|(id, _)| live[*id]) {
+        if let Some(name) = called(id) {
+            *calls.entry(name).or_default() += 1;
+        }
+    }
+    let inside: BTreeSet<_> = module
+        .globals
+        .iter()
+        .filter(|(name, _)| module.function(name).is_some_and(|f| f.attrs.get("Compiler").is_some()))
+        .flat_map(|(_, &id)| module.post_order(id, |_, _| true))
+        .filter_map(called)
+        .collect();
+    calls.values().any(|&count| count > 1) || !inside.is_empty()
+}
+
+/// Fields of tuples that are there stand for themselves.
+fn resolved(module: &Module) -> Module {
+    let resolved = Rebuild::run(module, |rebuild, _, expr| {
+        let Expr::Project { tuple, index } = expr else { return Ok(None) };
+        let tuple = rebuild.get(*tuple);
+        Ok(match rebuild.new.module.expr(tuple) {
+            Expr::Tuple(fields) => Some(fields[*index as usize]),
+            _ => None,
+        })
+    });
+    verified(resolved)
+}
+
+fn operators(module: &Module) -> usize {
+    let live = module.live();
+    module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some()).count()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn annotating_for_two_targets_in_turn_is_annotating_for_both(
+        choices in prop::collection::vec(any::<u8>(), 0..200),
+        owners in prop::collection::vec(any::<u8>(), 10),
+        non_call in any::<bool>(),
+    ) {
+        let module = program(&choices);
+        let rules = rules(&owners);
+        let both = verified(annotate_target(&module, &rules, non_call));
+        let first = verified(annotate_target(&module, &rules[..1], non_call));
+        let in_turn = verified(annotate_target(&first, &rules[1..], non_call));
+        prop_assert_eq!(structural_equal(&both, &in_turn), Ok(()), "{}\n{}\n{}", show(&module), show(&both), show(&in_turn));
+        let again = verified(annotate_target(&both, &rules, non_call));
+        prop_assert_eq!(structural_equal(&both, &again), Ok(()), "{}\n{}", show(&both), show(&again));
+    }
+
+    #[test]
+    fn twice_is_once(
+        choices in prop::collection::vec(any::<u8>(), 0..200),
+        owners in prop::collection::vec(any::<u8>(), 10),
+        non_call in any::<bool>(),
+    ) {
+        let module = program(&choices);
+        let annotated = verified(annotate_target(&module, &rules(&owners), non_call));
+        type Pass = fn(&Module) -> Result<Module, Box<byoc_core::diag::Diagnostic>>;
+        let passes: [(&str, Pass); 5] = [
+            ("merge_compiler_regions", merge_compiler_regions),
+            ("flatten_nested_tuples", flatten_nested_tuples),
+            ("remove_default_annotations", remove_default_annotations),
+            ("partition_graph", |module| partition_graph(&merge_compiler_regions(module)?, "default", true)),
+            ("inline", |module| inline(&partition_graph(&merge_compiler_regions(module)?, "default", true)?)),
+        ];
+        for (name, pass) in passes {
+            let once = verified(pass(&annotated));
+            let twice = verified(pass(&once));
+            prop_assert_eq!(structural_equal(&once, &twice), Ok(()), "{}\n{}\n{}", name, show(&once), show(&twice));
+        }
+    }
+
+    #[test]
+    fn partitioned_programs_are_sound_and_go_back(
+        choices in prop::collection::vec(any::<u8>(), 0..200),
+        owners in prop::collection::vec(any::<u8>(), 10),
+        non_call in any::<bool>(),
+    ) {
+        let module = program(&choices);
+        let rules = rules(&owners);
+        let partitioned = four_passes(&module, &rules, non_call);
+        prop_assert!(!regions_need_each_other(&partitioned), "{}", show(&partitioned));
+        prop_assert_eq!(show(&partitioned), show(&four_passes(&module, &rules, non_call)));
+        let names: Vec<String> =
+            partitioned.globals.keys().map(|name| name.to_string()).filter(|name| name.starts_with("tvmgen_")).collect();
+        let back = resolved(&verified(inline_compiler_functions_bound_to(&partitioned, &names)));
+        // A value that escapes from a composite and flows back into it is computed twice.
+        let (back, before) = (resolved(&back), resolved(&module));
+        if operators(&back) == operators(&before) {
+            same(&back, &before);
+        } else {
+            prop_assert!(operators(&back) > operators(&before));
+        }
+    }
+}

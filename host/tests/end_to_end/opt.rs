@@ -1,0 +1,87 @@
+//! `byoc opt`: passes on text, one by one, and their result compared with another program.
+
+use crate::byoc;
+use std::path::Path;
+
+const PROGRAM: &str = "#[version = \"0.0.5\"]
+def @main(%a: Tensor[(4), float32], %b: Tensor[(4), float32]) { exp(nn.relu(add(%a, %b))) }
+";
+
+const FOUR: &str = "merge_composite,annotate_target,merge_compiler_regions,partition_graph";
+
+/// A folder with the program, a pattern file and what is expected of them.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Files {
+        let files = Files(tempfile::tempdir().unwrap());
+        files.write("program.relay", PROGRAM);
+        files.write("patterns.txt", "# Sums.\nt.sum: nn.relu(add(*, *))\n");
+        files
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.path().join(name), text).unwrap();
+    }
+
+    fn opt(&self, args: &[&str]) -> crate::Ran {
+        let is_file = |arg: &str| [".relay", ".txt"].iter().any(|end| arg.ends_with(end));
+        let place = |arg: &&str| match is_file(arg) {
+            true => Path::join(self.0.path(), arg).display().to_string(),
+            false => (*arg).to_owned(),
+        };
+        byoc(["opt".to_owned(), place(&"program.relay")].into_iter().chain(args.iter().map(place)))
+    }
+}
+
+#[test]
+fn the_four_passes_give_what_is_expected() {
+    let files = Files::new();
+    files.write(
+        "expected.relay",
+        "#[version = \"0.0.5\"]
+def @main(%a: Tensor[(4), float32], %b: Tensor[(4), float32]) { exp(@tvmgen_m_t_main_0(%a, %b)) }
+def @tvmgen_m_t_main_0(%p: Tensor[(4), float32], %q: Tensor[(4), float32], global_symbol=\"tvmgen_m_t_main_0\", Compiler=\"t\", Primitive=1, Inline=1) {
+  fn (%c: Tensor[(4), float32], %d: Tensor[(4), float32], Composite=\"t.sum\", PartitionedFromPattern=\"add_nn.relu_\") { nn.relu(add(%c, %d)) }(%p, %q)
+}
+",
+    );
+    // A target without operators of its own takes the composites that bear its name.
+    let four = ["--pass", FOUR, "--patterns", "patterns.txt", "--annotate", "t=", "--module-name", "m"];
+    files.opt(&[&four[..], &["--expect", "expected.relay"]].concat()).ok();
+    let printed = files.opt(&four).ok();
+    assert!(printed.out.contains("def @tvmgen_m_t_main_0"), "{}", printed.out);
+    let other = files.opt(&[&four[..], &["--annotate", "u=exp", "--expect", "expected.relay"]].concat());
+    assert!(other.out.contains("+  %0 = @tvmgen_m_u_main_"), "a diff:\n{}", other.out);
+    other.fails_with("E0350");
+}
+
+#[test]
+fn three_mistakes_in_a_pattern_file_are_three_errors() {
+    let files = Files::new();
+    files.write("patterns.txt", "t.a: nn.rellu(*)\nt.b: add(*\nt.c: add(*, y)\nt.d: exp(*)\n");
+    let ran = files.opt(&["--pass", "merge_composite", "--patterns", "patterns.txt"]).fails_with("E0311");
+    assert_eq!(ran.err.matches("error[").count(), 3, "{}", ran.err);
+    ran.says(&[
+        "patterns.txt:1:6",
+        "did you mean \"nn.relu\"?",
+        "patterns.txt:2:",
+        "patterns.txt:3:13",
+        "in the entry t.c",
+    ]);
+    files.write("patterns.txt", "t.a: clip{min=0}(*)\n");
+    let warned = files.opt(&["--pass", "merge_composite", "--patterns", "patterns.txt"]).ok();
+    warned.says(&["warning[E0313]", "clip has no attribute \"min\""]);
+}
+
+#[test]
+fn what_opt_is_told_must_exist() {
+    let files = Files::new();
+    files.opt(&["--pass", "annotate_targets"]).fails_with("E0301").says(&["\"annotate_target\""]);
+    files.opt(&["--pass", "annotate_target", "--annotate", "t=expp"]).fails_with("E0204").says(&["\"exp\""]);
+    let bound = ["--pass", "inline_compiler_functions_bound_to", "--inline-bound-to"];
+    files.opt(&[&bound[..], &["@mian"]].concat()).fails_with("E0340").says(&["\"@main\""]);
+    files.opt(&[&bound[..], &["@main"]].concat()).fails_with("E0342");
+    assert_eq!(files.opt(&["--pass", "annotate_target", "--annotate", "=exp"]).code, 2);
+    assert_eq!(files.opt(&["--pass", "partition_graph", "--bind-constants", "perhaps"]).code, 2);
+}
