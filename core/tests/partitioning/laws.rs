@@ -33,7 +33,7 @@ impl Generator<'_> {
 
     /// One of the values, the latest most often.
     fn pick(&mut self) -> ExprId {
-        let back = self.choose(self.tensors.len().min(if self.choices.len() % 3 == 0 { 40 } else { 4 }));
+        let back = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
         self.tensors[self.tensors.len() - 1 - back]
     }
 
