@@ -4,7 +4,7 @@
 
 use byoc::session::Session;
 use byoc_benches::models::{Ready, ready};
-use criterion::{Criterion, Throughput};
+use criterion::Throughput;
 use std::fmt::Write;
 use std::path::Path;
 

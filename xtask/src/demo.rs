@@ -1,6 +1,8 @@
-//! The demo: from a checkout to a trained model on a backend that was dropped into a directory.
+//! The demo: from a checkout to a trained model on a backend that was dropped into a directory; then the same model in int8
+//! on another one.
 
 use crate::process::{self, cargo, exists, output, root, target_dir};
+use crate::quantized;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -17,16 +19,21 @@ pub fn run() -> Result<(), String> {
     }
     let demo = target_dir().join("demo");
     let plugins = demo.join("plugins");
-    step("build byoc and one backend, which are two separate things");
+    step("build byoc and two backends, which are separate things");
     process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc"]))?;
-    process::run(&mut cargo(&["build", "--release", "--quiet", "--package", &format!("byoc-{BACKEND}")]))?;
+    for backend in [BACKEND, quantized::BACKEND] {
+        let package = format!("byoc-{}", backend.replace('_', "-"));
+        process::run(&mut cargo(&["build", "--release", "--quiet", "--package", &package]))?;
+    }
     let release = target_dir().join("release");
     let byoc = release.join("byoc");
 
-    step(&format!("drop the backend into {}", show(&plugins)));
+    step(&format!("drop the backends into {}", show(&plugins)));
     std::fs::create_dir_all(&plugins).map_err(|e| format!("{}: {e}", plugins.display()))?;
-    let library = format!("libbyoc_{BACKEND}{}", std::env::consts::DLL_SUFFIX);
-    drop_in(&release.join(&library), &plugins.join(&library))?;
+    for backend in [BACKEND, quantized::BACKEND] {
+        let library = format!("libbyoc_{backend}{}", std::env::consts::DLL_SUFFIX);
+        drop_in(&release.join(&library), &plugins.join(&library))?;
+    }
     let byoc = |args: &[&str]| {
         let mut command = Command::new(&byoc);
         command.args(args).current_dir(root());
@@ -70,10 +77,21 @@ pub fn run() -> Result<(), String> {
     step("what ran where");
     process::run(&mut byoc(&[&["explain", model], &build[..]].concat()))?;
 
+    let int8 = show(&demo.join("digits_int8.relay"));
+    let build = ["--backend", quantized::BACKEND, "--plugin-dir", &plugin_dir];
+    step(&format!("quantize {model} to int8, by the scheme that {} declares", quantized::BACKEND));
+    let calibrate = ["quantize", model, "--calibrate", "tests/digits/calibration.npz", "-o", &int8];
+    process::run(&mut byoc(&[&calibrate, &build[..]].concat()))?;
+    step(&format!("classify all 360 test pictures at once on the software model of {}", quantized::BACKEND));
+    let (pictures, trace) = (root().join("tests/digits/test.npz"), demo.join("trace.json"));
+    let build = [&build[..], &["--cache-dir", &cache, "--require-offload=0.9"]].concat();
+    quantized::classify(byoc, &int8, &build, &pictures, &trace)?;
+
     println!();
     println!("compiled in {:.2} s, classified in {:.2} s", compiled.as_secs_f64(), classified.as_secs_f64());
     println!("artifact     {artifact}   (look inside: {} inspect {artifact})", show(&release.join("byoc")));
     println!("generated C  {}", show(&source));
+    println!("device calls {}   (open it in Perfetto)", show(&trace));
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 mod demo;
 mod peers;
 mod process;
+mod quantized;
 mod test;
 
 use std::process::ExitCode;
@@ -12,7 +13,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  demo                    build, drop a backend into a directory, classify ten digits on it, show what ran where
+  demo                    build, drop a backend into a directory, classify ten digits on it, show what ran where;
+                          then in int8 on an accelerator's software model
   test [ARGS]             every test; ARGS go to cargo test
   bless [ARGS]            rewrite the expectations of file tests and snapshots
   bench [ARGS]            the criterion benches; ARGS go to cargo bench

@@ -235,3 +235,75 @@ fn a_float_model_is_told_the_command_that_helps() {
     assert_eq!(refusal["detail"], "input 0 is float32; nuc_fpga takes int8");
     assert!(refusal["hint"].as_str().unwrap().starts_with("run \"byoc quantize\" first"));
 }
+
+/// `byoc quantize` of a model of the test data by the scheme of the plugin.
+fn quantized(place: &Place, model: &str, calibrate: &str, more: &[&str]) -> String {
+    let output = place.path("quantized.relay");
+    let args = ["quantize", &data_text(model), "--calibrate", calibrate, "-o", &output].map(String::from);
+    let dir = place.plugins.path().display().to_string();
+    let plugin = ["--backend", "nuc_fpga", "--plugin-dir", &dir].map(String::from);
+    byoc(args.into_iter().chain(plugin).chain(more.iter().map(|&m| m.to_owned()))).ok();
+    output
+}
+
+#[test]
+fn all_test_pictures_at_once_on_the_quantized_classifier() {
+    let place = Place::new();
+    let model = quantized(&place, "digits/digits.onnx", &data_text("digits/calibration.npz"), &[]);
+    let (output, trace) = (place.path("logits.npz"), place.path("trace.json"));
+    let input = format!("image={}", data_text("digits/test.npz"));
+    let args = ["run", &model, "--input", &input, "--output", &output, "--trace", &trace, "--require-offload=0.9"];
+    byoc(args.map(String::from).into_iter().chain(place.build())).ok();
+    let logits = byoc::io::npz::read(Path::new(&output)).unwrap().remove(0).1;
+    let labels = byoc::io::npz::read_entry(&crate::data("digits/test.npz"), Some("label")).unwrap();
+    let labels = labels.view().to_i64s().unwrap();
+    let right = byoc::quantize::labels::right(&logits.view().to_f64s(), &labels);
+    assert!(right >= 355, "{right} of {}", labels.len());
+    // All pictures in one call of each layer.
+    let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let calls: Vec<&Value> = events.iter().filter(|e| e["cat"] == "plugin" && e["ph"] == "i").collect();
+    assert_eq!(calls.len(), 4);
+    assert!(calls.iter().all(|call| call["args"]["arguments"][0] == 360), "{calls:?}");
+    // The host computes the same program to the same bits.
+    let on_host = place.path("host.npz");
+    byoc(["run", &model, "--input", &input, "--output", &on_host]).ok();
+    assert_eq!(std::fs::read(&on_host).unwrap(), std::fs::read(&output).unwrap());
+}
+
+#[test]
+fn a_residual_network_is_on_the_device() {
+    let place = Place::new();
+    for (keep, convolutions) in [(&[][..], 19), (&["--keep", "none"], 20)] {
+        let more = [&["--samples", "4"], keep].concat();
+        let model = quantized(&place, "models/resnet18_w16", "random:1", &more);
+        let args = |verb: &str, more: &[&str]| -> Vec<String> {
+            let words = [verb, &model].into_iter().chain(more.iter().copied()).map(String::from);
+            words.chain(place.build()).collect()
+        };
+        let explained = byoc(args("explain", &["--json", "--require-offload=0.9"])).ok().json().remove(0);
+        let nodes = explained["nodes"].as_array().unwrap();
+        let on_device = |op: &str| {
+            let of_op = nodes.iter().filter(|node| node["op"] == op);
+            of_op.filter(|node| node["placement"]["backend"] == "nuc_fpga").count()
+        };
+        assert_eq!((on_device("qnn.conv2d"), on_device("qnn.dense")), (convolutions, 1));
+
+        // The C of each region compiles alone and links against the sample driver.
+        let driver = sample_driver(place.folder.path());
+        for region in explained["regions"].as_array().unwrap() {
+            let source = byoc(args("source", &["--symbol", region["symbol"].as_str().unwrap()])).ok().out;
+            let (file, object) = (place.path("region.c"), place.path("region.so"));
+            std::fs::write(&file, source).unwrap();
+            library(Path::new(&file), Path::new(&object));
+        }
+
+        // The naive loops of the sample driver give the bits of the software device.
+        let (ours, theirs) = (place.path("software.npz"), place.path("driver.npz"));
+        byoc(args("run", &["--output", &ours])).ok();
+        let run = command(args("run", &["--output", &theirs])).env("NUC_FPGA_DRIVER", &driver).output().unwrap();
+        let called = ran(run).ok().err.matches("Calling From nuc_fpga_conv2d").count();
+        assert_eq!(called, convolutions);
+        assert_eq!(std::fs::read(&ours).unwrap(), std::fs::read(&theirs).unwrap());
+    }
+}

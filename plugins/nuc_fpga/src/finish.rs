@@ -188,6 +188,11 @@ unsafe impl Send for Target {}
 unsafe impl Sync for Target {}
 
 impl Target {
+    /// The elements of a result of int32. A method, so that a task takes the whole and not the bare pointer.
+    pub fn sums(self) -> *mut i32 {
+        self.0.cast()
+    }
+
     /// Writes elements from number `at` on.
     ///
     /// # Safety
@@ -230,7 +235,6 @@ pub unsafe fn run(
     let rows = outer * channels;
     let tasks = (services.num_threads() * 4).min(sums.len() / PIECE + 1).min(rows.max(1));
     services.parallel_for(tasks, |task| {
-        let out = out;
         let mut piece = [0i32; PIECE];
         for row in rows * task / tasks..rows * (task + 1) / tasks {
             for start in (0..inner).step_by(PIECE) {

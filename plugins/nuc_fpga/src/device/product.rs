@@ -52,14 +52,13 @@ unsafe fn dense(services: &Services, dense: &Dense, feature: &[i8], kernel: &[i8
     let width = terms.next_multiple_of(LANES);
     let (bands, blocks) = (batch.div_ceil(POSITIONS), outputs.div_ceil(OUTPUTS));
     services.parallel_for(bands * blocks, |task| {
-        let out = out;
         let rows = range(task / blocks, POSITIONS, batch);
         let columns = range(task % blocks, OUTPUTS, outputs);
         let a = &feature[rows.start * width..rows.end * width];
         let b = &kernel[columns.start * width..columns.end * width];
         product(a, b, width, |position, output, sum| {
             // SAFETY: each task has rows and columns of its own, inside the result.
-            unsafe { out.0.cast::<i32>().add((rows.start + position) * outputs + columns.start + output).write(sum) }
+            unsafe { out.sums().add((rows.start + position) * outputs + columns.start + output).write(sum) }
         });
     })
 }
@@ -75,7 +74,6 @@ unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8]
     let (bands, blocks) = (positions.div_ceil(POSITIONS), group_kernels.div_ceil(OUTPUTS));
     let plane = (conv.channels * conv.height) as usize * conv.width as usize;
     services.parallel_for(batch * groups * bands * blocks, |task| {
-        let out = out;
         let (block, band) = (task % blocks, task / blocks % bands);
         let (group, image) = (task / (blocks * bands) % groups, task / (blocks * bands * groups));
         let band = range(band, POSITIONS, positions);
@@ -90,7 +88,7 @@ unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8]
         product(&windows, b, width, |position, output, sum| {
             let at = (image * kernels + first + output) * positions + band.start + position;
             // SAFETY: each task has positions and channels of its own, inside the result.
-            unsafe { out.0.cast::<i32>().add(at).write(sum) }
+            unsafe { out.sums().add(at).write(sum) }
         });
     })
 }

@@ -1,0 +1,81 @@
+//! The second half of the demo: the classifier quantized to int8, on an accelerator's software model.
+
+use crate::process::output;
+use serde_json::Value;
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+
+/// The accelerator's backend.
+pub const BACKEND: &str = "nuc_fpga";
+
+/// The fewest right answers of 360; the float model has 357.
+const LEAST: usize = 355;
+
+/// Classifies all test pictures with a quantized model in one run, says how many are right, and lists the calls of the
+/// device from the trace.
+pub fn classify(
+    byoc: impl Fn(&[&str]) -> Command,
+    model: &str,
+    build: &[&str],
+    pictures: &Path,
+    trace: &Path,
+) -> Result<(), String> {
+    let input = format!("image={}", pictures.display());
+    let trace_text = trace.display().to_string();
+    let run =
+        ["run", model, "--input", &input, "--labels", "tests/digits/labels.txt", "--json", "--trace", &trace_text];
+    let shown = output(&mut byoc(&[&run, build].concat()))?;
+    let labels = labels(pictures)?;
+    let rows: Vec<Value> = shown.lines().map(|line| parse(line)).collect::<Result<_, _>>()?;
+    if rows.len() != labels.len() {
+        return Err(format!("{} answers for {} pictures", rows.len(), labels.len()));
+    }
+    let right = rows.iter().zip(&labels).filter(|(row, label)| row["top"][0]["label"] == label.to_string()).count();
+    println!("  {right} of {} right", labels.len());
+    if right < LEAST {
+        return Err(format!("{right} of {} pictures are classified rightly, {LEAST} are wanted", labels.len()));
+    }
+    let text = std::fs::read_to_string(trace).map_err(|e| format!("{}: {e}", trace.display()))?;
+    let trace = parse(&text)?;
+    let events = trace["traceEvents"].as_array().map(Vec::as_slice).unwrap_or_default();
+    println!("  {:<16} {:>10} {:>12} {:>8}  arguments", "call", "cycles", "utilisation", "MB");
+    let mut calls = 0;
+    for event in events.iter().filter(|event| event["cat"] == "plugin" && event["ph"] == "i") {
+        let (name, fields) = (event["name"].as_str().unwrap_or_default(), &event["args"]);
+        let number = |key: &str| fields[key].as_f64().unwrap_or(f64::NAN);
+        let (share, megabytes) = (100.0 * number("utilisation"), number("bytes") / 1e6);
+        let arguments = fields["arguments"].to_string();
+        println!("  {name:<16} {:>10} {share:>10.1} % {megabytes:>8.2}  {arguments}", fields["cycles"].to_string());
+        calls += 1;
+    }
+    if calls == 0 {
+        return Err("the device was not called".into());
+    }
+    Ok(())
+}
+
+fn parse(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text)
+        .map_err(|e| format!("{e} in what byoc wrote: {}", text.chars().take(80).collect::<String>()))
+}
+
+/// The right answers: the entry `label` of the pictures' archive, 64-bit integers in NumPy's form.
+fn labels(archive: &Path) -> Result<Vec<i64>, String> {
+    let wrong = |what: String| format!("{}: {what}", archive.display());
+    let file = std::fs::File::open(archive).map_err(|e| wrong(e.to_string()))?;
+    let mut archive_entries = zip::ZipArchive::new(file).map_err(|e| wrong(e.to_string()))?;
+    let mut bytes = Vec::new();
+    archive_entries
+        .by_name("label.npy")
+        .map_err(|e| wrong(e.to_string()))?
+        .read_to_end(&mut bytes)
+        .map_err(|e| wrong(e.to_string()))?;
+    // Magic and version, eight bytes; the header's length, two; the header; the elements.
+    let header = bytes.get(8..10).map(|b| usize::from(b[0]) | usize::from(b[1]) << 8);
+    let text = header.and_then(|length| bytes.get(10..10 + length)).unwrap_or_default();
+    if !String::from_utf8_lossy(text).contains("'<i8'") {
+        return Err(wrong("label is no array of 64-bit integers".into()));
+    }
+    Ok(bytes[10 + text.len()..].as_chunks().0.iter().map(|&b| i64::from_le_bytes(b)).collect())
+}
