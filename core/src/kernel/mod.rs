@@ -18,6 +18,7 @@ mod image;
 mod math;
 mod norm;
 mod pool;
+mod qnn;
 mod reduce;
 pub(crate) mod simd;
 mod split;

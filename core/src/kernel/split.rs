@@ -48,27 +48,27 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
 
 /// A pointer that threads share, each of them for elements that no other touches.
 #[derive(Clone, Copy)]
-pub(super) struct Shared(*mut f32);
+pub(super) struct Shared<T>(*mut T);
 
 // SAFETY: whoever dereferences the pointer (in an unsafe block of its own) promises that no other thread does so for
 // the same elements.
-unsafe impl Send for Shared {}
+unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl<T: Send> Sync for Shared<T> {}
 
-impl Shared {
+impl<T> Shared<T> {
     /// The elements of `data`, to be shared out while it is borrowed.
-    pub fn new(data: &mut [f32]) -> Shared {
+    pub fn new(data: &mut [T]) -> Shared<T> {
         Shared(data.as_mut_ptr())
     }
 
     /// The elements at `data`.
-    pub fn at(data: *mut f32) -> Shared {
+    pub fn at(data: *mut T) -> Shared<T> {
         Shared(data)
     }
 
     /// The pointer. (A method, so that a closure captures the whole and not the bare pointer.)
-    pub fn get(self) -> *mut f32 {
+    pub fn get(&self) -> *mut T {
         self.0
     }
 }

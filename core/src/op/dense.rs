@@ -25,11 +25,16 @@ pub(crate) struct MatMulShape {
     pub b: [usize; 3],
 }
 
+/// Whether the second operand of that operator is a weight of (units, in), quantized or not.
+fn is_dense(name: &str) -> bool {
+    matches!(name, "nn.dense" | "qnn.dense" | "qnn.contrib_dense_requantize")
+}
+
 impl MatMulShape {
     /// From attributes and shapes that the type relation accepted.
     pub fn new(params: &Params<'_>, a: &[usize], b: &[usize], out: &[usize]) -> MatMulShape {
         let transpose_a = params.bool("transpose_a");
-        let transpose_b = params.def().name.ends_with(".dense") || params.bool("transpose_b");
+        let transpose_b = is_dense(params.def().name) || params.bool("transpose_b");
         let batched = params.def().name.ends_with(".batch_matmul");
         let (rows, cols) = (a.len().saturating_sub(2), a.len() - 1);
         let (n_at, k_at) = if transpose_b { (b.len() - 2, b.len() - 1) } else { (b.len() - 1, b.len() - 2) };
@@ -127,7 +132,7 @@ fn sides(dims: &[Dim], transposed: bool) -> (&Dim, &Dim) {
 
 pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
     let (a, b) = (relation.tensor(0)?, relation.tensor(1)?);
-    let dense = relation.def.name.ends_with(".dense");
+    let dense = is_dense(relation.def.name);
     let transpose_a = relation.params.bool("transpose_a");
     if b.dims.len() != 2 {
         let given = b.dims.len();

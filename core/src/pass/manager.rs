@@ -49,6 +49,11 @@ pub const PASSES: &[Pass] = &[
         run: |module, _, _| super::eliminate_common_subexpr(module),
     },
     Pass {
+        name: "fake_quantization_to_integer",
+        doc: "computes with integers what is dequantized, computed and quantized again",
+        run: |module, _, _| super::fake_quantization_to_integer(module),
+    },
+    Pass {
         name: "flatten_nested_tuples",
         doc: "ends a region in the fields of its tuple",
         run: |module, _, _| super::flatten_nested_tuples(module),
@@ -62,6 +67,11 @@ pub const PASSES: &[Pass] = &[
         name: "fold_scale_axis",
         doc: "moves scales into the weights of the operator before them",
         run: |module, _, _| super::fold_scale_axis(module),
+    },
+    Pass {
+        name: "fuse_requantize",
+        doc: "makes one operator of a quantized product, its bias, requantization and bounds, for the host",
+        run: |module, _, _| super::fuse_requantize(module),
     },
     Pass {
         name: "infer_type",

@@ -7,6 +7,7 @@ mod index;
 mod kernels;
 mod neural;
 mod qnn;
+mod qnn_kernels;
 mod reduce;
 mod shape;
 mod vision;

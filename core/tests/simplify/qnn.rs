@@ -333,3 +333,75 @@ fn what_is_not_known_stays() {
     let after = super::run(&case.builder.module, "qnn_canonicalize");
     assert_eq!(operators(&after).collect::<Vec<_>>(), ["qnn.requantize"]);
 }
+
+fn ints(values: &[i64]) -> AttrValue {
+    AttrValue::from(values)
+}
+
+/// A small network as exporters write it: every value quantized and dequantized again.
+#[test]
+fn a_network_in_real_numbers_becomes_one_of_integers() {
+    let mut random = Random(0x1029_3847_5665_4738);
+    for _ in 0..20 {
+        let mut case = Case::new();
+        let step = |exponent: i32| Tensor::scalar(1.25 * 2f32.powi(exponent));
+        let real = |case: &mut Case, value: ExprId, scale: Tensor, point: i32, axis: i64| {
+            let (scale, point) = (case.builder.constant(scale), case.builder.constant(Tensor::scalar(point)));
+            let attrs = Attrs::new([("axis", AttrValue::Int(axis))]);
+            case.builder.op("qnn.dequantize", &[value, scale, point], attrs).unwrap()
+        };
+        let back = |case: &mut Case, value: ExprId, exponent: i32, point: i32| {
+            let (scale, zero) = (case.builder.constant(step(exponent)), case.builder.constant(Tensor::scalar(point)));
+            let attrs = Attrs::new([("out_dtype", "uint8".into()), ("rounding", "TOEVEN".into())]);
+            let value = case.builder.op("qnn.quantize", &[value, scale, zero], attrs).unwrap();
+            real(case, value, step(exponent), point, -1)
+        };
+        let x = case.leaf(random.integers(DType::U8, &[1, 4, 8, 8]), false);
+        let weight = case.builder.constant(random.integers(DType::I8, &[4, 4, 3, 3]));
+        let bias = case.builder.constant(Tensor::from_slice(&[4], &[100i32, -200, 0, 3000]));
+        let data = real(&mut case, x, step(-4), 100, -1);
+        let kernel = real(&mut case, weight, Tensor::from_slice(&[4], &[0.01f32, 0.02, 0.015, 0.005]), 0, 0);
+        let sums = Attrs::new([("padding", ints(&[1, 1]))]);
+        let conv = case.builder.op("nn.conv2d", &[data, kernel], sums).unwrap();
+        let product: Vec<f32> = [0.01f32, 0.02, 0.015, 0.005].map(|s| s * 1.25 * 2f32.powi(-4)).to_vec();
+        let bias = real(&mut case, bias, Tensor::from_slice(&[4], &product), 0, 0);
+        let conv = case.builder.op("nn.bias_add", &[conv, bias], Attrs::none()).unwrap();
+        let conv = case.builder.op("nn.relu", &[conv], Attrs::none()).unwrap();
+        let conv = back(&mut case, conv, -3, 0);
+        let sum = case.builder.op("add", &[conv, data], Attrs::none()).unwrap();
+        let sum = back(&mut case, sum, -2, 60);
+        let pool = Attrs::new([("pool_size", ints(&[2, 2])), ("strides", ints(&[2, 2]))]);
+        let pool = case.builder.op("nn.max_pool2d", &[sum], pool).unwrap();
+        let both = case.builder.tuple(&[pool, pool]).unwrap();
+        let both = case.builder.op("concatenate", &[both], Attrs::new([("axis", AttrValue::Int(1))])).unwrap();
+        let both = back(&mut case, both, -2, 50);
+        let mean = case.builder.op("nn.global_avg_pool2d", &[both], Attrs::none()).unwrap();
+        let mean = back(&mut case, mean, -3, 30);
+        let (scale, zero) = (case.builder.constant(step(-3)), case.builder.constant(Tensor::scalar(30i32)));
+        let attrs = Attrs::new([("out_dtype", "uint8".into()), ("rounding", "TOEVEN".into())]);
+        let out = case.builder.op("qnn.quantize", &[mean, scale, zero], attrs).unwrap();
+        case.builder.define("main", &case.params, out).unwrap();
+        let module = case.builder.module;
+        let integers = super::run(&module, "fake_quantization_to_integer");
+        let names: Vec<_> = operators(&integers).collect();
+        let wanted = [
+            "qnn.conv2d",
+            "nn.bias_add",
+            "qnn.requantize",
+            "qnn.add",
+            "nn.max_pool2d",
+            "qnn.concatenate",
+            "qnn.avg_pool2d",
+        ];
+        let mut left: Vec<_> = names.iter().filter(|name| !wanted.contains(name)).collect();
+        left.retain(|name| **name != "clip");
+        assert!(left.is_empty(), "all of it is computed in integers: {names:?}");
+        assert!(wanted.iter().all(|name| names.contains(name)), "{names:?}");
+        let value =
+            |module: &Module| tensors(&Evaluator::new(module).run("main", &case.given)).remove(0).view().to_f64s();
+        for (a, b) in value(&module).iter().zip(value(&integers)) {
+            // A step of each of the requantized operators, of which the mean takes more than half away.
+            assert!((a - b).abs() <= 2.0, "{a} in real numbers, {b} in integers");
+        }
+    }
+}

@@ -22,6 +22,7 @@ use std::time::Instant;
 
 /// What every model goes through before it is partitioned.
 pub const SIMPLIFY: &[&str] = &[
+    "fake_quantization_to_integer",
     "simplify_inference",
     "fold_constant",
     "fold_scale_axis",
@@ -89,7 +90,9 @@ pub fn build(
 
     let start = Instant::now();
     let outputs: Vec<String> = loaded.signature.outputs.iter().map(|p| p.name.clone()).collect();
-    let planned = plan::plan(&partitioned, &outputs)?;
+    // What no backend took: products that the host computes together with what follows them.
+    let lowered = byoc_core::pass::fuse_requantize(&partitioned)?;
+    let planned = plan::plan(&lowered, &outputs)?;
     timings.push(("plan".into(), start.elapsed().as_secs_f64()));
 
     let start = Instant::now();

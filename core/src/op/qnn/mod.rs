@@ -10,13 +10,16 @@
 mod binary;
 mod concatenate;
 mod contraction;
+mod fused;
 pub(crate) mod numerics;
 mod params;
 mod pool;
 mod quantize;
 mod unary;
 
-pub(crate) use params::{default_requantization, requantization};
+pub(crate) use fused::fused_bounds;
+pub(crate) use params::{Along, default_requantization, requantization, rounding_of, scales};
+pub(crate) use quantize::quantize_f32;
 pub(crate) use unary::real_operator;
 
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};

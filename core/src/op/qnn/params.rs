@@ -92,7 +92,7 @@ pub(super) fn axis_dim(relation: &Relation<'_>, attr: &str, data: &TensorType) -
 
 /// One value for all elements, or one for each place on an axis.
 #[derive(Clone, Debug)]
-pub(super) struct Along<T> {
+pub(crate) struct Along<T> {
     /// One, or as many as the axis has places.
     pub values: Vec<T>,
     /// Elements from one place to the next.
@@ -115,7 +115,7 @@ impl<T: Copy> Along<T> {
 }
 
 /// The values of a scale.
-pub(super) fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<Vec<f32>, ReferenceError> {
+pub(crate) fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<Vec<f32>, ReferenceError> {
     sound(view).map_err(|what| {
         let name = params.def().inputs.get(i).copied().unwrap_or("a scale");
         format!("{name} {what}; a scale is finite and above zero")
@@ -134,7 +134,7 @@ pub(super) fn zero_points(view: &TensorView<'_>) -> Vec<i32> {
 }
 
 /// The rounding of an attribute that the relation accepted; `"None"` stands for `default`.
-pub(super) fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
+pub(crate) fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
     Rounding::parse(&params.string("rounding")).unwrap_or(default)
 }
 

@@ -113,7 +113,7 @@ fn out_dtype(relation: &Relation<'_>, wanted: &[DType]) -> Result<DType, Box<Dia
 
 /// One element, up to the conversion to the integer type, which saturates.
 #[inline(always)]
-pub(super) fn quantize_f32(x: f32, scale: f32, zero_point: i32, out: (i64, i64), rounding: Rounding) -> f32 {
+pub(crate) fn quantize_f32(x: f32, scale: f32, zero_point: i32, out: (i64, i64), rounding: Rounding) -> f32 {
     let value = rounding.round(x / scale) + zero_point as f32;
     // Written so that NaN stays NaN.
     let value = if value < out.0 as f32 { out.0 as f32 } else { value };

@@ -224,6 +224,12 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.call(name, args, attrs, self.origin)
     }
 
+    /// A call of a Relay operator, even when its value could be computed now.
+    pub fn op_kept(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Fault> {
+        self.importer.builder.origin = Some(self.origin);
+        self.importer.builder.op(name, args, attrs)
+    }
+
     /// A call without attributes.
     pub fn plain(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId, Fault> {
         self.op(name, args, Attrs::none())

@@ -113,7 +113,7 @@ pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>, Fault> {
 }
 
 /// `kernel_shape` and the weight's dimensions must agree.
-fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>, Fault> {
+pub fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>, Fault> {
     let kernel = weight[2..].to_vec();
     if let Some(given) = n.ints_attr("kernel_shape")?
         && !given.is_empty()

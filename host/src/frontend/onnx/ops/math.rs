@@ -2,10 +2,8 @@
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use byoc_core::ir::{AttrValue, ExprId};
-use byoc_core::tensor::DType;
 
-pub const ROWS: &[Row] =
-    &[("CumSum", 11, cum_sum), ("Gemm", 7, gemm), ("MatMul", 1, mat_mul), ("MatMulInteger", 10, mat_mul_integer)];
+pub const ROWS: &[Row] = &[("CumSum", 11, cum_sum), ("Gemm", 7, gemm), ("MatMul", 1, mat_mul)];
 
 /// The matrix with rows and columns exchanged.
 fn transposed(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId, Fault> {
@@ -47,29 +45,11 @@ fn gemm(n: &mut Node<'_, '_>) -> Outputs {
 
 fn mat_mul(n: &mut Node<'_, '_>) -> Outputs {
     let (a, b) = (n.input(0)?, n.input(1)?);
-    one(product(n, a, b)?)
+    one(product(n, a, b, None)?)
 }
 
-/// Zero points are subtracted first; the sums are int32.
-fn mat_mul_integer(n: &mut Node<'_, '_>) -> Outputs {
-    let mut operands = [n.input(0)?, n.input(1)?];
-    for (i, operand) in operands.iter_mut().enumerate() {
-        *operand = n.cast(*operand, DType::I32)?;
-        if let Some(zero) = n.maybe(2 + i) {
-            let mut zero = n.cast(zero, DType::I32)?;
-            let shape = n.shape(zero)?;
-            // One zero point per row of the first operand, per column of the second.
-            if i == 0 && shape.len() == 1 && shape[0] != 1 {
-                zero = n.reshape(zero, &[shape[0], 1])?;
-            }
-            *operand = n.plain("subtract", &[*operand, zero])?;
-        }
-    }
-    one(product(n, operands[0], operands[1])?)
-}
-
-/// numpy's matmul.
-fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId) -> Result<ExprId, Fault> {
+/// numpy's matmul. Of quantized operands with their zero points and scales the sums are `int32`.
+pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId, Fault> {
     let (mut shape_a, mut shape_b) = (n.shape(a)?.to_vec(), n.shape(b)?.to_vec());
     if shape_a.is_empty() || shape_b.is_empty() {
         return Err(n.bad("an operand is a scalar"));
@@ -93,13 +73,25 @@ fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId) -> Result<ExprId, Fault> 
         let weight = transposed(n, b)?;
         shape = shape_a[..shape_a.len() - 1].to_vec();
         shape.push(columns);
-        n.op("nn.dense", &[a, weight], attrs![units: columns as i64])?
+        match quantized {
+            Some([a_zero, b_zero, a_scale, b_scale]) => {
+                let args = [a, weight, a_zero, b_zero, a_scale, b_scale];
+                n.op("qnn.dense", &args, attrs![units: columns as i64])?
+            }
+            None => n.op("nn.dense", &[a, weight], attrs![units: columns as i64])?,
+        }
     } else {
         let batch = broadcast(&shape_a[..shape_a.len() - 2], &shape_b[..shape_b.len() - 2])
             .ok_or_else(|| n.bad(format!("shapes {shape_a:?} and {shape_b:?} do not broadcast")))?;
         let a = batched(n, a, &shape_a, &batch)?;
         let b = batched(n, b, &shape_b, &batch)?;
-        let product = n.op("nn.batch_matmul", &[a, b], attrs![transpose_a: false, transpose_b: false])?;
+        let attrs = attrs![transpose_a: false, transpose_b: false];
+        let product = match quantized {
+            Some([a_zero, b_zero, a_scale, b_scale]) => {
+                n.op("qnn.batch_matmul", &[a, b, a_zero, b_zero, a_scale, b_scale], attrs)?
+            }
+            None => n.op("nn.batch_matmul", &[a, b], attrs)?,
+        };
         shape = batch;
         shape.extend([m, columns]);
         n.reshape(product, &shape)?

@@ -1,0 +1,255 @@
+//! What becomes of the sums of a tile: `int32` results as they are, or requantized to bytes.
+
+use super::engine::Results;
+use super::tile::{PLACES, Sums, WIDE};
+use crate::kernel::simd::multiversion;
+use crate::op::qnn::numerics::{Rescale, Rounding};
+
+/// Which results a tile holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// The element of the results for the first channel and place.
+    pub at: usize,
+    /// The first output channel.
+    pub channel: usize,
+    pub channels: usize,
+    pub places: usize,
+    /// Elements from a channel, a place to the next.
+    pub channel_step: usize,
+    pub place_step: usize,
+}
+
+/// Takes the sums of tiles, each once, from several threads.
+pub(super) trait Finish: Sync {
+    /// Whether sums of the data are needed, because the weights have a zero point.
+    const NEEDS_TOTALS: bool;
+
+    /// Takes the weights' zero points times the sums of the data away.
+    fn totals(&self, _channel: usize, _channels: usize, _totals: &[i32; PLACES], _sums: &mut Sums) {}
+
+    /// Takes a tile.
+    fn tile(&self, row: &Row, sums: &Sums);
+}
+
+/// What is added to the sums of each output channel: the zero points' share, and a bias.
+#[derive(Clone, Copy)]
+pub(super) struct Offsets<'a> {
+    /// One for each output channel, and [`WIDE`] more behind them.
+    pub values: &'a [i32],
+    /// The zero points of the weights, for signed ones; empty where all are zero.
+    pub zero_points: &'a [i32],
+}
+
+fn take_totals(offsets: &Offsets<'_>, channel: usize, channels: usize, totals: &[i32; PLACES], sums: &mut Sums) {
+    for (sums, total) in sums.0.iter_mut().zip(totals) {
+        for (sum, zero) in sums.iter_mut().zip(&offsets.zero_points[channel..channel + channels]) {
+            *sum = sum.wrapping_sub(total.wrapping_mul(*zero));
+        }
+    }
+}
+
+/// `int32` results.
+pub(super) struct Plain<'a, const TOTALS: bool> {
+    pub offsets: Offsets<'a>,
+    pub out: Results<i32>,
+    pub len: usize,
+}
+
+impl<const TOTALS: bool> Finish for Plain<'_, TOTALS> {
+    const NEEDS_TOTALS: bool = TOTALS;
+
+    fn totals(&self, channel: usize, channels: usize, totals: &[i32; PLACES], sums: &mut Sums) {
+        take_totals(&self.offsets, channel, channels, totals, sums);
+    }
+
+    fn tile(&self, row: &Row, sums: &Sums) {
+        let offsets = &self.offsets.values[row.channel..row.channel + WIDE];
+        let end = row.at + (row.channels - 1) * row.channel_step + (row.places - 1) * row.place_step;
+        assert!(end < self.len, "a tile inside the results");
+        for (p, sums) in sums.0[..row.places].iter().enumerate() {
+            for c in 0..row.channels {
+                let value = sums[c].wrapping_add(offsets[c]);
+                // SAFETY: the place lies inside the results (asserted) and belongs to this tile alone.
+                unsafe { *self.out.get().add(row.at + c * row.channel_step + p * row.place_step) = value };
+            }
+        }
+    }
+}
+
+/// Bytes: the sums with their offsets, rescaled, moved by a zero point, held between two bounds.
+pub(super) struct Bytes<'a, const TOTALS: bool> {
+    pub offsets: Offsets<'a>,
+    pub scaling: &'a Scaling,
+    pub out: Results<u8>,
+    pub len: usize,
+}
+
+impl<const TOTALS: bool> Finish for Bytes<'_, TOTALS> {
+    const NEEDS_TOTALS: bool = TOTALS;
+
+    fn totals(&self, channel: usize, channels: usize, totals: &[i32; PLACES], sums: &mut Sums) {
+        take_totals(&self.offsets, channel, channels, totals, sums);
+    }
+
+    fn tile(&self, row: &Row, sums: &Sums) {
+        let end = row.at + (row.channels - 1) * row.channel_step + (row.places - 1) * row.place_step;
+        assert!(end < self.len, "a tile inside the results");
+        let mut values = Sums([[0; WIDE]; PLACES]);
+        scale(self.scaling, &self.offsets.values[row.channel..], row.channel, row.places, sums, &mut values);
+        let out = self.out.get();
+        if row.channel_step == 1 {
+            for (p, values) in values.0[..row.places].iter().enumerate() {
+                let bytes = values.map(|v| v as u8);
+                // SAFETY: the channels of a place lie inside the results (asserted) and belong to this tile alone.
+                let to = unsafe { std::slice::from_raw_parts_mut(out.add(row.at + p * row.place_step), row.channels) };
+                to.copy_from_slice(&bytes[..row.channels]);
+            }
+            return;
+        }
+        if row.places == PLACES && row.place_step == 1 {
+            let words = across(&values);
+            for (c, word) in words[..row.channels].iter().enumerate() {
+                // SAFETY: the places of a channel lie inside the results (asserted) and belong to this tile alone.
+                unsafe { out.add(row.at + c * row.channel_step).cast::<[u8; PLACES]>().write_unaligned(*word) };
+            }
+            return;
+        }
+        for (p, values) in values.0[..row.places].iter().enumerate() {
+            for (c, value) in values[..row.channels].iter().enumerate() {
+                // SAFETY: the place lies inside the results (asserted) and belongs to this tile alone.
+                unsafe { *out.add(row.at + c * row.channel_step + p * row.place_step) = *value as u8 };
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// The low bytes of all places of each channel.
+    fn across(values: &Sums) -> [[u8; PLACES]; WIDE] {
+        let mut words = [[0u8; PLACES]; WIDE];
+        for (c, word) in words.iter_mut().enumerate() {
+            let mut low = 0u32;
+            let mut high = 0u32;
+            for p in 0..4 {
+                low |= (values.0[p][c] as u32 & 0xff) << (8 * p);
+                high |= (values.0[p + 4][c] as u32 & 0xff) << (8 * p);
+            }
+            *word = (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+        }
+        words
+    }
+}
+
+/// How each output channel is rescaled.
+#[derive(Clone, Debug)]
+pub(super) struct Scaling {
+    pub by: By,
+    pub rounding: Rounding,
+    pub zero_point: i32,
+    /// The bounds of the result, in its integers; those of its type at most.
+    pub low: i32,
+    pub high: i32,
+}
+
+/// The ratios of the scales, one for each output channel and [`WIDE`] more behind them.
+#[derive(Clone, Debug)]
+pub(super) enum By {
+    /// In float32.
+    Float(Vec<f32>),
+    /// In fixed point: multipliers, left and right shifts.
+    Fixed(Vec<i64>, Vec<i64>, Vec<i64>),
+}
+
+impl Scaling {
+    /// For `channels` output channels, from one rescaling for all or one for each.
+    pub fn new(by: &[Rescale], channels: usize, zero_point: i32, (low, high): (i32, i32)) -> Scaling {
+        let padded = channels + WIDE;
+        let at = |i: usize| by[if by.len() == 1 { 0 } else { i.min(by.len() - 1) }];
+        let rounding = match by.first() {
+            Some(Rescale::Fixed(_, rounding) | Rescale::Float(_, rounding)) => *rounding,
+            _ => Rounding::Upward,
+        };
+        let by = if let Some(Rescale::Float(..)) = by.first() {
+            let ratio = |i| if let Rescale::Float(ratio, _) = at(i) { ratio } else { 1.0 };
+            By::Float((0..padded).map(ratio).collect())
+        } else {
+            let ratio = |i| match at(i) {
+                Rescale::Fixed(ratio, _) => (i64::from(ratio.multiplier), ratio.exponent),
+                _ => (1 << 30, 1),
+            };
+            By::Fixed(
+                (0..padded).map(|i| ratio(i).0).collect(),
+                (0..padded).map(|i| i64::from(ratio(i).1.clamp(0, 32))).collect(),
+                (0..padded).map(|i| i64::from((-ratio(i).1).clamp(0, 32))).collect(),
+            )
+        };
+        Scaling { by, rounding, zero_point, low, high }
+    }
+}
+
+multiversion! {
+    /// The first `places` rows of `sums` plus the channels' offsets, rescaled.
+    fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, places: usize, sums: &Sums, to: &mut Sums) {
+        let Some(offsets) = offsets.first_chunk::<WIDE>() else { return };
+        let (zero, low, high) = (scaling.zero_point, scaling.low, scaling.high);
+        match &scaling.by {
+            By::Float(ratios) => {
+                let Some(ratios) = ratios[channel..].first_chunk::<WIDE>() else { return };
+                // Beyond these the bound is reached whatever the zero point is; within, float32 is exact where the
+                // result is not bounded. (`max` and `min` of numbers that are never NaN.)
+                let (low, high, zero) = (low as f32, high as f32, zero as f32);
+                for (sums, to) in sums.0[..places].iter().zip(&mut to.0) {
+                    for c in 0..WIDE {
+                        let real = sums[c].wrapping_add(offsets[c]) as f32 * ratios[c];
+                        let whole = match scaling.rounding {
+                            Rounding::ToEven => real.round_ties_even(),
+                            Rounding::Upward => (real + 0.5).floor(),
+                            Rounding::ToNearest => away(real),
+                        };
+                        let value = whole + zero;
+                        let value = if value < low { low } else { value };
+                        let value = if value > high { high } else { value };
+                        // SAFETY: the value is between two numbers of the results' type, and no NaN.
+                        to[c] = unsafe { value.to_int_unchecked::<i32>() };
+                    }
+                }
+            }
+            By::Fixed(multipliers, left, right) => {
+                let multipliers = multipliers[channel..].first_chunk::<WIDE>();
+                let (left, right) = (left[channel..].first_chunk::<WIDE>(), right[channel..].first_chunk::<WIDE>());
+                let (Some(multipliers), Some(left), Some(right)) = (multipliers, left, right) else { return };
+                for (sums, to) in sums.0[..places].iter().zip(&mut to.0) {
+                    for c in 0..WIDE {
+                        let t = sums[c].wrapping_add(offsets[c]);
+                        let scaled = fixed(t, multipliers[c], left[c], right[c], scaling.rounding);
+                        to[c] = (scaled + i64::from(zero)).clamp(i64::from(low), i64::from(high)) as i32;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The nearest whole number, halves away from zero. (The standard function is a call where the processor has none.)
+#[inline(always)]
+pub(super) fn away(x: f32) -> f32 {
+    let whole = x.trunc();
+    let rest = (x - whole).abs();
+    if rest >= 0.5 { whole + 1f32.copysign(x) } else { whole }
+}
+
+/// A value times multiplier * 2^(left - right - 31), rounded and saturated to `int32`. Shifts are at most 32: with a
+/// left shift by more any value but 0 has left the range, with a right shift by more every result is 0.
+#[inline(always)]
+pub(super) fn fixed(value: i32, multiplier: i64, left: i64, right: i64, rounding: Rounding) -> i64 {
+    // A product past 2^32 times the multiplier has left `int32` whatever the multiplier is; up to there it fits 64 bits.
+    let bound = 1i64 << (32 - left);
+    let product = (i64::from(value).clamp(-bound, bound) << left) * multiplier;
+    let (half, shift) = (1i64 << (30 + right), 31 + right);
+    let moved = match rounding {
+        Rounding::Upward => product + half,
+        Rounding::ToNearest => product + half - i64::from(product < 0),
+        Rounding::ToEven => product + (half - 1) + ((product >> shift) & 1),
+    };
+    (moved >> shift).clamp(i64::from(i32::MIN), i64::from(i32::MAX))
+}

@@ -1,0 +1,12 @@
+//! Kernels on bytes that stand for real numbers.
+//!
+//! Each gives the bits of its operator's naive reference: sums of products are exact modulo 2^32 in any order, and
+//! rescaling is computed by the same formulas.
+
+mod contraction;
+mod elementwise;
+mod engine;
+mod finish;
+mod pool;
+mod tile;
+mod weights;

@@ -1,0 +1,89 @@
+//! `nn.max_pool2d` on bytes: the largest of the rows of a window, then of its columns.
+
+use crate::kernel::{Kernel, Offer, Spec, split};
+use crate::op::pool::{PoolShape, pool_window};
+use crate::op::spatial::Slide;
+use crate::tensor::{DType, TensorView, TensorViewMut};
+
+inventory::submit! { Offer { op: "nn.max_pool2d", make } }
+
+struct MaxPool {
+    shape: PoolShape,
+    taps: [usize; 3],
+    slide: Slide,
+    signed: bool,
+}
+
+fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (data, out) = (spec.inputs.first()?, spec.outputs.first()?);
+    let params = spec.params();
+    let (data_shape, out_shape) = (data.shape()?, out.shape()?);
+    let shape = PoolShape::new(&params, &data_shape, &out_shape);
+    let (taps, slide) = pool_window(&params, 2);
+    let byte = matches!(data.dtype, DType::I8 | DType::U8);
+    // Every window sees data: what the padding before holds of one is less than the window.
+    let empty = data_shape.contains(&0) || out_shape.contains(&0);
+    if !byte || empty || shape.data.stride[4] != 1 && shape.data.stride[1] != 1 {
+        return None;
+    }
+    Some(Box::new(MaxPool { shape, taps, slide, signed: data.dtype == DType::I8 }))
+}
+
+/// The least byte of the type: what is less than all, where the comparison flips signed bytes.
+const LEAST: u8 = 0;
+
+impl MaxPool {
+    /// The places of data that tap `tap` of window `place` sees on an axis (1 rows, 2 columns).
+    fn at(&self, axis: usize, place: usize, tap: usize) -> Option<usize> {
+        let padded = place * self.slide.stride[axis] + tap * self.slide.dilation[axis];
+        padded.checked_sub(self.slide.before[axis]).filter(|&at| at < self.shape.data.size[2 + axis])
+    }
+
+    /// Line `line` of results (an image's row, of one channel or of all) into `out`; `rows` is scratch for a row of data.
+    fn line(&self, x: &[u8], from: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
+        let flip = if self.signed { 0x80 } else { 0 };
+        rows.fill(LEAST);
+        for tap in 0..self.taps[1] {
+            if let Some(at) = self.at(1, row, tap) {
+                let data = &x[from + at * self.shape.data.stride[3]..][..rows.len()];
+                rows.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(x ^ flip));
+            }
+        }
+        for (place, out) in out.chunks_exact_mut(channels).enumerate() {
+            out.fill(LEAST);
+            for tap in 0..self.taps[2] {
+                if let Some(at) = self.at(2, place, tap) {
+                    let data = &rows[at * channels..][..channels];
+                    out.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(*x));
+                }
+            }
+        }
+        out.iter_mut().for_each(|x| *x ^= flip);
+    }
+}
+
+impl Kernel for MaxPool {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let (s, x) = (&self.shape, inputs[0].data);
+        let last = s.data.stride[1] == 1 && s.data.size[1] != 1 || s.data.stride[4] != 1;
+        // Channels last: a line has them all. Otherwise lines of one channel each.
+        let channels = if last { s.data.size[1] } else { 1 };
+        let (height, width) = (s.out.size[3], s.out.size[4]);
+        let lines = outputs[0].data.len() / (width * channels);
+        let parts = split::threads(outputs[0].data.len() * self.taps[1]).min(lines);
+        let per_part = lines.div_ceil(parts);
+        split::each_chunk(outputs[0].data, per_part * width * channels, usize::MAX, |part, out| {
+            let mut rows = vec![LEAST; s.data.size[4] * channels];
+            for (i, out) in out.chunks_exact_mut(width * channels).enumerate() {
+                let line = part * per_part + i;
+                let (plane, row) = (line / height, line % height);
+                let from = match last {
+                    true => plane * s.data.stride[0],
+                    false => plane / s.data.size[1] * s.data.stride[0] + plane % s.data.size[1] * s.data.stride[1],
+                };
+                self.line(x, from, row, channels, &mut rows, out);
+            }
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,444 @@
+//! Computes with the integers themselves where a program goes from integers to real numbers, computes, and goes back:
+//! `qnn.quantize(op(qnn.dequantize(..)))` becomes the operator of the QNN dialect. (Relay's pass of this name.)
+//!
+//! A real value is followed as integers with a scale and a zero point, which are constants: out of `qnn.dequantize`,
+//! through operators that move elements or pick the largest, and as the `int32` sums of a convolution or a matrix
+//! product with its bias. Where it is quantized the integers are rescaled. An elementwise operator, a mean or a
+//! concatenation has a quantized form only together with the `qnn.quantize` behind it. `clip` and `nn.relu` before a
+//! `qnn.quantize` are applied behind it: rounding keeps the order of numbers, so the result is the same.
+//!
+//! Results may differ by one step of the output's scale from those in real numbers: sums and rescaled operands are
+//! rounded where the float program did not round.
+
+use super::scope::touchable;
+use crate::diag::Diagnostic;
+use crate::ir::{AttrValue, Attrs, Call, Expr, ExprId, Module, OriginId};
+use crate::op;
+use crate::op::qnn::numerics::{Rounding, range};
+use crate::op::qnn::quantize_f32;
+use crate::tensor::{DType, Tensor};
+use crate::typing::Rebuild;
+use std::collections::HashMap;
+
+type Built = Result<Option<ExprId>, Box<Diagnostic>>;
+
+/// Integers that stand for a real value.
+#[derive(Clone, Copy, Debug)]
+struct Affine {
+    value: ExprId,
+    /// A constant: one number, or one for each place on `axis`.
+    scale: ExprId,
+    /// A constant, as the scale.
+    zero_point: ExprId,
+    axis: usize,
+    /// The operators of the model that are in the integers and nowhere else.
+    origin: OriginId,
+}
+
+/// Rewrites what goes from integers to integers.
+///
+/// # Errors
+/// Types that no longer agree, which would be a defect of this pass.
+pub fn fake_quantization_to_integer(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    let touch = touchable(module);
+    let mut known = Known { of: HashMap::new() };
+    Rebuild::run(module, |rebuild, id, expr| {
+        let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
+        if !touch[id] {
+            return Ok(None);
+        }
+        let name = op::get(operator).name;
+        if name == "qnn.quantize" {
+            return known.quantize(rebuild, call);
+        }
+        let new = rebuild.copy(id)?;
+        if let Some(affine) = known.follow(rebuild, name, call, new)? {
+            known.of.insert(new, affine);
+        }
+        Ok(Some(new))
+    })
+}
+
+/// What is known of the real values of the new module.
+struct Known {
+    of: HashMap<ExprId, Affine>,
+}
+
+/// A tensor constant.
+fn constant<'a>(rebuild: &'a Rebuild<'_>, id: ExprId) -> Option<&'a Tensor> {
+    rebuild.new.module.expr(id).as_constant().map(|t| &**t)
+}
+
+fn floats(rebuild: &Rebuild<'_>, id: ExprId) -> Option<Vec<f32>> {
+    constant(rebuild, id).filter(|t| t.dtype() == DType::F32).map(|t| t.as_slice::<f32>().to_vec())
+}
+
+fn dtype(rebuild: &Rebuild<'_>, id: ExprId) -> Option<DType> {
+    rebuild.new.module.ty(id).as_tensor().map(|t| t.dtype)
+}
+
+fn rank(rebuild: &Rebuild<'_>, id: ExprId) -> usize {
+    rebuild.new.module.ty(id).as_tensor().map_or(0, |t| t.dims.len())
+}
+
+fn is_narrow(rebuild: &Rebuild<'_>, id: ExprId) -> bool {
+    dtype(rebuild, id).is_some_and(|d| d.is_int() && d.size() <= 2)
+}
+
+impl Affine {
+    /// Whether scale and zero point are one number each.
+    fn is_single(&self, rebuild: &Rebuild<'_>) -> bool {
+        [self.scale, self.zero_point].into_iter().all(|p| constant(rebuild, p).is_some_and(|t| t.len() == 1))
+    }
+}
+
+fn resolve(axis: i64, rank: usize) -> usize {
+    (if axis < 0 { axis + rank as i64 } else { axis }).max(0) as usize
+}
+
+impl Known {
+    /// The integers of the real value that is argument `i` of a call.
+    fn arg(&self, rebuild: &Rebuild<'_>, call: &Call, i: usize) -> Option<Affine> {
+        self.of.get(&rebuild.get(*call.args.get(i)?)).copied()
+    }
+
+    /// What the value of a call, `new`, is in integers.
+    fn follow(
+        &self,
+        rebuild: &mut Rebuild<'_>,
+        name: &str,
+        call: &Call,
+        new: ExprId,
+    ) -> Result<Option<Affine>, Box<Diagnostic>> {
+        if dtype(rebuild, new) != Some(DType::F32) {
+            return Ok(None);
+        }
+        let origin = rebuild.new.module.nodes[new].origin;
+        if name == "qnn.dequantize" {
+            let [value, scale, zero_point] = [0, 1, 2].map(|i| rebuild.get(call.args[i]));
+            let known = constant(rebuild, scale).is_some() && constant(rebuild, zero_point).is_some();
+            let axis = call.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(-1);
+            let axis = resolve(axis, rank(rebuild, value));
+            return Ok(known.then_some(Affine { value, scale, zero_point, axis, origin }));
+        }
+        let Some(data) = self.arg(rebuild, call, 0) else { return Ok(None) };
+        match name {
+            "reshape"
+            | "squeeze"
+            | "expand_dims"
+            | "nn.batch_flatten"
+            | "strided_slice"
+            | "nn.max_pool2d"
+            | "nn.global_max_pool2d"
+            | "copy"
+            | "transpose"
+            | "layout_transform" => {
+                let mut axis = data.axis;
+                if !data.is_single(rebuild) {
+                    let axes = match (name, call.attrs.get("axes")) {
+                        ("copy", _) => None,
+                        ("transpose", axes) => Some(axes.and_then(AttrValue::as_ints).unwrap_or_default()),
+                        _ => return Ok(None),
+                    };
+                    if let Some(axes) = axes {
+                        let rank = rank(rebuild, data.value);
+                        let from = |i: usize| axes.get(i).map_or(rank - 1 - i, |&a| resolve(a, rank));
+                        let Some(at) = (0..rank).find(|&i| from(i) == axis) else { return Ok(None) };
+                        axis = at;
+                    }
+                }
+                let mut args = vec![data.value];
+                args.extend(call.args[1..].iter().map(|&arg| rebuild.get(arg)));
+                let value = rebuild.new.op(name, &args, call.attrs.clone())?;
+                Ok(Some(Affine { value, axis, ..data }))
+            }
+            // That of sums is bounded behind their rescaling, see `quantize`.
+            "nn.relu" if data.is_single(rebuild) && is_narrow(rebuild, data.value) => {
+                let Some(zero) = constant(rebuild, data.zero_point).map(|t| t.as_slice::<i32>()[0]) else {
+                    return Ok(None);
+                };
+                let Some(dtype) = dtype(rebuild, data.value) else { return Ok(None) };
+                let (low, high) = range(dtype);
+                let attrs = [("a_min", i64::from(zero).clamp(low, high) as f64), ("a_max", high as f64)];
+                let attrs = Attrs::new(attrs.map(|(key, value)| (key, AttrValue::Float(value))));
+                let value = rebuild.new.op("clip", &[data.value], attrs)?;
+                Ok(Some(Affine { value, ..data }))
+            }
+            "nn.conv2d" | "nn.dense" | "nn.batch_matmul" => self.contraction(rebuild, name, call, data),
+            "nn.bias_add" => {
+                let axis = call.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(1);
+                self.bias(rebuild, call, data, axis)
+            }
+            "add" => {
+                let bias = rebuild.get(call.args[1]);
+                let ty = (rebuild.new.module.ty(bias).as_tensor(), rebuild.new.module.ty(data.value).as_tensor());
+                let fits = matches!(ty, (Some(b), Some(d)) if b.dims.len() == 1 && d.dims.last() == b.dims.first());
+                if fits { self.bias(rebuild, call, data, -1) } else { Ok(None) }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The sums of a convolution or a product, with the product of the scales.
+    fn contraction(
+        &self,
+        rebuild: &mut Rebuild<'_>,
+        name: &str,
+        call: &Call,
+        data: Affine,
+    ) -> Result<Option<Affine>, Box<Diagnostic>> {
+        let Some(weight) = self.arg(rebuild, call, 1) else { return Ok(None) };
+        let quantized = match name {
+            "nn.conv2d" => "qnn.conv2d",
+            "nn.dense" => "qnn.dense",
+            _ => "qnn.batch_matmul",
+        };
+        let layout = call.attrs.str("kernel_layout").unwrap_or("OIHW");
+        let (weight_axis, axis) = match name {
+            "nn.conv2d" => {
+                let given = |key: &str| call.attrs.str(key).filter(|layout| !layout.is_empty());
+                let out = given("out_layout").or(given("data_layout")).unwrap_or("NCHW");
+                (layout.find('O').unwrap_or(0), out.find('C').unwrap_or(1))
+            }
+            _ => (0, rank(rebuild, data.value).saturating_sub(1)),
+        };
+        let per_channel = !weight.is_single(rebuild);
+        let fits = data.is_single(rebuild)
+            && is_narrow(rebuild, data.value)
+            && is_narrow(rebuild, weight.value)
+            && (!per_channel || weight.axis == weight_axis && name != "nn.batch_matmul");
+        let (Some(input), Some(kernel)) = (floats(rebuild, data.scale), floats(rebuild, weight.scale)) else {
+            return Ok(None);
+        };
+        let products: Vec<f32> = kernel.iter().map(|kernel| input[0] * kernel).collect();
+        if !fits || products.iter().any(|p| !(p.is_finite() && *p > 0.0)) {
+            return Ok(None);
+        }
+        let args = [data.value, weight.value, data.zero_point, weight.zero_point, data.scale, weight.scale];
+        let value = rebuild.new.op(quantized, &args, call.attrs.with("out_dtype", "int32"))?;
+        rebuild.inherit_origin(value, data.origin);
+        rebuild.inherit_origin(value, weight.origin);
+        let shape: &[usize] = if products.len() == 1 { &[] } else { &[products.len()] };
+        let scale = rebuild.new.constant(Tensor::from_slice(shape, &products));
+        let zero_point = rebuild.new.constant(Tensor::scalar(0i32));
+        let origin = rebuild.new.module.nodes[value].origin;
+        Ok(Some(Affine { value, scale, zero_point, axis, origin }))
+    }
+
+    /// Sums with a bias of their scale.
+    fn bias(
+        &self,
+        rebuild: &mut Rebuild<'_>,
+        call: &Call,
+        data: Affine,
+        axis: i64,
+    ) -> Result<Option<Affine>, Box<Diagnostic>> {
+        let along = resolve(axis, rank(rebuild, data.value));
+        let zero = constant(rebuild, data.zero_point).is_some_and(|t| t.as_slice::<i32>().iter().all(|&z| z == 0));
+        if dtype(rebuild, data.value) != Some(DType::I32) || !zero || !data.is_single(rebuild) && data.axis != along {
+            return Ok(None);
+        }
+        let real = rebuild.get(call.args[1]);
+        let same = |a: &[f32], b: &[f32]| {
+            let at = |v: &[f32], i: usize| v[i.min(v.len() - 1)];
+            !a.is_empty() && !b.is_empty() && (0..a.len().max(b.len())).all(|i| at(a, i) == at(b, i))
+        };
+        let scales = |rebuild: &Rebuild<'_>, affine: Affine| floats(rebuild, affine.scale).unwrap_or_default();
+        let bias = match self.of.get(&real).copied() {
+            Some(bias)
+                if dtype(rebuild, bias.value) == Some(DType::I32)
+                    && same(&scales(rebuild, bias), &scales(rebuild, data))
+                    && constant(rebuild, bias.zero_point)
+                        .is_some_and(|t| t.as_slice::<i32>().iter().all(|&z| z == 0)) =>
+            {
+                bias.value
+            }
+            // A constant, or what becomes one: integers of a constant.
+            given => {
+                let is_constant = constant(rebuild, real).is_some()
+                    || given.is_some_and(|bias| constant(rebuild, bias.value).is_some());
+                if !is_constant {
+                    return Ok(None);
+                }
+                let attrs = Attrs::new([
+                    ("axis", AttrValue::Int(0)),
+                    ("out_dtype", DType::I32.into()),
+                    ("rounding", "TOEVEN".into()),
+                ]);
+                rebuild.new.op("qnn.quantize", &[real, data.scale, data.zero_point], attrs)?
+            }
+        };
+        let attrs = Attrs::new([("axis", AttrValue::Int(axis))]);
+        let value = rebuild.new.op("nn.bias_add", &[data.value, bias], attrs)?;
+        let mut origin = data.origin;
+        if let Some(bias) = self.of.get(&real) {
+            rebuild.inherit_origin(value, bias.origin);
+            origin = rebuild.new.module.origins.union(origin, bias.origin);
+        }
+        Ok(Some(Affine { value, origin, ..data }))
+    }
+
+    /// What stands for a `qnn.quantize`, when what it quantizes is known in integers.
+    fn quantize(&self, rebuild: &mut Rebuild<'_>, call: &Call) -> Built {
+        let [real, scale, zero_point] = [0, 1, 2].map(|i| rebuild.get(call.args[i]));
+        let known = floats(rebuild, scale).zip(constant(rebuild, zero_point).map(|t| t.as_slice::<i32>().to_vec()));
+        let Some((scales, zeros)) = known else { return Ok(None) };
+        let single = scales.len() == 1 && zeros.len() == 1;
+        let out = call.attrs.get("out_dtype").and_then(AttrValue::as_dtype).unwrap_or(DType::I8);
+        let axis = call.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(-1);
+        let target = Target {
+            scale,
+            zero_point,
+            axis: (!single).then(|| resolve(axis, rank(rebuild, real))),
+            out,
+            rounding: call.attrs.str("rounding").unwrap_or("TONEAREST").into(),
+        };
+        // Bounds before the rounding, from the outermost inwards.
+        let mut bounds: Vec<(f32, f32)> = Vec::new();
+        let mut origins = Vec::new();
+        let mut inner = real;
+        while single && !self.of.contains_key(&inner) {
+            let Some((operator, bound)) = rebuild.new.module.expr(inner).as_op_call() else { break };
+            let limit = |key: &str| bound.attrs.get(key).and_then(AttrValue::as_float).unwrap_or(0.0) as f32;
+            bounds.push(match op::get(operator).name {
+                "clip" => (limit("a_min"), limit("a_max")),
+                "nn.relu" => (0.0, f32::INFINITY),
+                _ => break,
+            });
+            origins.push(rebuild.new.module.nodes[inner].origin);
+            inner = bound.args[0];
+        }
+        let Some(mut value) = self.integers(rebuild, inner, &target)? else { return Ok(None) };
+        let rounding = Rounding::parse(&target.rounding).unwrap_or(Rounding::ToNearest);
+        for (low, high) in bounds.into_iter().rev() {
+            let limits = range(out);
+            let place = |bound: f32| f64::from(quantize_f32(bound, scales[0], zeros[0], limits, rounding));
+            if (place(low), place(high)) != (limits.0 as f64, limits.1 as f64) {
+                let attrs = Attrs::new([("a_min", place(low).into()), ("a_max", place(high).into())]);
+                value = rebuild.new.op("clip", &[value], attrs)?;
+            }
+        }
+        for origin in origins {
+            rebuild.inherit_origin(value, origin);
+        }
+        Ok(Some(value))
+    }
+
+    /// The real value `real` in the integers that `target` asks for.
+    fn integers(&self, rebuild: &mut Rebuild<'_>, real: ExprId, target: &Target) -> Built {
+        if let Some(affine) = self.of.get(&real).copied() {
+            let fits = affine.is_single(rebuild) || target.axis.is_none_or(|axis| axis == affine.axis);
+            if !fits {
+                return Ok(None);
+            }
+            let same =
+                |a: ExprId, b: ExprId| constant(rebuild, a).zip(constant(rebuild, b)).is_some_and(|(a, b)| a == b);
+            if dtype(rebuild, affine.value) == Some(target.out)
+                && same(affine.scale, target.scale)
+                && same(affine.zero_point, target.zero_point)
+                && target.axis.is_none_or(|axis| axis == affine.axis)
+            {
+                rebuild.inherit_origin(affine.value, affine.origin);
+                return Ok(Some(affine.value));
+            }
+            let axis = target.axis.unwrap_or(affine.axis) as i64;
+            let attrs = Attrs::new([
+                ("axis", AttrValue::Int(axis)),
+                ("rounding", target.rounding.as_str().into()),
+                ("compute_dtype", "float32".into()),
+                ("out_dtype", target.out.into()),
+            ]);
+            let args = [affine.value, affine.scale, affine.zero_point, target.scale, target.zero_point];
+            let value = rebuild.new.op("qnn.requantize", &args, attrs)?;
+            rebuild.inherit_origin(value, affine.origin);
+            return Ok(Some(value));
+        }
+        if target.axis.is_some() {
+            return Ok(None);
+        }
+        let Some((operator, call)) = rebuild.new.module.expr(real).as_op_call() else { return Ok(None) };
+        let (name, call) = (op::get(operator).name, call.clone());
+        let origin = rebuild.new.module.nodes[real].origin;
+        let operands: Vec<ExprId> = match rebuild.new.module.expr(call.args[0]) {
+            Expr::Tuple(fields) if name == "concatenate" => fields.to_vec(),
+            _ => call.args.to_vec(),
+        };
+        let known: Option<Vec<Affine>> = operands.iter().map(|arg| self.of.get(arg).copied()).collect();
+        let Some(known) = known.filter(|known| !known.is_empty()) else { return Ok(None) };
+        let fits = known.iter().all(|a| {
+            a.is_single(rebuild) && is_narrow(rebuild, a.value) && dtype(rebuild, a.value) == Some(target.out)
+        });
+        if !fits {
+            return Ok(None);
+        }
+        let Some(value) = quantized(rebuild, name, &call, &known, target)? else { return Ok(None) };
+        rebuild.inherit_origin(value, origin);
+        for affine in known {
+            rebuild.inherit_origin(value, affine.origin);
+        }
+        Ok(Some(value))
+    }
+}
+
+/// What a `qnn.quantize` asks for.
+struct Target {
+    scale: ExprId,
+    zero_point: ExprId,
+    /// The axis along which they lie; `None` when they are one number each.
+    axis: Option<usize>,
+    out: DType,
+    rounding: String,
+}
+
+/// The quantized form of an operator on operands with one scale and one zero point each.
+fn quantized(rebuild: &mut Rebuild<'_>, name: &str, call: &Call, known: &[Affine], to: &Target) -> Built {
+    let first = known[0];
+    let one = [first.value, first.scale, first.zero_point, to.scale, to.zero_point];
+    let (quantized, attrs) = match (name, known) {
+        ("add" | "subtract" | "multiply", [l, r]) => {
+            let quantized = match name {
+                "add" => "qnn.add",
+                "subtract" => "qnn.subtract",
+                _ => "qnn.mul",
+            };
+            let scales = [l.scale, r.scale].map(|s| floats(rebuild, s).map_or(0.0, |s| s[0]));
+            if name == "multiply" && !(scales[0] * scales[1]).is_normal() {
+                return Ok(None);
+            }
+            let args = [l.value, r.value, l.scale, l.zero_point, r.scale, r.zero_point, to.scale, to.zero_point];
+            return rebuild.new.op(quantized, &args, Attrs::none()).map(Some);
+        }
+        ("concatenate", _) => {
+            let fields: [Vec<ExprId>; 3] = [
+                known.iter().map(|a| a.value).collect(),
+                known.iter().map(|a| a.scale).collect(),
+                known.iter().map(|a| a.zero_point).collect(),
+            ];
+            let mut args = Vec::with_capacity(5);
+            for fields in fields {
+                args.push(rebuild.new.tuple(&fields)?);
+            }
+            args.extend([to.scale, to.zero_point]);
+            return rebuild.new.op("qnn.concatenate", &args, call.attrs.clone()).map(Some);
+        }
+        ("nn.avg_pool2d", [_]) => ("qnn.avg_pool2d", call.attrs.clone()),
+        ("nn.global_avg_pool2d", [_]) => {
+            let layout = call.attrs.str("layout").unwrap_or("NCHW");
+            let Some(shape) = rebuild.new.module.ty(first.value).as_tensor().and_then(|t| t.shape()) else {
+                return Ok(None);
+            };
+            let sizes: Option<Vec<i64>> =
+                ['H', 'W'].iter().map(|&c| layout.find(c).and_then(|at| shape.get(at)).map(|&d| d as i64)).collect();
+            let Some(sizes) = sizes.filter(|sizes| !sizes.contains(&0)) else { return Ok(None) };
+            ("qnn.avg_pool2d", call.attrs.with("pool_size", sizes))
+        }
+        ("nn.softmax" | "nn.leaky_relu", [_]) => {
+            (if name == "nn.softmax" { "qnn.softmax" } else { "qnn.leaky_relu" }, call.attrs.clone())
+        }
+        ("tanh" | "exp" | "sqrt" | "rsqrt" | "erf" | "sigmoid" | "log" | "abs", [_]) => {
+            return rebuild.new.op(&format!("qnn.{name}"), &one, Attrs::none()).map(Some);
+        }
+        _ => return Ok(None),
+    };
+    rebuild.new.op(quantized, &one, attrs).map(Some)
+}

@@ -1,0 +1,170 @@
+//! Puts the bias, the requantization and the bounds behind a quantized convolution or matrix product into one operator
+//! with it, for the host: its sums then never leave the registers. Run on what no backend took; functions of backends
+//! stay as they are.
+
+use super::scope::touchable;
+use crate::diag::Diagnostic;
+use crate::ir::{AttrValue, Call, Callee, Expr, ExprId, IndexVec, Module};
+use crate::op::qnn::numerics::range;
+use crate::op::{self, Params};
+use crate::tensor::{DType, Tensor};
+use crate::typing::Rebuild;
+
+type Built = Result<Option<ExprId>, Box<Diagnostic>>;
+
+/// Fuses every chain of these operators that nothing else looks into.
+///
+/// # Errors
+/// Types that no longer agree, which would be a defect of this pass.
+pub fn fuse_requantize(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    let touch = touchable(module);
+    let uses = uses(module);
+    Rebuild::run(module, |rebuild, id, expr| {
+        let Some((operator, call)) = expr.as_op_call() else { return Ok(None) };
+        let alone = |id: ExprId| uses[id] == 1;
+        if !touch[id] {
+            return Ok(None);
+        }
+        match op::get(operator).name {
+            "qnn.requantize" if alone(call.args[0]) => requantize(rebuild, call, &alone),
+            name @ ("clip" | "nn.relu") if alone(call.args[0]) => bound(rebuild, call, name),
+            _ => Ok(None),
+        }
+    })
+}
+
+/// How often each live expression is an operand.
+fn uses(module: &Module) -> IndexVec<ExprId, u32> {
+    let live = module.live();
+    let mut uses = IndexVec::filled(0, module.nodes.len());
+    for (_, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
+        node.expr.for_each_operand(|operand| uses[operand] += 1);
+    }
+    uses
+}
+
+/// The operator's name and the call, if the expression of the old module is one.
+fn called(module: &Module, id: ExprId) -> Option<(&'static str, &Call)> {
+    module.expr(id).as_op_call().map(|(operator, call)| (op::get(operator).name, call))
+}
+
+fn constant(module: &Module, id: ExprId) -> Option<&Tensor> {
+    module.expr(id).as_constant().map(|t| &**t)
+}
+
+fn byte(module: &Module, id: ExprId) -> bool {
+    module.ty(id).as_tensor().is_some_and(|t| matches!(t.dtype, DType::I8 | DType::U8))
+}
+
+fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> bool) -> Built {
+    let old = rebuild.old;
+    let Some((mut name, mut inner)) = called(old, call.args[0]) else { return Ok(None) };
+    let mut origins = vec![old.nodes[call.args[0]].origin];
+    let mut bias = None;
+    let mut bias_at = None;
+    if matches!(name, "nn.bias_add" | "add") {
+        let Some(below) = called(old, inner.args[0]) else { return Ok(None) };
+        if !alone(inner.args[0]) {
+            return Ok(None);
+        }
+        let Some(tensor) = constant(old, inner.args[1]) else { return Ok(None) };
+        bias = Some((inner.args[1], tensor));
+        bias_at = Some((name, inner));
+        origins.push(old.nodes[inner.args[0]].origin);
+        (name, inner) = below;
+    }
+    let fused = match name {
+        "qnn.conv2d" => "qnn.contrib_conv2d_requantize",
+        "qnn.dense" => "qnn.contrib_dense_requantize",
+        _ => return Ok(None),
+    };
+    let Some(sums) = old.ty(call.args[0]).as_tensor() else { return Ok(None) };
+    let rank = sums.dims.len();
+    let layout = |key: &str| inner.attrs.str(key).filter(|layout| !layout.is_empty());
+    let axis = match name {
+        "qnn.conv2d" => layout("out_layout").or(layout("data_layout")).unwrap_or("NCHW").find('C').unwrap_or(1),
+        _ => rank - 1,
+    };
+    let Some(channels) = sums.dims[axis].fixed() else { return Ok(None) };
+    let resolve = |axis: i64| (if axis < 0 { axis + rank as i64 } else { axis }) as usize;
+    let Callee::Op(operator) = call.callee else { return Ok(None) };
+    let params = Params::new(op::get(operator), &call.attrs);
+    // The requantization: known, from zero point 0, to one scale.
+    let known: Option<Vec<&Tensor>> = call.args[1..].iter().map(|&arg| constant(old, arg)).collect();
+    let Some(known) = known else { return Ok(None) };
+    let along = known.iter().all(|t| t.len() == 1) || resolve(params.int("axis")) == axis;
+    let out = params.dtype("out_dtype").unwrap_or(DType::I8);
+    let fits = sums.dtype == DType::I32
+        && byte(old, inner.args[0])
+        && byte(old, inner.args[1])
+        && matches!(out, DType::I8 | DType::U8)
+        && along
+        && known[1].as_slice::<i32>().iter().all(|&zero| zero == 0)
+        && known[2].len() == 1
+        && known[3].len() == 1;
+    // The bias: one number for each channel.
+    let bias = match (bias, bias_at) {
+        (None, _) => Some(Tensor::zeros(DType::I32, &[channels])),
+        (Some((_, tensor)), Some(("nn.bias_add", at))) => {
+            let axis_of = at.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(1);
+            (resolve(axis_of) == axis).then(|| tensor.clone())
+        }
+        (Some((_, tensor)), _) => {
+            // Broadcast: every dimension 1 but that of the channels.
+            let missing = rank.checked_sub(tensor.shape().len());
+            let lies = missing.is_some_and(|missing| {
+                let mut dims = tensor.shape().iter().enumerate();
+                dims.all(|(i, &d)| d == if i + missing == axis { channels } else { 1 })
+            });
+            (lies && tensor.len() == channels).then(|| tensor.reshaped(&[channels])).flatten()
+        }
+    };
+    let Some(bias) = bias.filter(|bias| fits && bias.dtype() == DType::I32 && bias.len() == channels) else {
+        return Ok(None);
+    };
+    let bias = rebuild.new.constant(bias);
+    let from = |i: usize| rebuild.get(inner.args[i]);
+    let to = |i: usize| rebuild.get(call.args[i]);
+    let args = [from(0), from(1), bias, from(2), from(3), to(1), to(3), to(4)];
+    let mut attrs = inner.attrs.with("out_dtype", out);
+    for key in ["rounding", "compute_dtype"] {
+        attrs = attrs.with(key, params.value(key));
+    }
+    let value = rebuild.new.op(fused, &args, attrs)?;
+    for origin in origins {
+        rebuild.inherit_origin(value, origin);
+    }
+    Ok(Some(value))
+}
+
+/// Bounds of integers behind a fused operator become its own.
+fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Built {
+    let below = rebuild.get(call.args[0]);
+    let Expr::Call(fused) = rebuild.new.module.expr(below).clone() else { return Ok(None) };
+    let Some((below_name, _)) = called(&rebuild.new.module, below) else { return Ok(None) };
+    if !below_name.ends_with("_requantize") {
+        return Ok(None);
+    }
+    let Some(dtype) = rebuild.new.module.ty(below).as_tensor().map(|t| t.dtype) else { return Ok(None) };
+    let (low, high) = range(dtype);
+    let given = |key: &str| call.attrs.get(key).and_then(AttrValue::as_float);
+    let (a_min, a_max) = match name {
+        "nn.relu" => (0, high),
+        _ => match (given("a_min"), given("a_max")) {
+            // Whole numbers; what a fraction becomes depends on more than the bounds.
+            (Some(a), Some(b)) if a.fract() == 0.0 && b.fract() == 0.0 && a <= b => (a as i64, b as i64),
+            _ => return Ok(None),
+        },
+    };
+    let own = |key: &str, default: i64| fused.attrs.get(key).and_then(AttrValue::as_int).unwrap_or(default);
+    let (was_low, was_high) = (own("a_min", low), own("a_max", high));
+    let attrs = fused.attrs.with("a_min", was_low.clamp(a_min, a_max)).with("a_max", was_high.clamp(a_min, a_max));
+    let in_type = |v: i64| (low..=high).contains(&v);
+    if !in_type(was_low.clamp(a_min, a_max)) || !in_type(was_high.clamp(a_min, a_max)) {
+        return Ok(None);
+    }
+    let origin = rebuild.new.module.nodes[below].origin;
+    let value = rebuild.new.op(below_name, &fused.args, attrs)?;
+    rebuild.inherit_origin(value, origin);
+    Ok(Some(value))
+}
