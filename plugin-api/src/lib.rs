@@ -86,6 +86,11 @@
 //! that was built before.** So entries are few and data is open: attributes by name, descriptions as JSON, `query` and
 //! `get_service` by key.
 
+/// The guide for authors: its examples are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/writing-a-backend.md")]
+pub struct Guide;
+
 mod adapt;
 mod backend;
 mod bridge;

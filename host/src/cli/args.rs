@@ -322,8 +322,10 @@ pub enum PluginsCommand {
     List(PluginsListArgs),
     /// Print what a plugin says of itself, with its pattern table.
     Show(PluginsShowArgs),
-    /// Say why a file is refused.
+    /// Say what is wrong with a file.
     Check(PluginsCheckArgs),
+    /// Write a folder with a new plugin that builds, drops in and runs as it stands.
+    New(PluginsNewArgs),
 }
 
 /// `byoc plugins list`.
@@ -358,6 +360,19 @@ pub struct PluginsCheckArgs {
     /// How much is said.
     #[command(flatten)]
     pub talk: TalkArgs,
+}
+
+/// `byoc plugins new`.
+#[derive(Args, Debug)]
+pub struct PluginsNewArgs {
+    /// The plugin's name: letters, digits and _. The folder has it too.
+    pub name: PathBuf,
+    /// One file of C and a Makefile, instead of a Rust crate.
+    #[arg(long)]
+    pub c: bool,
+    /// Where the sources of byoc-plugin-api are; otherwise where they were when this byoc was built.
+    #[arg(long, value_name = "DIR", conflicts_with = "c")]
+    pub api: Option<PathBuf>,
 }
 
 /// `byoc ops`.

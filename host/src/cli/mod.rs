@@ -14,6 +14,8 @@ mod inspect;
 mod ops;
 mod opt;
 mod plugins;
+mod plugins_check;
+mod plugins_new;
 mod quantize;
 mod ready;
 mod render;

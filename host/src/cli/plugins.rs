@@ -1,9 +1,9 @@
-//! `byoc plugins`: what was found where, a plugin's pattern table, why a file is refused.
+//! `byoc plugins`: what was found where, and a plugin's pattern table.
 
 use super::args::{PluginDirArgs, PluginsArgs, PluginsCommand, TalkArgs};
-use super::{render, table};
+use super::{plugins_check, plugins_new, render, table};
 use crate::error::Failure;
-use crate::plugin::registry::{Found, Registry, Status, rejection_diagnostic};
+use crate::plugin::registry::{Found, Status};
 use crate::session::{self, Session};
 use byoc_core::diag::{Code, Diagnostic};
 use serde_json::{Value, json};
@@ -17,18 +17,8 @@ pub fn run(args: PluginsArgs) -> Result<ExitCode, Failure> {
         Some(PluginsCommand::Show(show_args)) => {
             show(&show_args.name, &merge(args.plugins, show_args.plugins), &show_args.talk)
         }
-        Some(PluginsCommand::Check(check)) => {
-            session::log_to_stderr(check.talk.verbose);
-            let registry = Registry::of_file(&check.file, &Session::without_plugins(1)?.services);
-            match registry.found.first().map(|f| (f, &f.status)) {
-                Some((found, Status::Refused(rejection))) => Err(rejection_diagnostic(&found.path, rejection).into()),
-                Some((found, _)) => {
-                    print_list(std::slice::from_ref(found), &check.talk);
-                    Ok(ExitCode::SUCCESS)
-                }
-                None => Ok(ExitCode::SUCCESS),
-            }
-        }
+        Some(PluginsCommand::Check(check)) => plugins_check::run(&check),
+        Some(PluginsCommand::New(new)) => plugins_new::run(&new),
     }
 }
 
@@ -74,7 +64,7 @@ fn print_list(found: &[Found], talk: &TalkArgs) {
 }
 
 /// A file as the JSON object that `--json` prints.
-fn row(found: &Found) -> Value {
+pub(super) fn row(found: &Found) -> Value {
     let file = found.path.display().to_string();
     match &found.status {
         Status::Loaded(plugin) => {

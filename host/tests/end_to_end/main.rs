@@ -6,10 +6,12 @@ mod drop_in;
 mod explain;
 mod inputs;
 mod models;
+mod new_plugin;
 mod newcomer;
 mod nuc_fpga;
 mod opt;
 mod quantize;
+mod valgrind;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 //! header of each library is asked instead.
 
 use super::import::{ImportedCodegen, ImportedLoader};
-use super::sniff::{Entry, sniff_entry};
+use super::sniff::{Entry, needed, sniff_entry};
 use super::{Rejection, c, code, layout};
 use crate::backend::{Codegen, Loader};
 use crate::error::Error;
@@ -131,11 +131,29 @@ fn open(path: &Path) -> Result<Library, Rejection> {
         let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         // The system puts the path in front; the caller names the file anyway.
         let reason = message.strip_prefix(&format!("{}: ", absolute.display())).unwrap_or(&message);
-        Rejection::new(code::DLOPEN, format!("the system cannot load it: {reason}"))
+        let mut rejection = Rejection::new(code::DLOPEN, format!("the system cannot load it: {reason}"));
+        rejection.details = missing_libraries(path);
+        rejection
     };
     // SAFETY: the file is a complete library of this machine that says it is a plugin; that its constructors behave is
     // what loading a plugin trusts it with.
     unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)
+}
+
+/// Which of the libraries that it needs the system does not find, one line each.
+fn missing_libraries(path: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    for name in needed(path) {
+        // SAFETY: what the plugin's own loading would have loaded, which the user asked for.
+        match unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) } {
+            Ok(library) => std::mem::forget(library),
+            Err(error) => {
+                let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                lines.push(format!("it needs {name}, which cannot be loaded: {message}"));
+            }
+        }
+    }
+    lines
 }
 
 /// The header of a Rust plugin's library, which stays mapped for good.

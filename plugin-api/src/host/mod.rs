@@ -9,9 +9,9 @@ mod layout;
 pub(crate) mod load;
 mod sniff;
 
-pub use c::{ENTRY as C_ENTRY, HEADER as C_HEADER, JSON_HEADER as C_JSON_HEADER};
+pub use c::{ABI_TEXT as C_ABI_TEXT, ENTRY as C_ENTRY, HEADER as C_HEADER, JSON_HEADER as C_JSON_HEADER};
 pub use load::{LoadedPlugin, Offer, Registration, load};
-pub use sniff::sniff;
+pub use sniff::{FileFacts, facts, sniff};
 
 use std::fmt;
 

@@ -4,7 +4,7 @@
 use super::c::ENTRY as C_ENTRY;
 use super::{Rejection, code};
 use abi_stable::library::ROOT_MODULE_LOADER_NAME;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, elf};
 use std::fs::File;
 use std::path::Path;
@@ -22,6 +22,49 @@ const MACHINE: elf::Machine = elf::EM_RISCV;
 /// The reason why it is none.
 pub fn sniff(path: &Path) -> Result<(), Rejection> {
     sniff_entry(path).map(drop)
+}
+
+/// What can be read off a plugin's file without mapping it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Its entry, for people: `declare_plugin!`, or `byoc_plugin_entry` for one in C.
+    pub entry: &'static str,
+    /// The libraries that it needs, by their names.
+    pub needed: Vec<String>,
+}
+
+/// What can be read off a plugin's file.
+///
+/// # Errors
+/// As [`sniff`].
+pub fn facts(path: &Path) -> Result<FileFacts, Rejection> {
+    let entry = match sniff_entry(path)? {
+        Entry::Rust => "declare_plugin!",
+        Entry::C => C_ENTRY,
+    };
+    Ok(FileFacts { entry, needed: needed(path) })
+}
+
+/// The libraries that a library needs; none where that cannot be read.
+pub(super) fn needed(path: &Path) -> Vec<String> {
+    let Ok(file) = File::open(path) else { return Vec::new() };
+    let file = ReadCache::new(file);
+    let read = || -> object::Result<Vec<String>> {
+        let header = elf::FileHeader64::<Endianness>::parse(&file)?;
+        let endian = header.endian()?;
+        let sections = header.sections(endian, &file)?;
+        let mut names = Vec::new();
+        if let Some((entries, strings)) = sections.dynamic(endian, &file)? {
+            let strings = sections.strings(endian, &file, strings)?;
+            for entry in entries.iter().filter(|entry| entry.d_tag(endian) == elf::DT_NEEDED) {
+                let at = u32::try_from(entry.d_val(endian)).unwrap_or(u32::MAX);
+                let name = strings.get(at).unwrap_or_default();
+                names.push(String::from_utf8_lossy(name).into_owned());
+            }
+        }
+        Ok(names)
+    };
+    read().unwrap_or_default()
 }
 
 /// Which entry a plugin has.

@@ -95,6 +95,10 @@ fn template_refuses_blobs_that_are_not_its_own() {
     assert!(load("f", b"\xff").starts_with("plugin template: load: the blob: invalid utf-8"));
     let constant = add_relu("f", &[2]).to_json();
     assert_eq!(load("f", constant.as_bytes()), "plugin template: load: graph f, node 1: stands for constant 0, of 0");
+    let mut nothing = single("f", "nn.relu", &[2]);
+    nothing.outputs.clear();
+    let message = "plugin template: load: graph f: it has no outputs, so that nobody can see what it computes";
+    assert_eq!(load("f", nothing.to_json().as_bytes()), message);
     let softmax = single("f", "nn.softmax", &[2]).to_json();
     assert_eq!(load("f", softmax.as_bytes()), "plugin template: load: host: reference: this host has no nn.softmax");
 }
@@ -162,7 +166,36 @@ fn the_guide_shows_the_minimal_backend_as_it_is() {
     let read = |path: &str| std::fs::read_to_string(byoc_test_support::workspace().join(path)).unwrap();
     let code = read("tests/plugins/examples/minimal.rs");
     assert!(code.lines().count() < 80, "a minimal backend fits into 80 lines");
-    assert!(read("docs/writing-a-backend.md").contains(&format!("```rust\n{code}```\n")));
+    assert!(read("docs/writing-a-backend.md").contains(&format!("```rust,ignore\n{code}```\n")));
+}
+
+#[test]
+fn the_guide_shows_c_and_json_as_they_are() {
+    let read = |path: &str| std::fs::read_to_string(byoc_test_support::workspace().join(path)).unwrap();
+    let (guide, sample, readme) =
+        (read("docs/writing-a-backend.md"), read("plugins/samples/elementwise.c"), read("README.md"));
+    let blocks = |language: &str| -> Vec<String> {
+        let begin = format!("```{language}\n");
+        let parts = guide.split(&begin).skip(1);
+        parts.map(|part| part.split("```").next().unwrap_or_default().to_owned()).collect()
+    };
+    // Every block of C is a part of the sample, which is built and run.
+    assert!(blocks("c").len() >= 4);
+    for block in blocks("c") {
+        assert!(sample.contains(&block), "not in the sample:\n{block}");
+    }
+    let description = byoc_test_support::schema::schema("description");
+    assert!(!blocks("json").is_empty());
+    for block in blocks("json") {
+        let value: serde_json::Value = serde_json::from_str(&block).unwrap();
+        if value.get("version").is_some() {
+            byoc_test_support::schema::check(&description, &value).unwrap();
+        }
+    }
+    // The lines that build the samples are those of the README, which are run.
+    for line in blocks("sh").iter().flat_map(|block| block.lines()).filter(|line| line.contains("plugins/samples/")) {
+        assert!(readme.lines().any(|shown| shown == line), "not in the README: {line}");
+    }
 }
 
 #[test]

@@ -5,4 +5,5 @@ mod c_plugins;
 mod common;
 mod panics;
 mod rejections;
+mod schemas;
 mod services;

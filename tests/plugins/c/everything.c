@@ -22,7 +22,7 @@ static int32_t judge(void *self, byoc_call *call, const byoc_candidate *const *c
         if (strcmp(name, "silent") == 0) continue;
         if (strcmp(name, "outside") == 0) call->host->support(call, count);
         if (strcmp(name, "wordless") == 0) return 7;
-        if (candidates[i]->kind == BYOC_REGION) {
+        if (candidates[i]->kind == BYOC_REGION && candidates[i]->check[0] != 0) {
             call->host->refuse(call, i, BYOC_RESOURCE_LIMIT, candidates[i]->check, "smaller");
         } else {
             call->host->support(call, i);

@@ -27,12 +27,14 @@ impl Codegen for Minimal {
             let found = format!("{} operators in one region; minimal takes one", operators.len());
             return Verdict::refused(RefusalCode::ResourceLimit, found);
         }
-        let dtype = candidate.graph.inputs[0].ty.dtype;
-        if dtype != DType::F32 {
-            let found = format!("input 0 is {dtype}; minimal takes float32");
-            return Verdict::refused(RefusalCode::UnsupportedDtype, found);
+        match candidate.graph.inputs.first().map(|input| input.ty.dtype) {
+            Some(DType::F32) => Verdict::Supported,
+            Some(other) => {
+                let found = format!("input 0 is {other}; minimal takes float32");
+                Verdict::refused(RefusalCode::UnsupportedDtype, found)
+            }
+            None => Verdict::refused(RefusalCode::UnsupportedShape, "no input; minimal takes one"),
         }
-        Verdict::Supported
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {

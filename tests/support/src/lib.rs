@@ -4,6 +4,8 @@
 //! first time that it is asked for (nothing is built twice, a repeated call costs some 35 ms). The profile is that of the
 //! test itself. Every function panics when it fails, as tests do.
 
+pub mod schema;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -25,5 +25,6 @@ codes! {
     SHADOWED = 422, "a plugin is shadowed by one in an earlier directory";
     REGION_NOT_COMPILED = 423, "a region could not be compiled and runs on the host";
     BLOB_TOO_LARGE = 424, "a compiled region is larger than its backend says that one may be";
+    CANNOT_CREATE = 425, "a new plugin cannot be written";
     NO_SCHEME = 430, "no scheme to quantize a model by";
 }

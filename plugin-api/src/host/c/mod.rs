@@ -20,5 +20,7 @@ pub(super) use load::load;
 pub const HEADER: &str = include_str!("../../../include/byoc_plugin.h");
 /// The reader of JSON beside it.
 pub const JSON_HEADER: &str = include_str!("../../../include/byoc_json.h");
+/// The version of the header, for people.
+pub const ABI_TEXT: &str = "1";
 /// The symbol that a C plugin exports.
 pub const ENTRY: &str = "byoc_plugin_entry";

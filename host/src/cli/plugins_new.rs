@@ -1,0 +1,154 @@
+//! `byoc plugins new`: a folder with a new plugin that builds, drops in and runs as it stands.
+//!
+//! The two plugins that it writes are those that this project tests and shows: the smallest one in Rust, and the sample
+//! in C.
+
+use super::args::PluginsNewArgs;
+use crate::error::Failure;
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_plugin_api::{API_VERSION, host};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What the plugin in Rust is called where it stands.
+const RUST_NAME: &str = "minimal";
+const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
+/// What the plugin in C is called where it stands.
+const C_NAME: &str = "elementwise";
+const C_SOURCE: &str = include_str!("../../../plugins/samples/elementwise.c");
+
+/// Runs the command.
+pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
+    let name = plugin_name(&args.name)?;
+    let files = if args.c { c_files(name) } else { rust_files(name, &api_source(args.api.as_deref())?) };
+    let occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
+    if occupied || args.name.is_file() {
+        let message = format!("{} exists already", args.name.display());
+        return Err(wrong(message).help("give another name, or remove it first").into());
+    }
+    for (path, text) in files {
+        let path = args.name.join(path);
+        let folder = path.parent().unwrap_or(&args.name);
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&path, text))
+            .map_err(|error| wrong(format!("cannot write {}: {error}", path.display())))?;
+    }
+    let folder = args.name.display();
+    let (build, library) = if args.c {
+        (format!("make -C {folder}"), format!("{folder}/libbyoc_{name}.so"))
+    } else {
+        let manifest = format!("--manifest-path {folder}/Cargo.toml");
+        (format!("cargo build --release {manifest}"), format!("{folder}/target/release/libbyoc_{name}.so"))
+    };
+    println!("wrote {folder}. Build it, drop it in, see what it takes:");
+    println!();
+    println!("  {build}");
+    println!("  mkdir -p plugins && cp {library} plugins/");
+    println!("  byoc explain MODEL --backend {name} --plugin-dir plugins");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn wrong(message: impl Into<String>) -> Diagnostic {
+    Diagnostic::error(codes::plugins::CANNOT_CREATE, message)
+}
+
+/// The plugin's name: the last part of the folder's.
+fn plugin_name(folder: &Path) -> Result<&str, Failure> {
+    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let good = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.len() <= 64
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if good {
+        return Ok(name);
+    }
+    let mut diagnostic =
+        wrong(format!("a plugin cannot be named \"{name}\": a name is a letter, then letters, digits and _"));
+    let better: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let better = better.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+    if !better.is_empty() && better.len() <= 64 {
+        diagnostic = diagnostic.help(format!("\"{better}\" would do"));
+    }
+    Err(diagnostic.into())
+}
+
+/// Where the sources of the boundary are: as given, or where they were when this binary was built.
+fn api_source(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let known = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugin-api");
+    let folder = given.unwrap_or(&known);
+    let found = folder.canonicalize().ok().filter(|folder| {
+        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+        manifest.contains("name = \"byoc-plugin-api\"")
+    });
+    found.ok_or_else(|| {
+        wrong(format!("the sources of byoc-plugin-api are not in {}", folder.display()))
+            .note(format!("a plugin in Rust is built against them, of the series of {API_VERSION}"))
+            .help("name the folder with --api DIR, or write a plugin in C (--c), which needs none")
+            .into()
+    })
+}
+
+type Files = Vec<(String, String)>;
+
+fn filled(template: &str, name: &str) -> String {
+    template.replace("@NAME@", name).replace("@ABI@", host::C_ABI_TEXT)
+}
+
+fn rust_files(name: &str, api: &Path) -> Files {
+    // The type has the plugin's name too: `my_chip` has a `MyChip`.
+    let words = name.split('_').filter(|word| !word.is_empty());
+    let title: String = words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect();
+    // What is generated once is all the plugin's own, except that the operator has a type of that name.
+    let title = if title == "Relu" { "Plugin".to_owned() } else { title };
+    let source = RUST_SOURCE.replace("Minimal", &title).replace(RUST_NAME, name);
+    let api = api.display().to_string();
+    vec![
+        ("Cargo.toml".into(), filled(include_str!("../../templates/plugin.toml"), name).replace("@API@", &api)),
+        ("src/lib.rs".into(), source),
+        ("README.md".into(), filled(include_str!("../../templates/plugin.md"), name).replace("@API@", &api)),
+        (".gitignore".into(), "/target\n/plugins\n".into()),
+    ]
+}
+
+fn c_files(name: &str) -> Files {
+    let source = C_SOURCE
+        .replace(&format!("#define NAME \"{C_NAME}\""), &format!("#define NAME \"{name}\""))
+        .replace(&format!("/* {C_NAME}: "), &format!("/* {name}: "));
+    vec![
+        (format!("{name}.c"), source),
+        ("byoc_plugin.h".into(), host::C_HEADER.into()),
+        ("byoc_json.h".into(), host::C_JSON_HEADER.into()),
+        ("Makefile".into(), filled(include_str!("../../templates/Makefile"), name)),
+        ("README.md".into(), filled(include_str!("../../templates/plugin_c.md"), name)),
+        (".gitignore".into(), "*.so\n/plugins\n".into()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for good in ["mine", "a", "my_chip2", "some/where/mine"] {
+            assert!(plugin_name(Path::new(good)).is_ok(), "{good}");
+        }
+        for (bad, better) in [("my-chip", "\"my_chip\""), ("2fast", "\"fast\""), ("größe", "\"gr__e\"")] {
+            let failure = plugin_name(Path::new(bad)).expect_err(bad);
+            assert_eq!(failure.diagnostics[0].help, Some(format!("{better} would do")));
+        }
+        assert!(plugin_name(Path::new("..")).is_err());
+    }
+
+    #[test]
+    fn nothing_of_the_models_of_the_templates_is_left() {
+        for (name, text) in rust_files("my_chip", Path::new("/api")).iter().chain(&c_files("my_chip")) {
+            for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
+                assert!(!text.contains(word), "{word} in {name}");
+            }
+        }
+        let lib = &rust_files("my_chip", Path::new("/api"))[1].1;
+        assert!(lib.contains("struct MyChip;") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
+        // A word that the sample uses by itself stays what it is.
+        assert!(c_files("my_chip")[0].1.contains("#define NAME \"my_chip\""));
+    }
+}

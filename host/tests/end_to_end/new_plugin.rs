@@ -1,0 +1,307 @@
+//! From nothing to a backend that runs: `plugins new`, one build line, one copy; and what `plugins check` says of a plugin.
+
+use crate::{byoc, data_text, ran};
+use byoc_test_support::{c_plugin, copy, plugin, sample, test_plugin, workspace};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder inside the build folder, so that generated crates are built with this checkout's settings.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Where generated crates are built; shared, so that what they depend on is built once.
+fn shared_target() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated")
+}
+
+fn shell(folder: &Path, line: &str) {
+    let output = Command::new("sh")
+        .current_dir(folder)
+        .env("CARGO_TARGET_DIR", shared_target())
+        .args(["-c", line])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Drops a library into a plugin directory of its own and runs the digits model on it: it takes some of the model, says so,
+/// and the answer is right. Gives the share of the FLOPs.
+fn digits_on(library: &Path, name: &str) -> f64 {
+    let plugins = tempfile::tempdir().unwrap();
+    copy(library, &plugins.path().join(library.file_name().unwrap()));
+    let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
+    let on = ["--dim", "batch=1", "--backend", name, "--plugin-dir", &dir];
+    let explained = byoc([&["explain", &model, "--json"], &on[..]].concat()).ok().json().remove(0);
+    let regions = explained["regions"].as_array().unwrap();
+    assert!(!regions.is_empty() && regions.iter().all(|region| region["backend"] == name), "{explained}");
+    let shown = byoc([&["explain", &model], &on[..]].concat()).ok().out;
+    assert!(shown.contains(&format!("tvmgen_default_{name}_main_0")) && shown.contains("FLOPs on backends"), "{shown}");
+    for digit in [2, 7] {
+        let (picture, labels) = (data_text(&format!("digits/samples/{digit}.png")), data_text("digits/labels.txt"));
+        let image = ["run", &model, "--image", &picture, "--labels", &labels, "--json", "--require-offload"];
+        let ran = byoc([&image[..], &on[..]].concat()).ok();
+        assert_eq!(ran.json()[0]["top"][0]["label"], digit.to_string(), "{}", ran.out);
+    }
+    explained["totals"]["offload_share"].as_f64().unwrap()
+}
+
+#[test]
+fn a_new_plugin_in_rust() {
+    let folder = folder();
+    let mine = folder.path().join("mine");
+    let shown = byoc(["plugins", "new", &mine.display().to_string()]).ok().out;
+    assert!(shown.contains("cargo build --release --manifest-path"), "{shown}");
+    // The versions that this checkout is tested with; a user's cargo takes what is newest.
+    copy(&workspace().join("Cargo.lock"), &mine.join("Cargo.lock"));
+    shell(&mine, "cargo build --release --quiet --offline");
+    let library = shared_target().join("release/libbyoc_mine.so");
+    assert!(digits_on(&library, "mine") > 0.0);
+    let checked = byoc(["plugins", "check", &library.display().to_string()]).ok().out;
+    for part in
+        ["entry       declare_plugin!", "mine 0.1.0", "--backend mine: nn.relu, and nothing else", "nothing wrong"]
+    {
+        assert!(checked.contains(part), "{part} in\n{checked}");
+    }
+}
+
+#[test]
+fn a_new_plugin_in_c_edited_and_built_again() {
+    let folder = folder();
+    let mine = folder.path().join("mine");
+    byoc(["plugins", "new", "--c", &mine.display().to_string()]).ok();
+    shell(&mine, "make");
+    let library = mine.join("libbyoc_mine.so");
+    let before = digits_on(&library, "mine");
+    assert!(before > 0.0);
+    // One operator less, one make, one copy.
+    let source = std::fs::read_to_string(mine.join("mine.c")).unwrap();
+    let without = source.replacen("{\"nn.relu\", relu, NULL},", "{\"sign\", relu, NULL},", 1);
+    assert_ne!(source, without);
+    std::fs::write(mine.join("mine.c"), without).unwrap();
+    shell(&mine, "touch -d '+2 seconds' mine.c && make");
+    let plugins = tempfile::tempdir().unwrap();
+    copy(&library, &plugins.path().join("libbyoc_mine.so"));
+    let dir = plugins.path().display().to_string();
+    let model = data_text("digits/digits.onnx");
+    byoc(["explain", &model, "--dim", "batch=1", "--backend", "mine", "--plugin-dir", &dir])
+        .ok()
+        .says(&["E0404", "mine took no operator"]);
+}
+
+#[test]
+fn the_sample_in_c_runs_the_digits() {
+    assert!(digits_on(&sample("elementwise"), "elementwise") > 0.0);
+}
+
+#[test]
+fn the_sample_in_cpp_calls_the_function_of_somebody_else() {
+    let plugins = tempfile::tempdir().unwrap();
+    copy(&sample("conv_int8"), &plugins.path().join("a.so"));
+    let dir = plugins.path().display().to_string();
+    let file = plugins.path().join("conv.relay");
+    let text = r#"#[version = "0.0.5"]
+def @main(%x: Tensor[(2, 4, 9, 8), int8], %w: Tensor[(6, 2, 3, 2), int8], %f: Tensor[(1, 2, 5, 5), float32]) {
+  let %a = nn.conv2d(%x, %w, padding=[1, 2, 1, 2], strides=[2, 1], groups=2, out_dtype="int32");
+  let %b = nn.conv2d(%f, %f);
+  let %c = nn.conv2d(%x, %w, padding=[1, 2, 0, 2], groups=2, out_dtype="int32");
+  let %d = nn.conv2d(%x, %w, dilation=[2, 1], groups=2, out_dtype="int32");
+  (%a, %b, %c, %d)
+}
+"#
+    .replace("%f: Tensor[(1, 2, 5, 5), float32]", "%f: Tensor[(1, 1, 5, 5), float32]");
+    std::fs::write(&file, text).unwrap();
+    let model = file.display().to_string();
+    let on = ["--backend", "conv_int8", "--plugin-dir", &dir];
+    let rows = byoc([&["explain", &model, "--json"], &on[..]].concat()).ok().json().remove(0);
+    let refusals: Vec<&Value> =
+        rows["nodes"].as_array().unwrap().iter().flat_map(|n| n["refusals"].as_array().unwrap()).collect();
+    let said = |code: &str, detail: &str| refusals.iter().any(|r| r["code"] == code && r["detail"] == detail);
+    assert!(said("UnsupportedDtype", "input 0 is float32; conv_int8 takes int8"), "{refusals:?}");
+    let padding = "padding is [1, 2, 0, 2]; conv_int8 takes the same before and after";
+    assert!(said("UnsupportedAttr", padding), "{refusals:?}");
+    assert!(said("UnsupportedAttr", "dilation is [2, 1]; conv_int8 takes 1"), "{refusals:?}");
+    assert!(refusals.iter().any(|r| r["hint"] == "run \"byoc quantize\" first"), "{refusals:?}");
+    let source = byoc([&["source", &model], &on[..]].concat()).ok().out;
+    assert!(source.contains("vendor_conv2d(data, weight, out, 2, 4, 9, 8, 6, 2, 1, 2, 3, 2, 2, 1);"), "{source}");
+
+    let (with, without) = (plugins.path().join("with.npz"), plugins.path().join("without.npz"));
+    let run = |output: &Path, on: &[&str]| {
+        let output = output.display().to_string();
+        let inputs = ["--input", "x=random", "--input", "w=random:3", "--input", "f=random:4", "--output", &output];
+        byoc([&["run", &model], &inputs[..], on].concat()).ok()
+    };
+    run(&with, &on).says(&["Calling From vendor_conv2d: 2x4x9x8, 6 kernels of 3x2"]);
+    run(&without, &[]);
+    assert_eq!(std::fs::read(with).unwrap(), std::fs::read(without).unwrap());
+}
+
+#[test]
+fn what_new_does_not_write() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    byoc(["plugins", "new", &at("my-chip")]).fails_with("E0425").says(&["\"my-chip\"", "\"my_chip\" would do"]);
+    byoc(["plugins", "new", "--c", &at("mine")]).ok();
+    byoc(["plugins", "new", "--c", &at("mine")]).fails_with("E0425").says(&["mine exists already"]);
+    byoc(["plugins", "new", &at("other"), "--api", &at("mine")]).fails_with("E0425").says(&["--api DIR", "--c"]);
+    assert!(!Path::new(&at("other")).exists());
+}
+
+/// A C plugin whose description is this text.
+fn described(description: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(workspace().join("tests/plugins/c/everything.c")).unwrap();
+    let literal: String = format!("{description:?}");
+    let old = "(void *)\"{\\\"operators\\\": [\\\"nn.relu\\\"]}\"";
+    assert!(text.contains(old));
+    let text = text.replace(old, &format!("(void *){literal}")).replace("\"all\"", "\"chatty\"");
+    // Only one backend of the two, and one that takes what it is asked about.
+    let text = text.replace(
+        "    call->host->register_codegen(call, \"short\"",
+        "    if (0) call->host->register_codegen(call, \"short\"",
+    );
+    let source = folder.path().join("chatty.c");
+    std::fs::write(&source, text).unwrap();
+    let library = folder.path().join("libbyoc_chatty.so");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-I"])
+        .arg(workspace().join("plugin-api/include"))
+        .arg(&source)
+        .arg("-o")
+        .arg(&library)
+        .output()
+        .unwrap();
+    ran(built).ok();
+    let library = library.display().to_string();
+    (folder, library)
+}
+
+const THREE_MISTAKES: &str = r#"{"version": 1, "operators": ["nn.relu", "nn.rleu"], "patterns": [
+    "good: nn.relu(nn.conv2d(*, *))",
+    "first: nn.relu(nn.conv2(*, *))",
+    "second: add(*, ",
+    "also_good: nn.relu(*)",
+    "third: nn.relu(*) where",
+    "last: tanh(*)"]}"#;
+
+#[test]
+fn three_mistakes_in_a_pattern_table() {
+    let (folder, library) = described(THREE_MISTAKES);
+    let dir = folder.path().display().to_string();
+    let model = data_text("digits/digits.onnx");
+    let messages = [
+        "plugin chatty, pattern table, entry \"first\", line 2, column 16: ",
+        "plugin chatty, pattern table, entry \"second\", line 3, column ",
+        "plugin chatty, pattern table, entry \"third\", line 5, column ",
+    ];
+    let explained = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
+    assert!(explained.out.contains("tvmgen_default_chatty_main_0"), "the good entries serve: {}", explained.out);
+    assert_eq!(explained.err.matches("warning[E0407]").count(), 3, "{}", explained.err);
+    let explained = explained.says(&messages);
+    explained.says(&["did you mean \"nn.relu\"?", "the operator \"nn.rleu\", which does not exist"]);
+    let checked = byoc(["plugins", "check", &library]);
+    assert_eq!(checked.code, 1);
+    assert!(checked.out.contains("3 patterns and 2 single operators are understood"), "{}", checked.out);
+    assert_eq!(checked.err.matches("error[E0407]").count(), 3, "{}", checked.err);
+    checked.says(&messages);
+    let row = byoc(["plugins", "check", "--json", &library]).json().remove(0);
+    assert_eq!(row["problems"].as_array().unwrap().len(), 4, "{row}");
+    assert_eq!((&row["status"], &row["entry"]), (&"loaded".into(), &"byoc_plugin_entry".into()));
+}
+
+#[test]
+fn a_description_that_is_no_json() {
+    let (folder, library) = described("operators: nn.relu");
+    let dir = folder.path().display().to_string();
+    let model = data_text("digits/digits.onnx");
+    byoc(["run", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir, "--input", "image=ones"])
+        .ok()
+        .says(&["warning[E0408]", "it is no JSON object", "begins with \"operators: nn.relu\"", "took no operator"]);
+    byoc(["plugins", "check", &library]).fails_with("E0408").says(&["plugin chatty, describe: something"]);
+}
+
+#[test]
+fn a_description_of_a_later_version() {
+    let later = r#"{"version": 2, "operators": ["nn.relu"], "streams": 2, "pre_passes": ["fold_constants"]}"#;
+    let (folder, _) = described(later);
+    let dir = folder.path().display().to_string();
+    let model = data_text("digits/digits.onnx");
+    let ran = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
+    assert!(ran.out.contains("tvmgen_default_chatty_main_0"), "what is understood is used: {}", ran.out);
+    ran.says(&[
+        "\"streams\" is not known",
+        "of version 2; this byoc knows version 1",
+        "did you mean \"fold_constant\"?",
+    ]);
+}
+
+#[test]
+fn a_blob_over_its_declared_size() {
+    let (folder, _) = described(r#"{"operators": ["nn.relu"], "max_blob_bytes": 100}"#);
+    let dir = folder.path().display().to_string();
+    let model = data_text("digits/digits.onnx");
+    let ran = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
+    assert!(ran.out.contains("CompileFailed"), "{}", ran.out);
+    ran.says(&["says that a region has at most 100", "runs on the host"]);
+}
+
+#[test]
+fn real_graphs_are_as_their_schema_says() {
+    let plugins = byoc_test_support::plugin_dir(&["template"]);
+    let operators: Vec<&str> = byoc_core::op::names().collect();
+    let config = serde_json::json!({"name": "template", "operators": operators, "dynamic_dims": true});
+    std::fs::write(plugins.path().join("libbyoc_template.json"), config.to_string()).unwrap();
+    let dir = plugins.path().display().to_string();
+    let schema = byoc_test_support::schema::schema("graph");
+    let mut graphs = 0;
+    for model in
+        ["digits/digits.onnx", "models/bert_small", "models/gru", "models/unet_small", "models/mobilenet_v3_small"]
+    {
+        // The source of a region of template is its graph.
+        let text = byoc(["source", &data_text(model), "--backend", "template", "--plugin-dir", &dir]).ok().out;
+        for graph in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
+            byoc_test_support::schema::check(&schema, &graph.unwrap()).unwrap_or_else(|e| panic!("{model}: {e}"));
+            graphs += 1;
+        }
+    }
+    assert!(graphs >= 5, "{graphs}");
+}
+
+#[test]
+fn check_explains_what_is_wrong_with_a_file() {
+    let check = |path: &Path| byoc(["plugins", "check", &path.display().to_string()]);
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text.so");
+    std::fs::write(&text, "no library").unwrap();
+    check(&text).fails_with("E0411").says(&["a text file"]);
+    check(&test_plugin("no_entry")).fails_with("E0414").says(&["in C it exports byoc_plugin_entry"]);
+    check(&test_plugin("other_version"))
+        .fails_with("E0416")
+        .says(&["built against byoc-plugin-api 9.0.0; this byoc has"]);
+    check(&test_plugin("other_layout")).fails_with("E0417").says(&[
+        "PluginModule.info.result: mismatched type: expected Info, found RString",
+        "PluginModule.init.argument: mismatched type: expected InitArguments, found u32",
+    ]);
+    let broken = check(&c_plugin("everything")).fails_with("E0408");
+    assert!(broken.out.contains("--backend all") && broken.out.contains("--backend short"), "{}", broken.out);
+    let fine = check(&plugin("template")).ok();
+    assert!(
+        fine.out.contains("needs       libgcc_s.so.1, libc.so.6") || fine.out.contains("libc.so.6"),
+        "{}",
+        fine.out
+    );
+
+    // A library that it needs is gone.
+    let build = |name: &str, code: &str, more: &str| {
+        std::fs::write(folder.path().join(format!("{name}.c")), code).unwrap();
+        shell(folder.path(), &format!("cc -shared -fPIC -o lib{name}.so {name}.c {more}"));
+    };
+    build("gone", "int gone(void) { return 1; }", "");
+    let needs = "int gone(void); const void *byoc_plugin_entry(unsigned v) { return gone() == (int)v ? 0 : \"\"; }";
+    build("needs", needs, "-L. -lgone");
+    std::fs::remove_file(folder.path().join("libgone.so")).unwrap();
+    check(&folder.path().join("libneeds.so"))
+        .fails_with("E0415")
+        .says(&["it needs libgone.so, which cannot be loaded"]);
+}

@@ -1,0 +1,64 @@
+//! Load, run and unload of plugins under valgrind: no read or write out of bounds, nothing uninitialised that matters, nothing
+//! lost. Skipped, with a word, where valgrind is not installed.
+
+use crate::{binary, data_text};
+use byoc_test_support::{copy, plugin, sample};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Runs the digits, or an int8 convolution, on a backend under valgrind.
+fn clean(name: &str, library: &Path) {
+    let installed = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !installed {
+        eprintln!("skipped: valgrind is not installed (apt-get install valgrind)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    copy(library, &folder.path().join("plugin.so"));
+    let dir = folder.path().display().to_string();
+    let convolution = folder.path().join("conv.relay");
+    std::fs::write(
+        &convolution,
+        "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(1, 4, 6, 6), int8], %w: Tensor[(2, 4, 3, 3), int8]) {\n  \
+         nn.conv2d(%x, %w, padding=[1, 1, 1, 1], out_dtype=\"int32\")\n}\n",
+    )
+    .unwrap();
+    let (digits, convolution) = (data_text("digits/digits.onnx"), convolution.display().to_string());
+    let (model, inputs): (&str, &[&str]) = match name {
+        "conv_int8" => (&convolution, &["--input", "x=random", "--input", "w=random:2"]),
+        _ => (&digits, &["--dim", "batch=1", "--input", "image=random"]),
+    };
+    let output = Command::new("valgrind")
+        .args(["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"])
+        .args(["--show-leak-kinds=definite", "--"])
+        .arg(binary())
+        .args(["run", model, "--threads", "2", "--no-cache", "--require-offload"])
+        .args(["--backend", name, "--plugin-dir", &dir])
+        .args(inputs)
+        .env_remove("BYOC_PLUGIN_PATH")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{said}", output.status);
+    assert!(!said.contains("=="), "{name}: valgrind says\n{said}");
+}
+
+#[test]
+fn the_sample_in_c() {
+    clean("elementwise", &sample("elementwise"));
+}
+
+#[test]
+fn the_sample_in_cpp() {
+    clean("conv_int8", &sample("conv_int8"));
+}
+
+#[test]
+fn template() {
+    clean("template", &plugin("template"));
+}
+
+#[test]
+fn ccompiler() {
+    clean("ccompiler", &plugin("ccompiler"));
+}

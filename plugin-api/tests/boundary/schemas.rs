@@ -1,0 +1,71 @@
+//! The published schemas of what crosses as JSON say what is written and read.
+
+use crate::common::add_relu;
+use byoc_plugin_api::{Attr, Cost, Description, Dim, Graph, Quantization, host};
+use byoc_test_support::schema::{check, schema};
+use serde_json::{Value, json};
+
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn graphs() {
+    let schema = schema("graph");
+    let mut graph = add_relu("f", &[2, 3]);
+    graph.attrs.push(Attr::new("scale", f64::NAN));
+    graph.attrs.push(Attr::new("list", vec![1i64, 2]));
+    for dims in [vec![Dim::Unknown("".into()), Dim::Unknown("n".into())], vec![]] {
+        graph.inputs[0].ty.dims = dims.into();
+        graph.nodes[0].outputs[0] = graph.inputs[0].ty.clone();
+        check(&schema, &value(&graph.to_json())).unwrap();
+    }
+    // What the reader turns down the schema does too.
+    let good = value(&graph.to_json());
+    for (place, bad) in [
+        ("/version", json!(2)),
+        ("/outputs", json!([])),
+        ("/outputs/0", json!([0])),
+        ("/nodes/0", json!({})),
+        ("/nodes/0/outputs/0/dtype", json!("float33")),
+        ("/nodes/0/outputs/0/dims", json!([-1])),
+        ("/attrs/scale", json!({"float": "many"})),
+    ] {
+        let mut edited = good.clone();
+        *edited.pointer_mut(place).unwrap() = bad;
+        check(&schema, &edited).expect_err(place);
+        Graph::from_json(&edited.to_string()).expect_err(place);
+    }
+}
+
+#[test]
+fn descriptions() {
+    let schema = schema("description");
+    let description = Description {
+        operators: vec!["nn.relu".into()],
+        cost: Cost { min_region_flops: 3, min_region_operators: 1 },
+        layouts: [("nn.conv2d".to_owned(), vec!["NHWC".to_owned()])].into(),
+        quantization: Some(Quantization::default()),
+        max_blob_bytes: Some(1),
+        ..Description::default()
+    };
+    let full = value(&description.to_json());
+    check(&schema, &full).unwrap();
+    check(&schema, &value(&Description::default().to_json())).unwrap();
+    // Nothing that the reader knows is missing in the schema, and the other way round.
+    let written: Vec<&String> = full.as_object().unwrap().keys().collect();
+    let mut listed: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+    listed.retain(|key| !written.contains(key));
+    assert!(listed.is_empty(), "{listed:?} are in the schema only");
+    assert!(written.iter().all(|key| schema["properties"].get(key.as_str()).is_some()), "{written:?}");
+    check(&schema, &json!({"operators": "nn.relu"})).unwrap_err();
+}
+
+#[test]
+fn the_headers_name_schemas_that_exist() {
+    for name in ["graph", "description", "options"] {
+        assert!(host::C_HEADER.contains(&format!("{name}.json")), "{name}");
+        check(&schema(name), &json!({})).unwrap_or_else(|_| assert_eq!(name, "graph"));
+    }
+    check(&schema("options"), &json!({"cache_dir": null, "cpu_features": ["avx2"], "threads": 2})).unwrap();
+}
