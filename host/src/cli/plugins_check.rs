@@ -85,7 +85,9 @@ fn describe_file(found: &Found, facts: Option<&FileFacts>) {
     }
     match &found.status {
         Status::Loaded(plugin) => {
-            println!("  built with  {}", plugin.api_version);
+            // A C plugin says the header and its version, a Rust plugin the version of the crate.
+            let of_the_crate = plugin.api_version.starts_with(|c: char| c.is_ascii_digit());
+            println!("  built with  {}{}", if of_the_crate { "byoc-plugin-api " } else { "" }, plugin.api_version);
             println!("  plugin      {} {}", plugin.name, plugin.version);
             let names: Vec<&str> = plugin.registrations.iter().map(|r| r.name.as_str()).collect();
             println!("  registers   {}", names.join(", "));

@@ -59,9 +59,13 @@ fn a_new_plugin_in_rust() {
     let library = shared_target().join("release/libbyoc_mine.so");
     assert!(digits_on(&library, "mine") > 0.0);
     let checked = byoc(["plugins", "check", &library.display().to_string()]).ok().out;
-    for part in
-        ["entry       declare_plugin!", "mine 0.1.0", "--backend mine: nn.relu, and nothing else", "nothing wrong"]
-    {
+    for part in [
+        "entry       declare_plugin!",
+        "byoc-plugin-api 0.1.0",
+        "mine 0.1.0",
+        "--backend mine: nn.relu, and nothing else",
+        "nothing wrong",
+    ] {
         assert!(checked.contains(part), "{part} in\n{checked}");
     }
 }
