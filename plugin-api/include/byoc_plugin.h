@@ -306,7 +306,7 @@ struct byoc_host {
 typedef struct byoc_plugin {
     uint32_t abi;         /* BYOC_ABI; the first field in every version */
     uint32_t struct_size; /* sizeof(byoc_plugin) */
-    const char *name;     /* letters, digits and _ */
+    const char *name;     /* letters, digits, _ and - */
     const char *version;
     /* Registers code generators and loaders. `path` is the library's file, `options` a JSON object with host_api_version. May
      * be called more than once; each call is for itself. */

@@ -4,6 +4,7 @@
 //! * Attributes are equal as dictionaries.
 //! * What is shared in one is shared in the other: each call, tuple, projection, let, if, function and reference
 //!   operation of one stands for exactly one of the other. Constants are compared by value, shared or not.
+//! * Type definitions are equal by name; type parameters of functions are equal up to renaming.
 //! * Types count where they are written or known: those of variables, and the results of functions. So both sides
 //!   should be typed, or neither.
 //! * The order of the arena, origins, and what nothing reaches do not count.
@@ -11,7 +12,8 @@
 use super::{Callee, Expr, ExprId, IndexVec, Module, Name, Type};
 use crate::op;
 use crate::tensor::Tensor;
-use std::collections::HashSet;
+use crate::typing::map_params;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 /// The first difference that was found.
@@ -50,10 +52,41 @@ pub fn structural_equal(a: &Module, b: &Module) -> Result<(), Difference> {
     if let Some(name) = b.globals.keys().find(|name| !a.globals.contains_key(*name)) {
         return Err(of_modules(format!("@{name} is only on the right side")));
     }
+    compare_types(a, b).map_err(of_modules)?;
     let mut comparison = Comparison::new(a, b);
     for (name, &left) in &a.globals {
         comparison.function = Some(name.clone());
         comparison.run(left, b.globals[name])?;
+    }
+    Ok(())
+}
+
+/// Compares the type definitions, their parameters by place.
+fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
+    for (sides, x, y) in [("left", a, b), ("right", b, a)] {
+        if let Some((name, _)) = x.types.iter().find(|(name, _)| y.types.get(name).is_none()) {
+            return Err(format!("type {name} is only on the {sides} side"));
+        }
+    }
+    for (name, left) in a.types.iter() {
+        let Some(right) = b.types.get(name) else { continue };
+        let by_place = |ty: &Type, params: &[Name]| {
+            map_params(ty, &mut |p| params.iter().position(|q| q == p).map(|at| Type::Param(format!("?{at}").into())))
+        };
+        let same = left.is_extern == right.is_extern
+            && left.params.len() == right.params.len()
+            && left.constructors.len() == right.constructors.len()
+            && left.constructors.iter().zip(&right.constructors).all(|(p, q)| {
+                p.name == q.name
+                    && p.fields.len() == q.fields.len()
+                    && p.fields
+                        .iter()
+                        .zip(&q.fields)
+                        .all(|(s, t)| by_place(s, &left.params) == by_place(t, &right.params))
+            });
+        if !same {
+            return Err(format!("type {name} is defined in another way"));
+        }
     }
     Ok(())
 }
@@ -76,6 +109,8 @@ struct Comparison<'a> {
     constants: HashSet<(*const Tensor, *const Tensor)>,
     function: Option<Name>,
     stack: Vec<(ExprId, ExprId)>,
+    /// The type parameters of the functions around, left to right.
+    params: HashMap<Name, Name>,
 }
 
 impl<'a> Comparison<'a> {
@@ -88,7 +123,16 @@ impl<'a> Comparison<'a> {
             constants: HashSet::new(),
             function: None,
             stack: Vec::new(),
+            params: HashMap::new(),
         }
+    }
+
+    /// Whether a type of the left side is one of the right side.
+    fn same_type(&self, left: &Type, right: &Type) -> bool {
+        if self.params.is_empty() {
+            return left == right;
+        }
+        map_params(left, &mut |name| self.params.get(name).cloned().map(Type::Param)) == *right
     }
 
     fn run(&mut self, left: ExprId, right: ExprId) -> Result<(), Difference> {
@@ -122,7 +166,9 @@ impl<'a> Comparison<'a> {
                 }
                 return Ok(());
             }
-            (Expr::Global(p), Expr::Global(q)) => return if p == q { Ok(()) } else { differ() },
+            (Expr::Global(p), Expr::Global(q)) | (Expr::Constructor(p), Expr::Constructor(q)) => {
+                return if p == q { Ok(()) } else { differ() };
+            }
             _ => {}
         }
         match (self.left[left], self.right[right]) {
@@ -139,7 +185,7 @@ impl<'a> Comparison<'a> {
         let same = match (x, y) {
             (Expr::Var(p), Expr::Var(q)) => {
                 let (s, t) = (known(&p.annotation, self.a.ty(left)), known(&q.annotation, self.b.ty(right)));
-                if s != t {
+                if !self.same_type(s, t) {
                     return Err(format!("%{} is {s} against %{}, which is {t}", p.name, q.name));
                 }
                 true
@@ -174,11 +220,21 @@ impl<'a> Comparison<'a> {
                     };
                     return Err(format!("function attributes ({}) against ({})", keys(&p.attrs), keys(&q.attrs)));
                 }
+                if p.type_params.len() != q.type_params.len() {
+                    let (s, t) = (p.type_params.len(), q.type_params.len());
+                    return Err(format!("a function with {s} type parameters against one with {t}"));
+                }
+                self.params.extend(p.type_params.iter().cloned().zip(q.type_params.iter().cloned()));
                 let (s, t) = (known(&p.ret, self.a.ty(p.body)), known(&q.ret, self.b.ty(q.body)));
-                if s != t {
+                if !self.same_type(s, t) {
                     return Err(format!("a function that returns {s} against one that returns {t}"));
                 }
                 p.params.len() == q.params.len()
+            }
+            (Expr::Match(p), Expr::Match(q)) => {
+                p.complete == q.complete
+                    && p.clauses.len() == q.clauses.len()
+                    && p.clauses.iter().zip(&q.clauses).all(|(s, t)| s.pattern.same_form(&t.pattern))
             }
             (Expr::Let { .. }, Expr::Let { .. })
             | (Expr::If { .. }, Expr::If { .. })
@@ -214,6 +270,8 @@ fn describe(expr: &Expr) -> String {
         Expr::Constant(tensor) => format!("a constant {}", Type::tensor(tensor.dtype(), tensor.shape())),
         Expr::Var(var) => format!("%{}", var.name),
         Expr::Global(name) => format!("@{name}"),
+        Expr::Constructor(name) => name.to_string(),
+        Expr::Match(m) => format!("a match with {} clauses", m.clauses.len()),
         Expr::Tuple(fields) => format!("a tuple of {}", fields.len()),
         Expr::Project { index, .. } => format!("field {index} of a tuple"),
         Expr::Call(call) => match call.callee {

@@ -1,6 +1,6 @@
 //! Expressions: the nodes of the graph.
 
-use super::{Attrs, ExprId, Name, OpId, OriginId, Type};
+use super::{Attrs, ExprId, Match, Name, OpId, OriginId, Type};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ pub struct Call {
 /// A function, global or literal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Function {
+    /// The names that stand for any type in it; none in most programs.
+    pub type_params: Box<[Name]>,
     /// Parameters, each an [`Expr::Var`].
     pub params: Box<[ExprId]>,
     /// The result.
@@ -35,6 +37,13 @@ pub struct Function {
     pub ret: Type,
     /// Attributes such as `Compiler` and `Composite`.
     pub attrs: Attrs,
+}
+
+impl Function {
+    /// A function without type parameters.
+    pub fn new(params: impl Into<Box<[ExprId]>>, body: ExprId, ret: Type, attrs: Attrs) -> Function {
+        Function { type_params: Box::new([]), params: params.into(), body, ret, attrs }
+    }
 }
 
 /// A variable. Its identity is the id of its one expression; the name is for people.
@@ -55,6 +64,9 @@ pub enum Expr {
     Var(Box<Var>),
     /// `@name`.
     Global(Name),
+    /// A constructor of an algebraic data type, as the function that it is: `Cons`. Like a global it is the same
+    /// wherever it stands.
+    Constructor(Name),
     /// `(a, b)`.
     Tuple(Box<[ExprId]>),
     /// `tuple.index`.
@@ -84,6 +96,8 @@ pub enum Expr {
         /// The result when it is false.
         otherwise: ExprId,
     },
+    /// `match (data) { pattern => body, .. }`.
+    Match(Box<Match>),
     /// `fn (..) { .. }`; also what a global stands for.
     Function(Box<Function>),
     /// `ref(value)`.
@@ -151,11 +165,49 @@ impl Expr {
         }
     }
 
+    /// Whether it is without operands and the same in every scope: a constant, a global, a constructor.
+    pub fn is_closed_leaf(&self) -> bool {
+        matches!(self, Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_))
+    }
+
+    /// Whether it is without operands: what is the same everywhere, or a variable.
+    pub fn is_leaf(&self) -> bool {
+        self.is_closed_leaf() || matches!(self, Expr::Var(_))
+    }
+
+    /// How many scopes it opens: one for a function or a let, one for each branch of an if or clause of a match.
+    pub fn scopes(&self) -> usize {
+        match self {
+            Expr::Function(_) | Expr::Let { .. } => 1,
+            Expr::If { .. } => 2,
+            Expr::Match(m) => m.clauses.len(),
+            _ => 0,
+        }
+    }
+
+    /// Calls `visit` with each variable that it binds.
+    pub fn for_each_binder(&self, mut visit: impl FnMut(ExprId)) {
+        match self {
+            Expr::Let { var, .. } => visit(*var),
+            Expr::Function(function) => function.params.iter().copied().for_each(visit),
+            Expr::Match(m) => m.clauses.iter().for_each(|clause| clause.pattern.for_each_var(&mut visit)),
+            _ => {}
+        }
+    }
+
     /// Calls `visit` with each operand in evaluation order, left to right: callee before arguments, parameters before
-    /// the body, variable and value before the body, condition before the branches.
+    /// the body, variable and value before the body, condition before the branches, the variables of a pattern before
+    /// the body of its clause.
     pub fn for_each_operand(&self, mut visit: impl FnMut(ExprId)) {
         match self {
-            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) => {}
+            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => {}
+            Expr::Match(m) => {
+                visit(m.data);
+                for clause in &m.clauses {
+                    clause.pattern.for_each_var(&mut visit);
+                    visit(clause.body);
+                }
+            }
             Expr::Tuple(fields) => fields.iter().copied().for_each(visit),
             Expr::Project { tuple, .. } => visit(*tuple),
             Expr::Call(call) => {
@@ -178,7 +230,14 @@ impl Expr {
     /// Replaces each operand by `map` of it.
     pub fn map_operands(&mut self, mut map: impl FnMut(ExprId) -> ExprId) {
         match self {
-            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) => {}
+            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => {}
+            Expr::Match(m) => {
+                m.data = map(m.data);
+                for clause in &mut m.clauses {
+                    clause.pattern.map_vars(&mut map);
+                    clause.body = map(clause.body);
+                }
+            }
             Expr::Tuple(fields) => fields.iter_mut().for_each(|f| *f = map(*f)),
             Expr::Project { tuple, .. } => *tuple = map(*tuple),
             Expr::Call(call) => {

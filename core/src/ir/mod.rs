@@ -1,6 +1,8 @@
 //! The program as data: an arena of expressions, types, attributes, provenance. No behaviour beyond access and walks.
 
+mod adt;
 mod attrs;
+pub(crate) mod coverage;
 mod equal;
 mod expr;
 mod fault;
@@ -11,6 +13,7 @@ mod scopes;
 mod ty;
 pub mod verifier;
 
+pub use adt::{Clause, ClausePattern, Constructor, Match, TypeDef, TypeDefs};
 pub use attrs::{AttrValue, Attrs};
 pub use equal::{Difference, structural_equal, structural_equal_exprs};
 pub use expr::{Call, Callee, Expr, Function, Node, Var};
@@ -19,7 +22,7 @@ pub use id::{ExprId, Id, IndexVec, OpId, OriginId, ScopeId, SourceId};
 pub use module::Module;
 pub use origin::{Origins, Source};
 pub use scopes::{Scope, Scopes};
-pub use ty::{Dim, FuncType, TensorType, Type};
+pub use ty::{AdtType, Dim, FuncType, TensorType, Type};
 pub use verifier::verify;
 
 /// A name that is cheap to clone.

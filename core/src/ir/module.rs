@@ -1,7 +1,8 @@
 //! The module: an arena of expressions and the global functions among them.
 
-use super::{Expr, ExprId, Function, IndexVec, Name, Node, OriginId, Origins, Type};
+use super::{Expr, ExprId, Function, IndexVec, Name, Node, OriginId, Origins, Type, TypeDefs};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A program. Expressions are appended and never removed; what no global reaches is dead and is left behind when a
 /// pass rebuilds the module.
@@ -11,6 +12,8 @@ pub struct Module {
     pub nodes: IndexVec<ExprId, Node>,
     /// Global functions by name, each an [`Expr::Function`].
     pub globals: BTreeMap<Name, ExprId>,
+    /// The types that it defines. Passes hand them on unchanged.
+    pub types: Arc<TypeDefs>,
     /// Where the expressions came from.
     pub origins: Origins,
 }
@@ -19,6 +22,11 @@ impl Module {
     /// An empty module.
     pub fn new() -> Module {
         Module::default()
+    }
+
+    /// An empty module with the type definitions and the origins of another: what a pass begins with.
+    pub fn like(other: &Module) -> Module {
+        Module { types: other.types.clone(), origins: other.origins.clone(), ..Module::default() }
     }
 
     /// Appends an expression whose type is not known yet. (`typing::Builder` infers types as it appends.)

@@ -1,17 +1,17 @@
 //! Where each expression is evaluated.
 //!
-//! A function's body, the body of a let and each branch of an if are scopes; they form a tree whose root is the
-//! module. An expression is evaluated in the innermost scope that holds all its uses: the least common ancestor. So an
+//! A function's body, the body of a let, each branch of an if and each clause of a match are scopes; they form a tree
+//! whose root is the module. An expression is evaluated in the innermost scope that holds all its uses: the least common ancestor. So an
 //! expression shared by both branches of an if is evaluated before the if, as `%0` above it in the text means.
 
 use super::{Callee, Expr, ExprId, Id, IndexVec, Module, ScopeId};
 
-/// A scope: the body of a function or of a let, or a branch of an if.
+/// A scope: the body of a function or of a let, a branch of an if, or a clause of a match.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
     /// The scope around it; the root is its own parent.
     pub parent: ScopeId,
-    /// The function, let or if; none for the root.
+    /// The function, let, if or match; none for the root.
     pub opener: Option<ExprId>,
     depth: u32,
     /// A far ancestor, so that walks up the tree take logarithmic time.
@@ -25,7 +25,7 @@ pub struct Scopes {
     pub of: IndexVec<ExprId, Option<ScopeId>>,
     /// How many operand places name each expression, counting reachable users only.
     pub uses: IndexVec<ExprId, u32>,
-    /// The first scope that each expression opens; an if opens two, one after the other.
+    /// The first scope that each expression opens; an if opens two, a match one for each clause, one after the other.
     pub opened: IndexVec<ExprId, Option<ScopeId>>,
     /// The tree.
     pub tree: IndexVec<ScopeId, Scope>,
@@ -63,15 +63,9 @@ impl Scopes {
         // Users have larger ids: when a descending sweep meets an expression, all its uses are known.
         for (id, node) in module.nodes.iter().rev() {
             let Some(scope) = scopes.of[id] else { continue };
-            match &node.expr {
-                Expr::Function(_) | Expr::Let { .. } => {
-                    scopes.opened[id] = Some(scopes.open(scope, id));
-                }
-                Expr::If { .. } => {
-                    scopes.opened[id] = Some(scopes.open(scope, id));
-                    scopes.open(scope, id);
-                }
-                _ => {}
+            for _ in 0..node.expr.scopes() {
+                let opened = scopes.open(scope, id);
+                scopes.opened[id].get_or_insert(opened);
             }
             let opened = scopes.opened[id];
             for_each_place(&node.expr, scope, opened, |operand, place| {
@@ -150,6 +144,14 @@ fn for_each_place(expr: &Expr, scope: ScopeId, opened: Option<ScopeId>, mut visi
             visit(*then, inner);
             visit(*otherwise, ScopeId::new(inner.index() + 1));
         }
+        Expr::Match(m) => {
+            visit(m.data, scope);
+            for (at, clause) in m.clauses.iter().enumerate() {
+                let inner = ScopeId::new(inner.index() + at);
+                clause.pattern.for_each_var(&mut |var| visit(var, inner));
+                visit(clause.body, inner);
+            }
+        }
         Expr::Call(call) => {
             if let Callee::Expr(callee) = call.callee {
                 visit(callee, scope);
@@ -178,7 +180,7 @@ mod tests {
         let otherwise = push(Expr::Tuple(Box::new([s, t])));
         let branch = push(Expr::If { cond: c, then, otherwise });
         let bound = push(Expr::Let { var: v, value: s, body: branch });
-        let function = Function { params: [c].into(), body: bound, ret: Type::Unknown, attrs: Attrs::none() };
+        let function = Function::new([c], bound, Type::Unknown, Attrs::none());
         let function = push(Expr::Function(Box::new(function)));
         module.globals.insert("main".into(), function);
 

@@ -70,10 +70,28 @@ impl TensorType {
 /// The type of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FuncType {
+    /// The names that stand for any type; none in most programs.
+    pub type_params: Box<[Name]>,
     /// Parameter types.
     pub params: Box<[Type]>,
     /// Result type.
     pub ret: Type,
+}
+
+impl FuncType {
+    /// The type of a function without type parameters.
+    pub fn new(params: impl Into<Box<[Type]>>, ret: Type) -> FuncType {
+        FuncType { type_params: Box::new([]), params: params.into(), ret }
+    }
+}
+
+/// A type that the module defines, with what stands for its parameters: `List[int32]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AdtType {
+    /// The name of the definition.
+    pub name: Name,
+    /// One type for each parameter of the definition.
+    pub args: Box<[Type]>,
 }
 
 /// The type of an expression. Cloning is cheap.
@@ -87,6 +105,10 @@ pub enum Type {
     Func(Arc<FuncType>),
     /// A mutable cell.
     Ref(Arc<Type>),
+    /// An algebraic data type.
+    Adt(Arc<AdtType>),
+    /// A type parameter of the function or type definition around it.
+    Param(Name),
     /// `_`: to be inferred.
     Unknown,
 }
@@ -112,6 +134,11 @@ impl Type {
         Type::Tuple(fields.into_iter().collect())
     }
 
+    /// An algebraic data type.
+    pub fn adt(name: Name, args: impl Into<Box<[Type]>>) -> Type {
+        Type::Adt(Arc::new(AdtType { name, args: args.into() }))
+    }
+
     /// The empty tuple.
     pub fn unit() -> Type {
         Type::tuple([])
@@ -131,11 +158,17 @@ impl Type {
     /// How many parts a type may have; shared parts count each time, as they do when it is compared or printed.
     pub const MAX_PARTS: usize = 1 << 16;
 
+    /// Whether a name means something in every type, so that no definition can have it.
+    pub fn is_reserved(name: &str) -> bool {
+        DType::parse(name).is_some() || matches!(name, "Tensor" | "fn" | "ref" | "_")
+    }
+
     /// Whether nothing in it is still to be inferred.
     pub fn is_complete(&self) -> bool {
         match self {
-            Type::Tensor(_) => true,
+            Type::Tensor(_) | Type::Param(_) => true,
             Type::Tuple(fields) => fields.iter().all(Type::is_complete),
+            Type::Adt(adt) => adt.args.iter().all(Type::is_complete),
             Type::Func(func) => func.params.iter().all(Type::is_complete) && func.ret.is_complete(),
             Type::Ref(inner) => inner.is_complete(),
             Type::Unknown => false,
@@ -151,7 +184,8 @@ impl Type {
             }
             *parts -= 1;
             match ty {
-                Type::Tensor(_) | Type::Unknown => true,
+                Type::Tensor(_) | Type::Param(_) | Type::Unknown => true,
+                Type::Adt(adt) => adt.args.iter().all(|f| within(f, depth + 1, parts)),
                 Type::Tuple(fields) => fields.iter().all(|f| within(f, depth + 1, parts)),
                 Type::Func(func) => {
                     func.params.iter().all(|p| within(p, depth + 1, parts)) && within(&func.ret, depth + 1, parts)
@@ -172,7 +206,8 @@ impl Type {
 }
 
 impl fmt::Display for Type {
-    /// Relay text: `Tensor[(1, ?), float32]`, `float32`, `(int32, int32)`, `fn (int32) -> int32`, `ref(int32)`, `_`.
+    /// Relay text: `Tensor[(1, ?), float32]`, `float32`, `(int32, int32)`, `fn (int32) -> int32`, `ref(int32)`, `List[int32]`,
+    /// `A`, `_`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Type::Tensor(t) if t.dims.is_empty() => write!(f, "{}", t.dtype),
@@ -187,11 +222,24 @@ impl fmt::Display for Type {
                 f.write_str(if fields.len() == 1 { ",)" } else { ")" })
             }
             Type::Func(func) => {
-                f.write_str("fn (")?;
+                f.write_str("fn ")?;
+                if !func.type_params.is_empty() {
+                    f.write_str("[")?;
+                    separated(f, &func.type_params)?;
+                    f.write_str("]")?;
+                }
+                f.write_str("(")?;
                 separated(f, &func.params)?;
                 write!(f, ") -> {}", func.ret)
             }
             Type::Ref(inner) => write!(f, "ref({inner})"),
+            Type::Adt(adt) if adt.args.is_empty() => f.write_str(&adt.name),
+            Type::Adt(adt) => {
+                write!(f, "{}[", adt.name)?;
+                separated(f, &adt.args)?;
+                f.write_str("]")
+            }
+            Type::Param(name) => f.write_str(name),
             Type::Unknown => f.write_str("_"),
         }
     }

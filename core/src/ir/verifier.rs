@@ -6,24 +6,32 @@
 //! Structure, of what the global functions reach (checked when rule 1 holds):
 //! 2. A global stands for a function, which no expression has as an operand and no other global stands for.
 //! 3. What `@name` names exists.
-//! 4. Parameters of functions and variables of lets are variables, and each variable is bound in one place.
+//! 4. Parameters of functions, variables of lets and of patterns are variables, and each variable is bound in one place.
 //! 5. A variable is used where it is in scope: a parameter in the body of its function, the variable of a let in its
-//!    body, and in its value when that is a function literal. An expression that uses it may be shared, but only inside
+//!    body, and in its value when that is a function literal, the variable of a pattern in the body of its clause. An expression that uses it may be shared, but only inside
 //!    that scope.
 //! 6. An expression other than a leaf belongs to one global function.
 //! 7. Attributes of an operator are in its schema, of the right kind, complete, and not equal to their default.
 //! 8. `Compiler`, `Composite`, `PartitionedFromPattern` and `global_symbol` are strings; `Primitive`, `Inline`, `Extern`,
 //!    `SkipOptimization` and `Closure` are integers.
 //! 9. Names and strings hold no double quote: the text format has no escapes.
+//! 10. A constructor exists, and a pattern asks for as many fields as it has.
+//! 11. What a written type names is defined, with as many types for its parameters; a type parameter is used in the
+//!     function or type definition that has it, and in none of those has two of one name.
 //!
 //! Types (checked when the structure holds):
-//! 10. Every expression has a complete type.
-//! 11. It is the type that the expression's operands give it: arity, operands and the relation of an operator agree;
-//!     so do arguments and parameters, both branches of an if, and the value and the variable of a let.
+//! 12. Every expression has a complete type.
+//! 13. It is the type that the expression's operands give it: arity, operands and the relation of an operator agree;
+//!     so do arguments and parameters, both branches of an if, the value and the variable of a let, and the data, the
+//!     patterns and the results of a match.
+//! 14. A `match` has a clause for every value of its data; a `match?` need not.
 //!
 //! All rules together take O(n log n), the logarithm for scopes alone.
 
-use super::{AttrValue, Attrs, Callee, Expr, ExprId, Fault, IndexVec, Module, Name, ScopeId, Scopes, Type};
+use super::{
+    AttrValue, Attrs, Callee, ClausePattern, Expr, ExprId, Fault, Id, IndexVec, Module, Name, ScopeId, Scopes, Type,
+    TypeDef,
+};
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::op;
 use crate::typing::{infer_expr, unify};
@@ -58,7 +66,7 @@ pub fn faults(module: &Module) -> Vec<Fault> {
     faults
 }
 
-/// What does not hold of the structure: rules 1 to 9. The module need not be typed.
+/// What does not hold of the structure: rules 1 to 11. The module need not be typed.
 pub fn structure_faults(module: &Module) -> Vec<Fault> {
     let mut verifier = Verifier { module, faults: Vec::new() };
     verifier.check_order();
@@ -66,6 +74,7 @@ pub fn structure_faults(module: &Module) -> Vec<Fault> {
         let scopes = Scopes::of_module(module);
         let globals = verifier.check_globals(&scopes);
         let bound = verifier.check_binders(&scopes);
+        verifier.check_type_defs();
         for (id, node) in module.nodes.iter() {
             if scopes.of[id].is_some() {
                 if !globals[id] {
@@ -73,6 +82,7 @@ pub fn structure_faults(module: &Module) -> Vec<Fault> {
                 }
                 verifier.check_scope(&scopes, &bound, id, &node.expr);
                 verifier.check_expr(id, &node.expr);
+                verifier.check_written_type(&scopes, id, &node.expr);
             }
             if verifier.faults.len() >= MAX_FAULTS {
                 break;
@@ -151,7 +161,7 @@ impl Verifier<'_> {
         let mut bound = IndexVec::filled(None, self.module.nodes.len());
         for (id, node) in self.module.nodes.iter() {
             let Some(scope) = scopes.opened[id] else { continue };
-            let mut bind = |var: ExprId| {
+            let mut bind = |var: ExprId, scope: ScopeId| {
                 if !matches!(self.module.expr(var), Expr::Var(_)) {
                     self.fault(id, format!("{var:?} is bound and is no variable"));
                 } else if bound[var].replace(scope).is_some() {
@@ -159,8 +169,13 @@ impl Verifier<'_> {
                 }
             };
             match &node.expr {
-                Expr::Function(function) => function.params.iter().for_each(|&param| bind(param)),
-                &Expr::Let { var, .. } => bind(var),
+                Expr::Function(function) => function.params.iter().for_each(|&param| bind(param, scope)),
+                &Expr::Let { var, .. } => bind(var, scope),
+                Expr::Match(m) => {
+                    for (at, clause) in m.clauses.iter().enumerate() {
+                        clause.pattern.for_each_var(&mut |var| bind(var, ScopeId::new(scope.index() + at)));
+                    }
+                }
                 _ => {}
             }
         }
@@ -169,8 +184,7 @@ impl Verifier<'_> {
 
     /// Rule 6.
     fn check_owner(&mut self, scopes: &Scopes, id: ExprId, expr: &Expr) {
-        let is_leaf = matches!(expr, Expr::Constant(_) | Expr::Var(_) | Expr::Global(_));
-        if !is_leaf && scopes.of[id] == Some(Scopes::root()) {
+        if !expr.is_leaf() && scopes.of[id] == Some(Scopes::root()) {
             self.fault(id, "an expression is shared by several global functions");
         }
     }
@@ -203,7 +217,93 @@ impl Verifier<'_> {
         }
     }
 
-    /// Rules 3, 7, 8 and 9.
+    /// How many fields a constructor has; a fault when there is none of that name.
+    fn constructor_fields(&mut self, id: ExprId, name: &str) -> Option<usize> {
+        if let Some((_, _, Type::Func(signature))) = self.module.types.constructor(name) {
+            return Some(signature.params.len());
+        }
+        let mut diagnostic =
+            Diagnostic::error(codes::types::BAD_STRUCTURE, format!("no constructor {name} is defined"));
+        if let Some(near) = nearest(name, self.module.types.constructor_names()) {
+            diagnostic = diagnostic.help(format!("did you mean {near}?"));
+        }
+        self.faults.push(Fault { at: Some(id), diagnostic });
+        None
+    }
+
+    /// Rule 10. (Patterns nest no deeper than types.)
+    fn check_pattern(&mut self, id: ExprId, pattern: &ClausePattern) {
+        match pattern {
+            ClausePattern::Any | ClausePattern::Var(_) => {}
+            ClausePattern::Tuple(fields) => fields.iter().for_each(|field| self.check_pattern(id, field)),
+            ClausePattern::Constructor { name, fields } => {
+                if let Some(wanted) = self.constructor_fields(id, name)
+                    && wanted != fields.len()
+                {
+                    let message = format!("the pattern {name} has {} fields, the constructor {wanted}", fields.len());
+                    let diagnostic = Diagnostic::error(codes::types::BAD_ARITY, message);
+                    self.faults.push(Fault { at: Some(id), diagnostic });
+                }
+                fields.iter().for_each(|field| self.check_pattern(id, field));
+            }
+        }
+    }
+
+    /// Rule 11 for the type definitions.
+    fn check_type_defs(&mut self) {
+        for (name, def) in self.module.types.iter() {
+            let constructors = def.constructors.iter().map(|constructor| &constructor.name);
+            let mut names = constructors.chain(&def.params).chain([name]);
+            let mut messages: Vec<String> = twice(&def.params).into_iter().collect();
+            messages.extend(names.find(|name| !is_identifier(name)).map(|name| format!("\"{name}\" is no name")));
+            for field in def.constructors.iter().flat_map(|constructor| &constructor.fields) {
+                messages.extend(wrong_name(self.module, field, &mut |name| def.params.contains(name)));
+            }
+            for message in messages {
+                let message = format!("type {name}: {message}");
+                self.faults
+                    .push(Fault { at: None, diagnostic: Diagnostic::error(codes::types::BAD_STRUCTURE, message) });
+            }
+        }
+    }
+
+    /// Rule 11 for what is written about an expression that is evaluated in `scope`.
+    fn check_written_type(&mut self, scopes: &Scopes, id: ExprId, expr: &Expr) {
+        let ty = match expr {
+            Expr::Var(var) => &var.annotation,
+            Expr::Function(function) => {
+                if let Some(message) = twice(&function.type_params) {
+                    self.fault(id, message);
+                }
+                &function.ret
+            }
+            _ => return,
+        };
+        if matches!(ty, Type::Tensor(_) | Type::Unknown) {
+            return;
+        }
+        let place = if expr.scopes() > 0 { scopes.opened[id] } else { scopes.of[id] };
+        // Only inside functions with type parameters is the way up walked at all.
+        let mut in_scope = |name: &Name| {
+            let mut at = place;
+            while let Some(scope) = at
+                && let Some(opener) = scopes.tree[scope].opener
+            {
+                if let Expr::Function(function) = self.module.expr(opener)
+                    && function.type_params.contains(name)
+                {
+                    return true;
+                }
+                at = Some(scopes.tree[scope].parent);
+            }
+            false
+        };
+        if let Some(message) = wrong_name(self.module, ty, &mut in_scope) {
+            self.fault(id, message);
+        }
+    }
+
+    /// Rules 3, 7, 8, 9 and 10.
     fn check_expr(&mut self, id: ExprId, expr: &Expr) {
         match expr {
             Expr::Global(name) if !self.module.globals.contains_key(name) => {
@@ -215,6 +315,10 @@ impl Verifier<'_> {
                 self.faults.push(Fault { at: Some(id), diagnostic });
             }
             Expr::Var(var) => self.check_text(id, "the name of a variable", &var.name),
+            Expr::Constructor(name) => {
+                self.constructor_fields(id, name);
+            }
+            Expr::Match(m) => m.clauses.iter().for_each(|clause| self.check_pattern(id, &clause.pattern)),
             Expr::Call(call) => {
                 if let Callee::Op(op) = call.callee {
                     match op::normalize_attrs(op::get(op), call.attrs.clone()) {
@@ -269,7 +373,43 @@ impl Verifier<'_> {
     }
 }
 
-/// Rules 10 and 11.
+/// What is wrong with the names in a type.
+fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> bool) -> Option<String> {
+    match ty {
+        Type::Tensor(_) | Type::Unknown => None,
+        Type::Param(name) if in_scope(name) => None,
+        Type::Param(name) => Some(format!("the type parameter {name} is used outside of what has it")),
+        Type::Tuple(fields) => fields.iter().find_map(|f| wrong_name(module, f, in_scope)),
+        Type::Ref(inner) => wrong_name(module, inner, in_scope),
+        Type::Adt(adt) => match module.types.get(&adt.name) {
+            None => Some(format!("no type {} is defined", adt.name)),
+            Some(TypeDef { params, .. }) if params.len() != adt.args.len() => {
+                Some(format!("the type {} has {} parameters, {ty} gives {}", adt.name, params.len(), adt.args.len()))
+            }
+            Some(_) => adt.args.iter().find_map(|a| wrong_name(module, a, in_scope)),
+        },
+        Type::Func(func) => {
+            let own = func.type_params.clone();
+            let mut inner = |name: &Name| own.contains(name) || in_scope(name);
+            twice(&func.type_params)
+                .or_else(|| func.params.iter().chain([&func.ret]).find_map(|t| wrong_name(module, t, &mut inner)))
+        }
+    }
+}
+
+/// Whether the text format can write the name of a type, a constructor or a type parameter: it has no quotes for those.
+fn is_identifier(name: &str) -> bool {
+    let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.chars().all(part) && name.starts_with(|c: char| !c.is_ascii_digit())
+}
+
+/// A type parameter that has the name of another one.
+fn twice(params: &[Name]) -> Option<String> {
+    let again = params.iter().enumerate().find(|(at, name)| params[..*at].contains(name));
+    again.map(|(_, name)| format!("two type parameters are called {name}"))
+}
+
+/// Rules 12 to 14.
 fn check_types(module: &Module, faults: &mut Vec<Fault>) {
     let live = module.live();
     let mut untyped = None;
@@ -314,7 +454,7 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::{Function, Id, Origins};
+    use crate::ir::{Function, Origins};
     use crate::tensor::DType;
 
     fn int() -> Type {
@@ -322,7 +462,7 @@ mod tests {
     }
 
     fn function(params: &[ExprId], body: ExprId) -> Expr {
-        Expr::Function(Box::new(Function { params: params.into(), body, ret: Type::Unknown, attrs: Attrs::none() }))
+        Expr::Function(Box::new(Function::new(params, body, Type::Unknown, Attrs::none())))
     }
 
     /// Builds a module with `build`, which gives the function of `@main`, and expects one message.
@@ -342,7 +482,7 @@ mod tests {
     }
 
     fn func(params: &[Type], ret: Type) -> Type {
-        Type::Func(std::sync::Arc::new(crate::ir::FuncType { params: params.into(), ret }))
+        Type::Func(std::sync::Arc::new(crate::ir::FuncType::new(params, ret)))
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Annotator<'_> {
         let module = rebuild.old;
         let mut expr = expr.clone();
         match &mut expr {
-            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) => return None,
+            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => return None,
             Expr::Call(call) => match self.marks.mark(module, id) {
                 Some(Mark::Begin(..)) => return None,
                 Some(Mark::End(value, compiler)) => {
@@ -181,6 +181,14 @@ impl Annotator<'_> {
                     self.wrap(rebuild, std::slice::from_mut(value), None);
                 }
                 *body = self.ended(rebuild, *body);
+            }
+            // As an if: what is looked at and the clauses end what they come from, the match has no target.
+            Expr::Match(m) => {
+                m.data = self.ended(rebuild, m.data);
+                for clause in &mut m.clauses {
+                    clause.pattern.map_vars(&mut |var| rebuild.get(var));
+                    clause.body = self.ended(rebuild, clause.body);
+                }
             }
             Expr::If { cond, then, otherwise } => {
                 for part in [cond, then, otherwise] {

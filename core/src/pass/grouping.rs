@@ -305,7 +305,12 @@ impl Finder<'_, '_> {
             return;
         }
         let (nodes, label) = self.interior(root, &inputs);
-        let bound: HashSet<ExprId> = nodes.iter().flat_map(|&node| binders(graph.module.expr(node))).collect();
+        let mut bound: HashSet<ExprId> = HashSet::new();
+        for &node in &nodes {
+            graph.module.expr(node).for_each_binder(|var| {
+                bound.insert(var);
+            });
+        }
         // Variables that are met where nothing becomes an input: the function must not capture them.
         let is_free = |id: &ExprId| matches!(graph.module.expr(*id), Expr::Var(_)) && !bound.contains(id);
         inputs.extend(nodes.iter().copied().filter(is_free));
@@ -357,9 +362,11 @@ impl Finder<'_, '_> {
                 Expr::Let { .. } => label.push_str("Let_"),
                 Expr::If { .. } => label.push_str("If_"),
                 Expr::Function(_) => label.push_str("Function"),
+                Expr::Match(_) => label.push_str("Match_"),
                 Expr::Constant(_)
                 | Expr::Var(_)
                 | Expr::Global(_)
+                | Expr::Constructor(_)
                 | Expr::RefNew(_)
                 | Expr::RefRead(_)
                 | Expr::RefWrite { .. } => {}
@@ -418,7 +425,7 @@ fn closed_to_patterns(expr: &Expr) -> bool {
 
 /// What any number of groups may hold a copy of.
 fn shared_freely(expr: &Expr) -> bool {
-    matches!(expr, Expr::Constant(_) | Expr::Var(_) | Expr::Function(_) | Expr::Global(_))
+    expr.is_leaf() || matches!(expr, Expr::Function(_))
 }
 
 /// An expression in a message.
@@ -427,6 +434,8 @@ pub(super) fn describe(module: &Module, id: ExprId) -> String {
         Expr::Constant(_) => "a constant".to_owned(),
         Expr::Var(var) => format!("%{}", var.name),
         Expr::Global(name) => format!("@{name}"),
+        Expr::Constructor(name) => name.to_string(),
+        Expr::Match(_) => "a match".to_owned(),
         Expr::Tuple(_) => "a tuple".to_owned(),
         Expr::Project { index, .. } => format!("field {index} of a tuple"),
         Expr::Call(call) => match call.callee {
@@ -460,7 +469,7 @@ pub(super) fn emit<'a>(
     for &node in nodes {
         let copy = match old.expr(node) {
             // Constants and names are the same inside and outside.
-            Expr::Constant(_) | Expr::Global(_) => rebuild.get_or_copy(node),
+            expr if expr.is_closed_leaf() => rebuild.get_or_copy(node),
             expr => {
                 let mut expr = expr.clone();
                 expr.map_operands(|operand| inner[&operand]);
@@ -472,22 +481,13 @@ pub(super) fn emit<'a>(
     }
     let types: Box<[Type]> = inputs.iter().map(|&input| old.ty(input).clone()).collect();
     let ret = old.ty(*root).clone();
-    let function = Function { params: params.into(), body: inner[root], ret: ret.clone(), attrs: group.attrs.clone() };
+    let function = Function::new(params, inner[root], ret.clone(), group.attrs.clone());
     let module = &mut rebuild.new.module;
-    let ty = Type::Func(Arc::new(FuncType { params: types, ret: ret.clone() }));
+    let ty = Type::Func(Arc::new(FuncType::new(types, ret.clone())));
     let function = module.push_typed(Expr::Function(Box::new(function)), ty, Origins::none());
     let origin = module.origins.union_all(nodes.iter().map(|&node| old.nodes[node].origin));
     let args: Vec<ExprId> = inputs.iter().map(|&input| outer(rebuild, input)).collect();
     rebuild.new.module.push_typed(Expr::call(function, args), ret, origin)
-}
-
-/// The variables that an expression binds.
-fn binders(expr: &Expr) -> Vec<ExprId> {
-    match expr {
-        Expr::Let { var, .. } => vec![*var],
-        Expr::Function(function) => function.params.to_vec(),
-        _ => Vec::new(),
-    }
 }
 
 /// How the inputs of a group follow from what a pattern met; worked out once per pattern.

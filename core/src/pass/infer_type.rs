@@ -6,11 +6,13 @@
 //! call passes to a function literal, a let-bound function or a global flows into its parameters. A type only ever grows
 //! towards a complete one and is bounded in size, so this ends.
 //!
-//! Functions have one type each: a function that is called with two types of argument does not type.
+//! A function without type parameters has one type: when it is called with two types of argument, it does not type.
+//! One with type parameters (a constructor of an algebraic data type is one too) has, at each use, the type that its
+//! arguments and the place of its result give it.
 
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{Callee, Expr, ExprId, Fault, FuncType, Function, IndexVec, Module, Type};
-use crate::typing::{infer_expr, unify};
+use crate::ir::{Callee, ClausePattern, Expr, ExprId, Fault, FuncType, Function, IndexVec, Module, Type};
+use crate::typing::{Solver, infer_expr, signature_of_call, unify};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -121,7 +123,7 @@ impl<'a> Inference<'a> {
 
     fn signature(&self, function: &Function) -> Type {
         let params = function.params.iter().map(|&p| self.module.ty(p).clone()).collect();
-        Type::Func(Arc::new(FuncType { params, ret: function.ret.clone() }))
+        Type::Func(Arc::new(FuncType { type_params: function.type_params.clone(), params, ret: function.ret.clone() }))
     }
 
     fn sweep(&mut self) {
@@ -135,18 +137,26 @@ impl<'a> Inference<'a> {
     /// Types an expression. `true` when its type is another than before.
     fn infer(&mut self, id: ExprId) -> bool {
         let node = &self.module.nodes[id];
-        if matches!(node.expr, Expr::Var(_)) || self.faults.contains_key(&id) {
+        if self.faults.contains_key(&id) {
+            return false;
+        }
+        if matches!(node.expr, Expr::Var(_)) {
+            self.flow_to_variables(id);
             return false;
         }
         match infer_expr(self.module, &node.expr) {
-            Ok(ty) => {
+            Ok(mut ty) => {
+                if !ty.is_complete()
+                    && let Some(both) = unify(&ty, &node.ty)
+                {
+                    // What its place said of it before.
+                    ty = both;
+                }
                 let changed = ty != node.ty;
                 if changed {
                     self.module.nodes[id].ty = ty;
                 }
-                if !self.bound_to.is_empty() && self.bound_to.contains_key(&id) {
-                    self.flow_to_variables(id);
-                }
+                self.flow_to_variables(id);
                 changed
             }
             Err(diagnostic) => {
@@ -158,25 +168,44 @@ impl<'a> Inference<'a> {
 
     /// The variables of a let take the type of its value.
     fn flow_to_variables(&mut self, value: ExprId) {
-        let vars = self.bound_to.get(&value).cloned().unwrap_or_default();
-        let ty = self.module.ty(value).clone();
-        for var in vars {
-            self.grow(var, &ty);
+        if self.bound_to.is_empty() {
+            return;
+        }
+        if let Some(vars) = self.bound_to.get(&value).cloned() {
+            let ty = self.module.ty(value).clone();
+            for var in vars {
+                self.grow(var, &ty);
+            }
         }
     }
 
-    /// A variable without a complete annotation turns out to have a type. What does not fit is left for the
-    /// expression in which the two meet.
-    fn grow(&mut self, var: ExprId, ty: &Type) {
-        let Expr::Var(declared) = self.module.expr(var) else { return };
-        if declared.annotation.is_complete() || *ty == Type::Unknown {
-            return;
-        }
-        if let Some(both) = unify(self.module.ty(var), ty)
-            && both != *self.module.ty(var)
-        {
-            self.module.nodes[var].ty = both;
-            self.wake_users(var);
+    /// An expression turns out to have a type: a variable without a complete annotation, or what has gaps in its own. What
+    /// does not fit is left for the expression in which the two meet.
+    fn grow(&mut self, id: ExprId, ty: &Type) {
+        // A variable may be bound to a variable, and that to the next.
+        let mut todo = vec![(id, ty.clone())];
+        while let Some((id, ty)) = todo.pop() {
+            let node = &self.module.nodes[id];
+            let open = match &node.expr {
+                Expr::Var(var) => !var.annotation.is_complete(),
+                _ => !node.ty.is_complete(),
+            };
+            if !open || ty == Type::Unknown {
+                continue;
+            }
+            if let Some(both) = unify(&node.ty, &ty)
+                && both != node.ty
+            {
+                self.module.nodes[id].ty = both.clone();
+                self.wake_users(id);
+                // What is bound to it, and what it is made of, may learn from that.
+                if let Some(vars) = self.bound_to.get(&id) {
+                    todo.extend(vars.iter().map(|&var| (var, both.clone())));
+                }
+                if !self.users.is_empty() {
+                    self.dirty.insert(id);
+                }
+            }
         }
     }
 
@@ -207,7 +236,9 @@ impl<'a> Inference<'a> {
             self.rounds[id] += 1;
             self.flow_backwards(id);
             if self.infer(id) {
+                // What it learned goes on to its users, and back to its operands.
                 self.wake_users(id);
+                self.dirty.insert(id);
                 if let Some(mentions) = self.mentions.get(&id) {
                     self.dirty.extend(mentions.iter().copied());
                 }
@@ -230,42 +261,102 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// What the place of an operand says about it.
+    /// What an expression says about its operands.
     fn flow_backwards(&mut self, id: ExprId) {
-        match self.module.expr(id) {
-            Expr::If { cond, .. } => {
-                let cond = *cond;
-                self.expect(cond, &Type::scalar(crate::tensor::DType::Bool));
+        let own = self.module.ty(id).clone();
+        match self.module.expr(id).clone() {
+            Expr::Var(_) => {
+                if let Some(&value) = self.value_of.get(&id) {
+                    self.grow(value, &own);
+                }
             }
-            Expr::Function(function) => {
-                let (body, ret) = (function.body, function.ret.clone());
-                self.expect(body, &ret);
+            Expr::If { cond, then, otherwise } => {
+                self.grow(cond, &Type::scalar(crate::tensor::DType::Bool));
+                self.grow(then, &own);
+                self.grow(otherwise, &own);
             }
-            Expr::Call(call) => {
-                let Callee::Expr(callee) = call.callee else { return };
-                let args = call.args.clone();
-                self.flow_into_callee(callee, &args);
-                if let Type::Func(func) = self.module.ty(callee).clone() {
-                    for (&arg, param) in args.iter().zip(&func.params) {
-                        self.expect(arg, param);
+            Expr::Let { body, .. } => self.grow(body, &own),
+            Expr::Match(m) => {
+                for clause in &m.clauses {
+                    self.grow(clause.body, &own);
+                    let data = self.module.ty(m.data).clone();
+                    let said = self.flow_into_pattern(&clause.pattern, &data);
+                    self.grow(m.data, &said);
+                }
+            }
+            Expr::Tuple(fields) => {
+                if let Type::Tuple(types) = &own {
+                    for (&field, ty) in fields.iter().zip(&**types) {
+                        self.grow(field, ty);
                     }
                 }
             }
-            _ => {}
+            Expr::Function(function) => {
+                let Type::Func(func) = &own else { return };
+                for (&param, ty) in function.params.iter().zip(&func.params) {
+                    self.grow(param, ty);
+                }
+                self.grow(function.body, &func.ret);
+            }
+            Expr::Call(call) => {
+                let Callee::Expr(callee) = call.callee else { return };
+                self.flow_into_callee(callee, &call.args);
+                if let Some(func) = signature_of_call(self.module, callee, &call.args, &own) {
+                    for (&arg, param) in call.args.iter().zip(&func.params) {
+                        self.grow(arg, param);
+                    }
+                    self.grow(id, &func.ret);
+                }
+            }
+            Expr::RefNew(value) => {
+                if let Type::Ref(inner) = &own {
+                    self.grow(value, inner);
+                }
+            }
+            Expr::RefRead(reference) => self.grow(reference, &Type::Ref(Arc::new(own))),
+            Expr::RefWrite { reference, value } => {
+                let held = Type::Ref(Arc::new(self.module.ty(value).clone()));
+                self.grow(reference, &held);
+                if let Type::Ref(inner) = self.module.ty(reference).clone() {
+                    self.grow(value, &inner);
+                }
+            }
+            Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_) | Expr::Project { .. } => {}
         }
     }
 
-    /// An expression is used where a type is wanted; a variable can still take it, and parameters of a function literal.
-    fn expect(&mut self, id: ExprId, ty: &Type) {
-        match (self.module.expr(id), ty) {
-            (Expr::Var(_), _) => self.grow(id, ty),
-            (Expr::Function(function), Type::Func(wanted)) => {
-                let params = function.params.clone();
-                for (&param, ty) in params.iter().zip(&wanted.params) {
-                    self.grow(param, ty);
-                }
+    /// The variables of a pattern take the types that the data has there. Gives what the pattern says of the data.
+    fn flow_into_pattern(&mut self, pattern: &ClausePattern, data: &Type) -> Type {
+        match pattern {
+            ClausePattern::Any => data.clone(),
+            ClausePattern::Var(var) => {
+                self.grow(*var, data);
+                self.module.ty(*var).clone()
             }
-            _ => {}
+            ClausePattern::Tuple(fields) => {
+                let known = data.as_tuple().filter(|types| types.len() == fields.len()).map(<[Type]>::to_vec);
+                let known = known.unwrap_or_else(|| vec![Type::Unknown; fields.len()]);
+                Type::tuple(fields.iter().zip(&known).map(|(f, ty)| self.flow_into_pattern(f, ty)))
+            }
+            ClausePattern::Constructor { name, fields } => {
+                let Some((_, _, Type::Func(signature))) = self.module.types.constructor(name) else {
+                    return Type::Unknown;
+                };
+                let signature = signature.clone();
+                let mut solver = Solver::default();
+                let signature = solver.instantiate(&signature);
+                // What does not fit is reported where the two meet.
+                if solver.join(&signature.ret, data).is_none() || signature.params.len() != fields.len() {
+                    return Type::Unknown;
+                }
+                for (field, ty) in fields.iter().zip(&signature.params) {
+                    let said = self.flow_into_pattern(field, &solver.finish(ty));
+                    if solver.join(ty, &said).is_none() {
+                        return Type::Unknown;
+                    }
+                }
+                solver.finish(&signature.ret)
+            }
         }
     }
 
@@ -295,7 +386,8 @@ impl<'a> Inference<'a> {
             }
             Expr::Var(_) => {
                 let params = args.iter().map(|&a| self.module.ty(a).clone()).collect();
-                self.grow(target, &Type::Func(Arc::new(FuncType { params, ret: Type::Unknown })));
+                let params: Box<[Type]> = params;
+                self.grow(target, &Type::Func(Arc::new(FuncType::new(params, Type::Unknown))));
             }
             _ => {}
         }

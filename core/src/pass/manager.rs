@@ -106,6 +106,11 @@ pub const PASSES: &[Pass] = &[
         },
     },
     Pass {
+        name: "monomorphize",
+        doc: "copies functions with type parameters for the types that they are used at",
+        run: |module, _, _| super::monomorphize(module),
+    },
+    Pass {
         name: "outline_compiler_functions",
         doc: "makes global functions of the literals that belong to backends",
         run: |module, options, _| super::outline_compiler_functions(module, options.compiler.as_deref()),

@@ -21,6 +21,7 @@ mod judge;
 pub mod manager;
 mod merge_compiler_regions;
 mod merge_composite;
+mod monomorphize;
 mod optimize_functions;
 mod options;
 mod outline;
@@ -56,6 +57,7 @@ pub use inline_compiler_functions::{inline_compiler_functions_bound_to, mark_com
 pub use judge::{AcceptAll, Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict};
 pub use merge_compiler_regions::merge_compiler_regions;
 pub use merge_composite::merge_composite;
+pub use monomorphize::monomorphize;
 pub use options::{DesiredLayout, PassOptions, TargetRule};
 pub use outline_compiler_functions::outline_compiler_functions;
 pub use partition::{Backend, partition_for};

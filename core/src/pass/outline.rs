@@ -79,7 +79,7 @@ pub(super) fn define_and_call(
         }
     };
     let params: Box<[Type]> = outline.params.iter().map(|&param| module.ty(param).clone()).collect();
-    let ty = Type::Func(signatures.get(FuncType { params, ret: ret.clone() }));
+    let ty = Type::Func(signatures.get(FuncType::new(params, ret.clone())));
     let [primitive, inline, compiler, global_symbol] = &*KEYS;
     let attrs = Attrs::new([
         (primitive.clone(), AttrValue::Int(1)),
@@ -87,7 +87,7 @@ pub(super) fn define_and_call(
         (compiler.clone(), AttrValue::Str(outline.target)),
         (global_symbol.clone(), AttrValue::Str(outline.symbol.clone())),
     ]);
-    let function = Function { params: outline.params.into(), body, ret: ret.clone(), attrs };
+    let function = Function::new(outline.params, body, ret.clone(), attrs);
     let function = module.push_typed(Expr::Function(Box::new(function)), ty.clone(), Origins::none());
     module.globals.insert(outline.symbol.clone(), function);
     let global = module.push_typed(Expr::Global(outline.symbol), ty, Origins::none());

@@ -10,7 +10,7 @@ use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
 use super::outline::{Outline, Signatures, define_and_call, sanitize, symbol};
 use super::reasons::Reasons;
-use super::region_graph::RegionGraph;
+use super::region_graph::{RegionGraph, flows};
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
 use super::scope::Bodies;
 use crate::diag::Diagnostic;
@@ -250,9 +250,9 @@ impl Work<'_> {
         {
             return true;
         }
-        let params = candidate.inputs.iter().map(|id| ty(id).clone()).collect();
+        let params: Box<[Type]> = candidate.inputs.iter().map(|id| ty(id).clone()).collect();
         let ret = Type::tuple(candidate.outputs.iter().map(|id| ty(id).clone()));
-        Type::Func(Arc::new(FuncType { params, ret })).is_within_limits()
+        Type::Func(Arc::new(FuncType::new(params, ret))).is_within_limits()
     }
 
     /// Adds the projections of what is taken, and the tuples that only one taken expression uses.
@@ -282,11 +282,7 @@ impl Work<'_> {
 
     fn flows(&self, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
         match self.grouping.graph.expr(id) {
-            Some(Expr::Let { var, value, body }) => {
-                edge(*value, *var);
-                edge(*body, id);
-            }
-            Some(Expr::Function(function)) => edge(function.body, id),
+            Some(Expr::Let { .. } | Expr::Function(_) | Expr::Match(_)) => flows(self.module, id, edge),
             _ => self.grouping.graph.for_each_operand(id, |operand| edge(operand, id)),
         }
     }
@@ -560,5 +556,5 @@ fn no_match(backend: &str, operator: &str, entries: &[&Entry]) -> Refusal {
 
 /// What is the same inside a region and outside.
 fn stands_inside(expr: &Expr) -> bool {
-    matches!(expr, Expr::Constant(_) | Expr::Global(_))
+    expr.is_closed_leaf()
 }

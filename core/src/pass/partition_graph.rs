@@ -121,7 +121,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
 
 /// What is the same inside a region and outside: no parameter is needed for it.
 fn stands_inside(expr: &Expr) -> bool {
-    matches!(expr, Expr::Constant(_) | Expr::Global(_) | Expr::Function(_))
+    expr.is_closed_leaf() || matches!(expr, Expr::Function(_))
 }
 
 /// What is behind a chain of annotations.

@@ -45,6 +45,7 @@ impl Purities {
                     Callee::Op(_) => Purity::Value,
                     Callee::Expr(callee) => match module.expr(callee) {
                         Expr::Function(function) => purity[function.body],
+                        Expr::Constructor(_) => Purity::Value,
                         _ => Purity::Effect,
                     },
                 },

@@ -202,7 +202,7 @@ impl Forest {
 }
 
 /// Calls `edge` for each flow of a value into or through an expression: from its operands, and from the value of a let
-/// to its variable.
+/// to its variable, and from what a match looks at to the variables of its patterns.
 pub(super) fn flows(module: &Module, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
     let expr = module.expr(id);
     match expr {
@@ -211,6 +211,13 @@ pub(super) fn flows(module: &Module, id: ExprId, mut edge: impl FnMut(ExprId, Ex
             edge(*body, id);
         }
         Expr::Function(function) => edge(function.body, id),
+        Expr::Match(m) => {
+            edge(m.data, id);
+            for clause in &m.clauses {
+                clause.pattern.for_each_var(&mut |var| edge(m.data, var));
+                edge(clause.body, id);
+            }
+        }
         _ => expr.for_each_operand(|operand| edge(operand, id)),
     }
 }

@@ -189,8 +189,14 @@ fn joining_operands(expr: &Expr, visit: impl FnMut(ExprId)) {
         Expr::Tuple(_) | Expr::Project { .. } | Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => {
             expr.for_each_operand(visit);
         }
-        Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Let { .. } | Expr::If { .. } | Expr::Function(_) => {
-        }
+        Expr::Constant(_)
+        | Expr::Var(_)
+        | Expr::Global(_)
+        | Expr::Constructor(_)
+        | Expr::Let { .. }
+        | Expr::If { .. }
+        | Expr::Match(_)
+        | Expr::Function(_) => {}
     }
 }
 

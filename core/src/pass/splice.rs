@@ -41,7 +41,7 @@ fn copy(
         }
         let node = module.nodes[id].clone();
         let new = match node.expr {
-            Expr::Constant(_) | Expr::Global(_) => id,
+            expr if expr.is_closed_leaf() => id,
             mut expr => {
                 expr.map_operands(|operand| inner[&operand]);
                 module.push_typed(expr, node.ty, node.origin)

@@ -55,7 +55,7 @@ impl<'m> Normal<'m> {
         let count = scopes.tree.len();
         Normal {
             old,
-            new: Module { origins: old.origins.clone(), ..Module::new() },
+            new: Module::like(old),
             touch: touchable(old),
             atoms: IndexVec::filled(None, old.nodes.len()),
             items: IndexVec::filled(Vec::new(), count),
@@ -75,8 +75,9 @@ impl<'m> Normal<'m> {
 
     /// Whether the variable of a let can name its value itself: nothing else reads that.
     fn is_own_value(&self, value: ExprId) -> bool {
-        let is_leaf = matches!(self.old.expr(value), Expr::Var(_) | Expr::Constant(_) | Expr::Global(_));
-        self.scopes.uses[value] == 1 && !is_leaf && !matches!(self.old.expr(value), Expr::Let { .. })
+        self.scopes.uses[value] == 1
+            && !self.old.expr(value).is_leaf()
+            && !matches!(self.old.expr(value), Expr::Let { .. })
     }
 
     /// Makes a variable for every value, copies leaves, and copies what is inside opaque functions as it is.
@@ -93,7 +94,7 @@ impl<'m> Normal<'m> {
         for (id, node) in self.old.nodes.iter() {
             let Some(scope) = self.scopes.of[id] else { continue };
             let atom = match &node.expr {
-                Expr::Var(_) | Expr::Constant(_) | Expr::Global(_) => self.push(node.expr.clone(), id),
+                expr if expr.is_leaf() => self.push(expr.clone(), id),
                 _ if !self.touch[id] => {
                     let expr = self.mapped(id);
                     self.push(expr, id)
@@ -152,6 +153,16 @@ impl<'m> Normal<'m> {
                 let then = self.chain(ScopeId::new(opened), then);
                 let otherwise = self.chain(ScopeId::new(opened + 1), otherwise);
                 Expr::If { cond: self.atom(cond), then, otherwise }
+            }
+            Expr::Match(m) => {
+                let mut m = m.clone();
+                let opened = self.scopes.opened[id].map_or(0, Id::index);
+                m.data = self.atom(m.data);
+                for (at, clause) in m.clauses.iter_mut().enumerate() {
+                    clause.pattern.map_vars(&mut |var| self.atom(var));
+                    clause.body = self.chain(ScopeId::new(opened + at), clause.body);
+                }
+                Expr::Match(m)
             }
             Expr::Function(function) if !is_opaque(function) => {
                 let body = self.chain(self.scopes.opened[id].unwrap_or(Scopes::root()), function.body);

@@ -53,8 +53,9 @@ pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
                     while at < to && (name_start(bytes[at]) || bytes[at].is_ascii_digit()) {
                         at += 1;
                     }
-                    // A dot goes on with the name only when another part follows: `f.0` is a projection.
-                    if at + 1 < to && bytes[at] == b'.' && name_start(bytes[at + 1]) {
+                    // A dot goes on with the name only when another part follows: `f.0` is a projection. So does a hyphen,
+                    // which names of targets have.
+                    if at + 1 < to && matches!(bytes[at], b'.' | b'-') && name_start(bytes[at + 1]) {
                         at += 1;
                     } else {
                         break;

@@ -22,6 +22,7 @@
 //!   evaluated; variable names are made unique in each global function, not over the whole text.
 
 mod lexer;
+mod metadata;
 mod number;
 mod parser;
 mod printer;

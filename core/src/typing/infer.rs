@@ -1,7 +1,9 @@
 //! The type of one expression from the types of its operands.
 
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Call, Callee, Dim, Expr, FuncType, Function, Module, Type};
+use super::solve::{Solver, unify};
+use crate::diag::{Diagnostic, codes, nearest};
+use crate::ir::coverage;
+use crate::ir::{Call, Callee, ClausePattern, Expr, ExprId, FuncType, Function, Match, Module, Type};
 use crate::op;
 use crate::tensor::{DType, Tensor};
 use smallvec::SmallVec;
@@ -14,7 +16,12 @@ use std::sync::Arc;
 pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
     let ty = infer_unbounded(module, expr)?;
     // Only these build types out of the types of their operands.
-    if matches!(expr, Expr::Tuple(_) | Expr::RefNew(_) | Expr::Function(_)) && !ty.is_within_limits() {
+    let builds = match expr {
+        Expr::Tuple(_) | Expr::RefNew(_) | Expr::Function(_) => true,
+        Expr::Call(call) => matches!(call.callee, Callee::Expr(_)) && !module.types.is_empty(),
+        _ => false,
+    };
+    if builds && !ty.is_within_limits() {
         let (depth, parts) = (Type::MAX_DEPTH, Type::MAX_PARTS);
         let message = format!("the type nests deeper than {depth} levels or has more than {parts} parts");
         return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message)));
@@ -30,6 +37,11 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
             Some(&id) => module.ty(id).clone(),
             None => Type::Unknown,
         },
+        Expr::Constructor(name) => match module.types.constructor(name) {
+            Some((_, _, ty)) => ty.clone(),
+            None => return Err(unknown_constructor(module, name)),
+        },
+        Expr::Match(m) => infer_match(module, m)?,
         Expr::Tuple(fields) => Type::tuple(fields.iter().map(|&f| module.ty(f).clone())),
         Expr::Project { tuple, index } => match module.ty(*tuple) {
             Type::Unknown => Type::Unknown,
@@ -92,7 +104,97 @@ pub fn function_type(module: &Module, function: &Function) -> op::TypeResult {
     let ret = unify(&function.ret, body)
         .ok_or_else(|| mismatch(format!("the function should return {}, its body is {body}", function.ret)))?;
     let params = function.params.iter().map(|&p| module.ty(p).clone()).collect();
-    Ok(Type::Func(Arc::new(FuncType { params, ret })))
+    Ok(Type::Func(Arc::new(FuncType { type_params: function.type_params.clone(), params, ret })))
+}
+
+/// The type of what a call of a function value calls, for this use of it: its type parameters replaced by what the
+/// arguments and the type that the result is known to have (which may be [`Type::Unknown`]) say.
+pub fn signature_of_call(module: &Module, callee: ExprId, args: &[ExprId], result: &Type) -> Option<Arc<FuncType>> {
+    let Type::Func(func) = module.ty(callee) else { return None };
+    if func.type_params.is_empty() {
+        return Some(func.clone());
+    }
+    let mut solver = Solver::default();
+    let func = solver.instantiate(func);
+    solver.join(&func.ret, result)?;
+    for (&arg, param) in args.iter().zip(&func.params) {
+        solver.join(param, module.ty(arg))?;
+    }
+    let params: Box<[Type]> = func.params.iter().map(|p| solver.finish(p)).collect();
+    Some(Arc::new(FuncType::new(params, solver.finish(&func.ret))))
+}
+
+/// What all clauses give; each pattern agrees with the data.
+fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
+    let data = module.ty(m.data);
+    let mut solver = Solver::default();
+    let mut wanted = data.clone();
+    let mut result = Type::Unknown;
+    for clause in &m.clauses {
+        let pattern = pattern_type(module, &mut solver, &clause.pattern)?;
+        wanted = solver.join(&wanted, &pattern).ok_or_else(|| {
+            let pattern = solver.finish(&pattern);
+            mismatch(format!("a pattern of a match is for {pattern}, the value is {data}"))
+        })?;
+        let body = module.ty(clause.body);
+        result =
+            unify(&result, body).ok_or_else(|| mismatch(format!("the clauses of a match are {result} and {body}")))?;
+    }
+    if m.complete
+        && data.is_complete()
+        && let Some(missing) = coverage::missing(module, m)
+    {
+        let message = format!("the match has no clause for {missing}");
+        let diagnostic = Diagnostic::error(codes::types::MISSING_CLAUSE, message);
+        return Err(Box::new(diagnostic.help("add a clause for it, or `_ => ...`; `match?` may leave some out")));
+    }
+    Ok(result)
+}
+
+/// The type of the values that a pattern is about, as far as it says.
+fn pattern_type(module: &Module, solver: &mut Solver, pattern: &ClausePattern) -> op::TypeResult {
+    Ok(match pattern {
+        ClausePattern::Any => Type::Unknown,
+        ClausePattern::Var(var) => module.ty(*var).clone(),
+        ClausePattern::Tuple(fields) => {
+            let fields: Result<Vec<Type>, _> = fields.iter().map(|f| pattern_type(module, solver, f)).collect();
+            Type::tuple(fields?)
+        }
+        ClausePattern::Constructor { name, fields } => {
+            let Some((_, _, Type::Func(signature))) = module.types.constructor(name) else {
+                return Err(unknown_constructor(module, name));
+            };
+            let signature = solver.instantiate(signature);
+            if signature.params.len() != fields.len() {
+                return Err(Box::new(Diagnostic::error(
+                    codes::types::BAD_ARITY,
+                    format!(
+                        "the pattern {name} has {} fields, the constructor {}",
+                        fields.len(),
+                        signature.params.len()
+                    ),
+                )));
+            }
+            for (field, wanted) in fields.iter().zip(&signature.params) {
+                let ty = pattern_type(module, solver, field)?;
+                if solver.join(wanted, &ty).is_none() {
+                    let (ty, wanted) = (solver.finish(&ty), solver.finish(wanted));
+                    return Err(mismatch(format!(
+                        "a field of the pattern {name} is {ty}, the constructor has {wanted}"
+                    )));
+                }
+            }
+            signature.ret.clone()
+        }
+    })
+}
+
+fn unknown_constructor(module: &Module, name: &str) -> Box<Diagnostic> {
+    let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, format!("no constructor {name} is defined"));
+    Box::new(match nearest(name, module.types.constructor_names()) {
+        Some(near) => diagnostic.help(format!("did you mean {near}?")),
+        None => diagnostic,
+    })
 }
 
 fn infer_call(module: &Module, call: &Call) -> op::TypeResult {
@@ -115,53 +217,19 @@ fn infer_call(module: &Module, call: &Call) -> op::TypeResult {
                         format!("{} arguments given to a function of {}", call.args.len(), func.params.len()),
                     )));
                 }
+                let mut solver = Solver::default();
+                let func = solver.instantiate(func);
                 for (i, (&arg, param)) in call.args.iter().zip(&func.params).enumerate() {
                     let arg = module.ty(arg);
-                    if unify(arg, param).is_none() {
-                        return Err(mismatch(format!("argument {i} is {arg}, the function takes {param}")));
+                    if arg != param && solver.join(param, arg).is_none() {
+                        let wanted = solver.finish(param);
+                        return Err(mismatch(format!("argument {i} is {arg}, the function takes {wanted}")));
                     }
                 }
-                Ok(func.ret.clone())
+                Ok(solver.finish(&func.ret))
             }
             other => Err(mismatch(format!("a call of {other}, which is no function"))),
         },
-    }
-}
-
-/// The type that two types agree on. [`Type::Unknown`] agrees with everything; `?` agrees with every dimension and
-/// stays `?`, because the value may have any size there.
-pub fn unify(a: &Type, b: &Type) -> Option<Type> {
-    match (a, b) {
-        (Type::Unknown, other) | (other, Type::Unknown) => Some(other.clone()),
-        (Type::Tensor(x), Type::Tensor(y)) => {
-            if x == y {
-                return Some(a.clone());
-            }
-            if x.dtype != y.dtype || x.dims.len() != y.dims.len() {
-                return None;
-            }
-            let dims: Option<Vec<Dim>> = x.dims.iter().zip(&y.dims).map(|(p, q)| unify_dim(p, q)).collect();
-            Some(Type::tensor_of(x.dtype, dims?))
-        }
-        (Type::Tuple(x), Type::Tuple(y)) if x.len() == y.len() => {
-            let fields: Option<Vec<Type>> = x.iter().zip(&**y).map(|(p, q)| unify(p, q)).collect();
-            Some(Type::tuple(fields?))
-        }
-        (Type::Func(x), Type::Func(y)) if x.params.len() == y.params.len() => {
-            let params: Option<Box<[Type]>> = x.params.iter().zip(&y.params).map(|(p, q)| unify(p, q)).collect();
-            Some(Type::Func(Arc::new(FuncType { params: params?, ret: unify(&x.ret, &y.ret)? })))
-        }
-        (Type::Ref(x), Type::Ref(y)) => Some(Type::Ref(Arc::new(unify(x, y)?))),
-        _ => None,
-    }
-}
-
-fn unify_dim(a: &Dim, b: &Dim) -> Option<Dim> {
-    match (a, b) {
-        _ if a == b => Some(a.clone()),
-        (Dim::Any, _) | (_, Dim::Any) => Some(Dim::Any),
-        (Dim::Named(_), other) | (other, Dim::Named(_)) => Some(other.clone()),
-        (Dim::Fixed(_), Dim::Fixed(_)) => None,
     }
 }
 

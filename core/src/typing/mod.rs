@@ -4,7 +4,9 @@
 mod builder;
 mod infer;
 mod rebuild;
+mod solve;
 
 pub use builder::Builder;
-pub use infer::{function_type, infer_expr, unify};
+pub use infer::{function_type, infer_expr, signature_of_call};
 pub use rebuild::Rebuild;
+pub use solve::{Solver, map_params, substitute, unify};

@@ -4,7 +4,7 @@
 //! pass either says what stands for it now, or it is copied with its operands mapped. A copy keeps its type while its
 //! operands keep theirs, and is typed anew otherwise, or when an operand became a constant. Nothing dead is copied, nothing is visited twice.
 
-use super::{Builder, infer_expr};
+use super::{Builder, infer_expr, unify};
 use crate::diag::Diagnostic;
 use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Origins, Type};
 
@@ -48,9 +48,8 @@ impl<'a> Rebuild<'a> {
     }
 
     fn start(old: &'a Module, live: IndexVec<ExprId, bool>) -> Rebuild<'a> {
-        let mut module = Module::new();
+        let mut module = Module::like(old);
         module.nodes = IndexVec::with_capacity(old.nodes.len());
-        module.origins = old.origins.clone();
         Rebuild { old, new: Builder::new(module), live, map: IndexVec::filled(None, old.nodes.len()) }
     }
 
@@ -112,7 +111,9 @@ impl<'a> Rebuild<'a> {
         let ty = if self.operands_keep_their_types(&node.expr) {
             node.ty.clone()
         } else {
-            infer_expr(&self.new.module, &expr)?
+            let ty = infer_expr(&self.new.module, &expr)?;
+            // The use of a constructor without fields is typed by where it stands.
+            if ty.is_complete() { ty } else { unify(&ty, &node.ty).unwrap_or(ty) }
         };
         Ok(self.new.module.push_typed(expr, ty, node.origin))
     }

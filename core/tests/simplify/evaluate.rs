@@ -2,7 +2,7 @@
 //!
 //! An expression is evaluated once per activation of the scope that it belongs to, when it is first needed there.
 
-use byoc_core::ir::{Callee, Expr, ExprId, Module, ScopeId, Scopes};
+use byoc_core::ir::{Callee, ClausePattern, Expr, ExprId, Module, Name, ScopeId, Scopes};
 use byoc_core::op;
 use byoc_core::tensor::Tensor;
 use std::cell::RefCell;
@@ -15,6 +15,9 @@ pub enum Value {
     Tuple(Vec<Value>),
     Function(ExprId, Option<Rc<Frame>>),
     Cell(Rc<RefCell<Value>>),
+    /// What a constructor made of its arguments.
+    Data(Name, Vec<Value>),
+    Constructor(Name),
 }
 
 /// An activation of a scope.
@@ -46,7 +49,11 @@ impl<'m> Evaluator<'m> {
     }
 
     fn call(&self, callee: &Value, args: Vec<Value>) -> Value {
-        let Value::Function(id, around) = callee else { panic!("a call of what is no function") };
+        let (id, around) = match callee {
+            Value::Constructor(name) => return Value::Data(name.clone(), args),
+            Value::Function(id, around) => (id, around),
+            _ => panic!("a call of what is no function"),
+        };
         let function = self.module.expr(*id).as_function().unwrap();
         let frame = Frame::open(self.scopes.opened[*id].unwrap(), around.clone());
         frame.values.borrow_mut().extend(function.params.iter().copied().zip(args));
@@ -57,6 +64,7 @@ impl<'m> Evaluator<'m> {
         match self.module.expr(id) {
             Expr::Constant(tensor) => return Value::Tensor((**tensor).clone()),
             Expr::Global(name) => return Value::Function(self.module.globals[name], None),
+            Expr::Constructor(name) => return Value::Constructor(name.clone()),
             Expr::Var(_) => {
                 let mut at = Some(frame);
                 while let Some(frame) = at {
@@ -119,6 +127,18 @@ impl<'m> Evaluator<'m> {
                     _ => self.value(*then, &branch(0)),
                 }
             }
+            Expr::Match(m) => {
+                let data = value(m.data);
+                for (at, clause) in m.clauses.iter().enumerate() {
+                    let mut vars = HashMap::new();
+                    if fits(&clause.pattern, &data, &mut vars) {
+                        let inner = branch(at as u32);
+                        inner.values.borrow_mut().extend(vars);
+                        return self.value(clause.body, &inner);
+                    }
+                }
+                panic!("no clause matches")
+            }
             Expr::Function(_) => Value::Function(id, Some(frame.clone())),
             Expr::RefNew(inner) => Value::Cell(Rc::new(RefCell::new(value(*inner)))),
             Expr::RefRead(cell) => match value(*cell) {
@@ -131,8 +151,28 @@ impl<'m> Evaluator<'m> {
                 *cell.borrow_mut() = new;
                 Value::Tuple(Vec::new())
             }
-            Expr::Constant(_) | Expr::Global(_) | Expr::Var(_) => unreachable!("a leaf is looked up"),
+            Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_) | Expr::Var(_) => {
+                unreachable!("a leaf is looked up")
+            }
         }
+    }
+}
+
+/// Whether a value looks like that; then what the variables stand for.
+fn fits(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value>) -> bool {
+    match (pattern, value) {
+        (ClausePattern::Any, _) => true,
+        (ClausePattern::Var(var), _) => {
+            vars.insert(*var, value.clone());
+            true
+        }
+        (ClausePattern::Constructor { name, fields }, Value::Data(made_by, values)) => {
+            name == made_by && fields.iter().zip(values).all(|(p, v)| fits(p, v, vars))
+        }
+        (ClausePattern::Tuple(fields), Value::Tuple(values)) => {
+            fields.iter().zip(values).all(|(p, v)| fits(p, v, vars))
+        }
+        _ => panic!("a pattern for another type"),
     }
 }
 
@@ -159,6 +199,7 @@ pub fn tensors(value: &Value) -> Vec<Tensor> {
         Value::Tensor(tensor) => vec![tensor.clone()],
         Value::Tuple(fields) => fields.iter().flat_map(tensors).collect(),
         Value::Cell(cell) => tensors(&cell.borrow()),
-        Value::Function(..) => Vec::new(),
+        Value::Data(_, fields) => fields.iter().flat_map(tensors).collect(),
+        Value::Function(..) | Value::Constructor(_) => Vec::new(),
     }
 }

@@ -18,7 +18,7 @@ fn model() -> Compiled {
     let x = b.var("x", f32s.clone());
     let inside = b.op("nn.relu", &[x], Attrs::none()).unwrap();
     let attrs = Attrs::new([("Compiler", "test".into()), ("global_symbol", "region_0".into())]);
-    let function = Function { params: [x].into(), body: inside, ret: Type::Unknown, attrs };
+    let function = Function::new([x], inside, Type::Unknown, attrs);
     let region = b.push(Expr::Function(Box::new(function))).unwrap();
     b.module.globals.insert("region_0".into(), region);
     let y = b.var("y", f32s);

@@ -70,10 +70,11 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
                 let inputs: Vec<[usize; 3]> = call.args.iter().flat_map(of).collect();
                 graph.call(&function, inputs, &flat_types(module.ty(id))?)
             }
-            Expr::Global(_) | Expr::Function(_) => continue,
+            Expr::Global(_) | Expr::Function(_) | Expr::Constructor(_) => continue,
             Expr::Var(var) => return Err(not_representable(&format!("the free variable %{}", var.name))),
             Expr::Let { .. } => return Err(not_representable("a let")),
             Expr::If { .. } => return Err(not_representable("an if")),
+            Expr::Match(_) => return Err(not_representable("a match")),
             Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(not_representable("a reference")),
         };
         values.insert(id, entries);

@@ -65,7 +65,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
 }
 
 fn text(module: &Module) -> String {
-    print(module, &PrintOptions::default()).text
+    print(module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text
 }
 
 fn pass_options(args: &OptArgs) -> Result<PassOptions, Failure> {

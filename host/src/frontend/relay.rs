@@ -9,7 +9,7 @@ use crate::io;
 use byoc_core::diag::{Diagnostic, Span, codes, nearest};
 use byoc_core::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, TensorType, Type};
 use byoc_core::op;
-use byoc_core::pass::infer_type;
+use byoc_core::pass::{infer_type, monomorphize};
 use byoc_core::tensor::Tensor;
 use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
 use std::collections::BTreeMap;
@@ -53,6 +53,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     name_origins(&mut module, &text.source, &text.spans);
     let bound = bind(&mut module, options)?;
     let module = typed(path, &module, &text.source, &text.spans)?;
+    let module = monomorphize(&module)?;
     let signature = signature(&module)?;
     Ok(Loaded { module, signature, bound, warnings: Vec::new(), file: path.to_owned() })
 }
@@ -223,7 +224,8 @@ fn visit_dims(ty: &Type, visit: &mut impl FnMut(&Dim)) {
         Type::Tuple(fields) => fields.iter().for_each(|f| visit_dims(f, visit)),
         Type::Func(func) => func.params.iter().chain([&func.ret]).for_each(|t| visit_dims(t, visit)),
         Type::Ref(inner) => visit_dims(inner, visit),
-        Type::Unknown => {}
+        Type::Adt(adt) => adt.args.iter().for_each(|t| visit_dims(t, visit)),
+        Type::Param(_) | Type::Unknown => {}
     }
 }
 
@@ -239,11 +241,16 @@ fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
         }
         Type::Tuple(fields) => Type::tuple(fields.iter().map(|f| substitute(f, bound))),
         Type::Func(func) => Type::Func(Arc::new(byoc_core::ir::FuncType {
+            type_params: func.type_params.clone(),
             params: func.params.iter().map(|p| substitute(p, bound)).collect(),
             ret: substitute(&func.ret, bound),
         })),
         Type::Ref(inner) => Type::Ref(Arc::new(substitute(inner, bound))),
-        Type::Unknown => Type::Unknown,
+        Type::Adt(adt) => {
+            let args: Box<[Type]> = adt.args.iter().map(|t| substitute(t, bound)).collect();
+            Type::adt(adt.name.clone(), args)
+        }
+        Type::Param(_) | Type::Unknown => ty.clone(),
     }
 }
 

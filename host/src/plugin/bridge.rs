@@ -224,6 +224,8 @@ impl<'a> Walk<'a> {
             Expr::Function(_) => return Err(no_data_flow("a function")),
             Expr::Let { .. } => return Err(no_data_flow("a let")),
             Expr::If { .. } => return Err(no_data_flow("an if")),
+            Expr::Match(_) => return Err(no_data_flow("a match")),
+            Expr::Constructor(name) => return Err(no_data_flow(&format!("the constructor {name}"))),
             Expr::RefNew(_) | Expr::RefRead(_) | Expr::RefWrite { .. } => return Err(no_data_flow("a reference")),
         })
     }

@@ -8,7 +8,7 @@ use super::load::{Code, Step};
 use super::program::{Instr, Reg};
 use super::step;
 use super::trace::{Observer, StepEvent};
-use super::value::{Cells, Closure, Value};
+use super::value::{Cells, Closure, Data, Value};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Shape, Tensor};
 use std::sync::Arc;
@@ -277,6 +277,32 @@ impl<'e> Machine<'e, '_> {
                 let cell = self.read_all(&[*cell])?.remove(0).cell()?;
                 drop(cell.replace(self.read_all(values)?));
                 Flow::Next
+            }
+            Instr::Construct { tag, values, out } => {
+                let fields = self.read_all(values)?;
+                let value = Value::Data(Arc::new(Data { tag: *tag, fields }));
+                scope.write(&mut self.top().frame, *out, value)?;
+                Flow::Next
+            }
+            Instr::Test { value, tag, otherwise } => match scope.read(&top.frame, *value)?.data()?.tag == *tag {
+                true => Flow::Next,
+                false => Flow::Jump(*otherwise),
+            },
+            Instr::Fields { value, outs } => {
+                let data = scope.read(&top.frame, *value)?.data()?;
+                if data.fields.len() != outs.len() {
+                    return Err(bad_program("a value holds another number of fields than are taken out"));
+                }
+                for (&reg, field) in outs.iter().zip(&data.fields) {
+                    scope.write(&mut top.frame, reg, field.clone())?;
+                }
+                Flow::Next
+            }
+            Instr::Unmatched { clauses } => {
+                let name = &exec.program().functions[top.function as usize].name;
+                let message = format!("in {name} a match met a value that none of its clauses is for");
+                let diagnostic = Diagnostic::error(codes::runtime::NO_CLAUSE, message);
+                return Err(diagnostic.note(format!("its clauses are {clauses}")).help("add a clause `_ => ...`"));
             }
             Instr::Free { regs } => {
                 for &reg in regs {

@@ -1,8 +1,8 @@
 //! A planned program as plain data: what the executor runs and what `program.json` of an artifact holds.
 //!
 //! The program is for a small register machine. A function has registers and code; tuples do not exist at run time (a
-//! tuple is as many registers as it has leaves), so a register holds a tensor, or a handle: a closure or a reference
-//! cell. A straight-line graph is a function without jumps. Jumps only go forward; a loop is a tail call.
+//! tuple is as many registers as it has leaves), so a register holds a tensor, or a handle: a closure, a reference
+//! cell, or a value of an algebraic data type. A straight-line graph is a function without jumps. Jumps only go forward; a loop is a tail call.
 //!
 //! Where a register's tensor lives is decided by the planner ([`Place`]): at a fixed offset of the function's arena, as a
 //! counted value of its own (whatever leaves the function or has a size that only the run tells), or as a constant.
@@ -14,7 +14,7 @@ use byoc_core::ir::{Attrs, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// The version of this form. A reader refuses any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A register of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ pub struct Function {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
-    /// The tensor's type; nothing for a handle (a closure or a reference cell).
+    /// The tensor's type; nothing for a handle (a closure, a reference cell, a value of a data type).
     #[serde(rename = "type", with = "wire::optional_tensor_type")]
     pub ty: Option<TensorType>,
     /// Where it is.
@@ -282,6 +282,37 @@ pub enum Instr {
         /// What it holds from now on.
         values: Vec<Reg>,
     },
+    /// Makes a value of an algebraic data type.
+    Construct {
+        /// The place of the constructor in the definition of the type.
+        tag: u32,
+        /// What it holds, tuples flattened.
+        values: Vec<Reg>,
+        /// Where the value goes.
+        out: Reg,
+    },
+    /// Goes on with the next instruction when the value was made by the constructor with this tag, otherwise at
+    /// `otherwise`.
+    Test {
+        /// The value.
+        value: Reg,
+        /// The place of the constructor in the definition of the type.
+        tag: u32,
+        /// An index further on.
+        otherwise: u32,
+    },
+    /// Takes out what a value of an algebraic data type holds.
+    Fields {
+        /// The value.
+        value: Reg,
+        /// Where the fields go, tuples flattened.
+        outs: Vec<Reg>,
+    },
+    /// Ends the run: no clause of a match is for its data.
+    Unmatched {
+        /// The clauses that there are, for the message.
+        clauses: String,
+    },
     /// Forgets values that nobody reads any more, so that their memory is free before the function ends.
     Free {
         /// Registers, each a [`Place::Value`].
@@ -311,6 +342,10 @@ impl Instr {
             Instr::RefNew { values, out } => (values.clone(), vec![*out]),
             Instr::RefRead { cell, outs } => (vec![*cell], outs.clone()),
             Instr::RefWrite { cell, values } => (with(*cell, values), Vec::new()),
+            Instr::Construct { values, out, .. } => (values.clone(), vec![*out]),
+            Instr::Test { value, .. } => (vec![*value], Vec::new()),
+            Instr::Fields { value, outs } => (vec![*value], outs.clone()),
+            Instr::Unmatched { .. } => (Vec::new(), Vec::new()),
             Instr::Free { .. } => (Vec::new(), Vec::new()),
             Instr::Return { values } => (values.clone(), Vec::new()),
         }

@@ -108,6 +108,10 @@ fn step(program: &Program, f: usize, function: &Function, i: usize, instr: &Inst
         Instr::RefNew { .. } => info(StepKind::Control, "ref_new"),
         Instr::RefRead { .. } => info(StepKind::Control, "ref_read"),
         Instr::RefWrite { .. } => info(StepKind::Control, "ref_write"),
+        Instr::Construct { .. } => info(StepKind::Control, "construct"),
+        Instr::Test { .. } => info(StepKind::Control, "test"),
+        Instr::Fields { .. } => info(StepKind::Control, "fields"),
+        Instr::Unmatched { .. } => info(StepKind::Control, "unmatched"),
         Instr::Free { .. } => info(StepKind::Control, "free"),
         Instr::Return { .. } => info(StepKind::Control, "return"),
     }

@@ -95,7 +95,9 @@ fn code(program: &Program, function: &Function) -> Check {
         self::instr(program, function, i, instr).map_err(|what| format!("instruction {i}: {what}"))?;
     }
     match function.code.last() {
-        Some(Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. }) => Ok(()),
+        Some(
+            Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. } | Instr::Unmatched { .. },
+        ) => Ok(()),
         _ => Err("it does not end".to_owned()),
     }
 }
@@ -149,7 +151,10 @@ fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Ch
         },
         Instr::Move { to, .. } if place(to) != Place::Value => Err("a move into the arena".to_owned()),
         Instr::Jump { to } => forward(*to),
-        Instr::Branch { otherwise, .. } => forward(*otherwise),
+        Instr::Branch { otherwise, .. } | Instr::Test { otherwise, .. } => forward(*otherwise),
+        Instr::Construct { out, .. } if place(out) != Place::Value => {
+            Err("a value of a data type in the arena".to_owned())
+        }
         Instr::Call { function, args, outs } => callee(*function, args.len(), Some(outs.len())),
         Instr::TailCall { function, args } => callee(*function, args.len(), None),
         Instr::Closure { function, captures, out } => match program.functions.get(*function as usize) {

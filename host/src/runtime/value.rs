@@ -1,6 +1,6 @@
 //! What a register holds while a program runs.
 //!
-//! Closures and cells may nest as deep as a program runs long, so they are taken apart by a loop when they go.
+//! Closures, cells and values of data types may nest as deep as a program runs long, so they are taken apart by a loop when they go.
 
 use super::frame::bad_program;
 use byoc_core::diag::Diagnostic;
@@ -19,6 +19,8 @@ pub(super) enum Value {
     Closure(Arc<Closure>),
     /// A reference cell.
     Cell(Arc<Cell>),
+    /// A value of an algebraic data type.
+    Data(Arc<Data>),
 }
 
 impl Value {
@@ -29,6 +31,22 @@ impl Value {
             _ => Err(bad_program("what is read or written is no cell")),
         }
     }
+
+    /// The value of a data type that it is.
+    pub(super) fn data(self) -> Result<Arc<Data>, Diagnostic> {
+        match self {
+            Value::Data(data) => Ok(data),
+            _ => Err(bad_program("what is matched is no value of a data type")),
+        }
+    }
+}
+
+/// What a constructor made.
+pub(super) struct Data {
+    /// Which constructor.
+    pub tag: u32,
+    /// What it holds.
+    pub fields: Vec<Value>,
 }
 
 /// A function with captured values.
@@ -67,6 +85,11 @@ fn take_apart(mut values: Vec<Value>) {
                     values.append(&mut closure.captures);
                 }
             }
+            Value::Data(data) => {
+                if let Some(mut data) = Arc::into_inner(data) {
+                    values.append(&mut data.fields);
+                }
+            }
             Value::Cell(cell) => {
                 if let Some(cell) = Arc::into_inner(cell) {
                     values.append(&mut cell.replace(Vec::new()));
@@ -80,6 +103,14 @@ impl Drop for Closure {
     fn drop(&mut self) {
         if !self.captures.is_empty() {
             take_apart(std::mem::take(&mut self.captures));
+        }
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        if !self.fields.is_empty() {
+            take_apart(std::mem::take(&mut self.fields));
         }
     }
 }
@@ -132,8 +163,9 @@ mod tests {
     fn a_chain_of_a_million_closures_is_dropped_without_recursion() {
         let mut value = Value::Empty;
         for i in 0..1_000_000 {
-            value = match i % 2 {
+            value = match i % 3 {
                 0 => Value::Closure(Arc::new(Closure { function: 0, captures: vec![value] })),
+                1 => Value::Data(Arc::new(Data { tag: 0, fields: vec![value] })),
                 _ => Value::Cell(Arc::new(Cell::new(vec![value]))),
             };
         }

@@ -15,4 +15,5 @@ codes! {
     NO_THREADS = 612, "the system gives no threads";
     REGION_FAILED = 613, "a region broke its promise";
     BAD_LABELS = 614, "the labels do not fit the output";
+    NO_CLAUSE = 615, "a match without a clause for its value";
 }

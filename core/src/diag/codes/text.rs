@@ -9,6 +9,5 @@ codes! {
     DUPLICATE_NAME = 106, "a name is defined twice";
     BAD_METADATA = 107, "a metadata reference without its data";
     NESTING_TOO_DEEP = 108, "types or lists nest too deep";
-    OUTSIDE_SUBSET = 109, "a part of Relay that this project leaves out";
     TOO_LARGE = 110, "the text is too large";
 }

@@ -10,4 +10,5 @@ codes! {
     BAD_STRUCTURE = 207, "a module whose parts do not fit together";
     OUT_OF_SCOPE = 208, "a variable outside its scope";
     BAD_QUANTIZATION = 209, "a scale that is not a finite number above zero";
+    MISSING_CLAUSE = 210, "a match without a clause for every value";
 }

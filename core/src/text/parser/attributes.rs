@@ -72,13 +72,7 @@ impl Parser<'_> {
                 "True" => AttrValue::Bool(true),
                 "False" => AttrValue::Bool(false),
                 "None" | "nullptr" => AttrValue::None,
-                "meta" => {
-                    return Err(Box::new(
-                        Diagnostic::error(codes::text::BAD_METADATA, "metadata as an attribute is not read")
-                            .at(token.span, "")
-                            .help("write the value itself"),
-                    ));
-                }
+                "meta" => return self.meta_attribute(),
                 _ => match number::special(text, false) {
                     Some(Number::Float(value, _)) => AttrValue::Float(value),
                     _ => return Err(self.unexpected(token, WANTED)),

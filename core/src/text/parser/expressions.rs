@@ -4,8 +4,9 @@
 //! `let` bindings and `e;` make a chain of lets that is built from its end when the item ends; `%N = e;` only names.
 
 use super::functions::Head;
+use super::matches::OpenMatch;
 use super::tokens::brief;
-use super::{Fallible, Kind, Parser, Token, outside_subset};
+use super::{Fallible, Kind, Parser, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, OpId, Type};
 use crate::op;
@@ -33,6 +34,10 @@ pub(super) enum Frame {
     Otherwise { start: u32, scope: u32, cond: ExprId, then: ExprId },
     /// A function's head and `{ ...`
     Body(Box<Head>),
+    /// `match ( ...`
+    MatchData { start: u32, complete: bool },
+    /// `match (data) { pattern => ...`
+    Clause(Box<OpenMatch>),
 }
 
 /// What is being called.
@@ -227,8 +232,8 @@ impl Parser<'_> {
                 self.frames.push(Frame::Body(head));
                 Ok(State::Item)
             }
-            "meta" => self.metadata(start),
-            "match" => Err(outside_subset("match expressions", token.span)),
+            "meta" => self.meta_operand(start),
+            "match" => self.match_data(start),
             "ref" => self.arguments(Target::RefNew, start, true),
             "ref_read" => self.arguments(Target::RefRead, start, true),
             "ref_write" => self.arguments(Target::RefWrite, start, true),
@@ -244,6 +249,14 @@ impl Parser<'_> {
                     return self.scalar(number, start);
                 }
                 let called = self.peek_second().kind == Kind::OpenParen;
+                if let Some((_, _, Type::Func(signature))) = self.module.types.constructor(word) {
+                    let alone = signature.params.is_empty() && !called;
+                    self.take();
+                    let name = self.names.shared(word);
+                    let constructor = self.push(Expr::Constructor(name), start);
+                    let value = if alone { self.push(Expr::call(constructor, []), start) } else { constructor };
+                    return Ok(State::After(value, start));
+                }
                 let target = match op::lookup(word) {
                     Some(op) if called => Target::Op(op),
                     Some(_) => {
@@ -256,6 +269,10 @@ impl Parser<'_> {
                             .help(format!("wrap it in a function: `fn (%x) {{ {word}(%x) }}`")),
                         ));
                     }
+                    None if called => {
+                        self.unknown_callees.push((token, false));
+                        Target::UnknownOp
+                    }
                     None => {
                         let mut diagnostic = Diagnostic::error(
                             codes::types::UNKNOWN_OPERATOR,
@@ -264,14 +281,10 @@ impl Parser<'_> {
                         .at(token.span, "");
                         if let Some(near) = nearest(&brief(word), op::names()) {
                             diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
-                        } else if !called {
+                        } else {
                             diagnostic = diagnostic.help(format!("a variable is written `%{}`", brief(word)));
                         }
-                        if !called {
-                            return Err(Box::new(diagnostic));
-                        }
-                        self.report(Box::new(diagnostic));
-                        Target::UnknownOp
+                        return Err(Box::new(diagnostic));
                     }
                 };
                 self.arguments(target, start, true)
@@ -292,7 +305,7 @@ impl Parser<'_> {
     }
 
     /// An argument, the attributes, or the end of the call.
-    fn next_argument(&mut self) -> Fallible<State> {
+    pub(super) fn next_argument(&mut self) -> Fallible<State> {
         if self.peek().kind != Kind::CloseParen && !self.at_attribute() {
             return Ok(State::Item);
         }
@@ -344,43 +357,6 @@ impl Parser<'_> {
                 Diagnostic::error(codes::text::BAD_NUMBER, message).at(Span { start, end: self.last_end }, ""),
             )),
         }
-    }
-
-    /// `meta[relay.Constant][i]`
-    fn metadata(&mut self, start: u32) -> Fallible<State> {
-        self.take();
-        self.expect(Kind::OpenBracket)?;
-        let key = self.expect(Kind::Ident)?;
-        self.expect(Kind::CloseBracket)?;
-        self.expect(Kind::OpenBracket)?;
-        let index = self.expect(Kind::Number)?;
-        self.expect(Kind::CloseBracket)?;
-        let span = Span { start, end: self.last_end };
-        let fail = |message: String, help: &str| {
-            Err(Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "").help(help)))
-        };
-        let word = self.text_of(key);
-        if word != "relay.Constant" {
-            return fail(
-                format!("no metadata of kind `{}` is read here", brief(word)),
-                "constants are `relay.Constant`",
-            );
-        }
-        let known = self.options.constants.len();
-        let index = self.text_of(index).parse::<usize>().ok().filter(|&i| i < known);
-        let Some(index) = index else {
-            let message = format!("no such constant: {known} came with the text");
-            return fail(message, "the weights file beside the text holds the constants, numbered from 0");
-        };
-        let id = match self.constants[index] {
-            Some(id) => id,
-            None => {
-                let id = self.push(Expr::Constant(self.options.constants[index].clone()), start);
-                self.constants[index] = Some(id);
-                id
-            }
-        };
-        Ok(State::After(id, start))
     }
 
     /// Calls, projections and infix operators after an expression.
@@ -527,6 +503,8 @@ impl Parser<'_> {
                 let id = self.push(Expr::If { cond, then, otherwise: value }, start);
                 Ok(State::After(id, start))
             }
+            &mut Frame::MatchData { start, complete } => self.open_match(start, complete, value),
+            Frame::Clause(_) => self.close_clause(value),
             Frame::Body(_) => {
                 self.expect(Kind::CloseBrace)?;
                 let Some(Frame::Body(head)) = self.frames.pop() else {

@@ -2,7 +2,7 @@
 
 use super::expressions::State;
 use super::tokens::brief;
-use super::{Fallible, Kind, Parser, Token, outside_subset};
+use super::{Fallible, Kind, Parser, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{Attrs, Expr, ExprId, Function, Name, Type};
 use std::collections::HashSet;
@@ -12,11 +12,13 @@ pub(super) struct Head {
     start: u32,
     /// The name of a global; none for a function literal.
     name: Option<Token>,
+    type_params: Box<[Name]>,
     params: Box<[ExprId]>,
     ret: Type,
     attrs: Attrs,
-    /// The scope to go back to.
+    /// The scope to go back to, and the number of type parameters around.
     scope: u32,
+    outer_type_params: u32,
 }
 
 impl Parser<'_> {
@@ -32,9 +34,8 @@ impl Parser<'_> {
 
     /// `(params, attributes) -> type {`; binds the parameters.
     pub(super) fn head(&mut self, start: u32, name: Option<Token>) -> Fallible<Box<Head>> {
-        if self.peek().kind == Kind::OpenBracket {
-            return Err(outside_subset("type parameters", self.peek().span));
-        }
+        let outer_type_params = self.type_params.len() as u32;
+        let type_params = self.type_parameters()?;
         self.expect(Kind::OpenParen)?;
         let first = self.attrs.len();
         let mut params: Vec<(Token, ExprId)> = Vec::new();
@@ -76,14 +77,16 @@ impl Parser<'_> {
             self.names.bind(self.local_name(token), var);
         }
         let params = params.into_iter().map(|(_, var)| var).collect();
-        Ok(Box::new(Head { start, name, params, ret, attrs, scope }))
+        Ok(Box::new(Head { start, name, type_params, params, ret, attrs, scope, outer_type_params }))
     }
 
     /// Builds a function whose body has been read, and for a global defines it.
     pub(super) fn function(&mut self, head: Head, body: ExprId) -> State {
-        let Head { start, name, params, ret, attrs, scope } = head;
+        let Head { start, name, type_params, params, ret, attrs, scope, outer_type_params } = head;
         self.names.leave(scope);
-        let id = self.push(Expr::Function(Box::new(Function { params, body, ret, attrs })), start);
+        self.type_params.truncate(outer_type_params as usize);
+        let function = Function { type_params, params, body, ret, attrs };
+        let id = self.push(Expr::Function(Box::new(function)), start);
         let Some(token) = name else {
             return State::After(id, start);
         };

@@ -7,19 +7,24 @@
 //! that one mistake makes one message.
 
 mod attributes;
+mod data_types;
 mod expressions;
 mod functions;
+mod matches;
+mod meta;
 mod names;
 mod recovery;
 mod tokens;
 mod types;
 
 use super::lexer::{Kind, Lexer, Token};
+use super::metadata::Metadata;
 use crate::diag::{Diagnostic, Span, codes};
 use crate::ir::{AttrValue, Expr, ExprId, IndexVec, Module, Name, Origins, Type};
 use crate::tensor::Tensor;
 use expressions::Frame;
 use names::Names;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What a text needs besides itself.
@@ -85,8 +90,19 @@ struct Parser<'a> {
     /// Let bindings whose bodies are still being read: variable and value.
     lets: Vec<(ExprId, ExprId)>,
     names: Names<'a>,
+    /// The type parameters in scope: as written, and as the module calls them.
+    type_params: Vec<(&'a str, Name)>,
+    /// Names of types, to be looked up when all definitions have been read: the name, how many types it is given, where.
+    type_mentions: Vec<(Name, usize, Span)>,
+    /// Where each type is defined.
+    type_spans: HashMap<Name, Span>,
+    /// Names that are called or stand in a pattern and were nothing known when they were read.
+    unknown_callees: Vec<(Token, bool)>,
     /// One expression for each metadata constant, however often it is named.
-    constants: Vec<Option<ExprId>>,
+    constants: HashMap<usize, ExprId>,
+    /// Where the section with the metadata begins, if the text has one, and what it holds.
+    section: Option<u32>,
+    metadata: Option<Metadata>,
 }
 
 impl<'a> Parser<'a> {
@@ -108,12 +124,19 @@ impl<'a> Parser<'a> {
             attrs: Vec::new(),
             lets: Vec::new(),
             names: Names::new(source.len()),
-            constants: vec![None; options.constants.len()],
+            type_params: Vec::new(),
+            type_mentions: Vec::new(),
+            type_spans: HashMap::new(),
+            unknown_callees: Vec::new(),
+            constants: HashMap::new(),
+            section: None,
+            metadata: None,
         }
     }
 
     /// The whole text.
     fn text(&mut self) {
+        self.metadata_section();
         let versioned = match self.version() {
             Ok(versioned) => versioned,
             Err(error) => {
@@ -145,6 +168,8 @@ impl<'a> Parser<'a> {
             let note = format!("{MAX_ERRORS} errors; the rest of the text was not read");
             self.report(Box::new(Diagnostic::error(codes::text::UNEXPECTED_TOKEN, note).at(here, "")));
         } else {
+            self.check_type_mentions();
+            self.check_unknown_callees();
             self.check_globals();
         }
     }
@@ -184,20 +209,14 @@ impl<'a> Parser<'a> {
         let token = self.peek();
         match token.kind {
             Kind::Eof => return Ok(false),
-            Kind::Hash => {
-                return Err(Box::new(
-                    Diagnostic::error(codes::text::BAD_METADATA, "constants inside the text are not read")
-                        .at(token.span, "a section of its own")
-                        .help("keep them in the weights file beside the text, as meta[relay.Constant][i]"),
-                ));
-            }
+            // The rest of the text, which has been read.
+            Kind::Hash if self.section == Some(token.span.start) => return Ok(false),
+            Kind::Hash => return Err(self.unexpected(token, "a definition or the end of the text")),
             _ => {}
         }
         match self.word(token) {
             Some("def") => self.definition()?,
-            Some("type" | "extern") => {
-                return Err(outside_subset("algebraic data types", token.span));
-            }
+            Some("type" | "extern") => self.type_definition()?,
             Some("free_var") => self.free_variable()?,
             _ => {
                 if self.root.is_some() {
@@ -240,12 +259,4 @@ impl<'a> Parser<'a> {
     fn report(&mut self, error: Box<Diagnostic>) {
         self.diagnostics.push(*error);
     }
-}
-
-fn outside_subset(what: &str, span: Span) -> Box<Diagnostic> {
-    Box::new(
-        Diagnostic::error(codes::text::OUTSIDE_SUBSET, format!("{what} are outside the part of Relay that is read"))
-            .at(span, "")
-            .help("rewrite the program with tuples, if and functions"),
-    )
 }

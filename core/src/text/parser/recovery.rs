@@ -19,8 +19,10 @@ impl Parser<'_> {
             Some(Frame::Sequence { .. }) => block + 2,
             _ => block + 1,
         };
+        // A match that is given up has an open brace of its own.
+        let mut depth =
+            self.frames[keep.min(self.frames.len())..].iter().filter(|f| matches!(f, Frame::Clause(_))).count();
         self.unwind(keep);
-        let mut depth = 0usize;
         let state = loop {
             let token = self.peek();
             match token.kind {
@@ -52,7 +54,15 @@ impl Parser<'_> {
         let token = self.peek();
         match token.kind {
             Kind::Eof | Kind::OpenString | Kind::OpenComment => true,
-            _ => self.word(token) == Some("def") && self.peek_second().kind == Kind::Global,
+            _ => match self.word(token) {
+                Some("def") => self.peek_second().kind == Kind::Global,
+                Some("type") => self.peek_second().kind == Kind::Ident,
+                Some("extern") => {
+                    let second = self.peek_second();
+                    self.word(second) == Some("type")
+                }
+                _ => false,
+            },
         }
     }
 
@@ -63,6 +73,7 @@ impl Parser<'_> {
         self.attrs.clear();
         self.lets.clear();
         self.names.leave(0);
+        self.type_params.clear();
     }
 
     /// After an error outside any block: skips to the next definition.
@@ -112,5 +123,9 @@ impl Parser<'_> {
 }
 
 fn is_block(frame: &Frame) -> bool {
-    matches!(frame, Frame::Then { .. } | Frame::Otherwise { .. } | Frame::Body(_))
+    match frame {
+        Frame::Then { .. } | Frame::Otherwise { .. } | Frame::Body(_) => true,
+        Frame::Clause(open) => open.braces,
+        _ => false,
+    }
 }

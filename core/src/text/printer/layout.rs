@@ -1,6 +1,7 @@
 //! What stands where in the text: which expressions get a line, in which scope, and how many lines stand inside each.
 
-use crate::ir::{Expr, ExprId, IndexVec, Module, ScopeId, Scopes};
+use crate::ir::{Expr, ExprId, Id, IndexVec, Module, ScopeId, Scopes};
+use smallvec::SmallVec;
 
 /// How an expression is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,18 +69,19 @@ impl Layout {
             if self.scopes.of[id].is_none() {
                 continue;
             }
-            let (mut bodies, mut value) = ([None, None], None);
+            let (mut bodies, mut value): (SmallVec<[ExprId; 2]>, _) = (SmallVec::new(), None);
             match &node.expr {
-                Expr::Function(function) => bodies[0] = Some(function.body),
-                Expr::If { then, otherwise, .. } => bodies = [Some(*then), Some(*otherwise)],
+                Expr::Function(function) => bodies.push(function.body),
+                Expr::If { then, otherwise, .. } => bodies.extend([*then, *otherwise]),
+                Expr::Match(m) => bodies.extend(m.clauses.iter().map(|clause| clause.body)),
                 Expr::Let { value: bound, body, .. } => {
-                    bodies[0] = Some(*body);
+                    bodies.push(*body);
                     value = Some(*bound);
                 }
                 _ => {}
             }
             let once = |operand: &ExprId| self.scopes.uses.get(*operand) == Some(&1) && *operand < id;
-            for operand in bodies.into_iter().flatten().filter(once) {
+            for operand in bodies.into_iter().filter(once) {
                 self.place[operand] = Place::Body;
             }
             if let Some(operand) = value.filter(once) {
@@ -100,16 +102,13 @@ impl Layout {
         let mut lines: IndexVec<ScopeId, u32> = IndexVec::filled(0, self.scopes.tree.len());
         for (id, node) in module.nodes.iter() {
             let Some(scope) = self.scopes.of[id] else { continue };
-            if matches!(node.expr, Expr::Constant(_) | Expr::Var(_) | Expr::Global(_)) {
+            if node.expr.is_leaf() {
                 continue;
             }
             // Operands and the contents of inner scopes come first in the arena, so their counts are complete.
             let mut inside = 0;
             if let Some(first) = self.scopes.opened[id] {
-                inside += lines[first];
-                if let Expr::If { .. } = node.expr {
-                    inside += lines[crate::ir::Id::new(crate::ir::Id::index(first) + 1)];
-                }
+                inside += (0..node.expr.scopes()).map(|at| lines[ScopeId::new(first.index() + at)]).sum::<u32>();
             }
             node.expr.for_each_operand(|operand| {
                 if operand < id && self.place[operand] == Place::Operand {

@@ -7,8 +7,12 @@
 mod layout;
 mod names;
 
+use super::metadata;
 use super::number::write_scalar;
-use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, Fault, Function, Id, Module, ScopeId, Scopes, Type};
+use crate::ir::{
+    AttrValue, Attrs, Callee, ClausePattern, Constructor, Expr, ExprId, Fault, Function, Id, Match, Module, Name,
+    ScopeId, Scopes, Type, TypeDef,
+};
 use crate::op::{self, AttrKind};
 use crate::tensor::Tensor;
 use layout::{Layout, Place};
@@ -23,6 +27,8 @@ use std::sync::Arc;
 pub struct PrintOptions<'a> {
     /// Whether to add `/* ty=... */` after expressions whose type is known.
     pub types: bool,
+    /// Whether to add the constants that are not written inline, as a section `#[metadata]`.
+    pub metadata: bool,
     /// What to say about an expression, in comment lines below the line where it stands.
     pub notes: Option<&'a dyn Fn(ExprId) -> Option<String>>,
 }
@@ -40,8 +46,14 @@ pub struct Printed {
 pub fn print(module: &Module, options: &PrintOptions<'_>) -> Printed {
     let mut printer = Printer::new(module, Layout::of_module(module), options);
     printer.out.push_str("#[version = \"0.0.5\"]\n");
-    for (i, (name, &id)) in module.globals.iter().enumerate() {
+    for (i, (name, def)) in module.types.iter().enumerate() {
         if i > 0 {
+            printer.out.push('\n');
+        }
+        printer.type_definition(name, def);
+    }
+    for (i, (name, &id)) in module.globals.iter().enumerate() {
+        if i > 0 || !module.types.is_empty() {
             printer.out.push('\n');
         }
         printer.definition(name, id);
@@ -68,7 +80,7 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
     // A note stands where its expression is first met; what is dead or broken is not met at all.
     let rest = RefCell::new(notes);
     let take = |id: ExprId| rest.borrow_mut().remove(&id);
-    text.push_str(&print(module, &PrintOptions { notes: Some(&take), types: false }).text);
+    text.push_str(&print(module, &PrintOptions { notes: Some(&take), ..PrintOptions::default() }).text);
     let mut unplaced: Vec<(ExprId, String)> = rest.into_inner().into_iter().collect();
     unplaced.sort();
     for line in unplaced.iter().flat_map(|(_, note)| note.lines()) {
@@ -119,6 +131,8 @@ enum Task {
     Newline,
     /// `/* ty=... */`
     Type(ExprId),
+    /// The pattern of a clause of a match.
+    Pattern(ExprId, usize),
 }
 
 struct Printer<'a> {
@@ -160,8 +174,43 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn finish(self) -> Printed {
+    fn finish(mut self) -> Printed {
+        if self.options.metadata {
+            if !self.out.ends_with('\n') {
+                self.out.push('\n');
+            }
+            metadata::write(&mut self.out, &self.constants);
+        }
         Printed { text: self.out, constants: self.constants }
+    }
+
+    /// `type Name[A] { ... }`
+    fn type_definition(&mut self, name: &str, def: &TypeDef) {
+        self.out.push_str(if def.is_extern { "extern type " } else { "type " });
+        self.out.push_str(name);
+        self.type_params(&def.params);
+        if !def.is_extern {
+            self.out.push_str(" {\n");
+            for Constructor { name, fields } in &def.constructors {
+                let _ = write!(self.out, "  {name}");
+                for (i, field) in fields.iter().enumerate() {
+                    let _ = write!(self.out, "{}{field}", if i == 0 { "(" } else { ", " });
+                }
+                self.out.push_str(if fields.is_empty() { ",\n" } else { "),\n" });
+            }
+            self.out.push('}');
+        }
+        self.out.push('\n');
+    }
+
+    /// `[A, B]`, when there are any.
+    fn type_params(&mut self, params: &[Name]) {
+        for (i, param) in params.iter().enumerate() {
+            let _ = write!(self.out, "{}{param}", if i == 0 { "[" } else { ", " });
+        }
+        if !params.is_empty() {
+            self.out.push(']');
+        }
     }
 
     /// `def @name(...) { ... }`
@@ -186,11 +235,7 @@ impl<'a> Printer<'a> {
             if self.layout.scopes.of[id].is_none() {
                 continue;
             }
-            match &node.expr {
-                Expr::Function(function) => function.params.iter().for_each(|p| bound[p.index()] = true),
-                Expr::Let { var, .. } => bound[var.index()] = true,
-                _ => {}
-            }
+            node.expr.for_each_binder(|var| bound[var.index()] = true);
         }
         for (id, node) in self.module.nodes.iter() {
             if matches!(node.expr, Expr::Var(_)) && self.layout.scopes.of[id].is_some() && !bound[id.index()] {
@@ -264,6 +309,11 @@ impl<'a> Printer<'a> {
                 }
                 Task::Newline => self.newline(),
                 Task::Type(id) => self.ty(id),
+                Task::Pattern(id, at) => {
+                    if let Expr::Match(m) = self.module.expr(id) {
+                        self.pattern(&m.clauses[at].pattern);
+                    }
+                }
             }
         }
     }
@@ -306,7 +356,7 @@ impl<'a> Printer<'a> {
         let module = self.module;
         match module.expr(id) {
             // Leaves are written where they are used; a let as a line of its own stands between parentheses.
-            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) => self.operand(id),
+            Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => self.operand(id),
             Expr::Let { .. } => self.parenthesised(id),
             Expr::Function(function) => {
                 self.out.push_str("fn ");
@@ -338,6 +388,13 @@ impl<'a> Printer<'a> {
             Expr::Project { tuple, index } => {
                 self.operand(*tuple);
                 let _ = write!(self.out, ".{index}");
+            }
+            Expr::Match(m) => self.match_clauses(id, m),
+            // A constructor without fields is written without parentheses.
+            Expr::Call(call) if call.args.is_empty() && call.attrs.is_empty() && self.is_bare(call.callee) => {
+                if let Callee::Expr(callee) = call.callee {
+                    self.operand(callee);
+                }
             }
             Expr::Call(call) => {
                 match call.callee {
@@ -392,8 +449,64 @@ impl<'a> Printer<'a> {
         self.tasks.extend([Task::Text(")"), Task::Dedent, Task::Let(id), Task::Indent, Task::Text("(")]);
     }
 
-    /// `(params, attributes) -> type { body }`
+    /// Whether a call of this without arguments reads back as one when its parentheses are left out.
+    fn is_bare(&self, callee: Callee) -> bool {
+        let Callee::Expr(callee) = callee else { return false };
+        let Some(Expr::Constructor(name)) = self.module.nodes.get(callee).map(|node| &node.expr) else { return false };
+        match self.module.types.constructor(name) {
+            Some((_, _, Type::Func(signature))) => signature.params.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// `match (data) { pattern => { body }, ... }`
+    fn match_clauses(&mut self, id: ExprId, m: &Match) {
+        self.out.push_str(if m.complete { "match (" } else { "match? (" });
+        self.operand(m.data);
+        self.out.push_str(") {");
+        let Some(first) = self.layout.scopes.opened[id] else {
+            self.out.push('}');
+            return;
+        };
+        self.tasks.extend([Task::Text("}"), Task::Dedent]);
+        for at in (0..m.clauses.len()).rev() {
+            self.tasks.push(Task::Text(","));
+            self.tasks.extend([Task::Text("}"), Task::Dedent]);
+            self.tasks.push(Task::Body { scope: ScopeId::new(first.index() + at), root: m.clauses[at].body });
+            self.tasks.extend([Task::Indent, Task::Text(" => {"), Task::Pattern(id, at)]);
+            self.tasks.push(if at == 0 { Task::Indent } else { Task::Newline });
+        }
+    }
+
+    /// A pattern; it nests no deeper than a type.
+    fn pattern(&mut self, pattern: &ClausePattern) {
+        match pattern {
+            ClausePattern::Any => self.out.push('_'),
+            ClausePattern::Var(var) => self.declare(*var),
+            ClausePattern::Constructor { name, fields } => {
+                self.out.push_str(name);
+                if !fields.is_empty() {
+                    self.patterns(fields, false);
+                }
+            }
+            ClausePattern::Tuple(fields) => self.patterns(fields, fields.len() == 1),
+        }
+    }
+
+    fn patterns(&mut self, fields: &[ClausePattern], comma: bool) {
+        self.out.push('(');
+        for (i, field) in fields.iter().enumerate() {
+            if i > 0 {
+                self.out.push_str(", ");
+            }
+            self.pattern(field);
+        }
+        self.out.push_str(if comma { ",)" } else { ")" });
+    }
+
+    /// `[A](params, attributes) -> type { body }`
     fn function(&mut self, id: ExprId, function: &Function) {
+        self.type_params(&function.type_params);
         self.out.push('(');
         let mut any = false;
         for &param in &function.params {
@@ -450,6 +563,10 @@ impl<'a> Printer<'a> {
                 self.note(id);
                 self.out.push('@');
                 names::write_name(&mut self.out, name);
+            }
+            Expr::Constructor(name) => {
+                self.note(id);
+                self.out.push_str(name);
             }
             Expr::Let { .. } if self.layout.place[id] == Place::Operand => self.holes.push((self.out.len(), id)),
             _ => match self.numbers[id.index()] {

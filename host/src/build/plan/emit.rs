@@ -7,8 +7,9 @@ use super::scope::{ScopeId, Unit};
 use super::{Context, not_lowerable};
 use crate::runtime::program::{Arg, Instr, OpCall, Place, Reg, Register};
 use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{Call, Callee, Expr, ExprId, Id, Type};
+use byoc_core::ir::{Call, Callee, ClausePattern, Expr, ExprId, Id, Type};
 use byoc_core::op;
+use byoc_core::typing::substitute;
 use std::collections::HashMap;
 
 /// Operators that only give the bytes of their first argument other dimensions.
@@ -48,8 +49,24 @@ enum Task {
     Scope(Cursor),
     /// The second branch of an `if`, whose branch instruction is given; and the value of the `if`, unless it is a tail.
     Otherwise { branch: usize, cursor: Cursor, join: Option<(ExprId, Sym)> },
-    /// The end of an `if` that is no tail: the jump comes from the end of the first branch.
-    Join { jump: usize, id: ExprId, sym: Sym },
+    /// The end of an `if` or a `match` that is no tail: the jumps come from the ends of its branches.
+    Join { jumps: Vec<usize>, id: ExprId, sym: Sym },
+    /// The next clause of a `match`.
+    Clause(Clauses),
+}
+
+/// A `match` that is being written.
+struct Clauses {
+    id: ExprId,
+    /// The clause that comes next.
+    next: usize,
+    /// The tests of the clause before, which go on here when they fail.
+    failed: Vec<usize>,
+    /// The jumps from the ends of the clauses to the end of the match.
+    jumps: Vec<usize>,
+    to: Target,
+    /// The value of the match, unless it is a tail.
+    join: Option<Sym>,
 }
 
 /// A scope that is being written.
@@ -135,7 +152,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 Task::Scope(cursor) => self.scope(&mut tasks, cursor)?,
                 Task::Otherwise { branch, cursor, join } => {
                     if let Some((id, sym)) = join {
-                        tasks.push(Task::Join { jump: self.code.len(), id, sym });
+                        tasks.push(Task::Join { jumps: vec![self.code.len()], id, sym });
                         self.code.push(Instr::Jump { to: 0 });
                     }
                     let here = self.code.len() as u32;
@@ -144,10 +161,13 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     }
                     tasks.push(Task::Scope(cursor));
                 }
-                Task::Join { jump, id, sym } => {
-                    self.code[jump] = Instr::Jump { to: self.code.len() as u32 };
+                Task::Join { jumps, id, sym } => {
+                    for jump in jumps {
+                        self.code[jump] = Instr::Jump { to: self.code.len() as u32 };
+                    }
                     self.context.syms.set(id, sym);
                 }
+                Task::Clause(clauses) => self.clause(&mut tasks, clauses)?,
             }
         }
         Ok(())
@@ -169,8 +189,9 @@ impl<'a, 'm> Emitter<'a, 'm> {
         }
         let at = items.iter().rposition(|&id| id == result || !self.is_silent(id))?;
         let takes_over = match self.context.module.expr(items[at]) {
-            Expr::If { .. } => true,
+            Expr::If { .. } | Expr::Match(_) => true,
             Expr::Call(call) => match call.callee {
+                Callee::Expr(callee) if matches!(self.context.module.expr(callee), Expr::Constructor(_)) => false,
                 Callee::Expr(callee) => self.context.region_name(callee).is_none(),
                 Callee::Op(_) => false,
             },
@@ -226,6 +247,18 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     let cursor = self.cursor(second, *otherwise, target.clone());
                     tasks.push(Task::Otherwise { branch, cursor, join });
                     tasks.push(Task::Scope(self.cursor(first, *then, target)));
+                    return Ok(());
+                }
+                Expr::Match(_) => {
+                    let (to_clauses, join) = if is_tail {
+                        (Target::Return, None)
+                    } else {
+                        tasks.push(Task::Scope(Cursor { scope, next: at + 1, root, to, tail }));
+                        let sym = self.fresh(id)?;
+                        (Target::Regs(self.flatten(sym)?), Some(sym))
+                    };
+                    let (failed, jumps) = (Vec::new(), Vec::new());
+                    tasks.push(Task::Clause(Clauses { id, next: 0, failed, jumps, to: to_clauses, join }));
                     return Ok(());
                 }
                 Expr::Call(call) => {
@@ -293,10 +326,93 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 self.context.syms.set(id, unit);
             }
             // What only stands for something else is looked up when it is used.
-            Expr::Var(_) | Expr::Let { .. } | Expr::Constant(_) | Expr::Global(_) | Expr::Call(_) | Expr::If { .. } => {
-            }
+            Expr::Var(_)
+            | Expr::Let { .. }
+            | Expr::Constant(_)
+            | Expr::Global(_)
+            | Expr::Constructor(_)
+            | Expr::Call(_)
+            | Expr::Match(_)
+            | Expr::If { .. } => {}
         }
         Ok(())
+    }
+
+    /// Writes the tests of the next clause of a `match`, after which its body is to be written.
+    fn clause(&mut self, tasks: &mut Vec<Task>, mut state: Clauses) -> Result<(), Diagnostic> {
+        let module = self.context.module;
+        let unit = self.unit;
+        let Expr::Match(m) = module.expr(state.id) else { return Ok(()) };
+        if state.next > 0 && state.join.is_some() {
+            state.jumps.push(self.code.len());
+            self.code.push(Instr::Jump { to: 0 });
+        }
+        let here = self.code.len() as u32;
+        for test in state.failed.drain(..) {
+            if let Instr::Test { otherwise, .. } = &mut self.code[test] {
+                *otherwise = here;
+            }
+        }
+        let Some(clause) = m.clauses.get(state.next) else {
+            // Also of a complete match: the types say that it is not reached, the program does not.
+            let clauses: Vec<String> = m.clauses.iter().map(|clause| shown(&clause.pattern)).collect();
+            self.code.push(Instr::Unmatched { clauses: clauses.join(", ") });
+            if let Some(sym) = state.join {
+                tasks.push(Task::Join { jumps: state.jumps, id: state.id, sym });
+            }
+            return Ok(());
+        };
+        let data = self.sym(m.data)?;
+        state.failed = self.tests(&clause.pattern, data, module.ty(m.data).clone())?;
+        let inner = unit.clauses[&state.id][state.next];
+        let cursor = self.cursor(inner, clause.body, state.to.clone());
+        state.next += 1;
+        tasks.push(Task::Clause(state));
+        tasks.push(Task::Scope(cursor));
+        Ok(())
+    }
+
+    /// Writes what a pattern asks of a value, and gives its variables their values. Gives the tests that can fail.
+    fn tests(&mut self, pattern: &'m ClausePattern, data: Sym, ty: Type) -> Result<Vec<usize>, Diagnostic> {
+        let mut tests = Vec::new();
+        let mut work = vec![(pattern, data, ty)];
+        while let Some((pattern, sym, ty)) = work.pop() {
+            match (pattern, sym, &ty) {
+                (ClausePattern::Any, ..) => {}
+                (ClausePattern::Var(var), ..) => self.context.syms.set(*var, sym),
+                (ClausePattern::Tuple(fields), Sym::Tuple { first, len }, Type::Tuple(types))
+                    if len as usize == fields.len() && len as usize == types.len() =>
+                {
+                    for at in (0..fields.len()).rev() {
+                        work.push((&fields[at], self.fields[first as usize + at], types[at].clone()));
+                    }
+                }
+                (ClausePattern::Constructor { name, fields }, Sym::Reg(value), Type::Adt(adt)) => {
+                    let types = &self.context.module.types;
+                    let (Some((_, tag, _)), Some(def)) = (types.constructor(name), types.get(&adt.name)) else {
+                        return Err(not_lowerable(format!("there is no constructor {name}")));
+                    };
+                    tests.push(self.code.len());
+                    self.code.push(Instr::Test { value, tag, otherwise: 0 });
+                    if fields.iter().all(|field| *field == ClausePattern::Any) {
+                        continue;
+                    }
+                    let held = &def.constructors[tag as usize].fields;
+                    let held: Vec<Type> = held.iter().map(|ty| substitute(ty, &def.params, &adt.args)).collect();
+                    let mut outs = Vec::new();
+                    for (field, ty) in fields.iter().zip(held) {
+                        let sym = self.registers_for(&ty)?;
+                        outs.extend(self.flatten(sym)?);
+                        work.push((field, sym, ty));
+                    }
+                    let pushed = work.len() - fields.len();
+                    work[pushed..].reverse();
+                    self.code.push(Instr::Fields { value, outs });
+                }
+                _ => return Err(not_lowerable(format!("a pattern for another type than {ty}"))),
+            }
+        }
+        Ok(tests)
     }
 
     /// Writes a call; one that is a tail ends the function.
@@ -308,6 +424,19 @@ impl<'a, 'm> Emitter<'a, 'm> {
             Callee::Op(op) => return self.op(id, op::get(op).name, call),
             Callee::Expr(callee) => callee,
         };
+        if let Expr::Constructor(name) = self.context.module.expr(callee) {
+            let Some((_, tag, _)) = self.context.module.types.constructor(name) else {
+                return Err(not_lowerable(format!("there is no constructor {name}")));
+            };
+            let mut values = Vec::with_capacity(call.args.len());
+            for &arg in &call.args {
+                values.extend(self.values(arg)?);
+            }
+            let out = self.handle();
+            self.code.push(Instr::Construct { tag, values, out });
+            self.context.syms.set(id, Sym::Reg(out));
+            return Ok(());
+        }
         let region = self.context.region_name(callee);
         let target = self.sym(callee)?;
         let mut args = Vec::with_capacity(call.args.len());
@@ -440,15 +569,23 @@ impl<'a, 'm> Emitter<'a, 'm> {
     /// Registers for the value of an expression, after its type. They are its value from now on.
     fn fresh(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
         let module = self.context.module;
-        // A tuple type in progress: its fields, and the values of those that are done.
-        let mut open: Vec<(&[Type], Vec<Sym>)> = Vec::new();
         let mut ty = module.ty(id);
         if *ty == Type::Unknown {
             // A let's variable may be known by its value only.
             ty = module.ty(self.unit.resolve(id));
         }
+        let sym = self.registers_for(ty)?;
+        self.context.syms.set(id, sym);
+        Ok(sym)
+    }
+
+    /// Registers for a value of a type.
+    fn registers_for(&mut self, ty: &Type) -> Result<Sym, Diagnostic> {
+        let mut ty = ty;
+        // A tuple type in progress: its fields, and the values of those that are done.
+        let mut open: Vec<(&[Type], Vec<Sym>)> = Vec::new();
         let limit = self.registers.len() + MAX_LEAVES;
-        let sym = 'all: loop {
+        Ok('all: loop {
             let mut done = match ty {
                 Type::Tuple(fields) if fields.is_empty() => self.tuple(Vec::new()),
                 Type::Tuple(fields) => {
@@ -461,7 +598,10 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     self.registers.push(Register { ty: Some((**tensor).clone()), place: Place::Value });
                     Sym::Reg(reg)
                 }
-                Type::Func(_) | Type::Ref(_) => Sym::Reg(self.handle()),
+                Type::Func(_) | Type::Ref(_) | Type::Adt(_) => Sym::Reg(self.handle()),
+                Type::Param(name) => {
+                    return Err(not_lowerable(format!("the type parameter {name} stands for no type")));
+                }
                 Type::Unknown => return Err(not_lowerable("an expression has no type: run infer_type first")),
             };
             if self.registers.len() > limit {
@@ -477,9 +617,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
                 done = self.tuple(fields);
             }
-        };
-        self.context.syms.set(id, sym);
-        Ok(sym)
+        })
     }
 
     fn tuple(&mut self, fields: Vec<Sym>) -> Sym {
@@ -527,6 +665,17 @@ pub(super) fn leaves(ty: &Type) -> Result<Vec<&Type>, Diagnostic> {
         }
     }
     Ok(leaves)
+}
+
+/// A pattern in a message, its variables as `_`.
+fn shown(pattern: &ClausePattern) -> String {
+    let list = |fields: &[ClausePattern]| fields.iter().map(shown).collect::<Vec<_>>().join(", ");
+    match pattern {
+        ClausePattern::Any | ClausePattern::Var(_) => "_".to_owned(),
+        ClausePattern::Constructor { name, fields } if fields.is_empty() => name.to_string(),
+        ClausePattern::Constructor { name, fields } => format!("{name}({})", list(fields)),
+        ClausePattern::Tuple(fields) => format!("({})", list(fields)),
+    }
 }
 
 fn too_wide() -> Diagnostic {

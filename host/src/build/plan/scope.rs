@@ -1,6 +1,6 @@
 //! Which expression is evaluated where.
 //!
-//! A global function is a tree of scopes: its body, the branches of each `if`, the body of each function literal that is
+//! A global function is a tree of scopes: its body, the branches of each `if`, the clauses of each `match`, the body of each function literal that is
 //! not inlined. An expression is evaluated in the scope that is the least common ancestor of its uses, exactly as a
 //! shared `%0` stands before the first `if` that uses it. Within a scope the order is that of the text: operands before
 //! users, left to right, a let's value before its body.
@@ -65,6 +65,8 @@ pub(super) struct Unit {
     pub scopes: Vec<Scope>,
     /// The scopes of an `if`'s branches.
     pub branches: HashMap<ExprId, (ScopeId, ScopeId)>,
+    /// The scopes of the clauses of a `match`.
+    pub clauses: HashMap<ExprId, Vec<ScopeId>>,
     /// The function literals that are not inlined.
     pub literals: HashMap<ExprId, Literal>,
     /// Those, outermost first.
@@ -97,6 +99,7 @@ impl<'m> Analyser<'m> {
         let mut unit = Unit {
             scopes: vec![Scope { parent: 0, skip: 0, depth: 0, function: 0, items: Vec::new() }],
             branches: HashMap::new(),
+            clauses: HashMap::new(),
             literals: HashMap::new(),
             literal_order: Vec::new(),
             bound: HashMap::new(),
@@ -166,7 +169,7 @@ impl<'m> Analyser<'m> {
                 continue;
             }
             let ordered = std::mem::replace(&mut self.facts(id).ordered, true);
-            if ordered || matches!(expr, Expr::Constant(_) | Expr::Global(_)) {
+            if ordered || expr.is_closed_leaf() {
                 continue;
             }
             stack.push((id, true));
@@ -216,6 +219,18 @@ impl<'m> Analyser<'m> {
                     self.used_in(*then, branches.0, &unit.scopes);
                     self.used_in(*otherwise, branches.1, &unit.scopes);
                 }
+                Expr::Match(m) => {
+                    let function = unit.scopes[scope as usize].function;
+                    self.used_in(m.data, scope, &unit.scopes);
+                    let mut clauses = Vec::with_capacity(m.clauses.len());
+                    for clause in &m.clauses {
+                        let inner = open(&mut unit.scopes, scope, Some(function));
+                        clause.pattern.for_each_var(&mut |var| self.used_in(var, inner, &unit.scopes));
+                        self.used_in(clause.body, inner, &unit.scopes);
+                        clauses.push(inner);
+                    }
+                    unit.clauses.insert(id, clauses);
+                }
                 Expr::Function(function) => {
                     let inner = if self.is_inlined(id) {
                         scope
@@ -261,13 +276,18 @@ impl<'m> Analyser<'m> {
                     let (first, second) = unit.branches[&id];
                     uses.extend([(*cond, scope, false), (*then, first, false), (*otherwise, second, false)]);
                 }
+                Expr::Match(m) => {
+                    uses.push((m.data, scope, false));
+                    let inner = unit.clauses[&id].iter();
+                    uses.extend(m.clauses.iter().zip(inner).map(|(clause, &inner)| (clause.body, inner, false)));
+                }
                 Expr::Function(function) => {
                     let inner = unit.literals.get(&id).map_or(scope, |literal| literal.scope);
                     uses.push((function.body, inner, false));
                 }
                 Expr::Let { value, body, .. } => {
                     // A let only names its value; whoever uses the variable uses it, unless it is from further out.
-                    let anywhere = matches!(self.module.expr(*value), Expr::Constant(_) | Expr::Global(_));
+                    let anywhere = self.module.expr(*value).is_closed_leaf();
                     let function = unit.scopes[scope as usize].function;
                     if !anywhere && unit.scopes[self.scope(*value) as usize].function != function {
                         uses.push((*value, scope, false));
@@ -286,7 +306,7 @@ impl<'m> Analyser<'m> {
             }
         }
         for (id, scope, called) in uses {
-            if matches!(self.module.expr(id), Expr::Constant(_) | Expr::Global(_)) {
+            if self.module.expr(id).is_closed_leaf() {
                 continue;
             }
             let value = unit.resolve(id);

@@ -220,7 +220,12 @@ fn free(function: &mut Function) {
         let ends = |at: usize| {
             matches!(
                 function.code.get(at),
-                None | Some(Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. })
+                None | Some(
+                    Instr::Return { .. }
+                        | Instr::TailCall { .. }
+                        | Instr::TailCallClosure { .. }
+                        | Instr::Unmatched { .. }
+                )
             )
         };
         if made[i] && register.place == Place::Value && register.ty.is_some() && !ends(at) && !ends(at + 1) {
@@ -241,7 +246,7 @@ fn free(function: &mut Function) {
         }
     }
     for instr in &mut code {
-        if let Instr::Jump { to } | Instr::Branch { otherwise: to, .. } = instr {
+        if let Instr::Jump { to } | Instr::Branch { otherwise: to, .. } | Instr::Test { otherwise: to, .. } = instr {
             *to = moved[*to as usize];
         }
     }

@@ -1,0 +1,160 @@
+//! Algebraic data types: what a module defines with `type` and `extern type`, and the patterns of `match`.
+
+use super::{ExprId, FuncType, Name, Type};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A type definition: `type List[A] { Cons(A, List[A]), Nil }`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeDef {
+    /// The type parameters.
+    pub params: Box<[Name]>,
+    /// The constructors in the order of the text; none for an `extern type`, whose values are made elsewhere.
+    pub constructors: Box<[Constructor]>,
+    /// Whether it was written `extern type`.
+    pub is_extern: bool,
+}
+
+/// A constructor of a type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Constructor {
+    /// Its name, which no other constructor of the module has.
+    pub name: Name,
+    /// The types of what it holds; they may name the type's parameters.
+    pub fields: Box<[Type]>,
+}
+
+/// The type definitions of a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TypeDefs {
+    defs: BTreeMap<Name, TypeDef>,
+    /// For each constructor its type's name, its place there, and its own type as a function.
+    constructors: BTreeMap<Name, (Name, u32, Type)>,
+}
+
+impl TypeDefs {
+    /// Adds a definition. Gives the name that is taken when the type or one of its constructors has the name of another
+    /// type or constructor; then nothing is added.
+    pub fn define(&mut self, name: Name, def: TypeDef) -> Option<Name> {
+        if self.defs.contains_key(&name) || self.constructors.contains_key(&name) {
+            return Some(name);
+        }
+        for (at, constructor) in def.constructors.iter().enumerate() {
+            let own = def.constructors[..at].iter().any(|before| before.name == constructor.name);
+            if own || self.constructors.contains_key(&constructor.name) || self.defs.contains_key(&constructor.name) {
+                return Some(constructor.name.clone());
+            }
+        }
+        let args: Box<[Type]> = def.params.iter().cloned().map(Type::Param).collect();
+        let ret = Type::adt(name.clone(), args);
+        for (at, constructor) in def.constructors.iter().enumerate() {
+            let signature =
+                FuncType { type_params: def.params.clone(), params: constructor.fields.clone(), ret: ret.clone() };
+            let entry = (name.clone(), at as u32, Type::Func(Arc::new(signature)));
+            self.constructors.insert(constructor.name.clone(), entry);
+        }
+        self.defs.insert(name, def);
+        None
+    }
+
+    /// The definition of a type.
+    pub fn get(&self, name: &str) -> Option<&TypeDef> {
+        self.defs.get(name)
+    }
+
+    /// A constructor: its type's name, its place among the constructors of that, and its own type as a function.
+    pub fn constructor(&self, name: &str) -> Option<(&Name, u32, &Type)> {
+        self.constructors.get(name).map(|(owner, tag, ty)| (owner, *tag, ty))
+    }
+
+    /// The definitions, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, &TypeDef)> {
+        self.defs.iter()
+    }
+
+    /// The names of all constructors, in order.
+    pub fn constructor_names(&self) -> impl Iterator<Item = &str> {
+        self.constructors.keys().map(|name| &**name)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.defs.is_empty()
+    }
+}
+
+/// `match (data) { pattern => body, ... }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Match {
+    /// What is looked at.
+    pub data: ExprId,
+    /// Tried from first to last.
+    pub clauses: Box<[Clause]>,
+    /// Whether it says that one of the clauses always matches: `match`, not `match?`.
+    pub complete: bool,
+}
+
+/// One way of a [`Match`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clause {
+    /// What the data has to look like.
+    pub pattern: ClausePattern,
+    /// The result when it does.
+    pub body: ExprId,
+}
+
+/// What a clause asks of a value. It nests no deeper than [`Type::MAX_DEPTH`], which the parser sees to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClausePattern {
+    /// `_`
+    Any,
+    /// `%x`: anything; the variable, an [`Expr::Var`](super::Expr::Var), stands for it in the body.
+    Var(ExprId),
+    /// `Cons(%x, _)`
+    Constructor {
+        /// Which constructor.
+        name: Name,
+        /// What its fields have to look like.
+        fields: Box<[ClausePattern]>,
+    },
+    /// `(%x, _)`
+    Tuple(Box<[ClausePattern]>),
+}
+
+impl ClausePattern {
+    /// Calls `visit` with each variable, left to right.
+    pub fn for_each_var(&self, visit: &mut impl FnMut(ExprId)) {
+        match self {
+            ClausePattern::Any => {}
+            ClausePattern::Var(var) => visit(*var),
+            ClausePattern::Constructor { fields, .. } | ClausePattern::Tuple(fields) => {
+                fields.iter().for_each(|field| field.for_each_var(visit));
+            }
+        }
+    }
+
+    /// Replaces each variable by `map` of it.
+    pub fn map_vars(&mut self, map: &mut impl FnMut(ExprId) -> ExprId) {
+        match self {
+            ClausePattern::Any => {}
+            ClausePattern::Var(var) => *var = map(*var),
+            ClausePattern::Constructor { fields, .. } | ClausePattern::Tuple(fields) => {
+                fields.iter_mut().for_each(|field| field.map_vars(map));
+            }
+        }
+    }
+
+    /// Whether it asks for the same, variables aside.
+    pub fn same_form(&self, other: &ClausePattern) -> bool {
+        match (self, other) {
+            (ClausePattern::Any, ClausePattern::Any) | (ClausePattern::Var(_), ClausePattern::Var(_)) => true,
+            (ClausePattern::Constructor { name: a, fields: x }, ClausePattern::Constructor { name: b, fields: y }) => {
+                a == b && x.len() == y.len() && x.iter().zip(y).all(|(p, q)| p.same_form(q))
+            }
+            (ClausePattern::Tuple(x), ClausePattern::Tuple(y)) => {
+                x.len() == y.len() && x.iter().zip(y).all(|(p, q)| p.same_form(q))
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The section `#[metadata]` at the end of a text: what `meta[type key][index]` stands for, as the object graph in JSON
+//! that TVM saves. The root is a map from type keys to arrays; constants refer to arrays of numbers, each in base64.
+//!
+//! ```json
+//! {"root": 1,
+//!  "nodes": [{"type_key": ""}, {"type_key": "Map", "keys": ["relay.Constant"], "data": [2]}, ...],
+//!  "b64ndarrays": ["P6G0lvBA..."]}
+//! ```
+
+mod base64;
+mod ndarray;
+mod read;
+mod write;
+
+pub(super) use read::Metadata;
+pub(super) use write::write;
+
+/// The line that the section begins with.
+pub(super) const HEADER: &str = "#[metadata]";

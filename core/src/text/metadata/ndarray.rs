@@ -1,0 +1,128 @@
+//! An array of numbers as TVM streams it, little-endian: u64 magic, u64 0, device (i32 type, i32 number), i32 rank, element
+//! type (u8 code, u8 bits, u16 lanes), i64 per dimension, i64 bytes, the bytes.
+
+use crate::tensor::{DType, Tensor, element_count};
+
+const MAGIC: u64 = 0xDD5E_40F0_96B4_A13F;
+
+/// The device type of a processor.
+const CPU: i32 = 1;
+
+/// Code and bits of an element type in a `DLDataType`.
+fn code(dtype: DType) -> (u8, u8) {
+    let bits = (dtype.size() * 8) as u8;
+    match dtype {
+        DType::Bool => (1, 1),
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => (0, bits),
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => (1, bits),
+        DType::F16 | DType::F32 | DType::F64 => (2, bits),
+        DType::BF16 => (4, bits),
+    }
+}
+
+/// Reads from the front of a stream.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("the array ends before its description does")?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u64(&mut self) -> Result<u64, String> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn i64(&mut self) -> Result<i64, String> {
+        self.take().map(i64::from_le_bytes)
+    }
+
+    fn i32(&mut self) -> Result<i32, String> {
+        self.take().map(i32::from_le_bytes)
+    }
+}
+
+/// Reads an array.
+///
+/// # Errors
+/// What is wrong with the stream.
+pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
+    let mut reader = Reader(bytes);
+    if reader.u64()? != MAGIC {
+        return Err("the array does not begin with the number that arrays begin with".to_owned());
+    }
+    reader.u64()?;
+    let device = (reader.i32()?, reader.i32()?);
+    if device.0 != CPU {
+        return Err(format!("the array is on a device of type {}, 1 (a processor) is wanted", device.0));
+    }
+    let rank = usize::try_from(reader.i32()?).map_err(|_| "the rank of the array is negative".to_owned())?;
+    let [kind, bits] = reader.take()?;
+    let lanes = u16::from_le_bytes(reader.take()?);
+    let dtype = DType::ALL.iter().copied().find(|&dtype| code(dtype) == (kind, bits) && lanes == 1);
+    // Some versions call a truth value an unsigned number of one bit, others give it a code of its own.
+    let dtype = dtype.or((kind == 6 && bits == 8 && lanes == 1).then_some(DType::Bool));
+    let dtype = dtype.ok_or_else(|| format!("elements of code {kind}, {bits} bits and {lanes} lanes are not known"))?;
+    if rank > reader.0.len() / 8 {
+        return Err(format!("the array has {rank} dimensions and ends before them"));
+    }
+    let mut shape = Vec::with_capacity(rank);
+    for _ in 0..rank {
+        shape.push(usize::try_from(reader.i64()?).map_err(|_| "a dimension of the array is negative".to_owned())?);
+    }
+    let given = reader.i64()?;
+    let wanted = element_count(&shape).and_then(|count| count.checked_mul(dtype.size()));
+    if wanted.is_none_or(|wanted| i64::try_from(wanted) != Ok(given) || wanted != reader.0.len()) {
+        let there = reader.0.len();
+        return Err(format!("the array is {dtype}{shape:?}, says that it has {given} bytes and has {there}"));
+    }
+    Tensor::from_bytes(dtype, &shape, reader.0).ok_or_else(|| format!("the array is too large: {dtype}{shape:?}"))
+}
+
+/// Writes an array.
+pub(super) fn write(tensor: &Tensor) -> Vec<u8> {
+    let (kind, bits) = code(tensor.dtype());
+    let mut bytes = Vec::with_capacity(48 + 8 * tensor.shape().len() + tensor.bytes().len());
+    bytes.extend(MAGIC.to_le_bytes());
+    bytes.extend(0u64.to_le_bytes());
+    bytes.extend(CPU.to_le_bytes());
+    bytes.extend(0i32.to_le_bytes());
+    bytes.extend((tensor.shape().len() as i32).to_le_bytes());
+    bytes.extend([kind, bits, 1, 0]);
+    for &dim in tensor.shape() {
+        bytes.extend((dim as i64).to_le_bytes());
+    }
+    bytes.extend((tensor.bytes().len() as i64).to_le_bytes());
+    bytes.extend(tensor.bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_come_back_and_broken_ones_are_refused() {
+        let tensors = [
+            Tensor::from_slice(&[2, 3], &[1f32, 2., 3., 4., 5., f32::NAN]),
+            Tensor::scalar(-7i64),
+            Tensor::from_bools(&[2], &[true, false]),
+            Tensor::scalar(half::bf16::from_f32(1.5)),
+            Tensor::from_slice::<u8>(&[0, 4], &[]),
+        ];
+        for tensor in &tensors {
+            let bytes = write(tensor);
+            assert_eq!(read(&bytes).as_ref(), Ok(tensor));
+            for length in 0..bytes.len() {
+                assert!(read(&bytes[..length]).is_err(), "{length} bytes of {tensor:?}");
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert!(read(&longer).is_err());
+        }
+        let mut huge = write(&tensors[0]);
+        huge[28..36].copy_from_slice(&i64::MAX.to_le_bytes());
+        assert!(read(&huge).is_err());
+    }
+}

@@ -1,0 +1,37 @@
+//! Writes the section.
+
+use super::{HEADER, base64, ndarray};
+use crate::tensor::Tensor;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Appends a section that holds these constants, for `meta[relay.Constant][i]`. Nothing when there are none.
+pub(crate) fn write(out: &mut String, constants: &[Arc<Tensor>]) {
+    if constants.is_empty() {
+        return;
+    }
+    // The first object stands for none; then come the root, its one array, and the constants.
+    const FIRST: usize = 3;
+    let list: Vec<String> = (FIRST..FIRST + constants.len()).map(|at| at.to_string()).collect();
+    let _ = write!(
+        out,
+        "\n{HEADER}\n{{\n  \"root\": 1,\n  \"nodes\": [\n    {{\"type_key\": \"\"}},\n    \
+         {{\"type_key\": \"Map\", \"keys\": [\"relay.Constant\"], \"data\": [2]}},\n    \
+         {{\"type_key\": \"Array\", \"data\": [{}]}}",
+        list.join(", ")
+    );
+    for at in 0..constants.len() {
+        let _ = write!(
+            out,
+            ",\n    {{\"type_key\": \"relay.Constant\", \"attrs\": {{\"_checked_type_\": \"0\", \"data\": \"{at}\", \
+             \"span\": \"0\", \"virtual_device_\": \"0\"}}}}"
+        );
+    }
+    out.push_str("\n  ],\n  \"b64ndarrays\": [");
+    for (at, constant) in constants.iter().enumerate() {
+        out.push_str(if at == 0 { "\n    \"" } else { ",\n    \"" });
+        out.push_str(&base64::encode(&ndarray::write(constant)));
+        out.push('"');
+    }
+    out.push_str("\n  ],\n  \"attrs\": {\"tvm_version\": \"0.14.0\"}\n}\n");
+}

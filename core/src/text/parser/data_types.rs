@@ -1,0 +1,115 @@
+//! Type definitions: `type List[A] { Cons(A, List[A]), Nil }` and `extern type Handle`.
+
+use super::tokens::brief;
+use super::{Fallible, Kind, Parser};
+use crate::diag::{Diagnostic, codes, nearest};
+use crate::ir::{Constructor, Name, Type, TypeDef};
+use crate::op;
+use std::sync::Arc;
+
+impl Parser<'_> {
+    /// `type Name[A] { Constructor(A), ... }` or `extern type Name[A]`
+    pub(super) fn type_definition(&mut self) -> Fallible<()> {
+        let is_extern = self.word_is("extern");
+        if is_extern {
+            self.take();
+        }
+        if !self.word_is("type") {
+            let token = self.peek();
+            return Err(self.unexpected(token, "`type`"));
+        }
+        self.take();
+        let token = self.expect(Kind::Ident)?;
+        let name = self.names.shared(self.text_of(token));
+        if self.text_of(token).contains('.') || Type::is_reserved(&name) {
+            return Err(self.unexpected(token, "a name for the type"));
+        }
+        let params = self.type_parameters()?;
+        let constructors = if is_extern { Ok(Vec::new()) } else { self.constructors() };
+        self.type_params.clear();
+        let def = TypeDef { params, constructors: constructors?.into(), is_extern };
+        match Arc::make_mut(&mut self.module.types).define(name.clone(), def) {
+            None => {
+                self.type_spans.insert(name, token.span);
+            }
+            Some(taken) => {
+                let first = self.type_spans.get(&taken).copied();
+                let message = match taken == name {
+                    true => format!("the name `{}` of the type is taken", brief(&taken)),
+                    false => format!("the name `{}` of a constructor is taken", brief(&taken)),
+                };
+                let mut diagnostic =
+                    Diagnostic::error(codes::text::DUPLICATE_NAME, message).at(token.span, "the second definition");
+                let owner = self.module.types.constructor(&taken).map(|(owner, ..)| owner.clone());
+                if let Some(span) = first.or_else(|| self.type_spans.get(&owner?).copied()) {
+                    diagnostic = diagnostic.at(span, "the first definition");
+                }
+                self.report(Box::new(diagnostic));
+            }
+        }
+        Ok(())
+    }
+
+    /// `{ Constructor(type, ...), ... }`
+    fn constructors(&mut self) -> Fallible<Vec<Constructor>> {
+        self.expect(Kind::OpenBrace)?;
+        let mut constructors = Vec::new();
+        while !self.eat(Kind::CloseBrace) {
+            let token = self.expect(Kind::Ident)?;
+            let name: Name = self.names.shared(self.text_of(token));
+            if self.text_of(token).contains('.') {
+                return Err(self.unexpected(token, "a name for the constructor"));
+            }
+            if op::lookup(&name).is_some() {
+                let message = format!("the constructor `{name}` has the name of an operator");
+                self.report(Box::new(Diagnostic::error(codes::text::DUPLICATE_NAME, message).at(token.span, "")));
+            }
+            let fields = if self.peek().kind == Kind::OpenParen { self.types(0)? } else { Vec::new() };
+            constructors.push(Constructor { name, fields: fields.into() });
+            if self.peek().kind != Kind::CloseBrace {
+                self.expect(Kind::Comma)?;
+            }
+        }
+        Ok(constructors)
+    }
+
+    /// Reports what is called, or stands in a pattern, and is neither an operator nor a constructor.
+    pub(super) fn check_unknown_callees(&mut self) {
+        let types = self.module.types.clone();
+        for (token, in_pattern) in std::mem::take(&mut self.unknown_callees) {
+            let word = self.text_of(token);
+            let shown = brief(word);
+            let mut diagnostic = if types.constructor(word).is_some() {
+                Diagnostic::error(
+                    codes::text::UNKNOWN_NAME,
+                    format!("the constructor `{shown}` is used before its type is defined"),
+                )
+                .help("move the definition of the type above the function")
+            } else if in_pattern {
+                let diagnostic =
+                    Diagnostic::error(codes::text::UNKNOWN_NAME, format!("no constructor is called `{shown}`"));
+                match nearest(&shown, types.constructor_names()) {
+                    Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
+                    None => {
+                        diagnostic.help(format!("a variable is written `%{shown}`, a constructor comes from a `type`"))
+                    }
+                }
+            } else {
+                let known: Vec<&str> = op::names().map(|name| &name[..]).chain(types.constructor_names()).collect();
+                let diagnostic =
+                    Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("no operator is called `{shown}`"));
+                match nearest(&shown, known.iter().copied()) {
+                    Some(near) => diagnostic.help(format!("did you mean `{near}`?")),
+                    None => diagnostic,
+                }
+            };
+            diagnostic = diagnostic.at(token.span, "");
+            self.report(Box::new(diagnostic));
+        }
+    }
+
+    pub(super) fn word_is(&mut self, wanted: &str) -> bool {
+        let token = self.peek();
+        self.word(token) == Some(wanted)
+    }
+}

@@ -1,0 +1,132 @@
+//! `match (data) { pattern => body, ... }` and its patterns.
+
+use super::expressions::{Frame, State};
+use super::types::too_deep;
+use super::{Fallible, Kind, Parser};
+use crate::ir::{Clause, ClausePattern, Expr, ExprId, Match, Type};
+use crate::text::MAX_NESTING;
+
+/// A match whose clauses are being read.
+pub(super) struct OpenMatch {
+    start: u32,
+    data: ExprId,
+    complete: bool,
+    clauses: Vec<Clause>,
+    /// The clause whose body is being read.
+    pattern: Option<ClausePattern>,
+    /// Whether that body stands between braces.
+    pub(super) braces: bool,
+    /// The scope to go back to after a clause.
+    scope: u32,
+}
+
+impl Parser<'_> {
+    /// `match (` or `match? (`
+    pub(super) fn match_data(&mut self, start: u32) -> Fallible<State> {
+        self.take();
+        let complete = !self.eat(Kind::Question);
+        self.expect(Kind::OpenParen)?;
+        self.frames.push(Frame::MatchData { start, complete });
+        Ok(State::Item)
+    }
+
+    /// `) {` and the first clause
+    pub(super) fn open_match(&mut self, start: u32, complete: bool, data: ExprId) -> Fallible<State> {
+        self.expect(Kind::CloseParen)?;
+        self.expect(Kind::OpenBrace)?;
+        self.frames.pop();
+        let scope = self.names.scope();
+        let open = OpenMatch { start, data, complete, clauses: Vec::new(), pattern: None, braces: false, scope };
+        self.frames.push(Frame::Clause(Box::new(open)));
+        self.next_clause()
+    }
+
+    /// The next pattern, or the end of the match. The frame of the match is on top.
+    fn next_clause(&mut self) -> Fallible<State> {
+        if self.eat(Kind::CloseBrace) {
+            let Some(Frame::Clause(open)) = self.frames.pop() else {
+                unreachable!("the frame of a match is on top when its clauses end");
+            };
+            let OpenMatch { start, data, complete, clauses, .. } = *open;
+            let m = Match { data, clauses: clauses.into(), complete };
+            return Ok(State::After(self.push(Expr::Match(Box::new(m)), start), start));
+        }
+        let pattern = self.clause_pattern(0)?;
+        self.expect(Kind::FatArrow)?;
+        let braces = self.eat(Kind::OpenBrace);
+        if let Some(Frame::Clause(open)) = self.frames.last_mut() {
+            open.pattern = Some(pattern);
+            open.braces = braces;
+        }
+        Ok(State::Item)
+    }
+
+    /// The body of a clause has been read.
+    pub(super) fn close_clause(&mut self, body: ExprId) -> Fallible<State> {
+        let Some(Frame::Clause(open)) = self.frames.last_mut() else {
+            unreachable!("the frame was looked at by the caller");
+        };
+        let (braces, scope) = (open.braces, open.scope);
+        if let Some(pattern) = open.pattern.take() {
+            open.clauses.push(Clause { pattern, body });
+        }
+        if braces {
+            self.expect(Kind::CloseBrace)?;
+        }
+        if let Some(Frame::Clause(open)) = self.frames.last_mut() {
+            open.braces = false;
+        }
+        self.names.leave(scope);
+        let token = self.peek();
+        if !self.eat(Kind::Comma) && token.kind != Kind::CloseBrace && !braces {
+            return Err(self.unexpected(token, "`,` or `}`"));
+        }
+        self.next_clause()
+    }
+
+    fn clause_pattern(&mut self, depth: usize) -> Fallible<ClausePattern> {
+        let token = self.peek();
+        if depth >= MAX_NESTING {
+            return Err(too_deep("patterns", token.span));
+        }
+        match token.kind {
+            Kind::Local => {
+                self.take();
+                let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
+                let var = self.variable(token, annotation);
+                self.names.bind(self.local_name(token), var);
+                Ok(ClausePattern::Var(var))
+            }
+            Kind::OpenParen => {
+                self.take();
+                Ok(ClausePattern::Tuple(self.field_patterns(depth)?))
+            }
+            Kind::Ident if self.text_of(token) == "_" => {
+                self.take();
+                Ok(ClausePattern::Any)
+            }
+            Kind::Ident => {
+                self.take();
+                let name = self.names.shared(self.text_of(token));
+                if self.module.types.constructor(&name).is_none() {
+                    self.unknown_callees.push((token, true));
+                }
+                let fields = if self.eat(Kind::OpenParen) { self.field_patterns(depth)? } else { Box::new([]) };
+                Ok(ClausePattern::Constructor { name, fields })
+            }
+            _ => Err(self.unexpected(token, "a pattern: `_`, a variable, a constructor or a tuple")),
+        }
+    }
+
+    /// Patterns up to and with the closing parenthesis; a trailing comma is fine.
+    fn field_patterns(&mut self, depth: usize) -> Fallible<Box<[ClausePattern]>> {
+        let mut fields = Vec::new();
+        while !self.eat(Kind::CloseParen) {
+            fields.push(self.clause_pattern(depth + 1)?);
+            if self.peek().kind != Kind::CloseParen {
+                self.expect(Kind::Comma)?;
+            }
+        }
+        Ok(fields.into())
+    }
+}

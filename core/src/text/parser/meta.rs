@@ -1,0 +1,146 @@
+//! References to metadata: `meta[relay.Constant][0]` as an expression, `meta[relay.attrs.Conv2DAttrs][0]` for the
+//! attributes of a call, any other as the value of an attribute. What they stand for is in the text's own section or,
+//! for constants, in the companion file.
+
+use super::expressions::{Frame, State, Target};
+use super::tokens::brief;
+use super::{Fallible, Kind, Parser};
+use crate::diag::{Diagnostic, Span, codes, nearest};
+use crate::ir::{AttrValue, Expr};
+use crate::op;
+use crate::text::metadata::{HEADER, Metadata};
+
+/// A reference: the type key, the index, and where it stands.
+struct Reference<'a> {
+    key: &'a str,
+    index: usize,
+    span: Span,
+}
+
+impl<'a> Parser<'a> {
+    /// Finds the section at the end of the text, and reads it. (Its line cannot stand in anything else than a comment.)
+    pub(super) fn metadata_section(&mut self) {
+        let Some(at) = self.source.rfind(HEADER) else { return };
+        if at > 0 && !self.source[..at].trim_end_matches([' ', '\t', '\r']).ends_with('\n') {
+            return;
+        }
+        let span = Span { start: at as u32, end: (at + HEADER.len()) as u32 };
+        let mut json = self.source[at + HEADER.len()..].trim_start();
+        while let Some(comment) = json.strip_prefix("//") {
+            json = comment.split_once('\n').map_or("", |(_, rest)| rest).trim_start();
+        }
+        match Metadata::read(json) {
+            Ok(metadata) => {
+                self.section = Some(span.start);
+                self.metadata = Some(metadata);
+            }
+            Err(what) => {
+                self.section = Some(span.start);
+                let message = format!("the metadata section cannot be read: {what}");
+                self.report(Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "")));
+            }
+        }
+    }
+
+    /// `meta[key][index]`
+    fn reference(&mut self) -> Fallible<Reference<'a>> {
+        let start = self.take().span.start;
+        self.expect(Kind::OpenBracket)?;
+        let key = self.expect(Kind::Ident)?;
+        self.expect(Kind::CloseBracket)?;
+        self.expect(Kind::OpenBracket)?;
+        let number = self.expect(Kind::Number)?;
+        self.expect(Kind::CloseBracket)?;
+        let span = Span { start, end: self.last_end };
+        match self.text_of(number).parse() {
+            Ok(index) => Ok(Reference { key: self.text_of(key), index, span }),
+            Err(_) => {
+                let message = format!("`{}` is no index", brief(self.text_of(number)));
+                Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(number.span, "")))
+            }
+        }
+    }
+
+    /// A constant; or, as the last argument of an operator, all its attributes.
+    pub(super) fn meta_operand(&mut self, start: u32) -> Fallible<State> {
+        let reference = self.reference()?;
+        if reference.key == "relay.Constant" {
+            let index = reference.index;
+            let id = match self.constants.get(&index) {
+                Some(&id) => id,
+                None => {
+                    let tensor = match self.metadata.as_mut().filter(|m| m.count("relay.Constant") > 0) {
+                        Some(metadata) if index < metadata.count("relay.Constant") => metadata.constant(index),
+                        Some(metadata) => Err(format!("the section has {}", metadata.count("relay.Constant"))),
+                        None => self
+                            .options
+                            .constants
+                            .get(index)
+                            .cloned()
+                            .ok_or_else(|| format!("{} came with the text", self.options.constants.len())),
+                    };
+                    let tensor = tensor.map_err(|what| {
+                        let message = format!("no such constant: {what}");
+                        Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, "").help(
+                            "constants are numbered from 0, in a section #[metadata] or in the weights file beside the text",
+                        ))
+                    })?;
+                    let id = self.push(Expr::Constant(tensor), start);
+                    self.constants.insert(index, id);
+                    id
+                }
+            };
+            return Ok(State::After(id, start));
+        }
+        if let Some(&Frame::Arguments { target: Target::Op(op), .. }) = self.frames.last()
+            && self.peek().kind == Kind::CloseParen
+        {
+            let found = self.known(&reference)?.op_attrs(reference.key, reference.index, op::get(op));
+            let pairs = found.map_err(|what| unusable(&reference, &what))?;
+            self.attrs.extend(pairs);
+            return self.next_argument();
+        }
+        self.known(&reference)?;
+        Err(unusable(&reference, "constants stand as values, attributes at the end of a call of an operator"))
+    }
+
+    /// The value of an attribute.
+    pub(super) fn meta_attribute(&mut self) -> Fallible<AttrValue> {
+        let reference = self.reference()?;
+        let value = self.known(&reference)?.attribute(reference.key, reference.index);
+        value.map_err(|what| unusable(&reference, &what))
+    }
+
+    /// The metadata, when it has objects of that type and that many.
+    fn known(&self, reference: &Reference<'_>) -> Fallible<&Metadata> {
+        let Reference { key, index, span } = *reference;
+        let shown = brief(key);
+        let Some(metadata) = &self.metadata else {
+            let message = format!("`meta[{shown}]` without a section that holds it");
+            return Err(Box::new(
+                Diagnostic::error(codes::text::BAD_METADATA, message)
+                    .at(span, "")
+                    .help("it is printed at the end of a text, below a line #[metadata]"),
+            ));
+        };
+        let count = metadata.count(key);
+        if index < count {
+            return Ok(metadata);
+        }
+        let keys = metadata.keys();
+        let message = match count {
+            0 => format!("the metadata has nothing of type `{shown}`"),
+            _ => format!("the metadata has {count} of type `{shown}`, numbered from 0"),
+        };
+        let mut diagnostic = Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "");
+        if let Some(near) = nearest(key, keys.iter().copied()).filter(|near| *near != key) {
+            diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
+        }
+        Err(Box::new(diagnostic))
+    }
+}
+
+fn unusable(reference: &Reference<'_>, what: &str) -> Box<Diagnostic> {
+    let message = format!("`meta[{}][{}]` cannot stand here: {what}", brief(reference.key), reference.index);
+    Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, ""))
+}

@@ -1,0 +1,203 @@
+//! Control flow from the text to the numbers: data types and `match`, polymorphic functions, recursion, references.
+
+use byoc::build::plan::plan;
+use byoc::runtime::{Executor, Pool};
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::{Module, verify};
+use byoc_core::pass::{infer_type, monomorphize};
+use byoc_core::tensor::Tensor;
+use byoc_core::text::{ParseOptions, parse};
+use std::sync::Arc;
+
+const LIST: &str = r#"#[version = "0.0.5"]
+type List[A] { Cons(A, List[A]), Nil }
+type Option[A] { Some(A), No }
+type Tree[A] { Rose(A, List[Tree[A]]) }
+
+def @map[A, B](%f: fn (A) -> B, %xs: List[A]) -> List[B] {
+  match (%xs) { Cons(%x, %rest) => Cons(%f(%x), @map(%f, %rest)), Nil => Nil }
+}
+def @foldl[A, B](%f: fn (B, A) -> B, %start: B, %xs: List[A]) -> B {
+  match (%xs) { Cons(%x, %rest) => @foldl(%f, %f(%start, %x), %rest), Nil => %start }
+}
+def @foldr[A, B](%f: fn (A, B) -> B, %end: B, %xs: List[A]) -> B {
+  match (%xs) { Cons(%x, %rest) => %f(%x, @foldr(%f, %end, %rest)), Nil => %end }
+}
+def @rev[A](%xs: List[A]) -> List[A] { @foldl(fn (%done: List[A], %x: A) { Cons(%x, %done) }, Nil, %xs) }
+def @append[A](%xs: List[A], %ys: List[A]) -> List[A] { @foldr(Cons, %ys, %xs) }
+def @length[A](%xs: List[A]) -> int32 { match (%xs) { Cons(_, %rest) => 1 + @length(%rest), Nil => 0 } }
+def @zip[A, B](%xs: List[A], %ys: List[B]) -> List[(A, B)] {
+  match ((%xs, %ys)) { (Cons(%x, %r), Cons(%y, %s)) => Cons((%x, %y), @zip(%r, %s)), _ => Nil }
+}
+def @find[A](%wanted: fn (A) -> bool, %xs: List[A]) -> Option[A] {
+  match (%xs) { Cons(%x, %rest) => if (%wanted(%x)) { Some(%x) } else { @find(%wanted, %rest) }, Nil => No }
+}
+def @upto(%n: int32, %xs: List[int32]) -> List[int32] { if (%n < 1) { %xs } else { @upto(%n - 1, Cons(%n, %xs)) } }
+def @tmap[A, B](%f: fn (A) -> B, %t: Tree[A]) -> Tree[B] {
+  match (%t) { Rose(%v, %cs) => Rose(%f(%v), @map(fn (%c) { @tmap(%f, %c) }, %cs)) }
+}
+def @tsum(%t: Tree[int32]) -> int32 {
+  match (%t) { Rose(%v, %cs) => @foldl(fn (%a: int32, %c: Tree[int32]) { %a + @tsum(%c) }, %v, %cs) }
+}
+"#;
+
+/// The module as the host runs it.
+fn module(text: &str) -> Module {
+    let parsed = parse(text, &ParseOptions::default());
+    assert_eq!(parsed.diagnostics, [], "{text}");
+    let module = infer_type(&parsed.module).unwrap_or_else(|faults| panic!("{faults:?}"));
+    assert_eq!(verify(&module), Ok(()));
+    let module = monomorphize(&module).unwrap();
+    assert_eq!(verify(&module), Ok(()));
+    module
+}
+
+/// The executor of a module on the host alone.
+fn executor(module: &Module) -> Executor {
+    let planned = plan(module, &[]).unwrap();
+    Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(1).unwrap())).unwrap()
+}
+
+fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
+    executor(module).run(inputs)
+}
+
+/// What `@main` of the text gives, the list library above it.
+fn ints(main: &str, inputs: &[i32]) -> Vec<i32> {
+    let inputs: Vec<Tensor> = inputs.iter().map(|&i| Tensor::scalar(i)).collect();
+    let results = run(&module(&format!("{LIST}{main}")), &inputs).unwrap();
+    results.iter().map(|tensor| tensor.as_slice::<i32>()[0]).collect()
+}
+
+#[test]
+fn lists_and_the_functions_on_them() {
+    let sum = "fn (%a: int32, %b: int32) { %a + %b }";
+    let text = format!("def @main(%n: int32) {{ @foldl({sum}, 0, @map(fn (%x) {{ %x * %x }}, @upto(%n, Nil))) }}");
+    assert_eq!(ints(&text, &[10]), [385]);
+    assert_eq!(ints(&text, &[0]), [0]);
+    let text = "def @digits(%xs: List[int32]) -> int32 { @foldl(fn (%a: int32, %x: int32) { %a * 10 + %x }, 0, %xs) }
+def @main(%n: int32) {
+  let %xs = @upto(%n, Nil);
+  (@digits(%xs), @digits(@rev(%xs)), @digits(@append(%xs, %xs)), @length(@append(@rev(%xs), %xs)))
+}";
+    assert_eq!(ints(text, &[3]), [123, 321, 123_123, 6]);
+}
+
+#[test]
+fn a_type_parameter_may_stand_for_tuples_lists_functions_and_tensors() {
+    let text = "def @main(%n: int32) {
+  let %xs = @upto(%n, Nil);
+  let %pairs = @zip(%xs, @map(fn (%x) { (%x * 2, fn (%y: int32) { %y + %x }) }, %xs));
+  let %f = @foldl(fn (%a: int32, %p: (int32, (int32, fn (int32) -> int32))) { %p.1.1(%a + %p.0 * %p.1.0) }, 0, %pairs);
+  let %lists = @map(fn (%x) { @upto(%x, Nil) }, %xs);
+  (%f, @foldl(fn (%a: int32, %l: List[int32]) { %a + @length(%l) }, 0, %lists))
+}";
+    // x·2x + x summed, and 1 + 2 + 3.
+    assert_eq!(ints(text, &[3]), [28 + 6, 6]);
+    let text = format!(
+        "{LIST}def @main(%x: Tensor[(2), float32]) {{
+  let %xs = Cons(%x, Cons(nn.relu(%x), Nil));
+  @foldl(fn (%a: Tensor[(2), float32], %x: Tensor[(2), float32]) {{ add(%a, %x) }}, %x, @rev(%xs))
+}}"
+    );
+    let input = Tensor::from_slice(&[2], &[-1f32, 2.0]);
+    assert_eq!(run(&module(&text), &[input]).unwrap(), [Tensor::from_slice(&[2], &[-2f32, 6.0])]);
+}
+
+#[test]
+fn options_trees_and_constructors_as_values() {
+    let text = "def @main(%n: int32, %k: int32) {
+  match (@find(fn (%x) { %x > %k }, @upto(%n, Nil))) { Some(%x) => %x, No => -1 }
+}";
+    assert_eq!(ints(text, &[9, 4]), [5]);
+    assert_eq!(ints(text, &[9, 9]), [-1]);
+    let text = "def @main(%n: int32) {
+  let %leaf = fn (%x: int32) { Rose(%x, Nil) };
+  let %t = Rose(%n, Cons(%leaf(1), Cons(Rose(2, Cons(%leaf(3), Nil)), Nil)));
+  let %options = @map(Some, @upto(%n, Nil));
+  let %some = @foldl(fn (%a: int32, %o: Option[int32]) { match (%o) { Some(%x) => %a + %x, No => %a } }, 0, %options);
+  (@tsum(%t), @tsum(@tmap(fn (%x) { %x * 10 }, %t)), %some)
+}";
+    assert_eq!(ints(text, &[4]), [10, 100, 10]);
+}
+
+#[test]
+fn a_loop_over_a_data_type_runs_in_constant_memory() {
+    // A counter inside an option, a million times.
+    let text = "def @count(%o: Option[(int32, int32)]) -> int32 {
+  match (%o) { Some((%i, %sum)) => if (%i < 1) { %sum } else { @count(Some((%i - 1, %sum + 1))) }, No => 0 }
+}
+def @main(%n: int32) { @count(Some((%n, 0))) }";
+    assert_eq!(ints(text, &[1_000_000]), [1_000_000]);
+    // A list of that many, made and taken down by loops; and dropped without recursion.
+    let text = "def @main(%n: int32) { @foldl(fn (%a: int32, %x: int32) { %a + 1 }, 0, @upto(%n, Nil)) }";
+    assert_eq!(ints(text, &[1_000_000]), [1_000_000]);
+}
+
+#[test]
+fn a_recursion_that_is_no_loop_ends_with_a_diagnostic() {
+    let text = format!("{LIST}def @main(%n: int32) {{ @length(@upto(%n, Nil)) }}");
+    let executor = executor(&module(&text));
+    assert_eq!(executor.run(&[Tensor::scalar(50_000i32)]).unwrap(), [Tensor::scalar(50_000i32)]);
+    assert_eq!(executor.run(&[Tensor::scalar(200_000i32)]).unwrap_err().code, codes::runtime::CALL_DEPTH);
+}
+
+#[test]
+fn an_incomplete_match_says_what_it_has_when_nothing_fits() {
+    let text = format!(
+        "{LIST}def @main(%n: int32) {{ match? (@upto(%n, Nil)) {{ Cons(%x, Nil) => %x, Cons(_, Cons(%y, _)) => %y }} }}"
+    );
+    let executor = executor(&module(&text));
+    assert_eq!(executor.run(&[Tensor::scalar(1i32)]).unwrap(), [Tensor::scalar(1i32)]);
+    assert_eq!(executor.run(&[Tensor::scalar(5i32)]).unwrap(), [Tensor::scalar(2i32)]);
+    let error = executor.run(&[Tensor::scalar(0i32)]).unwrap_err();
+    assert_eq!(error.code, codes::runtime::NO_CLAUSE);
+    assert_eq!(error.notes, ["its clauses are Cons(_, Nil), Cons(_, Cons(_, _))"]);
+}
+
+#[test]
+fn what_a_clause_does_not_take_is_not_evaluated_and_what_clauses_share_is_once() {
+    let text = "def @main(%n: int32) {
+  let %r = ref(0);
+  %0 = (ref_write(%r, ref_read(%r) + 1); %n * 2);
+  let %y = match (@upto(%n, Nil)) {
+    Nil => { ref_write(%r, 100); 7 },
+    Cons(%x, _) => %0 + %x,
+  };
+  let %z = match (@upto(%n, Nil)) { Cons(_, _) => %y + 1, Nil => %y + 2 };
+  (%y, %z, ref_read(%r))
+}";
+    assert_eq!(ints(text, &[3])[..2], [7, 8]);
+    assert_eq!(ints(text, &[0])[..2], [7, 9]);
+}
+
+#[test]
+fn globals_that_need_each_other_and_closures_without_annotations() {
+    let text = "def @even(%n) { if (%n < 1) { 1 } else { @odd(%n - 1) } }
+def @odd(%n) { if (%n < 1) { 0 } else { @even(%n - 1) } }
+def @main(%n: int32) {
+  let %a = %n;
+  let %b = %a;
+  let %sum = fn (%i, %s) { if (%i < 1) { %s } else { %sum(%i - 1, %s + %i) } };
+  let %again = %sum;
+  (@even(%b), @odd(%b), %again(%b, 0))
+}";
+    assert_eq!(ints(text, &[100_001]), [0, 1, 705_182_705]);
+}
+
+#[test]
+fn shapes_that_grow_during_the_run() {
+    let text = r#"#[version = "0.0.5"]
+def @grow(%i: int32, %x: Tensor[(?, 2), float32]) -> Tensor[(?, 2), float32] {
+  if (%i < 1) { %x } else { @grow(%i - 1, concatenate((%x, nn.relu(%x)))) }
+}
+def @main(%n: int32, %x: Tensor[(1, 2), float32]) -> Tensor[(?, 2), float32] { @grow(%n, %x) }"#;
+    let executor = executor(&module(text));
+    for rounds in [0, 3, 10, 3] {
+        let inputs = [Tensor::scalar(rounds), Tensor::from_slice(&[1, 2], &[1f32, -1.0])];
+        let results = executor.run(&inputs).unwrap();
+        assert_eq!(results[0].shape(), [1 << rounds, 2]);
+        assert_eq!(results[0].as_slice::<f32>()[..2], [1.0, -1.0]);
+        assert!(results[0].as_slice::<f32>()[2..].chunks(2).all(|row| row == [1.0, 0.0]));
+    }
+}
