@@ -1,8 +1,9 @@
-//! Development tasks: `cargo xtask demo`, `test`, `bless`, `bench`, `bench peers`.
+//! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to whoever called it")]
 
 mod demo;
+mod onednn;
 mod peers;
 mod process;
 mod quantized;
@@ -15,6 +16,7 @@ usage: cargo xtask <task>
 
   demo                    build, drop a backend into a directory, classify ten digits on it, show what ran where;
                           then in int8 on an accelerator's software model
+  fetch-onednn            put oneDNN into vendor/onednn, where the dnnl backend finds it (test and demo do this too)
   test [ARGS]             every test; ARGS go to cargo test
   bless [ARGS]            rewrite the expectations of file tests and snapshots
   bench [ARGS]            the criterion benches; ARGS go to cargo bench
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["demo"] => demo::run(),
+        ["fetch-onednn"] => onednn::fetch().map(|file| println!("{}", file.display())),
         ["test", rest @ ..] => test::run(rest),
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),

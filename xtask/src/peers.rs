@@ -4,6 +4,7 @@
 //! whose speed drifts treats all alike. A round's ratio is a process's median latency over that of the faster peer in
 //! the same round; what is shown is the median of the ratios and their spread. What fails counts as [`FAILED`].
 
+use crate::onednn;
 use crate::process::{self, cargo, output, root, target_dir};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ struct Options {
 /// `cargo xtask bench peers MODEL...`.
 pub fn run(args: &[&str]) -> Result<(), String> {
     let options = parse(args)?;
+    onednn::fetch_if_possible();
     process::run(&mut cargo(&["build", "--release", "--quiet", "--workspace"]))?;
     let python = environment("peers", &["numpy", "onnxruntime", "openvino"])?;
     let byoc = target_dir().join("release").join("byoc");
@@ -94,7 +96,7 @@ impl Lane {
 fn parse(args: &[&str]) -> Result<Options, String> {
     let mut options = Options {
         models: Vec::new(),
-        backends: vec![String::new(), "ccompiler".into()],
+        backends: vec![String::new(), "ccompiler".into(), "dnnl".into()],
         threads: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         rounds: 3,
         runs: 30,

@@ -1,9 +1,11 @@
 //! The tests, their expectations, and the benches.
 
+use crate::onednn;
 use crate::process::{self, cargo};
 
 /// Every test: units, files, properties, the plugins, and the stories through the binary.
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
+    let library = onednn::fetch_if_possible();
     // The plugins are libraries that no test links, and the end-to-end tests start the binary: build everything first.
     process::run(&mut cargo(&["build", "--workspace", "--all-targets"]))?;
     let mut test = cargo(&["test", "--workspace"]);
@@ -11,7 +13,14 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     if bless {
         test.env("BYOC_BLESS", "1").env("INSTA_UPDATE", "always");
     }
-    process::run(&mut test)
+    if let Some(library) = &library {
+        test.env("BYOC_DNNL_LIB", library);
+    }
+    process::run(&mut test)?;
+    if library.is_none() {
+        println!("left out: what runs on oneDNN, which is not on this machine (see `cargo xtask fetch-onednn`)");
+    }
+    Ok(())
 }
 
 /// `cargo xtask test`.
@@ -26,6 +35,7 @@ pub fn bless(args: &[&str]) -> Result<(), String> {
 
 /// `cargo xtask bench`.
 pub fn bench(args: &[&str]) -> Result<(), String> {
+    onednn::fetch_if_possible();
     process::run(&mut cargo(&["build", "--release", "--workspace"]))?;
     let mut bench = cargo(&["bench", "--package", "byoc-benches"]);
     bench.args(args);

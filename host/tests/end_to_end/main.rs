@@ -9,6 +9,7 @@ mod models;
 mod new_plugin;
 mod newcomer;
 mod nuc_fpga;
+mod onednn;
 mod opt;
 mod quantize;
 mod valgrind;

@@ -87,7 +87,7 @@ pub fn temporary_folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-/// A folder with copies of these plugins, as `libbyoc_<name>.so`.
+/// A folder with copies of these plugins, as `libbyoc_<name>.so`, and with the oneDNN of this checkout if it is there.
 ///
 /// # Panics
 /// When one does not build.
@@ -96,7 +96,17 @@ pub fn plugin_dir(names: &[&str]) -> TempDir {
     for name in names {
         copy(&plugin(name), &dir.path().join(format!("libbyoc_{name}.so")));
     }
+    if let Some(library) = onednn() {
+        let link = dir.path().join("libdnnl.so.3");
+        std::os::unix::fs::symlink(&library, link).expect("a link to oneDNN");
+    }
     dir
+}
+
+/// oneDNN: `BYOC_DNNL_LIB`, or what `cargo xtask fetch-onednn` put into `vendor/onednn`. Without it tests leave out what needs it.
+pub fn onednn() -> Option<PathBuf> {
+    let named = std::env::var_os("BYOC_DNNL_LIB").map(PathBuf::from);
+    named.or_else(|| Some(workspace().join("vendor/onednn/libdnnl.so.3"))).filter(|file| file.is_file())
 }
 
 /// Copies a file.

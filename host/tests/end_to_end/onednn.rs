@@ -1,0 +1,62 @@
+//! The recorded models on oneDNN. Where it is not on the machine, these stories are left out.
+
+use crate::{byoc, data_text, models};
+
+/// A folder with the backend, or nothing where oneDNN is not on the machine.
+fn plugins() -> Option<tempfile::TempDir> {
+    byoc_test_support::onednn()?;
+    Some(byoc_test_support::plugin_dir(&["dnnl"]))
+}
+
+#[test]
+fn every_model_runs_on_it() {
+    let Some(plugins) = plugins() else { return };
+    let mut args: Vec<String> =
+        ["verify", "--json", "--max-rel-err", "5e-4", "--require-offload=0.95"].map(String::from).to_vec();
+    args.extend(["--backend", "dnnl", "--plugin-dir", &plugins.path().display().to_string()].map(String::from));
+    args.extend(models().iter().map(|model| model.display().to_string()));
+    let ran = byoc(&args).ok();
+    assert_eq!(ran.json().last().unwrap()["summary"]["pass"], 15, "{}", ran.out);
+}
+
+#[test]
+fn a_network_is_one_region_and_the_artifact_runs() {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    let model = data_text("models/resnet50_w8/model.onnx");
+    let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
+    let shown = byoc([&["explain", &model, "--json"], &backend[..]].concat()).ok();
+    let explained = &shown.json()[0];
+    assert_eq!(explained["regions"].as_array().unwrap().len(), 1);
+    let elsewhere: Vec<&serde_json::Value> = explained["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|node| node["placement"]["kind"] == "host" && node["flops"] != 0)
+        .collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
+    let text = byoc([&["source", &model], &backend[..]].concat()).ok().out;
+    assert!(text.contains("\"version\":1") && text.contains("dnnl.conv2d_bias_sum_relu"), "{}", &text[..200]);
+
+    let file = plugins.path().join("model.byoc").display().to_string();
+    byoc([&["compile", &model, "-o", &file], &backend[..]].concat()).ok();
+    let out = plugins.path().join("out.npz").display().to_string();
+    byoc(["run", &file, "--plugin-dir", &dir, "--input", "input.1=ones", "--output", &out]).ok();
+}
+
+/// Without the library the plugin loads, takes nothing, and says how to get it.
+#[test]
+fn without_the_library_the_reason_names_the_line_that_installs_it() {
+    let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
+    let dir = plugins.path().display().to_string();
+    let model = data_text("models/resnet18_w16/model.onnx");
+    let missing = plugins.path().join("none.so").display().to_string();
+    let mut command = crate::command(["explain", &model, "--backend", "dnnl", "--plugin-dir", &dir, "--json"]);
+    let ran = crate::ran(command.env("BYOC_DNNL_LIB", &missing).output().expect("byoc starts"));
+    let text = ran.out;
+    assert!(
+        text.contains("Unavailable") && text.contains("onednn-cpu-gomp==2023.2.0"),
+        "{}",
+        &text[..text.len().min(2000)]
+    );
+}

@@ -1,0 +1,611 @@
+//! Random programs, family by family.
+
+use byoc::io::random::{self, Random};
+use byoc_core::ir::{AttrValue, Attrs, ExprId, Module, Type};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::typing::Builder;
+
+/// A program under construction, with the values of its inputs.
+pub struct Case {
+    /// The family.
+    pub name: String,
+    /// Where its numbers come from.
+    pub seed: u64,
+    /// The values of the inputs.
+    pub inputs: Vec<Tensor>,
+    /// What an element may be off, as a share of the largest one.
+    pub tolerance: f64,
+    builder: Builder,
+    params: Vec<ExprId>,
+    body: Option<ExprId>,
+    random: Random,
+}
+
+impl Case {
+    /// An empty program.
+    pub fn new(name: &str, seed: u64) -> Case {
+        let salt: u64 = name.bytes().fold(7, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        Case {
+            name: name.to_owned(),
+            seed,
+            inputs: Vec::new(),
+            tolerance: 2e-5,
+            builder: Builder::default(),
+            params: Vec::new(),
+            body: None,
+            random: Random::new(salt ^ (seed << 20)),
+        }
+    }
+
+    /// The finished program.
+    pub fn module(&self) -> Module {
+        let mut builder = Builder::new(self.builder.module.clone());
+        builder.define("main", &self.params, self.body.expect("a result")).expect("well typed");
+        builder.module
+    }
+
+    fn int(&mut self, from: usize, to: usize) -> usize {
+        from + (self.random.next_u64() % (to - from + 1) as u64) as usize
+    }
+
+    fn chance(&mut self, one_in: usize) -> bool {
+        self.int(1, one_in) == 1
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.int(0, from.len() - 1)]
+    }
+
+    fn input(&mut self, shape: &[usize]) -> ExprId {
+        let seed = self.random.next_u64();
+        self.inputs.push(random::tensor(DType::F32, shape, seed));
+        let var = self.builder.var(format!("x{}", self.params.len()), Type::tensor(DType::F32, shape));
+        self.params.push(var);
+        var
+    }
+
+    fn constant(&mut self, shape: &[usize]) -> ExprId {
+        let seed = self.random.next_u64();
+        self.builder.constant(random::tensor(DType::F32, shape, seed))
+    }
+
+    fn scalar(&mut self, value: f32) -> ExprId {
+        self.builder.constant(Tensor::scalar(value))
+    }
+
+    fn op(&mut self, name: &str, args: &[ExprId], attrs: &[(&str, AttrValue)]) -> ExprId {
+        if name == "log" {
+            // The library's logarithm is off by some 4e-6 near 1, where it is itself small.
+            self.tolerance = 2e-4;
+        }
+        let attrs = Attrs::new(attrs.iter().cloned());
+        self.builder.op(name, args, attrs).unwrap_or_else(|e| panic!("{}, seed {}: {e:?}", self.name, self.seed))
+    }
+
+    fn shape(&self, value: ExprId) -> Vec<usize> {
+        self.builder.module.ty(value).as_tensor().and_then(|t| t.shape()).expect("a known shape").to_vec()
+    }
+
+    fn done(&mut self, result: ExprId) {
+        self.body = Some(result);
+    }
+
+    fn with_scalar(&mut self, name: &str, x: ExprId, value: f32) -> ExprId {
+        let value = self.scalar(value);
+        self.op(name, &[x, value], &[])
+    }
+
+    /// Any activation that a chain may have.
+    fn activation(&mut self, x: ExprId) -> ExprId {
+        match self.int(0, 13) {
+            0 => self.op("nn.relu", &[x], &[]),
+            1 => self.op("nn.leaky_relu", &[x], &[("alpha", 0.1.into())]),
+            2 => self.op("tanh", &[x], &[]),
+            3 => self.op("sigmoid", &[x], &[]),
+            4 => self.op("clip", &[x], &[("a_min", 0.0.into()), ("a_max", 6.0.into())]),
+            5 => {
+                let gate = self.op("sigmoid", &[x], &[]);
+                self.op("multiply", &[x, gate], &[])
+            }
+            6 => {
+                let gate = self.with_scalar("add", x, 3.0);
+                let gate = self.op("clip", &[gate], &[("a_min", 0.0.into()), ("a_max", 6.0.into())]);
+                let product = self.op("multiply", &[gate, x], &[]);
+                self.with_scalar("divide", product, 6.0)
+            }
+            7 => {
+                let gate = self.with_scalar("multiply", x, 1.0 / 6.0);
+                let gate = self.with_scalar("add", gate, 0.5);
+                let gate = self.op("clip", &[gate], &[("a_min", 0.0.into()), ("a_max", 1.0.into())]);
+                if self.chance(2) { gate } else { self.op("multiply", &[x, gate], &[]) }
+            }
+            8 | 9 => self.gelu_erf(x),
+            10 => self.gelu_tanh(x),
+            11 => {
+                let exp = self.op("exp", &[x], &[]);
+                let log = self.with_scalar("add", exp, 1.0);
+                let log = self.op("log", &[log], &[]);
+                let tanh = self.op("tanh", &[log], &[]);
+                self.op("multiply", &[x, tanh], &[])
+            }
+            _ => x,
+        }
+    }
+
+    fn gelu_erf(&mut self, x: ExprId) -> ExprId {
+        let root = std::f32::consts::SQRT_2;
+        let inner = if self.chance(2) {
+            self.with_scalar("divide", x, root)
+        } else {
+            self.with_scalar("multiply", x, 1.0 / root)
+        };
+        let erf = self.op("erf", &[inner], &[]);
+        let gate = self.with_scalar("add", erf, 1.0);
+        match self.int(0, 2) {
+            0 => {
+                let product = self.op("multiply", &[x, gate], &[]);
+                self.with_scalar("multiply", product, 0.5)
+            }
+            1 => {
+                let half = self.with_scalar("multiply", x, 0.5);
+                self.op("multiply", &[gate, half], &[])
+            }
+            _ => {
+                let gate = self.with_scalar("multiply", gate, 0.5);
+                self.op("multiply", &[x, gate], &[])
+            }
+        }
+    }
+
+    fn gelu_tanh(&mut self, x: ExprId) -> ExprId {
+        let cube = if self.chance(2) {
+            self.with_scalar("power", x, 3.0)
+        } else {
+            let square = self.op("multiply", &[x, x], &[]);
+            self.op("multiply", &[square, x], &[])
+        };
+        let scaled = self.with_scalar("multiply", cube, 0.044_715);
+        let sum = self.op("add", &[x, scaled], &[]);
+        let inner = self.with_scalar("multiply", sum, 0.797_884_6);
+        let tanh = self.op("tanh", &[inner], &[]);
+        let gate = self.with_scalar("add", tanh, 1.0);
+        let half = self.with_scalar("multiply", x, 0.5);
+        self.op("multiply", &[half, gate], &[])
+    }
+
+    /// A bias along `axis`, as Relay has it in two forms, or none.
+    fn bias(&mut self, x: ExprId, axis: usize) -> ExprId {
+        let shape = self.shape(x);
+        match self.int(0, 2) {
+            0 => x,
+            1 => {
+                let bias = self.constant(&[shape[axis]]);
+                self.op("nn.bias_add", &[x, bias], &[("axis", (axis as i64).into())])
+            }
+            _ => {
+                let mut along = vec![1; shape.len() - axis];
+                along[0] = shape[axis];
+                let bias = self.constant(&along);
+                let args = if self.chance(2) { [x, bias] } else { [bias, x] };
+                self.op("add", &args, &[])
+            }
+        }
+    }
+
+    /// A bias, a residual, an activation; each of them perhaps, and now and then the value before comes out too.
+    fn chain(&mut self, x: ExprId, axis: usize) -> ExprId {
+        let mut x = self.bias(x, axis);
+        if self.chance(3) {
+            let shape = self.shape(x);
+            let other = self.input(&shape);
+            let other = if self.chance(2) { self.op("tanh", &[other], &[]) } else { other };
+            let args = if self.chance(2) { [x, other] } else { [other, x] };
+            x = self.op("add", &args, &[]);
+        }
+        let y = self.activation(x);
+        if self.chance(8) { self.builder.tuple(&[x, y]).expect("a tuple") } else { y }
+    }
+}
+
+fn longs(values: &[usize]) -> AttrValue {
+    AttrValue::ints(values.iter().map(|&v| v as i64))
+}
+
+fn convolution(c: &mut Case, axes: usize, groups: usize, per_group: usize, transposed: bool) {
+    let most = [24, 12, 7][axes - 1];
+    let mut data = vec![c.int(1, 2), groups * per_group];
+    let mut kernel = Vec::new();
+    let (mut strides, mut dilation, mut padding) = (Vec::new(), Vec::new(), vec![0; 2 * axes]);
+    for i in 0..axes {
+        kernel.push(c.pick(&[1, 1, 2, 3, 3, 5]));
+        strides.push(c.pick(&[1, 1, 2, 3]));
+        dilation.push(if transposed { 1 } else { c.pick(&[1, 1, 1, 2]) });
+        let reach = (kernel[i] - 1) * dilation[i] + 1;
+        let most_padding = if transposed { kernel[i] - 1 } else { reach - 1 };
+        padding[i] = c.int(0, most_padding);
+        padding[axes + i] = if c.chance(2) { padding[i] } else { c.int(0, most_padding) };
+        let least = (reach + usize::from(transposed)).saturating_sub(padding[i] + padding[axes + i]).max(1);
+        let least = if transposed { 2 } else { least };
+        data.push(c.int(least, least + most));
+    }
+    let out = c.pick(&[1, 2, 4, 5, 8, 16]);
+    let x = c.input(&data);
+    let shape: Vec<usize> =
+        if transposed { [data[1], out] } else { [out * groups, per_group] }.into_iter().chain(kernel.clone()).collect();
+    let w = if c.chance(10) { c.input(&shape) } else { c.constant(&shape) };
+    let name = format!("nn.conv{axes}d{}", if transposed { "_transpose" } else { "" });
+    let attrs = [
+        ("strides", longs(&strides)),
+        ("padding", longs(&padding)),
+        ("dilation", longs(&dilation)),
+        ("groups", (groups as i64).into()),
+        ("channels", ((out * groups) as i64).into()),
+        ("kernel_size", longs(&kernel)),
+    ];
+    let y = c.op(&name, &[x, w], &attrs);
+    let y = c.chain(y, 1);
+    c.done(y);
+}
+
+fn grouped(c: &mut Case, axes: usize, transposed: bool) {
+    let groups = c.pick(&[1, 1, 1, 2, 3]);
+    let per_group = c.pick(&[1, 2, 3, 4, 8, 16]);
+    convolution(c, axes, groups, per_group, transposed);
+}
+
+pub fn convolution_1d(c: &mut Case) {
+    grouped(c, 1, false);
+}
+
+pub fn convolution_2d(c: &mut Case) {
+    grouped(c, 2, false);
+}
+
+pub fn convolution_3d(c: &mut Case) {
+    grouped(c, 3, false);
+}
+
+pub fn depthwise_convolution(c: &mut Case) {
+    let groups = c.int(2, 40);
+    convolution(c, 2, groups, 1, false);
+}
+
+pub fn transposed_convolution(c: &mut Case) {
+    let axes = c.pick(&[1, 2, 2, 2, 3]);
+    grouped(c, axes, true);
+}
+
+pub fn dense(c: &mut Case) {
+    let (rows, inner, units) = (c.int(1, 20), c.int(1, 40), c.int(1, 40));
+    let mut shape = vec![rows, inner];
+    if c.chance(3) {
+        shape.insert(0, c.int(1, 3));
+    }
+    let x = c.input(&shape);
+    let w = if c.chance(6) { c.input(&[units, inner]) } else { c.constant(&[units, inner]) };
+    let mut y = c.op("nn.dense", &[x, w], &[]);
+    // Models reshape between the product and what follows.
+    if c.chance(3) {
+        y = c.op("reshape", &[y], &[("newshape", AttrValue::ints([1, -1, units as i64]))]);
+    }
+    let axis = c.shape(y).len() - 1;
+    let y = c.chain(y, axis);
+    c.done(y);
+}
+
+pub fn batch_matmul(c: &mut Case) {
+    let (batch, m, k, n) = (c.int(1, 4), c.int(1, 12), c.int(1, 12), c.int(1, 12));
+    let (ta, tb) = (c.chance(3), c.chance(2));
+    let one = c.chance(6);
+    let a = c.input(&if ta { [batch, k, m] } else { [batch, m, k] });
+    let b_shape = [if one { 1 } else { batch }, if tb { n } else { k }, if tb { k } else { n }];
+    let b = if c.chance(3) { c.constant(&b_shape) } else { c.input(&b_shape) };
+    let attrs = [("transpose_a", ta.into()), ("transpose_b", tb.into())];
+    let mut y = c.op("nn.batch_matmul", &[a, b], &attrs);
+    if c.chance(2) {
+        y = c.with_scalar("multiply", y, 0.25);
+    }
+    if c.chance(2) {
+        let mask = c.input(&[1, 1, n]);
+        y = c.op("add", &[y, mask], &[]);
+    }
+    let y = if c.chance(2) { c.op("nn.softmax", &[y], &[]) } else { c.activation(y) };
+    c.done(y);
+}
+
+pub fn pooling(c: &mut Case) {
+    let axes = c.pick(&[1, 2, 2, 2, 3]);
+    let kind = c.pick(&["max", "avg"]);
+    let mut data = vec![c.int(1, 2), c.int(1, 20)];
+    if axes == 2 && c.chance(4) {
+        data.extend([c.int(1, 9), c.int(1, 9)]);
+        let x = c.input(&data);
+        let x = if c.chance(2) { c.op("nn.relu", &[x], &[]) } else { x };
+        let y = c.op(&format!("nn.global_{kind}_pool2d"), &[x], &[]);
+        let y = c.chain(y, 1);
+        return c.done(y);
+    }
+    let (mut pool, mut strides, mut padding) = (Vec::new(), Vec::new(), vec![0; 2 * axes]);
+    for i in 0..axes {
+        pool.push(c.int(1, 3));
+        strides.push(c.int(1, 3));
+        padding[i] = c.int(0, pool[i] / 2);
+        padding[axes + i] = c.int(0, pool[i] / 2);
+        data.push(c.int(pool[i], 10));
+    }
+    let include = kind == "avg" && c.chance(2);
+    let ceil = !include && c.chance(4);
+    let mut attrs = vec![
+        ("pool_size", longs(&pool)),
+        ("strides", longs(&strides)),
+        ("padding", longs(&padding)),
+        ("ceil_mode", ceil.into()),
+    ];
+    if kind == "avg" {
+        attrs.push(("count_include_pad", include.into()));
+    }
+    let x = c.input(&data);
+    let y = c.op(&format!("nn.{kind}_pool{axes}d"), &[x], &attrs);
+    let y = if c.chance(3) { c.activation(y) } else { y };
+    c.done(y);
+}
+
+fn any_shape(c: &mut Case, ranks: std::ops::RangeInclusive<usize>) -> Vec<usize> {
+    let rank = c.int(*ranks.start(), *ranks.end());
+    (0..rank).map(|_| c.pick(&[1, 2, 3, 4, 5, 7, 8, 16])).collect()
+}
+
+pub fn softmax(c: &mut Case) {
+    let shape = any_shape(c, 1..=4);
+    let axis = c.int(0, shape.len() - 1) as i64;
+    let axis = if c.chance(2) { axis } else { -1 };
+    let x = c.input(&shape);
+    let name = c.pick(&["nn.softmax", "nn.softmax", "nn.log_softmax"]);
+    let y = c.op(name, &[x], &[("axis", axis.into())]);
+    c.done(y);
+}
+
+pub fn layer_norm(c: &mut Case) {
+    let mut shape = any_shape(c, 1..=3);
+    // The normalised row of one element is its shift, whatever it was.
+    shape.push(c.int(2, 40));
+    let width = shape[shape.len() - 1];
+    let x = c.input(&shape);
+    let (gamma, beta) = (c.constant(&[width]), c.constant(&[width]));
+    let epsilon = c.pick(&[1e-5, 1e-6, 1e-12, 0.1]);
+    let y = c.op("nn.layer_norm", &[x, gamma, beta], &[("epsilon", epsilon.into())]);
+    let y = c.activation(y);
+    c.done(y);
+}
+
+pub fn elementwise(c: &mut Case) {
+    let shape = any_shape(c, 0..=5);
+    let mut x = c.input(&shape);
+    for _ in 0..c.int(1, 3) {
+        x = match c.int(0, 7) {
+            0 => c.op("exp", &[x], &[]),
+            1 => c.op("abs", &[x], &[]),
+            2 => {
+                let x = c.op("abs", &[x], &[]);
+                let x = c.with_scalar("add", x, 0.5);
+                let name = c.pick(&["log", "sqrt", "rsqrt"]);
+                c.op(name, &[x], &[])
+            }
+            3 => c.op("negative", &[x], &[]),
+            4 => {
+                let name = c.pick(&["add", "subtract", "multiply", "divide", "maximum", "minimum"]);
+                c.with_scalar(name, x, 0.75)
+            }
+            5 => {
+                let name = c.pick(&["subtract", "add", "multiply"]);
+                let number = c.scalar(1.5);
+                c.op(name, &[number, x], &[])
+            }
+            _ => c.activation(x),
+        };
+    }
+    c.done(x);
+}
+
+pub fn binary(c: &mut Case) {
+    let shape = any_shape(c, 1..=5);
+    let x = c.input(&shape);
+    let mut other = shape.clone();
+    if c.chance(2) {
+        let gone = c.int(0, other.len());
+        other.drain(..gone);
+        for size in &mut other {
+            if c.chance(2) {
+                *size = 1;
+            }
+        }
+    }
+    let y = if c.chance(2) { c.input(&other) } else { c.constant(&other) };
+    let name = c.pick(&["add", "subtract", "multiply", "divide", "maximum", "minimum"]);
+    let y = if name == "divide" {
+        let size = c.op("abs", &[y], &[]);
+        c.with_scalar("add", size, 1.0)
+    } else {
+        y
+    };
+    let swapped = c.chance(3) && name != "divide";
+    let z = c.op(name, &if swapped { [y, x] } else { [x, y] }, &[]);
+    let z = c.activation(z);
+    c.done(z);
+}
+
+pub fn reductions(c: &mut Case) {
+    let shape = any_shape(c, 1..=4);
+    let x = c.input(&shape);
+    let mut axes: Vec<i64> = (0..shape.len() as i64).collect();
+    axes.retain(|_| c.chance(2));
+    if axes.is_empty() {
+        axes.push(-1);
+    }
+    let name = c.pick(&["mean", "sum", "max", "min", "mean"]);
+    let keep = c.chance(2);
+    let y = c.op(name, &[x], &[("axis", AttrValue::ints(axes)), ("keepdims", keep.into())]);
+    c.done(y);
+}
+
+pub fn joins_and_views(c: &mut Case) {
+    let mut shape = any_shape(c, 2..=4);
+    let axis = c.int(0, shape.len() - 1);
+    let mut parts = Vec::new();
+    for _ in 0..c.int(2, 4) {
+        shape[axis] = c.int(1, 9);
+        let part = c.input(&shape);
+        parts.push(if c.chance(2) { c.op("tanh", &[part], &[]) } else { part });
+    }
+    let tuple = c.builder.tuple(&parts).expect("a tuple");
+    let mut x = c.op("concatenate", &[tuple], &[("axis", (axis as i64).into())]);
+    for _ in 0..c.int(1, 4) {
+        let shape = c.shape(x);
+        x = match c.int(0, 4) {
+            0 => {
+                let mut axes: Vec<usize> = (0..shape.len()).collect();
+                for i in 0..axes.len() {
+                    let j = c.int(i, axes.len() - 1);
+                    axes.swap(i, j);
+                }
+                c.op("transpose", &[x], &[("axes", longs(&axes))])
+            }
+            1 => {
+                let at = c.int(0, shape.len() - 1);
+                let mut to = shape.clone();
+                if to.len() > 1 && c.chance(2) {
+                    let at = at.min(to.len() - 2);
+                    let next = to.remove(at + 1);
+                    to[at] *= next;
+                } else if to[at].is_multiple_of(2) {
+                    to[at] /= 2;
+                    to.insert(at, 2);
+                }
+                c.op("reshape", &[x], &[("newshape", longs(&to))])
+            }
+            2 => {
+                let at = c.int(0, shape.len() - 1);
+                let begin = c.int(0, shape[at] - 1);
+                let end = c.int(begin + 1, shape[at]);
+                let stride = c.int(1, 2);
+                let attrs = [
+                    ("begin", longs(&[begin])),
+                    ("end", longs(&[end])),
+                    ("strides", longs(&[stride])),
+                    ("axes", longs(&[at])),
+                ];
+                c.op("strided_slice", &[x], &attrs)
+            }
+            3 => {
+                let at = c.int(0, shape.len() - 1);
+                if shape[at] < 2 {
+                    c.op("expand_dims", &[x], &[("axis", (at as i64).into())])
+                } else {
+                    let cut = c.int(1, shape[at] - 1);
+                    let attrs = [("indices_or_sections", longs(&[cut])), ("axis", (at as i64).into())];
+                    let both = c.op("split", &[x], &attrs);
+                    let side = c.int(0, 1) as u32;
+                    c.builder.project(both, side).expect("a part")
+                }
+            }
+            _ => c.activation(x),
+        };
+    }
+    c.done(x);
+}
+
+pub fn resizing(c: &mut Case) {
+    let shape = [c.int(1, 2), c.int(1, 20), c.int(1, 7), c.int(1, 7)];
+    let x = c.input(&shape);
+    let y = if c.chance(2) {
+        let (h, w) = (c.int(1, 3), c.int(1, 3));
+        let attrs = [("scale_h", (h as f64).into()), ("scale_w", (w as f64).into())];
+        c.op("nn.upsampling", &[x], &attrs)
+    } else {
+        let size = [c.int(1, 15), c.int(1, 15)];
+        let attrs = [
+            ("size", longs(&size)),
+            ("method", "linear".into()),
+            ("coordinate_transformation_mode", "half_pixel".into()),
+        ];
+        c.op("image.resize2d", &[x], &attrs)
+    };
+    c.done(y);
+}
+
+/// Attention as exporters write it: heads split off by reshape and transpose, scaled, masked, normalised, joined again.
+pub fn attention(c: &mut Case) {
+    let (batch, length, heads, width) = (c.int(1, 3), c.int(1, 9), c.int(1, 4), c.int(1, 8));
+    let model = heads * width;
+    let x = c.input(&[batch, length, model]);
+    let head = |c: &mut Case, axes: [usize; 4], last: [usize; 2]| {
+        let w = c.constant(&[model, model]);
+        let y = c.op("nn.dense", &[x, w], &[]);
+        let y = c.bias(y, 2);
+        let y = c.op("reshape", &[y], &[("newshape", longs(&[batch, length, heads, width]))]);
+        let y = c.op("transpose", &[y], &[("axes", longs(&axes))]);
+        c.op("reshape", &[y], &[("newshape", longs(&[batch * heads, last[0], last[1]]))])
+    };
+    let q = head(c, [0, 2, 1, 3], [length, width]);
+    let k = head(c, [0, 2, 3, 1], [width, length]);
+    let v = head(c, [0, 2, 1, 3], [length, width]);
+    let s = c.op("nn.batch_matmul", &[q, k], &[]);
+    let s = c.op("reshape", &[s], &[("newshape", longs(&[batch, heads, length, length]))]);
+    let s = c.with_scalar("multiply", s, 0.5);
+    let mask = c.input(&[batch, 1, 1, length]);
+    let s = c.op("add", &[s, mask], &[]);
+    let p = c.op("nn.softmax", &[s], &[]);
+    let p = c.op("reshape", &[p], &[("newshape", longs(&[batch * heads, length, length]))]);
+    let y = c.op("nn.batch_matmul", &[p, v], &[]);
+    let y = c.op("reshape", &[y], &[("newshape", longs(&[batch, heads, length, width]))]);
+    let y = c.op("transpose", &[y], &[("axes", longs(&[0, 2, 1, 3]))]);
+    let y = c.op("reshape", &[y], &[("newshape", longs(&[batch, length, model]))]);
+    let w = c.constant(&[model, model]);
+    let y = c.op("nn.dense", &[y, w], &[]);
+    let y = c.op("add", &[y, x], &[]);
+    c.done(y);
+}
+
+/// Blocks of convolutions with shortcuts, gates over channels, and concatenations.
+pub fn residual_blocks(c: &mut Case) {
+    let channels = c.pick(&[3, 8, 16]);
+    let size = c.int(3, 8);
+    let mut x = c.input(&[1, channels, size, size]);
+    for _ in 0..c.int(1, 3) {
+        let channels = c.shape(x)[1];
+        let conv = |c: &mut Case, x: ExprId, out: usize, kernel: usize| {
+            let inner = c.shape(x)[1];
+            let w = c.constant(&[out, inner, kernel, kernel]);
+            let pad = (kernel / 2) as i64;
+            let y = c.op("nn.conv2d", &[x, w], &[("padding", AttrValue::ints([pad, pad]))]);
+            c.bias(y, 1)
+        };
+        let y = conv(c, x, channels, 3);
+        let y = c.activation(y);
+        let y = conv(c, y, channels, 1);
+        x = match c.int(0, 3) {
+            0 => {
+                let sum = c.op("add", &[y, x], &[]);
+                c.op("nn.relu", &[sum], &[])
+            }
+            1 => {
+                let shortcut = conv(c, x, channels, 1);
+                let sum = c.op("add", &[y, shortcut], &[]);
+                c.activation(sum)
+            }
+            2 => {
+                let gate = c.op("nn.global_avg_pool2d", &[y], &[]);
+                let gate = conv(c, gate, channels, 1);
+                let gate = c.op("sigmoid", &[gate], &[]);
+                c.op("multiply", &[y, gate], &[])
+            }
+            _ => {
+                let tuple = c.builder.tuple(&[x, y]).expect("a tuple");
+                c.op("concatenate", &[tuple], &[("axis", 1.into())])
+            }
+        };
+        // Weights of deviation one make values grow from layer to layer.
+        x = c.with_scalar("multiply", x, 0.05);
+    }
+    c.done(x);
+}

@@ -1,0 +1,151 @@
+//! Compiles, loads and runs a program on the backend, and compares.
+
+use crate::cases::Case;
+use crate::support;
+use byoc::plugin::bridge::{ConstantTable, dtype_out, function_graph};
+use byoc::session::Session;
+use byoc_core::ir::Module;
+use byoc_core::tensor::Tensor;
+use byoc_plugin_api::{
+    Call, Candidate, CandidateKind, Codegen, Executable, Graph, LoadRequest, Loader, Region, TensorMut, TensorRef,
+    Verdict,
+};
+use serde_json::json;
+use std::sync::Arc;
+
+/// The backend, loaded.
+pub struct Bench {
+    session: Session,
+    codegen: Arc<dyn Codegen>,
+    loader: Arc<dyn Loader>,
+    _folder: tempfile::TempDir,
+}
+
+/// Memory for a run, aligned as the host's is.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Bench {
+    /// The backend, or nothing where oneDNN is not on the machine.
+    pub fn new() -> Option<Bench> {
+        byoc_test_support::onednn()?;
+        let folder = byoc_test_support::plugin_dir(&["dnnl"]);
+        let session = Session::new(&[folder.path().to_owned()], 2).unwrap_or_else(|_| panic!("a session"));
+        let codegen = session.registry.codegen("dnnl").unwrap_or_else(|_| panic!("the backend")).0;
+        let loader = session.registry.loader("dnnl_json").expect("the loader");
+        Some(Bench { session, codegen, loader, _folder: folder })
+    }
+
+    /// The graph of a program, judged.
+    pub fn graph(&self, module: &Module) -> Result<(Graph, ConstantTable), String> {
+        let mut constants = ConstantTable::default();
+        let main = module.main().expect("a program");
+        let graph = function_graph(module, "case", main, &mut constants).expect("data flow");
+        let mut candidate = Candidate::new(CandidateKind::Pattern, "case", graph.clone());
+        candidate.constants = constants.handles.clone().into();
+        match self.codegen.judge(&candidate) {
+            Verdict::Supported => Ok((graph, constants)),
+            Verdict::Refused(refusal) => Err(format!("{}: {}", refusal.code, refusal.detail)),
+        }
+    }
+
+    /// A graph that was taken, ready to run. A claim binds: this must not fail.
+    pub fn load(&self, graph: &Graph, constants: &ConstantTable) -> Box<dyn Executable> {
+        let options = json!({});
+        let region = Region { graph, constants: &constants.handles, options: &options };
+        let compiled = self.codegen.compile(&region).unwrap_or_else(|error| panic!("claimed, not compiled: {error}"));
+        let request = LoadRequest {
+            symbol: &graph.symbol,
+            blob: &compiled.blob,
+            constants: &constants.handles,
+            options: &options,
+            services: &self.session.services,
+        };
+        self.loader.load(&request).unwrap_or_else(|error| panic!("compiled, not loaded: {error}"))
+    }
+
+    /// Runs a case and compares it with the references, or gives the reason of a refusal.
+    pub fn check(&self, case: Case) -> Result<(), String> {
+        let Case { name, seed, inputs, tolerance, .. } = &case;
+        let case_tolerance = *tolerance;
+        let (module, inputs) = (case.module(), inputs.clone());
+        let text = byoc_core::text::print(&module, &byoc_core::text::PrintOptions::default()).text;
+        let what = format!("{name}, seed {seed}:\n{text}");
+        let (graph, constants) = self.graph(&module)?;
+        let executable = self.load(&graph, &constants);
+        let expected = support::run(&module, &inputs).unwrap_or_else(|error| panic!("{what}: {error}"));
+        // Twice: the second run finds the memory as the first one left it.
+        for _ in 0..2 {
+            compare_within(&what, case_tolerance, &run(&*executable, &inputs), &expected);
+        }
+        Ok(())
+    }
+}
+
+/// [`compare_within`] the rounding of sums.
+pub fn compare(what: &str, got: &[Tensor], expected: &[Tensor]) {
+    compare_within(what, 2e-5, got, expected);
+}
+
+/// Each output by its largest element: small elements carry the rounding of large ones.
+pub fn compare_within(what: &str, tolerance: f64, got: &[Tensor], expected: &[Tensor]) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (k, (got, expected)) in got.iter().zip(expected).enumerate() {
+        assert_eq!(got.shape(), expected.shape(), "{what}, output {k}");
+        let (a, b) = (got.view().to_f64s(), expected.view().to_f64s());
+        let largest = b.iter().fold(1e-20f64, |most, v| most.max(v.abs()));
+        for (i, (a, b)) in a.iter().zip(&b).enumerate() {
+            let error = (a - b).abs() / largest;
+            assert!(error <= tolerance || (a.is_nan() && b.is_nan()), "{what}, output {k}, element {i}: {a}, not {b}");
+        }
+    }
+}
+
+/// Runs an executable on tensors of 32-bit floats.
+pub fn run(executable: &dyn Executable, inputs: &[Tensor]) -> Vec<Tensor> {
+    let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
+    let prepared = executable.prepare(&dims).unwrap_or_else(|error| panic!("{error}"));
+    let refs: Vec<TensorRef<'_>> =
+        inputs.iter().map(|t| TensorRef::new(dtype_out(t.dtype()), t.shape(), t.bytes())).collect();
+    let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
+    // What was there before is not a number: nothing may be read that was not written.
+    let mut memory: Vec<Vec<Line>> =
+        shapes.iter().map(|shape| vec![Line([0xff; 64]); (shape.iter().product::<usize>() * 4).div_ceil(64)]).collect();
+    let mut workspace = vec![Line([0xff; 64]); prepared.workspace.div_ceil(64)];
+    let bytes = |lines: &mut [Line], len: usize| {
+        // SAFETY: the lines are plain bytes, at least `len` of them.
+        unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), len) }
+    };
+    let dtype = byoc_plugin_api::DType::F32;
+    let mut outputs: Vec<TensorMut<'_>> = shapes
+        .iter_mut()
+        .zip(&mut memory)
+        .map(|(shape, lines)| {
+            let len = shape.iter().product::<usize>() * 4;
+            TensorMut::new(dtype, shape, bytes(lines, len))
+        })
+        .collect();
+    let workspace = bytes(&mut workspace, prepared.workspace);
+    let call = Call { inputs: &refs, outputs: &mut outputs, workspace, plan: prepared.plan };
+    executable.run(call).unwrap_or_else(|error| panic!("{error}"));
+    drop(outputs);
+    shapes
+        .iter()
+        .zip(&mut memory)
+        .map(|(shape, lines)| {
+            let len = shape.iter().product::<usize>() * 4;
+            Tensor::from_bytes(byoc_core::tensor::DType::F32, shape, bytes(lines, len)).expect("a tensor of that size")
+        })
+        .collect()
+}
+
+impl Bench {
+    /// The words of a refusal; empty where the candidate is taken.
+    pub fn judge(&self, candidate: &Candidate) -> String {
+        match self.codegen.judge(candidate) {
+            Verdict::Supported => String::new(),
+            Verdict::Refused(refusal) => refusal.detail.to_string(),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Dimensions that are not known before the run, several threads at once, and edited graphs.
+
+use crate::check::{Bench, compare, run};
+use crate::support;
+use byoc::io::random;
+use byoc_core::ir::{AttrValue, Attrs, Dim, Module, Type};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::typing::Builder;
+
+/// A layer whose batch and length are open: two products with a bias, GELU and a residual between, normalised.
+fn layer(batch: Dim, length: Dim) -> Module {
+    let mut b = Builder::default();
+    let x = b.var("x", Type::tensor_of(DType::F32, [batch, length, Dim::Fixed(24)]));
+    let constant = |b: &mut Builder, shape: &[usize], seed| b.constant(random::tensor(DType::F32, shape, seed));
+    let scalar = |b: &mut Builder, v: f32| b.constant(Tensor::scalar(v));
+    let (w1, b1) = (constant(&mut b, &[40, 24], 1), constant(&mut b, &[40], 2));
+    let (w2, gamma, beta) = (constant(&mut b, &[24, 40], 3), constant(&mut b, &[24], 4), constant(&mut b, &[24], 5));
+    let plain = |b: &mut Builder, name: &str, args: &[_]| b.op(name, args, Attrs::none()).unwrap();
+    let h = plain(&mut b, "nn.dense", &[x, w1]);
+    let h = plain(&mut b, "add", &[b1, h]);
+    let root = scalar(&mut b, std::f32::consts::SQRT_2);
+    let d = plain(&mut b, "divide", &[h, root]);
+    let e = plain(&mut b, "erf", &[d]);
+    let one = scalar(&mut b, 1.0);
+    let e = plain(&mut b, "add", &[e, one]);
+    let m = plain(&mut b, "multiply", &[h, e]);
+    let half = scalar(&mut b, 0.5);
+    let m = plain(&mut b, "multiply", &[m, half]);
+    let y = plain(&mut b, "nn.dense", &[m, w2]);
+    let y = plain(&mut b, "add", &[y, x]);
+    let y = b.op("nn.layer_norm", &[y, gamma, beta], Attrs::new([("epsilon", AttrValue::Float(1e-5))])).unwrap();
+    b.define("main", &[x], y).unwrap();
+    b.module
+}
+
+fn open() -> Module {
+    layer(Dim::Named("batch".into()), Dim::Named("length".into()))
+}
+
+#[test]
+fn one_region_serves_every_batch_and_length() {
+    let Some(bench) = Bench::new() else { return };
+    let (graph, constants) = bench.graph(&open()).unwrap();
+    let executable = bench.load(&graph, &constants);
+    for (batch, length) in [(1, 7), (3, 128), (8, 33), (1, 7), (5, 1)] {
+        let input = random::tensor(DType::F32, &[batch, length, 24], 9);
+        let fixed = layer(Dim::Fixed(batch), Dim::Fixed(length));
+        let expected = support::run(&fixed, std::slice::from_ref(&input)).unwrap();
+        compare(&format!("({batch}, {length})"), &run(&*executable, &[input]), &expected);
+    }
+    let wrong = executable.prepare(&[&[2, 3, 25]]).expect_err("another width is refused");
+    assert!(wrong.message.contains("input 0 has shape [2, 3, 25]"), "{wrong}");
+}
+
+#[test]
+fn threads_that_run_one_region_at_once_get_their_own_answers() {
+    let Some(bench) = Bench::new() else { return };
+    let (graph, constants) = bench.graph(&layer(Dim::Fixed(2), Dim::Fixed(9))).unwrap();
+    let executable = bench.load(&graph, &constants);
+    let module = layer(Dim::Fixed(2), Dim::Fixed(9));
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let (executable, module) = (&executable, &module);
+            scope.spawn(move || {
+                let input = random::tensor(DType::F32, &[2, 9, 24], 100 + seed);
+                let expected = support::run(module, std::slice::from_ref(&input)).unwrap();
+                for _ in 0..20 {
+                    compare("threads", &run(&**executable, std::slice::from_ref(&input)), &expected);
+                }
+            });
+        }
+    });
+}
+
+/// A graph whose types do not follow from its attributes is found out when it is compiled, whatever edited it.
+#[test]
+fn a_graph_that_contradicts_itself_is_refused() {
+    let Some(bench) = Bench::new() else { return };
+    let (mut graph, constants) = bench.graph(&layer(Dim::Fixed(2), Dim::Fixed(9))).unwrap();
+    let dense = graph.nodes.iter_mut().find(|node| node.op() == Some("nn.dense")).unwrap();
+    dense.outputs[0] = byoc_plugin_api::TensorType::new(byoc_plugin_api::DType::F32, &[2, 9, 41]);
+    let candidate = {
+        let mut candidate =
+            byoc_plugin_api::Candidate::new(byoc_plugin_api::CandidateKind::Pattern, "case", graph.clone());
+        candidate.constants = constants.handles.clone().into();
+        candidate
+    };
+    let verdict = bench.judge(&candidate);
+    assert!(verdict.contains("the result of nn.dense has shape [2, 9, 40]"), "{verdict}");
+}

@@ -1,0 +1,54 @@
+//! The oneDNN backend against the operators' naive references, over random shapes, windows, groups and axes. Where oneDNN is not
+//! on the machine these tests leave everything out.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cases;
+mod check;
+mod dynamic;
+
+use check::Bench;
+
+/// Runs `count` random programs of a family. At most a tenth of them may be refused: the rest has to be right.
+fn family(name: &str, count: u64, make: fn(&mut cases::Case)) {
+    let Some(bench) = Bench::new() else { return };
+    let mut refused = Vec::new();
+    for seed in 0..count {
+        let mut case = cases::Case::new(name, seed);
+        make(&mut case);
+        if let Err(reason) = bench.check(case) {
+            refused.push(format!("seed {seed}: {reason}"));
+        }
+    }
+    assert!(refused.len() as u64 * 10 <= count, "{name}: {} of {count} refused\n{}", refused.len(), refused.join("\n"));
+}
+
+macro_rules! families {
+    ($($name:ident $count:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            family(stringify!($name), $count, cases::$name);
+        }
+    )*};
+}
+
+families! {
+    convolution_1d 200;
+    convolution_2d 500;
+    convolution_3d 100;
+    depthwise_convolution 150;
+    transposed_convolution 200;
+    dense 300;
+    batch_matmul 300;
+    pooling 300;
+    softmax 150;
+    layer_norm 120;
+    elementwise 300;
+    binary 300;
+    reductions 200;
+    joins_and_views 300;
+    resizing 80;
+    attention 60;
+    residual_blocks 100;
+}

@@ -1,0 +1,656 @@
+//! Which primitive each kind of operator becomes, and the ways in which it is tried.
+
+use crate::fuse::Link;
+use crate::library::{Attr, Conv, Desc, PrimitiveDesc, Window, ffi};
+use crate::lower::{Chain, Lowering, Placed};
+use crate::plan::Buf;
+use crate::program::{Function, Kind, Op, Reason, Taken, Val};
+use crate::view::{View, channels_last, count};
+use byoc_plugin_api::RefusalCode;
+
+/// A tensor that a primitive reads: as it lies, or copied into a dense layout of this order.
+#[derive(Clone)]
+struct Source {
+    arg: i32,
+    placed: Placed,
+    order: Option<Vec<usize>>,
+}
+
+impl Source {
+    fn as_is(arg: i32, placed: &Placed) -> Source {
+        Source { arg, placed: placed.clone(), order: None }
+    }
+
+    fn copied(arg: i32, placed: &Placed, order: &[usize]) -> Source {
+        Source { arg, placed: placed.clone(), order: Some(order.to_vec()) }
+    }
+
+    fn view(&self) -> View {
+        match &self.order {
+            None => self.placed.view.clone(),
+            Some(order) => View::in_order(&self.placed.view.shape, order),
+        }
+    }
+}
+
+/// Where a result may go.
+#[derive(Clone)]
+enum Target {
+    /// Into memory of its own, of this layout.
+    New(View),
+    /// Over the first source.
+    There(Placed),
+}
+
+impl Target {
+    fn view(&self) -> &View {
+        match self {
+            Target::New(view) => view,
+            Target::There(placed) => &placed.view,
+        }
+    }
+}
+
+/// The ways of computing an anchor.
+struct Ways<'a> {
+    op: &'a Op,
+    links: &'a [Link],
+    /// Sources in order of preference.
+    sources: Vec<Vec<Source>>,
+    /// Results in order of preference.
+    targets: Vec<Target>,
+    /// The link that the primitive adds itself, and its tensor.
+    bias: Option<(usize, Placed)>,
+    /// Whether it can sum into its destination.
+    sums: bool,
+}
+
+/// The way that was taken.
+struct Settled {
+    desc: PrimitiveDesc,
+    sources: Vec<(i32, Placed, Desc)>,
+    target: Placed,
+    chain: Chain,
+    bias: bool,
+}
+
+type Outcome<T> = Result<T, String>;
+
+fn turned_down(what: String) -> Reason {
+    Reason::new(RefusalCode::UnsupportedShape, what)
+}
+
+impl Lowering<'_> {
+    /// Makes the steps of an anchor and of as much of the chain behind it as the library computes along with it, and says how
+    /// many links that is.
+    pub fn anchor(&mut self, op: &Op, links: &[Link]) -> Taken<usize> {
+        match &op.kind {
+            Kind::Conv { window, groups, transposed } => self.convolution(op, links, window, *groups, *transposed),
+            Kind::MatMul { transpose_a, transpose_b } => self.product(op, links, *transpose_a, *transpose_b),
+            Kind::Pool { alg, window } => {
+                let (alg, library) = (*alg, self.library);
+                self.unary(op, links, &|s, d, a| PrimitiveDesc::pooling(library, alg, &s[0], d, window, a))
+            }
+            Kind::Softmax { alg, axis } => {
+                let (alg, axis, library) = (*alg, *axis, self.library);
+                self.unary(op, links, &|s, d, a| PrimitiveDesc::softmax(library, alg, &s[0], d, axis, a))
+            }
+            Kind::Resample { alg } => {
+                let (alg, library) = (*alg, self.library);
+                self.unary(op, links, &|s, d, a| PrimitiveDesc::resampling(library, alg, &s[0], d, a))
+            }
+            Kind::Reduce { alg, axes } => self.reduction(op, links, *alg, axes),
+            Kind::Eltwise(function) => self.eltwise(op, links, *function),
+            Kind::Binary(alg) => self.binary(op, links, *alg),
+            Kind::LayerNorm { epsilon } => self.layer_norm(op, links, *epsilon),
+            Kind::Prelu => self.prelu(op, links),
+            Kind::Concat { axis } => self.concat(op, *axis),
+            Kind::Pad { before } => self.pad(op, before),
+            Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
+            Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => Err(turned_down("a view is no anchor".into())),
+        }
+    }
+
+    /// Tries the ways in order: the whole chain before a part of it, and the library's reference last.
+    fn settle(
+        &mut self,
+        ways: &Ways<'_>,
+        make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
+    ) -> Taken<Settled> {
+        let start = self.program.shape(ways.op.output).to_vec();
+        let behind = self.reads(ways.links);
+        let mut failure = String::from("oneDNN has no implementation");
+        for reference in [false, true] {
+            let mut limit = ways.links.len() + 1;
+            while limit > 0 {
+                limit -= 1;
+                let links = &ways.links[..limit];
+                let bias = ways.bias.as_ref().filter(|(at, _)| *at < limit);
+                let mut reached = 0;
+                for sources in &ways.sources {
+                    let own = sources.iter().map(|source| source.placed.buffer);
+                    let read: Vec<Buf> = own.chain(behind.iter().copied()).collect();
+                    for target in &ways.targets {
+                        let number = bias.map(|(at, _)| *at);
+                        let chain = self.chain(links, &start, target.view(), number, ways.sums, &read)?;
+                        reached = reached.max(chain.links);
+                        if let Target::There(placed) = target {
+                            let elsewhere = chain.sum_into.is_some();
+                            if elsewhere || !self.is_free_for(placed, &read, sources.first()) {
+                                continue;
+                            }
+                        }
+                        match self.attempt(sources, target.view(), &chain, bias.is_some(), make) {
+                            Ok(desc) if reference || !desc.is_reference() => {
+                                let bias = bias.is_some();
+                                return self.take(desc, sources, target, chain, bias);
+                            }
+                            Ok(_) => {}
+                            Err(what) => failure = what,
+                        }
+                    }
+                }
+                // Links that cannot be expressed were left out anyway.
+                limit = limit.min(reached.max(1));
+            }
+        }
+        Err(turned_down(failure))
+    }
+
+    /// Whether a result may be written there.
+    fn is_free_for(&self, placed: &Placed, read: &[Buf], first: Option<&Source>) -> bool {
+        match first {
+            Some(source) if source.placed.buffer == placed.buffer => {
+                source.order.is_none() && self.may_overwrite(placed, read)
+            }
+            _ => true,
+        }
+    }
+
+    fn attempt(
+        &self,
+        sources: &[Source],
+        target: &View,
+        chain: &Chain,
+        bias: bool,
+        make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
+    ) -> Outcome<PrimitiveDesc> {
+        let descs: Vec<Desc> = sources.iter().map(|source| self.desc(&source.view())).collect::<Outcome<_>>()?;
+        let desc = make(&descs, &self.desc(target)?, &self.attr(&chain.posts)?, bias)?;
+        tracing::trace!("tried: {}", desc.implementation());
+        Ok(desc)
+    }
+
+    fn take(
+        &mut self,
+        desc: PrimitiveDesc,
+        sources: &[Source],
+        target: &Target,
+        chain: Chain,
+        bias: bool,
+    ) -> Taken<Settled> {
+        let mut tensors = Vec::new();
+        for source in sources {
+            let placed = match &source.order {
+                None => source.placed.clone(),
+                Some(order) => self.in_order(&source.placed, order)?,
+            };
+            let layout = self.desc(&placed.view).map_err(turned_down)?;
+            tensors.push((source.arg, placed, layout));
+        }
+        let target = match (&chain.sum_into, target) {
+            (Some(placed), _) | (None, Target::There(placed)) => placed.clone(),
+            (None, Target::New(view)) => self.scratch(view.clone()),
+        };
+        Ok(Settled { desc, sources: tensors, target, chain, bias })
+    }
+
+    /// Makes the step of what was settled, with further tensors, and places its value.
+    fn emit(
+        &mut self,
+        op: &Op,
+        links: &[Link],
+        settled: Settled,
+        more: Vec<(i32, Placed, Desc)>,
+        what: &str,
+    ) -> Taken<usize> {
+        let Settled { desc, mut sources, target, chain, .. } = settled;
+        sources.extend(more);
+        sources.push((ffi::ARG_DST, target.clone(), self.desc(&target.view).map_err(turned_down)?));
+        sources.extend(self.post_args(&chain.posts).map_err(turned_down)?);
+        self.step(desc, sources, what);
+        self.put_through(op, links, chain.links, target)?;
+        Ok(chain.links)
+    }
+
+    /// One source, one result of the same order in memory; copied channels-last or row-major where that is needed.
+    fn unary(
+        &mut self,
+        op: &Op,
+        links: &[Link],
+        make: &dyn Fn(&[Desc], &Desc, &Attr) -> Outcome<PrimitiveDesc>,
+    ) -> Taken<usize> {
+        let x = self.at(op.inputs[0]);
+        let shape = self.program.shape(op.output).to_vec();
+        let rank = shape.len();
+        let row: Vec<usize> = (0..rank).collect();
+        let orders = match op.kind {
+            Kind::Softmax { .. } => vec![x.view.order(), row],
+            _ => vec![x.view.order(), channels_last(rank), row],
+        };
+        let mut settled = None;
+        let mut failure = None;
+        'search: for part in [links, &[]] {
+            for order in &orders {
+                let as_is = x.view.is_packed() && x.view.order() == *order;
+                let source = match as_is {
+                    true => Source::as_is(ffi::ARG_SRC, &x),
+                    false => Source::copied(ffi::ARG_SRC, &x, order),
+                };
+                let targets = vec![Target::New(View::in_order(&shape, order))];
+                let ways = Ways { op, links: part, sources: vec![vec![source]], targets, bias: None, sums: false };
+                match self.settle(&ways, &|s, d, a, _| make(s, d, a)) {
+                    Ok(found) if !found.desc.is_reference() => {
+                        settled = Some(found);
+                        break 'search;
+                    }
+                    Ok(found) => settled = settled.or(Some(found)),
+                    Err(reason) => failure = Some(reason),
+                }
+            }
+        }
+        match (settled, failure) {
+            (Some(settled), _) => self.emit(op, links, settled, Vec::new(), "unary"),
+            (None, Some(reason)) => Err(reason),
+            (None, None) => Err(turned_down("oneDNN has no implementation".into())),
+        }
+    }
+
+    fn convolution(&mut self, op: &Op, links: &[Link], window: &Window, groups: i64, transposed: bool) -> Taken<usize> {
+        let (x, w) = (self.at(op.inputs[0]), self.at(op.inputs[1]));
+        let shape = self.program.shape(op.output).to_vec();
+        let last = channels_last(shape.len());
+        let weights = kernel(&w, groups, transposed).ok_or_else(|| turned_down("kernels in groups".into()))?;
+        let any = Desc::any(self.library, byoc_plugin_api::DType::F32, &weights.view.shape).map_err(turned_down)?;
+        // The layouts that another plan packed the weights into come first, so that they are held once.
+        let is_constant = self.program.constant(op.inputs[1]).is_some();
+        let mut wanted = self.packed_before(&weights);
+        wanted.push(if is_constant { any } else { self.desc(&weights.view).map_err(turned_down)? });
+        let bias = self.bias(op, links, 1, &shape);
+        let bias_desc =
+            Desc::strided(self.library, byoc_plugin_api::DType::F32, &[shape[1]], &[1]).map_err(turned_down)?;
+        let mut sources = Vec::new();
+        if x.view.is_packed() {
+            sources.push(vec![Source::as_is(ffi::ARG_SRC, &x)]);
+        }
+        sources.push(vec![Source::copied(ffi::ARG_SRC, &x, &last)]);
+        let targets = vec![Target::New(View::in_order(&shape, &last))];
+        let ways = Ways { op, links, sources, targets, bias: bias.clone(), sums: true };
+        let library = self.library;
+        let settled = self.settle(&ways, &|s, d, attr, with_bias| {
+            let mut outcome = Err(String::new());
+            for weights in &wanted {
+                let bias = with_bias.then_some(&bias_desc);
+                let io = Conv { src: &s[0], weights, bias, dst: d };
+                outcome = match transposed {
+                    false => PrimitiveDesc::convolution(library, &io, window, attr),
+                    true => PrimitiveDesc::deconvolution(library, &io, window, attr),
+                };
+                if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
+                    break;
+                }
+            }
+            outcome
+        })?;
+        let mut more = vec![self.weights(&settled, &weights)?];
+        if settled.bias
+            && let Some((_, bias)) = bias
+        {
+            more.push((ffi::ARG_BIAS, bias, bias_desc));
+        }
+        self.emit(op, links, settled, more, if transposed { "transposed convolution" } else { "convolution" })
+    }
+
+    /// The weights in the layout that the primitive chose.
+    fn weights(&mut self, settled: &Settled, weights: &Placed) -> Taken<(i32, Placed, Desc)> {
+        let layout = settled.desc.weights().map_err(turned_down)?;
+        if layout == self.desc(&weights.view).map_err(turned_down)? {
+            return Ok((ffi::ARG_WEIGHTS, weights.clone(), layout));
+        }
+        match self.pack(weights, layout.clone())? {
+            Some(buffer) => {
+                let view = View { offset: 0, ..weights.view.clone() };
+                Ok((ffi::ARG_WEIGHTS, Placed { buffer, view }, layout))
+            }
+            None => Err(turned_down("weights in a layout that they are not in".into())),
+        }
+    }
+
+    /// The first link, if it adds a number per place on `axis` of the result, and what it adds.
+    fn bias(&mut self, op: &Op, links: &[Link], axis: usize, exec: &[i64]) -> Option<(usize, Placed)> {
+        let at = links.iter().position(|link| !matches!(link, Link::View(_)))?;
+        let Link::Binary { op: number, other } = links[at] else { return None };
+        if self.program.ops[number].kind != Kind::Binary(ffi::BINARY_ADD) {
+            return None;
+        }
+        let start = self.program.shape(op.output).to_vec();
+        let placed = self.operand(other, &links[..at], &start, exec)?;
+        let along = placed.view.shape.iter().enumerate().all(|(d, &size)| size == if d == axis { exec[d] } else { 1 });
+        (along && placed.view.is_packed()).then_some((at, placed))
+    }
+
+    fn product(&mut self, op: &Op, links: &[Link], transpose_a: bool, transpose_b: bool) -> Taken<usize> {
+        let mut a = self.at(op.inputs[0]);
+        let mut b = self.at(op.inputs[1]);
+        let swap = |placed: &mut Placed| {
+            let rank = placed.view.shape.len();
+            let mut axes: Vec<usize> = (0..rank).collect();
+            axes.swap(rank - 2, rank - 1);
+            placed.view = placed.view.permute(&axes);
+        };
+        if transpose_a {
+            swap(&mut a);
+        }
+        if transpose_b {
+            swap(&mut b);
+        }
+        let mut shape = self.program.shape(op.output).to_vec();
+        let rank = shape.len();
+        if b.view.shape.len() == 2 && rank > 2 {
+            // One matrix for all batches: the batches are rows.
+            let (rows, columns) = (count(&shape[..rank - 1]), shape[rank - 1]);
+            let inner = a.view.shape[rank - 1];
+            let flat = match a.view.reshape(&[rows, inner]) {
+                Some(view) => Placed { view, ..a },
+                None => {
+                    let copy = self.row_major(&a)?;
+                    let view = copy.view.reshape(&[rows, inner]);
+                    Placed { view: view.ok_or_else(|| turned_down("rows of a copy".into()))?, ..copy }
+                }
+            };
+            a = flat;
+            shape = vec![rows, columns];
+        }
+        let rank = shape.len();
+        let row: Vec<usize> = (0..rank).collect();
+        let is_constant = self.program.constant(op.inputs[1]).is_some();
+        let bias = self.bias(op, links, rank - 1, &shape);
+        let mut along = vec![1; rank];
+        along[rank - 1] = shape[rank - 1];
+        let bias_desc = self.desc(&View::dense(&along)).map_err(turned_down)?;
+
+        let mut wanted = Vec::new();
+        if is_constant {
+            wanted = self.packed_before(&b);
+            wanted.push(Desc::any(self.library, byoc_plugin_api::DType::F32, &b.view.shape).map_err(turned_down)?);
+        }
+        // As it lies, then copied operand by operand.
+        let mut sources = Vec::new();
+        for (copy_a, copy_b) in [(false, false), (true, false), (false, true), (true, true)] {
+            let pick = |arg, placed: &Placed, copy: bool| match copy {
+                true => Source::copied(arg, placed, &row),
+                false => Source::as_is(arg, placed),
+            };
+            let mut both = vec![pick(ffi::ARG_SRC, &a, copy_a)];
+            if !is_constant {
+                both.push(pick(ffi::ARG_WEIGHTS, &b, copy_b));
+            }
+            if !(is_constant && copy_b) {
+                sources.push(both);
+            }
+        }
+        let mut targets = Vec::new();
+        if let Some(order) = self.wanted_order(links.last().map_or(op.output, |l| self.program.ops[l.op()].output))
+            && links.iter().all(|link| !matches!(link, Link::View(_)))
+            && shape == self.program.shape(op.output)
+            && order.last() == Some(&(rank - 1))
+        {
+            targets.push(Target::New(View::in_order(&shape, &order)));
+        }
+        targets.push(Target::New(View::dense(&shape)));
+        let ways = Ways { op, links, sources, targets, bias: bias.clone(), sums: true };
+        let library = self.library;
+        let settled = self.settle(&ways, &|s, d, attr, with_bias| {
+            let bias = with_bias.then_some(&bias_desc);
+            let mut outcome = Err(String::new());
+            for weights in wanted.iter().chain(s.get(1)) {
+                let io = Conv { src: &s[0], weights, bias, dst: d };
+                outcome = PrimitiveDesc::matmul(library, &io, attr);
+                if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
+                    break;
+                }
+            }
+            outcome
+        })?;
+        let mut more = Vec::new();
+        if is_constant {
+            more.push(self.weights(&settled, &b)?);
+        }
+        if settled.bias
+            && let Some((_, bias)) = bias
+        {
+            more.push((ffi::ARG_BIAS, bias, bias_desc));
+        }
+        self.emit(op, links, settled, more, "matrix product")
+    }
+
+    fn eltwise(&mut self, op: &Op, links: &[Link], function: Function) -> Taken<usize> {
+        let x = self.at(op.inputs[0]);
+        let shape = self.program.shape(op.output).to_vec();
+        let (source, order) = self.packed_source(ffi::ARG_SRC, &x);
+        let mut targets = Vec::new();
+        if source.order.is_none() {
+            targets.push(Target::There(x));
+        }
+        targets.push(Target::New(View::in_order(&shape, &order)));
+        let ways = Ways { op, links, sources: vec![vec![source]], targets, bias: None, sums: false };
+        let (library, f) = (self.library, (function.alg, function.alpha, function.beta));
+        let settled = self.settle(&ways, &|s, d, a, _| PrimitiveDesc::eltwise(library, f, &s[0], d, a))?;
+        self.emit(op, links, settled, Vec::new(), "elementwise")
+    }
+
+    /// A tensor as it lies, if it has no gaps, and otherwise its dense copy in the same order; and that order.
+    fn packed_source(&self, arg: i32, x: &Placed) -> (Source, Vec<usize>) {
+        let order = x.view.order();
+        match x.view.is_packed() {
+            true => (Source::as_is(arg, x), order),
+            false => (Source::copied(arg, x, &order), order),
+        }
+    }
+
+    fn binary(&mut self, op: &Op, links: &[Link], alg: i32) -> Taken<usize> {
+        let shape = self.program.shape(op.output).to_vec();
+        let rank = shape.len();
+        let full = |this: &mut Self, value: Val| {
+            let placed = this.at(value);
+            let lead = rank - placed.view.shape.len();
+            let own: Vec<i64> = std::iter::repeat_n(1, lead).chain(placed.view.shape.iter().copied()).collect();
+            let view = placed.view.reshape(&own);
+            view.map(|view| Placed { view, ..placed }).ok_or_else(|| turned_down("an operand of higher rank".into()))
+        };
+        let (mut a, mut b) = (full(self, op.inputs[0])?, full(self, op.inputs[1])?);
+        if a.view.shape != shape {
+            if b.view.shape != shape {
+                return Err(turned_down(format!("{:?} with {:?}: both are broadcast", a.view.shape, b.view.shape)));
+            }
+            match alg {
+                ffi::BINARY_SUB | ffi::BINARY_DIV => return self.reversed(op, alg, a, b),
+                _ => std::mem::swap(&mut a, &mut b),
+            }
+        } else if b.view.shape == shape
+            && self.program.constant(op.inputs[0]).is_some()
+            && !matches!(alg, ffi::BINARY_SUB | ffi::BINARY_DIV)
+        {
+            std::mem::swap(&mut a, &mut b);
+        }
+        let (first, order) = self.packed_source(ffi::ARG_SRC, &a);
+        let same_layout = b.view.shape != shape || b.view.same_layout(&first.view());
+        let second = match same_layout && b.view.is_packed() {
+            true => Source::as_is(ffi::ARG_SRC_1, &b),
+            false => Source::copied(ffi::ARG_SRC_1, &b, &order),
+        };
+        let mut targets = Vec::new();
+        if first.order.is_none() && a.buffer != b.buffer {
+            targets.push(Target::There(a));
+        }
+        targets.push(Target::New(View::in_order(&shape, &order)));
+        let ways = Ways { op, links, sources: vec![vec![first, second]], targets, bias: None, sums: false };
+        let library = self.library;
+        let settled =
+            self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::binary(library, alg, &s[0], &s[1], d, attr))?;
+        self.emit(op, links, settled, Vec::new(), "binary")
+    }
+
+    /// `a - b` and `a / b` where `a` is broadcast: a function of `b`, then `a` into it.
+    fn reversed(&mut self, op: &Op, alg: i32, a: Placed, b: Placed) -> Taken<usize> {
+        let (function, then) = match alg {
+            ffi::BINARY_SUB => ((ffi::ELTWISE_LINEAR, -1.0, 0.0), ffi::BINARY_ADD),
+            _ => ((ffi::ELTWISE_POW, 1.0, -1.0), ffi::BINARY_MUL),
+        };
+        let order = b.view.order();
+        let b = self.in_order(&b, &order)?;
+        let between = self.scratch(b.view.clone());
+        let result = self.scratch(b.view.clone());
+        let a = if a.view.is_packed() { a } else { self.row_major(&a)? };
+        let desc = |this: &Self, placed: &Placed| this.desc(&placed.view).map_err(turned_down);
+        let (da, db, dm, dr) = (desc(self, &a)?, desc(self, &b)?, desc(self, &between)?, desc(self, &result)?);
+        let attr = self.attr(&[]).map_err(turned_down)?;
+        let first = PrimitiveDesc::eltwise(self.library, function, &db, &dm, &attr).map_err(turned_down)?;
+        let second = PrimitiveDesc::binary(self.library, then, &dm, &da, &dr, &attr).map_err(turned_down)?;
+        self.step(first, vec![(ffi::ARG_SRC, b, db), (ffi::ARG_DST, between.clone(), dm.clone())], "elementwise");
+        let tensors = vec![(ffi::ARG_SRC, between, dm), (ffi::ARG_SRC_1, a, da), (ffi::ARG_DST, result.clone(), dr)];
+        self.step(second, tensors, "binary");
+        self.put_through(op, &[], 0, result)?;
+        Ok(0)
+    }
+
+    fn prelu(&mut self, op: &Op, links: &[Link]) -> Taken<usize> {
+        let (x, slope) = (self.at(op.inputs[0]), self.at(op.inputs[1]));
+        let shape = self.program.shape(op.output).to_vec();
+        let (first, order) = self.packed_source(ffi::ARG_SRC, &x);
+        let second = Source::copied(ffi::ARG_WEIGHTS, &slope, &order);
+        let targets = vec![Target::New(View::in_order(&shape, &order))];
+        let ways = Ways { op, links, sources: vec![vec![first, second]], targets, bias: None, sums: false };
+        let library = self.library;
+        let settled = self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::prelu(library, &s[0], &s[1], d, attr))?;
+        self.emit(op, links, settled, Vec::new(), "prelu")
+    }
+
+    fn layer_norm(&mut self, op: &Op, links: &[Link], epsilon: f32) -> Taken<usize> {
+        let x = self.at(op.inputs[0]);
+        let shape = self.program.shape(op.output).to_vec();
+        let width = shape[shape.len() - 1];
+        // Rows of a matrix are the form that every implementation knows.
+        let (rows, x) = match x.view.reshape(&[count(&shape) / width, width]).filter(View::is_dense) {
+            Some(view) => (view.shape.clone(), Placed { view, ..x }),
+            None => {
+                let copy = self.row_major(&x)?;
+                let view = copy.view.reshape(&[count(&shape) / width, width]);
+                let view = view.ok_or_else(|| turned_down("rows of a copy".into()))?;
+                (view.shape.clone(), Placed { view, ..copy })
+            }
+        };
+        let mut more = Vec::new();
+        for (arg, &value) in [ffi::ARG_SCALE, ffi::ARG_SHIFT].into_iter().zip(&op.inputs[1..]) {
+            let placed = self.at(value);
+            if placed.view.shape != [width] {
+                return Err(turned_down(format!("rows of {width} with {:?} factors", placed.view.shape)));
+            }
+            let placed = self.row_major(&placed)?;
+            let desc = self.desc(&placed.view).map_err(turned_down)?;
+            more.push((arg, placed, desc));
+        }
+        let sources = vec![vec![Source::as_is(ffi::ARG_SRC, &x)]];
+        let targets = vec![Target::New(View::dense(&rows))];
+        let ways = Ways { op, links, sources, targets, bias: None, sums: false };
+        let library = self.library;
+        let settled =
+            self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::layer_norm(library, &s[0], d, epsilon, attr))?;
+        self.emit(op, links, settled, more, "layer normalisation")
+    }
+
+    fn reduction(&mut self, op: &Op, links: &[Link], alg: i32, axes: &[usize]) -> Taken<usize> {
+        let x = self.at(op.inputs[0]);
+        let shape = self.program.shape(op.output).to_vec();
+        // The library is fast where the reduced dimensions lie innermost.
+        let mut inner: Vec<usize> = x.view.order().into_iter().filter(|d| !axes.contains(d)).collect();
+        inner.extend(axes);
+        let mut sources = Vec::new();
+        if x.view.is_packed() {
+            sources.push((Source::as_is(ffi::ARG_SRC, &x), x.view.order()));
+        }
+        sources.push((Source::copied(ffi::ARG_SRC, &x, &inner), inner));
+        let library = self.library;
+        let mut best = None;
+        for (source, order) in sources {
+            let targets = vec![Target::New(View::in_order(&shape, &order))];
+            let ways = Ways { op, links, sources: vec![vec![source]], targets, bias: None, sums: false };
+            let settled = self.settle(&ways, &|s, d, a, _| PrimitiveDesc::reduction(library, alg, &s[0], d, a))?;
+            let fast = !settled.desc.is_reference();
+            best = Some(settled);
+            if fast {
+                break;
+            }
+        }
+        let settled = best.ok_or_else(|| turned_down("oneDNN has no implementation".into()))?;
+        self.emit(op, links, settled, Vec::new(), "reduction")
+    }
+
+    fn concat(&mut self, op: &Op, axis: usize) -> Taken<usize> {
+        let shape = self.program.shape(op.output).to_vec();
+        let parts: Vec<Placed> = op.inputs.iter().map(|&part| self.at(part)).collect();
+        let order = parts.iter().max_by_key(|part| count(&part.view.shape)).map(|part| part.view.order());
+        let order = order.unwrap_or_default();
+        let whole = self.scratch(View::in_order(&shape, &order));
+        // Operands are read as they lie: the library copies each of them into its place.
+        let descs = parts.iter().map(|part| self.desc(&part.view)).collect::<Outcome<Vec<_>>>().map_err(turned_down)?;
+        let dst = self.desc(&whole.view).map_err(turned_down)?;
+        let attr = self.attr(&[]).map_err(turned_down)?;
+        let refs: Vec<&Desc> = descs.iter().collect();
+        let desc = PrimitiveDesc::concat(self.library, axis, &refs, &dst, &attr).map_err(turned_down)?;
+        let mut tensors: Vec<(i32, Placed, Desc)> = parts
+            .into_iter()
+            .zip(descs)
+            .enumerate()
+            .map(|(i, (part, desc))| (ffi::ARG_MULTIPLE_SRC + i as i32, part, desc))
+            .collect();
+        tensors.push((ffi::ARG_DST, whole.clone(), dst));
+        self.step(desc, tensors, "concatenation");
+        self.put_through(op, &[], 0, whole)?;
+        Ok(0)
+    }
+
+    fn pad(&mut self, op: &Op, before: &[i64]) -> Taken<usize> {
+        let x = self.at(op.inputs[0]);
+        let shape = self.program.shape(op.output).to_vec();
+        let whole = self.scratch(View::in_order(&shape, &x.view.order()));
+        let mut inner = whole.clone();
+        for (axis, (&begin, &size)) in before.iter().zip(&x.view.shape).enumerate() {
+            inner.view = inner.view.slice(axis, begin, 1, size);
+        }
+        self.zero(&whole)?;
+        self.copy(&x, &inner, "padding")?;
+        self.put_through(op, &[], 0, whole)?;
+        Ok(0)
+    }
+}
+
+/// A kernel as the library takes it: (G, O / G, I / G, spatial...), or without groups (O, I, spatial...).
+fn kernel(w: &Placed, groups: i64, transposed: bool) -> Option<Placed> {
+    let mut view = w.view.clone();
+    let rank = view.shape.len();
+    if groups > 1 {
+        let mut shape = vec![groups, view.shape[0] / groups];
+        shape.extend_from_slice(&view.shape[1..]);
+        view = view.reshape(&shape)?;
+    }
+    if transposed {
+        // From (I, O, ...).
+        let first = usize::from(groups > 1);
+        let mut axes: Vec<usize> = (0..view.shape.len()).collect();
+        axes.swap(first, first + 1);
+        view = view.permute(&axes);
+    }
+    debug_assert!(view.shape.len() == rank + usize::from(groups > 1));
+    Some(Placed { buffer: w.buffer, view })
+}

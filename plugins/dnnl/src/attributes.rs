@@ -1,0 +1,280 @@
+//! The attributes of Relay's operators, with their defaults and their checks.
+
+use crate::library::{Window, ffi};
+use crate::program::{Reason, Taken};
+use crate::view::count;
+use byoc_plugin_api::{AttrValue, Node, RefusalCode};
+
+/// A node's attributes.
+#[derive(Clone, Copy)]
+pub struct Attributes<'a>(pub &'a Node);
+
+fn bad(detail: impl Into<String>) -> Reason {
+    Reason::new(RefusalCode::UnsupportedAttr, detail)
+}
+
+/// The largest number in an attribute that sizes are computed from.
+const LARGEST: i64 = 1 << 31;
+
+impl<'a> Attributes<'a> {
+    /// An integer, or `default` where it is not set.
+    pub fn int(self, key: &str, default: i64) -> i64 {
+        self.0.int(key).or_else(|| self.0.flag(key).map(i64::from)).unwrap_or(default)
+    }
+
+    /// A number, or `default` where it is not set.
+    pub fn float(self, key: &str, default: f64) -> f64 {
+        self.0.float(key).unwrap_or(default)
+    }
+
+    /// A flag, or `default` where it is not set.
+    pub fn flag(self, key: &str, default: bool) -> bool {
+        self.int(key, i64::from(default)) != 0
+    }
+
+    /// A list of integers; one integer is a list of one; `None` where it is not set.
+    pub fn ints(self, key: &str) -> Option<Vec<i64>> {
+        match self.0.attr(key)? {
+            AttrValue::Int(value) => Some(vec![*value]),
+            other => other.as_ints(),
+        }
+    }
+
+    /// One value per spatial axis, where a single one stands for all.
+    pub fn per_axis(self, key: &str, axes: usize, default: i64) -> Vec<i64> {
+        let given = self.ints(key).unwrap_or_default();
+        (0..axes).map(|i| given.get(i).or(given.last()).copied().unwrap_or(default)).collect()
+    }
+
+    /// Strides, dilation and padding around a kernel of this size.
+    pub fn window(self, axes: usize, kernel: &[i64]) -> Taken<Window> {
+        let padding = self.ints("padding").unwrap_or_default();
+        let at = |i: usize| padding.get(i).or(padding.last()).copied().unwrap_or(0);
+        let both = padding.len() >= 2 * axes;
+        let window = Window {
+            strides: self.per_axis("strides", axes, 1),
+            dilation: self.per_axis("dilation", axes, 1),
+            kernel: kernel.to_vec(),
+            before: (0..axes).map(at).collect(),
+            after: (0..axes).map(|i| at(if both { axes + i } else { i })).collect(),
+        };
+        let positive = |values: &[i64]| values.iter().all(|value| (1..LARGEST).contains(value));
+        if !positive(&window.strides) || !positive(&window.dilation) || !positive(&window.kernel) {
+            return Err(bad("a stride, dilation or kernel that is not positive"));
+        }
+        if !window.before.iter().chain(&window.after).all(|value| (0..LARGEST).contains(value)) {
+            return Err(bad("negative padding"));
+        }
+        Ok(window)
+    }
+
+    /// An axis of `rank`, counted from the end when negative.
+    pub fn axis(self, key: &str, default: i64, rank: usize) -> Taken<usize> {
+        normal(self.int(key, default), rank)
+    }
+
+    /// The order of dimensions of a transpose.
+    pub fn permutation(self, rank: usize) -> Taken<Vec<usize>> {
+        let Some(given) = self.ints("axes").filter(|axes| !axes.is_empty()) else {
+            return Ok((0..rank).rev().collect());
+        };
+        let axes: Vec<usize> = given.iter().map(|&axis| normal(axis, rank)).collect::<Taken<_>>()?;
+        let mut sorted = axes.clone();
+        sorted.sort_unstable();
+        if sorted.iter().copied().eq(0..rank) { Ok(axes) } else { Err(bad(format!("axes {given:?} of {rank}"))) }
+    }
+
+    /// The axes of a reduction, ascending.
+    pub fn reduced(self, rank: usize) -> Taken<Vec<usize>> {
+        let mut flags = vec![false; rank];
+        match self.ints("axis") {
+            None => flags.fill(true),
+            Some(axes) => {
+                for axis in axes {
+                    flags[normal(axis, rank)?] = true;
+                }
+            }
+        }
+        let exclude = self.flag("exclude", false);
+        Ok((0..rank).filter(|&d| flags[d] != exclude).collect())
+    }
+
+    /// The shape of a reshape, from the codes of `newshape`.
+    pub fn reshaped(self, shape: &[i64]) -> Taken<Vec<i64>> {
+        let codes = self.ints("newshape").ok_or_else(|| bad("no newshape"))?;
+        let wrong = || bad(format!("newshape {codes:?} for {shape:?}"));
+        let allow_zero = self.flag("allowzero", false);
+        let (mut result, mut open, mut from, mut at) = (Vec::new(), None, 0, 0);
+        while at < codes.len() {
+            match codes[at] {
+                0 if !allow_zero => {
+                    result.push(*shape.get(from).ok_or_else(wrong)?);
+                    from += 1;
+                }
+                -1 => {
+                    if open.replace(result.len()).is_some() {
+                        return Err(wrong());
+                    }
+                    result.push(1);
+                    from += 1;
+                }
+                -2 => {
+                    result.extend_from_slice(shape.get(from..).ok_or_else(wrong)?);
+                    from = shape.len();
+                }
+                -3 => {
+                    let pair = shape.get(from..from + 2).ok_or_else(wrong)?;
+                    result.push(pair[0] * pair[1]);
+                    from += 2;
+                }
+                -4 => {
+                    let whole = *shape.get(from).ok_or_else(wrong)?;
+                    let (a, b) = (*codes.get(at + 1).ok_or_else(wrong)?, *codes.get(at + 2).ok_or_else(wrong)?);
+                    let (a, b) = match (a, b) {
+                        (-1, b) if b > 0 => (whole / b, b),
+                        (a, -1) if a > 0 => (a, whole / a),
+                        pair => pair,
+                    };
+                    if a.checked_mul(b) != Some(whole) {
+                        return Err(wrong());
+                    }
+                    result.extend([a, b]);
+                    from += 1;
+                    at += 2;
+                }
+                size if (0..LARGEST).contains(&size) => {
+                    result.push(size);
+                    from += 1;
+                }
+                _ => return Err(wrong()),
+            }
+            at += 1;
+        }
+        if let Some(open) = open {
+            let rest = result.iter().try_fold(1i64, |a, &b| a.checked_mul(b)).ok_or_else(wrong)?;
+            if rest == 0 || count(shape) % rest != 0 {
+                return Err(wrong());
+            }
+            result[open] = count(shape) / rest;
+        }
+        Ok(result)
+    }
+
+    /// The shape without the dimensions of size 1 that are named, or without all of them.
+    pub fn squeezed(self, shape: &[i64]) -> Taken<Vec<i64>> {
+        let named: Option<Vec<usize>> = match self.ints("axis") {
+            None => None,
+            Some(axes) => Some(axes.iter().map(|&axis| normal(axis, shape.len())).collect::<Taken<_>>()?),
+        };
+        let gone = |d: usize| named.as_ref().map_or(shape[d] == 1, |axes| axes.contains(&d));
+        if (0..shape.len()).any(|d| gone(d) && shape[d] != 1) {
+            return Err(bad(format!("axes {named:?} of {shape:?}")));
+        }
+        Ok((0..shape.len()).filter(|&d| !gone(d)).map(|d| shape[d]).collect())
+    }
+
+    /// First index, step and size of a slice, by dimension.
+    pub fn slice(self, shape: &[i64]) -> Taken<(Vec<i64>, Vec<i64>, Vec<i64>)> {
+        let (begin, end) = (self.ints("begin").unwrap_or_default(), self.ints("end").unwrap_or_default());
+        let strides = self.ints("strides").unwrap_or_default();
+        let axes = match self.ints("axes").filter(|axes| !axes.is_empty()) {
+            Some(axes) => axes.iter().map(|&axis| normal(axis, shape.len())).collect::<Taken<Vec<_>>>()?,
+            None => (0..begin.len()).collect(),
+        };
+        let by_size = self.0.text("slice_mode") == Some("size");
+        let (mut from, mut step, mut size) = (vec![0; shape.len()], vec![1; shape.len()], shape.to_vec());
+        for (i, &axis) in axes.iter().enumerate() {
+            let (Some(&given), Some(&until), Some(&whole)) = (begin.get(i), end.get(i), shape.get(axis)) else {
+                return Err(bad("begin, end and axes of different lengths"));
+            };
+            let one = match strides.get(i).or(strides.last()) {
+                Some(&stride) if !by_size => stride,
+                _ => 1,
+            };
+            if one < 1 {
+                return Err(bad("a step that is not forward"));
+            }
+            let clamp = |at: i64| (if at < 0 { at.saturating_add(whole) } else { at }).clamp(0, whole);
+            let first = clamp(given);
+            let last = match (by_size, until) {
+                (false, _) => clamp(until),
+                (true, -1) => whole,
+                (true, _) => first.saturating_add(until).clamp(0, whole),
+            };
+            from[axis] = first;
+            step[axis] = one;
+            size[axis] = (last - first).max(0).saturating_add(one - 1) / one;
+        }
+        Ok((from, step, size))
+    }
+
+    /// Where the parts of a split begin, and where the last one ends.
+    pub fn split_bounds(self, whole: i64) -> Taken<Vec<i64>> {
+        let wrong = || bad(format!("the parts of {whole} elements"));
+        let bounds: Vec<i64> = match self.0.attr("indices_or_sections") {
+            Some(AttrValue::Int(parts)) if *parts > 0 && whole % parts == 0 => {
+                (0..=*parts).map(|i| i * (whole / parts)).collect()
+            }
+            Some(AttrValue::List(_)) => {
+                let cuts = self.ints("indices_or_sections").ok_or_else(wrong)?;
+                std::iter::once(0).chain(cuts).chain(std::iter::once(whole)).collect()
+            }
+            _ => return Err(wrong()),
+        };
+        if bounds.windows(2).all(|pair| pair[0] < pair[1]) { Ok(bounds) } else { Err(wrong()) }
+    }
+
+    /// `(before, after)` for each of `rank` dimensions, given as pairs or flat.
+    pub fn pairs(self, key: &str, rank: usize) -> Taken<Vec<(i64, i64)>> {
+        let wrong = || bad(format!("{key} of {rank} dimensions"));
+        let list = self.0.attr(key).and_then(AttrValue::as_list).ok_or_else(wrong)?;
+        let flat: Option<Vec<i64>> = match list.first() {
+            Some(AttrValue::List(_)) => {
+                list.iter().map(AttrValue::as_ints).collect::<Option<Vec<_>>>().map(|pairs| pairs.concat())
+            }
+            _ => self.ints(key),
+        };
+        let flat = flat.filter(|flat| flat.len() == 2 * rank && flat.iter().all(|&v| v < LARGEST)).ok_or_else(wrong)?;
+        Ok(flat.chunks(2).map(|pair| (pair[0], pair[1])).collect())
+    }
+
+    /// The library's algorithm for a resize, where it computes the same: at half-pixel centres, or by whole factors.
+    pub fn resampling(self, name: &str, from: [i64; 2], to: [i64; 2]) -> Taken<i32> {
+        if to.iter().any(|size| !(1..LARGEST).contains(size)) {
+            return Err(bad(format!("a result of {to:?}")));
+        }
+        let method = self.0.text("method").unwrap_or_default();
+        let mode = match name {
+            "nn.upsampling" if self.flag("align_corners", false) => "align_corners",
+            "nn.upsampling" => "asymmetric",
+            _ => self.0.text("coordinate_transformation_mode").unwrap_or("half_pixel"),
+        };
+        let rounding = self.0.text("rounding_method").unwrap_or_default();
+        let whole = (0..2).all(|i| to[i] % from[i] == 0);
+        match (method, mode, rounding) {
+            // Times a whole factor every rule that copies picks the same neighbour: that of floor(x / factor).
+            ("nearest_neighbor", "asymmetric", "" | "floor") if whole => Ok(ffi::RESAMPLING_NEAREST),
+            ("nearest_neighbor", "half_pixel", "" | "round" | "round_prefer_floor" | "round_prefer_ceil") if whole => {
+                Ok(ffi::RESAMPLING_NEAREST)
+            }
+            ("linear" | "bilinear", "half_pixel", _) => Ok(ffi::RESAMPLING_LINEAR),
+            ("linear" | "bilinear", "pytorch_half_pixel", _) if to.iter().all(|&size| size > 1) => {
+                Ok(ffi::RESAMPLING_LINEAR)
+            }
+            _ => Err(bad(format!("{method} with {mode} {rounding}"))),
+        }
+    }
+
+    /// A text, or `""` where it is not set.
+    pub fn text(self, key: &str) -> &'a str {
+        self.0.text(key).unwrap_or_default()
+    }
+}
+
+fn normal(axis: i64, rank: usize) -> Taken<usize> {
+    let from_start = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
+    usize::try_from(from_start)
+        .ok()
+        .filter(|&axis| axis < rank)
+        .ok_or_else(|| bad(format!("axis {axis} of {rank} dimensions")))
+}

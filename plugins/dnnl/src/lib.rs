@@ -1,0 +1,47 @@
+//! oneDNN as a backend.
+//!
+//! A region is shipped as its graph in JSON and becomes, when it is loaded, a list of oneDNN's primitives over one arena. The way of
+//! a region:
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `patterns` | the pattern table |
+//! | `attributes`, `translate` | Relay's operators, with their shapes worked out anew |
+//! | `program`, `simplify` | a region in a few kinds of operators; GELU and its like found in what models write |
+//! | `fuse` | which operators become one primitive |
+//! | `view` | strided layouts; transposes, slices and reshapes that cost nothing |
+//! | `lower`, `anchors` | a layout for every tensor, a primitive for every group |
+//! | `plan` | the steps of a run, and one arena for all that lives during it |
+//! | `runtime` | generated code, packed weights, runs |
+//! | `blob`, `backend` | what is shipped; the two halves as the host sees them |
+//! | `library` | finding and opening oneDNN, its C API, a safe layer over it |
+//!
+//! The library is opened at run time. Without it the plugin loads all the same, and refuses every operator with the line that
+//! installs it.
+
+mod anchors;
+mod attributes;
+mod backend;
+mod blob;
+mod fuse;
+mod library;
+mod lower;
+mod patterns;
+mod plan;
+mod program;
+mod runtime;
+mod simplify;
+mod translate;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+byoc_plugin_api::register!(|context, registry| {
+    library::set_plugin_path(&context.path);
+    registry.codegen("dnnl", backend::Dnnl);
+    registry.loader(backend::LOADER, backend::JsonLoader);
+    Ok(())
+});
+
+byoc_plugin_api::declare_plugin!("dnnl", env!("CARGO_PKG_VERSION"));

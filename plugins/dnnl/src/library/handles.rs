@@ -1,0 +1,587 @@
+//! A safe layer over the C API: every object is owned, destroyed when dropped, and every status is looked at.
+//!
+//! Descriptors are made and asked; only [`Primitive::execute`] touches a tensor's memory, and only it is unsafe to call.
+
+use super::OneDnn;
+use super::ffi::{self, Dims, MAX_NDIMS};
+use byoc_plugin_api::DType;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::{null, null_mut};
+
+/// What the library answers where it does not do something: `matmul: unimplemented`.
+pub type Outcome<T> = Result<T, String>;
+
+/// The name of a status.
+pub fn status_name(status: ffi::Status) -> String {
+    match status {
+        0 => "success",
+        1 => "out of memory",
+        2 => "invalid arguments",
+        3 => "unimplemented",
+        4 => "last implementation reached",
+        5 => "runtime error",
+        6 => "not required",
+        other => return format!("status {other}"),
+    }
+    .to_owned()
+}
+
+fn checked(status: ffi::Status, what: &str) -> Outcome<()> {
+    if status == ffi::SUCCESS { Ok(()) } else { Err(format!("oneDNN, {what}: {}", status_name(status))) }
+}
+
+/// The library's number of an element type, if it has it.
+fn dtype_number(dtype: DType) -> Outcome<c_int> {
+    Ok(match dtype {
+        DType::F32 => ffi::F32,
+        DType::I32 => ffi::S32,
+        DType::I8 => ffi::S8,
+        DType::U8 | DType::BOOL => ffi::U8,
+        other => return Err(format!("oneDNN does not compute with {other}")),
+    })
+}
+
+fn dims(values: &[i64]) -> Outcome<Dims> {
+    if values.len() > MAX_NDIMS {
+        return Err(format!("{} dimensions, where oneDNN takes at most {MAX_NDIMS}", values.len()));
+    }
+    let mut dims = [0; MAX_NDIMS];
+    dims[..values.len()].copy_from_slice(values);
+    Ok(dims)
+}
+
+macro_rules! owned {
+    ($($(#[$doc:meta])* $name:ident($raw:ty, $destroy:ident);)*) => {$(
+        $(#[$doc])*
+        pub struct $name {
+            library: &'static OneDnn,
+            raw: *mut $raw,
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: the object is ours and was made by the library.
+                unsafe { (self.library.api.$destroy)(self.raw) };
+            }
+        }
+
+        // SAFETY: the object belongs to no thread.
+        unsafe impl Send for $name {}
+    )*};
+}
+
+owned! {
+    /// The type and layout of a tensor.
+    Desc(ffi::CMemoryDesc, memory_desc_destroy);
+    /// How a primitive computes beside its main work: post-operators, scales.
+    Attr(ffi::CAttr, primitive_attr_destroy);
+    /// A list of post-operators.
+    PostOps(ffi::CPostOps, post_ops_destroy);
+    /// An implementation that the library chose for some types and layouts.
+    PrimitiveDesc(ffi::CPrimitiveDesc, primitive_desc_destroy);
+    /// Generated code.
+    Primitive(ffi::CPrimitive, primitive_destroy);
+    /// A tensor's place.
+    Memory(ffi::CMemory, memory_destroy);
+    /// What primitives are executed in.
+    Stream(ffi::CStream, stream_destroy);
+}
+
+// SAFETY: a descriptor is only read after it was made.
+unsafe impl Sync for Desc {}
+// SAFETY: as above.
+unsafe impl Sync for PrimitiveDesc {}
+// SAFETY: with scratch memory from the caller, a primitive is executed by any number of threads at once.
+unsafe impl Sync for Primitive {}
+
+impl Desc {
+    /// A tensor with these strides, in elements.
+    ///
+    /// # Errors
+    /// An element type, a rank or strides that the library does not take.
+    pub fn strided(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Outcome<Desc> {
+        let (number, dims, strides) = (dtype_number(dtype)?, dims(shape)?, dims(strides)?);
+        let mut raw = null_mut();
+        // SAFETY: the arrays have the library's size, and `raw` is a valid out-pointer.
+        let status = unsafe {
+            (library.api.memory_desc_create_with_strides)(&mut raw, shape.len() as c_int, &dims, number, &strides)
+        };
+        checked(status, "tensor layout")?;
+        Ok(Desc { library, raw })
+    }
+
+    /// A tensor whose layout the primitive chooses.
+    ///
+    /// # Errors
+    /// As for [`Desc::strided`].
+    pub fn any(library: &'static OneDnn, dtype: DType, shape: &[i64]) -> Outcome<Desc> {
+        let (number, dims) = (dtype_number(dtype)?, dims(shape)?);
+        let mut raw = null_mut();
+        // SAFETY: as above.
+        let status = unsafe {
+            (library.api.memory_desc_create_with_tag)(&mut raw, shape.len() as c_int, &dims, number, ffi::FORMAT_ANY)
+        };
+        checked(status, "tensor of any layout")?;
+        Ok(Desc { library, raw })
+    }
+
+    /// Bytes from the first element to the end.
+    pub fn size(&self) -> usize {
+        // SAFETY: the descriptor is alive.
+        unsafe { (self.library.api.memory_desc_get_size)(self.raw) }
+    }
+}
+
+impl Clone for Desc {
+    fn clone(&self) -> Desc {
+        let mut raw = null_mut();
+        // SAFETY: the descriptor is alive. Copying one fails only where memory is exhausted.
+        let status = unsafe { (self.library.api.memory_desc_clone)(&mut raw, self.raw) };
+        assert_eq!(status, ffi::SUCCESS, "a tensor layout cannot be copied: {}", status_name(status));
+        Desc { library: self.library, raw }
+    }
+}
+
+impl PartialEq for Desc {
+    fn eq(&self, other: &Desc) -> bool {
+        // SAFETY: both descriptors are alive.
+        unsafe { (self.library.api.memory_desc_equal)(self.raw, other.raw) != 0 }
+    }
+}
+
+impl PostOps {
+    /// An empty list.
+    ///
+    /// # Errors
+    /// Where memory is exhausted.
+    pub fn new(library: &'static OneDnn) -> Outcome<PostOps> {
+        let mut raw = null_mut();
+        // SAFETY: `raw` is a valid out-pointer.
+        checked(unsafe { (library.api.post_ops_create)(&mut raw) }, "post-operators")?;
+        Ok(PostOps { library, raw })
+    }
+
+    /// Adds what the destination held before.
+    ///
+    /// # Errors
+    /// Where there are too many post-operators.
+    pub fn sum(&mut self) -> Outcome<()> {
+        // SAFETY: the list is alive. Type 0 is that of the destination.
+        checked(unsafe { (self.library.api.post_ops_append_sum)(self.raw, 1.0, 0, 0) }, "sum post-operator")
+    }
+
+    /// Applies a function.
+    ///
+    /// # Errors
+    /// Where the function is not known, or there are too many post-operators.
+    pub fn eltwise(&mut self, alg: c_int, alpha: f32, beta: f32) -> Outcome<()> {
+        // SAFETY: the list is alive.
+        let status = unsafe { (self.library.api.post_ops_append_eltwise)(self.raw, alg, alpha, beta) };
+        checked(status, "eltwise post-operator")
+    }
+
+    /// Combines with another tensor.
+    ///
+    /// # Errors
+    /// Where the tensor does not broadcast, or there are too many post-operators.
+    pub fn binary(&mut self, alg: c_int, other: &Desc) -> Outcome<()> {
+        // SAFETY: list and descriptor are alive; the descriptor is copied.
+        let status = unsafe { (self.library.api.post_ops_append_binary)(self.raw, alg, other.raw) };
+        checked(status, "binary post-operator")
+    }
+}
+
+impl Attr {
+    /// Attributes with scratch memory from the caller and these post-operators.
+    ///
+    /// # Errors
+    /// Where memory is exhausted.
+    pub fn new(library: &'static OneDnn, post_ops: &PostOps) -> Outcome<Attr> {
+        let mut raw = null_mut();
+        // SAFETY: `raw` is a valid out-pointer.
+        checked(unsafe { (library.api.primitive_attr_create)(&mut raw) }, "attributes")?;
+        let attr = Attr { library, raw };
+        // SAFETY: both are alive; the list is copied.
+        unsafe {
+            checked((library.api.primitive_attr_set_scratchpad_mode)(raw, ffi::SCRATCHPAD_USER), "scratchpad mode")?;
+            checked((library.api.primitive_attr_set_post_ops)(raw, post_ops.raw), "post-operators")?;
+        }
+        Ok(attr)
+    }
+}
+
+/// Strides, dilation, kernel and padding of a window, by spatial axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// Elements from one window to the next.
+    pub strides: Vec<i64>,
+    /// Elements from one tap to the next; 1 is dense.
+    pub dilation: Vec<i64>,
+    /// Taps.
+    pub kernel: Vec<i64>,
+    /// Padding before.
+    pub before: Vec<i64>,
+    /// Padding after.
+    pub after: Vec<i64>,
+}
+
+/// The tensors of a convolution or matrix product.
+pub struct Conv<'a> {
+    /// Source.
+    pub src: &'a Desc,
+    /// Weights.
+    pub weights: &'a Desc,
+    /// Bias.
+    pub bias: Option<&'a Desc>,
+    /// Destination.
+    pub dst: &'a Desc,
+}
+
+fn raw(desc: Option<&Desc>) -> *const ffi::CMemoryDesc {
+    desc.map_or(null(), |desc| desc.raw.cast_const())
+}
+
+macro_rules! describe {
+    ($library:expr, $what:literal, $function:ident($($arg:expr),* $(,)?)) => {{
+        let library: &'static OneDnn = $library;
+        let mut raw = null_mut();
+        // SAFETY: every descriptor and attribute is alive, every array has the library's size.
+        let status = unsafe { (library.api.$function)(&mut raw, library.engine, $($arg),*) };
+        checked(status, $what)?;
+        Ok(PrimitiveDesc { library, raw })
+    }};
+}
+
+const INFERENCE: c_int = ffi::FORWARD_INFERENCE;
+
+impl PrimitiveDesc {
+    /// Copies a tensor into another layout or element type.
+    ///
+    /// # Errors
+    /// Where the library has no implementation, as for all that follow.
+    pub fn reorder(library: &'static OneDnn, src: &Desc, dst: &Desc, attr: &Attr) -> Outcome<PrimitiveDesc> {
+        let mut raw = null_mut();
+        let engine = library.engine;
+        // SAFETY: descriptors and attributes are alive.
+        let status = unsafe {
+            (library.api.reorder_primitive_desc_create)(&mut raw, src.raw, engine, dst.raw, engine, attr.raw)
+        };
+        checked(status, "reorder")?;
+        Ok(PrimitiveDesc { library, raw })
+    }
+
+    /// A convolution.
+    pub fn convolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Outcome<PrimitiveDesc> {
+        let [strides, dilates, before, after] = conv_dims(w)?;
+        let alg = ffi::CONVOLUTION_DIRECT;
+        describe!(
+            library,
+            "convolution",
+            convolution_forward_primitive_desc_create(
+                INFERENCE,
+                alg,
+                io.src.raw,
+                io.weights.raw,
+                raw(io.bias),
+                io.dst.raw,
+                &strides,
+                &dilates,
+                &before,
+                &after,
+                attr.raw
+            )
+        )
+    }
+
+    /// A transposed convolution.
+    pub fn deconvolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Outcome<PrimitiveDesc> {
+        let [strides, dilates, before, after] = conv_dims(w)?;
+        let alg = ffi::DECONVOLUTION_DIRECT;
+        describe!(
+            library,
+            "transposed convolution",
+            deconvolution_forward_primitive_desc_create(
+                INFERENCE,
+                alg,
+                io.src.raw,
+                io.weights.raw,
+                raw(io.bias),
+                io.dst.raw,
+                &strides,
+                &dilates,
+                &before,
+                &after,
+                attr.raw
+            )
+        )
+    }
+
+    /// A matrix product, batched over the dimensions before the last two.
+    pub fn matmul(library: &'static OneDnn, io: &Conv<'_>, attr: &Attr) -> Outcome<PrimitiveDesc> {
+        describe!(
+            library,
+            "matrix product",
+            matmul_primitive_desc_create(io.src.raw, io.weights.raw, raw(io.bias), io.dst.raw, attr.raw)
+        )
+    }
+
+    /// A pool.
+    pub fn pooling(
+        library: &'static OneDnn,
+        alg: c_int,
+        src: &Desc,
+        dst: &Desc,
+        w: &Window,
+        attr: &Attr,
+    ) -> Outcome<PrimitiveDesc> {
+        let [strides, dilates, before, after] = conv_dims(w)?;
+        let kernel = dims(&w.kernel)?;
+        describe!(
+            library,
+            "pooling",
+            pooling_forward_primitive_desc_create(
+                INFERENCE, alg, src.raw, dst.raw, &strides, &kernel, &dilates, &before, &after, attr.raw
+            )
+        )
+    }
+
+    /// Softmax, or its logarithm.
+    pub fn softmax(
+        library: &'static OneDnn,
+        alg: c_int,
+        src: &Desc,
+        dst: &Desc,
+        axis: usize,
+        attr: &Attr,
+    ) -> Outcome<PrimitiveDesc> {
+        describe!(
+            library,
+            "softmax",
+            softmax_forward_primitive_desc_create(INFERENCE, alg, src.raw, dst.raw, axis as c_int, attr.raw)
+        )
+    }
+
+    /// Layer normalisation over the last dimension, with scale and shift.
+    pub fn layer_norm(
+        library: &'static OneDnn,
+        src: &Desc,
+        dst: &Desc,
+        epsilon: f32,
+        attr: &Attr,
+    ) -> Outcome<PrimitiveDesc> {
+        let flags = (ffi::USE_SCALE | ffi::USE_SHIFT) as u32;
+        describe!(
+            library,
+            "layer normalisation",
+            layer_normalization_forward_primitive_desc_create(
+                INFERENCE,
+                src.raw,
+                dst.raw,
+                null(),
+                epsilon,
+                flags,
+                attr.raw
+            )
+        )
+    }
+
+    /// A function of each element.
+    pub fn eltwise(
+        library: &'static OneDnn,
+        (alg, alpha, beta): (c_int, f32, f32),
+        src: &Desc,
+        dst: &Desc,
+        attr: &Attr,
+    ) -> Outcome<PrimitiveDesc> {
+        describe!(
+            library,
+            "eltwise",
+            eltwise_forward_primitive_desc_create(INFERENCE, alg, src.raw, dst.raw, alpha, beta, attr.raw)
+        )
+    }
+
+    /// A function of two tensors, the second broadcast.
+    pub fn binary(
+        library: &'static OneDnn,
+        alg: c_int,
+        src0: &Desc,
+        src1: &Desc,
+        dst: &Desc,
+        attr: &Attr,
+    ) -> Outcome<PrimitiveDesc> {
+        describe!(library, "binary", binary_primitive_desc_create(alg, src0.raw, src1.raw, dst.raw, attr.raw))
+    }
+
+    /// x, or a slope times x below 0.
+    pub fn prelu(
+        library: &'static OneDnn,
+        src: &Desc,
+        slope: &Desc,
+        dst: &Desc,
+        attr: &Attr,
+    ) -> Outcome<PrimitiveDesc> {
+        describe!(
+            library,
+            "prelu",
+            prelu_forward_primitive_desc_create(INFERENCE, src.raw, slope.raw, dst.raw, attr.raw)
+        )
+    }
+
+    /// Tensors behind each other.
+    pub fn concat(
+        library: &'static OneDnn,
+        axis: usize,
+        srcs: &[&Desc],
+        dst: &Desc,
+        attr: &Attr,
+    ) -> Outcome<PrimitiveDesc> {
+        let srcs: Vec<*const ffi::CMemoryDesc> = srcs.iter().map(|desc| desc.raw.cast_const()).collect();
+        describe!(
+            library,
+            "concatenation",
+            concat_primitive_desc_create(dst.raw, srcs.len() as c_int, axis as c_int, srcs.as_ptr(), attr.raw)
+        )
+    }
+
+    /// A reduction over the dimensions that are 1 in the destination.
+    pub fn reduction(
+        library: &'static OneDnn,
+        alg: c_int,
+        src: &Desc,
+        dst: &Desc,
+        attr: &Attr,
+    ) -> Outcome<PrimitiveDesc> {
+        describe!(library, "reduction", reduction_primitive_desc_create(alg, src.raw, dst.raw, 0.0, 0.0, attr.raw))
+    }
+
+    /// Resizing, at half-pixel centres.
+    pub fn resampling(
+        library: &'static OneDnn,
+        alg: c_int,
+        src: &Desc,
+        dst: &Desc,
+        attr: &Attr,
+    ) -> Outcome<PrimitiveDesc> {
+        describe!(
+            library,
+            "resampling",
+            resampling_forward_primitive_desc_create(INFERENCE, alg, null(), src.raw, dst.raw, attr.raw)
+        )
+    }
+
+    /// The layout that it wants its weights in.
+    pub fn weights(&self) -> Outcome<Desc> {
+        // SAFETY: the descriptor is alive, and what is returned lives as long; it is copied.
+        let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_WEIGHTS_MD, 0) };
+        self.copied(raw)
+    }
+
+    fn copied(&self, raw: *const ffi::CMemoryDesc) -> Outcome<Desc> {
+        if raw.is_null() {
+            return Err("oneDNN has no such tensor layout".into());
+        }
+        let mut own = null_mut();
+        // SAFETY: the descriptor behind `raw` is alive.
+        checked(unsafe { (self.library.api.memory_desc_clone)(&mut own, raw) }, "tensor layout")?;
+        Ok(Desc { library: self.library, raw: own })
+    }
+
+    /// The scratch memory that it wants, if any.
+    pub fn scratchpad(&self) -> Option<Desc> {
+        // SAFETY: as above.
+        let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_SCRATCHPAD_MD, 0) };
+        self.copied(raw).ok().filter(|desc| desc.size() > 0)
+    }
+
+    /// The name of the implementation: `brgconv:avx512_core`, `ref:any`.
+    pub fn implementation(&self) -> &str {
+        let mut text: *const c_char = null();
+        // SAFETY: the result of this query is a pointer to a text that lives as long as the descriptor.
+        unsafe {
+            let result = (&raw mut text).cast::<c_void>();
+            (self.library.api.primitive_desc_query)(self.raw, ffi::QUERY_IMPL_INFO, 0, result);
+            if text.is_null() { "" } else { CStr::from_ptr(text).to_str().unwrap_or_default() }
+        }
+    }
+
+    /// Whether it is the library's plain reference, which is right and slow.
+    pub fn is_reference(&self) -> bool {
+        self.implementation().starts_with("ref")
+    }
+}
+
+/// Strides, dilation (0 is dense in the library) and padding as the library takes them.
+fn conv_dims(w: &Window) -> Outcome<[Dims; 4]> {
+    let dilates: Vec<i64> = w.dilation.iter().map(|d| d - 1).collect();
+    Ok([dims(&w.strides)?, dims(&dilates)?, dims(&w.before)?, dims(&w.after)?])
+}
+
+impl Primitive {
+    /// Generates the code.
+    ///
+    /// # Errors
+    /// Where memory is exhausted.
+    pub fn new(desc: &PrimitiveDesc) -> Outcome<Primitive> {
+        let mut raw = null_mut();
+        // SAFETY: the descriptor is alive.
+        checked(unsafe { (desc.library.api.primitive_create)(&mut raw, desc.raw) }, "primitive")?;
+        Ok(Primitive { library: desc.library, raw })
+    }
+
+    /// Computes, on the threads that the calling thread was given.
+    ///
+    /// # Errors
+    /// Where the computation fails.
+    ///
+    /// # Safety
+    /// Each argument's memory object has to have the layout that the primitive was made for and to point at memory that is
+    /// large enough; what is written may be used by nobody else meanwhile.
+    pub unsafe fn execute(&self, stream: &Stream, args: &[ffi::ExecArg]) -> Outcome<()> {
+        // SAFETY: primitive and stream are alive; the rest is the caller's word.
+        let status =
+            unsafe { (self.library.api.primitive_execute)(self.raw, stream.raw, args.len() as c_int, args.as_ptr()) };
+        checked(status, "execution")
+    }
+}
+
+impl Memory {
+    /// A tensor of that layout, at a place that is still to be said.
+    ///
+    /// # Errors
+    /// Where memory is exhausted.
+    pub fn new(library: &'static OneDnn, desc: &Desc) -> Outcome<Memory> {
+        let mut raw = null_mut();
+        // SAFETY: the descriptor is alive and is copied; a null place is allowed until an execution.
+        let status = unsafe { (library.api.memory_create)(&mut raw, desc.raw, library.engine, null_mut()) };
+        checked(status, "memory")?;
+        Ok(Memory { library, raw })
+    }
+
+    /// Says where the tensor begins.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn set(&mut self, place: *mut u8) -> Outcome<()> {
+        // SAFETY: the object is alive; the place is only looked at in an execution.
+        checked(unsafe { (self.library.api.memory_set_data_handle)(self.raw, place.cast()) }, "memory")
+    }
+
+    /// The argument of that number for an execution, valid as long as this object lives.
+    pub fn arg(&self, arg: c_int) -> ffi::ExecArg {
+        ffi::ExecArg { arg, memory: self.raw }
+    }
+}
+
+impl Stream {
+    /// A stream.
+    ///
+    /// # Errors
+    /// Where memory is exhausted.
+    pub fn new(library: &'static OneDnn) -> Outcome<Stream> {
+        let mut raw = null_mut();
+        let flags = ffi::IN_ORDER as u32;
+        // SAFETY: the engine lives for ever.
+        checked(unsafe { (library.api.stream_create)(&mut raw, library.engine, flags) }, "stream")?;
+        Ok(Stream { library, raw })
+    }
+}

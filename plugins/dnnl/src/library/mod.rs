@@ -1,0 +1,84 @@
+//! oneDNN: where it is found, its C API, and a safe layer over it.
+
+pub mod ffi;
+mod find;
+mod handles;
+mod openmp;
+
+pub use find::{INSTALL, set_plugin_path};
+pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, Stream, Window};
+
+use byoc_plugin_api::{Error, Result};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use openmp::SetThreads;
+use std::sync::OnceLock;
+
+/// The library, open for the life of the process.
+pub struct OneDnn {
+    api: ffi::Api,
+    engine: *mut ffi::CEngine,
+    set_threads: SetThreads,
+    /// Its version: `3.2.0`.
+    pub version: String,
+    // Never unmapped: it stays in a static.
+    _library: Library,
+}
+
+// SAFETY: the table holds function pointers, and the library's engines may be used from any thread.
+unsafe impl Send for OneDnn {}
+// SAFETY: as above.
+unsafe impl Sync for OneDnn {}
+
+/// The library, opened the first time that it is asked for.
+///
+/// # Errors
+/// Where it is not on this machine, or is one that is not known here: with the line that installs it as the hint.
+pub fn onednn() -> Result<&'static OneDnn> {
+    static LIBRARY: OnceLock<Result<OneDnn>> = OnceLock::new();
+    match LIBRARY.get_or_init(open) {
+        Ok(library) => Ok(library),
+        Err(error) => Err(error.clone()),
+    }
+}
+
+fn open() -> Result<OneDnn> {
+    let file = find::find()?;
+    let shown = file.display();
+    let wrong = |what: String| Error::new(format!("{shown}: {what}")).hint(INSTALL);
+    // SAFETY: the file is a whole shared library, which its user trusts; its constructors set up OpenMP and C++ statics.
+    let library = openmp::with_short_spinning(|| unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) })
+        .map_err(|error| wrong(format!("the library does not load: {error}")))?;
+    // SAFETY: every version of the library has this function, and its structure begins with these fields.
+    let version = unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version") };
+    let version = version.map_err(|_| wrong("this is not oneDNN: it has no function dnnl_version".into()))?;
+    // SAFETY: the function returns a pointer to a constant.
+    let version = unsafe { &*version() };
+    let shown_version = format!("{}.{}.{}", version.major, version.minor, version.patch);
+    if version.major != 3 {
+        return Err(wrong(format!("this is oneDNN {shown_version}; version 3 is wanted")));
+    }
+    if version.cpu_runtime != ffi::RUNTIME_OMP as u32 {
+        return Err(wrong("this oneDNN is not built on OpenMP, so its threads cannot be sized".into()));
+    }
+    // SAFETY: it is oneDNN 3, and it is kept.
+    let api = unsafe { ffi::Api::of(&library) };
+    let api = api.map_err(|name| wrong(format!("this oneDNN {shown_version} has no function {name}")))?;
+    let set_threads = openmp::set_threads(&library)
+        .ok_or_else(|| wrong("its OpenMP library has no function omp_set_num_threads".into()))?;
+    let mut engine = std::ptr::null_mut();
+    // SAFETY: the out-pointer is valid.
+    let status = unsafe { (api.engine_create)(&mut engine, ffi::CPU, 0) };
+    if status != ffi::SUCCESS {
+        return Err(wrong(format!("no engine for this CPU: {}", handles::status_name(status))));
+    }
+    tracing::debug!("oneDNN {shown_version} from {shown}");
+    Ok(OneDnn { api, engine, set_threads, version: shown_version, _library: library })
+}
+
+impl OneDnn {
+    /// Sizes the library's pool for what this thread calls from now on.
+    pub fn set_threads(&self, threads: usize) {
+        // SAFETY: the function sets a variable of the calling thread.
+        unsafe { (self.set_threads)(threads.clamp(1, 4096) as i32) }
+    }
+}

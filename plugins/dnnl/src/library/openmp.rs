@@ -1,0 +1,70 @@
+//! The pool of threads that oneDNN brings along: OpenMP's.
+//!
+//! Between two primitives of a run its workers spin, so that the next one starts at once; after the run they should sleep
+//! soon. GNU OpenMP reads for how many turns they spin from the environment, once, when it is loaded, and its default is
+//! milliseconds. So the library is loaded under an environment that names a shorter time, unless the user's names one.
+
+use libloading::os::unix::Library;
+use std::ffi::{CString, c_char, c_int};
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+/// `omp_set_num_threads`: how many threads the parallel regions of the calling thread get.
+pub type SetThreads = unsafe extern "C" fn(c_int);
+
+/// How long an idle worker looks for work before it sleeps.
+const SPIN: Duration = Duration::from_micros(300);
+
+/// Variables by which a user says how long workers spin.
+const OWN_WISH: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
+
+unsafe extern "C" {
+    // The environment of the C library, a null-terminated array of `NAME=value`.
+    static environ: AtomicPtr<*mut c_char>;
+}
+
+/// The function of the OpenMP library that this library depends on.
+pub fn set_threads(library: &Library) -> Option<SetThreads> {
+    // SAFETY: in every OpenMP library the function has this signature. The lookup goes through what the library needs.
+    unsafe { library.get::<SetThreads>(b"omp_set_num_threads") }.ok().map(|function| *function)
+}
+
+/// Calls `open` with an environment in which workers spin for [`SPIN`].
+pub fn with_short_spinning<T>(open: impl FnOnce() -> T) -> T {
+    if OWN_WISH.iter().any(|name| std::env::var_os(name).is_some()) {
+        return open();
+    }
+    let Ok(entry) = CString::new(format!("GOMP_SPINCOUNT={}", spin_count())) else { return open() };
+    // SAFETY: the C library defines it.
+    let environment = unsafe { &environ };
+    let before = environment.load(Ordering::Acquire);
+    let mut with = vec![entry.into_raw()];
+    let mut at = before;
+    // SAFETY: the array ends with a null pointer; a null array is an empty one.
+    while !at.is_null() && unsafe { !(*at).is_null() } {
+        // SAFETY: as above.
+        with.push(unsafe { *at });
+        // SAFETY: the entry was not the last.
+        at = unsafe { at.add(1) };
+    }
+    with.push(std::ptr::null_mut());
+    // Neither array is ever freed or changed here, so that another thread that reads the environment meanwhile finds a
+    // whole one, whichever it sees.
+    environment.store(Box::leak(with.into_boxed_slice()).as_mut_ptr(), Ordering::Release);
+    let opened = open();
+    environment.store(before, Ordering::Release);
+    opened
+}
+
+/// How many turns of a waiting loop take [`SPIN`] on this machine.
+fn spin_count() -> u64 {
+    const TURNS: u32 = 2000;
+    let best = (0..5).map(|_| {
+        let start = Instant::now();
+        (0..TURNS).for_each(|_| spin_loop());
+        start.elapsed()
+    });
+    let turn = best.min().unwrap_or_default().max(Duration::from_nanos(1)).as_nanos() as f64 / f64::from(TURNS);
+    (SPIN.as_nanos() as f64 / turn).clamp(100.0, 300_000.0) as u64
+}

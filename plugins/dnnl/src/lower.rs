@@ -1,0 +1,523 @@
+//! From a program to a plan: a layout for every tensor, a primitive for every item.
+//!
+//! Images lie channels-last from one end of a region to the other, everything else row-major; only the region's inputs and
+//! outputs are dense in the order of their dimensions. Views cost nothing as long as the library reads them as they lie; where
+//! it has only its reference implementation for a layout, the tensor is copied first.
+//!
+//! For each item the ways of computing it are tried in order of preference, and the first one that the library has an
+//! implementation for is taken: the whole chain as post-operators before a part of it, layouts as they are before copies.
+
+use crate::fuse::{Item, Link, items};
+use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
+use crate::plan::{Argument, Buf, Buffer, Pack, Place, Plan, Step, Work, place_in_arena};
+use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
+use crate::view::{View, count, regroup};
+use byoc_plugin_api::{DType, RefusalCode};
+use std::collections::HashMap;
+
+/// A tensor in a buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// The buffer.
+    pub buffer: Buf,
+    /// Where its elements lie, in elements from the buffer's start.
+    pub view: View,
+}
+
+/// A post-operator that a primitive can be given.
+pub enum Post {
+    /// Adds what lay in the destination before.
+    Sum,
+    /// A function of each element.
+    Eltwise(Function),
+    /// A function of the result and another tensor.
+    Binary(i32, Placed),
+}
+
+/// How a chain is given to a primitive.
+pub struct Chain {
+    /// The post-operators.
+    pub posts: Vec<Post>,
+    /// How many links of the chain they stand for.
+    pub links: usize,
+    /// The buffer of the tensor that the first post-operator sums into, which the result then takes over.
+    pub sum_into: Option<Placed>,
+}
+
+/// What is packed for plans of one region, across plans.
+#[derive(Default)]
+pub struct Packs {
+    /// The packed constants.
+    pub packs: Vec<Pack>,
+}
+
+/// The longest list of post-operators that the library takes.
+const MOST_POSTS: usize = 32;
+
+/// A plan under construction.
+pub struct Lowering<'p> {
+    pub library: &'static OneDnn,
+    pub program: &'p Program,
+    pub packs: &'p mut Packs,
+    users: Vec<Vec<usize>>,
+    steps: Vec<Step>,
+    buffers: Vec<Buffer>,
+    constants: HashMap<usize, Buf>,
+    packed: HashMap<usize, Buf>,
+    placed: Vec<Option<Placed>>,
+    /// The last item that reads a value or a view of it; outputs are read for ever.
+    last_read: Vec<usize>,
+    /// The same for a buffer.
+    needed_until: Vec<usize>,
+    /// Copies into other layouts, so that a tensor is copied once.
+    copies: Vec<(Placed, Placed)>,
+    now: usize,
+}
+
+/// Lowers a program. `packs` holds what earlier plans of the same region packed, and takes what this one needs beside it.
+///
+/// # Errors
+/// An operator for which the library has no implementation.
+pub fn lower(library: &'static OneDnn, program: &Program, packs: &mut Packs) -> Taken<Plan> {
+    let items = items(program);
+    let mut lowering = Lowering {
+        library,
+        program,
+        packs,
+        users: program.users(),
+        steps: Vec::new(),
+        buffers: Vec::new(),
+        constants: HashMap::new(),
+        packed: HashMap::new(),
+        placed: vec![None; program.values.len()],
+        last_read: last_reads(program, &items),
+        needed_until: Vec::new(),
+        copies: Vec::new(),
+        now: 0,
+    };
+    for (i, &input) in program.inputs.iter().enumerate() {
+        let view = View::dense(program.shape(input));
+        let bytes = count(&view.shape) as usize * program.get(input).dtype.size();
+        let buffer = lowering.buffer(Place::Input(i), bytes);
+        lowering.placed[input.index()] = Some(Placed { buffer, view });
+    }
+    for (now, item) in items.iter().enumerate() {
+        lowering.now = now;
+        lowering.item(item)?;
+    }
+    lowering.finish()
+}
+
+fn last_reads(program: &Program, items: &[Item]) -> Vec<usize> {
+    let mut last = vec![0; program.values.len()];
+    program.outputs.iter().for_each(|output| last[output.index()] = usize::MAX);
+    for (now, item) in items.iter().enumerate().rev() {
+        let ops = std::iter::once(item.anchor).chain(item.chain.iter().map(|link| link.op()));
+        for op in ops.map(|op| &program.ops[op]) {
+            let until = if op.kind.is_view() { last[op.output.index()].max(now) } else { now };
+            op.inputs.iter().for_each(|input| last[input.index()] = last[input.index()].max(until));
+        }
+    }
+    last
+}
+
+fn gone_wrong(what: String) -> Reason {
+    Reason::new(RefusalCode::UnsupportedShape, what)
+}
+
+impl Lowering<'_> {
+    pub fn buffer(&mut self, place: Place, bytes: usize) -> Buf {
+        self.buffers.push(Buffer { place, bytes });
+        self.needed_until.push(if matches!(place, Place::Arena(_)) { 0 } else { usize::MAX });
+        Buf((self.buffers.len() - 1) as u32)
+    }
+
+    /// A dense tensor in the arena.
+    pub fn scratch(&mut self, view: View) -> Placed {
+        let buffer = self.buffer(Place::Arena(0), count(&view.shape) as usize * 4);
+        Placed { buffer, view }
+    }
+
+    /// Where a value lies.
+    pub fn at(&mut self, value: Val) -> Placed {
+        if let Some(placed) = &self.placed[value.index()] {
+            return placed.clone();
+        }
+        let view = View::dense(self.program.shape(value));
+        let Def::Constant(number) = self.program.get(value).def else {
+            unreachable!("operands come before their users")
+        };
+        let bytes = count(&view.shape) as usize * self.program.get(value).dtype.size();
+        let buffer = match self.constants.get(&number) {
+            Some(&buffer) => buffer,
+            None => {
+                let buffer = self.buffer(Place::Constant(number), bytes);
+                self.constants.insert(number, buffer);
+                buffer
+            }
+        };
+        let placed = Placed { buffer, view };
+        self.placed[value.index()] = Some(placed.clone());
+        placed
+    }
+
+    fn put(&mut self, value: Val, placed: Placed) {
+        let until = &mut self.needed_until[placed.buffer.0 as usize];
+        *until = (*until).max(self.last_read[value.index()]);
+        self.placed[value.index()] = Some(placed);
+    }
+
+    /// Whether a buffer lies in the arena and nothing reads it after the item at hand.
+    fn dies(&self, buffer: Buf) -> bool {
+        matches!(self.buffers[buffer.0 as usize].place, Place::Arena(_))
+            && self.needed_until[buffer.0 as usize] <= self.now
+    }
+
+    pub fn desc(&self, view: &View) -> Result<Desc, String> {
+        if view.shape.is_empty() {
+            return Desc::strided(self.library, DType::F32, &[1], &[1]);
+        }
+        Desc::strided(self.library, DType::F32, &view.shape, &view.strides)
+    }
+
+    /// A tensor in a dense layout of that order, copied there if it lies otherwise. A constant is copied when it is loaded.
+    pub fn in_order(&mut self, placed: &Placed, order: &[usize]) -> Taken<Placed> {
+        let wanted = View::in_order(&placed.view.shape, order);
+        if placed.view.same_layout(&wanted) {
+            return Ok(Placed { buffer: placed.buffer, view: View { offset: placed.view.offset, ..wanted } });
+        }
+        if let Some((_, copy)) = self.copies.iter().find(|(from, to)| from == placed && to.view == wanted) {
+            return Ok(copy.clone());
+        }
+        let desc = self.desc(&wanted).map_err(gone_wrong)?;
+        if let Some(packed) = self.pack(placed, desc)? {
+            return Ok(Placed { buffer: packed, view: wanted });
+        }
+        let copy = self.scratch(wanted);
+        self.copy(placed, &copy, "reorder")?;
+        // A copy may be read by whoever reads the original.
+        self.needed_until[copy.buffer.0 as usize] = usize::MAX;
+        self.copies.push((placed.clone(), copy.clone()));
+        Ok(copy)
+    }
+
+    /// A row-major copy, or the tensor itself.
+    pub fn row_major(&mut self, placed: &Placed) -> Taken<Placed> {
+        let order: Vec<usize> = (0..placed.view.shape.len()).collect();
+        self.in_order(placed, &order)
+    }
+
+    /// A constant in a layout of the library's, packed when it is loaded. `None` where the tensor is no constant.
+    pub fn pack(&mut self, placed: &Placed, to: Desc) -> Taken<Option<Buf>> {
+        let Place::Constant(constant) = self.buffers[placed.buffer.0 as usize].place else { return Ok(None) };
+        let from = self.desc(&placed.view).map_err(gone_wrong)?;
+        let offset = placed.view.offset as usize * 4;
+        let same =
+            |pack: &Pack| pack.constant == constant && pack.offset == offset && pack.from == from && pack.to == to;
+        let number = match self.packs.packs.iter().position(same) {
+            Some(number) => number,
+            None => {
+                self.packs.packs.push(Pack { constant, offset, from, to });
+                self.packs.packs.len() - 1
+            }
+        };
+        if let Some(&buffer) = self.packed.get(&number) {
+            return Ok(Some(buffer));
+        }
+        let bytes = self.packs.packs[number].to.size();
+        let buffer = self.buffer(Place::Packed(number), bytes);
+        self.packed.insert(number, buffer);
+        Ok(Some(buffer))
+    }
+
+    /// The layouts that this tensor, a constant, has been packed into before.
+    pub fn packed_before(&self, placed: &Placed) -> Vec<Desc> {
+        let Place::Constant(constant) = self.buffers[placed.buffer.0 as usize].place else { return Vec::new() };
+        let Ok(from) = self.desc(&placed.view) else { return Vec::new() };
+        let offset = placed.view.offset as usize * 4;
+        let own = |pack: &&Pack| pack.constant == constant && pack.offset == offset && pack.from == from;
+        self.packs.packs.iter().filter(own).map(|pack| pack.to.clone()).collect()
+    }
+
+    /// A step that copies a tensor into another layout.
+    pub fn copy(&mut self, from: &Placed, to: &Placed, what: &str) -> Taken<()> {
+        let (src, dst) = (self.desc(&from.view).map_err(gone_wrong)?, self.desc(&to.view).map_err(gone_wrong)?);
+        let attr = self.attr(&[]).map_err(gone_wrong)?;
+        let desc = PrimitiveDesc::reorder(self.library, &src, &dst, &attr).map_err(gone_wrong)?;
+        self.step(desc, vec![(ffi::ARG_SRC, from.clone(), src), (ffi::ARG_DST, to.clone(), dst)], what);
+        Ok(())
+    }
+
+    /// A step that fills a whole buffer with zeros.
+    pub fn zero(&mut self, placed: &Placed) -> Taken<()> {
+        let desc = self.desc(&placed.view).map_err(gone_wrong)?;
+        let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset: 0, desc }];
+        self.steps.push(Step { work: Work::Zero, args, what: "zeros".into() });
+        Ok(())
+    }
+
+    /// A step that runs a primitive.
+    pub fn step(&mut self, desc: PrimitiveDesc, tensors: Vec<(i32, Placed, Desc)>, what: &str) {
+        let mut args: Vec<Argument> = tensors
+            .into_iter()
+            .map(|(arg, placed, desc)| Argument {
+                arg,
+                buffer: placed.buffer,
+                offset: placed.view.offset as usize * 4,
+                desc,
+            })
+            .collect();
+        if let Some(scratch) = desc.scratchpad() {
+            let buffer = self.buffer(Place::Arena(0), scratch.size());
+            args.push(Argument { arg: ffi::ARG_SCRATCHPAD, buffer, offset: 0, desc: scratch });
+        }
+        tracing::trace!("{what}: {}", desc.implementation());
+        self.steps.push(Step { work: Work::Primitive(desc), args, what: what.to_owned() });
+    }
+
+    /// Attributes with these post-operators.
+    pub fn attr(&self, posts: &[Post]) -> Result<Attr, String> {
+        let mut list = PostOps::new(self.library)?;
+        for post in posts {
+            match post {
+                Post::Sum => list.sum()?,
+                Post::Eltwise(f) => list.eltwise(f.alg, f.alpha, f.beta)?,
+                Post::Binary(alg, other) => list.binary(*alg, &self.desc(&other.view)?)?,
+            }
+        }
+        Attr::new(self.library, &list)
+    }
+
+    /// The tensors of post-operators, as arguments.
+    pub fn post_args(&self, posts: &[Post]) -> Result<Vec<(i32, Placed, Desc)>, String> {
+        let mut args = Vec::new();
+        for (i, post) in posts.iter().enumerate() {
+            if let Post::Binary(_, other) = post {
+                let arg = (ffi::ARG_POST_OP * (i as i32 + 1)) | ffi::ARG_SRC_1;
+                args.push((arg, other.clone(), self.desc(&other.view)?));
+            }
+        }
+        Ok(args)
+    }
+
+    /// The tensor that a link combines with, as it is seen where the chain began. `path` are the views between.
+    pub fn operand(&mut self, other: Val, path: &[Link], start: &[i64], exec: &[i64]) -> Option<Placed> {
+        let placed = self.at(other);
+        let mut view = placed.view;
+        // The operand broadcasts to the shape behind the last view.
+        for link in path.iter().rev() {
+            let op = &self.program.ops[link.op()];
+            let (before, after) = (self.program.shape(op.inputs[0]), self.program.shape(op.output));
+            match &op.kind {
+                Kind::Reshape => view = view.reshape(&regroup(&view.shape, after, before)?)?,
+                Kind::Transpose(axes) => {
+                    let lead = after.len().checked_sub(view.shape.len())?;
+                    let full: Vec<i64> = std::iter::repeat_n(1, lead).chain(view.shape.iter().copied()).collect();
+                    view = view.reshape(&full)?;
+                    let mut inverse = vec![0; axes.len()];
+                    axes.iter().enumerate().for_each(|(i, &axis)| inverse[axis] = i);
+                    view = view.permute(&inverse);
+                }
+                _ => return None,
+            }
+        }
+        let shape = regroup(&view.shape, start, exec)?;
+        Some(Placed { buffer: placed.buffer, view: view.reshape(&shape)? })
+    }
+
+    /// The post-operators for the first `limit` links, as far as they can be expressed, for a result of layout `dst`.
+    /// `start` is the shape of the anchor's value, `dst` is a reshape of it. `bias` is the link that the primitive adds
+    /// itself. `read` are the buffers that the item reads, from the anchor to the end of its chain.
+    pub fn chain(
+        &mut self,
+        links: &[Link],
+        start: &[i64],
+        dst: &View,
+        bias: Option<usize>,
+        sums: bool,
+        read: &[Buf],
+    ) -> Taken<Chain> {
+        let mut chain = Chain { posts: Vec::new(), links: 0, sum_into: None };
+        let mut path: Vec<Link> = Vec::new();
+        for (i, &link) in links.iter().enumerate() {
+            if chain.posts.len() == MOST_POSTS {
+                break;
+            }
+            match link {
+                Link::View(_) => path.push(link),
+                _ if bias == Some(i) => chain.links = i + 1,
+                Link::Eltwise(op) => {
+                    let Kind::Eltwise(function) = self.program.ops[op].kind else { break };
+                    chain.posts.push(Post::Eltwise(function));
+                    chain.links = i + 1;
+                }
+                Link::Binary { op, other } => {
+                    let Kind::Binary(alg) = self.program.ops[op].kind else { break };
+                    let Some(mut operand) = self.operand(other, &path, start, &dst.shape) else { break };
+                    let whole = operand.view.shape == dst.shape;
+                    let once = read.iter().filter(|&&buffer| buffer == operand.buffer).count() == 1;
+                    // The library sums in place only as the first post-operator, and into the layout of the result.
+                    if sums
+                        && chain.posts.is_empty()
+                        && alg == ffi::BINARY_ADD
+                        && whole
+                        && once
+                        && operand.view.same_layout(dst)
+                        && operand.view.is_packed()
+                        && self.dies(operand.buffer)
+                    {
+                        chain.sum_into = Some(operand);
+                        chain.posts.push(Post::Sum);
+                        chain.links = i + 1;
+                        continue;
+                    }
+                    if whole && !operand.view.same_layout(dst) {
+                        operand = self.in_order(&operand, &dst.order())?;
+                    } else if !operand.view.is_packed() {
+                        operand = self.row_major(&operand)?;
+                    }
+                    chain.posts.push(Post::Binary(alg, operand));
+                    chain.links = i + 1;
+                }
+            }
+        }
+        Ok(chain)
+    }
+
+    /// The buffers that the links of a chain read.
+    pub fn reads(&mut self, links: &[Link]) -> Vec<Buf> {
+        let others = links.iter().filter_map(|link| match link {
+            Link::Binary { other, .. } => Some(*other),
+            _ => None,
+        });
+        others.collect::<Vec<_>>().into_iter().map(|other| self.at(other).buffer).collect()
+    }
+
+    /// Whether an anchor may write over this operand: nothing else of its item reads it, nor anything after.
+    pub fn may_overwrite(&self, placed: &Placed, read: &[Buf]) -> bool {
+        self.dies(placed.buffer)
+            && placed.view.is_packed()
+            && read.iter().filter(|&&buffer| buffer == placed.buffer).count() == 1
+    }
+
+    /// The order in memory that the users of a value would like it in, if it has one user that transposes it.
+    pub fn wanted_order(&self, value: Val) -> Option<Vec<usize>> {
+        match self.users[value.index()][..] {
+            [user] => match &self.program.ops[user].kind {
+                Kind::Transpose(axes) => Some(axes.clone()),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn item(&mut self, item: &Item) -> Taken<()> {
+        let mut anchor = item.anchor;
+        let mut links = &item.chain[..];
+        loop {
+            let op = &self.program.ops[anchor];
+            let done = if op.kind.is_view() {
+                self.view(op)?;
+                0
+            } else {
+                self.anchor(op, links)
+                    .map_err(|reason| Reason { detail: format!("{}: {}", name(&op.kind), reason.detail), ..reason })?
+            };
+            let Some(next) = links.get(done) else { return Ok(()) };
+            anchor = next.op();
+            links = &links[done + 1..];
+        }
+    }
+
+    /// Places the value at the end of the first `count` links of a chain whose anchor's value lies at `placed`.
+    pub fn put_through(&mut self, op: &Op, links: &[Link], count: usize, placed: Placed) -> Taken<()> {
+        let Some(last) = links[..count].last() else {
+            let view = placed.view.reshape(self.program.shape(op.output));
+            let view = view.ok_or_else(|| gone_wrong("a result that is no view of itself".into()))?;
+            self.put(op.output, Placed { view, ..placed });
+            return Ok(());
+        };
+        let mut view = placed.view.reshape(self.program.shape(op.output));
+        for link in &links[..count] {
+            if let (Link::View(number), Some(before)) = (link, &view) {
+                let op = &self.program.ops[*number];
+                view = match &op.kind {
+                    Kind::Transpose(axes) => Some(before.permute(axes)),
+                    _ => before.reshape(self.program.shape(op.output)),
+                };
+            }
+        }
+        let view = view.ok_or_else(|| gone_wrong("a result that is no view of itself".into()))?;
+        self.put(self.program.ops[last.op()].output, Placed { view, ..placed });
+        Ok(())
+    }
+
+    fn view(&mut self, op: &Op) -> Taken<()> {
+        let placed = self.at(op.inputs[0]);
+        let shape = self.program.shape(op.output).to_vec();
+        let through = |view: &View| match &op.kind {
+            Kind::Reshape => view.reshape(&shape),
+            Kind::Transpose(axes) => Some(view.permute(axes)),
+            Kind::Slice { begin, step } => {
+                let mut view = view.clone();
+                for (axis, &size) in shape.iter().enumerate() {
+                    view = view.slice(axis, begin[axis], step[axis], size);
+                }
+                Some(view)
+            }
+            _ => None,
+        };
+        let placed = match through(&placed.view) {
+            Some(view) => Placed { view, ..placed },
+            None => {
+                let copy = self.row_major(&placed)?;
+                let view = through(&copy.view).ok_or_else(|| gone_wrong("a reshape of another size".into()))?;
+                Placed { view, ..copy }
+            }
+        };
+        self.put(op.output, placed);
+        Ok(())
+    }
+
+    /// Copies what is left into the region's outputs, and places the arena.
+    fn finish(mut self) -> Taken<Plan> {
+        let mut outputs = Vec::new();
+        for (k, &output) in self.program.outputs.iter().enumerate() {
+            let shape = self.program.shape(output).to_vec();
+            let bytes = count(&shape) as usize * self.program.get(output).dtype.size();
+            let placed = self.at(output);
+            let buffer = &mut self.buffers[placed.buffer.0 as usize];
+            let whole = placed.view.is_dense() && placed.view.offset == 0 && buffer.bytes == bytes;
+            if whole && matches!(buffer.place, Place::Arena(_)) {
+                buffer.place = Place::Output(k);
+            } else {
+                let to = Placed { buffer: self.buffer(Place::Output(k), bytes), view: View::dense(&shape) };
+                self.copy(&placed, &to, "output")?;
+            }
+            outputs.push(shape.iter().map(|&d| d as usize).collect());
+        }
+        let workspace = place_in_arena(&self.steps, &mut self.buffers);
+        Ok(Plan { steps: self.steps, buffers: self.buffers, workspace, outputs })
+    }
+}
+
+/// A kind's name in messages.
+fn name(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Conv { transposed: false, .. } => "convolution",
+        Kind::Conv { .. } => "transposed convolution",
+        Kind::MatMul { .. } => "matrix product",
+        Kind::Pool { .. } => "pool",
+        Kind::Softmax { .. } => "softmax",
+        Kind::LayerNorm { .. } => "layer normalisation",
+        Kind::Eltwise(_) => "elementwise function",
+        Kind::Erf => "erf",
+        Kind::Binary(_) => "binary",
+        Kind::Prelu => "prelu",
+        Kind::Concat { .. } => "concatenation",
+        Kind::Reduce { .. } => "reduction",
+        Kind::Resample { .. } => "resizing",
+        Kind::Pad { .. } => "padding",
+        Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => "view",
+    }
+}

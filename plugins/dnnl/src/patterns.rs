@@ -1,0 +1,88 @@
+//! The pattern table: what is claimed as one unit, most specific first.
+//!
+//! The names say what is folded: `conv2d_bias_sum_relu` is a convolution with a bias, a residual and an activation. What is
+//! computed together in the end is decided over a whole region, where more is in view than a pattern can say; the table is how a
+//! model's operators are claimed where several backends share it, and how operators are claimed that stand for something only
+//! together, such as the seven of a GELU.
+
+use std::fmt::Write;
+
+/// Operators that take a chain, with the names of their patterns.
+const ANCHORS: &[(&str, &str)] = &[
+    ("conv1d", "nn.conv1d"),
+    ("conv2d", "nn.conv2d"),
+    ("conv3d", "nn.conv3d"),
+    ("deconv1d", "nn.conv1d_transpose"),
+    ("deconv2d", "nn.conv2d_transpose"),
+    ("deconv3d", "nn.conv3d_transpose"),
+    ("dense", "nn.dense"),
+];
+
+/// Activations: their names, and what they make of the pattern `c`.
+const ACTIVATIONS: &[(&str, &str)] = &[
+    ("relu", "nn.relu(c)"),
+    ("leaky_relu", "nn.leaky_relu(c)"),
+    ("tanh", "tanh(c)"),
+    ("gelu", GELU),
+    ("gelu_tanh", GELU_TANH),
+    ("hardswish", HARDSWISH),
+    ("swish", "multiply(c, sigmoid(c))"),
+    ("mish", "multiply(c, tanh(log(add(exp(c), const))))"),
+    ("sigmoid", "sigmoid(c)"),
+    ("hardsigmoid", "clip(add(multiply(c, const), const))"),
+    ("clip", "clip(c)"),
+];
+
+const GELU: &str = "multiply(multiply(c, add(erf(divide(c, const) | multiply(c, const)), const)), const) \
+    | multiply(multiply(c, const), add(erf(divide(c, const) | multiply(c, const)), const)) \
+    | multiply(c, multiply(add(erf(divide(c, const) | multiply(c, const)), const), const))";
+
+const GELU_TANH: &str = "multiply(multiply(c, const), \
+    add(tanh(multiply(add(c, multiply(power(c, const), const)), const)), const)) \
+    | multiply(multiply(c, add(tanh(multiply(add(c, multiply(power(c, const), const)), const)), const)), const)";
+
+const HARDSWISH: &str = "multiply(c, clip(add(multiply(c, const), const))) \
+    | divide(multiply(c, clip(add(c, const))), const) | multiply(multiply(c, clip(add(c, const))), const)";
+
+/// The table.
+pub fn table() -> String {
+    let mut text = String::from("# Residuals, then biases and activations, then what stands without an anchor.\n");
+    for (name, op) in ANCHORS {
+        let biased = biased(op);
+        for (activation, pattern) in [("_relu", "nn.relu(c)"), ("", "c")] {
+            line(&mut text, &format!("{name}_bias_sum{activation}"), &format!("add({biased}, *)"), pattern);
+        }
+    }
+    for bias in [true, false] {
+        for (activation, pattern) in ACTIVATIONS.iter().map(|(n, p)| (*n, *p)).chain(bias.then_some(("", "c"))) {
+            for (name, op) in ANCHORS {
+                let anchor = if bias { biased(op) } else { format!("{op}(*, *)") };
+                let name = [*name, if bias { "bias" } else { "" }, activation];
+                let name: Vec<&str> = name.into_iter().filter(|part| !part.is_empty()).collect();
+                line(&mut text, &name.join("_"), &anchor, pattern);
+            }
+        }
+    }
+    for (name, pattern) in ACTIVATIONS.iter().filter(|(_, pattern)| pattern.len() > 40) {
+        line(&mut text, name, "*", pattern);
+    }
+    text
+}
+
+fn biased(op: &str) -> String {
+    format!("nn.bias_add({op}(*, *), *) | add({op}(*, *), *)")
+}
+
+fn line(text: &mut String, name: &str, anchor: &str, pattern: &str) {
+    let anchor = if anchor == "*" { "*c".to_owned() } else { format!("({anchor})") };
+    let _ = match pattern {
+        "c" => writeln!(text, "{name}: {anchor}"),
+        _ if anchor == "*c" => writeln!(text, "{name}: {}", replace_name(pattern)),
+        _ => writeln!(text, "{name}: let c = {anchor}; {pattern}"),
+    };
+}
+
+/// `c` as a named wildcard: the same expression wherever it stands.
+fn replace_name(pattern: &str) -> String {
+    pattern.replace("(c,", "(*c,").replace("(c)", "(*c)").replace("exp(c)", "exp(*c)")
+}

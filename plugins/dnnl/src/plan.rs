@@ -1,0 +1,184 @@
+//! What a run does: primitives in order, and where each of their tensors lies.
+//!
+//! Intermediate tensors and the scratch memory of primitives share one arena, in which two of them overlap only if they are
+//! never needed at once.
+
+use crate::library::{Desc, PrimitiveDesc};
+use std::collections::BTreeMap;
+
+/// A buffer of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Buf(pub u32);
+
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The region's input of that number.
+    Input(usize),
+    /// The region's output of that number.
+    Output(usize),
+    /// The constant of that number, as the host holds it.
+    Constant(usize),
+    /// The packed constant of that number.
+    Packed(usize),
+    /// The arena, from this byte on.
+    Arena(usize),
+}
+
+/// A buffer.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    /// Where it lies.
+    pub place: Place,
+    /// Its size in bytes.
+    pub bytes: usize,
+}
+
+/// A tensor of a step.
+pub struct Argument {
+    /// Which of the primitive's arguments it is: `ffi::ARG_*`.
+    pub arg: i32,
+    /// Its buffer.
+    pub buffer: Buf,
+    /// Where in the buffer it begins.
+    pub offset: usize,
+    /// Its layout.
+    pub desc: Desc,
+}
+
+/// What a step does.
+pub enum Work {
+    /// Runs a primitive.
+    Primitive(PrimitiveDesc),
+    /// Fills the buffer of its only argument with zeros.
+    Zero,
+}
+
+/// A step.
+pub struct Step {
+    /// What it does.
+    pub work: Work,
+    /// Its tensors.
+    pub args: Vec<Argument>,
+    /// What it computes, for messages and traces.
+    pub what: String,
+}
+
+/// A constant in a layout of its own.
+pub struct Pack {
+    /// The constant.
+    pub constant: usize,
+    /// Bytes from its start to the first element that is read.
+    pub offset: usize,
+    /// How it lies in the host's memory.
+    pub from: Desc,
+    /// How it is wanted.
+    pub to: Desc,
+}
+
+/// What a run does.
+pub struct Plan {
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+    /// The buffers.
+    pub buffers: Vec<Buffer>,
+    /// Bytes of the arena.
+    pub workspace: usize,
+    /// The dimensions of the outputs.
+    pub outputs: Vec<Vec<usize>>,
+}
+
+/// Alignment of everything in the arena.
+const LINE: usize = 64;
+
+/// Gives each arena buffer its place, from the first step that touches it to the last, and gives the arena's size. A buffer goes
+/// into the smallest gap that holds it, or to the end.
+pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
+    let mut last = vec![None; buffers.len()];
+    for (number, step) in steps.iter().enumerate() {
+        step.args.iter().for_each(|argument| last[argument.buffer.0 as usize] = Some(number));
+    }
+    let mut begun = vec![false; buffers.len()];
+    let mut arena = Arena::default();
+    for (number, step) in steps.iter().enumerate() {
+        let own = || step.args.iter().map(|argument| argument.buffer.0 as usize);
+        for buffer in own() {
+            if matches!(buffers[buffer].place, Place::Arena(_)) && !std::mem::replace(&mut begun[buffer], true) {
+                buffers[buffer].place = Place::Arena(arena.take(buffers[buffer].bytes.next_multiple_of(LINE)));
+            }
+        }
+        for buffer in own() {
+            if let Place::Arena(at) = buffers[buffer].place
+                && last[buffer] == Some(number)
+            {
+                // A buffer that a step names twice is given back once.
+                last[buffer] = None;
+                arena.give(at, buffers[buffer].bytes.next_multiple_of(LINE));
+            }
+        }
+    }
+    arena.size
+}
+
+#[derive(Default)]
+struct Arena {
+    /// Gaps: where they begin, and their size.
+    gaps: BTreeMap<usize, usize>,
+    size: usize,
+}
+
+impl Arena {
+    fn take(&mut self, bytes: usize) -> usize {
+        let best = self.gaps.iter().filter(|(_, size)| **size >= bytes).min_by_key(|(_, size)| **size);
+        if let Some((&at, &size)) = best {
+            self.gaps.remove(&at);
+            if size > bytes {
+                self.gaps.insert(at + bytes, size - bytes);
+            }
+            return at;
+        }
+        // The gap at the end grows.
+        let at = match self.gaps.last_key_value() {
+            Some((&at, &size)) if at + size == self.size => {
+                self.gaps.remove(&at);
+                at
+            }
+            _ => self.size,
+        };
+        self.size = at + bytes;
+        at
+    }
+
+    fn give(&mut self, mut at: usize, mut bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        if let Some((&before, &size)) = self.gaps.range(..at).next_back()
+            && before + size == at
+        {
+            self.gaps.remove(&before);
+            (at, bytes) = (before, size + bytes);
+        }
+        if let Some(size) = self.gaps.remove(&(at + bytes)) {
+            bytes += size;
+        }
+        self.gaps.insert(at, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_used_again_and_join() {
+        let mut arena = Arena::default();
+        let [a, b, c] = [arena.take(128), arena.take(64), arena.take(256)];
+        assert_eq!((a, b, c, arena.size), (0, 128, 192, 448));
+        arena.give(a, 128);
+        arena.give(b, 64);
+        assert_eq!(arena.take(192), 0, "two neighbours are one gap");
+        arena.give(c, 256);
+        assert_eq!((arena.take(512), arena.size), (192, 704), "the gap at the end grows");
+    }
+}

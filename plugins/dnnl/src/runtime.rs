@@ -1,0 +1,311 @@
+//! Loaded regions: plans with their generated code, packed weights, and the memory objects that a run points at its tensors.
+//!
+//! A run allocates nothing and looks nothing up by name. Memory objects hold the place of a tensor, which differs from run to
+//! run, so each run takes a set of them for itself; there are as many sets as there were runs at once. A set remembers the
+//! places of the run before, and only what has moved is said anew.
+
+use crate::library::ffi::ExecArg;
+use crate::library::{Memory, OneDnn, Primitive, Stream, onednn};
+use crate::lower::{Packs, lower};
+use crate::plan::{Place, Plan, Work};
+use crate::program::Program;
+use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, Prepared, Result, Services};
+use std::alloc::Layout;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// A loaded region.
+pub struct Region {
+    library: &'static OneDnn,
+    graph: Graph,
+    services: Services,
+    threads: usize,
+    state: Mutex<State>,
+    plans: RwLock<Vec<Arc<Ready>>>,
+}
+
+/// What grows as further input dimensions come.
+struct State {
+    /// The constants, as long as they are needed: all of them where dimensions are open, otherwise those read in place.
+    constants: Vec<Option<Constant>>,
+    packs: Packs,
+    packed: Vec<Arc<Lines>>,
+    by_dims: HashMap<Vec<Vec<i64>>, u64>,
+}
+
+/// Memory aligned to a cache line.
+struct Lines {
+    at: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: the memory is written before it is shared, and only read afterwards.
+unsafe impl Send for Lines {}
+// SAFETY: as above.
+unsafe impl Sync for Lines {}
+
+impl Lines {
+    fn new(bytes: usize) -> Result<Lines> {
+        let layout = Layout::from_size_align(bytes.max(1), 64).map_err(|_| Error::new("a size beyond all memory"))?;
+        // SAFETY: the size is not 0.
+        let at = unsafe { std::alloc::alloc(layout) };
+        if at.is_null() {
+            return Err(Error::new(format!("{bytes} bytes for packed weights cannot be had")));
+        }
+        Ok(Lines { at, layout })
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout.
+        unsafe { std::alloc::dealloc(self.at, self.layout) };
+    }
+}
+
+/// A plan, ready to run.
+struct Ready {
+    plan: Plan,
+    primitives: Vec<Option<Primitive>>,
+    /// Where the buffers lie that are the same in every run; null for the others.
+    fixed: Vec<*mut u8>,
+    /// What `fixed` points into.
+    _packed: Vec<Arc<Lines>>,
+    _constants: Vec<Constant>,
+    idle: Mutex<Vec<Tensors>>,
+}
+
+// SAFETY: the pointers in it are read only, into memory that it holds.
+unsafe impl Send for Ready {}
+// SAFETY: as above.
+unsafe impl Sync for Ready {}
+
+/// The memory objects of one run.
+struct Tensors {
+    stream: Stream,
+    memories: Vec<Memory>,
+    /// For each memory object, the buffer that it lies in and where.
+    at: Vec<(u32, usize)>,
+    /// The arguments of each step, as a range of `args`.
+    ranges: Vec<(usize, usize)>,
+    args: Vec<ExecArg>,
+    /// Where the buffers lay in the run before.
+    bases: Vec<*mut u8>,
+    next: Vec<*mut u8>,
+}
+
+// SAFETY: a set belongs to one run at a time, and the pointers in it are used in that run only.
+unsafe impl Send for Tensors {}
+
+impl Region {
+    /// Loads a graph. Where every dimension is known, code is generated and weights are packed now, and the constants that were
+    /// packed are let go.
+    ///
+    /// # Errors
+    /// Constants that do not fit, operators that the library does not take.
+    pub fn new(graph: Graph, constants: &[Constant], services: &Services) -> Result<Region> {
+        let library = onednn()?;
+        let shapes: Option<Vec<Vec<i64>>> = graph
+            .inputs
+            .iter()
+            .map(|input| input.ty.shape().map(|shape| shape.iter().map(|&d| d as i64).collect()))
+            .collect();
+        let state = State {
+            constants: constants.iter().cloned().map(Some).collect(),
+            packs: Packs::default(),
+            packed: Vec::new(),
+            by_dims: HashMap::new(),
+        };
+        let region = Region {
+            library,
+            graph,
+            threads: services.num_threads(),
+            services: services.clone(),
+            state: Mutex::new(state),
+            plans: RwLock::new(Vec::new()),
+        };
+        if let Some(shapes) = shapes {
+            region.plan(&shapes)?;
+            let mut state = region.state.lock().unwrap_or_else(PoisonError::into_inner);
+            // The plan holds what it reads in place.
+            state.constants.iter_mut().for_each(|constant| *constant = None);
+        }
+        Ok(region)
+    }
+
+    /// The number of the plan for these input dimensions, which is made if there is none.
+    fn plan(&self, shapes: &[Vec<i64>]) -> Result<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&number) = state.by_dims.get(shapes) {
+            return Ok(number);
+        }
+        let constants: Option<Vec<Constant>> = state.constants.iter().cloned().collect();
+        let Some(constants) = constants else {
+            let wanted: Vec<String> = self.graph.inputs.iter().map(|input| input.ty.to_string()).collect();
+            return Err(Error::new(format!("inputs of dimensions {shapes:?}, where {} are wanted", wanted.join(", "))));
+        };
+        // What primitives are made for depends on how many threads there are.
+        self.library.set_threads(self.threads);
+        let program = Program::of(&self.graph, &constants, shapes).map_err(|reason| Error::new(reason.detail))?;
+        let plan = lower(self.library, &program, &mut state.packs).map_err(|reason| Error::new(reason.detail))?;
+        self.pack(&mut state, &constants)?;
+        let ready = Ready::new(plan, &constants, &state.packed)?;
+        let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
+        plans.push(Arc::new(ready));
+        let number = plans.len() as u64 - 1;
+        state.by_dims.insert(shapes.to_vec(), number);
+        Ok(number)
+    }
+
+    /// Packs what the newest plan wants and no plan before did.
+    fn pack(&self, state: &mut State, constants: &[Constant]) -> Result<()> {
+        let stream = Stream::new(self.library)?;
+        let attr = crate::library::Attr::new(self.library, &crate::library::PostOps::new(self.library)?)?;
+        for pack in &state.packs.packs[state.packed.len()..] {
+            let constant = &constants[pack.constant];
+            let bytes = constant.bytes();
+            if pack.offset + pack.from.size() > bytes.len() {
+                return Err(Error::new(format!("constant {} is shorter than its type says", pack.constant)));
+            }
+            let lines = Lines::new(pack.to.size())?;
+            let desc = crate::library::PrimitiveDesc::reorder(self.library, &pack.from, &pack.to, &attr)?;
+            let primitive = Primitive::new(&desc)?;
+            let (mut from, mut to) = (Memory::new(self.library, &pack.from)?, Memory::new(self.library, &pack.to)?);
+            from.set(bytes[pack.offset..].as_ptr().cast_mut())?;
+            to.set(lines.at)?;
+            let mut args = vec![from.arg(crate::library::ffi::ARG_SRC), to.arg(crate::library::ffi::ARG_DST)];
+            let scratch = desc.scratchpad();
+            let scratch_lines = scratch.as_ref().map(|desc| Lines::new(desc.size())).transpose()?;
+            let mut scratch_memory = None;
+            if let (Some(desc), Some(lines)) = (&scratch, &scratch_lines) {
+                let memory = scratch_memory.insert(Memory::new(self.library, desc)?);
+                memory.set(lines.at)?;
+                args.push(memory.arg(crate::library::ffi::ARG_SCRATCHPAD));
+            }
+            // SAFETY: the constant has the bytes that the layout spans, which are read only; the other two are our own.
+            unsafe { primitive.execute(&stream, &args) }?;
+            state.packed.push(Arc::new(lines));
+        }
+        Ok(())
+    }
+}
+
+impl Ready {
+    fn new(plan: Plan, constants: &[Constant], packed: &[Arc<Lines>]) -> Result<Ready> {
+        let mut fixed = vec![std::ptr::null_mut(); plan.buffers.len()];
+        let (mut held_packed, mut held_constants) = (Vec::new(), Vec::new());
+        for (buffer, at) in plan.buffers.iter().zip(&mut fixed) {
+            match buffer.place {
+                Place::Constant(number) => {
+                    let constant = &constants[number];
+                    if constant.bytes().len() < buffer.bytes {
+                        return Err(Error::new(format!("constant {number} is shorter than its type says")));
+                    }
+                    *at = constant.bytes().as_ptr().cast_mut();
+                    held_constants.push(constant.clone());
+                }
+                Place::Packed(number) => {
+                    *at = packed[number].at;
+                    held_packed.push(packed[number].clone());
+                }
+                Place::Input(_) | Place::Output(_) | Place::Arena(_) => {}
+            }
+        }
+        let primitives = plan.steps.iter().map(|step| match &step.work {
+            Work::Primitive(desc) => Primitive::new(desc).map(Some),
+            Work::Zero => Ok(None),
+        });
+        let primitives = primitives.collect::<std::result::Result<_, String>>()?;
+        let idle = Mutex::new(Vec::new());
+        Ok(Ready { plan, primitives, fixed, _packed: held_packed, _constants: held_constants, idle })
+    }
+
+    fn tensors(&self, library: &'static OneDnn) -> Result<Tensors> {
+        if let Some(tensors) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return Ok(tensors);
+        }
+        let (mut memories, mut at, mut ranges, mut args) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for step in &self.plan.steps {
+            let first = args.len();
+            for argument in &step.args {
+                let memory = Memory::new(library, &argument.desc)?;
+                args.push(memory.arg(argument.arg));
+                memories.push(memory);
+                at.push((argument.buffer.0, argument.offset));
+            }
+            ranges.push((first, args.len()));
+        }
+        let bases = vec![std::ptr::null_mut(); self.plan.buffers.len()];
+        let next = bases.clone();
+        Ok(Tensors { stream: Stream::new(library)?, memories, at, ranges, args, bases, next })
+    }
+
+    /// Points every tensor at its place in this run.
+    fn aim(&self, tensors: &mut Tensors, call: &mut Call<'_, '_>) -> Result<()> {
+        let workspace = call.workspace.as_mut_ptr();
+        for ((buffer, fixed), next) in self.plan.buffers.iter().zip(&self.fixed).zip(&mut tensors.next) {
+            *next = match buffer.place {
+                Place::Input(i) => call.inputs[i].raw().data.wrapping_add(call.inputs[i].raw().byte_offset as usize),
+                Place::Output(k) => {
+                    let raw = call.outputs[k].raw();
+                    raw.data.wrapping_add(raw.byte_offset as usize)
+                }
+                Place::Constant(_) | Place::Packed(_) => *fixed,
+                Place::Arena(at) => workspace.wrapping_add(at),
+            };
+        }
+        for (memory, &(buffer, offset)) in tensors.memories.iter_mut().zip(&tensors.at) {
+            let base = tensors.next[buffer as usize];
+            if base != tensors.bases[buffer as usize] {
+                memory.set(base.wrapping_add(offset))?;
+            }
+        }
+        std::mem::swap(&mut tensors.bases, &mut tensors.next);
+        Ok(())
+    }
+
+    fn execute(&self, tensors: &Tensors) -> Result<()> {
+        for (number, step) in self.plan.steps.iter().enumerate() {
+            let (from, to) = tensors.ranges[number];
+            match &self.primitives[number] {
+                // SAFETY: every memory object has the layout of its argument, and was pointed at a buffer of the size that
+                // the plan says: the host's tensors of checked dimensions, the arena, constants and packed weights.
+                Some(primitive) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
+                    .map_err(|what| Error::new(format!("{}: {what}", step.what)))?,
+                None => {
+                    let buffer = step.args[0].buffer.0 as usize;
+                    // SAFETY: the buffer is this run's own, with that many bytes.
+                    unsafe { tensors.bases[buffer].write_bytes(0, self.plan.buffers[buffer].bytes) };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Executable for Region {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        let shapes: Vec<Vec<i64>> = inputs.iter().map(|dims| dims.iter().map(|&d| d as i64).collect()).collect();
+        let number = self.plan(&shapes)?;
+        let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
+        let plan = &plans[number as usize].plan;
+        Ok(Prepared { plan: number, ..Prepared::exact(&plan.outputs).with_workspace(plan.workspace) })
+    }
+
+    fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
+        let ready = {
+            let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
+            plans.get(call.plan as usize).cloned().ok_or_else(|| Error::new("a plan that was never prepared"))?
+        };
+        let outputs = call.outputs.iter().zip(&ready.plan.outputs).all(|(given, wanted)| given.shape() == wanted);
+        if call.workspace.len() < ready.plan.workspace || call.inputs.len() != self.graph.inputs.len() || !outputs {
+            return Err(Error::new("a call with other memory than was prepared"));
+        }
+        self.library.set_threads(self.services.num_threads());
+        let mut tensors = ready.tensors(self.library)?;
+        ready.aim(&mut tensors, &mut call)?;
+        let done = ready.execute(&tensors);
+        ready.idle.lock().unwrap_or_else(PoisonError::into_inner).push(tensors);
+        done
+    }
+}

@@ -1,0 +1,156 @@
+//! What is shipped: read back as it was written, and refused where it is something else.
+
+use super::library;
+use crate::backend::{Dnnl, JsonLoader};
+use crate::blob;
+use byoc_plugin_api::*;
+use serde_json::json;
+
+pub struct Bytes(pub Vec<f32>);
+
+impl ConstantSource for Bytes {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: floats are plain bytes.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * 4) }
+    }
+
+    fn digest(&self) -> String {
+        String::new()
+    }
+}
+
+fn constant(shape: &[usize]) -> Constant {
+    Constant::new("w", DType::F32, shape, Bytes(vec![0.5; shape.iter().product()]))
+}
+
+/// A host with so many threads.
+pub struct Alone(pub usize);
+
+impl HostServices for Alone {
+    fn num_threads(&self) -> usize {
+        self.0
+    }
+
+    fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
+        (0..count).for_each(task);
+    }
+
+    fn event(&self, _: &str, _: &serde_json::Value) {}
+
+    fn counter(&self, _: &str, _: u64) {}
+
+    fn log_level(&self) -> Option<tracing::Level> {
+        None
+    }
+
+    fn log(&self, _: tracing::Level, _: &str, _: &str) {}
+
+    fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
+        Err(Error::new("there is no reference here"))
+    }
+}
+
+/// x (2, 3) times a (4, 3) weight, through a composite.
+fn layer() -> (Graph, Vec<Constant>) {
+    let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let mut body = Graph::new("dnnl.dense_relu");
+    let x = body.push_input("x", ty(&[2, 3]));
+    let w = body.push_constant(0, ty(&[4, 3]));
+    let dense = body.push_op("nn.dense", [ValueRef::of(x), ValueRef::of(w)], [], [ty(&[2, 4])]);
+    let relu = body.push_op("nn.relu", [ValueRef::of(dense)], [], [ty(&[2, 4])]);
+    body.outputs.push(ValueRef::of(relu));
+    let mut graph = Graph::new("region_0");
+    let x = graph.push_input("x", ty(&[2, 3]));
+    let composite = graph.push(Node::composite("dnnl.dense_relu", body, [ValueRef::of(x)]));
+    graph.outputs.push(ValueRef::of(composite));
+    (graph, vec![constant(&[4, 3])])
+}
+
+#[test]
+fn a_blob_is_the_graph_and_reads_back() {
+    let (graph, constants) = layer();
+    let text = blob::write(&graph);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((json["version"].as_i64(), json["nodes"][1]["composite"].as_str()), (Some(1), Some("dnnl.dense_relu")));
+    let read = blob::read(text.as_bytes(), &constants).unwrap();
+    assert_eq!((read.nodes, read.inputs, read.outputs), (graph.nodes, graph.inputs, graph.outputs));
+    assert_eq!(blob::write(&layer().0), text, "the same region gives the same bytes");
+}
+
+#[test]
+fn what_is_no_blob_is_refused() {
+    let (graph, constants) = layer();
+    let text = blob::write(&graph);
+    let refused = |bytes: &[u8], constants: &[Constant], wanted: &str| {
+        let error = blob::read(bytes, constants).expect_err(wanted);
+        assert!(error.message.contains(wanted), "{error}, where {wanted:?} is wanted");
+    };
+    for cut in 0..text.len() {
+        assert!(blob::read(&text.as_bytes()[..cut], &constants).is_err(), "{cut} bytes of {}", text.len());
+    }
+    refused(text.replace("\"version\":1", "\"version\":2").as_bytes(), &constants, "a graph of version 2");
+    refused(
+        text.replace("\"dnnl_json\":1", "\"dnnl_json\":7").as_bytes(),
+        &constants,
+        "it is of form 7; 1 is known here",
+    );
+    refused(text.replace("nn.relu", "tanh").as_bytes(), &constants, "it was edited");
+    refused(text.replace("[4,3]", "[8,3]").as_bytes(), &constants, "it was edited");
+    refused(graph.to_json().as_bytes(), &constants, "no attribute \"dnnl_json\"");
+    refused(&[0xff, 0xfe], &constants, "no graph of dnnl");
+    refused(text.as_bytes(), &[], "0 constants are given");
+    refused(text.as_bytes(), &[constant(&[3, 4])], "constant 0 is Tensor[(3, 4), float32]");
+}
+
+#[test]
+fn a_region_is_loaded_under_its_own_symbol_only() {
+    if library().is_none() {
+        return;
+    }
+    let (graph, constants) = layer();
+    let services = Services::new(Alone(1));
+    let region = Region { graph: &graph, constants: &constants, options: &json!({}) };
+    let compiled = Dnnl.compile(&region).unwrap();
+    let load = |symbol: &str| {
+        let request = LoadRequest {
+            symbol,
+            blob: &compiled.blob,
+            constants: &constants,
+            options: &json!({}),
+            services: &services,
+        };
+        JsonLoader.load(&request).map(|_| ())
+    };
+    load("region_0").unwrap();
+    assert!(load("region_1").unwrap_err().message.contains("is given for the region region_1"));
+}
+
+#[test]
+fn operators_that_the_library_lacks_are_refused_in_words() {
+    let candidate = |name: &str, dtype: DType| {
+        let ty = TensorType::new(dtype, &[2, 3]);
+        let mut graph = Graph::new(name);
+        let x = graph.push_input("x", ty.clone());
+        let y = graph.push_op(name, [ValueRef::of(x)], [], [ty]);
+        graph.outputs.push(ValueRef::of(y));
+        Candidate::new(CandidateKind::Operator, name, graph)
+    };
+    if library().is_none() {
+        // Without the library the reason is that, with the line that installs it.
+        let Verdict::Refused(refusal) = Dnnl.judge(&candidate("nn.relu", DType::F32)) else { panic!() };
+        assert_eq!(refusal.code.as_str(), "Unavailable");
+        assert!(refusal.hint.contains("onednn-cpu-gomp==2023.2.0"), "{}", refusal.hint);
+        return;
+    }
+    let refusal = |candidate: &Candidate| match Dnnl.judge(candidate) {
+        Verdict::Supported => panic!("taken"),
+        Verdict::Refused(refusal) => (refusal.code.to_string(), refusal.detail.to_string()),
+    };
+    assert_eq!(Dnnl.judge(&candidate("nn.relu", DType::F32)), Verdict::Supported);
+    let (code, detail) = refusal(&candidate("nn.relu", DType::I64));
+    assert_eq!((code.as_str(), detail.as_str()), ("UnsupportedDtype", "nn.relu: output 0 is int64; float32 is wanted"));
+    let (code, detail) = refusal(&candidate("erf", DType::F32));
+    assert_eq!((code.as_str(), detail.as_str()), ("UnsupportedOp", "erf: oneDNN has it only as a part of GELU"));
+    let (code, _) = refusal(&candidate("sin", DType::F32));
+    assert_eq!(code, "UnsupportedOp");
+}

@@ -1,0 +1,36 @@
+//! The hand-written bindings against the library's own header.
+
+use crate::library::ffi::{CONSTANTS, SIZES};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The folder with `oneapi/dnnl/dnnl.h`, beside the library: the same package's `include`.
+fn include() -> Option<PathBuf> {
+    let vendor = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../vendor/onednn/include");
+    let named = std::env::var_os("BYOC_DNNL_INCLUDE").map(PathBuf::from);
+    named.into_iter().chain([vendor, "/usr/include".into()]).find(|dir| dir.join("oneapi/dnnl/dnnl.h").is_file())
+}
+
+#[test]
+fn constants_and_sizes_are_those_of_the_header() {
+    let Some(include) = include() else {
+        println!("left out: oneDNN's headers are not on this machine (vendor/onednn/include, BYOC_DNNL_INCLUDE)");
+        return;
+    };
+    let mut source = String::from("#include <oneapi/dnnl/dnnl.h>\n#if DNNL_VERSION_MAJOR == 3\n");
+    for (name, value) in CONSTANTS {
+        let _ = writeln!(source, "_Static_assert((long long)({name}) == {value}LL, \"{name}\");");
+    }
+    for (name, size) in SIZES {
+        let _ = writeln!(source, "_Static_assert(sizeof({name}) == {size}, \"sizeof {name}\");");
+    }
+    source.push_str("_Static_assert(offsetof(dnnl_version_t, cpu_runtime) == 24, \"cpu_runtime\");\n#endif\n");
+    let source = source.replacen('\n', "\n#include <stddef.h>\n", 1);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("constants.c");
+    std::fs::write(&file, source).unwrap();
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let output = Command::new(compiler).arg("-fsyntax-only").arg("-I").arg(&include).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,778 @@
+//! From the boundary's graph to a program: the only place that knows Relay's operators and their attributes.
+//!
+//! Shapes are worked out anew from those of the inputs and compared with the graph's types, so that a graph whose attributes and
+//! types disagree is found out before anything is computed by it.
+
+use crate::attributes::Attributes;
+use crate::library::{Window, ffi};
+use crate::program::{Def, Function, Kind, Program, Reason, Taken, Val};
+use crate::view::count;
+use byoc_plugin_api::{Constant, DType, Dim, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
+
+/// Nested composites, at most.
+const DEEPEST: usize = 64;
+
+fn shape_error(detail: impl Into<String>) -> Reason {
+    Reason::new(RefusalCode::UnsupportedShape, detail)
+}
+
+fn attr_error(detail: impl Into<String>) -> Reason {
+    Reason::new(RefusalCode::UnsupportedAttr, detail)
+}
+
+fn longs(shape: &[usize]) -> Vec<i64> {
+    shape.iter().map(|&d| d as i64).collect()
+}
+
+impl Program {
+    /// The program of a graph whose inputs have these dimensions.
+    ///
+    /// # Errors
+    /// The first operator that is not taken, with the reason; dimensions that do not fit the graph's types.
+    pub fn of(graph: &Graph, constants: &[Constant], inputs: &[Vec<i64>]) -> Taken<Program> {
+        graph.check(constants.len()).map_err(shape_error)?;
+        let mut program = Program::new(constants.to_vec());
+        for (i, (input, shape)) in graph.inputs.iter().zip(inputs).enumerate() {
+            fits(&input.ty, shape).map_err(|what| shape_error(format!("input {i} {what}")))?;
+            let value = program.value(shape.clone(), input.ty.dtype, Def::Input(i));
+            program.inputs.push(value);
+        }
+        if graph.inputs.len() != inputs.len() {
+            return Err(shape_error(format!("{} inputs are given, {} are wanted", inputs.len(), graph.inputs.len())));
+        }
+        let mut numbered = vec![None; constants.len()];
+        // One frame per open graph: its inputs, and the values of its nodes so far.
+        struct Frame<'a> {
+            graph: &'a Graph,
+            inputs: Vec<Val>,
+            nodes: Vec<Vec<Val>>,
+        }
+        let mut frames = vec![Frame { graph, inputs: program.inputs.clone(), nodes: Vec::new() }];
+        loop {
+            let depth = frames.len();
+            let Some(frame) = frames.last_mut() else { return Err(shape_error("a graph without an end")) };
+            let resolve = |nodes: &[Vec<Val>], value: &ValueRef| nodes[value.node as usize][value.index as usize];
+            let Some(node) = frame.graph.nodes.get(frame.nodes.len()) else {
+                let outputs: Vec<Val> = frame.graph.outputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
+                frames.pop();
+                match frames.last_mut() {
+                    Some(caller) => caller.nodes.push(outputs),
+                    None => {
+                        program.outputs = outputs;
+                        program.drop_dead();
+                        return Ok(program);
+                    }
+                }
+                continue;
+            };
+            let read: Vec<Val> = node.inputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
+            let values = match &node.kind {
+                NodeKind::Input(i) => vec![frame.inputs[*i as usize]],
+                NodeKind::Constant(i) => {
+                    let constant = &constants[*i as usize];
+                    if constant.ty() != node.outputs[0] {
+                        let (is, wanted) = (constant.ty(), &node.outputs[0]);
+                        return Err(shape_error(format!("constant {i} is {is}, the graph wants {wanted}")));
+                    }
+                    let new = || program.value(longs(constant.shape()), constant.dtype(), Def::Constant(*i as usize));
+                    vec![*numbered[*i as usize].get_or_insert_with(new)]
+                }
+                NodeKind::Op(name) => translate(&mut program, name, node, &read)?,
+                NodeKind::Composite(composite) => {
+                    if depth > DEEPEST {
+                        return Err(shape_error(format!("composites are nested more than {DEEPEST} deep")));
+                    }
+                    frames.push(Frame { graph: &composite.body, inputs: read, nodes: Vec::new() });
+                    continue;
+                }
+            };
+            for (value, ty) in values.iter().zip(&node.outputs) {
+                fits(ty, program.shape(*value))
+                    .map_err(|what| shape_error(format!("the result of {} {what}", node.op().unwrap_or("a node"))))?;
+            }
+            frame.nodes.push(values);
+        }
+    }
+}
+
+/// Whether a tensor of this shape may stand where the graph has that type.
+fn fits(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
+    let same = ty.rank() == shape.len()
+        && ty.dims.iter().zip(shape).all(|(dim, &size)| match dim {
+            Dim::Known(known) => *known as i64 == size,
+            Dim::Unknown(_) => true,
+        });
+    if same { Ok(()) } else { Err(format!("has shape {shape:?}, the graph has {ty}")) }
+}
+
+/// Whether an operator has a translation at all.
+pub fn is_known(name: &str) -> bool {
+    OPERATORS.contains(&name)
+}
+
+/// Every operator that is translated, which are also the ones that the backend asks for one by one.
+pub const OPERATORS: &[&str] = &[
+    "nn.conv2d",
+    "nn.conv1d",
+    "nn.conv3d",
+    "nn.conv1d_transpose",
+    "nn.conv2d_transpose",
+    "nn.conv3d_transpose",
+    "nn.dense",
+    "nn.matmul",
+    "nn.batch_matmul",
+    "nn.max_pool1d",
+    "nn.max_pool2d",
+    "nn.max_pool3d",
+    "nn.avg_pool1d",
+    "nn.avg_pool2d",
+    "nn.avg_pool3d",
+    "nn.global_avg_pool2d",
+    "nn.global_max_pool2d",
+    "nn.adaptive_avg_pool1d",
+    "nn.adaptive_avg_pool2d",
+    "nn.adaptive_avg_pool3d",
+    "nn.adaptive_max_pool1d",
+    "nn.adaptive_max_pool2d",
+    "nn.adaptive_max_pool3d",
+    "nn.softmax",
+    "nn.log_softmax",
+    "nn.layer_norm",
+    "nn.bias_add",
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "maximum",
+    "minimum",
+    "power",
+    "nn.relu",
+    "nn.leaky_relu",
+    "nn.prelu",
+    "clip",
+    "sigmoid",
+    "tanh",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "abs",
+    "negative",
+    "erf",
+    "mean",
+    "sum",
+    "max",
+    "min",
+    "prod",
+    "concatenate",
+    "stack",
+    "image.resize2d",
+    "nn.upsampling",
+    "nn.pad",
+    "reshape",
+    "nn.batch_flatten",
+    "squeeze",
+    "expand_dims",
+    "transpose",
+    "strided_slice",
+    "split",
+    "take",
+    "copy",
+    "nn.dropout",
+];
+
+fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<Vec<Val>> {
+    let with_name = |reason: Reason| Reason { detail: format!("{name}: {}", reason.detail), ..reason };
+    if !is_known(name) {
+        let detail = "not one of the operators that are given to oneDNN";
+        return Err(with_name(Reason::new(RefusalCode::UnsupportedOp, detail)));
+    }
+    if inputs.is_empty() || node.outputs.is_empty() {
+        return Err(with_name(shape_error("an operator without operands or results")));
+    }
+    for (i, ty) in node.outputs.iter().enumerate() {
+        if ty.dtype != DType::F32 {
+            let detail = format!("output {i} is {}; float32 is wanted", ty.dtype);
+            return Err(with_name(Reason::new(RefusalCode::UnsupportedDtype, detail)));
+        }
+    }
+    for (i, &input) in inputs.iter().enumerate() {
+        let value = p.get(input);
+        let index = name == "take" && i == 1;
+        if value.dtype != DType::F32 && !index {
+            let detail = format!("input {i} is {}; float32 is wanted", value.dtype);
+            return Err(with_name(Reason::new(RefusalCode::UnsupportedDtype, detail)));
+        }
+        if value.shape.contains(&0) {
+            return Err(with_name(shape_error(format!("input {i} has no elements"))));
+        }
+    }
+    let mut at = Translation { p, node, attrs: Attributes(node), inputs };
+    let values = at.run(name).map_err(with_name)?;
+    let shapeless = |value: &Val| p.shape(*value).iter().any(|&d| d < 1) || p.shape(*value).len() > ffi::MAX_NDIMS;
+    if values.iter().any(shapeless) {
+        return Err(with_name(shape_error("the result has no elements, or too many dimensions")));
+    }
+    Ok(values)
+}
+
+struct Translation<'a> {
+    p: &'a mut Program,
+    node: &'a Node,
+    attrs: Attributes<'a>,
+    inputs: &'a [Val],
+}
+
+impl Translation<'_> {
+    fn run(&mut self, name: &str) -> Taken<Vec<Val>> {
+        let x = self.inputs[0];
+        let one = |value: Val| Ok(vec![value]);
+        let function = |alg| Function::plain(alg);
+        match name {
+            "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => one(self.convolution(false)?),
+            "nn.conv1d_transpose" | "nn.conv2d_transpose" | "nn.conv3d_transpose" => one(self.convolution(true)?),
+            "nn.dense" => one(self.product(false, true)?),
+            "nn.matmul" | "nn.batch_matmul" => {
+                let (a, b) = (self.attrs.flag("transpose_a", false), self.attrs.flag("transpose_b", false));
+                one(self.product(a, b)?)
+            }
+            "nn.max_pool1d" | "nn.max_pool2d" | "nn.max_pool3d" => one(self.pool(ffi::POOLING_MAX)?),
+            "nn.avg_pool1d" | "nn.avg_pool2d" | "nn.avg_pool3d" => {
+                let include = self.attrs.flag("count_include_pad", false);
+                one(self.pool(if include {
+                    ffi::POOLING_AVG_INCLUDE_PADDING
+                } else {
+                    ffi::POOLING_AVG_EXCLUDE_PADDING
+                })?)
+            }
+            "nn.global_avg_pool2d" => one(self.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, true)?),
+            "nn.global_max_pool2d" => one(self.adaptive(ffi::POOLING_MAX, true)?),
+            "nn.adaptive_avg_pool1d" | "nn.adaptive_avg_pool2d" | "nn.adaptive_avg_pool3d" => {
+                one(self.adaptive(ffi::POOLING_AVG_EXCLUDE_PADDING, false)?)
+            }
+            "nn.adaptive_max_pool1d" | "nn.adaptive_max_pool2d" | "nn.adaptive_max_pool3d" => {
+                one(self.adaptive(ffi::POOLING_MAX, false)?)
+            }
+            "nn.softmax" | "nn.log_softmax" => {
+                let alg = if name == "nn.softmax" { ffi::SOFTMAX_ACCURATE } else { ffi::SOFTMAX_LOG };
+                let axis = self.attrs.axis("axis", -1, self.rank(x))?;
+                one(self.p.push(Kind::Softmax { alg, axis }, &[x], self.shape(x)))
+            }
+            "nn.layer_norm" => one(self.layer_norm()?),
+            "nn.bias_add" => one(self.bias_add()?),
+            "add" => one(self.binary(ffi::BINARY_ADD)?),
+            "subtract" => one(self.binary(ffi::BINARY_SUB)?),
+            "multiply" => one(self.binary(ffi::BINARY_MUL)?),
+            "divide" => one(self.binary(ffi::BINARY_DIV)?),
+            "maximum" => one(self.binary(ffi::BINARY_MAX)?),
+            "minimum" => one(self.binary(ffi::BINARY_MIN)?),
+            "power" => one(self.power()?),
+            "nn.relu" => one(self.p.eltwise(function(ffi::ELTWISE_RELU), x)),
+            "nn.leaky_relu" => {
+                let alpha = self.attrs.float("alpha", 0.25) as f32;
+                one(self.p.eltwise(Function::new(ffi::ELTWISE_RELU, alpha, 0.0), x))
+            }
+            "nn.prelu" => one(self.prelu()?),
+            "clip" => {
+                let low = self.attrs.float("a_min", f64::NEG_INFINITY).max(f64::from(f32::MIN)) as f32;
+                let high = self.attrs.float("a_max", f64::INFINITY).min(f64::from(f32::MAX)) as f32;
+                one(self.p.eltwise(Function::new(ffi::ELTWISE_CLIP, low, high), x))
+            }
+            "sigmoid" => one(self.p.eltwise(function(ffi::ELTWISE_LOGISTIC), x)),
+            "tanh" => one(self.p.eltwise(function(ffi::ELTWISE_TANH), x)),
+            "exp" => one(self.p.eltwise(function(ffi::ELTWISE_EXP), x)),
+            "log" => one(self.p.eltwise(function(ffi::ELTWISE_LOG), x)),
+            "sqrt" => one(self.p.eltwise(function(ffi::ELTWISE_SQRT), x)),
+            "rsqrt" => one(self.p.eltwise(Function::new(ffi::ELTWISE_POW, 1.0, -0.5), x)),
+            "abs" => one(self.p.eltwise(function(ffi::ELTWISE_ABS), x)),
+            "negative" => one(self.p.affine(-1.0, 0.0, x)),
+            "erf" => one(self.p.push(Kind::Erf, &[x], self.shape(x))),
+            "mean" => one(self.reduce(ffi::REDUCTION_MEAN)?),
+            "sum" => one(self.reduce(ffi::REDUCTION_SUM)?),
+            "max" => one(self.reduce(ffi::REDUCTION_MAX)?),
+            "min" => one(self.reduce(ffi::REDUCTION_MIN)?),
+            "prod" => one(self.reduce(ffi::REDUCTION_MUL)?),
+            "concatenate" => {
+                let axis = self.attrs.axis("axis", 0, self.rank(x))?;
+                let parts = self.inputs.to_vec();
+                one(self.concat(&parts, axis)?)
+            }
+            "stack" => {
+                let mut shape = self.shape(x);
+                let axis = self.attrs.axis("axis", 0, shape.len() + 1)?;
+                shape.insert(axis, 1);
+                let mut parts = Vec::with_capacity(self.inputs.len());
+                for &part in self.inputs {
+                    parts.push(self.reshape(part, shape.clone())?);
+                }
+                one(self.concat(&parts, axis)?)
+            }
+            "image.resize2d" | "nn.upsampling" => one(self.resize(name)?),
+            "nn.pad" => one(self.pad()?),
+            "reshape" => {
+                let shape = self.attrs.reshaped(&self.shape(x))?;
+                one(self.reshape(x, shape)?)
+            }
+            "nn.batch_flatten" => {
+                let shape = self.shape(x);
+                let Some((&first, rest)) = shape.split_first() else { return Err(shape_error("of a scalar")) };
+                one(self.reshape(x, vec![first, count(rest)])?)
+            }
+            "squeeze" => {
+                let shape = self.attrs.squeezed(&self.shape(x))?;
+                one(self.reshape(x, shape)?)
+            }
+            "expand_dims" => {
+                let mut shape = self.shape(x);
+                let axis = self.attrs.axis("axis", 0, shape.len() + 1)?;
+                for _ in 0..self.attrs.int("num_newaxis", 1).clamp(0, ffi::MAX_NDIMS as i64) {
+                    shape.insert(axis, 1);
+                }
+                one(self.reshape(x, shape)?)
+            }
+            "transpose" => {
+                let axes = self.attrs.permutation(self.rank(x))?;
+                one(self.transpose(x, axes))
+            }
+            "strided_slice" => {
+                let (begin, step, shape) = self.attrs.slice(&self.shape(x))?;
+                if step.iter().any(|&s| s < 1) {
+                    return Err(attr_error("a step backwards"));
+                }
+                one(self.p.push(Kind::Slice { begin, step }, &[x], shape))
+            }
+            "split" => self.split(),
+            "take" => one(self.take()?),
+            // "copy" and "nn.dropout": the data goes through; a mask is refused as it is none that is computed.
+            _ if self.node.outputs.len() == 1 => one(x),
+            _ => Err(attr_error("only the first result is computed")),
+        }
+    }
+
+    fn shape(&self, value: Val) -> Vec<i64> {
+        self.p.shape(value).to_vec()
+    }
+
+    fn rank(&self, value: Val) -> usize {
+        self.p.shape(value).len()
+    }
+
+    fn input(&self, number: usize) -> Taken<Val> {
+        self.inputs.get(number).copied().ok_or_else(|| shape_error(format!("operand {number} is missing")))
+    }
+
+    fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Taken<Val> {
+        if count(&shape) != count(self.p.shape(x)) {
+            return Err(shape_error(format!("{:?} as {shape:?}", self.p.shape(x))));
+        }
+        if self.p.shape(x) == shape {
+            return Ok(x);
+        }
+        Ok(self.p.push(Kind::Reshape, &[x], shape))
+    }
+
+    fn transpose(&mut self, x: Val, axes: Vec<usize>) -> Val {
+        if axes.iter().enumerate().all(|(i, &axis)| i == axis) {
+            return x;
+        }
+        let shape = axes.iter().map(|&axis| self.p.shape(x)[axis]).collect();
+        self.p.push(Kind::Transpose(axes), &[x], shape)
+    }
+
+    /// A tensor that lies in `layout` with its dimensions in the order `wanted`.
+    fn out_of_layout(&mut self, x: Val, layout: &str, wanted: &str) -> Taken<Val> {
+        let axes = layout_order(layout, wanted, self.rank(x))?;
+        Ok(self.transpose(x, axes))
+    }
+
+    /// A tensor whose dimensions are in the order `from`, as `layout` wants it.
+    fn laid_out(&mut self, x: Val, from: &str, layout: &str) -> Taken<Val> {
+        let axes = layout_order(from, layout, self.rank(x))?;
+        Ok(self.transpose(x, axes))
+    }
+
+    fn convolution(&mut self, transposed: bool) -> Taken<Val> {
+        let (data, weight) = (self.inputs[0], self.input(1)?);
+        let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
+        let axes = axes.ok_or_else(|| shape_error(format!("data of {} dimensions", self.rank(data))))?;
+        let spatial = ["W", "HW", "DHW"][axes - 1];
+        let order = format!("NC{spatial}");
+        // The first letter is the data's channels in a transposed convolution, whatever Relay calls it.
+        let letters = if transposed && axes == 2 { "IO" } else { "OI" };
+        let kernel_order = format!("{letters}{spatial}");
+        let kernel_layout = match self.attrs.text("kernel_layout") {
+            "" => kernel_order.as_str(),
+            other => other,
+        };
+        let data_layout = match self.attrs.text("data_layout") {
+            "" => order.as_str(),
+            other => other,
+        };
+        let out_layout = match self.attrs.text("out_layout") {
+            "" => data_layout,
+            other => other,
+        };
+        let data = self.out_of_layout(data, data_layout, &order)?;
+        let weight = self.out_of_layout(weight, kernel_layout, &kernel_order)?;
+        let (x, w) = (self.shape(data), self.shape(weight));
+        if w.len() != x.len() {
+            return Err(shape_error(format!("a kernel of shape {w:?} for data of shape {x:?}")));
+        }
+        let groups = self.attrs.int("groups", 1);
+        let window = self.attrs.window(axes, &w[2..])?;
+        let (taken, given) = if transposed { (w[0], w[1] * groups) } else { (w[1] * groups, w[0]) };
+        if groups < 1 || taken != x[1] || given % groups != 0 || x[1] % groups != 0 {
+            return Err(shape_error(format!("a kernel of shape {w:?} in {groups} groups for data of shape {x:?}")));
+        }
+        let mut shape = vec![x[0], given];
+        let mut window = window;
+        let extra = self.attrs.per_axis("output_padding", axes, 0);
+        for i in 0..axes {
+            let reach = (w[2 + i] - 1) * window.dilation[i] + 1;
+            if transposed {
+                window.after[i] -= extra[i];
+                shape.push((x[2 + i] - 1) * window.strides[i] + reach - window.before[i] - window.after[i]);
+            } else {
+                let room = x[2 + i] + window.before[i] + window.after[i] - reach;
+                if room < 0 {
+                    return Err(shape_error("the kernel is larger than the padded data"));
+                }
+                shape.push(room / window.strides[i] + 1);
+                // The library wants the padding that the last window reaches, not more.
+                window.after[i] -= room % window.strides[i];
+            }
+        }
+        let result = self.p.push(Kind::Conv { window, groups, transposed }, &[data, weight], shape);
+        self.laid_out(result, &order, out_layout)
+    }
+
+    fn product(&mut self, transpose_a: bool, transpose_b: bool) -> Taken<Val> {
+        let (a, b) = (self.inputs[0], self.input(1)?);
+        let (mut sa, mut sb) = (self.shape(a), self.shape(b));
+        let (ra, rb) = (sa.len(), sb.len());
+        if ra < 2 || rb < 2 || (rb > 2 && ra != rb) {
+            return Err(shape_error(format!("{sa:?} times {sb:?}")));
+        }
+        if transpose_a {
+            sa.swap(ra - 2, ra - 1);
+        }
+        if transpose_b {
+            sb.swap(rb - 2, rb - 1);
+        }
+        if sa[ra - 1] != sb[rb - 2] {
+            return Err(shape_error(format!("{sa:?} times {sb:?}")));
+        }
+        let mut shape = sa;
+        shape[ra - 1] = sb[rb - 1];
+        for (d, &size) in sb[..rb - 2].iter().enumerate() {
+            if shape[d] != size && shape[d] != 1 && size != 1 {
+                return Err(shape_error(format!("batches of {} and {size}", shape[d])));
+            }
+            shape[d] = shape[d].max(size);
+        }
+        Ok(self.p.push(Kind::MatMul { transpose_a, transpose_b }, &[a, b], shape))
+    }
+
+    /// The data in the order (N, C, spatial...), the layout it came in, and the number of spatial axes.
+    fn image(&mut self) -> Taken<(Val, String, String)> {
+        let data = self.inputs[0];
+        let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
+        let axes = axes.ok_or_else(|| shape_error(format!("data of {} dimensions", self.rank(data))))?;
+        let order = format!("NC{}", ["W", "HW", "DHW"][axes - 1]);
+        let layout = match self.attrs.text("layout") {
+            "" => order.clone(),
+            other => other.to_owned(),
+        };
+        let data = self.out_of_layout(data, &layout, &order)?;
+        let out = self.attrs.text("out_layout");
+        if !out.is_empty() && out != layout {
+            return Err(Reason::new(RefusalCode::UnsupportedLayout, format!("layout {layout} into {out}")));
+        }
+        Ok((data, layout, order))
+    }
+
+    fn pool(&mut self, alg: i32) -> Taken<Val> {
+        let (data, layout, order) = self.image()?;
+        let x = self.shape(data);
+        let axes = x.len() - 2;
+        let kernel = self.attrs.per_axis("pool_size", axes, 1);
+        let mut window = self.attrs.window(axes, &kernel)?;
+        let ceil = self.attrs.flag("ceil_mode", false);
+        let mut shape = vec![x[0], x[1]];
+        for i in 0..axes {
+            let reach = (kernel[i] - 1) * window.dilation[i] + 1;
+            let room = x[2 + i] + window.before[i] + window.after[i] - reach;
+            if room < 0 {
+                return Err(shape_error("the window is larger than the padded data"));
+            }
+            let stride = window.strides[i];
+            let whole = room / stride + 1;
+            let size = match &self.node.outputs[0].dims {
+                // How a last partial window counts is settled by the graph's type.
+                _ if !ceil => whole,
+                dims => match self.spatial_dim(dims, &layout, &order, i) {
+                    Some(size) if size == whole || size == whole + 1 => size,
+                    _ => return Err(attr_error("rounding the number of windows up")),
+                },
+            };
+            if size > whole && alg == ffi::POOLING_AVG_INCLUDE_PADDING {
+                return Err(attr_error("rounding the number of windows up while padding counts"));
+            }
+            window.after[i] = (size - 1) * stride + reach - x[2 + i] - window.before[i];
+            if window.before[i] >= reach || window.after[i] >= reach {
+                return Err(attr_error("padding as large as the window"));
+            }
+            shape.push(size);
+        }
+        let result = self.p.push(Kind::Pool { alg, window }, &[data], shape);
+        self.laid_out(result, &order, &layout)
+    }
+
+    fn spatial_dim(&self, dims: &[Dim], layout: &str, order: &str, i: usize) -> Option<i64> {
+        let letter = order.chars().nth(2 + i)?;
+        let at = layout.chars().position(|c| c == letter)?;
+        dims.get(at)?.known().map(|size| size as i64)
+    }
+
+    fn adaptive(&mut self, alg: i32, global: bool) -> Taken<Val> {
+        let (data, layout, order) = self.image()?;
+        let x = self.shape(data);
+        let axes = x.len() - 2;
+        let given = self.attrs.ints("output_size").unwrap_or_default();
+        let size = |i: usize| {
+            if global { 1 } else { given.get(i).or(given.first()).copied().unwrap_or(x[2 + i]) }
+        };
+        let mut shape = vec![x[0], x[1]];
+        let mut kernel = Vec::new();
+        for i in 0..axes {
+            let out = size(i);
+            if out < 1 || x[2 + i] % out != 0 {
+                return Err(shape_error(format!("{} elements in {out} windows of one size", x[2 + i])));
+            }
+            shape.push(out);
+            kernel.push(x[2 + i] / out);
+        }
+        let none = vec![0; axes];
+        let window =
+            Window { strides: kernel.clone(), dilation: vec![1; axes], kernel, before: none.clone(), after: none };
+        let result = self.p.push(Kind::Pool { alg, window }, &[data], shape);
+        self.laid_out(result, &order, &layout)
+    }
+
+    fn layer_norm(&mut self) -> Taken<Val> {
+        let (data, gamma, beta) = (self.inputs[0], self.input(1)?, self.input(2)?);
+        let shape = self.shape(data);
+        let axis = self.attrs.axis("axis", -1, shape.len())?;
+        if axis + 1 != shape.len() {
+            return Err(attr_error(format!("over axis {axis}; the last one is wanted")));
+        }
+        if !self.attrs.flag("center", true) || !self.attrs.flag("scale", true) {
+            return Err(attr_error("without gamma or beta"));
+        }
+        let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
+        if shape.len() < 2 {
+            let row = self.reshape(data, vec![1, shape[0]])?;
+            let normal = self.p.push(Kind::LayerNorm { epsilon }, &[row, gamma, beta], vec![1, shape[0]]);
+            return self.reshape(normal, shape);
+        }
+        Ok(self.p.push(Kind::LayerNorm { epsilon }, &[data, gamma, beta], shape))
+    }
+
+    fn bias_add(&mut self) -> Taken<Val> {
+        let (data, bias) = (self.inputs[0], self.input(1)?);
+        let shape = self.shape(data);
+        let axis = self.attrs.axis("axis", 1, shape.len())?;
+        if self.p.shape(bias) != [shape[axis]] {
+            return Err(shape_error(format!("a bias of shape {:?} for axis {axis}", self.p.shape(bias))));
+        }
+        let mut along = vec![1; shape.len() - axis];
+        along[0] = shape[axis];
+        let bias = self.reshape(bias, along)?;
+        Ok(self.p.binary(ffi::BINARY_ADD, data, bias, shape))
+    }
+
+    fn binary(&mut self, alg: i32) -> Taken<Val> {
+        let (a, b) = (self.inputs[0], self.input(1)?);
+        let shape = broadcast(self.p.shape(a), self.p.shape(b))?;
+        Ok(self.p.binary(alg, a, b, shape))
+    }
+
+    fn power(&mut self) -> Taken<Val> {
+        let (base, exponent) = (self.inputs[0], self.input(1)?);
+        let Some(exponent_value) = self.p.scalar(exponent).filter(|_| self.rank(base) >= self.rank(exponent)) else {
+            return Err(Reason::new(RefusalCode::NotConstant, "an exponent that is not one constant number"));
+        };
+        Ok(match exponent_value {
+            1.0 => base,
+            0.5 => self.p.eltwise(Function::plain(ffi::ELTWISE_SQRT), base),
+            2.0 => {
+                let shape = self.shape(base);
+                self.p.push(Kind::Binary(ffi::BINARY_MUL), &[base, base], shape)
+            }
+            other => self.p.eltwise(Function::new(ffi::ELTWISE_POW, 1.0, other), base),
+        })
+    }
+
+    fn prelu(&mut self) -> Taken<Val> {
+        let (data, slope) = (self.inputs[0], self.input(1)?);
+        let shape = self.shape(data);
+        let axis = self.attrs.axis("axis", 1, shape.len())?;
+        if self.p.shape(slope) != [shape[axis]] {
+            return Err(shape_error(format!("slopes of shape {:?} for axis {axis}", self.p.shape(slope))));
+        }
+        let mut along = vec![1; shape.len()];
+        along[axis] = shape[axis];
+        let slope = self.reshape(slope, along)?;
+        Ok(self.p.push(Kind::Prelu, &[data, slope], shape))
+    }
+
+    fn reduce(&mut self, alg: i32) -> Taken<Val> {
+        let x = self.inputs[0];
+        let shape = self.shape(x);
+        let axes = self.attrs.reduced(shape.len())?;
+        if axes.is_empty() {
+            return Ok(x);
+        }
+        let mut kept = shape.clone();
+        axes.iter().for_each(|&axis| kept[axis] = 1);
+        let spatial: Vec<usize> = (2..shape.len()).collect();
+        let pooled = match alg {
+            ffi::REDUCTION_MEAN => Some(ffi::POOLING_AVG_EXCLUDE_PADDING),
+            ffi::REDUCTION_MAX => Some(ffi::POOLING_MAX),
+            _ => None,
+        };
+        let result = match pooled {
+            // The mean of whole planes is a pool, which is fast where channels lie last.
+            Some(alg) if axes == spatial && (3..=5).contains(&shape.len()) => {
+                let (kernel, none) = (shape[2..].to_vec(), vec![0; shape.len() - 2]);
+                let ones = vec![1; kernel.len()];
+                let window =
+                    Window { strides: ones.clone(), dilation: ones, kernel, before: none.clone(), after: none };
+                self.p.push(Kind::Pool { alg, window }, &[x], kept.clone())
+            }
+            _ => self.p.push(Kind::Reduce { alg, axes: axes.clone() }, &[x], kept.clone()),
+        };
+        if self.attrs.flag("keepdims", false) {
+            return Ok(result);
+        }
+        let left = (0..shape.len()).filter(|d| !axes.contains(d)).map(|d| shape[d]).collect();
+        self.reshape(result, left)
+    }
+
+    fn concat(&mut self, parts: &[Val], axis: usize) -> Taken<Val> {
+        let mut shape = self.shape(parts[0]);
+        for &part in &parts[1..] {
+            let own = self.p.shape(part);
+            let same = own.len() == shape.len() && (0..own.len()).all(|d| d == axis || own[d] == shape[d]);
+            if !same {
+                return Err(shape_error(format!("{own:?} behind {shape:?} on axis {axis}")));
+            }
+            shape[axis] += own[axis];
+        }
+        if parts.len() == 1 {
+            return Ok(parts[0]);
+        }
+        Ok(self.p.push(Kind::Concat { axis }, parts, shape))
+    }
+
+    fn resize(&mut self, name: &str) -> Taken<Val> {
+        let (data, layout, order) = self.image()?;
+        let x = self.shape(data);
+        if x.len() != 4 {
+            return Err(shape_error("data that has no height and width"));
+        }
+        let (height, width) = if name == "nn.upsampling" {
+            let scaled = |size: i64, scale: f64| (size as f64 * scale).round() as i64;
+            (scaled(x[2], self.attrs.float("scale_h", 1.0)), scaled(x[3], self.attrs.float("scale_w", 1.0)))
+        } else {
+            match self.attrs.ints("size").unwrap_or_default()[..] {
+                [height, width] => (height, width),
+                _ => return Err(attr_error("a size that is not height and width")),
+            }
+        };
+        let alg = self.attrs.resampling(name, [x[2], x[3]], [height, width])?;
+        let result = self.p.push(Kind::Resample { alg }, &[data], vec![x[0], x[1], height, width]);
+        self.laid_out(result, &order, &layout)
+    }
+
+    fn pad(&mut self) -> Taken<Val> {
+        let (data, value) = (self.inputs[0], self.input(1)?);
+        if !matches!(self.attrs.text("pad_mode"), "" | "constant") || self.p.scalar(value) != Some(0.0) {
+            return Err(attr_error("padding with something else than zeros"));
+        }
+        let x = self.shape(data);
+        let widths = self.attrs.pairs("pad_width", x.len())?;
+        if widths.iter().any(|&(before, after)| before < 0 || after < 0) {
+            return Err(attr_error("negative padding"));
+        }
+        let shape = x.iter().zip(&widths).map(|(size, (before, after))| size + before + after).collect();
+        let before = widths.iter().map(|&(before, _)| before).collect();
+        Ok(self.p.push(Kind::Pad { before }, &[data], shape))
+    }
+
+    fn split(&mut self) -> Taken<Vec<Val>> {
+        let x = self.inputs[0];
+        let shape = self.shape(x);
+        let axis = self.attrs.axis("axis", 0, shape.len())?;
+        let bounds = self.attrs.split_bounds(shape[axis])?;
+        let part = |this: &mut Self, from: i64, to: i64| {
+            let mut begin = vec![0; shape.len()];
+            begin[axis] = from;
+            let mut own = shape.clone();
+            own[axis] = to - from;
+            this.p.push(Kind::Slice { begin, step: vec![1; shape.len()] }, &[x], own)
+        };
+        Ok(bounds.windows(2).map(|pair| part(self, pair[0], pair[1])).collect())
+    }
+
+    /// One element of an axis, at a constant index.
+    fn take(&mut self) -> Taken<Val> {
+        let (x, index) = (self.inputs[0], self.input(1)?);
+        let shape = self.shape(x);
+        let value = match self.p.constant(index).map(|i| self.p.constants[i].clone()) {
+            Some(constant) if count(&longs(constant.shape())) == 1 => match constant.dtype() {
+                DType::I64 => constant.tensor().as_slice::<i64>()[0],
+                DType::I32 => i64::from(constant.tensor().as_slice::<i32>()[0]),
+                other => {
+                    return Err(Reason::new(RefusalCode::UnsupportedDtype, format!("an index of {other}")));
+                }
+            },
+            _ => return Err(Reason::new(RefusalCode::NotConstant, "an index that is not one constant number")),
+        };
+        if self.attrs.ints("axis").is_none() || self.attrs.int("batch_dims", 0) != 0 {
+            return Err(attr_error("without an axis, or batched"));
+        }
+        let axis = self.attrs.axis("axis", 0, shape.len())?;
+        let value = if value < 0 { value + shape[axis] } else { value };
+        if !(0..shape[axis]).contains(&value) {
+            return Err(attr_error(format!("index {value} of {}", shape[axis])));
+        }
+        let mut begin = vec![0; shape.len()];
+        begin[axis] = value;
+        let mut one = shape.clone();
+        one[axis] = 1;
+        let slice = self.p.push(Kind::Slice { begin, step: vec![1; shape.len()] }, &[x], one.clone());
+        one.splice(axis..=axis, self.shape(index));
+        self.reshape(slice, one)
+    }
+}
+
+/// The shape that two shapes broadcast to.
+fn broadcast(a: &[i64], b: &[i64]) -> Taken<Vec<i64>> {
+    let rank = a.len().max(b.len());
+    let at = |shape: &[i64], d: usize| (d + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
+    (0..rank)
+        .map(|d| match (at(a, d), at(b, d)) {
+            (x, y) if x == y || y == 1 => Ok(x),
+            (1, y) => Ok(y),
+            _ => Err(shape_error(format!("{a:?} with {b:?}"))),
+        })
+        .collect()
+}
+
+/// For each letter of `to`, where it stands in `from`.
+fn layout_order(from: &str, to: &str, rank: usize) -> Taken<Vec<usize>> {
+    let axes: Option<Vec<usize>> = to.chars().map(|c| from.chars().position(|other| other == c)).collect();
+    axes.filter(|axes| axes.len() == rank && from.len() == rank && to.len() == rank)
+        .ok_or_else(|| Reason::new(RefusalCode::UnsupportedLayout, format!("layout {from}, where {to} is wanted")))
+}

@@ -1,0 +1,67 @@
+//! `cargo xtask fetch-onednn`: oneDNN from its Python wheels, by name, version and hash.
+//!
+//! A wheel is a ZIP file. Of the library's only one file is kept, of the headers' the folder; neither is installed anywhere.
+
+use crate::process::{root, run, target_dir};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The wheels, as pip takes them. The second one holds the headers, which a test compares the bindings with.
+const WHEELS: &str = "\
+onednn-cpu-gomp==2023.2.0 --hash=sha256:2f22a54d6a890ed14bfa185d42a4be65d8b5b1df85dc1f0f3a9abe31620416fb
+onednn-devel-cpu-gomp==2023.2.0 --hash=sha256:9763c69e8c907e119056bd52ad918ca84ac9ba939d130a99dfa95ccca3e5e284
+";
+
+/// Copies the files that are needed out of the wheels. The library is renamed into its place when it is whole.
+const UNPACK: &str = r#"
+import os, shutil, sys, zipfile
+wheels, vendor = sys.argv[1], sys.argv[2]
+for wheel in sorted(os.listdir(wheels)):
+    if not wheel.endswith(".whl"):
+        continue
+    with zipfile.ZipFile(os.path.join(wheels, wheel)) as archive:
+        for name in archive.namelist():
+            _, _, inside = name.partition(".data/data/")
+            if inside == "lib/libdnnl.so.3.2":
+                to = os.path.join(vendor, "libdnnl.so.3")
+            elif inside.startswith("include/") and inside.endswith(".h"):
+                to = os.path.join(vendor, inside)
+            else:
+                continue
+            os.makedirs(os.path.dirname(to), exist_ok=True)
+            with archive.open(name) as source, open(to + ".part", "wb") as part:
+                shutil.copyfileobj(source, part)
+            os.replace(to + ".part", to)
+"#;
+
+/// The library's place in this checkout.
+pub fn library() -> PathBuf {
+    root().join("vendor").join("onednn").join("libdnnl.so.3")
+}
+
+/// Fetches the library if it is not there, and says where it is.
+pub fn fetch() -> Result<PathBuf, String> {
+    let library = library();
+    if library.is_file() {
+        return Ok(library);
+    }
+    let wheels = target_dir().join("onednn");
+    let fail = |what: &dyn std::fmt::Display| format!("{}: {what}", wheels.display());
+    std::fs::create_dir_all(&wheels).map_err(|error| fail(&error))?;
+    let list = wheels.join("requirements.txt");
+    std::fs::write(&list, WHEELS).map_err(|error| fail(&error))?;
+    let mut download = Command::new("python3");
+    download.args(["-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]);
+    run(download.arg("--dest").arg(&wheels).arg("--requirement").arg(&list))?;
+    let vendor = library.parent().map(PathBuf::from).unwrap_or_default();
+    run(Command::new("python3").args(["-c", UNPACK]).arg(&wheels).arg(&vendor))?;
+    if library.is_file() { Ok(library) } else { Err(fail(&"the wheel holds no lib/libdnnl.so.3.2")) }
+}
+
+/// The library, or nothing and a line that says why.
+pub fn fetch_if_possible() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
+        return Some(PathBuf::from(named));
+    }
+    fetch().inspect_err(|what| eprintln!("xtask: oneDNN cannot be fetched: {what}")).ok()
+}
