@@ -417,7 +417,7 @@ pub struct QuantizeArgs {
     pub keep: Vec<String>,
     /// Keep the most sensitive layers in float until the loss is at most this: right answers lost (a share) where there
     /// are labels, else 1 - cosine of the outputs.
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = loss)]
     pub max_loss: Option<f64>,
     /// The right class of each sample: an array, or a text with one number a line.
     #[arg(long, value_name = "FILE")]
@@ -469,6 +469,13 @@ fn target(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').unwrap_or((text, "")) {
         ("", _) => Err("TARGET=OPERATOR,... is wanted".to_owned()),
         (target, operators) => Ok((target.to_owned(), operators.to_owned())),
+    }
+}
+
+fn loss(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(loss) if (0.0..=1.0).contains(&loss) => Ok(loss),
+        _ => Err("a number from 0 to 1 is wanted".to_owned()),
     }
 }
 

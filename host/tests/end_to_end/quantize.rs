@@ -127,6 +127,58 @@ fn a_residual_network_keeps_its_answers() {
     assert!(mean >= 0.95, "{mean}: {cosines:?}");
 }
 
+/// Where an int8 accelerator's plugin lies, and the options that use it.
+fn accelerator() -> (TempDir, Vec<String>) {
+    let plugins = byoc_test_support::plugin_dir(&["nuc_fpga"]);
+    let dir = plugins.path().display().to_string();
+    let options = ["--backend", "nuc_fpga", "--plugin-dir", &dir].map(String::from).to_vec();
+    (plugins, options)
+}
+
+/// How many operators of each kind `explain` finds in regions of a backend.
+fn offloaded(model: &str, options: &[&str], operator: &str) -> usize {
+    let ran = byoc(["explain", model, "--json", "--no-cache"].iter().chain(options)).ok();
+    let nodes = ran.json()[0]["nodes"].as_array().unwrap().clone();
+    let on_it = nodes.iter().filter(|n| n["op"] == operator && n["placement"]["kind"] == "region");
+    on_it.count()
+}
+
+#[test]
+fn digits_on_an_accelerator_give_the_same_bits() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let (images, labels) = test_set();
+    let (_plugins, options) = accelerator();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let (_folder, file) = place();
+    quantize(&model, &calibration, &file, &options).ok();
+    let file = file.display().to_string();
+    let host = outputs(&file, "image", &images, &[]);
+    let on_device =
+        outputs(&file, "image", &images, &[&options[..], &["--no-cache", "--require-offload=0.9"]].concat());
+    assert!(right(&host, &labels) >= 355, "{}", right(&host, &labels));
+    assert!(host == on_device, "the device gives other bits than the host");
+    let batch = [&options[..], &["--dim", "batch=360"]].concat();
+    assert_eq!((offloaded(&file, &batch, "qnn.conv2d"), offloaded(&file, &batch, "qnn.dense")), (2, 2));
+}
+
+#[test]
+fn every_layer_of_a_residual_network_goes_to_an_accelerator() {
+    let (_plugins, options) = accelerator();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], 7);
+    for (keep, convolutions) in [("first", 19), ("none", 20)] {
+        let (_folder, file) = place();
+        let extra = [&options[..], &["--keep", keep, "--samples", "2"]].concat();
+        quantize(&data_text("models/resnet18_w16"), "random:1", &file, &extra).ok();
+        let file = file.display().to_string();
+        assert_eq!(offloaded(&file, &options, "qnn.conv2d"), convolutions);
+        assert_eq!(offloaded(&file, &options, "qnn.dense"), 1);
+        let host = outputs(&file, "input_1", &image, &[]);
+        let device = outputs(&file, "input_1", &image, &[&options[..], &["--no-cache"]].concat());
+        assert!(host == device, "--keep {keep}: the device gives other bits than the host");
+    }
+}
+
 #[test]
 fn joins_and_means_stay_integers() {
     let (folder, file) = place();
