@@ -1,0 +1,166 @@
+//! Quantized kernels of the host beside those in float32, on the layers of ResNet-50, on one thread and on two:
+//! a convolution into `int32`, one with bias, requantization and bounds behind it, and the float one; products; and
+//! what stands between them. Elements in a throughput are operations (a multiply-add counts as 2).
+
+use byoc_core::ir::{AttrValue, Attrs, TensorType};
+use byoc_core::kernel::{self, Kernel, Spec};
+use byoc_core::op;
+use byoc_core::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
+use criterion::{BenchmarkId, Criterion, Throughput};
+
+/// Name, input channels, output channels, size, taps, stride.
+const LAYERS: [(&str, usize, usize, usize, usize, usize); 7] = [
+    ("stem 7x7/2", 3, 64, 224, 7, 2),
+    ("1x1 56", 64, 256, 56, 1, 1),
+    ("3x3 56", 64, 64, 56, 3, 1),
+    ("3x3 28", 128, 128, 28, 3, 1),
+    ("3x3 14", 256, 256, 14, 3, 1),
+    ("1x1 14", 1024, 256, 14, 1, 1),
+    ("3x3 7", 512, 512, 7, 3, 1),
+];
+
+/// A tensor whose bytes look random; floats are small.
+fn noise(dtype: DType, shape: &[usize]) -> Tensor {
+    let count: usize = shape.iter().product();
+    let bits = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    match dtype {
+        DType::F32 => Tensor::from_slice(shape, &(0..count).map(|i| bits(i) as f32 / 1e7 - 0.8).collect::<Vec<_>>()),
+        DType::I32 => Tensor::from_slice(shape, &(0..count).map(|i| bits(i) as i32 - 8000).collect::<Vec<_>>()),
+        _ => {
+            let bytes: Vec<u8> = (0..count).map(|i| bits(i) as u8).collect();
+            Tensor::from_bytes(dtype, shape, &bytes).expect("one byte an element")
+        }
+    }
+}
+
+/// A call that is ready to run.
+struct Ready {
+    kernel: Box<dyn Kernel>,
+    args: Vec<Tensor>,
+    dtype: DType,
+    shape: Vec<usize>,
+    operations: u64,
+}
+
+/// The kernel for a call, all inputs but the first known.
+fn ready(name: &str, attrs: Attrs, args: Vec<Tensor>) -> Ready {
+    let id = op::lookup(name).expect("there is such an operator");
+    let def = op::get(id);
+    let attrs = op::normalize_attrs(def, attrs).expect("its attributes");
+    let types: Vec<TensorType> = args.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
+    let of = |t: &TensorType| byoc_core::ir::Type::Tensor(std::sync::Arc::new(t.clone()));
+    let arg_types: Vec<_> = types.iter().map(of).collect();
+    let values: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
+    let ty = def.infer(&attrs, &arg_types, &values).expect("it types");
+    let out = ty.as_tensor().expect("a tensor").clone();
+    let cost = op::Cost { params: op::Params::new(def, &attrs), args: &arg_types, ret: &ty };
+    let operations = (def.flops)(&cost);
+    let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: std::slice::from_ref(&out), constants: &values };
+    let kernel = kernel::make(id, &spec).expect("the host has it");
+    let shape = out.shape().expect("known").to_vec();
+    Ready { kernel, dtype: out.dtype, shape, operations, args }
+}
+
+fn bench(criterion: &mut Criterion, group: &str, cases: Vec<(String, Ready)>) {
+    for threads in [1, 2] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("the threads start");
+        let mut group = criterion.benchmark_group(format!("{group}, {threads} threads"));
+        for (name, ready) in &cases {
+            let views: Vec<TensorView<'_>> = ready.args.iter().map(Tensor::view).collect();
+            let mut workspace = AlignedBytes::zeroed(ready.kernel.workspace());
+            let mut out = AlignedBytes::zeroed(ready.shape.iter().product::<usize>() * ready.dtype.size());
+            group.throughput(Throughput::Elements(ready.operations));
+            group.bench_function(BenchmarkId::from_parameter(name), |b| {
+                pool.install(|| {
+                    b.iter(|| {
+                        let out = TensorViewMut { dtype: ready.dtype, shape: &ready.shape, data: out.as_mut() };
+                        ready.kernel.run(&views, &mut [out], workspace.as_mut()).expect("it runs");
+                    });
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+fn convolutions(criterion: &mut Criterion) {
+    for (name, inputs, outputs, size, taps, stride) in LAYERS {
+        let (x, w) = ([1, inputs, size, size], [outputs, inputs, taps, taps]);
+        let pad = (taps / 2) as i64;
+        let attrs = || {
+            Attrs::new([
+                ("strides", AttrValue::from([stride as i64, stride as i64])),
+                ("padding", AttrValue::from([pad, pad])),
+            ])
+        };
+        let (zero, scale) = (|v: i32| Tensor::scalar(v), |v: f32| Tensor::scalar(v));
+        let (data, weight) = (noise(DType::U8, &x), noise(DType::I8, &w));
+        let sums = vec![data.clone(), weight.clone(), zero(128), zero(0), scale(0.5), scale(0.5)];
+        let ratios = Tensor::from_slice(&[outputs], &vec![0.001f32; outputs]);
+        let bias = noise(DType::I32, &[outputs]);
+        let all = vec![data, weight, bias, zero(128), zero(0), ratios, scale(1.0), zero(128)];
+        let fused = attrs().with("out_dtype", "uint8");
+        let cases = vec![
+            ("float32".to_owned(), ready("nn.conv2d", attrs(), vec![noise(DType::F32, &x), noise(DType::F32, &w)])),
+            ("int8 into int32".to_owned(), ready("qnn.conv2d", attrs(), sums)),
+            ("int8, fixed point".to_owned(), ready("qnn.contrib_conv2d_requantize", fused.clone(), all.clone())),
+            (
+                "int8, float32 ratio".to_owned(),
+                ready("qnn.contrib_conv2d_requantize", fused.with("compute_dtype", "float32"), all),
+            ),
+        ];
+        bench(criterion, name, cases);
+    }
+}
+
+fn others(criterion: &mut Criterion) {
+    let scalars = || [Tensor::scalar(0.5f32), Tensor::scalar(3i32)];
+    let [s, z] = scalars();
+    let shape = [1, 256, 56, 56];
+    let bytes = || noise(DType::I8, &shape);
+    let reals = || noise(DType::F32, &shape);
+    let cases = vec![
+        ("add, float32".to_owned(), ready("add", Attrs::none(), vec![reals(), reals()])),
+        (
+            "qnn.add".to_owned(),
+            ready(
+                "qnn.add",
+                Attrs::none(),
+                vec![bytes(), bytes(), s.clone(), z.clone(), Tensor::scalar(0.3f32), z.clone(), s.clone(), z.clone()],
+            ),
+        ),
+        ("qnn.quantize".to_owned(), ready("qnn.quantize", Attrs::none(), vec![reals(), s.clone(), z.clone()])),
+        ("qnn.dequantize".to_owned(), ready("qnn.dequantize", Attrs::none(), vec![bytes(), s.clone(), z.clone()])),
+        (
+            "qnn.requantize from int32".to_owned(),
+            ready(
+                "qnn.requantize",
+                Attrs::none(),
+                vec![noise(DType::I32, &shape), s.clone(), Tensor::scalar(0i32), Tensor::scalar(30f32), z.clone()],
+            ),
+        ),
+        ("qnn.sigmoid".to_owned(), ready("qnn.sigmoid", Attrs::none(), vec![bytes(), s.clone(), z.clone(), s, z])),
+    ];
+    bench(criterion, "elementwise 256x56x56", cases);
+    let zero = Tensor::scalar(0i32);
+    let one = Tensor::scalar(1f32);
+    let dense = |m: usize| {
+        let (x, w) = ([m, 2048], [1000, 2048]);
+        let sums = [noise(DType::U8, &x), noise(DType::I8, &w), zero.clone(), zero.clone(), one.clone(), one.clone()];
+        vec![
+            (
+                format!("float32, {m} rows"),
+                ready("nn.dense", Attrs::none(), vec![noise(DType::F32, &x), noise(DType::F32, &w)]),
+            ),
+            (format!("int8, {m} rows"), ready("qnn.dense", Attrs::none(), sums.to_vec())),
+        ]
+    };
+    bench(criterion, "dense 2048 to 1000", [dense(1), dense(64)].into_iter().flatten().collect());
+}
+
+fn main() {
+    let mut criterion = byoc_benches::criterion();
+    convolutions(&mut criterion);
+    others(&mut criterion);
+    criterion.final_summary();
+}
