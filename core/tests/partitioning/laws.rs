@@ -161,6 +161,11 @@ fn regions_need_each_other(module: &Module) -> bool {
     calls.values().any(|&count| count > 1) || !inside.is_empty()
 }
 
+/// How many programs each law is tried on; `PROPTEST_CASES` says otherwise.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2_000)
+}
+
 /// Fields of tuples that are there stand for themselves.
 fn resolved(module: &Module) -> Module {
     let resolved = Rebuild::run(module, |rebuild, _, expr| {
@@ -180,7 +185,7 @@ fn operators(module: &Module) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
     fn annotating_for_two_targets_in_turn_is_annotating_for_both(
