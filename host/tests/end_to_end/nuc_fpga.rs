@@ -306,8 +306,9 @@ fn a_residual_network_is_on_the_device() {
         check_sources(&place, Path::new(&model));
         // The naive loops of the sample driver give the bits of the software device.
         let (ours, theirs) = (place.path("software.npz"), place.path("driver.npz"));
-        byoc(args("run", &["--output", &ours])).ok();
-        let run = command(args("run", &["--output", &theirs])).env("NUC_FPGA_DRIVER", &driver).output().unwrap();
+        let run = |output: &str| args("run", &["--input", "input_1=random:5", "--output", output]);
+        byoc(run(&ours)).ok();
+        let run = command(run(&theirs)).env("NUC_FPGA_DRIVER", &driver).output().unwrap();
         let called = ran(run).ok().err.matches("Calling From nuc_fpga_conv2d").count();
         assert_eq!(called, convolutions);
         assert_eq!(std::fs::read(&ours).unwrap(), std::fs::read(&theirs).unwrap());
