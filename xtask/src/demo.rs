@@ -1,6 +1,7 @@
 //! The demo: from a checkout to a trained model on a backend that was dropped into a directory; then the same model in int8
 //! on another one.
 
+use crate::onednn;
 use crate::process::{self, cargo, exists, output, root, target_dir};
 use crate::quantized;
 use std::path::Path;
@@ -86,6 +87,19 @@ pub fn run() -> Result<(), String> {
     let (pictures, trace) = (root().join("tests/digits/test.npz"), demo.join("trace.json"));
     let build = [&build[..], &["--cache-dir", &cache, "--require-offload=0.9"]].concat();
     quantized::classify(byoc, &int8, &build, &pictures, &trace)?;
+
+    if let Some(found) = onednn::fetch_if_possible() {
+        step("drop one more backend in: the same model on oneDNN");
+        process::run(&mut cargo(&["build", "--release", "--quiet", "--package", "byoc-dnnl"]))?;
+        let library = format!("libbyoc_dnnl{}", std::env::consts::DLL_SUFFIX);
+        drop_in(&release.join(&library), &plugins.join(&library))?;
+        let fast = ["--dim", "batch=1", "--backend", "dnnl", "--plugin-dir", &plugin_dir, "--require-offload=0.99"];
+        let mut bench = byoc(&[&["bench", model, "--runs", "20"], &fast[..]].concat());
+        // oneDNN needs libgomp, which not every machine has.
+        if let Err(what) = process::run(bench.env("BYOC_DNNL_LIB", found)) {
+            println!("left out: {what}");
+        }
+    }
 
     println!();
     println!("compiled in {:.2} s, classified in {:.2} s", compiled.as_secs_f64(), classified.as_secs_f64());

@@ -378,6 +378,25 @@ pub fn layer_norm(c: &mut Case) {
     c.done(y);
 }
 
+pub fn batch_norm(c: &mut Case) {
+    let shape = any_shape(c, 2..=4);
+    let axis = c.int(0, shape.len() - 1);
+    let x = c.input(&shape);
+    let (gamma, beta, mean) = (c.constant(&[shape[axis]]), c.constant(&[shape[axis]]), c.constant(&[shape[axis]]));
+    let variance = c.constant(&[shape[axis]]);
+    let variance = c.op("abs", &[variance], &[]);
+    let attrs = [
+        ("axis", (axis as i64).into()),
+        ("epsilon", 0.01.into()),
+        ("center", c.chance(2).into()),
+        ("scale", c.chance(2).into()),
+    ];
+    let all = c.op("nn.batch_norm", &[x, gamma, beta, mean, variance], &attrs);
+    let y = c.builder.project(all, 0).expect("the result");
+    let y = c.activation(y);
+    c.done(y);
+}
+
 pub fn elementwise(c: &mut Case) {
     let shape = any_shape(c, 0..=5);
     let mut x = c.input(&shape);

@@ -44,6 +44,7 @@ families! {
     pooling 300;
     softmax 150;
     layer_norm 120;
+    batch_norm 100;
     elementwise 300;
     binary 300;
     reductions 200;

@@ -138,6 +138,7 @@ pub const OPERATORS: &[&str] = &[
     "nn.softmax",
     "nn.log_softmax",
     "nn.layer_norm",
+    "nn.batch_norm",
     "nn.bias_add",
     "add",
     "subtract",
@@ -259,6 +260,7 @@ impl Translation<'_> {
                 one(self.p.push(Kind::Softmax { alg, axis }, &[x], self.shape(x)))
             }
             "nn.layer_norm" => one(self.layer_norm()?),
+            "nn.batch_norm" => self.batch_norm(),
             "nn.bias_add" => one(self.bias_add()?),
             "add" => one(self.binary(ffi::BINARY_ADD)?),
             "subtract" => one(self.binary(ffi::BINARY_SUB)?),
@@ -576,6 +578,35 @@ impl Translation<'_> {
             return self.reshape(normal, shape);
         }
         Ok(self.p.push(Kind::LayerNorm { epsilon }, &[data, gamma, beta], shape))
+    }
+
+    /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along an axis; the statistics come out as they went in.
+    fn batch_norm(&mut self) -> Taken<Vec<Val>> {
+        let (data, mean, variance) = (self.inputs[0], self.input(3)?, self.input(4)?);
+        let shape = self.shape(data);
+        let axis = self.attrs.axis("axis", 1, shape.len())?;
+        for number in 1..5 {
+            let own = self.p.shape(self.input(number)?);
+            if own != [shape[axis]] {
+                return Err(shape_error(format!("operand {number} of shape {own:?} for axis {axis} of {shape:?}")));
+            }
+        }
+        let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
+        let above = self.p.affine(1.0, epsilon, variance);
+        let mut factor = self.p.eltwise(Function::new(ffi::ELTWISE_POW, 1.0, -0.5), above);
+        if self.attrs.flag("scale", true) {
+            factor = self.p.binary(ffi::BINARY_MUL, factor, self.inputs[1], vec![shape[axis]]);
+        }
+        let mut along = vec![1; shape.len() - axis];
+        along[0] = shape[axis];
+        let (centre, factor) = (self.reshape(mean, along.clone())?, self.reshape(factor, along.clone())?);
+        let centred = self.p.binary(ffi::BINARY_SUB, data, centre, shape.clone());
+        let mut normal = self.p.binary(ffi::BINARY_MUL, centred, factor, shape.clone());
+        if self.attrs.flag("center", true) {
+            let beta = self.reshape(self.inputs[2], along)?;
+            normal = self.p.binary(ffi::BINARY_ADD, normal, beta, shape);
+        }
+        Ok(vec![normal, mean, variance])
     }
 
     fn bias_add(&mut self) -> Taken<Val> {

@@ -4,6 +4,7 @@
 
 mod artifacts;
 mod header;
+mod normal;
 mod pool;
 
 use crate::library::{OneDnn, onednn, set_plugin_path};
