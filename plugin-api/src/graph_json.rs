@@ -14,7 +14,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::{Attr, AttrValue, Composite, Dim, Graph, Input, Node, NodeKind, TensorType, ValueRef};
 use abi_stable::std_types::{RBox, RString, RVec};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 /// The version of the JSON form that this crate writes.
 pub const GRAPH_VERSION: u64 = 1;
@@ -22,10 +23,13 @@ pub const GRAPH_VERSION: u64 = 1;
 impl Graph {
     /// The JSON form.
     pub fn to_json(&self) -> String {
-        let mut top = Map::new();
-        top.insert("version".into(), GRAPH_VERSION.into());
-        top.append(&mut write_graph(self));
-        Value::Object(top).to_string()
+        let mut writer = Writer { out: Vec::with_capacity(256 + 192 * self.nodes.len()) };
+        writer.text("{\"version\":");
+        writer.value(&GRAPH_VERSION);
+        writer.text(",");
+        writer.graph(self);
+        writer.text("}");
+        writer.finish()
     }
 
     /// Reads the JSON form. Numbers of nodes, outputs and inputs are checked; those of constants are not, as the table
@@ -46,71 +50,142 @@ impl Graph {
     }
 }
 
+/// Attributes as a JSON object.
+#[cfg(feature = "host")]
+pub(crate) fn attrs_json(attrs: &[Attr]) -> String {
+    let mut writer = Writer { out: Vec::new() };
+    writer.attrs(attrs);
+    writer.finish()
+}
+
+/// Writes straight into a text: a backend in C gets every candidate in this form.
+///
 /// The nesting of composite bodies and of lists is bounded by the JSON reader, at 128 levels.
-fn write_graph(graph: &Graph) -> Map<String, Value> {
-    let mut map = Map::new();
-    map.insert("symbol".into(), graph.symbol.as_str().into());
-    let inputs = graph.inputs.iter().map(|input| json!({"name": input.name.as_str(), "type": write_type(&input.ty)}));
-    map.insert("inputs".into(), inputs.collect());
-    map.insert("nodes".into(), graph.nodes.iter().map(write_node).collect());
-    map.insert("outputs".into(), graph.outputs.iter().map(write_ref).collect());
-    map.insert("attrs".into(), write_attrs(&graph.attrs));
-    map
+struct Writer {
+    out: Vec<u8>,
 }
 
-fn write_node(node: &Node) -> Value {
-    let mut map = Map::new();
-    match &node.kind {
-        NodeKind::Input(index) => drop(map.insert("input".into(), (*index).into())),
-        NodeKind::Constant(index) => drop(map.insert("constant".into(), (*index).into())),
-        NodeKind::Op(name) => drop(map.insert("op".into(), name.as_str().into())),
-        NodeKind::Composite(composite) => {
-            map.insert("composite".into(), composite.name.as_str().into());
-            map.insert("body".into(), Value::Object(write_graph(&composite.body)));
-        }
+impl Writer {
+    fn finish(self) -> String {
+        String::from_utf8(self.out).expect("JSON is UTF-8")
     }
-    map.insert("inputs".into(), node.inputs.iter().map(write_ref).collect());
-    map.insert("attrs".into(), write_attrs(&node.attrs));
-    map.insert("outputs".into(), node.outputs.iter().map(write_type).collect());
-    map.insert("sources".into(), node.sources.iter().map(|name| Value::from(name.as_str())).collect());
-    Value::Object(map)
-}
 
-fn write_ref(value: &ValueRef) -> Value {
-    json!([value.node, value.index])
-}
+    fn text(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
 
-fn write_type(ty: &TensorType) -> Value {
-    let dims: Vec<Value> = ty
-        .dims
-        .iter()
-        .map(|dim| match dim {
-            Dim::Known(size) => (*size).into(),
-            Dim::Unknown(name) if name.is_empty() => Value::Null,
-            Dim::Unknown(name) => name.as_str().into(),
-        })
-        .collect();
-    let dtype = match ty.dtype.name() {
-        Some(name) => name.into(),
-        None => json!([ty.dtype.code, ty.dtype.bits, ty.dtype.lanes]),
-    };
-    json!({"dtype": dtype, "dims": dims})
-}
+    fn value(&mut self, value: &(impl Serialize + ?Sized)) {
+        serde_json::to_writer(&mut self.out, value).expect("texts and numbers serialise, and memory takes them");
+    }
 
-pub(crate) fn write_attrs(attrs: &[Attr]) -> Value {
-    attrs.iter().map(|attr| (attr.key.to_string(), write_value(&attr.value))).collect::<Map<_, _>>().into()
-}
+    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Writer, &T)) {
+        self.text("[");
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                self.text(",");
+            }
+            write(self, item);
+        }
+        self.text("]");
+    }
 
-fn write_value(value: &AttrValue) -> Value {
-    match value {
-        AttrValue::None => Value::Null,
-        AttrValue::Bool(value) => (*value).into(),
-        AttrValue::Int(value) => (*value).into(),
-        AttrValue::Float(value) if value.is_nan() => json!({"float": "nan"}),
-        AttrValue::Float(value) if value.is_infinite() => json!({"float": if *value > 0.0 { "inf" } else { "-inf" }}),
-        AttrValue::Float(value) => (*value).into(),
-        AttrValue::Str(value) => value.as_str().into(),
-        AttrValue::List(values) => values.iter().map(write_value).collect(),
+    /// The fields of a graph, without the braces.
+    fn graph(&mut self, graph: &Graph) {
+        self.text("\"symbol\":");
+        self.value(graph.symbol.as_str());
+        self.text(",\"inputs\":");
+        self.list(&graph.inputs, |writer, input| {
+            writer.text("{\"name\":");
+            writer.value(input.name.as_str());
+            writer.text(",\"type\":");
+            writer.ty(&input.ty);
+            writer.text("}");
+        });
+        self.text(",\"nodes\":");
+        self.list(&graph.nodes, Writer::node);
+        self.text(",\"outputs\":");
+        self.list(&graph.outputs, Writer::value_ref);
+        self.text(",\"attrs\":");
+        self.attrs(&graph.attrs);
+    }
+
+    fn node(&mut self, node: &Node) {
+        match &node.kind {
+            NodeKind::Input(index) => {
+                self.text("{\"input\":");
+                self.value(index);
+            }
+            NodeKind::Constant(index) => {
+                self.text("{\"constant\":");
+                self.value(index);
+            }
+            NodeKind::Op(name) => {
+                self.text("{\"op\":");
+                self.value(name.as_str());
+            }
+            NodeKind::Composite(composite) => {
+                self.text("{\"composite\":");
+                self.value(composite.name.as_str());
+                self.text(",\"body\":{");
+                self.graph(&composite.body);
+                self.text("}");
+            }
+        }
+        self.text(",\"inputs\":");
+        self.list(&node.inputs, Writer::value_ref);
+        self.text(",\"attrs\":");
+        self.attrs(&node.attrs);
+        self.text(",\"outputs\":");
+        self.list(&node.outputs, Writer::ty);
+        self.text(",\"sources\":");
+        self.list(&node.sources, |writer, name| writer.value(name.as_str()));
+        self.text("}");
+    }
+
+    fn value_ref(&mut self, value: &ValueRef) {
+        self.value(&[value.node, value.index]);
+    }
+
+    fn ty(&mut self, ty: &TensorType) {
+        self.text("{\"dtype\":");
+        match ty.dtype.name() {
+            Some(name) => self.value(name),
+            None => self.value(&(ty.dtype.code, ty.dtype.bits, ty.dtype.lanes)),
+        }
+        self.text(",\"dims\":");
+        self.list(&ty.dims, |writer, dim| match dim {
+            Dim::Known(size) => writer.value(size),
+            Dim::Unknown(name) if name.is_empty() => writer.text("null"),
+            Dim::Unknown(name) => writer.value(name.as_str()),
+        });
+        self.text("}");
+    }
+
+    fn attrs(&mut self, attrs: &[Attr]) {
+        self.text("{");
+        for (index, attr) in attrs.iter().enumerate() {
+            if index > 0 {
+                self.text(",");
+            }
+            self.value(attr.key.as_str());
+            self.text(":");
+            self.attr(&attr.value);
+        }
+        self.text("}");
+    }
+
+    fn attr(&mut self, value: &AttrValue) {
+        match value {
+            AttrValue::None => self.text("null"),
+            AttrValue::Bool(value) => self.value(value),
+            AttrValue::Int(value) => self.value(value),
+            AttrValue::Float(value) if value.is_nan() => self.text("{\"float\":\"nan\"}"),
+            AttrValue::Float(value) if value.is_infinite() && *value > 0.0 => self.text("{\"float\":\"inf\"}"),
+            AttrValue::Float(value) if value.is_infinite() => self.text("{\"float\":\"-inf\"}"),
+            AttrValue::Float(value) => self.value(value),
+            AttrValue::Str(value) => self.value(value.as_str()),
+            AttrValue::List(values) => self.list(values, Writer::attr),
+        }
     }
 }
 

@@ -106,7 +106,7 @@ struct HeldCandidate {
 
 impl HeldCandidate {
     fn new(candidate: &Candidate) -> HeldCandidate {
-        let attrs = crate::graph_json::write_attrs(&candidate.attrs).to_string();
+        let attrs = crate::graph_json::attrs_json(&candidate.attrs);
         let texts =
             [c_text(&candidate.name), c_text(&candidate.check), c_text(&candidate.graph.to_json()), c_text(&attrs)];
         let handles = Handles::new(&candidate.constants);
