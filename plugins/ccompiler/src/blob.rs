@@ -1,11 +1,12 @@
 //! What is shipped for a region: the C source, and one object of it for some CPU features.
 //!
-//! Eight bytes of magic, the length of a JSON header (64 bits, little-endian), the header, the source, the object.
+//! Eight bytes of magic, the BLAKE3 digest of what follows, the length of a JSON header (64 bits, little-endian), the
+//! header, the source, the object. The digest keeps damaged machine code from being mapped, let alone run.
 
 use byoc_plugin_api::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-const MAGIC: &[u8; 8] = b"BYOCCC01";
+const MAGIC: &[u8; 8] = b"BYOCCC02";
 
 /// What is known about a region beside its code.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,12 +45,11 @@ pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>>
     header.source = source.len();
     header.object = object.len();
     let text = serde_json::to_vec(&header)?;
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(&text);
-    bytes.extend_from_slice(source.as_bytes());
-    bytes.extend_from_slice(object);
-    Ok(bytes)
+    let mut contents = (text.len() as u64).to_le_bytes().to_vec();
+    contents.extend_from_slice(&text);
+    contents.extend_from_slice(source.as_bytes());
+    contents.extend_from_slice(object);
+    Ok([&MAGIC[..], &blake3::hash(&contents).as_bytes()[..], &contents].concat())
 }
 
 /// Reads a blob.
@@ -59,6 +59,10 @@ pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>>
 pub fn read(bytes: &[u8]) -> Result<Blob<'_>> {
     let damaged = || Error::new("the region is not a blob of ccompiler, or it is damaged");
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(damaged)?;
+    let (digest, rest) = rest.split_first_chunk::<32>().ok_or_else(damaged)?;
+    if blake3::hash(rest) != blake3::Hash::from_bytes(*digest) {
+        return Err(damaged());
+    }
     let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
     let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| damaged())?;
     let (header, rest) = rest.split_at_checked(length).ok_or_else(damaged)?;
@@ -76,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes_and_refuses_every_shorter_file() {
+    fn reads_what_it_writes_and_refuses_everything_else() {
         let header = Header {
             symbol: "f".into(),
             features: vec!["avx2".into()],
@@ -93,6 +97,12 @@ mod tests {
         assert_eq!(blob.header, Header { source: 6, object: 3, ..header });
         for len in 0..bytes.len() {
             assert!(read(&bytes[..len]).is_err(), "{len} bytes of {}", bytes.len());
+        }
+        let mut edited = bytes.clone();
+        for at in 0..bytes.len() {
+            edited[at] ^= 4;
+            assert!(read(&edited).is_err(), "byte {at} changed");
+            edited[at] = bytes[at];
         }
     }
 }

@@ -166,8 +166,7 @@ impl Lowering<'_, '_> {
         let corners = upsampling && op.flag("align_corners", false);
         let transformation = match op.text("coordinate_transformation_mode") {
             _ if upsampling && corners => "align_corners",
-            _ if upsampling && method == "nearest_neighbor" => "asymmetric",
-            _ if upsampling => "half_pixel",
+            _ if upsampling => "asymmetric",
             "" => "half_pixel",
             mode => mode,
         }

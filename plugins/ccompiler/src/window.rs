@@ -273,7 +273,8 @@ impl Lowering<'_, '_> {
                     _ => format!("(to{i} - from{i})"),
                 })
                 .collect();
-            let _ = writeln!(w, "            const float count = (float)({});", counts.join(" * "));
+            // Rounded up, a window may lie in the padding altogether: its mean is that of nothing, 0.
+            let _ = writeln!(w, "            const float count = fmaxf((float)({}), 1.0f);", counts.join(" * "));
         }
         let start = if pool == Pool::Max { "-INFINITY" } else { "0.0f" };
         let _ = writeln!(w, "            for (int64_t j = 0; j < n; ++j)\n                t[j] = {start};");
