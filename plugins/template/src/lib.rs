@@ -9,6 +9,7 @@ use byoc_plugin_api::{
     Region, Result, Services, Verdict,
 };
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::path::Path;
 
 byoc_plugin_api::declare_plugin!("template", env!("CARGO_PKG_VERSION"));
@@ -22,7 +23,7 @@ byoc_plugin_api::register!(|context, registry| {
 
 /// The file beside the library. What it leaves out is as in [`Config::default`].
 #[derive(Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 struct Config {
     /// The backend's name: what stands after `--backend`.
     name: String,
@@ -56,8 +57,55 @@ impl Config {
         }
         let wrong = |what: String| Error::new(format!("{}: {what}", path.display()));
         let text = std::fs::read_to_string(&path).map_err(|error| wrong(error.to_string()))?;
-        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+        let value: Map<String, Value> = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        for (key, value) in &value {
+            let Some((_, kind, fits)) = KEYS.iter().find(|(known, ..)| known == key) else {
+                let near = KEYS.iter().map(|(known, ..)| *known).min_by_key(|known| distance(known, key));
+                let near = near.filter(|near| distance(near, key) <= 3);
+                let hint = near.map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
+                let known: Vec<&str> = KEYS.iter().map(|(known, ..)| *known).collect();
+                return Err(wrong(format!("unknown key \"{key}\"{hint}")).hint(format!("the keys are {}", known.join(", "))));
+            };
+            if !fits(value) {
+                return Err(wrong(format!("\"{key}\" is {value}; {kind} is wanted")));
+            }
+        }
+        let config: Config = serde_json::from_value(Value::Object(value)).map_err(|error| wrong(error.to_string()))?;
+        let in_a_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if config.name.is_empty() || !config.name.chars().all(in_a_name) {
+            let name = &config.name;
+            return Err(wrong(format!("\"{name}\" is no name; it consists of letters, digits, \"_\" and \"-\"")));
+        }
+        Ok(config)
     }
+}
+
+/// The keys of the file, what each takes in words, and whether a value is that.
+const KEYS: [(&str, &str, fn(&Value) -> bool); 4] = [
+    ("name", "a text", Value::is_string),
+    ("patterns", "a list of texts, one for each entry", is_list_of_texts),
+    ("operators", "a list of texts, one for each operator", is_list_of_texts),
+    ("dynamic_dims", "true or false", Value::is_boolean),
+];
+
+fn is_list_of_texts(value: &Value) -> bool {
+    value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
+}
+
+/// How many letters have to be changed, added or left out (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut above = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let cost = (above + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
+            above = row[j + 1];
+            row[j + 1] = cost;
+        }
+    }
+    row[b.len()]
 }
 
 struct Template {

@@ -1,0 +1,77 @@
+//! The template: a backend made of a JSON file.
+
+use crate::{byoc, data_text};
+use byoc_test_support::{copy, plugin, temporary_folder};
+use tempfile::TempDir;
+
+fn with_file(json: &str) -> (TempDir, String) {
+    let folder = temporary_folder();
+    copy(&plugin("template"), &folder.path().join("libbyoc_target.so"));
+    std::fs::write(folder.path().join("libbyoc_target.json"), json).unwrap();
+    let dir = folder.path().display().to_string();
+    (folder, dir)
+}
+
+#[test]
+fn a_file_makes_a_backend_that_says_each_call() {
+    let json = r#"{"name": "byoc-target", "patterns": ["conv_relu: nn.relu(nn.conv2d(*, const) ? nn.bias_add ? add)"],
+                   "operators": ["reshape", "add"]}"#;
+    let (_folder, dir) = with_file(json);
+    let model = data_text("digits/digits.onnx");
+    let common = ["--dim", "batch=1", "--backend", "byoc-target", "--plugin-dir", &dir];
+    let mut args = vec!["run", &model, "--input", "image=random:1", "-v"];
+    args.extend(common);
+    let offloaded = byoc(&args).ok().says(&["byoc-target", "tvmgen_default_byoc_target_main_0", "Tensor["]);
+    let host = byoc(["run", &model, "--input", "image=random:1", "--dim", "batch=1"]).ok();
+    // The same classes in the same order.
+    let classes = |text: &str| -> Vec<String> {
+        text.lines().filter_map(|line| line.split_whitespace().next().map(String::from)).collect()
+    };
+    assert_eq!(classes(&offloaded.out), classes(&host.out));
+    let ran = byoc(["plugins", "show", "byoc-target", "--plugin-dir", &dir]).ok();
+    assert!(ran.out.contains("conv_relu") && ran.out.contains("reshape, add"), "{}", ran.out);
+}
+
+#[test]
+fn mistakes_in_the_file_are_named() {
+    let reason = |json: &str| {
+        let (_folder, dir) = with_file(json);
+        let ran = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
+        let rows = ran.json();
+        let row = rows.iter().find(|r| r["file"].as_str().unwrap().starts_with(&dir)).unwrap();
+        assert_eq!(row["status"], "refused", "{row}");
+        assert!(row["reason"].as_str().unwrap().contains("libbyoc_target.json"), "{row}");
+        format!("{}: {}", row["code"].as_str().unwrap(), row["reason"].as_str().unwrap())
+    };
+    let unknown = reason("{\n  \"name\": \"x\",\n  \"pattrens\": []\n}");
+    for word in ["E0418", "unknown key \"pattrens\"", "did you mean \"patterns\"?"] {
+        assert!(unknown.contains(word), "{word} in {unknown}");
+    }
+    let broken = reason("{\"name\": ");
+    assert!(broken.contains("E0418") && broken.contains("line 1"), "{broken}");
+    let kind = reason("{\"operators\": \"nn.relu\"}");
+    assert!(kind.contains("\"operators\"") && kind.contains("a list"), "{kind}");
+    let name = reason("{\"name\": \"my chip\"}");
+    assert!(name.contains("\"my chip\"") && name.contains("letters, digits"), "{name}");
+}
+
+#[test]
+fn mistakes_in_patterns_and_operators_are_named_and_the_rest_serves() {
+    let json = r#"{"name": "chip", "patterns": ["a: nn.rleu(*)", "b: nn.relu(add(*, *))", "c nn.relu(*)"],
+                   "operators": ["nn.conv2d", "nn.maxpool2d"]}"#;
+    let (_folder, dir) = with_file(json);
+    let model = data_text("digits/digits.onnx");
+    let ran = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chip", "--plugin-dir", &dir]).ok();
+    for word in ["plugin chip", "entry \"a\"", "column", "nn.maxpool2d", "did you mean \"nn.max_pool2d\"?"] {
+        assert!(ran.err.contains(word), "{word} in {}", ran.err);
+    }
+    assert_eq!(ran.err.matches("E0407").count(), 2, "{}", ran.err);
+    assert!(ran.out.contains("tvmgen_default_chip_main_0"), "{}", ran.out);
+}
+
+#[test]
+fn what_the_file_leaves_out_has_a_default() {
+    let (_folder, dir) = with_file("{}");
+    let ran = byoc(["plugins", "show", "template", "--plugin-dir", &dir]).ok();
+    assert!(ran.out.contains("conv2d_bias_relu") && ran.out.contains("nn.dense"), "{}", ran.out);
+}
