@@ -4,6 +4,7 @@ pub mod artifact;
 pub mod build;
 pub mod cli;
 pub mod compare;
+pub mod conformance;
 pub mod error;
 pub mod frontend;
 pub mod io;

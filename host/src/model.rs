@@ -78,7 +78,10 @@ impl Model {
                 services: &session.services,
             };
             match loader.load(&request) {
-                Ok(executable) => regions.push(Some(Arc::new(PluginRegion::new(executable)))),
+                Ok(executable) => {
+                    let wrapped = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
+                    regions.push(Some(Arc::new(wrapped)));
+                }
                 Err(error) => {
                     warnings.push(on_host(fault(&error)));
                     regions.push(None);
@@ -90,6 +93,10 @@ impl Model {
         let total = compiled.explain["totals"]["flops"].as_u64().unwrap_or(0);
         let offload_share = if total == 0 { 0.0 } else { offload_flops as f64 / total as f64 };
         let executor = Executor::new(compiled.program, compiled.constants, regions, session.pool.clone())?;
+        // What a region says when it is prepared for dimensions that are known.
+        for note in executor.notes() {
+            warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the answer is the same"));
+        }
         Ok((Model { executor, offload_share, offload_flops, regions: count }, warnings))
     }
 

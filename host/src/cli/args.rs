@@ -326,6 +326,11 @@ pub enum PluginsCommand {
     Check(PluginsCheckArgs),
     /// Write a folder with a new plugin that builds, drops in and runs as it stands.
     New(PluginsNewArgs),
+    /// Try what a plugin claims: generated cases against the reference.
+    Test(PluginsTestArgs),
+    /// What `test` starts for itself.
+    #[command(hide = true)]
+    TestWorker(TestWorkerArgs),
 }
 
 /// `byoc plugins list`.
@@ -373,6 +378,54 @@ pub struct PluginsNewArgs {
     /// Where the sources of byoc-plugin-api are; otherwise where they were when this byoc was built.
     #[arg(long, value_name = "DIR", conflicts_with = "c")]
     pub api: Option<PathBuf>,
+}
+
+/// `byoc plugins test`.
+#[derive(Args, Debug)]
+pub struct PluginsTestArgs {
+    /// A shared library, or the name of a backend.
+    #[arg(value_name = "FILE|NAME")]
+    pub plugin: PathBuf,
+    /// What the cases are drawn from: the same seed gives the same cases.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Cases for each operator and each pattern.
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    pub cases: usize,
+    /// Only operators and patterns whose name has this in it.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Run one case that an earlier run wrote.
+    #[arg(long, value_name = "FILE.relay")]
+    pub case: Option<PathBuf>,
+    /// Where failing cases are written.
+    #[arg(long, value_name = "DIR", default_value = "byoc-conformance")]
+    pub out: PathBuf,
+    /// How long an entry of the plugin may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub time_limit: u64,
+    /// The most threads that the plugin is given; it is tried with one as well.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub threads: usize,
+    /// Which plugins there are.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
+    /// How much is said.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// `byoc plugins test-worker`.
+#[derive(Args, Debug)]
+pub struct TestWorkerArgs {
+    /// A shared library.
+    pub file: PathBuf,
+    /// The most threads that the plugin is given.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub threads: usize,
+    /// Which plugins there are.
+    #[command(flatten)]
+    pub plugins: PluginDirArgs,
 }
 
 /// `byoc ops`.

@@ -16,6 +16,7 @@ mod opt;
 mod plugins;
 mod plugins_check;
 mod plugins_new;
+mod plugins_test;
 mod quantize;
 mod ready;
 mod render;

@@ -1,7 +1,7 @@
 //! `byoc plugins`: what was found where, and a plugin's pattern table.
 
 use super::args::{PluginDirArgs, PluginsArgs, PluginsCommand, TalkArgs};
-use super::{plugins_check, plugins_new, render, table};
+use super::{plugins_check, plugins_new, plugins_test, render, table};
 use crate::error::Failure;
 use crate::plugin::registry::{Found, Status};
 use crate::session::{self, Session};
@@ -19,6 +19,11 @@ pub fn run(args: PluginsArgs) -> Result<ExitCode, Failure> {
         }
         Some(PluginsCommand::Check(check)) => plugins_check::run(&check),
         Some(PluginsCommand::New(new)) => plugins_new::run(&new),
+        Some(PluginsCommand::Test(mut test)) => {
+            test.plugins = merge(args.plugins, test.plugins);
+            plugins_test::run(&test)
+        }
+        Some(PluginsCommand::TestWorker(worker)) => plugins_test::worker(&worker),
     }
 }
 

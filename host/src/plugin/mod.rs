@@ -5,6 +5,7 @@ pub mod backend;
 pub mod bridge;
 pub mod cpu;
 pub mod discover;
+pub mod guard;
 pub mod region;
 pub mod registry;
 pub mod services;

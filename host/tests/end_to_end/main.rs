@@ -1,6 +1,7 @@
 //! The stories of users, walked through the `byoc` binary.
 
 mod artifact;
+mod conformance;
 mod digits;
 mod drop_in;
 mod explain;
@@ -12,6 +13,10 @@ mod nuc_fpga;
 mod onednn;
 mod opt;
 mod quantize;
+mod rude;
+mod run_errors;
+mod skew;
+mod template;
 mod valgrind;
 
 use std::ffi::OsStr;

@@ -68,6 +68,25 @@ pub fn c_plugin(name: &str) -> PathBuf {
     })
 }
 
+/// The library of `tests/abi_first/plugin`, which is built against the boundary as it was when it was frozen: in a
+/// workspace of its own, with the versions that its own lock file names.
+///
+/// # Panics
+/// When it does not build.
+pub fn first_plugin() -> PathBuf {
+    once("first", || {
+        let target = workspace().join("target/abi_first");
+        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .current_dir(workspace().join("tests/abi_first"))
+            .args(["build", "--quiet", "--locked", "--package", "byoc-first", "--target-dir"])
+            .arg(&target)
+            .output()
+            .expect("cargo starts");
+        assert!(output.status.success(), "the first plugin:\n{}", String::from_utf8_lossy(&output.stderr));
+        target.join("debug").join(format!("libbyoc_first{}", std::env::consts::DLL_SUFFIX))
+    })
+}
+
 /// Where this process puts what a C compiler makes; it goes away with the system's temporary files.
 fn built_folder() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();

@@ -27,4 +27,6 @@ codes! {
     BLOB_TOO_LARGE = 424, "a compiled region is larger than its backend says that one may be";
     CANNOT_CREATE = 425, "a new plugin cannot be written";
     NO_SCHEME = 430, "no scheme to quantize a model by";
+    BAD_CASE = 440, "a file is no case of a conformance run";
+    NOT_CONFORMING = 441, "a plugin does not keep what it promises";
 }

@@ -1,0 +1,299 @@
+//! Makes a program that a pattern matches, from the pattern itself.
+//!
+//! Operands that the pattern describes are made before the call that takes them; the others follow from what the
+//! operator's recipe wants. A side of an alternative is drawn. The recursion is on the pattern, whose depth is bounded.
+
+use super::Work;
+use super::draw::Fill;
+use super::recipes::{self, Argument, Given, Operand};
+use byoc_core::ir::{Attrs, ExprId, Module};
+use byoc_core::op::{self, OpDef, OpPattern};
+use byoc_core::pass::{AcceptAll, Backend, partition_for};
+use byoc_core::pattern::{Entry, Pattern, PatternId, PatternNode};
+use std::collections::{HashMap, VecDeque};
+
+/// The root of a program for the pattern. `None` when this draw leads nowhere, or the pattern is about functions, `if`
+/// and `let`, which no region holds.
+pub(super) fn build(work: &mut Work, pattern: &Pattern) -> Option<ExprId> {
+    Build { work, pattern, made: HashMap::new(), waiting: VecDeque::new(), depth: 0 }.make(pattern.root)
+}
+
+/// Whether the entry takes what the program computes last.
+pub(super) fn matches(entry: &Entry, module: &Module) -> bool {
+    let table = [entry.clone()];
+    let mut judge = AcceptAll;
+    let mut backends = [Backend { name: "t".into(), table: &table, operators: &[], judge: &mut judge }];
+    let Ok((_, report)) = partition_for(module, &mut backends, "default") else { return false };
+    let composites = || report.regions.iter().flat_map(|region| &region.composites);
+    // All of it: a pattern with optional parts may match a part of what was made for it.
+    report.operators.iter().all(|operator| composites().any(|c| c.nodes.contains(&operator.expr)))
+        && composites().next().is_some()
+}
+
+struct Build<'w> {
+    work: &'w mut Work,
+    pattern: &'w Pattern,
+    made: HashMap<PatternId, ExprId>,
+    /// What the next wildcards stand for: the inside of a `dominates`.
+    waiting: VecDeque<ExprId>,
+    /// How often the pattern has come back to itself.
+    depth: usize,
+}
+
+/// So often a recursive pattern comes back to itself at most.
+const DEEPEST: usize = 12;
+
+impl Build<'_> {
+    fn make(&mut self, id: PatternId) -> Option<ExprId> {
+        if let Some(&made) = self.made.get(&id) {
+            return Some(made);
+        }
+        let made = match &self.pattern.nodes[id] {
+            PatternNode::Wildcard | PatternNode::Var(_) => match self.waiting.pop_front() {
+                Some(waiting) => waiting,
+                None => self.leaf(id, &self.any_operand()),
+            },
+            PatternNode::Constant => self.leaf(id, &self.any_operand()),
+            PatternNode::Literal(tensor) => self.work.builder.constant((**tensor).clone()),
+            PatternNode::Call { callee, args } => {
+                let (callee, args) = (*callee, args.clone());
+                self.call(callee, args.as_deref(), &Attrs::none())?
+            }
+            PatternNode::Tuple(Some(fields)) => {
+                let fields: Option<Vec<ExprId>> = fields.iter().map(|&field| self.make(field)).collect();
+                self.work.builder.tuple(&fields?).ok()?
+            }
+            PatternNode::Project { tuple, index } => {
+                let (tuple, index) = (self.make(*tuple)?, index.unwrap_or(0));
+                self.work.builder.project(tuple, index).ok()?
+            }
+            PatternNode::Alt(left, right) => {
+                let side = if self.work.draw.one_in(2) { *left } else { *right };
+                self.make(side)?
+            }
+            PatternNode::Redirect(to) => {
+                // A recursive pattern ends where a draw takes another side.
+                self.depth += 1;
+                let made = if self.depth > DEEPEST { None } else { self.make(*to) };
+                self.depth -= 1;
+                made?
+            }
+            PatternNode::Dominates { parent, path, child } => self.dominated(*parent, *path, *child)?,
+            PatternNode::Typed(inner, ty) => {
+                let tensor = ty.as_tensor()?;
+                let shape = tensor.shape().map(|s| s.to_vec());
+                self.typed(*inner, Some(tensor.dtype), shape)?
+            }
+            PatternNode::OfDtype(inner, dtype) => self.typed(*inner, Some(*dtype), None)?,
+            PatternNode::OfShape(inner, dims) => {
+                let shape = dims.iter().map(|d| d.fixed().unwrap_or(3)).collect();
+                self.typed(*inner, None, Some(shape))?
+            }
+            PatternNode::WithAttrs(inner, attrs) => {
+                let (inner, attrs) = (*inner, attrs.clone());
+                match &self.pattern.nodes[inner] {
+                    PatternNode::Call { callee, args } => {
+                        let (callee, args) = (*callee, args.clone());
+                        self.call(callee, args.as_deref(), &attrs)?
+                    }
+                    _ => return None,
+                }
+            }
+            PatternNode::Op(_)
+            | PatternNode::Tuple(None)
+            | PatternNode::If { .. }
+            | PatternNode::Let { .. }
+            | PatternNode::Function { .. } => return None,
+        };
+        self.made.insert(id, made);
+        Some(made)
+    }
+
+    fn any_operand(&self) -> Operand {
+        // The numbers of a shape that no call has a wish for.
+        Operand { dtype: self.work.draw.theme.dtype, shape: vec![3, 4], fill: Fill::Free, weight: false }
+    }
+
+    fn leaf(&mut self, id: PatternId, operand: &Operand) -> ExprId {
+        let constant = matches!(self.pattern.nodes[id], PatternNode::Constant);
+        let parameter = matches!(self.pattern.nodes[id], PatternNode::Var(_));
+        let operand = Operand { weight: operand.weight && !parameter, ..operand.clone() };
+        self.work.operand(&operand, constant)
+    }
+
+    /// Whether a pattern takes whatever the call around it wants: it is made after the call's recipe.
+    fn is_open(&self, id: PatternId) -> bool {
+        let leaf = matches!(
+            self.pattern.nodes[id],
+            PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant
+        );
+        leaf && !self.made.contains_key(&id) && self.waiting.is_empty()
+    }
+
+    fn typed(
+        &mut self,
+        inner: PatternId,
+        dtype: Option<byoc_core::tensor::DType>,
+        shape: Option<Vec<usize>>,
+    ) -> Option<ExprId> {
+        let before = self.work.draw.theme.dtype;
+        self.work.draw.theme.dtype = dtype.unwrap_or(before);
+        let made = if self.is_open(inner) {
+            let mut operand = self.any_operand();
+            operand.shape = shape.unwrap_or_else(|| self.work.draw.shape_of_rank(1, 4));
+            let leaf = self.leaf(inner, &operand);
+            self.made.insert(inner, leaf);
+            Some(leaf)
+        } else {
+            self.make(inner)
+        };
+        self.work.draw.theme.dtype = before;
+        made
+    }
+
+    fn call(&mut self, callee: PatternId, args: Option<&[PatternId]>, forced: &Attrs) -> Option<ExprId> {
+        let def = self.callee(callee, args.map(<[PatternId]>::len))?;
+        let Some(args) = args else {
+            let Some(inside) = self.waiting.pop_front() else { return self.work.call(def, &[], forced) };
+            let given = [Given::One(self.work.known(inside)?)];
+            return self.work.call_on(def, &given, &[Some(inside)], forced);
+        };
+        let mut given = Vec::with_capacity(args.len());
+        let mut bound = Vec::with_capacity(args.len());
+        for &arg in args {
+            if self.is_open(arg) {
+                given.push(Given::Open);
+                bound.push(None);
+                continue;
+            }
+            // A tuple of which some fields are open asks the recipe for the others.
+            if let PatternNode::Tuple(Some(fields)) = &self.pattern.nodes[arg]
+                && !self.made.contains_key(&arg)
+            {
+                let fields = fields.clone();
+                let mut types = Vec::with_capacity(fields.len());
+                for &field in &fields {
+                    types.push(if self.is_open(field) {
+                        None
+                    } else {
+                        let made = self.make(field)?;
+                        Some(self.work.known(made)?)
+                    });
+                }
+                given.push(Given::Tuple(types));
+                bound.push(None);
+                continue;
+            }
+            let made = self.make(arg)?;
+            given.push(match self.work.known(made) {
+                Some(known) => Given::One(known),
+                None => Given::Tuple(self.fields(made)?),
+            });
+            bound.push(Some(made));
+        }
+        let recipe = recipes::propose(def, &mut self.work.draw, &given)?;
+        if recipe.args.len() < args.len() {
+            return None;
+        }
+        let attrs = forced.iter().fold(recipe.attrs, |attrs, (key, value)| attrs.with(key, value.clone()));
+        let mut arguments = Vec::with_capacity(args.len());
+        for (i, (&arg, want)) in args.iter().zip(&recipe.args).enumerate() {
+            arguments.push(match (bound[i], want) {
+                (Some(made), _) => made,
+                (None, Argument::One(operand)) => {
+                    // Another argument may have made it meanwhile: `multiply(*x, *x)`.
+                    let made = match self.made.get(&arg) {
+                        Some(&made) => made,
+                        None => self.leaf(arg, operand),
+                    };
+                    self.made.insert(arg, made);
+                    made
+                }
+                (None, Argument::Tuple(operands)) => {
+                    let fields = match &self.pattern.nodes[arg] {
+                        PatternNode::Tuple(Some(fields)) => fields.to_vec(),
+                        _ => Vec::new(),
+                    };
+                    let mut values = Vec::with_capacity(operands.len());
+                    for (k, operand) in operands.iter().enumerate() {
+                        values.push(match fields.get(k) {
+                            Some(&field) => match self.made.get(&field) {
+                                Some(&made) => made,
+                                None => {
+                                    let leaf = self.leaf(field, operand);
+                                    self.made.insert(field, leaf);
+                                    leaf
+                                }
+                            },
+                            None => self.work.operand(operand, false),
+                        });
+                    }
+                    self.work.builder.tuple(&values).ok()?
+                }
+            });
+        }
+        // What the pattern does not mention and the operator needs.
+        for want in recipe.args.iter().skip(args.len()).take(def.arity.min.saturating_sub(args.len())) {
+            if let Argument::One(operand) = want {
+                arguments.push(self.work.operand(operand, false));
+            }
+        }
+        self.work.builder.op(def.name, &arguments, attrs).ok()
+    }
+
+    fn fields(&self, tuple: ExprId) -> Option<Vec<Option<recipes::Known>>> {
+        let fields = self.work.builder.module.ty(tuple).as_tuple()?;
+        Some(fields.iter().map(|f| Some((f.as_tensor()?.dtype, f.as_tensor()?.shape()?.to_vec()))).collect())
+    }
+
+    /// The operator that is called: as named, or one of the class that is asked for.
+    fn callee(&mut self, id: PatternId, args: Option<usize>) -> Option<&'static OpDef> {
+        match &self.pattern.nodes[id] {
+            PatternNode::Op(op) => Some(op::get(*op)),
+            PatternNode::Alt(left, right) => {
+                let side = if self.work.draw.one_in(2) { *left } else { *right };
+                self.callee(side, args)
+            }
+            PatternNode::WithAttrs(inner, attrs) if matches!(self.pattern.nodes[*inner], PatternNode::Wildcard) => {
+                let class = attrs.get("TOpPattern")?.as_int()?;
+                let fits = |def: &&&'static OpDef| {
+                    def.pattern as i64 == class
+                        && args.is_none_or(|n| (def.arity.min..=def.arity.max).contains(&n))
+                        && def.pattern != OpPattern::Opaque
+                        && def.reference.is_some()
+                        && !def.name.starts_with("annotation.")
+                };
+                let all: Vec<&'static OpDef> = op::table().iter().filter(fits).copied().collect();
+                (!all.is_empty()).then(|| self.work.draw.pick(&all))
+            }
+            PatternNode::WithAttrs(inner, _) => self.callee(*inner, args),
+            _ => None,
+        }
+    }
+
+    /// The parent, one or two steps of the path on top, and the child, whose first wildcard is what the path gave and
+    /// whose others are the parent again.
+    fn dominated(&mut self, parent: PatternId, path: PatternId, child: PatternId) -> Option<ExprId> {
+        let start = self.make(parent)?;
+        let mut at = start;
+        for _ in 0..self.work.draw.int(1, 2) {
+            self.forget(path);
+            self.waiting = VecDeque::from([at]);
+            at = self.make(path)?;
+        }
+        self.forget(child);
+        self.waiting = VecDeque::from([at, start]);
+        let made = self.make(child);
+        self.waiting.clear();
+        made
+    }
+
+    /// Lets a part of the pattern be made again.
+    fn forget(&mut self, id: PatternId) {
+        let mut open = vec![id];
+        while let Some(id) = open.pop() {
+            self.made.remove(&id);
+            open.extend(Pattern::operands(&self.pattern.nodes[id]));
+        }
+    }
+}

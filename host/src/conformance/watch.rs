@@ -1,0 +1,85 @@
+//! The host's services with a witness: what a plugin calls is counted, and its work can be called off.
+
+use byoc_plugin_api::{Constant, Executable, Graph, HostServices, Result, Services};
+use serde_json::Value;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tracing::Level;
+
+/// Counts the calls of plugins.
+#[derive(Debug, Default)]
+pub struct Witness {
+    calls: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+impl Witness {
+    /// Calls so far.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// From now on work under way is called off, or not.
+    pub fn call_off(&self, off: bool) {
+        self.cancelled.store(off, Ordering::SeqCst);
+    }
+}
+
+/// The services `inner`, watched.
+pub fn watched(inner: Services, witness: Arc<Witness>) -> Services {
+    Services::new(Watched { inner, witness })
+}
+
+struct Watched {
+    inner: Services,
+    witness: Arc<Witness>,
+}
+
+impl Watched {
+    fn called(&self) -> &Services {
+        self.witness.calls.fetch_add(1, Ordering::SeqCst);
+        &self.inner
+    }
+}
+
+impl HostServices for Watched {
+    fn num_threads(&self) -> usize {
+        self.called().num_threads()
+    }
+
+    fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
+        // A task does not panic, so there is no error to lose.
+        let _ = self.called().parallel_for(count, task);
+    }
+
+    fn event(&self, name: &str, fields: &Value) {
+        self.called().event(name, fields);
+    }
+
+    fn counter(&self, name: &str, amount: u64) {
+        self.called().counter(name, amount);
+    }
+
+    // Asked before every message, by the bridge of `tracing` too: no sign of life.
+    fn log_level(&self) -> Option<Level> {
+        self.inner.log_level()
+    }
+
+    fn log(&self, level: Level, target: &str, message: &str) {
+        self.called().log(level, target, message);
+    }
+
+    fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {
+        self.called().reference(graph, constants)
+    }
+
+    fn cancelled(&self) -> bool {
+        self.witness.cancelled.load(Ordering::SeqCst) || self.inner.cancelled()
+    }
+
+    fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
+        self.called().get_service(name)
+    }
+}

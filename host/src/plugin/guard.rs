@@ -1,0 +1,87 @@
+//! Memory with guards around it: what lies before and behind is filled with a byte, and looked at afterwards.
+
+/// Bytes of guard on each side.
+const GUARD: usize = 4096;
+
+/// A tensor's or a workspace's bytes, aligned to 64 bytes, between two guards.
+pub struct Guarded {
+    lines: Vec<Line>,
+    len: usize,
+    poison: u8,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Guarded {
+    /// `len` bytes of `fill` between guards of `poison`.
+    pub fn new(len: usize, fill: u8, poison: u8) -> Guarded {
+        let lines = vec![Line([poison; 64]); (2 * GUARD + len).div_ceil(64)];
+        let mut guarded = Guarded { lines, len, poison };
+        guarded.bytes_mut().fill(fill);
+        guarded
+    }
+
+    /// A copy of `bytes` between guards of `poison`.
+    pub fn copy_of(bytes: &[u8], poison: u8) -> Guarded {
+        let mut guarded = Guarded::new(bytes.len(), 0, poison);
+        guarded.bytes_mut().copy_from_slice(bytes);
+        guarded
+    }
+
+    /// The bytes between the guards.
+    pub fn bytes(&self) -> &[u8] {
+        &self.all()[GUARD..GUARD + self.len]
+    }
+
+    /// The bytes between the guards, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        // SAFETY: the lines are plain bytes without padding, and borrowed exclusively.
+        let all = unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<u8>(), self.lines.len() * 64) };
+        &mut all[GUARD..GUARD + len]
+    }
+
+    fn all(&self) -> &[u8] {
+        // SAFETY: the lines are plain bytes without padding.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<u8>(), self.lines.len() * 64) }
+    }
+
+    /// What was written outside, in words: how many bytes, and where the first one is.
+    pub fn damage(&self) -> Option<String> {
+        let all = self.all();
+        let (before, behind) = (&all[..GUARD], &all[GUARD + self.len..]);
+        let changed = |bytes: &[u8]| bytes.iter().filter(|&&b| b != self.poison).count();
+        if let Some(at) = behind.iter().position(|&b| b != self.poison) {
+            return Some(format!("{} bytes written behind the end, the first at {at} past it", changed(behind)));
+        }
+        let at = before.iter().rposition(|&b| b != self.poison)?;
+        Some(format!("{} bytes written before the start, the last at {} before it", changed(before), GUARD - at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guards_see_what_is_written_outside() {
+        let mut memory = Guarded::new(10, 7, 0xff);
+        assert_eq!(memory.bytes(), [7; 10]);
+        assert_eq!(memory.bytes().as_ptr() as usize % 64, 0);
+        memory.bytes_mut().fill(0);
+        assert_eq!(memory.damage(), None);
+        let at = memory.bytes_mut().as_mut_ptr();
+        // SAFETY: within the allocation, in the guard.
+        unsafe { at.add(12).write(1) };
+        assert!(memory.damage().unwrap().contains("the first at 2 past it"));
+        // SAFETY: as above.
+        unsafe {
+            at.add(12).write(0xff);
+            at.sub(3).write(1);
+        }
+        assert!(memory.damage().unwrap().contains("the last at 3 before it"));
+        assert_eq!(Guarded::new(0, 0, 0).damage(), None);
+    }
+}

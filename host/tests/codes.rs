@@ -1,0 +1,76 @@
+//! Errors that no operator of the table can cause: provoked by operators of the tests' own.
+
+use byoc::build::plan::plan;
+use byoc::runtime::{Executor, Pool};
+use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::ir::{Attrs, Dim, Module, Type};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::typing::Builder;
+use std::sync::Arc;
+
+mod operators {
+    use super::{Dim, Type};
+    use byoc_core::op::{Arity, OpDef, OpPattern};
+
+    inventory::submit! {
+        OpDef {
+            name: "test.without_reference",
+            doc: "An operator that only a backend can compute.",
+            arity: Arity::exactly(1),
+            inputs: &["data"],
+            attrs: &[],
+            pattern: OpPattern::Opaque,
+            relation: |relation| Ok(relation.args[0].clone()),
+            reference: None,
+            flops: |_| 0,
+        }
+    }
+
+    inventory::submit! {
+        OpDef {
+            name: "test.without_size",
+            doc: "An operator that never says how large its result is.",
+            arity: Arity::exactly(1),
+            inputs: &["data"],
+            attrs: &[],
+            pattern: OpPattern::Opaque,
+            relation: |relation| Ok(Type::tensor_of(relation.tensor(0)?.dtype, [Dim::Any])),
+            reference: Some(|_, _, _| Ok(())),
+            flops: |_| 0,
+        }
+    }
+}
+
+fn run(operator: &str) -> Diagnostic {
+    let mut builder = Builder::default();
+    let x = builder.var("x", Type::tensor(DType::F32, &[2]));
+    let y = builder.op(operator, &[x], Attrs::none()).unwrap();
+    builder.define("main", &[x], y).unwrap();
+    let planned = plan(&builder.module, &[]).unwrap();
+    let executor = Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(1).unwrap()));
+    match executor {
+        Ok(executor) => executor.run(&[Tensor::from_slice(&[2], &[1f32, 2.0])]).unwrap_err(),
+        Err(diagnostic) => diagnostic,
+    }
+}
+
+#[test]
+fn an_operator_without_a_host_implementation() {
+    let diagnostic = run("test.without_reference");
+    assert_eq!(diagnostic.code, codes::runtime::NO_KERNEL, "{diagnostic}");
+    assert!(diagnostic.message.contains("test.without_reference"), "{diagnostic}");
+}
+
+#[test]
+fn a_module_without_main_is_no_program() {
+    let diagnostic = plan(&Module::new(), &[]).err().unwrap();
+    assert_eq!(diagnostic.code, codes::runtime::NOT_LOWERABLE, "{diagnostic}");
+    assert!(diagnostic.message.contains("@main"), "{diagnostic}");
+}
+
+#[test]
+fn a_result_whose_size_nobody_knows() {
+    let diagnostic = run("test.without_size");
+    assert_eq!(diagnostic.code, codes::runtime::SIZE_UNKNOWN, "{diagnostic}");
+    assert!(diagnostic.message.contains("Tensor[(?), float32]") || diagnostic.message.contains('?'), "{diagnostic}");
+}

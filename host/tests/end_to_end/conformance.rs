@@ -1,0 +1,196 @@
+//! `byoc plugins test`: right backends pass, each mistake of a table is found and called by its name.
+
+use crate::{Ran, byoc};
+use byoc_test_support::{copy, plugin, sample, temporary_folder, test_plugin};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Mutex;
+
+/// A mistake of `tests/plugins/examples/faulty`, where it shows, and what it may be called.
+struct Mistake {
+    name: &'static str,
+    only: &'static str,
+    kinds: &'static [&'static str],
+}
+
+const fn mistake(name: &'static str, only: &'static str, kinds: &'static [&'static str]) -> Mistake {
+    Mistake { name, only, kinds }
+}
+
+const WRONG: &[&str] = &["wrong-result"];
+
+const MISTAKES: &[Mistake] = &[
+    mistake("padding_off_by_one", "nn.conv2d", WRONG),
+    mistake("swapped_strides", "nn.conv2d", WRONG),
+    mistake("dilation_ignored", "nn.conv2d", WRONG),
+    mistake("wrong_group", "nn.conv2d", WRONG),
+    mistake("kernel_transposed", "nn.conv2d", WRONG),
+    mistake("sums_in_half", "nn.conv2d", WRONG),
+    mistake("layout_ignored", "nn.conv2d", &["wrong-result", "panic"]),
+    mistake("stale_weights", "nn.conv2d", &["stale-constants"]),
+    mistake("bias_ignored", "conv_bias", WRONG),
+    mistake("nan_lost", "nn.relu", WRONG),
+    mistake("denormals_flushed", "nn.relu", WRONG),
+    mistake("saturates", "operator add", WRONG),
+    mistake("wrong_axis", "nn.softmax", WRONG),
+    mistake("concatenates_memory", "concatenate", WRONG),
+    mistake("zero_size", "nn.relu", &["load-failed"]),
+    mistake("tail_of_odd_sizes", "nn.relu", &["reads-unset"]),
+    mistake("reads_past_end", "nn.relu", &["reads-outside"]),
+    mistake("writes_past_end", "nn.relu", &["writes-outside"]),
+    mistake("writes_before_start", "nn.relu", &["writes-outside"]),
+    mistake("writes_past_workspace", "nn.relu", &["writes-outside"]),
+    mistake("writes_input", "nn.relu", &["writes-input"]),
+    mistake("adds_to_output", "nn.relu", &["reads-unset"]),
+    mistake("aliases_wrong", "operator add", &["aliasing"]),
+    mistake("shared_scratch", "nn.relu", &["not-reentrant"]),
+    mistake("one_thread_forgotten", "nn.relu", &["threads"]),
+    mistake("second_run_differs", "nn.relu", &["not-repeatable"]),
+    mistake("threads_lose_the_rest", "nn.relu", &["reads-unset"]),
+    mistake("race", "nn.relu", &["not-repeatable", "reads-unset", "wrong-result"]),
+    mistake("claims_then_refuses", "nn.conv2d", &["claim-not-kept"]),
+    mistake("time_in_the_blob", "nn.relu", &["not-deterministic"]),
+    mistake("other_symbol", "nn.relu", &["missing-symbol"]),
+    mistake("other_loader", "nn.relu", &["wrong-loader"]),
+    mistake("damaged_blob_accepted", "nn.softmax", &["damaged-blob"]),
+    mistake("wrong_shape", "nn.relu", &["wrong-shape"]),
+    mistake("one_output_more", "nn.relu", &["wrong-shape"]),
+    mistake("answers_everything", "nn.relu", &["query"]),
+    mistake("query_is_an_error", "nn.relu", &["query"]),
+    mistake("noise_after_unload", "nn.relu", &["works-after-unload"]),
+    mistake("two_descriptions", "nn.relu", &["bad-description"]),
+    mistake("three_bad_patterns", "nn.relu", &["bad-description"]),
+    mistake("no_verdict", "nn.relu", &["judge-failed"]),
+    mistake("panic_judge", "nn.relu", &["panic"]),
+    mistake("panic_compile", "nn.relu", &["panic"]),
+    mistake("panic_load", "nn.relu", &["panic"]),
+    mistake("panic_prepare", "nn.relu", &["panic"]),
+    mistake("panic_run", "nn.relu", &["panic"]),
+    mistake("panic_query", "nn.relu", &["panic"]),
+    mistake("panic_describe", "nn.relu", &["panic"]),
+    mistake("crash_run", "nn.relu", &["crash"]),
+    mistake("crash_compile", "nn.relu", &["crash"]),
+    mistake("endless_run", "nn.relu", &["time-limit"]),
+    mistake("endless_compile", "nn.relu", &["time-limit"]),
+];
+
+/// Runs the conformance test and gives what it printed.
+fn tested(file: &Path, more: &[&str]) -> (Ran, Vec<Value>) {
+    let out = temporary_folder();
+    let (file, out) = (file.display().to_string(), out.path().display().to_string());
+    let mut args = vec!["plugins", "test", &file, "--json", "--out", &out];
+    args.extend(more);
+    let ran = byoc(&args);
+    let lines = ran.json();
+    (ran, lines)
+}
+
+fn kinds(lines: &[Value]) -> Vec<&str> {
+    lines.iter().filter_map(|line| line["fault"]["kind"].as_str()).collect()
+}
+
+#[test]
+fn right_backends_pass() {
+    let folder = temporary_folder();
+    let right = folder.path().join("right.so");
+    copy(&test_plugin("faulty"), &right);
+    let all = [
+        (plugin("template"), "24"),
+        (right, "24"),
+        (sample("elementwise"), "24"),
+        (sample("conv_int8"), "24"),
+        (plugin("ccompiler"), "6"),
+    ];
+    for (file, cases) in all {
+        let (ran, lines) = tested(&file, &["--cases", cases]);
+        assert_eq!(kinds(&lines), [] as [&str; 0], "{}", ran.out);
+        let ran = ran.ok();
+        let summary = &lines.last().unwrap()["summary"];
+        let passed = summary["passed"].as_u64();
+        assert!(summary["passes"] == true && passed >= Some(8), "{}: {summary}\n{}", file.display(), ran.out);
+    }
+}
+
+#[test]
+fn every_mistake_is_found_and_called_by_its_name() {
+    let library = test_plugin("faulty");
+    let folder = temporary_folder();
+    let left = Mutex::new(MISTAKES.iter());
+    let missed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while let Some(mistake) = { left.lock().unwrap().next() } {
+                    let file = folder.path().join(format!("faulty_{}.so", mistake.name));
+                    copy(&library, &file);
+                    let (ran, lines) = tested(&file, &["--cases", "16", "--only", mistake.only, "--time-limit", "3"]);
+                    let found = kinds(&lines);
+                    let named = found.iter().any(|kind| mistake.kinds.contains(kind));
+                    if !named || ran.code != 1 || !ran.err.contains("error[E0441]") {
+                        let what = format!("{}: {found:?}, code {}: {}", mistake.name, ran.code, ran.err);
+                        missed.lock().unwrap().push(what);
+                    }
+                }
+            });
+        }
+    });
+    let missed = missed.into_inner().unwrap();
+    assert!(missed.is_empty(), "{} of {} mistakes were missed:\n{}", missed.len(), MISTAKES.len(), missed.join("\n"));
+}
+
+#[test]
+fn a_failing_case_is_small_and_can_be_run_again() {
+    let folder = temporary_folder();
+    let file = folder.path().join("faulty_swapped_strides.so");
+    copy(&test_plugin("faulty"), &file);
+    let out = folder.path().join("cases");
+    let (path, dir) = (file.display().to_string(), out.display().to_string());
+    let args = ["plugins", "test", &path, "--only", "operator nn.conv2d", "--out", &dir, "--cases", "16"];
+    let ran = byoc(args).fails_with("E0441");
+    assert!(ran.out.contains("again: byoc plugins test"), "{}", ran.out);
+    let case = out.join("faulty_operator_nn.conv2d_wrong-result.relay".replace("nn.conv2d", "nn_conv2d"));
+    let text = std::fs::read_to_string(&case).unwrap();
+    assert!(text.starts_with("// byoc plugins test: operator nn.conv2d\n"), "{text}");
+    // What is left are the strides: every other attribute is the default, and every dimension is small.
+    assert!(text.contains("strides=[") && !text.contains("dilation=") && !text.contains("groups="), "{text}");
+    let case = case.display().to_string();
+    byoc(["plugins", "test", &path, "--case", &case]).fails_with("E0441").says(&["wrong-result in run"]);
+    // It is an ordinary program, too.
+    byoc(["run", &case, "--input", "x0=random"]).ok();
+    // A backend without the mistake passes it.
+    let right = folder.path().join("right.so");
+    copy(&test_plugin("faulty"), &right);
+    let ran = byoc(["plugins", "test", &right.display().to_string(), "--case", &case]).ok();
+    assert!(ran.out.contains("right"), "{}", ran.out);
+    // The same seed finds the same, byte by byte.
+    let again = folder.path().join("again");
+    let dir = again.display().to_string();
+    byoc(["plugins", "test", &path, "--only", "operator nn.conv2d", "--out", &dir, "--cases", "16"]).fails_with("E0441");
+    let name = "faulty_operator_nn_conv2d_wrong-result.relay";
+    let lines = |folder: &Path| -> Vec<String> {
+        let text = std::fs::read_to_string(folder.join(name)).unwrap();
+        text.lines().filter(|line| !line.starts_with("// byoc plugins test /")).map(String::from).collect()
+    };
+    assert_eq!(lines(&out), lines(&again));
+}
+
+#[test]
+fn what_is_no_case_is_said() {
+    let file = plugin("template").display().to_string();
+    let folder = temporary_folder();
+    let program = folder.path().join("program.relay");
+    std::fs::write(&program, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
+    let program = program.display().to_string();
+    byoc(["plugins", "test", &file, "--case", &program]).fails_with("E0440").says(&["its first line is"]);
+    byoc(["plugins", "test", "no/such/file.so"]).fails_with("E0410").says(&["no/such/file.so: there is no such file"]);
+    byoc(["plugins", "test", "nobody"]).fails_with("E0401").says(&["relay.ext.nobody"]);
+}
+
+#[test]
+fn a_backend_is_found_by_its_name() {
+    let plugins = byoc_test_support::plugin_dir(&["template"]);
+    let dir = plugins.path().display().to_string();
+    let args = ["plugins", "test", "template", "--plugin-dir", &dir, "--cases", "3", "--only", "nn.relu"];
+    let ran = byoc(args).ok();
+    assert!(ran.out.contains("operator nn.relu"), "{}", ran.out);
+}

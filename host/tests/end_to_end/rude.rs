@@ -1,0 +1,155 @@
+//! Rude plugins: each gives one error with plugin, entry and reason, and whatever comes next works.
+
+use crate::{Ran, byoc, data_text};
+use byoc_test_support::{copy, temporary_folder, test_plugin};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A folder with the faulty plugin of that mistake, and a model that it takes.
+fn rude(mistake: &str) -> (TempDir, String, String) {
+    let folder = temporary_folder();
+    copy(&test_plugin("faulty"), &folder.path().join(format!("faulty_{mistake}.so")));
+    let model = folder.path().join("model.relay");
+    let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(3, 3), float32]) { nn.relu(%x) }\n";
+    std::fs::write(&model, program).unwrap();
+    let (dir, model) = (folder.path().display().to_string(), model.display().to_string());
+    (folder, dir, model)
+}
+
+fn run(dir: &str, model: &str) -> Ran {
+    byoc(["run", model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", dir, "--no-cache"])
+}
+
+/// The next command, with the rude plugin still there.
+fn the_next_command_works(dir: &str) {
+    byoc(["plugins", "list", "--json", "--plugin-dir", dir]).ok();
+    let model = data_text("digits/digits.onnx");
+    byoc(["run", &model, "--dim", "batch=1", "--input", "image=ones", "--plugin-dir", dir]).ok();
+}
+
+#[test]
+fn what_fails_before_the_run_is_said_and_the_host_computes() {
+    let cases: &[(&str, &[&str])] = &[
+        ("panic_judge", &["plugin faulty: judge: panicked at", "out of manners in judge"]),
+        ("panic_compile", &["plugin faulty: compile: panicked at", "out of manners in compile"]),
+        ("panic_load", &["plugin faulty: load: panicked at", "out of manners in load"]),
+        ("no_verdict", &["plugin faulty: judge: 0 verdicts on 1 candidates"]),
+        ("other_symbol", &["without that function", "it promises somebody_else"]),
+        ("other_loader", &["loadbinary_somebody_else", "made by plugin faulty"]),
+    ];
+    for (mistake, words) in cases {
+        let (_folder, dir, model) = rude(mistake);
+        let ran = run(&dir, &model).ok().says(words);
+        assert!(ran.out.contains("(3, 3)") || ran.out.contains("[3, 3]"), "{mistake}: {}", ran.out);
+        the_next_command_works(&dir);
+    }
+}
+
+#[test]
+fn what_fails_in_the_run_ends_it_with_an_error() {
+    let (_folder, dir, model) = rude("panic_run");
+    run(&dir, &model).fails_with("E0406").says(&["plugin faulty: run: panicked at", "out of manners in run"]);
+    the_next_command_works(&dir);
+}
+
+#[test]
+fn what_fails_at_once_is_an_error() {
+    let (_folder, dir, model) = rude("panic_describe");
+    run(&dir, &model).fails_with("E0406").says(&["plugin faulty: describe: panicked at", "out of manners in describe"]);
+    the_next_command_works(&dir);
+    let (_folder, dir, model) = rude("panic_init");
+    run(&dir, &model).fails_with("E0401").says(&["E0419", "out of manners in init"]);
+    the_next_command_works(&dir);
+    let (_folder, dir, model) = rude("error_init");
+    run(&dir, &model).fails_with("E0401").says(&["E0418", "the device is not there"]);
+    the_next_command_works(&dir);
+}
+
+#[test]
+fn a_promise_of_other_shapes_runs_on_the_host() {
+    for mistake in ["panic_prepare", "one_output_more"] {
+        let (_folder, dir, model) = rude(mistake);
+        let ran = run(&dir, &model).ok();
+        assert!(ran.err.contains("faulty") && ran.err.contains("host"), "{mistake}: {}", ran.err);
+        the_next_command_works(&dir);
+    }
+}
+
+#[test]
+fn writes_outside_are_named_where_runs_are_checked() {
+    for (mistake, what) in [
+        ("writes_past_end", "output 0: 1 bytes written behind the end, the first at 0 past it"),
+        ("writes_before_start", "output 0: 1 bytes written before the start, the last at 1 before it"),
+        ("writes_past_workspace", "the workspace: 1 bytes written behind the end"),
+        ("writes_input", "input 0 was written to"),
+    ] {
+        let (_folder, dir, model) = rude(mistake);
+        let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
+        let output = Command::new(env!("CARGO_BIN_EXE_byoc")).args(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap();
+        crate::ran(output).fails_with("E0613").says(&["plugin faulty: run: region tvmgen_", what]);
+        the_next_command_works(&dir);
+    }
+}
+
+#[test]
+fn a_right_plugin_runs_checked_as_well() {
+    let (_folder, dir, model) = rude("nothing");
+    let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "--require-offload"];
+    let output = Command::new(env!("CARGO_BIN_EXE_byoc")).args(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap();
+    crate::ran(output).ok();
+}
+
+#[test]
+fn an_endless_loop_is_named_by_the_last_line() {
+    let (_folder, dir, model) = rude("endless_run");
+    let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "-vv"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_byoc"))
+        .args(args)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Nothing in the process can end a thread of the plugin; what can be done is to say where it is.
+    let errors = child.stderr.take().unwrap();
+    let (send, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::BufRead::lines(std::io::BufReader::new(errors)).map_while(Result::ok) {
+            let _ = send.send(line);
+        }
+    });
+    let mut said = Vec::new();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !said.iter().any(|line: &String| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins")) {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        match lines.recv_timeout(left) {
+            Ok(line) => said.push(line),
+            Err(_) => break,
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(said.iter().any(|line| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins")), "{said:#?}");
+    the_next_command_works(&dir);
+}
+
+#[test]
+fn three_mistakes_in_a_table_are_three_messages_and_the_good_entry_serves() {
+    let (_folder, dir, _) = rude("three_bad_patterns");
+    let ran = byoc(["plugins", "show", "faulty", "--plugin-dir", &dir]).ok();
+    assert!(ran.out.contains("conv_bias"), "{}", ran.out);
+    let model = data_text("digits/digits.onnx");
+    let ran = byoc(["explain", &model, "--dim", "batch=1", "--backend", "faulty", "--plugin-dir", &dir]).ok();
+    for entry in ["entry \"a\"", "entry \"b\"", "entry \"c\""] {
+        assert!(ran.err.contains(entry), "{entry} in {}", ran.err);
+    }
+    assert_eq!(ran.err.matches("E0407").count(), 3, "{}", ran.err);
+    assert!(ran.err.contains("plugin faulty") && ran.err.contains("column"), "{}", ran.err);
+}
+
+#[test]
+fn two_plugins_of_one_name_name_each_other() {
+    let (folder, dir, model) = rude("nothing");
+    copy(&test_plugin("faulty"), &folder.path().join("another.so"));
+    run(&dir, &model).fails_with("E0401").says(&["E0409", "another.so", "faulty_nothing.so"]);
+    the_next_command_works(&dir);
+}

@@ -1,0 +1,45 @@
+//! What can go wrong in a run, provoked through the binary: each with its code and in words.
+
+use crate::{Ran, byoc};
+use byoc_test_support::temporary_folder;
+use std::process::Command;
+
+fn run(program: &str, more: &[&str]) -> Ran {
+    let folder = temporary_folder();
+    let model = folder.path().join("model.relay");
+    std::fs::write(&model, format!("#[version = \"0.0.5\"]\n{program}\n")).unwrap();
+    let model = model.display().to_string();
+    let mut args = vec!["run", &model];
+    args.extend(more);
+    byoc(args)
+}
+
+#[test]
+fn an_index_outside_is_named() {
+    let program = "def @main(%x: Tensor[(1, 2), float32], %i: Tensor[(1), int64]) {\n  take(%x, %i, axis=0, mode=\"fast\")\n}";
+    run(program, &["--input", "x=ones", "--input", "i=ones"])
+        .fails_with("E0601")
+        .says(&["take", "index 1 of an axis with 1 elements"]);
+    run(program, &["--input", "x=ones", "--input", "i=zeros"]).ok();
+}
+
+#[test]
+fn a_tensor_beyond_all_memory() {
+    let program = "def @main(%x: Tensor[(1), float32]) {\n  add(%x, zeros(shape=[70368744177664], dtype=\"float32\"))\n}";
+    run(program, &["--input", "x=ones"]).fails_with("E0609").says(&["no memory for", "bytes"]);
+}
+
+#[test]
+fn a_system_without_threads() {
+    let folder = temporary_folder();
+    let model = folder.path().join("model.relay");
+    std::fs::write(&model, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
+    // Every thread has a stack of its own, for which there is no room.
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -v 400000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_byoc"), "run"])
+        .arg(&model)
+        .args(["--input", "x=ones", "--threads", "1024"])
+        .output()
+        .unwrap();
+    crate::ran(output).fails_with("E0612").says(&["cannot start 1024 threads"]);
+}

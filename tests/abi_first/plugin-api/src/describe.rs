@@ -1,0 +1,211 @@
+//! What a backend says about itself. It crosses as JSON text, so that a later version can say more: what a host does
+//! not understand it keeps in [`Description::unknown`] and reports, and what an older backend leaves out has a default.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// The version of the description that this crate writes.
+pub const DESCRIPTION_VERSION: u32 = 1;
+
+/// What a backend says about itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Description {
+    /// The version of this form.
+    pub version: u32,
+    /// One line about the backend, for people.
+    pub about: String,
+    /// The pattern table, in the pattern notation: one `name: pattern` a line, in table order. Names are written
+    /// with the backend's name in front (`dnnl.conv2d_relu`) or without. In JSON it may also be a list of lines.
+    pub patterns: String,
+    /// The single operators that it wants to be asked about, in order of preference.
+    pub operators: Vec<String>,
+    /// Whether it takes dimensions that are not known before the run. A candidate with one is refused for it
+    /// otherwise, without asking it.
+    pub dynamic_dims: bool,
+    /// When a region is worth it.
+    pub cost: Cost,
+    /// The layouts that it wants, by operator: `"nn.conv2d": ["NHWC", "HWIO"]`.
+    pub layouts: BTreeMap<String, Vec<String>>,
+    /// Passes to run before its patterns are looked for, by name.
+    pub pre_passes: Vec<String>,
+    /// How a float model becomes one that it takes, if it takes quantized ones.
+    pub quantization: Option<Quantization>,
+    /// The most bytes that a compiled region may have; a larger one is an error of the backend's, and the region runs on
+    /// the host. No limit when it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_blob_bytes: Option<u64>,
+    /// What a later version says and this one does not know.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
+    /// What was not understood when it was read, one line each. What was understood serves all the same.
+    #[serde(skip)]
+    pub problems: Vec<String>,
+}
+
+impl Default for Description {
+    fn default() -> Description {
+        Description {
+            version: DESCRIPTION_VERSION,
+            about: String::new(),
+            patterns: String::new(),
+            operators: Vec::new(),
+            dynamic_dims: false,
+            cost: Cost::default(),
+            layouts: BTreeMap::new(),
+            pre_passes: Vec::new(),
+            quantization: None,
+            max_blob_bytes: None,
+            unknown: Map::new(),
+            problems: Vec::new(),
+        }
+    }
+}
+
+/// When a region is worth the call. A region below either bound goes back to the host as `NotProfitable`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cost {
+    /// The fewest floating-point operations.
+    pub min_region_flops: u64,
+    /// The fewest operators.
+    pub min_region_operators: u32,
+}
+
+/// How a float model becomes an integer one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quantization {
+    /// Element type of what flows: `int8`, `uint8`.
+    pub activation: String,
+    /// Element type of weights.
+    pub weight: String,
+    /// Element type of sums and biases.
+    pub accumulator: String,
+    /// Whether every zero point is 0.
+    pub symmetric: bool,
+    /// Whether a weight has a scale per output channel.
+    pub per_channel: bool,
+    /// Whether every scale is a power of two.
+    pub power_of_two: bool,
+}
+
+impl Description {
+    /// The JSON form.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("texts, numbers and maps with text keys serialise")
+    }
+
+    /// Reads the JSON form, key by key: a value of another kind than is wanted is left out, a key that is not known is kept
+    /// in `unknown`, and both are reported in `problems`.
+    ///
+    /// # Errors
+    /// Where the text is no JSON object.
+    pub fn from_json(text: &str) -> Result<Description, serde_json::Error> {
+        let fields: Map<String, Value> = serde_json::from_str(text)?;
+        let mut description = Description::default();
+        let mut reader = Reader::default();
+        for (key, value) in fields {
+            match key.as_str() {
+                "version" => reader.set(&mut description.version, &key, value),
+                "about" => reader.set(&mut description.about, &key, value),
+                "patterns" => match value {
+                    Value::Array(_) => {
+                        let mut lines: Vec<String> = Vec::new();
+                        reader.list(&mut lines, &key, value);
+                        description.patterns = lines.join("\n");
+                    }
+                    other => reader.set(&mut description.patterns, &key, other),
+                },
+                "operators" => reader.list(&mut description.operators, &key, value),
+                "dynamic_dims" => reader.set(&mut description.dynamic_dims, &key, value),
+                "cost" => reader.fields(&key, value, |reader, name, value| match name {
+                    "cost.min_region_flops" => reader.set(&mut description.cost.min_region_flops, name, value),
+                    "cost.min_region_operators" => reader.set(&mut description.cost.min_region_operators, name, value),
+                    _ => reader.unknown(name),
+                }),
+                "layouts" => reader.fields(&key, value, |reader, name, value| {
+                    let mut layouts = Vec::new();
+                    reader.list(&mut layouts, name, value);
+                    description.layouts.insert(name["layouts.".len()..].to_owned(), layouts);
+                }),
+                "pre_passes" => reader.list(&mut description.pre_passes, &key, value),
+                "quantization" => reader.set(&mut description.quantization, &key, value),
+                "max_blob_bytes" => reader.set(&mut description.max_blob_bytes, &key, value),
+                _ => {
+                    reader.unknown(&key);
+                    description.unknown.insert(key, value);
+                }
+            }
+        }
+        if description.version > DESCRIPTION_VERSION {
+            let version = description.version;
+            reader.problems.push(format!("it is of version {version}; this byoc knows version {DESCRIPTION_VERSION}"));
+        }
+        description.problems = reader.problems;
+        Ok(description)
+    }
+
+    /// As [`from_json`](Description::from_json), for a text of somebody else's: one that is no JSON object is an empty
+    /// description with that as its problem.
+    pub fn from_json_lossy(text: &str) -> Description {
+        Description::from_json(text).unwrap_or_else(|error| {
+            let begin: String = text.chars().take(40).collect();
+            let problem =
+                format!("it is no JSON object ({error}), and nothing of it is used; it begins with {begin:?}");
+            Description { problems: vec![problem], ..Description::default() }
+        })
+    }
+}
+
+/// Reads values and notes what it could not use.
+#[derive(Default)]
+struct Reader {
+    problems: Vec<String>,
+}
+
+impl Reader {
+    fn set<T: DeserializeOwned>(&mut self, field: &mut T, name: &str, value: Value) {
+        match serde_json::from_value(value) {
+            Ok(value) => *field = value,
+            Err(error) => self.problems.push(format!("\"{name}\" is not understood and has no effect: {error}")),
+        }
+    }
+
+    /// Reads a list item by item.
+    fn list<T: DeserializeOwned>(&mut self, field: &mut Vec<T>, name: &str, value: Value) {
+        let Value::Array(items) = value else {
+            self.problems
+                .push(format!("\"{name}\" is not understood and has no effect: a list is wanted, not {value}"));
+            return;
+        };
+        for (index, item) in items.into_iter().enumerate() {
+            match serde_json::from_value(item) {
+                Ok(item) => field.push(item),
+                Err(error) => {
+                    self.problems.push(format!("\"{name}[{index}]\" is not understood and has no effect: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Reads an object field by field; each comes with its full name.
+    fn fields(&mut self, name: &str, value: Value, mut read: impl FnMut(&mut Reader, &str, Value)) {
+        match value {
+            Value::Object(fields) => {
+                fields.into_iter().for_each(|(key, value)| read(self, &format!("{name}.{key}"), value));
+            }
+            other => {
+                let problem =
+                    format!("\"{name}\" is not understood and has no effect: an object is wanted, not {other}");
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    fn unknown(&mut self, name: &str) {
+        self.problems.push(format!("\"{name}\" is not known to this version and has no effect"));
+    }
+}

@@ -1,0 +1,131 @@
+//! Element types and devices, as DLPack has them.
+//!
+//! Both are open: a code that is not named here still has a meaning (DLPack's table), so that a new element type or
+//! a new kind of device does not change the layout of the boundary.
+
+use abi_stable::StableAbi;
+use std::fmt;
+
+/// An element type: DLPack's `DLDataType`. Compare and match it against the constants, such as [`DType::F32`].
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DType {
+    /// DLPack's type code: 0 signed, 1 unsigned, 2 IEEE float, 4 bfloat, 6 bool.
+    pub code: u8,
+    /// Bits an element takes.
+    pub bits: u8,
+    /// Vector lanes; 1 for every type named here.
+    pub lanes: u16,
+}
+
+macro_rules! dtypes {
+    ($($name:ident $text:literal $code:literal $bits:literal;)*) => {
+        impl DType {
+            $(#[doc = concat!("`", $text, "`")] pub const $name: DType = DType { code: $code, bits: $bits, lanes: 1 };)*
+            /// Every element type that has a name, in the order of their declaration.
+            pub const ALL: &'static [(DType, &'static str)] = &[$((DType::$name, $text)),*];
+        }
+    };
+}
+
+dtypes! {
+    F64 "float64" 2 64;
+    F32 "float32" 2 32;
+    F16 "float16" 2 16;
+    BF16 "bfloat16" 4 16;
+    I8 "int8" 0 8;
+    I16 "int16" 0 16;
+    I32 "int32" 0 32;
+    I64 "int64" 0 64;
+    U8 "uint8" 1 8;
+    U16 "uint16" 1 16;
+    U32 "uint32" 1 32;
+    U64 "uint64" 1 64;
+    BOOL "bool" 6 8;
+}
+
+impl DType {
+    /// The type of that name (`float32`, `int8`, ...).
+    pub fn parse(name: &str) -> Option<DType> {
+        DType::ALL.iter().find(|(_, text)| *text == name).map(|(dtype, _)| *dtype)
+    }
+
+    /// Relay's name; `None` for a type that has none here.
+    pub fn name(self) -> Option<&'static str> {
+        DType::ALL.iter().find(|(dtype, _)| *dtype == self).map(|(_, text)| *text)
+    }
+
+    /// Bytes an element takes.
+    pub const fn size(self) -> usize {
+        (self.bits as usize * self.lanes as usize).div_ceil(8)
+    }
+
+    /// An IEEE float or a bfloat.
+    pub const fn is_float(self) -> bool {
+        matches!(self.code, 2 | 4)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.pad(name),
+            None => write!(f, "dlpack({}, {}, {})", self.code, self.bits, self.lanes),
+        }
+    }
+}
+
+impl fmt::Debug for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Where memory lies: DLPack's `DLDevice`.
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Device {
+    /// DLPack's device type: 1 is the host's memory, 2 CUDA, 12 an extension device, ...
+    pub kind: i32,
+    /// Which one of them.
+    pub id: i32,
+}
+
+impl Device {
+    /// The host's memory.
+    pub const CPU: Device = Device { kind: 1, id: 0 };
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that a tensor can be looked at as. Booleans are looked at as `u8`, 16-bit floats as `u16` (their bits).
+pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
+    /// Whether a tensor of this element type may be looked at as `Self`.
+    fn views(dtype: DType) -> bool;
+}
+
+macro_rules! elements {
+    ($($ty:ty => $($name:ident)|+;)*) => {$(
+        impl sealed::Sealed for $ty {}
+        impl Element for $ty {
+            fn views(dtype: DType) -> bool {
+                matches!(dtype, $(DType::$name)|+)
+            }
+        }
+    )*};
+}
+
+elements! {
+    f64 => F64;
+    f32 => F32;
+    i8 => I8;
+    i16 => I16;
+    i32 => I32;
+    i64 => I64;
+    u8 => U8 | BOOL;
+    u16 => U16 | F16 | BF16;
+    u32 => U32;
+    u64 => U64;
+}

@@ -1,0 +1,137 @@
+//! The error of the boundary: one type for what goes wrong on either side of it.
+
+use abi_stable::StableAbi;
+use abi_stable::std_types::{RBox, RString};
+use std::fmt;
+use std::ops::Deref;
+
+/// What went wrong in an entry; see [`ErrorData`] for what can be read from it.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    // Boxed, so that a result is small where nothing went wrong.
+    data: RBox<ErrorData>,
+}
+
+/// What is known of an error. Empty texts mean that nothing is. A backend fills in `message` and perhaps `hint`; the
+/// boundary adds the plugin, the entry and, for a panic, the place.
+#[repr(C)]
+#[derive(StableAbi, Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorData {
+    /// One line, lower case, no full stop.
+    pub message: RString,
+    /// What the user can do about it.
+    pub hint: RString,
+    /// What kind of failure it is, where that has a name: a [`RefusalCode`](crate::RefusalCode), or
+    /// [`Error::CANCELLED`]. Open, as refusal codes are.
+    pub code: RString,
+    /// The name of the plugin.
+    pub plugin: RString,
+    /// The entry that failed: `compile`, `load`, `run`, ...
+    pub entry: RString,
+    /// For a panic, where: `src/lib.rs:10:5`.
+    pub location: RString,
+    /// Whether the code panicked, which is a defect of the plugin (of the host, in a host service).
+    pub panicked: bool,
+}
+
+/// The result of an entry.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// The [`code`](ErrorData::code) of work that was given up because the host asked for it.
+    pub const CANCELLED: &str = "Cancelled";
+
+    /// An error that says `message`.
+    pub fn new(message: impl Into<String>) -> Error {
+        Error { data: RBox::new(ErrorData { message: RString::from(message.into()), ..ErrorData::default() }) }
+    }
+
+    /// The error of a panic.
+    pub(crate) fn panic(message: String, location: String) -> Error {
+        let mut error = Error::new(message);
+        error.data.location = location.into();
+        error.data.panicked = true;
+        error
+    }
+
+    /// Adds what the user can do about it.
+    pub fn hint(mut self, hint: impl Into<String>) -> Error {
+        self.data.hint = RString::from(hint.into());
+        self
+    }
+
+    /// Says what kind of failure it is; see [`ErrorData::code`].
+    pub fn code(mut self, code: &str) -> Error {
+        self.data.code = code.into();
+        self
+    }
+
+    /// The error of work that was given up, after [`Services::cancelled`](crate::Services::cancelled) said so.
+    pub fn cancelled() -> Error {
+        Error::new("given up, as the host asked for").code(Error::CANCELLED)
+    }
+
+    /// Says where it happened. What a deeper level said (a host service that a plugin called) goes into the message.
+    pub(crate) fn within(mut self, plugin: &str, entry: &str) -> Error {
+        if !self.plugin.is_empty() {
+            self.data.message = format!("{}: {}: {}", self.plugin, self.entry, self.message).into();
+        }
+        self.data.plugin = plugin.into();
+        self.data.entry = entry.into();
+        self
+    }
+}
+
+impl Deref for Error {
+    type Target = ErrorData;
+
+    fn deref(&self) -> &ErrorData {
+        &self.data
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.plugin.is_empty() {
+            write!(f, "plugin {}: ", self.plugin)?;
+        }
+        if !self.entry.is_empty() {
+            write!(f, "{}: ", self.entry)?;
+        }
+        if self.panicked {
+            write!(f, "panicked")?;
+            if !self.location.is_empty() {
+                write!(f, " at {}", self.location)?;
+            }
+            write!(f, ": ")?;
+        }
+        write!(f, "{}", self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<String> for Error {
+    fn from(message: String) -> Error {
+        Error::new(message)
+    }
+}
+
+impl From<&str> for Error {
+    fn from(message: &str) -> Error {
+        Error::new(message)
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        Error::new(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Error {
+        Error::new(error.to_string())
+    }
+}

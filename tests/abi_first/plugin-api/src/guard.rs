@@ -1,0 +1,62 @@
+//! Panics become errors here, before they reach the boundary: one that crosses it ends the process.
+//!
+//! Every library has its own copy of the standard library, so the panic hook that is set here belongs to this library
+//! alone. Inside a guarded entry it notes the place and stays silent; everywhere else the hook before it goes on.
+
+use crate::error::{Error, Result};
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+thread_local! {
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Runs `body`; a panic in it comes back as an error with its message and its place.
+pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    note_places();
+    DEPTH.set(DEPTH.get() + 1);
+    let outcome = catch_unwind(AssertUnwindSafe(body));
+    DEPTH.set(DEPTH.get() - 1);
+    outcome.unwrap_or_else(|payload| {
+        let message = if let Some(text) = payload.downcast_ref::<&str>() {
+            (*text).to_owned()
+        } else if let Some(text) = payload.downcast_ref::<String>() {
+            text.clone()
+        } else {
+            "a panic without a message".to_owned()
+        };
+        // A payload whose destructor panics must not undo what was just caught.
+        std::mem::forget(payload);
+        Err(Error::panic(message, PLACE.try_with(RefCell::take).unwrap_or_default()))
+    })
+}
+
+fn note_places() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if DEPTH.get() == 0 || info.payload_as_str().is_some_and(is_fatal) {
+                return before(info);
+            }
+            let place = info.location().map(|at| format!("{}:{}:{}", at.file(), at.line(), at.column()));
+            // A thread that is ending may have no place to note it in.
+            let _ = PLACE.try_with(|note| note.replace(place.unwrap_or_default()));
+        }));
+    });
+}
+
+/// Panics after which the process ends whatever anybody catches: these must not be silent. (The standard library knows
+/// which they are and does not yet say.)
+fn is_fatal(message: &str) -> bool {
+    const FATAL: [&str; 5] = [
+        "panic in a ",
+        "unsafe precondition(s) violated",
+        "misaligned pointer dereference",
+        "null pointer dereference",
+        "trying to construct an enum from an invalid value",
+    ];
+    FATAL.iter().any(|begin| message.starts_with(begin))
+}

@@ -1,0 +1,287 @@
+//! What the host does for its plugins.
+//!
+//! [`HostServices`] is the plain trait that the host implements; [`Services`] is the handle that carries it over the
+//! boundary and that plugins call. Panics on either side come back as errors.
+
+use crate::adapt;
+use crate::backend::{Call, Executable};
+use crate::constant::Constant;
+use crate::error::{Error, Result};
+use crate::graph::Graph;
+use crate::guard::guard;
+use crate::tensor::{TensorMut, TensorRef};
+use crate::wire::{ExecutableObject, ServicesAbi, ServicesAbi_TO, ServicesObject, Task};
+use abi_stable::StableAbi;
+use abi_stable::sabi_trait::TD_Opaque;
+use abi_stable::std_types::{RArc, ROption, RResult, RSlice, RStr};
+use serde_json::Value;
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing::Level;
+
+/// What the host implements.
+pub trait HostServices: Send + Sync + 'static {
+    /// The number of threads that `parallel_for` uses, the caller's included. A library with a pool of its own is
+    /// sized by it.
+    fn num_threads(&self) -> usize;
+
+    /// Calls `task` with every number below `count`, on several threads, and returns when all calls have. Runs inline
+    /// when it is called from inside a task. `task` does not panic.
+    fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync));
+
+    /// Something happened that belongs in the trace. `fields` is a JSON object.
+    fn event(&self, name: &str, fields: &Value);
+
+    /// Adds to a counter, such as a device's cycles; shown in the trace and in the metrics of a bench.
+    fn counter(&self, name: &str, amount: u64);
+
+    /// The most detailed level that anybody listens to; `None` for no logging at all.
+    fn log_level(&self) -> Option<Level>;
+
+    /// A log message. `target` is the plugin's name or a module path in it.
+    fn log(&self, level: Level, target: &str, message: &str);
+
+    /// Makes a graph executable with the host's reference kernels.
+    ///
+    /// # Errors
+    /// Where the host has no kernel for it.
+    fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>>;
+
+    /// Whether nobody waits any more for what is under way (a compilation above all): long work looks at it now and
+    /// then and gives up with [`Error::cancelled`].
+    fn cancelled(&self) -> bool {
+        false
+    }
+
+    /// A service that was added after the boundary was frozen: a pointer to what its documentation says, valid for the
+    /// life of the process. `None` for an unknown name.
+    fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
+        let _ = name;
+        None
+    }
+}
+
+/// A handle to the host's services. Cloning it is cheap.
+#[repr(C)]
+#[derive(StableAbi, Clone)]
+pub struct Services {
+    object: RArc<ServicesObject>,
+}
+
+impl Services {
+    /// A handle to an implementation.
+    pub fn new(host: impl HostServices) -> Services {
+        let object = ServicesAbi_TO::from_value(Export(host), TD_Opaque);
+        Services { object: RArc::new(object) }
+    }
+
+    /// The number of threads that [`parallel_for`](Services::parallel_for) uses, the caller's included.
+    pub fn num_threads(&self) -> usize {
+        self.object.num_threads()
+    }
+
+    /// Calls `task` with every number below `count`, on the host's threads, and returns when all calls have. Runs
+    /// inline when it is called from inside a task. A large `count` with small tasks is fine for correctness, not for speed:
+    /// cut the work into a few pieces per thread.
+    ///
+    /// # Errors
+    /// Where a task panicked: its message and place. Tasks that had not begun by then are left out.
+    pub fn parallel_for(&self, count: usize, task: impl Fn(usize) + Sync) -> Result<()> {
+        self.try_parallel_for(count, |index| {
+            task(index);
+            Ok(())
+        })
+    }
+
+    /// [`parallel_for`](Services::parallel_for) with tasks that can fail.
+    ///
+    /// # Errors
+    /// The first error of a task. Tasks that had not begun by then are left out.
+    pub fn try_parallel_for(&self, count: usize, task: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+        let state = TaskState { task, failed: AtomicBool::new(false), failure: Mutex::new(None) };
+        let call = call_task(&state);
+        let outcome = self.object.parallel_for(count, Task { context: (&raw const state).cast(), call });
+        match state.failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+            Some(failure) => Err(failure),
+            None => outcome.into_result(),
+        }
+    }
+
+    /// Says that something happened that belongs in the trace. `fields` is a JSON object.
+    pub fn event(&self, name: &str, fields: &Value) {
+        self.object.event(name.into(), fields.to_string().as_str().into());
+    }
+
+    /// Adds to a counter, such as a device's cycles; shown in the trace and in the metrics of a bench.
+    pub fn counter(&self, name: &str, amount: u64) {
+        self.object.counter(name.into(), amount);
+    }
+
+    /// The most detailed level that anybody listens to.
+    pub fn log_level(&self) -> Option<Level> {
+        level_from_number(self.object.log_level())
+    }
+
+    /// A log message. (`tracing` macros in a plugin arrive here by themselves.)
+    pub fn log(&self, level: Level, target: &str, message: &str) {
+        self.object.log(level_number(level), target.into(), message.into());
+    }
+
+    /// Makes a graph executable with the host's reference kernels.
+    ///
+    /// # Errors
+    /// Where the host has no kernel for it.
+    pub fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {
+        let object = self.object.reference(graph, RSlice::from_slice(constants)).into_result()?;
+        Ok(Box::new(adapt::ImportedExecutable::new("host", object)))
+    }
+
+    /// Runs a graph once with the host's reference kernels. For more than one run keep what
+    /// [`reference`](Services::reference) gives.
+    ///
+    /// # Errors
+    /// Where the host has no kernel for it, or the run fails.
+    pub fn reference_run<'t>(
+        &self,
+        graph: &Graph,
+        constants: &[Constant],
+        inputs: &[TensorRef<'t>],
+        outputs: &mut [TensorMut<'t>],
+    ) -> Result<()> {
+        let executable = self.reference(graph, constants)?;
+        let dims: Vec<&[usize]> = inputs.iter().map(TensorRef::shape).collect();
+        let prepared = executable.prepare(&dims)?;
+        // The elements of a vector of 64-byte lines are what aligns the scratch memory.
+        let mut workspace = vec![Line([0; 64]); prepared.workspace.div_ceil(64)];
+        // SAFETY: the lines are plain bytes, at least `workspace` of them.
+        let workspace =
+            unsafe { std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast::<u8>(), prepared.workspace) };
+        executable.run(Call { inputs, outputs, workspace, plan: prepared.plan })
+    }
+
+    /// Whether nobody waits any more for what is under way. Long work (a search over tilings, a compiler that is
+    /// started) looks at it now and then and gives up with [`Error::cancelled`].
+    pub fn cancelled(&self) -> bool {
+        self.object.cancelled()
+    }
+
+    /// A service that was added after the boundary was frozen; `None` when this host does not have it.
+    pub fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
+        self.object.get_service(name.into()).into_option().map(NonNull::cast)
+    }
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Services({} threads)", self.num_threads())
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+struct TaskState<F> {
+    task: F,
+    failed: AtomicBool,
+    failure: Mutex<Option<Error>>,
+}
+
+fn call_task<F: Fn(usize) -> Result<()> + Sync>(_: &TaskState<F>) -> unsafe extern "C" fn(*const u8, usize) {
+    unsafe extern "C" fn call<F: Fn(usize) -> Result<()> + Sync>(context: *const u8, index: usize) {
+        // SAFETY: `context` is the `TaskState<F>` that lives until `parallel_for` has returned.
+        let state = unsafe { &*context.cast::<TaskState<F>>() };
+        if state.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = guard(|| (state.task)(index)) {
+            state.failed.store(true, Ordering::Relaxed);
+            let mut failure = state.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            failure.get_or_insert(error);
+        }
+    }
+    call::<F>
+}
+
+struct Export<H>(H);
+
+impl<H: HostServices> ServicesAbi for Export<H> {
+    fn num_threads(&self) -> usize {
+        guard(|| Ok(self.0.num_threads())).unwrap_or(1)
+    }
+
+    fn parallel_for(&self, count: usize, task: Task) -> RResult<(), Error> {
+        let body = move |index| {
+            let task = task;
+            // SAFETY: the caller keeps `context` alive until this entry has returned.
+            unsafe { (task.call)(task.context, index) }
+        };
+        guard(|| {
+            self.0.parallel_for(count, &body);
+            Ok(())
+        })
+        .map_err(|error| error.within("host", "parallel_for"))
+        .into()
+    }
+
+    fn event(&self, name: RStr<'_>, fields: RStr<'_>) {
+        // An event that cannot be recorded must not fail the plugin.
+        let _ = guard(|| {
+            self.0.event(name.as_str(), &serde_json::from_str(fields.as_str()).unwrap_or(Value::Null));
+            Ok(())
+        });
+    }
+
+    fn counter(&self, name: RStr<'_>, amount: u64) {
+        // As for events.
+        let _ = guard(|| {
+            self.0.counter(name.as_str(), amount);
+            Ok(())
+        });
+    }
+
+    fn log_level(&self) -> u8 {
+        guard(|| Ok(self.0.log_level().map_or(0, level_number))).unwrap_or(0)
+    }
+
+    fn log(&self, level: u8, target: RStr<'_>, message: RStr<'_>) {
+        // As for events.
+        let _ = guard(|| {
+            if let Some(level) = level_from_number(level) {
+                self.0.log(level, target.as_str(), message.as_str());
+            }
+            Ok(())
+        });
+    }
+
+    fn reference(&self, graph: &Graph, constants: RSlice<'_, Constant>) -> RResult<ExecutableObject, Error> {
+        guard(|| Ok(adapt::export_executable(self.0.reference(graph, constants.as_slice())?)))
+            .map_err(|error| error.within("host", "reference"))
+            .into()
+    }
+
+    fn cancelled(&self) -> bool {
+        guard(|| Ok(self.0.cancelled())).unwrap_or(false)
+    }
+
+    fn get_service(&self, name: RStr<'_>) -> ROption<NonNull<u8>> {
+        guard(|| Ok(self.0.get_service(name.as_str()))).ok().flatten().map(NonNull::cast).into()
+    }
+}
+
+fn level_number(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 1,
+        Level::WARN => 2,
+        Level::INFO => 3,
+        Level::DEBUG => 4,
+        Level::TRACE => 5,
+    }
+}
+
+fn level_from_number(number: u8) -> Option<Level> {
+    [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE].get((number as usize).checked_sub(1)?).copied()
+}

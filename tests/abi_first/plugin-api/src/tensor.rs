@@ -1,0 +1,295 @@
+//! Tensor descriptors over memory that somebody else owns, laid out as DLPack's `DLTensor`.
+//!
+//! The host hands over tensors in its own memory, dense and row-major, aligned to 64 bytes. A descriptor can also
+//! say strides and another device; the safe views refuse to look at those as a slice.
+
+use crate::dtype::{DType, Device, Element};
+use abi_stable::StableAbi;
+use std::fmt;
+use std::marker::PhantomData;
+
+// A dimension crosses as DLPack's 64-bit integer and is a `usize` on both sides.
+const _: () = assert!(size_of::<usize>() == 8, "byoc plugins exist for 64-bit machines only");
+
+/// DLPack's `DLTensor`, field by field. Plain pointers: use [`TensorRef`] and [`TensorMut`].
+#[repr(C)]
+#[derive(StableAbi, Clone, Copy, Debug)]
+pub struct Tensor {
+    /// First byte, before `byte_offset`.
+    pub data: *mut u8,
+    /// Where the memory lies.
+    pub device: Device,
+    /// Number of dimensions.
+    pub ndim: i32,
+    /// The element type.
+    pub dtype: DType,
+    /// `ndim` dimensions.
+    pub shape: *mut i64,
+    /// `ndim` strides in elements; null means dense and row-major.
+    pub strides: *mut i64,
+    /// Bytes from `data` to the first element.
+    pub byte_offset: u64,
+}
+
+impl Tensor {
+    fn shape(&self) -> &[usize] {
+        if self.ndim <= 0 {
+            return &[];
+        }
+        // SAFETY: a descriptor's shape has `ndim` entries for as long as the descriptor lives; i64 and usize have
+        // the same size and alignment, and a dimension is never negative.
+        unsafe { std::slice::from_raw_parts(self.shape.cast::<usize>(), self.ndim as usize) }
+    }
+
+    fn strides(&self) -> Option<&[i64]> {
+        if self.strides.is_null() {
+            return None;
+        }
+        // SAFETY: non-null strides have `ndim` entries for as long as the descriptor lives.
+        Some(unsafe { std::slice::from_raw_parts(self.strides, self.ndim.max(0) as usize) })
+    }
+
+    fn is_dense(&self) -> bool {
+        let Some(strides) = self.strides() else { return true };
+        let mut expected = 1i64;
+        for (&dim, &stride) in self.shape().iter().zip(strides).rev() {
+            if dim != 1 && stride != expected {
+                return false;
+            }
+            expected *= dim as i64;
+        }
+        true
+    }
+
+    /// Number of bytes of a dense tensor in the host's memory.
+    fn byte_len(&self) -> usize {
+        assert!(self.device.kind == Device::CPU.kind, "this tensor lies in the memory of device {:?}", self.device);
+        assert!(self.is_dense(), "this tensor has strides: {:?}", self.strides());
+        self.shape().iter().product::<usize>() * self.dtype.size()
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.data.wrapping_add(self.byte_offset as usize)
+    }
+}
+
+/// A tensor to read.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct TensorRef<'a> {
+    raw: Tensor,
+    memory: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a `TensorRef` is a shared borrow of plain bytes.
+unsafe impl Send for TensorRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for TensorRef<'_> {}
+
+/// A tensor to write.
+#[repr(transparent)]
+pub struct TensorMut<'a> {
+    raw: Tensor,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: a `TensorMut` is an exclusive borrow of plain bytes.
+unsafe impl Send for TensorMut<'_> {}
+// SAFETY: as above; writing needs `&mut`.
+unsafe impl Sync for TensorMut<'_> {}
+
+impl<'a> TensorRef<'a> {
+    /// A dense tensor over `bytes`.
+    ///
+    /// # Panics
+    /// When the number of bytes does not fit the shape.
+    pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> TensorRef<'a> {
+        let raw = describe(dtype, shape.as_ptr(), shape.len(), bytes.as_ptr());
+        assert_eq!(raw.byte_len(), bytes.len(), "bytes of a tensor of {dtype} and shape {shape:?}");
+        TensorRef { raw, memory: PhantomData }
+    }
+
+    /// The view of a descriptor.
+    ///
+    /// # Safety
+    /// The memory, the shape and the strides that it points to must stay valid and unwritten for `'a`.
+    pub unsafe fn from_raw(raw: Tensor) -> TensorRef<'a> {
+        TensorRef { raw, memory: PhantomData }
+    }
+
+    /// The descriptor, for a C library.
+    pub fn raw(&self) -> &Tensor {
+        &self.raw
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.raw.dtype
+    }
+
+    /// The dimensions.
+    pub fn shape(&self) -> &[usize] {
+        self.raw.shape()
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, row-major.
+    ///
+    /// # Panics
+    /// When the tensor is not dense in the host's memory.
+    pub fn bytes(&self) -> &'a [u8] {
+        let len = self.raw.byte_len();
+        if len == 0 {
+            return &[];
+        }
+        // SAFETY: the constructor's contract: `byte_len` bytes from there on are readable for `'a`.
+        unsafe { std::slice::from_raw_parts(self.raw.start(), len) }
+    }
+
+    /// The elements. Booleans are `u8`, 16-bit floats are `u16`.
+    ///
+    /// # Panics
+    /// When the tensor is not dense in the host's memory, or has another element type.
+    pub fn as_slice<T: Element>(&self) -> &'a [T] {
+        let bytes = self.bytes();
+        check::<T>(self.raw.dtype, bytes);
+        if bytes.is_empty() {
+            return &[];
+        }
+        // SAFETY: length and alignment were checked; every bit pattern of an `Element` is valid.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
+    }
+}
+
+impl<'a> TensorMut<'a> {
+    /// A dense tensor over `bytes`.
+    ///
+    /// # Panics
+    /// When the number of bytes does not fit the shape.
+    pub fn new(dtype: DType, shape: &'a mut [usize], bytes: &'a mut [u8]) -> TensorMut<'a> {
+        let raw = describe(dtype, shape.as_mut_ptr(), shape.len(), bytes.as_mut_ptr());
+        assert_eq!(raw.byte_len(), bytes.len(), "bytes of a tensor of {dtype} and shape {shape:?}");
+        TensorMut { raw, memory: PhantomData }
+    }
+
+    /// The view of a descriptor.
+    ///
+    /// # Safety
+    /// The memory, the shape and the strides that it points to must stay valid, and be touched by nobody else, for `'a`.
+    pub unsafe fn from_raw(raw: Tensor) -> TensorMut<'a> {
+        TensorMut { raw, memory: PhantomData }
+    }
+
+    /// The descriptor, for a C library.
+    pub fn raw(&self) -> &Tensor {
+        &self.raw
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.raw.dtype
+    }
+
+    /// The dimensions.
+    pub fn shape(&self) -> &[usize] {
+        self.raw.shape()
+    }
+
+    /// Makes the tensor smaller, where [`prepare`](crate::Executable::prepare) gave only bounds. The elements then
+    /// stand dense under the new shape, at the start of the memory.
+    ///
+    /// # Panics
+    /// When the rank differs, or a dimension is larger than the bound.
+    pub fn set_shape(&mut self, shape: &[usize]) {
+        let fits = shape.len() == self.shape().len() && shape.iter().zip(self.shape()).all(|(new, bound)| new <= bound);
+        assert!(fits, "shape {shape:?} does not fit into the bound {:?}", self.shape());
+        for (axis, &dim) in shape.iter().enumerate() {
+            // SAFETY: `axis < ndim`, and the shape is borrowed exclusively.
+            unsafe { self.raw.shape.add(axis).write(dim as i64) };
+        }
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.shape().iter().product()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The same tensor to read.
+    pub fn as_ref(&self) -> TensorRef<'_> {
+        TensorRef { raw: self.raw, memory: PhantomData }
+    }
+
+    /// The bytes, row-major.
+    ///
+    /// # Panics
+    /// When the tensor is not dense in the host's memory.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.raw.byte_len();
+        if len == 0 {
+            return &mut [];
+        }
+        // SAFETY: the constructor's contract: `byte_len` bytes from there on are ours alone for `'a`.
+        unsafe { std::slice::from_raw_parts_mut(self.raw.start(), len) }
+    }
+
+    /// The elements. Booleans are `u8`, 16-bit floats are `u16`.
+    ///
+    /// # Panics
+    /// When the tensor is not dense in the host's memory, or has another element type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        let dtype = self.raw.dtype;
+        let bytes = self.bytes_mut();
+        check::<T>(dtype, bytes);
+        if bytes.is_empty() {
+            return &mut [];
+        }
+        // SAFETY: length and alignment were checked; every bit pattern of an `Element` is valid.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len() / size_of::<T>()) }
+    }
+}
+
+impl fmt::Debug for TensorRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor[{:?}, {}]", self.shape(), self.dtype())
+    }
+}
+
+impl fmt::Debug for TensorMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor[{:?}, {}]", self.shape(), self.dtype())
+    }
+}
+
+fn describe(dtype: DType, shape: *const usize, ndim: usize, data: *const u8) -> Tensor {
+    Tensor {
+        data: data.cast_mut(),
+        device: Device::CPU,
+        ndim: ndim as i32,
+        dtype,
+        shape: shape.cast_mut().cast(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    }
+}
+
+fn check<T: Element>(dtype: DType, bytes: &[u8]) {
+    assert!(T::views(dtype), "a tensor of {dtype} looked at as {}", std::any::type_name::<T>());
+    assert!(
+        bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(align_of::<T>()),
+        "a tensor that is not aligned"
+    );
+}

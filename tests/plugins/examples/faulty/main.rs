@@ -1,0 +1,326 @@
+//! A backend with exactly one mistake, named by its file: `faulty_swapped_strides.so` swaps the strides. A file of another
+//! name has none. What it computes it computes by itself: a few operators on float32, and integers in `add`.
+
+mod compute;
+mod convolution;
+mod rude;
+
+use byoc_plugin_api::*;
+use compute::{Value, evaluate};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+declare_plugin!("faulty", env!("CARGO_PKG_VERSION"));
+register!(|context, registry| {
+    let mistake = context.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let mistake = mistake.strip_prefix("faulty_").unwrap_or_default().to_owned();
+    rude::init(&mistake)?;
+    registry.codegen("faulty", Faulty { mistake: mistake.clone() });
+    registry.loader("faulty", Faulty { mistake });
+    Ok(())
+});
+
+struct Faulty {
+    mistake: String,
+}
+
+impl Faulty {
+    fn is(&self, mistake: &str) -> bool {
+        self.mistake == mistake
+    }
+}
+
+const PATTERNS: &str = "conv_bias: nn.bias_add(nn.conv2d(*, const), const)";
+const OPERATORS: [&str; 5] = ["nn.conv2d", "nn.relu", "add", "nn.softmax", "concatenate"];
+
+impl Codegen for Faulty {
+    fn describe(&self) -> Result<Description> {
+        rude::panic_in(&self.mistake, "describe");
+        let mut patterns = PATTERNS.to_owned();
+        if self.is("three_bad_patterns") {
+            patterns = format!("a: nn.relu(*\n{PATTERNS}\nb: nn.rleu(*)\nc: nn.relu(*) where\n");
+        }
+        static ASKED: AtomicU64 = AtomicU64::new(0);
+        let asked = ASKED.fetch_add(1, Ordering::Relaxed);
+        let about = if self.is("two_descriptions") { format!("asked {asked} times") } else { "one mistake".into() };
+        Ok(Description { about, patterns, operators: OPERATORS.map(String::from).to_vec(), ..Description::default() })
+    }
+
+    fn judge(&self, candidate: &Candidate) -> Verdict {
+        rude::panic_in(&self.mistake, "judge");
+        for (name, node, graph) in candidate.graph.operators() {
+            let types: Vec<&TensorType> = node.inputs.iter().map(|&input| graph.type_of(input)).collect();
+            let dtype = types.first().map_or(DType::F32, |ty| ty.dtype);
+            let integers = name == "add" && matches!(dtype, DType::I8 | DType::I32);
+            if dtype != DType::F32 && !integers {
+                return Verdict::refused(RefusalCode::UnsupportedDtype, format!("input 0 of {name} is {dtype}"));
+            }
+            if types.iter().any(|ty| ty.shape().is_none()) {
+                return Verdict::refused(RefusalCode::DynamicDim, format!("a dimension of {name} is unknown"));
+            }
+            let layouts = [("data_layout", "NCHW"), ("kernel_layout", "OIHW")];
+            let other = layouts.iter().any(|(key, want)| node.text(key).is_some_and(|layout| layout != *want));
+            if other && !self.is("layout_ignored") {
+                return Verdict::refused(RefusalCode::UnsupportedLayout, "the layouts are NCHW and OIHW");
+            }
+            if node.text("out_layout").is_some_and(|layout| !layout.is_empty()) {
+                return Verdict::refused(RefusalCode::UnsupportedLayout, "the result has the layout of the data");
+            }
+            if node.text("out_dtype").is_some_and(|dtype| !dtype.is_empty() && dtype != "float32") {
+                return Verdict::refused(RefusalCode::UnsupportedDtype, "the result is not float32");
+            }
+            if name == "add" && types[0] != types[1] {
+                return Verdict::refused(RefusalCode::UnsupportedShape, "nothing broadcasts");
+            }
+            if name == "nn.bias_add" && node.int("axis") != Some(1) {
+                return Verdict::refused(RefusalCode::UnsupportedAttr, "a bias lies along axis 1");
+            }
+        }
+        Verdict::Supported
+    }
+
+    fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
+        let mut verdicts: Vec<Verdict> = candidates.iter().map(|candidate| self.judge(candidate)).collect();
+        if self.is("no_verdict") {
+            verdicts.pop();
+        }
+        Ok(verdicts)
+    }
+
+    fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
+        rude::panic_in(&self.mistake, "compile");
+        rude::endless(&self.mistake, "compile");
+        if self.is("claims_then_refuses") {
+            for (name, node, _) in region.graph.operators() {
+                if node.ints("strides").is_some_and(|strides| strides.iter().any(|&s| s > 1)) {
+                    return Err(format!("{name} with strides is not done yet").into());
+                }
+            }
+        }
+        let json = region.graph.to_json();
+        let mut blob = format!("{:016x}{json}", checksum(json.as_bytes()));
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        if self.is("time_in_the_blob") {
+            let text = format!("{json} {}", COUNTER.fetch_add(1, Ordering::Relaxed));
+            blob = format!("{:016x}{text}", checksum(text.as_bytes()));
+        }
+        let symbol = if self.is("other_symbol") { "somebody_else" } else { region.graph.symbol.as_str() };
+        let loader = if self.is("other_loader") { "somebody_else" } else { "faulty" };
+        Ok(CompiledRegion::new(symbol, loader, blob.into_bytes()))
+    }
+
+    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        rude::panic_in(&self.mistake, "query");
+        match self.is("answers_everything") {
+            true => Ok(Some(key.as_bytes().to_vec())),
+            false => Ok(None),
+        }
+    }
+}
+
+impl Loader for Faulty {
+    fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
+        rude::panic_in(&self.mistake, "load");
+        rude::endless(&self.mistake, "load");
+        let text = String::from_utf8_lossy(region.blob).into_owned();
+        let (sum, json) = text.split_at_checked(16).unwrap_or(("", ""));
+        let whole = u64::from_str_radix(sum, 16) == Ok(checksum(json.as_bytes()));
+        let json = json.trim_end_matches(|c: char| c.is_ascii_digit() || c == ' ');
+        let graph = match Graph::from_json(json) {
+            Ok(graph) if whole => graph,
+            _ if self.is("damaged_blob_accepted") => Graph::default(),
+            _ => return Err(format!("{}: a blob of {} bytes is damaged", region.symbol, region.blob.len()).into()),
+        };
+        rude::noise_after_unload(&self.mistake, region.services);
+        let mut constants: Vec<Value> = region.constants.iter().map(Value::of_constant).collect();
+        if self.is("stale_weights") {
+            // A cache of packed weights whose key is the shape.
+            static PACKED: OnceLock<Mutex<Vec<Value>>> = OnceLock::new();
+            let mut packed = PACKED.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
+            for constant in &mut constants {
+                match packed.iter().find(|known| known.dims == constant.dims) {
+                    Some(known) => constant.bytes.clone_from(&known.bytes),
+                    None => packed.push(constant.clone()),
+                }
+            }
+        }
+        Ok(Box::new(Loaded {
+            mistake: self.mistake.clone(),
+            graph,
+            constants,
+            services: region.services.clone(),
+            runs: AtomicU64::new(0),
+        }))
+    }
+
+    fn query(&self, _: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        if self.mistake == "query_is_an_error" { Err("no such key".into()) } else { Ok(None) }
+    }
+}
+
+struct Loaded {
+    mistake: String,
+    graph: Graph,
+    constants: Vec<Value>,
+    services: Services,
+    runs: AtomicU64,
+}
+
+impl Loaded {
+    fn is(&self, mistake: &str) -> bool {
+        self.mistake == mistake
+    }
+}
+
+impl Executable for Loaded {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        rude::panic_in(&self.mistake, "prepare");
+        if self.is("zero_size") && inputs.iter().any(|dims| dims.contains(&0)) {
+            return Err("there are no elements".into());
+        }
+        let mut dims: Vec<Vec<usize>> = self.graph.output_types().filter_map(TensorType::shape).collect();
+        if self.graph.outputs.is_empty() {
+            dims.push(inputs[0].to_vec());
+        }
+        if self.is("wrong_shape") {
+            dims[0].reverse();
+        }
+        if self.is("one_output_more") {
+            dims.push(vec![1]);
+        }
+        Ok(Prepared::exact(dims).with_workspace(64))
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        rude::panic_in(&self.mistake, "run");
+        rude::endless(&self.mistake, "run");
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        let inputs: Vec<Value> = call.inputs.iter().map(Value::of_tensor).collect();
+        let odd = inputs.first().is_some_and(|input| input.dims.iter().product::<usize>() % 2 == 1);
+        if self.is("writes_input") && odd && !inputs[0].bytes.is_empty() {
+            let at = call.inputs[0].raw().data;
+            // SAFETY: there is none; the host sees to it that nothing else is hit.
+            unsafe { *at ^= 1 };
+        }
+        let inputs = if self.is("shared_scratch") { through_scratch(inputs) } else { inputs };
+        let results = evaluate(&self.mistake, &self.graph, &inputs, &self.constants)?;
+        for (output, result) in call.outputs.iter_mut().zip(results) {
+            let mut bytes = result.bytes;
+            if self.is("reads_past_end") && odd && output.dtype() == DType::F32 && bytes.len() >= 4 {
+                let input = &call.inputs[0];
+                // SAFETY: as above.
+                let past = unsafe { input.raw().data.add(input.bytes().len()).cast::<f32>().read_unaligned() };
+                let last = bytes.len() - 4;
+                let value = f32::from_ne_bytes(bytes[last..].try_into().expect("four bytes")) + past;
+                bytes[last..].copy_from_slice(&value.to_ne_bytes());
+            }
+            if self.is("second_run_differs") && run == 1 && !bytes.is_empty() {
+                bytes[0] ^= 0x40;
+            }
+            if self.is("one_thread_forgotten") && self.services.num_threads() == 1 {
+                bytes.fill(0);
+            }
+            self.write(output, &bytes)?;
+        }
+        if self.is("writes_past_workspace") {
+            let at = call.workspace.as_mut_ptr();
+            // SAFETY: as above.
+            unsafe { at.add(call.workspace.len()).write(7) };
+        }
+        Ok(())
+    }
+
+    fn query(&self, _: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+}
+
+impl Loaded {
+    fn write(&self, output: &mut TensorMut<'_>, bytes: &[u8]) -> Result<()> {
+        let odd = output.len() % 2 == 1;
+        let start = output.raw().data;
+        let target = output.bytes_mut();
+        if target.len() != bytes.len() {
+            return Err(format!("{} bytes for an output of {}", bytes.len(), target.len()).into());
+        }
+        if self.is("writes_past_end") && odd {
+            // SAFETY: there is none; the host sees to it that nothing else is hit.
+            unsafe { start.add(target.len()).write(7) };
+        }
+        if self.is("writes_before_start") && odd {
+            // SAFETY: as above.
+            unsafe { start.sub(1).write(7) };
+        }
+        if self.is("adds_to_output") && bytes.len() >= 4 {
+            let old = target[0];
+            target.copy_from_slice(bytes);
+            target[0] = target[0].wrapping_add(old);
+            return Ok(());
+        }
+        if self.is("tail_of_odd_sizes") && odd {
+            let size = bytes.len() - bytes.len().min(4);
+            target[..size].copy_from_slice(&bytes[..size]);
+            return Ok(());
+        }
+        if self.is("threads_lose_the_rest") {
+            let threads = self.services.num_threads();
+            let each = bytes.len() / size_of::<f32>() / threads * size_of::<f32>();
+            return self.in_parts(target, bytes, threads, each, |part| part);
+        }
+        if self.is("race") {
+            // Each task takes the next part; two may take the same one.
+            let next = AtomicU64::new(0);
+            let each = bytes.len().div_ceil(8);
+            return self.in_parts(target, bytes, 8, each, |_| {
+                let mine = next.load(Ordering::Relaxed);
+                std::thread::sleep(std::time::Duration::from_micros(50));
+                next.store(mine + 1, Ordering::Relaxed);
+                mine as usize
+            });
+        }
+        target.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn in_parts(
+        &self,
+        target: &mut [u8],
+        bytes: &[u8],
+        parts: usize,
+        each: usize,
+        which: impl Fn(usize) -> usize + Sync,
+    ) -> Result<()> {
+        struct Start(*mut u8);
+        // SAFETY: the tasks below write bytes that exist, if not always bytes of their own.
+        unsafe impl Sync for Start {}
+        let start = Start(target.as_mut_ptr());
+        self.services.parallel_for(parts, |part| {
+            let start = &start;
+            let from = (which(part) * each).min(bytes.len());
+            let to = (from + each).min(bytes.len());
+            for (at, &byte) in bytes.iter().enumerate().take(to).skip(from) {
+                // SAFETY: as above.
+                unsafe { start.0.add(at).write_volatile(byte) };
+            }
+        })
+    }
+}
+
+/// What a region's inputs would be, had all regions one scratch buffer.
+fn through_scratch(inputs: Vec<Value>) -> Vec<Value> {
+    static SCRATCH: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+    let lock = || SCRATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let each = |input: Value| {
+        lock().clone_from(&input.bytes);
+        std::thread::yield_now();
+        let mut bytes = lock().clone();
+        bytes.resize(input.bytes.len(), 0);
+        Value { bytes, ..input }
+    };
+    inputs.into_iter().map(each).collect()
+}
+
+/// FNV-1a (Fowler, Noll and Vo), 64 bits.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

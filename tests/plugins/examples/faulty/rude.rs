@@ -1,0 +1,41 @@
+//! Bad manners: panics, endless loops, a wild pointer, noise after the end.
+
+use byoc_plugin_api::{Error, Result, Services};
+use std::time::Duration;
+
+/// Panics when the mistake is `panic_<entry>`.
+pub fn panic_in(mistake: &str, entry: &str) {
+    if mistake.strip_prefix("panic_") == Some(entry) {
+        panic!("out of manners in {entry}");
+    }
+    if mistake.strip_prefix("crash_") == Some(entry) {
+        // SAFETY: there is none: this is the crash.
+        unsafe { std::ptr::dangling_mut::<u64>().wrapping_byte_sub(8).write_volatile(1) };
+    }
+}
+
+/// Never comes back when the mistake is `endless_<entry>`.
+pub fn endless(mistake: &str, entry: &str) {
+    while mistake.strip_prefix("endless_") == Some(entry) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What `init` does wrong.
+pub fn init(mistake: &str) -> Result<()> {
+    panic_in(mistake, "init");
+    if mistake == "error_init" { Err(Error::new("the device is not there").hint("plug it in")) } else { Ok(()) }
+}
+
+/// Goes on talking to the host when nothing of it is left.
+pub fn noise_after_unload(mistake: &str, services: &Services) {
+    if mistake == "noise_after_unload" {
+        let services = services.clone();
+        std::thread::spawn(move || {
+            for _ in 0..200 {
+                services.counter("steps", 1);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+    }
+}
