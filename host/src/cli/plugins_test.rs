@@ -104,7 +104,8 @@ fn started(error: &std::io::Error) -> Failure {
 /// A plugin that cannot be loaded says why by itself, when it is loaded here; one that ends the process does not.
 fn lost(file: &Path, fault: &Fault) -> Failure {
     if fault.kind == Kind::Crash && fault.message.contains("with code 1") {
-        let registry = Session::without_plugins(1).map(|s| crate::plugin::registry::Registry::of_file(file, &s.services));
+        let registry =
+            Session::without_plugins(1).map(|s| crate::plugin::registry::Registry::of_file(file, &s.services));
         let refused = registry.ok().and_then(|r| match &r.found.first()?.status {
             crate::plugin::registry::Status::Refused(rejection) => {
                 Some(crate::plugin::registry::rejection_diagnostic(file, rejection))
@@ -141,7 +142,8 @@ fn print_json(report: &BackendReport) {
         value["status"] = json!("fail");
         println!("{}", with(value));
     }
-    let count = |f: fn(&crate::conformance::report::SubjectReport) -> usize| report.subjects.iter().map(f).sum::<usize>();
+    let count =
+        |f: fn(&crate::conformance::report::SubjectReport) -> usize| report.subjects.iter().map(f).sum::<usize>();
     let summary = json!({
         "plugin": report.plugin, "version": report.version, "passes": report.passes(),
         "cases": count(|s| s.cases), "passed": count(|s| s.passed), "refused": count(|s| s.refused),
@@ -152,8 +154,14 @@ fn print_json(report: &BackendReport) {
 
 fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     println!("{} {} ({}), backend {}", report.plugin, report.version, file.display(), report.backend);
-    println!("seed {}, {} cases for each operator and pattern, up to {} threads\n", args.seed, args.cases, args.threads.max(2));
-    let mut rows = table::new(&["claim", "cases", "right", "wrong", "not taken", "budget used", "most frequent reason"]);
+    println!(
+        "seed {}, {} cases for each operator and pattern, up to {} threads\n",
+        args.seed,
+        args.cases,
+        args.threads.max(2)
+    );
+    let mut rows =
+        table::new(&["claim", "cases", "right", "wrong", "not taken", "budget used", "most frequent reason"]);
     for subject in &report.subjects {
         let reason = subject.reasons.iter().max_by_key(|(_, count)| **count);
         let used = if subject.share > 0.0 { format!("{:.0} %", subject.share * 100.0) } else { String::from("-") };
@@ -189,7 +197,8 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
 
 /// The error that the command ends with.
 fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagnostic {
-    let mut kinds: Vec<Kind> = report.failures.iter().map(|f| f.fault.kind).chain(report.faults.iter().map(|f| f.kind)).collect();
+    let mut kinds: Vec<Kind> =
+        report.failures.iter().map(|f| f.fault.kind).chain(report.faults.iter().map(|f| f.kind)).collect();
     kinds.sort_unstable();
     kinds.dedup();
     let count = report.failures.len() + report.faults.len();
@@ -199,7 +208,8 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
         diagnostic = diagnostic.note(format!("{kind}: {}", kind.meaning()));
     }
     if report.failures.iter().any(|f| f.file.is_some()) {
-        diagnostic = diagnostic.help(format!("each failing case is in {}, with the command that runs it", args.out.display()));
+        diagnostic =
+            diagnostic.help(format!("each failing case is in {}, with the command that runs it", args.out.display()));
     }
     diagnostic
 }
@@ -207,7 +217,8 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
 fn nothing_taken(report: &BackendReport) -> Diagnostic {
     let message = format!("{} took none of the cases, so nothing of it was tested", report.backend);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
-    let reasons = report.subjects.iter().flat_map(|s| s.reasons.keys().map(move |reason| format!("{}: {reason}", s.subject)));
+    let reasons =
+        report.subjects.iter().flat_map(|s| s.reasons.keys().map(move |reason| format!("{}: {reason}", s.subject)));
     for reason in reasons.take(5) {
         diagnostic = diagnostic.note(reason);
     }

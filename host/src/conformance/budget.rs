@@ -147,7 +147,9 @@ pub fn terms(def: &OpDef, params: &Params<'_>, shapes: &[&[usize]], result: &[us
     match def.name {
         name if name.starts_with("nn.conv") => weight,
         "nn.dense" | "nn.matmul" | "nn.batch_matmul" => data.iter().copied().max().unwrap_or(1),
-        name if name.contains("avg_pool") => (input / output.max(1)).max(params.ints("pool_size").iter().product::<i64>() as usize),
+        name if name.contains("avg_pool") => {
+            (input / output.max(1)).max(params.ints("pool_size").iter().product::<i64>() as usize)
+        }
         "nn.softmax" | "nn.log_softmax" | "nn.layer_norm" | "cumsum" | "cumprod" => along(params.int("axis")),
         "nn.instance_norm" | "nn.group_norm" => data.iter().skip(1).product(),
         "nn.l2_normalize" => params.ints("axis").iter().map(|&axis| along(axis)).product(),

@@ -97,9 +97,10 @@ impl Case {
         let case = Case { subject, about, module: loaded.module, inputs };
         let types = case.parameter_types();
         let fit = types.len() == case.inputs.len()
-            && types.iter().zip(&case.inputs).all(|((dtype, shape), tensor)| {
-                *dtype == tensor.dtype() && *shape == tensor.shape()
-            });
+            && types
+                .iter()
+                .zip(&case.inputs)
+                .all(|((dtype, shape), tensor)| *dtype == tensor.dtype() && *shape == tensor.shape());
         if !fit {
             let message = format!("{}: the inputs do not fit the program", file.display());
             return Err(Diagnostic::error(codes::plugins::BAD_CASE, message).into());

@@ -65,12 +65,7 @@ pub fn run_on(
         .zip(&dtypes)
         .map(|((memory, shape), dtype)| TensorMut::new(dtype_out(*dtype), shape, memory.bytes_mut()))
         .collect();
-    let call = Call {
-        inputs: &views,
-        outputs: &mut targets,
-        workspace: workspace.bytes_mut(),
-        plan: prepared.plan,
-    };
+    let call = Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: prepared.plan };
     executable.run(call).map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;
     let named = outputs.iter().enumerate().map(|(i, m)| (format!("output {i}"), m));
     let named = named.chain([("the workspace".to_owned(), &workspace)]);

@@ -52,11 +52,8 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
             Expr::Project { tuple, index } => of(*tuple).into_iter().skip(*index as usize).take(1).collect(),
             expr => {
                 let (operator, call) = expr.as_op_call().ok_or("a program that is not data flow")?;
-                let args: Vec<(bool, Vec<Bounded>)> = call
-                    .args
-                    .iter()
-                    .map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), of(arg)))
-                    .collect();
+                let args: Vec<(bool, Vec<Bounded>)> =
+                    call.args.iter().map(|&arg| (matches!(module.ty(arg), Type::Tuple(_)), of(arg))).collect();
                 call_with_bounds(operator, &call.attrs, &args)?
             }
         };

@@ -59,7 +59,8 @@ pub struct Run<'a> {
 impl Run<'_> {
     fn supervisor(&self, memory: Option<u64>) -> Supervisor {
         let command = (self.command)(memory);
-        let (program, args): (_, Vec<_>) = (command.get_program().to_owned(), command.get_args().map(Into::into).collect());
+        let (program, args): (_, Vec<_>) =
+            (command.get_program().to_owned(), command.get_args().map(Into::into).collect());
         let make = move || {
             let mut command = Command::new(&program);
             command.args(args.iter().map(|a: &std::ffi::OsString| a));
@@ -112,11 +113,15 @@ impl Run<'_> {
         let mut sample = None;
         for entry in &table {
             let subject = Subject::Pattern(entry.name.to_string());
-            self.try_subject(&mut worker, &mut report, &subject, &mut sample, |n| pattern_case(entry, n, self.options.seed));
+            self.try_subject(&mut worker, &mut report, &subject, &mut sample, |n| {
+                pattern_case(entry, n, self.options.seed)
+            });
         }
         for def in &operators {
             let subject = Subject::Operator(def.name.to_owned());
-            self.try_subject(&mut worker, &mut report, &subject, &mut sample, |n| operator_case(def, n, self.options.seed));
+            self.try_subject(&mut worker, &mut report, &subject, &mut sample, |n| {
+                operator_case(def, n, self.options.seed)
+            });
         }
         if operators.len() > 1 {
             let make = |n| region_case(&operators, n, self.options.seed);
@@ -322,7 +327,9 @@ impl Run<'_> {
             let request = self.request(backend, case, false, None).ok()?;
             let reply = self.supervisor(Some(size + room)).ask(&request);
             let orderly = match &reply {
-                Reply::Died { aborted, how, .. } => *aborted || how.contains("out of memory") || how.contains("allocat"),
+                Reply::Died { aborted, how, .. } => {
+                    *aborted || how.contains("out of memory") || how.contains("allocat")
+                }
                 _ => false,
             };
             let Some(fault) = failed(&reply) else { continue };

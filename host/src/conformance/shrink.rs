@@ -58,7 +58,8 @@ fn operands(case: &Case) -> Vec<(ExprId, Tensor)> {
 fn edits(case: &Case) -> Vec<Edit> {
     let operands = operands(case);
     let sizes: BTreeSet<usize> = operands.iter().flat_map(|(_, t)| t.shape().iter().copied()).collect();
-    let smaller = |size: usize| [1, 2, size / 2, size.saturating_sub(1)].into_iter().filter(move |&to| to > 0 && to < size);
+    let smaller =
+        |size: usize| [1, 2, size / 2, size.saturating_sub(1)].into_iter().filter(move |&to| to > 0 && to < size);
     let mut edits = Vec::new();
     for &size in sizes.iter().rev() {
         edits.extend(smaller(size).map(|to| Edit::Size(size, to)));
@@ -74,7 +75,12 @@ fn edits(case: &Case) -> Vec<Edit> {
             for (key, _) in call.attrs.iter() {
                 for (operand, (_, tensor)) in operands.iter().enumerate() {
                     let axes = (0..tensor.shape().len()).filter(|&axis| tensor.shape()[axis] > 1);
-                    edits.extend(axes.map(|axis| Edit::DefaultAndDim { call: id, key: key.to_string(), operand, axis }));
+                    edits.extend(axes.map(|axis| Edit::DefaultAndDim {
+                        call: id,
+                        key: key.to_string(),
+                        operand,
+                        axis,
+                    }));
                 }
             }
         }
@@ -164,9 +170,12 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
 /// Numbers of a list that say a dimension follow it.
 fn resized(value: &AttrValue, from: i64, to: i64) -> AttrValue {
     match value {
-        AttrValue::List(items) if from > 3 => {
-            AttrValue::List(items.iter().map(|item| if item.as_int() == Some(from) { AttrValue::Int(to) } else { item.clone() }).collect())
-        }
+        AttrValue::List(items) if from > 3 => AttrValue::List(
+            items
+                .iter()
+                .map(|item| if item.as_int() == Some(from) { AttrValue::Int(to) } else { item.clone() })
+                .collect(),
+        ),
         other => other.clone(),
     }
 }
@@ -212,16 +221,18 @@ mod tests {
     fn a_case_becomes_as_small_as_it_can() {
         let def = op::get(op::lookup("nn.conv2d").unwrap());
         let has_stride = |case: &Case| {
-            case.module.nodes.iter().any(|(_, node)| {
-                node.expr.as_op_call().is_some_and(|(_, call)| call.attrs.get("strides").is_some())
-            })
+            case.module
+                .nodes
+                .iter()
+                .any(|(_, node)| node.expr.as_op_call().is_some_and(|(_, call)| call.attrs.get("strides").is_some()))
         };
         let case = (0..24).filter_map(|n| operator_case(def, n, 5)).find(has_stride).unwrap();
         let small = shrink(&case, 400, has_stride);
         let elements = |case: &Case| operands(case).iter().map(|(_, t)| t.len()).sum::<usize>();
         assert!(elements(&small) <= 30, "{} elements of {}", elements(&small), elements(&case));
         assert!(has_stride(&small));
-        let attrs: usize = small.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.iter().len())).sum();
+        let attrs: usize =
+            small.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.iter().len())).sum();
         assert!(attrs <= 2, "{attrs} attributes");
     }
 

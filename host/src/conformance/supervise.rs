@@ -78,7 +78,8 @@ impl Supervisor {
             return self.ended(at);
         }
         loop {
-            let wait = until.map_or(self.limit, |until| until.saturating_duration_since(Instant::now()).min(self.limit));
+            let wait =
+                until.map_or(self.limit, |until| until.saturating_duration_since(Instant::now()).min(self.limit));
             match running.answers.recv_timeout(wait) {
                 Ok(line) => {
                     // What a plugin prints is none of our business.
@@ -121,7 +122,8 @@ impl Supervisor {
             let _ = errors.seek(SeekFrom::Start(0)).and_then(|_| errors.read_to_string(&mut said));
         }
         let aborted = signal(status) == Some(6);
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).map(|line| format!(", after \"{}\"", line.trim()));
+        let last =
+            said.lines().rfind(|line| !line.trim().is_empty()).map(|line| format!(", after \"{}\"", line.trim()));
         Reply::Died { at, how: format!("{}{}", ending(status), last.unwrap_or_default()), aborted }
     }
 }

@@ -104,7 +104,8 @@ fn aliased(
     prepared: &Prepared,
 ) -> Result<(), Fault> {
     let inputs = &piece.inputs;
-    let pair = (1..inputs.len()).find(|&i| inputs[i].dtype() == inputs[0].dtype() && inputs[i].shape() == inputs[0].shape());
+    let pair =
+        (1..inputs.len()).find(|&i| inputs[i].dtype() == inputs[0].dtype() && inputs[i].shape() == inputs[0].shape());
     let Some(second) = pair else { return Ok(()) };
     let mut shared = inputs.clone();
     shared[second] = shared[0].clone();
@@ -200,11 +201,7 @@ fn other_constants(bench: &Bench<'_, '_>, case: &Case) -> Result<(), Fault> {
 }
 
 /// A key that nobody knows is answered with "unknown", by each of the three that can be asked.
-fn unknown_query(
-    bench: &Bench<'_, '_>,
-    executable: &dyn Executable,
-    compiled: &CompiledRegion,
-) -> Result<(), Fault> {
+fn unknown_query(bench: &Bench<'_, '_>, executable: &dyn Executable, compiled: &CompiledRegion) -> Result<(), Fault> {
     const KEY: &str = "byoc.conformance.a key that nobody knows";
     (bench.at)("query");
     let loader = (bench.loader)(&compiled.loader);
@@ -235,7 +232,13 @@ fn damaged(bench: &Bench<'_, '_>, piece: &Piece, compiled: &CompiledRegion) -> R
     let blob = compiled.blob.as_slice();
     let lengths = [0, 1, 7, blob.len() / 4, blob.len() / 2, blob.len().saturating_sub(9), blob.len().saturating_sub(1)];
     for &length in lengths.iter().filter(|&&length| length < blob.len()) {
-        damaged_load(bench, piece, compiled, &blob[..length], &format!("cut off after {length} of {} bytes", blob.len()))?;
+        damaged_load(
+            bench,
+            piece,
+            compiled,
+            &blob[..length],
+            &format!("cut off after {length} of {} bytes", blob.len()),
+        )?;
     }
     let mut edited = blob.to_vec();
     for part in 0..12 {

@@ -1,8 +1,8 @@
 //! Tries a case on a backend: judges, compiles, loads, and runs each region in guarded memory against the reference.
 
 use super::case::{Case, Subject};
-use super::fault::{Fault, Kind};
 use super::execute::{self, Setting, judge_outputs};
+use super::fault::{Fault, Kind};
 use super::reference::{self, Bounded, Outside, Values};
 use crate::build::codegen;
 use crate::plugin::backend::{Backend, PluginJudge};
@@ -108,7 +108,8 @@ impl Bench<'_, '_> {
         if report.regions.is_empty() {
             let refusals = report.operators.iter().flat_map(|operator| operator.refusals.iter());
             // A region's refusal says more than that of a pattern that did not match.
-            let reason = refusals.map(|(_, refusal)| (**refusal).clone()).max_by_key(|r| r.code != RefusalCode::NoPatternMatch);
+            let reason =
+                refusals.map(|(_, refusal)| (**refusal).clone()).max_by_key(|r| r.code != RefusalCode::NoPatternMatch);
             let none = || Refusal::new(RefusalCode::NoPatternMatch, "no reason was given");
             return Err(Outcome::Refused(reason.unwrap_or_else(none)));
         }
@@ -166,13 +167,8 @@ impl Bench<'_, '_> {
         })?;
         (self.at)("load");
         let options = codegen::options(self.cache_dir, Some(services.num_threads()));
-        let request = LoadRequest {
-            symbol: &piece.graph.symbol,
-            blob,
-            constants: &piece.constants,
-            options: &options,
-            services,
-        };
+        let request =
+            LoadRequest { symbol: &piece.graph.symbol, blob, constants: &piece.constants, options: &options, services };
         loader.load(&request).map_err(|error| Fault::of_error(Kind::LoadFailed, "load", &error))
     }
 

@@ -82,15 +82,18 @@ impl Worker {
                 return json!({ "fault": Fault::new(kind, "describe", message) });
             }
         };
-        let warnings: Vec<String> = backend.warnings.iter().map(|w| {
-            let notes: Vec<&str> = w.notes.iter().map(String::as_str).collect();
-            if notes.is_empty() { w.message.clone() } else { format!("{} ({})", w.message, notes.join("; ")) }
-        }).collect();
+        let warnings: Vec<String> = backend
+            .warnings
+            .iter()
+            .map(|w| {
+                let notes: Vec<&str> = w.notes.iter().map(String::as_str).collect();
+                if notes.is_empty() { w.message.clone() } else { format!("{} ({})", w.message, notes.join("; ")) }
+            })
+            .collect();
         let again = backend.codegen.describe().map(|d| d.to_json()).unwrap_or_default();
         let first = backend.description.to_json();
-        let fault = (again != first).then(|| {
-            Fault::new(Kind::BadDescription, "describe", "two calls give two descriptions")
-        });
+        let fault =
+            (again != first).then(|| Fault::new(Kind::BadDescription, "describe", "two calls give two descriptions"));
         json!({
             "plugin": backend.plugin.name, "version": backend.plugin.version,
             "patterns": backend.description.patterns, "operators": backend.description.operators,
@@ -140,7 +143,8 @@ impl Worker {
         });
         match called_off {
             Ok(Some(fault)) if fault.kind != Kind::Panic => {
-                let message = format!("a compilation that is called off says so by Error::cancelled, not by: {}", fault.message);
+                let message =
+                    format!("a compilation that is called off says so by Error::cancelled, not by: {}", fault.message);
                 json!({ "fault": Fault::new(Kind::Cancelled, "compile", message) })
             }
             Ok(Some(fault)) => json!({ "fault": fault }),
@@ -161,9 +165,8 @@ impl Worker {
         body: impl FnOnce(&Bench<'_, '_>) -> R,
     ) -> Result<R, Failure> {
         let backend: Backend<'_> = self.registry.backend(request["backend"].as_str().unwrap_or_default())?;
-        let loader = |key: &str| -> Option<Arc<dyn Loader>> {
-            self.registry.loader(key).or_else(|| self.others.loader(key))
-        };
+        let loader =
+            |key: &str| -> Option<Arc<dyn Loader>> { self.registry.loader(key).or_else(|| self.others.loader(key)) };
         let bench = Bench {
             backend: &backend,
             loader: &loader,

@@ -39,7 +39,8 @@ impl Guarded {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.len;
         // SAFETY: the lines are plain bytes without padding, and borrowed exclusively.
-        let all = unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<u8>(), self.lines.len() * 64) };
+        let all =
+            unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast::<u8>(), self.lines.len() * 64) };
         &mut all[GUARD..GUARD + len]
     }
 

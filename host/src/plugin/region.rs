@@ -34,7 +34,8 @@ impl PluginRegion {
         const POISON: u8 = 0xa5;
         let whose = &self.whose;
         let inputs: Vec<Guarded> = call.inputs.iter().map(|t| Guarded::copy_of(t.data, POISON)).collect();
-        let mut outputs: Vec<Guarded> = call.outputs.iter().map(|t| Guarded::new(t.data.len(), POISON, POISON)).collect();
+        let mut outputs: Vec<Guarded> =
+            call.outputs.iter().map(|t| Guarded::new(t.data.len(), POISON, POISON)).collect();
         let mut workspace = Guarded::new(call.workspace.len(), POISON, POISON);
         let views: Vec<TensorView<'_>> =
             call.inputs.iter().zip(&inputs).map(|(t, memory)| TensorView { data: memory.bytes(), ..*t }).collect();

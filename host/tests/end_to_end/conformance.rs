@@ -165,7 +165,8 @@ fn a_failing_case_is_small_and_can_be_run_again() {
     // The same seed finds the same, byte by byte.
     let again = folder.path().join("again");
     let dir = again.display().to_string();
-    byoc(["plugins", "test", &path, "--only", "operator nn.conv2d", "--out", &dir, "--cases", "16"]).fails_with("E0441");
+    byoc(["plugins", "test", &path, "--only", "operator nn.conv2d", "--out", &dir, "--cases", "16"])
+        .fails_with("E0441");
     let name = "faulty_operator_nn_conv2d_wrong-result.relay";
     let lines = |folder: &Path| -> Vec<String> {
         let text = std::fs::read_to_string(folder.join(name)).unwrap();

@@ -85,7 +85,8 @@ fn writes_outside_are_named_where_runs_are_checked() {
     ] {
         let (_folder, dir, model) = rude(mistake);
         let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
-        let output = Command::new(env!("CARGO_BIN_EXE_byoc")).args(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_byoc")).args(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap();
         crate::ran(output).fails_with("E0613").says(&["plugin faulty: run: region tvmgen_", what]);
         the_next_command_works(&dir);
     }
@@ -119,7 +120,10 @@ fn an_endless_loop_is_named_by_the_last_line() {
     });
     let mut said = Vec::new();
     let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !said.iter().any(|line: &String| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins")) {
+    while !said
+        .iter()
+        .any(|line: &String| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins"))
+    {
         let left = until.saturating_duration_since(std::time::Instant::now());
         match lines.recv_timeout(left) {
             Ok(line) => said.push(line),
@@ -128,7 +132,10 @@ fn an_endless_loop_is_named_by_the_last_line() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(said.iter().any(|line| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins")), "{said:#?}");
+    assert!(
+        said.iter().any(|line| line.contains("plugin faulty: run: region tvmgen_default_faulty_main_0 begins")),
+        "{said:#?}"
+    );
     the_next_command_works(&dir);
 }
 

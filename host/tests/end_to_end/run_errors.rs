@@ -16,7 +16,8 @@ fn run(program: &str, more: &[&str]) -> Ran {
 
 #[test]
 fn an_index_outside_is_named() {
-    let program = "def @main(%x: Tensor[(1, 2), float32], %i: Tensor[(1), int64]) {\n  take(%x, %i, axis=0, mode=\"fast\")\n}";
+    let program =
+        "def @main(%x: Tensor[(1, 2), float32], %i: Tensor[(1), int64]) {\n  take(%x, %i, axis=0, mode=\"fast\")\n}";
     run(program, &["--input", "x=ones", "--input", "i=ones"])
         .fails_with("E0601")
         .says(&["take", "index 1 of an axis with 1 elements"]);
@@ -25,7 +26,8 @@ fn an_index_outside_is_named() {
 
 #[test]
 fn a_tensor_beyond_all_memory() {
-    let program = "def @main(%x: Tensor[(1), float32]) {\n  add(%x, zeros(shape=[70368744177664], dtype=\"float32\"))\n}";
+    let program =
+        "def @main(%x: Tensor[(1), float32]) {\n  add(%x, zeros(shape=[70368744177664], dtype=\"float32\"))\n}";
     run(program, &["--input", "x=ones"]).fails_with("E0609").says(&["no memory for", "bytes"]);
 }
 

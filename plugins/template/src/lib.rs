@@ -64,7 +64,9 @@ impl Config {
                 let near = near.filter(|near| distance(near, key) <= 3);
                 let hint = near.map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
                 let known: Vec<&str> = KEYS.iter().map(|(known, ..)| *known).collect();
-                return Err(wrong(format!("unknown key \"{key}\"{hint}")).hint(format!("the keys are {}", known.join(", "))));
+                return Err(
+                    wrong(format!("unknown key \"{key}\"{hint}")).hint(format!("the keys are {}", known.join(", ")))
+                );
             };
             if !fits(value) {
                 return Err(wrong(format!("\"{key}\" is {value}; {kind} is wanted")));

@@ -123,10 +123,8 @@ impl Build<'_> {
 
     /// Whether a pattern takes whatever the call around it wants: it is made after the call's recipe.
     fn is_open(&self, id: PatternId) -> bool {
-        let leaf = matches!(
-            self.pattern.nodes[id],
-            PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant
-        );
+        let leaf =
+            matches!(self.pattern.nodes[id], PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant);
         leaf && !self.made.contains_key(&id) && self.waiting.is_empty()
     }
 

@@ -76,8 +76,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 "edge" if dim == 0 => 0,
                 _ => draw.below(3),
             };
-            let widths: Vec<AttrValue> =
-                shape.iter().map(|&dim| ints([reach(draw, dim), reach(draw, dim)])).collect();
+            let widths: Vec<AttrValue> = shape.iter().map(|&dim| ints([reach(draw, dim), reach(draw, dim)])).collect();
             let pairs = [("pad_width", AttrValue::List(widths.into())), ("pad_mode", mode.into())];
             let value = known(given, 1).unwrap_or((dtype, Vec::new()));
             recipe([free(dtype, shape), super::weight(value.0, value.1, Fill::Factors)], attrs(pairs))
