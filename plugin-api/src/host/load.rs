@@ -227,14 +227,8 @@ pub(super) fn check_names(registrations: &[Registration]) -> Result<(), Rejectio
             Offer::Loader(_) => registration.name.strip_prefix(LOADER_PREFIX),
             Offer::Data(_) => continue,
         };
-<<<<<<< HEAD
         let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let good = rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(part));
-=======
-        let good = rest.is_some_and(|rest| {
-            !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
-        });
->>>>>>> 0e91df5 (Format)
         if !good {
             let reason = format!("registers \"{}\": a name is letters, digits, _ and -", registration.name);
             return Err(Rejection::new(code::BAD_REGISTRATION, reason));
