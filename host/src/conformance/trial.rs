@@ -266,8 +266,8 @@ fn piece(module: &Module, region: &RegionReport, values: &Values) -> Result<Piec
         tensors: constants.tensors,
         inputs: Vec::new(),
         expected: Vec::new(),
-        sources: region.inputs.clone(),
-        results: region.outputs.clone(),
+        sources: region.inputs.to_vec(),
+        results: region.outputs.to_vec(),
     };
     piece.take(values)?;
     Ok(piece)

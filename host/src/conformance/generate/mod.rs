@@ -234,10 +234,7 @@ mod tests {
             for number in 0..THEMES.len() {
                 let Some(case) = operator_case(def, number, 1) else { continue };
                 assert!(case.module.main().is_some());
-                match reference::evaluate(&case.module, &case.inputs) {
-                    Ok(_) => valid += 1,
-                    Err(why) => println!("{}, {}: {why}", def.name, case.about),
-                }
+                valid += usize::from(reference::evaluate(&case.module, &case.inputs).is_ok());
             }
             if valid < 4 {
                 without.push(format!("{} ({valid})", def.name));

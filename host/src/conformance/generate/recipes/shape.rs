@@ -90,9 +90,13 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 let step = draw.int(1, 3);
                 if draw.one_in(4) && dim > 0 && def.name == "strided_slice" {
                     // Backwards, from the end counted.
-                    (begin.push(-1), end.push(-(dim as i64) - 1), strides.push(-step));
+                    begin.push(-1);
+                    end.push(-(dim as i64) - 1);
+                    strides.push(-step);
                 } else {
-                    (begin.push(a.min(b)), end.push(a.max(b)), strides.push(step));
+                    begin.push(a.min(b));
+                    end.push(a.max(b));
+                    strides.push(step);
                 }
             }
             if def.name == "strided_slice" {
