@@ -97,7 +97,7 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
     group.bench_function("load a region", |b| b.iter(|| loader.load(black_box(&request)).expect("it loads")));
 
     // As the executor calls it.
-    let loaded = PluginRegion::new(loader.load(&request).expect("it loads"));
+    let loaded = PluginRegion::new(loader.load(&request).expect("it loads"), "region", "bench");
     let input = 1f32.to_ne_bytes();
     let mut output = [0u8; 4];
     let mut run = |prepared: &Prepared| {
