@@ -27,7 +27,7 @@ pub fn classify(
         ["run", model, "--input", &input, "--labels", "tests/digits/labels.txt", "--json", "--trace", &trace_text];
     let shown = output(&mut byoc(&[&run, build].concat()))?;
     let labels = labels(pictures)?;
-    let rows: Vec<Value> = shown.lines().map(|line| parse(line)).collect::<Result<_, _>>()?;
+    let rows: Vec<Value> = shown.lines().map(parse).collect::<Result<_, _>>()?;
     if rows.len() != labels.len() {
         return Err(format!("{} answers for {} pictures", rows.len(), labels.len()));
     }
