@@ -67,9 +67,7 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
                 stack.push(Question { rows: specialized(&rows, None, count), width: width - 1 + count, chosen });
             }
             Some(ClausePattern::Constructor { name, .. }) => {
-                let Some(def) = module.types.constructor(name).and_then(|(owner, ..)| module.types.get(owner)) else {
-                    return None;
-                };
+                let def = module.types.constructor(name).and_then(|(owner, ..)| module.types.get(owner))?;
                 // The first constructor is tried first, as in the definition.
                 for constructor in def.constructors.iter().rev() {
                     let count = constructor.fields.len();

@@ -95,7 +95,8 @@ impl Parser<'_> {
                     }
                 }
             } else {
-                let known: Vec<&str> = op::names().map(|name| &name[..]).chain(types.constructor_names()).collect();
+                let mut known: Vec<&str> = op::names().collect();
+                known.extend(types.constructor_names());
                 let diagnostic =
                     Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("no operator is called `{shown}`"));
                 match nearest(&shown, known.iter().copied()) {
