@@ -459,13 +459,19 @@ impl Lowering<'_> {
     }
 
     fn binary(&mut self, op: &Op, links: &[Link], alg: i32) -> Taken<usize> {
-        let shape = self.program.shape(op.output).to_vec();
+        let mut shape = self.program.shape(op.output).to_vec();
         let rank = shape.len();
+        // Dimensions of size 1 at the end are left out: with them the library was seen to give a tensor along the channels to
+        // the wrong elements, where there is more than one batch.
+        while shape.len() > 1 && shape.last() == Some(&1) {
+            shape.pop();
+        }
+        let kept = shape.len();
         let full = |this: &mut Self, value: Val| {
             let placed = this.at(value);
             let lead = rank - placed.view.shape.len();
             let own: Vec<i64> = std::iter::repeat_n(1, lead).chain(placed.view.shape.iter().copied()).collect();
-            let view = placed.view.reshape(&own);
+            let view = placed.view.reshape(&own[..kept]);
             view.map(|view| Placed { view, ..placed }).ok_or_else(|| turned_down("an operand of higher rank".into()))
         };
         let (mut a, mut b) = (full(self, op.inputs[0])?, full(self, op.inputs[1])?);
