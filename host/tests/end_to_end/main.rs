@@ -6,6 +6,7 @@ mod digits;
 mod drop_in;
 mod explain;
 mod inputs;
+mod lecture;
 mod models;
 mod new_plugin;
 mod newcomer;

@@ -1,0 +1,117 @@
+//! A lecturer shows annotation, merging and partitioning on a graph with a loop: the example in `docs/examples/loop`, and
+//! the page about it, `docs/walkthrough-loop.md`, which shows what these commands print.
+
+use crate::byoc;
+use byoc_test_support::{plugin, temporary_folder, workspace};
+use std::path::{Path, PathBuf};
+
+const STEPS: [&str; 4] = ["merge_composite", "annotate_target", "merge_compiler_regions", "partition_graph"];
+
+fn example(name: &str) -> String {
+    workspace().join("docs/examples/loop").join(name).display().to_string()
+}
+
+/// What `byoc opt` prints after these steps.
+fn after(steps: &[&str]) -> String {
+    let (program, patterns) = (example("loop.relay"), example("loop.patterns"));
+    let annotate = "byoc-target=reshape,add";
+    byoc(["opt", &program, "--pass", &steps.join(","), "--patterns", &patterns, "--annotate", annotate]).ok().out
+}
+
+#[test]
+fn each_step_prints_what_the_page_shows() {
+    let page = std::fs::read_to_string(workspace().join("docs/walkthrough-loop.md")).unwrap();
+    for at in 1..=STEPS.len() {
+        let printed = after(&STEPS[..at]);
+        // The page leaves out the version line and what has not changed since the step before.
+        let body = printed.split_once("\n").map_or("", |(_, rest)| rest).trim();
+        for function in body.split("\n\n") {
+            assert!(
+                page.contains(function),
+                "docs/walkthrough-loop.md lacks what {} prints:\n{function}",
+                STEPS[at - 1]
+            );
+        }
+    }
+}
+
+#[test]
+fn the_steps_can_be_watched_in_one_run() {
+    let (program, patterns) = (example("loop.relay"), example("loop.patterns"));
+    let ran = byoc([
+        "opt",
+        &program,
+        "--pass",
+        &STEPS.join(","),
+        "--patterns",
+        &patterns,
+        "--annotate",
+        "byoc-target=reshape,add",
+        "--print-after",
+        "all",
+    ])
+    .ok();
+    for (at, step) in STEPS.iter().enumerate() {
+        assert!(ran.err.contains(&format!("// after {step}\n{}", after(&STEPS[..=at]))), "{step} in:\n{}", ran.err);
+    }
+    assert_eq!(ran.out, after(&STEPS));
+}
+
+#[test]
+fn three_regions_come_out_and_the_program_is_the_same() {
+    let text = after(&STEPS);
+    assert_eq!(text.matches("Compiler=\"byoc-target\"").count(), 3, "{text}");
+    let regions: Vec<&str> = text.split("\n\n").filter(|f| f.contains("Compiler=")).collect();
+    let holds = |words: &[&str]| {
+        let found: Vec<&&str> = regions.iter().filter(|region| words.iter().all(|w| region.contains(w))).collect();
+        assert_eq!(found.len(), 1, "one region with {words:?} in:\n{text}");
+    };
+    holds(&["nn.conv2d", "nn.bias_add", "nn.relu", "Composite=\"byoc-target.conv2d_bias_relu\""]);
+    holds(&["reshape("]);
+    holds(&["add(", "int32"]);
+}
+
+/// A folder with the template plugin under the name that its JSON gives it.
+fn target() -> tempfile::TempDir {
+    let folder = temporary_folder();
+    byoc_test_support::copy(&plugin("template"), &folder.path().join("libbyoc_target.so"));
+    byoc_test_support::copy(Path::new(&example("byoc-target.json")), &folder.path().join("libbyoc_target.json"));
+    folder
+}
+
+/// Runs the example and gives the result, as the bytes of the file that it is written to.
+fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::Ran) {
+    let output: PathBuf = folder.join(format!("{name}.npz"));
+    let (program, file) = (example("loop.relay"), output.display().to_string());
+    let inputs = ["--input", "data=random:1", "--input", "weight=random:2", "--input", "bias=random:3"];
+    let command = [&["run", &program, "--output", &file, "--no-cache"], &inputs[..], options].concat();
+    let ran = byoc(command).ok();
+    let arrays = ::byoc::io::npz::read(&output).unwrap();
+    assert_eq!(arrays.len(), 1, "one output");
+    let tensor = arrays.into_iter().next().map(|(_, tensor)| tensor).unwrap();
+    assert_eq!(tensor.shape(), [1, 256]);
+    (tensor.as_slice::<f32>().to_vec(), ran)
+}
+
+#[test]
+fn the_loop_gives_the_same_numbers_with_and_without_a_backend() {
+    let folder = temporary_folder();
+    let (host, _) = result(folder.path(), "host", &[]);
+    assert!(host.iter().any(|v| *v > 0.0), "the loop gives something else than zeros");
+    let largest = host.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let target = target();
+    let dir = target.path().display().to_string();
+    let options = ["--backend", "byoc-target", "--plugin-dir", &dir, "--require-offload", "-v"];
+    let (other, ran) = result(folder.path(), "target", &options);
+    for (a, b) in host.iter().zip(&other) {
+        assert!((a - b).abs() <= 1e-5 * largest, "{a} against {b}");
+    }
+    // Ten rounds of the body and the counter, and one exit.
+    assert!(ran.err.matches("byoc_target_while_loop").count() >= 21, "{}", ran.err);
+    let program = example("loop.relay");
+    let explain = byoc(["explain", &program, "--backend", "byoc-target", "--plugin-dir", &dir, "--json"]).ok();
+    let report = &explain.json()[0];
+    assert_eq!(report["regions"].as_array().map(Vec::len), Some(3), "{report}");
+    let whole = report["nodes"].as_array().unwrap().iter().filter(|n| n["placement"]["kind"] == "region").count();
+    assert_eq!(whole, 5, "convolution, bias, relu, counter, exit: {report}");
+}
