@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Runs the digits, or an int8 convolution, on a backend under valgrind.
+#[expect(clippy::print_stderr, reason = "whoever runs the tests is told what was left out")]
 fn clean(name: &str, library: &Path) {
     let installed = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !installed {
