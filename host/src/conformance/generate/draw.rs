@@ -98,12 +98,15 @@ pub struct Draw {
     random: Random,
     /// Where the case is to go.
     pub theme: Theme,
+    /// Whether to stay with what most models have: the default layouts, no dilation, the same padding on both sides.
+    /// A backend that takes nothing else is still to be tested on what it takes.
+    pub usual: bool,
 }
 
 impl Draw {
     /// Draws for a theme.
     pub fn new(seed: u64, theme: Theme) -> Draw {
-        Draw { random: Random::new(seed), theme }
+        Draw { random: Random::new(seed), theme, usual: false }
     }
 
     /// A number below `n`, which is not 0.

@@ -30,6 +30,7 @@ pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Ca
     let theme = theme(number);
     (0..ATTEMPTS).find_map(|attempt| {
         let mut work = Work::new(Draw::new(mix(seed, def.name, number, attempt), theme));
+        work.draw.usual = number >= THEMES.len();
         let root = work.call(def, &[], &Attrs::none())?;
         work.finish(root, Subject::Operator(def.name.to_owned()), number)
     })

@@ -1,6 +1,6 @@
 //! Operators whose elements stand for themselves: unary ones, those that broadcast, conversions.
 
-use super::{Given, Known, Recipe, attrs, first, free, known, operand, recipe};
+use super::{Given, Known, Recipe, attrs, first, free, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill, Values};
 use byoc_core::ir::{AttrValue, Attrs};
 use byoc_core::op::{OpDef, OpPattern};
@@ -36,6 +36,20 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let (multiplier, shift) = (draw.int(1 << 30, (1 << 31) - 1), draw.int(-12, 6));
             let pairs = [("multiplier", AttrValue::Int(multiplier)), ("shift", AttrValue::Int(shift))];
             recipe([operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0))], attrs(pairs))
+        }
+        "fixed_point_multiply_per_axis" => {
+            let (dtype, shape) = known(given, 0).unwrap_or_else(|| (DType::I32, draw.shape_of_rank(1, 4)));
+            let axis = draw.below(shape.len());
+            let places = *shape.get(axis)?;
+            let per_place = |low, high| weight(DType::I32, vec![places], Fill::Within(low, high));
+            let multipliers = per_place(f64::from(1 << 30), f64::from(i32::MAX));
+            let data = operand(dtype, shape, Fill::Within(-100_000.0, 100_000.0));
+            let pairs = [
+                ("is_lshift_required", draw.one_in(2).into()),
+                ("is_rshift_required", draw.one_in(2).into()),
+                ("axes", super::ints([axis])),
+            ];
+            recipe([data, multipliers, per_place(0.0, 6.0), per_place(0.0, 12.0)], attrs(pairs))
         }
         "where" => {
             let (dtype, shape) = known(given, 1).unwrap_or_else(|| first(draw, &[], 1, 4));

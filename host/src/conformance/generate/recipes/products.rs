@@ -43,7 +43,11 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
 /// What an integer sum of products comes out as.
 fn out_dtype(draw: &mut Draw, dtype: DType) -> Vec<(&'static str, AttrValue)> {
     let narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
-    if narrow && !draw.one_in(4) { vec![("out_dtype", AttrValue::from(DType::I32))] } else { Vec::new() }
+    if narrow && (draw.usual || !draw.one_in(4)) {
+        vec![("out_dtype", AttrValue::from(DType::I32))]
+    } else {
+        Vec::new()
+    }
 }
 
 fn matmul(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
@@ -96,7 +100,7 @@ fn divisors(n: usize) -> Vec<usize> {
 
 fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, transposed: bool) -> Option<Recipe> {
     let all = layouts(axes, transposed);
-    let (layout, kernel_layout) = if draw.one_in(2) { all[0] } else { draw.pick(all) };
+    let (layout, kernel_layout) = if draw.usual || draw.one_in(2) { all[0] } else { draw.pick(all) };
     let (order, kernel_order) = (all[0].0, all[0].1);
     let (dtype, batch, channels, sides, given_shape) = match known(given, 0) {
         Some((dtype, shape)) => {
@@ -118,6 +122,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
     // Depthwise, grouped and plain convolutions are three different loops in most backends.
     let groups = match draw.below(3) {
         0 => 1,
+        1 if draw.usual => draw.pick(&divisors(channels)),
         1 => channels.max(1),
         _ => draw.pick(&divisors(channels)),
     };
@@ -135,8 +140,8 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
         true => [channels, per_group].into_iter().chain(taps.iter().copied()).collect(),
     };
     let strides: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 1, 2, 3])).collect();
-    let dilation: Vec<usize> = (0..axes).map(|_| if draw.one_in(3) { 2 } else { 1 }).collect();
-    let padding: Vec<usize> = match draw.below(4) {
+    let dilation: Vec<usize> = (0..axes).map(|_| if !draw.usual && draw.one_in(3) { 2 } else { 1 }).collect();
+    let padding: Vec<usize> = match draw.below(if draw.usual { 3 } else { 4 }) {
         0 => vec![0; axes],
         // Relay takes one number a side or one an end.
         1 => (0..axes).map(|_| draw.below(3)).collect(),
@@ -155,7 +160,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
     if transposed && draw.one_in(2) {
         let extra = strides.iter().zip(&dilation).map(|(s, d)| draw.below(*s.max(d)));
         pairs.push(("output_padding", ints(extra)));
-    } else if !transposed && draw.one_in(6) && axes == 2 {
+    } else if !transposed && !draw.usual && draw.one_in(6) && axes == 2 {
         pairs.push(("out_layout", AttrValue::from(draw.pick(&["NCHW", "NHWC"]))));
     }
     if draw.one_in(2) {

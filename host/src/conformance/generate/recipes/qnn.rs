@@ -10,6 +10,9 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     let name = def.name.strip_prefix("qnn.")?;
     let narrow = if draw.theme.dtype == DType::U8 { DType::U8 } else { DType::I8 };
     let tensors = &given[..given.len().min(2)];
+    if let Some(product) = name.strip_prefix("contrib_").and_then(|name| name.strip_suffix("_requantize")) {
+        return requantized(product, draw, narrow, tensors);
+    }
     if matches!(name, "conv2d" | "conv2d_transpose" | "dense" | "batch_matmul") {
         let plain = op::get(op::lookup(&format!("nn.{name}"))?);
         let theme = draw.theme;
@@ -66,6 +69,25 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
     pairs.retain(|(key, _)| def.attr(key).is_some());
     recipe(args, Attrs::new(pairs))
+}
+
+/// A product with its bias and its requantization.
+fn requantized(product: &str, draw: &mut Draw, narrow: DType, tensors: &[Given]) -> Option<Recipe> {
+    let plain = op::get(op::lookup(&format!("nn.{product}"))?);
+    let theme = draw.theme;
+    draw.theme.dtype = narrow;
+    let made = products::propose(plain, draw, tensors);
+    draw.theme = theme;
+    let Recipe { mut args, attrs } = made?;
+    let Argument::One(kernel) = &args[1] else { return None };
+    let order = attrs.get("kernel_layout").and_then(AttrValue::as_str).unwrap_or("O");
+    let channels = *kernel.shape.get(order.find('O').unwrap_or(0))?;
+    args.push(weight(DType::I32, vec![channels], Fill::Within(-500.0, 500.0)));
+    for input in ["input_zero_point", "kernel_zero_point", "sum_scale", "output_scale", "output_zero_point"] {
+        args.push(parameter(draw, input, Vec::new()));
+    }
+    let rounding = draw.pick(&["UPWARD", "TONEAREST", "TOEVEN"]);
+    recipe(args, attrs.without("out_dtype").with("rounding", rounding))
 }
 
 fn parameter(draw: &mut Draw, name: &str, dims: Vec<usize>) -> Argument {
