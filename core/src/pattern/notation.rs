@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// A line of a pattern table.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// `dnnl.conv2d_bias_relu`: becomes `Composite`.
+    /// `chip.conv2d_bias_relu`: becomes `Composite`.
     pub name: Name,
     /// What it matches.
     pub pattern: Pattern,
