@@ -1,17 +1,22 @@
-//! The dnnl backend by operator family, whole models on it, and what many runs leave behind in memory. Elements in a throughput
-//! are floating-point operations; families that the backend does not take are marked.
+//! The dnnl backend by operator family, whole models on it, what many runs leave behind in memory, and how soon its workers
+//! sleep. Elements in a throughput are floating-point operations; families that the backend does not take are marked.
 
 #![expect(clippy::print_stdout, reason = "a bench talks to whoever called it")]
 
 use byoc::session::Session;
 use byoc_benches::models::{Ready, bench_families, ready};
 use criterion::Criterion;
+use std::time::Duration;
 
 const MODELS: &[&str] = &["resnet18_w16", "mobilenet_v2_025", "bert_small", "vit_small", "densenet_small"];
 
 /// Runs that may leave nothing behind, and what the process may have grown by all the same, in bytes.
 const RUNS: usize = 10_000;
 const SLACK: u64 = 8 << 20;
+
+/// How soon after a run the workers of the library's pool have to sleep, and how long they are watched.
+const SLEEPS_WITHIN: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(60);
 
 fn main() {
     if byoc_test_support::onednn().is_none() {
@@ -26,6 +31,7 @@ fn main() {
         models(&mut criterion, &session, threads);
         if threads == 2 {
             memory(&session);
+            sleep(&session);
         }
     }
     criterion.final_summary();
@@ -54,6 +60,45 @@ fn memory(session: &Session) {
     let after = resident();
     println!("resident memory before and after {RUNS} runs: {before} and {after} bytes");
     assert!(after <= before + SLACK, "{RUNS} runs left {} bytes behind", after - before);
+}
+
+/// How long the workers of the library's pool go on computing after a run. The system counts a sleeping thread's time exactly
+/// and a running one's now and then, so it is read while they sleep: what one run and the sleep after it cost, less what a
+/// run costs among others.
+fn sleep(session: &Session) {
+    const MORE: u32 = 10;
+    let Ready { model, inputs } = ready(session, &file("resnet18_w16"), &["dnnl"]);
+    let cost = |runs: u32| {
+        let before = computed();
+        (0..runs).for_each(|_| drop(model.run(&inputs).expect("it runs")));
+        std::thread::sleep(PAUSE);
+        computed().saturating_sub(before)
+    };
+    cost(MORE);
+    let after_one = |_| {
+        let one = cost(1);
+        one.saturating_sub(cost(1 + MORE).saturating_sub(one) / MORE)
+    };
+    let mut spun: Vec<Duration> = (0..20).map(after_one).collect();
+    spun.sort_unstable();
+    let (median, most) = (spun[spun.len() / 2], spun[spun.len() - 1]);
+    println!("workers compute on after a run for {median:?} (median of {}; most {most:?})", spun.len());
+    assert!(median < SLEEPS_WITHIN, "workers go on for {median:?} after a run");
+}
+
+/// What the other threads of this process that bear this thread's name have computed for: the workers that it made.
+fn computed() -> Duration {
+    let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
+    let own = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|task| task.path());
+    let others = tasks.filter(|task| {
+        task.file_name() != own.file_name() && std::fs::read_to_string(task.join("comm")).is_ok_and(|own| own == name)
+    });
+    let times = others.map(|task| {
+        let text = std::fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+        text.split_whitespace().next().and_then(|time| time.parse().ok()).unwrap_or(0)
+    });
+    Duration::from_nanos(times.sum())
 }
 
 /// The resident memory of this process, in bytes.
