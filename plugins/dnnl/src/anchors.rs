@@ -1,5 +1,6 @@
 //! Which primitive each kind of operator becomes, and the ways in which it is tried.
 
+use crate::frame::Frame;
 use crate::fuse::Link;
 use crate::library::{Attr, Conv, Desc, PrimitiveDesc, Window, ffi};
 use crate::lower::{Chain, Lowering, Placed};
@@ -53,7 +54,6 @@ impl Target {
 
 /// The ways of computing an anchor.
 struct Ways<'a> {
-    op: &'a Op,
     links: &'a [Link],
     /// Sources in order of preference.
     sources: Vec<Vec<Source>>,
@@ -63,6 +63,8 @@ struct Ways<'a> {
     bias: Option<(usize, Placed)>,
     /// Whether it can sum into its destination.
     sums: bool,
+    /// How it sees its result.
+    frame: Frame,
 }
 
 /// The way that was taken.
@@ -72,6 +74,7 @@ struct Settled {
     target: Placed,
     chain: Chain,
     bias: bool,
+    frame: Frame,
 }
 
 type Outcome<T> = Result<T, String>;
@@ -117,7 +120,6 @@ impl Lowering<'_> {
         ways: &Ways<'_>,
         make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
     ) -> Taken<Settled> {
-        let start = self.program.shape(ways.op.output).to_vec();
         let behind = self.reads(ways.links);
         let mut failure = String::from("oneDNN has no implementation");
         for reference in [false, true] {
@@ -132,7 +134,7 @@ impl Lowering<'_> {
                     let read: Vec<Buf> = own.chain(behind.iter().copied()).collect();
                     for target in &ways.targets {
                         let number = bias.map(|(at, _)| *at);
-                        let chain = self.chain(links, &start, target.view(), number, ways.sums, &read)?;
+                        let chain = self.chain(links, &ways.frame, target.view(), number, ways.sums, &read)?;
                         reached = reached.max(chain.links);
                         if let Target::There(placed) = target {
                             let elsewhere = chain.sum_into.is_some();
@@ -143,7 +145,7 @@ impl Lowering<'_> {
                         match self.attempt(sources, target.view(), &chain, bias.is_some(), make) {
                             Ok(desc) if reference || !desc.is_reference() => {
                                 let bias = bias.is_some();
-                                return self.take(desc, sources, target, chain, bias);
+                                return self.take(desc, sources, target, chain, bias, &ways.frame);
                             }
                             Ok(_) => {}
                             Err(what) => failure = what,
@@ -188,6 +190,7 @@ impl Lowering<'_> {
         target: &Target,
         chain: Chain,
         bias: bool,
+        frame: &Frame,
     ) -> Taken<Settled> {
         let mut tensors = Vec::new();
         for source in sources {
@@ -202,7 +205,7 @@ impl Lowering<'_> {
             (Some(placed), _) | (None, Target::There(placed)) => placed.clone(),
             (None, Target::New(view)) => self.scratch(view.clone()),
         };
-        Ok(Settled { desc, sources: tensors, target, chain, bias })
+        Ok(Settled { desc, sources: tensors, target, chain, bias, frame: frame.clone() })
     }
 
     /// Makes the step of what was settled, with further tensors, and places its value.
@@ -214,12 +217,12 @@ impl Lowering<'_> {
         more: Vec<(i32, Placed, Desc)>,
         what: &str,
     ) -> Taken<usize> {
-        let Settled { desc, mut sources, target, chain, .. } = settled;
+        let Settled { desc, mut sources, target, chain, frame, .. } = settled;
         sources.extend(more);
         sources.push((ffi::ARG_DST, target.clone(), self.desc(&target.view).map_err(turned_down)?));
         sources.extend(self.post_args(&chain.posts).map_err(turned_down)?);
         self.step(desc, sources, what);
-        self.put_through(op, links, chain.links, target)?;
+        self.put_through(op, links, chain.links, target, &frame)?;
         Ok(chain.links)
     }
 
@@ -248,7 +251,8 @@ impl Lowering<'_> {
                     false => Source::copied(ffi::ARG_SRC, &x, order),
                 };
                 let targets = vec![Target::New(View::in_order(&shape, order))];
-                let ways = Ways { op, links: part, sources: vec![vec![source]], targets, bias: None, sums: false };
+                let frame = Frame::plain(&shape, &shape);
+                let ways = Ways { links: part, sources: vec![vec![source]], targets, bias: None, sums: false, frame };
                 match self.settle(&ways, &|s, d, a, _| make(s, d, a)) {
                     Ok(found) if !found.desc.is_reference() => {
                         settled = Some(found);
@@ -285,7 +289,8 @@ impl Lowering<'_> {
         }
         sources.push(vec![Source::copied(ffi::ARG_SRC, &x, &last)]);
         let targets = vec![Target::New(View::in_order(&shape, &last))];
-        let ways = Ways { op, links, sources, targets, bias: bias.clone(), sums: true };
+        let frame = Frame::plain(&shape, &shape);
+        let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame };
         let library = self.library;
         let settled = self.settle(&ways, &|s, d, attr, with_bias| {
             let mut outcome = Err(String::new());
@@ -333,8 +338,8 @@ impl Lowering<'_> {
         if self.program.ops[number].kind != Kind::Binary(ffi::BINARY_ADD) {
             return None;
         }
-        let start = self.program.shape(op.output).to_vec();
-        let placed = self.operand(other, &links[..at], &start, exec)?;
+        let frame = Frame::plain(self.program.shape(op.output), exec);
+        let placed = self.operand(other, &links[..at], &frame)?;
         let along = placed.view.shape.iter().enumerate().all(|(d, &size)| size == if d == axis { exec[d] } else { 1 });
         (along && placed.view.is_packed()).then_some((at, placed))
     }
@@ -408,7 +413,8 @@ impl Lowering<'_> {
             targets.push(Target::New(View::in_order(&shape, &order)));
         }
         targets.push(Target::New(View::dense(&shape)));
-        let ways = Ways { op, links, sources, targets, bias: bias.clone(), sums: true };
+        let frame = Frame::plain(self.program.shape(op.output), &shape);
+        let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame };
         let library = self.library;
         let settled = self.settle(&ways, &|s, d, attr, with_bias| {
             let bias = with_bias.then_some(&bias_desc);
@@ -436,17 +442,54 @@ impl Lowering<'_> {
 
     fn eltwise(&mut self, op: &Op, links: &[Link], function: Function) -> Taken<usize> {
         let x = self.at(op.inputs[0]);
-        let shape = self.program.shape(op.output).to_vec();
-        let (source, order) = self.packed_source(ffi::ARG_SRC, &x);
-        let mut targets = Vec::new();
-        if source.order.is_none() {
-            targets.push(Target::There(x));
+        let order = x.view.order();
+        let library = self.library;
+        let f = (function.alg, function.alpha, function.beta);
+        self.spread(op, links, vec![(ffi::ARG_SRC, x)], &order, &|s, d, a, _| {
+            PrimitiveDesc::eltwise(library, f, &s[0], d, a)
+        })
+    }
+
+    /// A function of each element of the first operand, which has the result's shape and this order in memory, and of further
+    /// operands that broadcast to it: in the fewest dimensions, and without its chain where the library is fast only so.
+    fn spread(
+        &mut self,
+        op: &Op,
+        links: &[Link],
+        operands: Vec<(i32, Placed)>,
+        order: &[usize],
+        make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
+    ) -> Taken<usize> {
+        let further = operands.get(1).map(|(_, placed)| placed.view.shape.clone());
+        let mut best: Option<Settled> = None;
+        let mut failure = turned_down("oneDNN has no implementation".into());
+        let parts = [links, &[]];
+        for part in &parts[..if links.is_empty() { 1 } else { 2 }] {
+            let frame = self.fewest(op, part, order, further.as_deref());
+            let mut sources = Vec::new();
+            for (arg, placed) in &operands {
+                let placed = self.in_order(placed, order)?;
+                let seen = frame.enter(&placed.view);
+                let seen = seen.ok_or_else(|| turned_down(format!("an operand of {:?}", placed.view.shape)))?;
+                sources.push(Source::as_is(*arg, &Placed { view: seen, ..placed }));
+            }
+            let mut targets = Vec::new();
+            if sources[1..].iter().all(|source| source.placed.buffer != sources[0].placed.buffer) {
+                targets.push(Target::There(sources[0].placed.clone()));
+            }
+            targets.push(Target::New(View::dense(&frame.exec)));
+            let ways = Ways { links: part, sources: vec![sources], targets, bias: None, sums: false, frame };
+            match self.settle(&ways, make) {
+                Ok(settled) if !settled.desc.is_reference() => {
+                    best = Some(settled);
+                    break;
+                }
+                Ok(settled) => best = best.or(Some(settled)),
+                Err(reason) => failure = reason,
+            }
         }
-        targets.push(Target::New(View::in_order(&shape, &order)));
-        let ways = Ways { op, links, sources: vec![vec![source]], targets, bias: None, sums: false };
-        let (library, f) = (self.library, (function.alg, function.alpha, function.beta));
-        let settled = self.settle(&ways, &|s, d, a, _| PrimitiveDesc::eltwise(library, f, &s[0], d, a))?;
-        self.emit(op, links, settled, Vec::new(), "elementwise")
+        let what = if operands.len() == 1 { "elementwise" } else { "binary" };
+        self.emit(op, links, best.ok_or(failure)?, Vec::new(), what)
     }
 
     /// A tensor as it lies, if it has no gaps, and otherwise its dense copy in the same order; and that order.
@@ -459,19 +502,12 @@ impl Lowering<'_> {
     }
 
     fn binary(&mut self, op: &Op, links: &[Link], alg: i32) -> Taken<usize> {
-        let mut shape = self.program.shape(op.output).to_vec();
-        let rank = shape.len();
-        // Dimensions of size 1 at the end are left out: with them the library was seen to give a tensor along the channels to
-        // the wrong elements, where there is more than one batch.
-        while shape.len() > 1 && shape.last() == Some(&1) {
-            shape.pop();
-        }
-        let kept = shape.len();
+        let shape = self.program.shape(op.output).to_vec();
         let full = |this: &mut Self, value: Val| {
             let placed = this.at(value);
-            let lead = rank - placed.view.shape.len();
+            let lead = shape.len() - placed.view.shape.len();
             let own: Vec<i64> = std::iter::repeat_n(1, lead).chain(placed.view.shape.iter().copied()).collect();
-            let view = placed.view.reshape(&own[..kept]);
+            let view = placed.view.reshape(&own);
             view.map(|view| Placed { view, ..placed }).ok_or_else(|| turned_down("an operand of higher rank".into()))
         };
         let (mut a, mut b) = (full(self, op.inputs[0])?, full(self, op.inputs[1])?);
@@ -489,22 +525,11 @@ impl Lowering<'_> {
         {
             std::mem::swap(&mut a, &mut b);
         }
-        let (first, order) = self.packed_source(ffi::ARG_SRC, &a);
-        let same_layout = b.view.shape != shape || b.view.same_layout(&first.view());
-        let second = match same_layout && b.view.is_packed() {
-            true => Source::as_is(ffi::ARG_SRC_1, &b),
-            false => Source::copied(ffi::ARG_SRC_1, &b, &order),
-        };
-        let mut targets = Vec::new();
-        if first.order.is_none() && a.buffer != b.buffer {
-            targets.push(Target::There(a));
-        }
-        targets.push(Target::New(View::in_order(&shape, &order)));
-        let ways = Ways { op, links, sources: vec![vec![first, second]], targets, bias: None, sums: false };
+        let order = a.view.order();
         let library = self.library;
-        let settled =
-            self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::binary(library, alg, &s[0], &s[1], d, attr))?;
-        self.emit(op, links, settled, Vec::new(), "binary")
+        self.spread(op, links, vec![(ffi::ARG_SRC, a), (ffi::ARG_SRC_1, b)], &order, &|s, d, attr, _| {
+            PrimitiveDesc::binary(library, alg, &s[0], &s[1], d, attr)
+        })
     }
 
     /// `a - b` and `a / b` where `a` is broadcast: a function of `b`, then `a` into it.
@@ -526,7 +551,8 @@ impl Lowering<'_> {
         self.step(first, vec![(ffi::ARG_SRC, b, db), (ffi::ARG_DST, between.clone(), dm.clone())], "elementwise");
         let tensors = vec![(ffi::ARG_SRC, between, dm), (ffi::ARG_SRC_1, a, da), (ffi::ARG_DST, result.clone(), dr)];
         self.step(second, tensors, "binary");
-        self.put_through(op, &[], 0, result)?;
+        let frame = Frame::plain(self.program.shape(op.output), &result.view.shape);
+        self.put_through(op, &[], 0, result, &frame)?;
         Ok(0)
     }
 
@@ -536,7 +562,8 @@ impl Lowering<'_> {
         let (first, order) = self.packed_source(ffi::ARG_SRC, &x);
         let second = Source::copied(ffi::ARG_WEIGHTS, &slope, &order);
         let targets = vec![Target::New(View::in_order(&shape, &order))];
-        let ways = Ways { op, links, sources: vec![vec![first, second]], targets, bias: None, sums: false };
+        let frame = Frame::plain(&shape, &shape);
+        let ways = Ways { links, sources: vec![vec![first, second]], targets, bias: None, sums: false, frame };
         let library = self.library;
         let settled = self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::prelu(library, &s[0], &s[1], d, attr))?;
         self.emit(op, links, settled, Vec::new(), "prelu")
@@ -568,7 +595,8 @@ impl Lowering<'_> {
         }
         let sources = vec![vec![Source::as_is(ffi::ARG_SRC, &x)]];
         let targets = vec![Target::New(View::dense(&rows))];
-        let ways = Ways { op, links, sources, targets, bias: None, sums: false };
+        let frame = Frame::plain(&shape, &rows);
+        let ways = Ways { links, sources, targets, bias: None, sums: false, frame };
         let library = self.library;
         let settled =
             self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::layer_norm(library, &s[0], d, epsilon, attr))?;
@@ -590,7 +618,8 @@ impl Lowering<'_> {
         let mut best = None;
         for (source, order) in sources {
             let targets = vec![Target::New(View::in_order(&shape, &order))];
-            let ways = Ways { op, links, sources: vec![vec![source]], targets, bias: None, sums: false };
+            let frame = Frame::plain(&shape, &shape);
+            let ways = Ways { links, sources: vec![vec![source]], targets, bias: None, sums: false, frame };
             let settled = self.settle(&ways, &|s, d, a, _| PrimitiveDesc::reduction(library, alg, &s[0], d, a))?;
             let fast = !settled.desc.is_reference();
             best = Some(settled);
@@ -622,7 +651,8 @@ impl Lowering<'_> {
             .collect();
         tensors.push((ffi::ARG_DST, whole.clone(), dst));
         self.step(desc, tensors, "concatenation");
-        self.put_through(op, &[], 0, whole)?;
+        let frame = Frame::plain(&shape, &shape);
+        self.put_through(op, &[], 0, whole, &frame)?;
         Ok(0)
     }
 
@@ -636,7 +666,8 @@ impl Lowering<'_> {
         }
         self.zero(&whole)?;
         self.copy(&x, &inner, "padding")?;
-        self.put_through(op, &[], 0, whole)?;
+        let frame = Frame::plain(&shape, &shape);
+        self.put_through(op, &[], 0, whole, &frame)?;
         Ok(0)
     }
 }

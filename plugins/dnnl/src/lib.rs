@@ -9,6 +9,7 @@
 //! | `attributes`, `translate` | Relay's operators, with their shapes worked out anew |
 //! | `program`, `simplify` | a region in a few kinds of operators; GELU and its like found in what models write |
 //! | `fuse` | which operators become one primitive |
+//! | `frame` | in how few dimensions a primitive may see its tensors |
 //! | `view` | strided layouts; transposes, slices and reshapes that cost nothing |
 //! | `lower`, `anchors` | a layout for every tensor, a primitive for every group |
 //! | `plan` | the steps of a run, and one arena for all that lives during it |
@@ -23,6 +24,7 @@ mod anchors;
 mod attributes;
 mod backend;
 mod blob;
+mod frame;
 mod fuse;
 mod library;
 mod lower;

@@ -11,6 +11,7 @@ use crate::fuse::{Item, Link, items};
 use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
 use crate::plan::{Argument, Buf, Buffer, Pack, Place, Plan, Step, Work, place_in_arena};
 use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
+use crate::frame::Frame;
 use crate::view::{View, count, regroup};
 use byoc_plugin_api::{DType, RefusalCode};
 use std::collections::HashMap;
@@ -300,8 +301,9 @@ impl Lowering<'_> {
         Ok(args)
     }
 
-    /// The tensor that a link combines with, as it is seen where the chain began. `path` are the views between.
-    pub fn operand(&mut self, other: Val, path: &[Link], start: &[i64], exec: &[i64]) -> Option<Placed> {
+    /// The tensor that a link combines with, as a primitive sees it whose value at the chain's beginning lies in this frame.
+    /// `path` are the views between.
+    pub fn operand(&mut self, other: Val, path: &[Link], frame: &Frame) -> Option<Placed> {
         let placed = self.at(other);
         let mut view = placed.view;
         // The operand broadcasts to the shape behind the last view.
@@ -321,17 +323,24 @@ impl Lowering<'_> {
                 _ => return None,
             }
         }
-        let shape = regroup(&view.shape, start, exec)?;
-        Some(Placed { buffer: placed.buffer, view: view.reshape(&shape)? })
+        let buffer = placed.buffer;
+        if let Some(view) = frame.enter(&view) {
+            return Some(Placed { buffer, view });
+        }
+        // Dimensions that the frame takes together may lie apart: a copy has them together.
+        let ordered = Placed { buffer, view: frame.permuted(&view)? };
+        let shape = regroup(&ordered.view.shape, &frame.ordered_shape(), &frame.exec)?;
+        let ordered = self.row_major(&ordered).ok()?;
+        Some(Placed { view: ordered.view.reshape(&shape)?, ..ordered })
     }
 
-    /// The post-operators for the first `limit` links, as far as they can be expressed, for a result of layout `dst`.
-    /// `start` is the shape of the anchor's value, `dst` is a reshape of it. `bias` is the link that the primitive adds
-    /// itself. `read` are the buffers that the item reads, from the anchor to the end of its chain.
+    /// The post-operators for the first links, as far as they can be expressed, for a result of layout `dst`, which has the
+    /// shape of the frame. `bias` is the link that the primitive adds itself. `read` are the buffers that the item reads,
+    /// from the anchor to the end of its chain.
     pub fn chain(
         &mut self,
         links: &[Link],
-        start: &[i64],
+        frame: &Frame,
         dst: &View,
         bias: Option<usize>,
         sums: bool,
@@ -353,7 +362,7 @@ impl Lowering<'_> {
                 }
                 Link::Binary { op, other } => {
                     let Kind::Binary(alg) = self.program.ops[op].kind else { break };
-                    let Some(mut operand) = self.operand(other, &path, start, &dst.shape) else { break };
+                    let Some(mut operand) = self.operand(other, &path, frame) else { break };
                     let whole = operand.view.shape == dst.shape;
                     let once = read.iter().filter(|&&buffer| buffer == operand.buffer).count() == 1;
                     // The library sums in place only as the first post-operator, and into the layout of the result.
@@ -429,18 +438,22 @@ impl Lowering<'_> {
         }
     }
 
-    /// Places the value at the end of the first `count` links of a chain whose anchor's value lies at `placed`.
-    pub fn put_through(&mut self, op: &Op, links: &[Link], count: usize, placed: Placed) -> Taken<()> {
-        let Some(last) = links[..count].last() else {
-            let view = placed.view.reshape(self.program.shape(op.output));
-            let view = view.ok_or_else(|| gone_wrong("a result that is no view of itself".into()))?;
-            self.put(op.output, Placed { view, ..placed });
-            return Ok(());
-        };
-        let mut view = placed.view.reshape(self.program.shape(op.output));
+    /// Places the value at the end of the first `count` links of a chain whose anchor's value lies at `placed`, as it is seen
+    /// in this frame.
+    pub fn put_through(
+        &mut self,
+        op: &Op,
+        links: &[Link],
+        count: usize,
+        placed: Placed,
+        frame: &Frame,
+    ) -> Taken<()> {
+        let mut value = op.output;
+        let mut view = frame.leave(&placed.view);
         for link in &links[..count] {
-            if let (Link::View(number), Some(before)) = (link, &view) {
-                let op = &self.program.ops[*number];
+            let op = &self.program.ops[link.op()];
+            value = op.output;
+            if let (Link::View(_), Some(before)) = (link, &view) {
                 view = match &op.kind {
                     Kind::Transpose(axes) => Some(before.permute(axes)),
                     _ => before.reshape(self.program.shape(op.output)),
@@ -448,8 +461,27 @@ impl Lowering<'_> {
             }
         }
         let view = view.ok_or_else(|| gone_wrong("a result that is no view of itself".into()))?;
-        self.put(self.program.ops[last.op()].output, Placed { view, ..placed });
+        self.put(value, Placed { view, ..placed });
         Ok(())
+    }
+
+    /// The frame with the fewest dimensions for a value that lies in this order, for an operand of that shape and all that
+    /// the chain takes from elsewhere.
+    pub fn fewest(&mut self, op: &Op, links: &[Link], order: &[usize], operand: Option<&[i64]>) -> Frame {
+        let start = self.program.shape(op.output).to_vec();
+        let whole = Frame::plain(&start, &start);
+        let mut shapes: Vec<Vec<i64>> = operand.into_iter().map(<[i64]>::to_vec).collect();
+        let mut path: Vec<Link> = Vec::new();
+        for &link in links {
+            match link {
+                Link::View(_) => path.push(link),
+                Link::Binary { other, .. } => {
+                    shapes.extend(self.operand(other, &path, &whole).map(|placed| placed.view.shape));
+                }
+                Link::Eltwise(_) => {}
+            }
+        }
+        Frame::fewest(&start, order, &shapes)
     }
 
     fn view(&mut self, op: &Op) -> Taken<()> {
