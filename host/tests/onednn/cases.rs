@@ -566,6 +566,7 @@ pub fn attention(c: &mut Case) {
         c.op("reshape", &[y], &[("newshape", longs(&[batch * heads, last[0], last[1]]))])
     };
     let q = head(c, [0, 2, 1, 3], [length, width]);
+    let q = if c.chance(2) { c.with_scalar("multiply", q, 0.7) } else { q };
     let k = head(c, [0, 2, 3, 1], [width, length]);
     let v = head(c, [0, 2, 1, 3], [length, width]);
     let s = c.op("nn.batch_matmul", &[q, k], &[]);
@@ -585,11 +586,82 @@ pub fn attention(c: &mut Case) {
     c.done(y);
 }
 
+/// Steps of an LSTM as importers unroll them, the gates in any order, with or without a state that comes in.
+pub fn lstm(c: &mut Case) {
+    let (batch, hidden, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
+    let (w, r) = (c.constant(&[4 * hidden, width]), c.constant(&[4 * hidden, hidden]));
+    let mut order = [0u32, 1, 2, 3];
+    for i in 0..4 {
+        order.swap(i, c.int(i, 3));
+    }
+    let mut state = match c.chance(2) {
+        true => Some((c.input(&[batch, hidden]), c.input(&[batch, hidden]))),
+        false => None,
+    };
+    let mut hiddens = Vec::new();
+    for _ in 0..steps {
+        let x = c.input(&[batch, width]);
+        let mut sums = c.op("nn.dense", &[x, w], &[]);
+        sums = c.bias(sums, 1);
+        if let Some((h, _)) = state {
+            let product = c.op("nn.dense", &[h, r], &[]);
+            sums = c.op("add", &[sums, product], &[]);
+        }
+        let parts = c.op("split", &[sums], &[("indices_or_sections", 4.into()), ("axis", 1.into())]);
+        let gates = order.map(|i| c.builder.project(parts, i).expect("a part"));
+        let [i, f, o] = [gates[0], gates[1], gates[2]].map(|gate| c.op("sigmoid", &[gate], &[]));
+        let g = c.op("tanh", &[gates[3]], &[]);
+        let mut cell = c.op("multiply", &[i, g], &[]);
+        if let Some((_, old)) = state {
+            let kept = c.op("multiply", &[f, old], &[]);
+            cell = c.op("add", &[kept, cell], &[]);
+        }
+        let curve = c.op("tanh", &[cell], &[]);
+        let h = c.op("multiply", &[o, curve], &[]);
+        hiddens.push(h);
+        state = Some((h, cell));
+    }
+    // The last cell state too, now and then: it comes out of the same step.
+    hiddens.extend(state.map(|(_, cell)| cell).filter(|_| c.chance(2)));
+    let tuple = c.builder.tuple(&hiddens).expect("a tuple");
+    let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
+    c.done(all);
+}
+
+/// Channels of branches that take turns, and are split again.
+pub fn channel_shuffle(c: &mut Case) {
+    let (batch, groups, channels, size) = (c.int(1, 2), c.int(2, 3), c.int(1, 10), c.int(1, 5));
+    let parts: Vec<ExprId> = (0..groups)
+        .map(|_| {
+            let x = c.input(&[batch, channels, size, size]);
+            let w = c.constant(&[channels, channels, 1, 1]);
+            if c.chance(3) { x } else { c.op("nn.conv2d", &[x, w], &[]) }
+        })
+        .collect();
+    let tuple = c.builder.tuple(&parts).expect("a tuple");
+    let x = c.op("concatenate", &[tuple], &[("axis", 1.into())]);
+    let x = c.op("reshape", &[x], &[("newshape", longs(&[batch, groups, channels, size, size]))]);
+    let x = c.op("transpose", &[x], &[("axes", longs(&[0, 2, 1, 3, 4]))]);
+    let all = groups * channels;
+    let mut x = c.op("reshape", &[x], &[("newshape", longs(&[batch, all, size, size]))]);
+    if all > 1 && c.chance(2) {
+        let cut = c.int(1, all - 1);
+        let both = c.op("split", &[x], &[("indices_or_sections", longs(&[cut])), ("axis", 1.into())]);
+        let side = c.int(0, 1);
+        x = c.builder.project(both, side as u32).expect("a part");
+    }
+    let left = c.shape(x)[1];
+    let w = c.constant(&[3, left, 1, 1]);
+    let y = c.op("nn.conv2d", &[x, w], &[]);
+    c.done(y);
+}
+
 /// Blocks of convolutions with shortcuts, gates over channels, and concatenations.
 pub fn residual_blocks(c: &mut Case) {
     let channels = c.pick(&[3, 8, 16]);
     let size = c.int(3, 8);
-    let mut x = c.input(&[1, channels, size, size]);
+    let batch = if c.chance(3) { 2 } else { 1 };
+    let mut x = c.input(&[batch, channels, size, size]);
     for _ in 0..c.int(1, 3) {
         let channels = c.shape(x)[1];
         let conv = |c: &mut Case, x: ExprId, out: usize, kernel: usize| {

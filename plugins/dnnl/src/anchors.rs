@@ -1,5 +1,6 @@
 //! Which primitive each kind of operator becomes, and the ways in which it is tried.
 
+use crate::cell::{ARG_GATES, ARG_OUT, ARG_STATE, Cell, Gates};
 use crate::frame::Frame;
 use crate::fuse::Link;
 use crate::library::{Attr, Conv, Desc, PrimitiveDesc, Window, ffi};
@@ -107,6 +108,7 @@ impl Lowering<'_> {
             Kind::Binary(alg) => self.binary(op, links, *alg),
             Kind::LayerNorm { epsilon } => self.layer_norm(op, links, *epsilon),
             Kind::Prelu => self.prelu(op, links),
+            Kind::LstmCell(gates) => self.lstm_cell(op, *gates),
             Kind::Concat { axis } => self.concat(op, *axis),
             Kind::Pad { before } => self.pad(op, before),
             Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
@@ -389,16 +391,20 @@ impl Lowering<'_> {
             wanted = self.packed_before(&b);
             wanted.push(Desc::any(self.library, byoc_plugin_api::DType::F32, &b.view.shape).map_err(turned_down)?);
         }
-        // As it lies, then copied operand by operand.
+        // As it lies, then copied operand by operand, the right one in the order of rows and columns that it has.
+        let mut columns = row.clone();
+        if rank >= 2 && b.view.strides[b.view.strides.len() - 2] < b.view.strides[b.view.strides.len() - 1] {
+            columns.swap(rank - 2, rank - 1);
+        }
         let mut sources = Vec::new();
         for (copy_a, copy_b) in [(false, false), (true, false), (false, true), (true, true)] {
-            let pick = |arg, placed: &Placed, copy: bool| match copy {
-                true => Source::copied(arg, placed, &row),
+            let pick = |arg, placed: &Placed, order: &[usize], copy: bool| match copy {
+                true => Source::copied(arg, placed, order),
                 false => Source::as_is(arg, placed),
             };
-            let mut both = vec![pick(ffi::ARG_SRC, &a, copy_a)];
+            let mut both = vec![pick(ffi::ARG_SRC, &a, &row, copy_a)];
             if !is_constant {
-                both.push(pick(ffi::ARG_WEIGHTS, &b, copy_b));
+                both.push(pick(ffi::ARG_WEIGHTS, &b, &columns, copy_b));
             }
             if !(is_constant && copy_b) {
                 sources.push(both);
@@ -416,7 +422,7 @@ impl Lowering<'_> {
         let frame = Frame::plain(self.program.shape(op.output), &shape);
         let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame };
         let library = self.library;
-        let settled = self.settle(&ways, &|s, d, attr, with_bias| {
+        let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let bias = with_bias.then_some(&bias_desc);
             let mut outcome = Err(String::new());
             for weights in wanted.iter().chain(s.get(1)) {
@@ -427,7 +433,17 @@ impl Lowering<'_> {
                 }
             }
             outcome
-        })?;
+        };
+        // The general product reads operands of any strides and goes through batches one by one. A copy for the better code is
+        // cheaper; it comes first, and the general one where there is nothing else.
+        let better = self.settle(&ways, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
+            Ok(desc) if desc.is_general_product() => Err("only the general product".into()),
+            outcome => outcome,
+        });
+        let settled = match better {
+            Ok(settled) if !settled.desc.is_reference() => settled,
+            _ => self.settle(&ways, &make)?,
+        };
         let mut more = Vec::new();
         if is_constant {
             more.push(self.weights(&settled, &b)?);
@@ -631,11 +647,44 @@ impl Lowering<'_> {
         self.emit(op, links, settled, Vec::new(), "reduction")
     }
 
+    fn lstm_cell(&mut self, op: &Op, gates: Gates) -> Taken<usize> {
+        let shape = self.program.shape(op.output).to_vec();
+        let mut tensors = Vec::new();
+        for (arg, &value) in [ARG_GATES, ARG_STATE].into_iter().zip(&op.inputs) {
+            let placed = self.at(value);
+            // Rows may lie apart, their elements may not.
+            let rows = placed.view.shape[1] == 1 || placed.view.strides[1] == 1;
+            tensors.push((arg, if rows { placed } else { self.row_major(&placed)? }));
+        }
+        let stride = |number: usize| tensors.get(number).map_or(0, |(_, placed)| placed.view.strides[0] as usize);
+        let (rows, hidden) = (shape[1] as usize, shape[2] as usize);
+        let cell = Cell { gates, rows, hidden, gates_stride: stride(0), state_stride: stride(1) };
+        let out = self.scratch(View::dense(&shape));
+        tensors.push((ARG_OUT, out.clone()));
+        self.cell(cell, tensors)?;
+        self.put_through(op, &[], 0, out, &Frame::plain(&shape, &shape))?;
+        Ok(0)
+    }
+
     fn concat(&mut self, op: &Op, axis: usize) -> Taken<usize> {
         let shape = self.program.shape(op.output).to_vec();
         let parts: Vec<Placed> = op.inputs.iter().map(|&part| self.at(part)).collect();
         let order = parts.iter().max_by_key(|part| count(&part.view.shape)).map(|part| part.view.order());
-        let order = order.unwrap_or_default();
+        let mut order = order.unwrap_or_default();
+        let single = parts.iter().all(|part| part.view.shape[axis] == 1);
+        if let Some(before) = axis.checked_sub(1).filter(|&d| single && shape[d] > 1) {
+            // Parts side by side: their dimension lies inside the one before it, which they are to become one with.
+            order.retain(|&d| d != axis);
+            let at = order.iter().position(|&d| d == before).map_or(order.len(), |at| at + 1);
+            order.insert(at, axis);
+            let whole = self.scratch(View::in_order(&shape, &order));
+            for (i, part) in parts.iter().enumerate() {
+                let to = Placed { view: whole.view.slice(axis, i as i64, 1, 1), ..whole.clone() };
+                self.copy(part, &to, "interleaving")?;
+            }
+            self.put_through(op, &[], 0, whole, &Frame::plain(&shape, &shape))?;
+            return Ok(0);
+        }
         let whole = self.scratch(View::in_order(&shape, &order));
         // Operands are read as they lie: the library copies each of them into its place.
         let descs = parts.iter().map(|part| self.desc(&part.view)).collect::<Outcome<Vec<_>>>().map_err(turned_down)?;

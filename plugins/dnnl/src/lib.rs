@@ -8,6 +8,7 @@
 //! | `patterns` | the pattern table |
 //! | `attributes`, `translate` | Relay's operators, with their shapes worked out anew |
 //! | `program`, `simplify` | a region in a few kinds of operators; GELU and its like found in what models write |
+//! | `cell` | the step of an LSTM behind its product |
 //! | `fuse` | which operators become one primitive |
 //! | `frame` | in how few dimensions a primitive may see its tensors |
 //! | `view` | strided layouts; transposes, slices and reshapes that cost nothing |
@@ -24,6 +25,7 @@ mod anchors;
 mod attributes;
 mod backend;
 mod blob;
+mod cell;
 mod frame;
 mod fuse;
 mod library;

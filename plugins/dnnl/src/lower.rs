@@ -7,11 +7,12 @@
 //! For each item the ways of computing it are tried in order of preference, and the first one that the library has an
 //! implementation for is taken: the whole chain as post-operators before a part of it, layouts as they are before copies.
 
+use crate::cell::Cell;
+use crate::frame::Frame;
 use crate::fuse::{Item, Link, items};
 use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
 use crate::plan::{Argument, Buf, Buffer, Pack, Place, Plan, Step, Work, place_in_arena};
 use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
-use crate::frame::Frame;
 use crate::view::{View, count, regroup};
 use byoc_plugin_api::{DType, RefusalCode};
 use std::collections::HashMap;
@@ -257,6 +258,17 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// A step that computes the gates of an LSTM.
+    pub fn cell(&mut self, cell: Cell, tensors: Vec<(i32, Placed)>) -> Taken<()> {
+        let mut args = Vec::new();
+        for (arg, placed) in tensors {
+            let desc = self.desc(&placed.view).map_err(gone_wrong)?;
+            args.push(Argument { arg, buffer: placed.buffer, offset: placed.view.offset as usize * 4, desc });
+        }
+        self.steps.push(Step { work: Work::Cell(cell), args, what: "LSTM cell".into() });
+        Ok(())
+    }
+
     /// A step that runs a primitive.
     pub fn step(&mut self, desc: PrimitiveDesc, tensors: Vec<(i32, Placed, Desc)>, what: &str) {
         let mut args: Vec<Argument> = tensors
@@ -440,14 +452,7 @@ impl Lowering<'_> {
 
     /// Places the value at the end of the first `count` links of a chain whose anchor's value lies at `placed`, as it is seen
     /// in this frame.
-    pub fn put_through(
-        &mut self,
-        op: &Op,
-        links: &[Link],
-        count: usize,
-        placed: Placed,
-        frame: &Frame,
-    ) -> Taken<()> {
+    pub fn put_through(&mut self, op: &Op, links: &[Link], count: usize, placed: Placed, frame: &Frame) -> Taken<()> {
         let mut value = op.output;
         let mut view = frame.leave(&placed.view);
         for link in &links[..count] {
@@ -546,6 +551,7 @@ fn name(kind: &Kind) -> &'static str {
         Kind::Erf => "erf",
         Kind::Binary(_) => "binary",
         Kind::Prelu => "prelu",
+        Kind::LstmCell(_) => "LSTM cell",
         Kind::Concat { .. } => "concatenation",
         Kind::Reduce { .. } => "reduction",
         Kind::Resample { .. } => "resizing",

@@ -52,6 +52,8 @@ pub enum Work {
     Primitive(PrimitiveDesc),
     /// Fills the buffer of its only argument with zeros.
     Zero,
+    /// The gates of an LSTM; the arguments are numbered by `cell`.
+    Cell(crate::cell::Cell),
 }
 
 /// A step.

@@ -103,6 +103,9 @@ pub enum Kind {
     Binary(i32),
     /// x, or a slope times x below zero; the slope broadcasts.
     Prelu,
+    /// A step of an LSTM behind its product: the gates' sums (B, 4 H) and, but for the first step, the cell state (B, H).
+    /// Gives (2, B, H), the hidden state and the cell state.
+    LstmCell(crate::cell::Gates),
     /// Operands behind each other.
     Concat { axis: usize },
     /// A reduction over these axes, which stay as 1.
@@ -150,6 +153,8 @@ pub struct Program {
     pub outputs: Vec<Val>,
     /// The constants, as far as they are still held.
     pub constants: Vec<Constant>,
+    /// Cell states that a step of an LSTM gives, by the value that the model computed instead.
+    pub cells: HashMap<Val, Val>,
     /// Operators by what they compute, while the program is made.
     known: HashMap<String, Val>,
 }
@@ -210,6 +215,20 @@ impl Program {
     /// Drops the operators that nothing needs.
     pub fn drop_dead(&mut self) {
         self.known = HashMap::new();
+        // A cell state that a step gives is not computed once more for whoever reads it later.
+        let cells = std::mem::take(&mut self.cells);
+        for number in 0..self.ops.len() {
+            for at in 0..self.ops[number].inputs.len() {
+                if let Some(&new) = cells.get(&self.ops[number].inputs[at])
+                    && matches!(self.get(new).def, Def::Op(by) if by < number)
+                {
+                    self.ops[number].inputs[at] = new;
+                }
+            }
+        }
+        for output in &mut self.outputs {
+            *output = cells.get(output).copied().unwrap_or(*output);
+        }
         let mut live = vec![false; self.values.len()];
         self.outputs.iter().for_each(|output| live[output.index()] = true);
         for op in self.ops.iter().rev() {

@@ -7,7 +7,7 @@
 use crate::library::ffi::ExecArg;
 use crate::library::{Memory, OneDnn, Primitive, Stream, onednn};
 use crate::lower::{Packs, lower};
-use crate::plan::{Place, Plan, Work};
+use crate::plan::{Argument, Place, Plan, Work};
 use crate::program::Program;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, Prepared, Result, Services};
 use std::alloc::Layout;
@@ -213,7 +213,7 @@ impl Ready {
         }
         let primitives = plan.steps.iter().map(|step| match &step.work {
             Work::Primitive(desc) => Primitive::new(desc).map(Some),
-            Work::Zero => Ok(None),
+            Work::Zero | Work::Cell(_) => Ok(None),
         });
         let primitives = primitives.collect::<std::result::Result<_, String>>()?;
         let idle = Mutex::new(Vec::new());
@@ -267,12 +267,18 @@ impl Ready {
     fn execute(&self, tensors: &Tensors) -> Result<()> {
         for (number, step) in self.plan.steps.iter().enumerate() {
             let (from, to) = tensors.ranges[number];
-            match &self.primitives[number] {
+            match (&self.primitives[number], &step.work) {
                 // SAFETY: every memory object has the layout of its argument, and was pointed at a buffer of the size that
                 // the plan says: the host's tensors of checked dimensions, the arena, constants and packed weights.
-                Some(primitive) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
+                (Some(primitive), _) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
                     .map_err(|what| Error::new(format!("{}: {what}", step.what)))?,
-                None => {
+                (None, Work::Cell(cell)) => {
+                    let place =
+                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
+                    // SAFETY: as above; what a cell gives has a buffer of its own.
+                    unsafe { cell.run(&step.args, place) };
+                }
+                (None, _) => {
                     let buffer = step.args[0].buffer.0 as usize;
                     // SAFETY: the buffer is this run's own, with that many bytes.
                     unsafe { tensors.bases[buffer].write_bytes(0, self.plan.buffers[buffer].bytes) };

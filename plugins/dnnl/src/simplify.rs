@@ -2,10 +2,12 @@
 //!
 //! * Arithmetic with one constant number is `alpha x + beta`; two of those in a row are one, and `1 x + 0` is nothing.
 //! * `clip(a x + b, 0, 1)` is the hard sigmoid; `x` times a hard sigmoid or a sigmoid of `x` is hard swish or swish.
+//! * The gates of an LSTM are one operator.
 //! * GELU in its erf and its tanh form, and mish, in the orders of operands that models are written in.
 //!
 //! What a rule has looked through may have other users: it stays for them, and is dropped where there are none.
 
+use crate::cell::Gates;
 use crate::library::ffi;
 use crate::program::{Function, Kind, Program, Val};
 
@@ -81,6 +83,143 @@ impl Program {
         self.push(Kind::Eltwise(function), &[x], shape)
     }
 
+    /// The same elements under another shape.
+    pub fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Val {
+        let mut from = x;
+        while let Some(op) = self.producer(from).filter(|op| op.kind == Kind::Reshape) {
+            from = op.inputs[0];
+        }
+        if self.shape(from) == shape {
+            return from;
+        }
+        if let Some(mixed) = self.interleaved(from, &shape) {
+            return mixed;
+        }
+        self.push(Kind::Reshape, &[from], shape)
+    }
+
+    /// A shuffle of channels: parts behind each other, seen as (parts, channels), transposed and seen as one dimension again.
+    /// That is the parts side by side in a dimension of their own.
+    fn interleaved(&mut self, transposed: Val, shape: &[i64]) -> Option<Val> {
+        let op = self.producer(transposed)?;
+        let Kind::Transpose(axes) = &op.kind else { return None };
+        let grouped = op.inputs[0];
+        let axis = axes.iter().enumerate().position(|(i, &from)| i != from)?;
+        let mut swapped: Vec<usize> = (0..axes.len()).collect();
+        swapped.swap(axis, *axes.get(axis)?);
+        if *axes != swapped || axes[axis] != axis + 1 {
+            return None;
+        }
+        let wide = self.producer(grouped).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
+        let op = self.producer(wide).filter(|op| op.kind == Kind::Concat { axis })?;
+        let (parts, groups) = (op.inputs.clone(), self.shape(grouped)[axis]);
+        let mut whole = self.shape(grouped).to_vec();
+        let channels = whole.remove(axis + 1);
+        whole[axis] *= channels;
+        let even = parts.len() as i64 == groups && parts.iter().all(|&part| self.shape(part)[axis] == channels);
+        if !even || whole != shape || self.shape(wide) != shape {
+            return None;
+        }
+        Some(self.side_by_side(&parts, axis))
+    }
+
+    /// Tensors of one shape whose elements along an axis take turns.
+    fn side_by_side(&mut self, parts: &[Val], axis: usize) -> Val {
+        let mut shape = self.shape(parts[0]).to_vec();
+        let mut whole = shape.clone();
+        whole[axis] *= parts.len() as i64;
+        shape.insert(axis + 1, 1);
+        let parts: Vec<Val> = parts.iter().map(|&part| self.reshape(part, shape.clone())).collect();
+        shape[axis + 1] = parts.len() as i64;
+        let mixed = self.push(Kind::Concat { axis: axis + 1 }, &parts, shape);
+        self.push(Kind::Reshape, &[mixed], whole)
+    }
+
+    /// From `begin`, every `step`th element.
+    pub fn slice(&mut self, x: Val, begin: Vec<i64>, step: Vec<i64>, shape: Vec<i64>) -> Val {
+        if let Some(slice) = self.slice_of_mixed(x, &begin, &step, &shape) {
+            return slice;
+        }
+        self.push(Kind::Slice { begin, step }, &[x], shape)
+    }
+
+    /// A stretch of channels that take turns is stretches of the parts that take turns.
+    fn slice_of_mixed(&mut self, x: Val, begin: &[i64], step: &[i64], shape: &[i64]) -> Option<Val> {
+        let mixed = self.producer(x).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
+        let op = self.producer(mixed)?;
+        let Kind::Concat { axis } = op.kind else { return None };
+        let axis = axis.checked_sub(1)?;
+        let (parts, groups) = (op.inputs.clone(), op.inputs.len() as i64);
+        let mut own = self.shape(x).to_vec();
+        let side_by_side = self.shape(mixed).len() == own.len() + 1
+            && parts.iter().all(|&part| self.shape(part)[axis + 1] == 1)
+            && self.shape(mixed)[axis] * groups == own[axis];
+        let whole_turns = begin[axis] % groups == 0 && shape[axis] % groups == 0 && step.iter().all(|&s| s == 1);
+        let along = (0..own.len()).all(|d| d == axis || (begin[d] == 0 && shape[d] == own[d]));
+        if !(side_by_side && whole_turns && along) {
+            return None;
+        }
+        let mut from = begin.to_vec();
+        from[axis] = begin[axis] / groups;
+        own[axis] /= groups;
+        let mut some = own.clone();
+        some[axis] = shape[axis] / groups;
+        let slices: Vec<Val> = parts
+            .iter()
+            .map(|&part| {
+                let part = self.reshape(part, own.clone());
+                self.push(Kind::Slice { begin: from.clone(), step: step.to_vec() }, &[part], some.clone())
+            })
+            .collect();
+        Some(self.side_by_side(&slices, axis))
+    }
+
+    /// A matrix product. Factors on its operands are taken behind it, where they cost nothing, and batches that were taken
+    /// together for it are kept apart: so heads are read where they lie.
+    pub fn product(&mut self, transpose_a: bool, transpose_b: bool, [a, b]: [Val; 2], shape: Vec<i64>) -> Val {
+        let ((first, a), (second, b)) = (self.unscaled(a), self.unscaled(b));
+        let factor = first * second;
+        let kind = Kind::MatMul { transpose_a, transpose_b };
+        let result = match (self.apart(a), self.apart(b)) {
+            (Some(x), Some(y)) if self.shape(x)[..2] == self.shape(y)[..2] => {
+                let mut own = self.shape(x)[..2].to_vec();
+                own.extend_from_slice(&shape[1..]);
+                let product = self.push(kind, &[x, y], own);
+                self.reshape(product, shape)
+            }
+            _ => self.push(kind, &[a, b], shape),
+        };
+        if factor == 1.0 { result } else { self.affine(factor, 0.0, result) }
+    }
+
+    /// A value as a number times another one that is computed without it, looking through views.
+    fn unscaled(&mut self, value: Val) -> (f32, Val) {
+        let (mut at, mut views) = (value, Vec::new());
+        while let Some(op) = self.producer(at).filter(|op| matches!(op.kind, Kind::Reshape | Kind::Transpose(_))) {
+            views.push((op.kind.clone(), self.shape(at).to_vec()));
+            at = op.inputs[0];
+        }
+        let (factor, mut core) = self.scaled(at);
+        if factor == 1.0 {
+            return (1.0, value);
+        }
+        for (kind, shape) in views.into_iter().rev() {
+            core = match kind {
+                Kind::Reshape => self.reshape(core, shape),
+                kind => self.push(kind, &[core], shape),
+            };
+        }
+        (factor, core)
+    }
+
+    /// Matrices in two batch dimensions that were made one: the tensor before.
+    fn apart(&self, value: Val) -> Option<Val> {
+        let before = self.producer(value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
+        let (from, to) = (self.shape(before), self.shape(value));
+        let same = from.len() == 4 && to.len() == 3 && from[0] * from[1] == to[0] && from[2..] == to[1..];
+        same.then_some(before)
+    }
+
     /// `factor x + summand`.
     pub fn affine(&mut self, factor: f32, summand: f32, x: Val) -> Val {
         self.eltwise(Function::new(ffi::ELTWISE_LINEAR, factor, summand), x)
@@ -93,6 +232,9 @@ impl Program {
         }
         if alg == ffi::BINARY_MUL && self.shape(a) == self.shape(b) {
             for (x, y) in [(a, b), (b, a)] {
+                if let Some(result) = self.lstm_cell(x, y) {
+                    return result;
+                }
                 if let Some(result) = self.gated(x, y).or_else(|| self.gelu_erf(x, y)).or_else(|| self.gelu_tanh(x, y))
                 {
                     return result;
@@ -154,6 +296,67 @@ impl Program {
             _ => return None,
         };
         Some(self.eltwise(whole, x))
+    }
+
+    /// `sigmoid(o) tanh(C)` with `C = sigmoid(f) C' + sigmoid(i) tanh(g)`, where the gates are the four parts of one row of
+    /// sums: a step of an LSTM. In the first one there is no earlier `C'`.
+    fn lstm_cell(&mut self, gate: Val, curve: Val) -> Option<Val> {
+        let (_, output) = self.function_of(gate, ffi::ELTWISE_LOGISTIC)?;
+        let (_, cell) = self.function_of(curve, ffi::ELTWISE_TANH)?;
+        let (sums, output) = self.gate(output)?;
+        let gate_of = |value: Val, alg: i32| {
+            let (_, inner) = self.function_of(value, alg)?;
+            self.gate(inner).filter(|(own, _)| *own == sums).map(|(_, number)| number)
+        };
+        let fresh = |value: Val| {
+            let (a, b) = self.factors(value)?;
+            [(a, b), (b, a)].into_iter().find_map(|(input, candidate)| {
+                Some((gate_of(input, ffi::ELTWISE_LOGISTIC)?, gate_of(candidate, ffi::ELTWISE_TANH)?))
+            })
+        };
+        let (gates, state) = match self.summands(cell) {
+            None => {
+                let (input, candidate) = fresh(cell)?;
+                (Gates { input, forget: input, candidate, output }, None)
+            }
+            Some((a, b)) => [(a, b), (b, a)].into_iter().find_map(|(kept, new)| {
+                let (input, candidate) = fresh(new)?;
+                let (a, b) = self.factors(kept)?;
+                [(a, b), (b, a)].into_iter().find_map(|(forget, state)| {
+                    let forget = gate_of(forget, ffi::ELTWISE_LOGISTIC)?;
+                    Some((Gates { input, forget, candidate, output }, Some(state)))
+                })
+            })?,
+        };
+        let shape = self.shape(cell).to_vec();
+        let mut inputs = vec![sums];
+        if let Some(state) = state {
+            if self.shape(state) != shape {
+                return None;
+            }
+            inputs.push(self.cells.get(&state).copied().unwrap_or(state));
+        }
+        let both = self.push(Kind::LstmCell(gates), &inputs, vec![2, shape[0], shape[1]]);
+        let mut part = |begin: i64| {
+            let slice = Kind::Slice { begin: vec![begin, 0, 0], step: vec![1; 3] };
+            let one = self.push(slice, &[both], vec![1, shape[0], shape[1]]);
+            self.push(Kind::Reshape, &[one], shape.clone())
+        };
+        let (hidden, state) = (part(0), part(1));
+        self.cells.insert(cell, state);
+        Some(hidden)
+    }
+
+    /// A quarter of the columns of a matrix, and its number.
+    fn gate(&self, value: Val) -> Option<(Val, usize)> {
+        let op = self.producer(value)?;
+        let Kind::Slice { begin, step } = &op.kind else { return None };
+        let (whole, part) = (self.shape(op.inputs[0]), self.shape(value));
+        let quarter = whole.len() == 2 && whole[0] == part[0] && whole[1] == 4 * part[1];
+        if !quarter || begin[0] != 0 || begin[1] % part[1] != 0 || *step != [1, 1] {
+            return None;
+        }
+        Some((op.inputs[0], (begin[1] / part[1]) as usize))
     }
 
     /// `(k x) (s + s erf(x / sqrt 2)) = 2 k s gelu(x)`.

@@ -341,7 +341,7 @@ impl Translation<'_> {
                 if step.iter().any(|&s| s < 1) {
                     return Err(attr_error("a step backwards"));
                 }
-                one(self.p.push(Kind::Slice { begin, step }, &[x], shape))
+                one(self.p.slice(x, begin, step, shape))
             }
             "split" => self.split(),
             "take" => one(self.take()?),
@@ -367,10 +367,7 @@ impl Translation<'_> {
         if count(&shape) != count(self.p.shape(x)) {
             return Err(shape_error(format!("{:?} as {shape:?}", self.p.shape(x))));
         }
-        if self.p.shape(x) == shape {
-            return Ok(x);
-        }
-        Ok(self.p.push(Kind::Reshape, &[x], shape))
+        Ok(self.p.reshape(x, shape))
     }
 
     fn transpose(&mut self, x: Val, axes: Vec<usize>) -> Val {
@@ -472,7 +469,7 @@ impl Translation<'_> {
             }
             shape[d] = shape[d].max(size);
         }
-        Ok(self.p.push(Kind::MatMul { transpose_a, transpose_b }, &[a, b], shape))
+        Ok(self.p.product(transpose_a, transpose_b, [a, b], shape))
     }
 
     /// The data in the order (N, C, spatial...), the layout it came in, and the number of spatial axes.
@@ -751,7 +748,7 @@ impl Translation<'_> {
             begin[axis] = from;
             let mut own = shape.clone();
             own[axis] = to - from;
-            this.p.push(Kind::Slice { begin, step: vec![1; shape.len()] }, &[x], own)
+            this.p.slice(x, begin, vec![1; shape.len()], own)
         };
         Ok(bounds.windows(2).map(|pair| part(self, pair[0], pair[1])).collect())
     }
