@@ -193,7 +193,7 @@ fn loop_module(captured: bool) -> Module {
     let step = b.var("step", i32s.clone());
     let one = if captured { step } else { b.constant(Tensor::scalar(1i32)) };
     let zero = b.constant(Tensor::scalar(0i32));
-    let func = Type::Func(Arc::new(byoc_core::ir::FuncType::new(vec![i32s.clone(); 2], i32s.clone())));
+    let func = Type::func(byoc_core::ir::FuncType::new(vec![i32s.clone(); 2], i32s.clone()));
     let f = b.var("loop", func);
     let (i, total) = (b.var("i", i32s.clone()), b.var("total", i32s.clone()));
     let cond = op(&mut b, "less_equal", &[i, zero]);
@@ -228,7 +228,7 @@ fn recursion_that_is_no_loop_works_and_has_an_end() {
     let less = op(&mut b, "subtract", &[n, one]);
     let itself = b.module.push_typed(
         Expr::Global("sum".into()),
-        Type::Func(Arc::new(byoc_core::ir::FuncType::new([i32s.clone()], i32s.clone()))),
+        Type::func(byoc_core::ir::FuncType::new([i32s.clone()], i32s.clone())),
         byoc_core::ir::Origins::none(),
     );
     let below = b.call(itself, &[less]).unwrap();
@@ -314,7 +314,7 @@ fn a_closure_inside_a_closure_calls_the_outer_one() {
     let f32 = Type::scalar(DType::F32);
     let (x, k) = (b.var("x", f32.clone()), b.var("k", f32.clone()));
     let (zero, one) = (scalar(&mut b, 0.0), scalar(&mut b, 1.0));
-    let ty = Type::Func(Arc::new(byoc_core::ir::FuncType::new([f32.clone()], f32.clone())));
+    let ty = Type::func(byoc_core::ir::FuncType::new([f32.clone()], f32.clone()));
     let (f, g) = (b.var("f", ty.clone()), b.var("g", ty));
     let (n, m) = (b.var("n", f32.clone()), b.var("m", f32.clone()));
     let less = op(&mut b, "subtract", &[m, one]);

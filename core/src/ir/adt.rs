@@ -2,7 +2,6 @@
 
 use super::{ExprId, FuncType, Name, Type};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// A type definition: `type List[A] { Cons(A, List[A]), Nil }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,12 +44,12 @@ impl TypeDefs {
                 return Some(constructor.name.clone());
             }
         }
-        let args: Box<[Type]> = def.params.iter().cloned().map(Type::Param).collect();
+        let args: Box<[Type]> = def.params.iter().cloned().map(Type::param).collect();
         let ret = Type::adt(name.clone(), args);
         for (at, constructor) in def.constructors.iter().enumerate() {
             let signature =
                 FuncType { type_params: def.params.clone(), params: constructor.fields.clone(), ret: ret.clone() };
-            let entry = (name.clone(), at as u32, Type::Func(Arc::new(signature)));
+            let entry = (name.clone(), at as u32, Type::func(signature));
             self.constructors.insert(constructor.name.clone(), entry);
         }
         self.defs.insert(name, def);
@@ -103,7 +102,8 @@ pub struct Clause {
     pub body: ExprId,
 }
 
-/// What a clause asks of a value. It nests no deeper than [`Type::MAX_DEPTH`], which the parser sees to.
+/// What a clause asks of a value. It nests no deeper than [`MAX_NESTING`](crate::text::MAX_NESTING) levels, which the
+/// parser sees to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClausePattern {
     /// `_`

@@ -71,7 +71,7 @@ fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
     for (name, left) in a.types.iter() {
         let Some(right) = b.types.get(name) else { continue };
         let by_place = |ty: &Type, params: &[Name]| {
-            map_params(ty, &mut |p| params.iter().position(|q| q == p).map(|at| Type::Param(format!("?{at}").into())))
+            map_params(ty, &mut |p| params.iter().position(|q| q == p).map(|at| Type::param(format!("?{at}"))))
         };
         let same = left.is_extern == right.is_extern
             && left.params.len() == right.params.len()
@@ -132,7 +132,7 @@ impl<'a> Comparison<'a> {
         if self.params.is_empty() {
             return left == right;
         }
-        map_params(left, &mut |name| self.params.get(name).cloned().map(Type::Param)) == *right
+        map_params(left, &mut |name| self.params.get(name).cloned().map(Type::param)) == *right
     }
 
     fn run(&mut self, left: ExprId, right: ExprId) -> Result<(), Difference> {

@@ -2,7 +2,11 @@
 
 use super::{Attrs, ExprId, Match, Name, OpId, OriginId, Type};
 use crate::tensor::Tensor;
+use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// Arguments or parameters: mostly few, and there are as many lists of them as operators.
+pub type ExprList = SmallVec<[ExprId; 4]>;
 
 /// What a call calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +23,7 @@ pub struct Call {
     /// What is called.
     pub callee: Callee,
     /// Arguments, left to right.
-    pub args: Box<[ExprId]>,
+    pub args: ExprList,
     /// Attributes of the operator; for a function call, what the text gave.
     pub attrs: Attrs,
 }
@@ -30,7 +34,7 @@ pub struct Function {
     /// The names that stand for any type in it; none in most programs.
     pub type_params: Box<[Name]>,
     /// Parameters, each an [`Expr::Var`].
-    pub params: Box<[ExprId]>,
+    pub params: ExprList,
     /// The result.
     pub body: ExprId,
     /// The result type as written; [`Type::Unknown`] when it was not.
@@ -41,8 +45,8 @@ pub struct Function {
 
 impl Function {
     /// A function without type parameters.
-    pub fn new(params: impl Into<Box<[ExprId]>>, body: ExprId, ret: Type, attrs: Attrs) -> Function {
-        Function { type_params: Box::new([]), params: params.into(), body, ret, attrs }
+    pub fn new(params: impl IntoIterator<Item = ExprId>, body: ExprId, ret: Type, attrs: Attrs) -> Function {
+        Function { type_params: Box::new([]), params: params.into_iter().collect(), body, ret, attrs }
     }
 }
 

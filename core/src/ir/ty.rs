@@ -1,6 +1,7 @@
 //! Types of expressions.
 
 use super::Name;
+use super::nested::{self, Holds, Nested, Summary};
 use crate::tensor::{DType, Shape};
 use std::fmt;
 use std::sync::Arc;
@@ -94,21 +95,21 @@ pub struct AdtType {
     pub args: Box<[Type]>,
 }
 
-/// The type of an expression. Cloning is cheap.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// The type of an expression. Cloning, comparing and asking what is known of it are cheap, however large it is.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Type {
     /// A tensor, or a scalar when it has no dimensions.
     Tensor(Arc<TensorType>),
     /// A tuple.
-    Tuple(Arc<[Type]>),
+    Tuple(Arc<Nested<Box<[Type]>>>),
     /// A function.
-    Func(Arc<FuncType>),
+    Func(Arc<Nested<FuncType>>),
     /// A mutable cell.
-    Ref(Arc<Type>),
+    Ref(Arc<Nested<Type>>),
     /// An algebraic data type.
-    Adt(Arc<AdtType>),
+    Adt(Arc<Nested<AdtType>>),
     /// A type parameter of the function or type definition around it.
-    Param(Name),
+    Param(Arc<Name>),
     /// `_`: to be inferred.
     Unknown,
 }
@@ -131,12 +132,27 @@ impl Type {
 
     /// A tuple type.
     pub fn tuple(fields: impl IntoIterator<Item = Type>) -> Type {
-        Type::Tuple(fields.into_iter().collect())
+        Type::Tuple(Arc::new(Nested::new(fields.into_iter().collect())))
+    }
+
+    /// The type of a function.
+    pub fn func(func: FuncType) -> Type {
+        Type::Func(Arc::new(Nested::new(func)))
+    }
+
+    /// The type of a mutable cell that holds values of a type.
+    pub fn reference(inner: Type) -> Type {
+        Type::Ref(Arc::new(Nested::new(inner)))
     }
 
     /// An algebraic data type.
     pub fn adt(name: Name, args: impl Into<Box<[Type]>>) -> Type {
-        Type::Adt(Arc::new(AdtType { name, args: args.into() }))
+        Type::Adt(Arc::new(Nested::new(AdtType { name, args: args.into() })))
+    }
+
+    /// A type parameter.
+    pub fn param(name: impl Into<Name>) -> Type {
+        Type::Param(Arc::new(name.into()))
     }
 
     /// The empty tuple.
@@ -152,50 +168,6 @@ impl Type {
         }
     }
 
-    /// How deep a type may nest. Types are walked recursively, so this bounds the call stack.
-    pub const MAX_DEPTH: usize = 64;
-
-    /// How many parts a type may have; shared parts count each time, as they do when it is compared or printed.
-    pub const MAX_PARTS: usize = 1 << 16;
-
-    /// Whether a name means something in every type, so that no definition can have it.
-    pub fn is_reserved(name: &str) -> bool {
-        DType::parse(name).is_some() || matches!(name, "Tensor" | "fn" | "ref" | "_")
-    }
-
-    /// Whether nothing in it is still to be inferred.
-    pub fn is_complete(&self) -> bool {
-        match self {
-            Type::Tensor(_) | Type::Param(_) => true,
-            Type::Tuple(fields) => fields.iter().all(Type::is_complete),
-            Type::Adt(adt) => adt.args.iter().all(Type::is_complete),
-            Type::Func(func) => func.params.iter().all(Type::is_complete) && func.ret.is_complete(),
-            Type::Ref(inner) => inner.is_complete(),
-            Type::Unknown => false,
-        }
-    }
-
-    /// Whether it keeps to [`Type::MAX_DEPTH`] and [`Type::MAX_PARTS`]. The parts of a type that was inferred keep to
-    /// them already, so this never walks further than one step beyond.
-    pub fn is_within_limits(&self) -> bool {
-        fn within(ty: &Type, depth: usize, parts: &mut usize) -> bool {
-            if depth > Type::MAX_DEPTH || *parts == 0 {
-                return false;
-            }
-            *parts -= 1;
-            match ty {
-                Type::Tensor(_) | Type::Param(_) | Type::Unknown => true,
-                Type::Adt(adt) => adt.args.iter().all(|f| within(f, depth + 1, parts)),
-                Type::Tuple(fields) => fields.iter().all(|f| within(f, depth + 1, parts)),
-                Type::Func(func) => {
-                    func.params.iter().all(|p| within(p, depth + 1, parts)) && within(&func.ret, depth + 1, parts)
-                }
-                Type::Ref(inner) => within(inner, depth + 1, parts),
-            }
-        }
-        within(self, 0, &mut Type::MAX_PARTS.clone())
-    }
-
     /// The fields, if it is a tuple type.
     pub fn as_tuple(&self) -> Option<&[Type]> {
         match self {
@@ -203,45 +175,239 @@ impl Type {
             _ => None,
         }
     }
+
+    /// How many parts a type may have; shared parts count each time, as they do when it is printed.
+    pub const MAX_PARTS: usize = 1 << 20;
+
+    /// Whether a name means something in every type, so that no definition can have it.
+    pub fn is_reserved(name: &str) -> bool {
+        DType::parse(name).is_some() || matches!(name, "Tensor" | "fn" | "ref" | "_")
+    }
+
+    /// What is known of it.
+    pub(super) fn summary(&self) -> Summary {
+        match self {
+            Type::Tuple(fields) => fields.summary(),
+            Type::Func(func) => func.summary(),
+            Type::Ref(inner) => inner.summary(),
+            Type::Adt(adt) => adt.summary(),
+            Type::Tensor(_) | Type::Param(_) | Type::Unknown => nested::leaf(self),
+        }
+    }
+
+    /// Whether nothing in it is still to be inferred.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Type::Tensor(_) | Type::Param(_) => true,
+            Type::Unknown => false,
+            other => other.summary().complete,
+        }
+    }
+
+    /// Whether a type parameter is named in it.
+    pub fn has_params(&self) -> bool {
+        self.summary().params
+    }
+
+    /// Whether a type definition or a type parameter is named in it.
+    pub fn has_names(&self) -> bool {
+        let summary = self.summary();
+        summary.params || summary.defined
+    }
+
+    /// Whether it has dimensions that are not known.
+    pub fn has_open_dims(&self) -> bool {
+        self.summary().open_dims
+    }
+
+    /// How many parts it has; shared parts count each time.
+    pub fn parts(&self) -> usize {
+        self.summary().parts as usize
+    }
+
+    /// Whether it keeps to [`Type::MAX_PARTS`].
+    pub fn is_within_limits(&self) -> bool {
+        self.parts() <= Type::MAX_PARTS
+    }
+
+    /// Calls `visit` with each type that it holds itself, in order.
+    pub fn for_each_part<'t>(&'t self, visit: &mut dyn FnMut(&'t Type)) {
+        match self {
+            Type::Tuple(fields) => fields.for_each(visit),
+            Type::Func(func) => func.for_each(visit),
+            Type::Ref(inner) => inner.for_each(visit),
+            Type::Adt(adt) => adt.for_each(visit),
+            Type::Tensor(_) | Type::Param(_) | Type::Unknown => {}
+        }
+    }
+
+    /// Moves the types that it holds out of it, when nothing else holds them.
+    pub(super) fn take(&mut self, into: &mut Vec<Type>) {
+        match self {
+            Type::Tuple(fields) => take(fields, into),
+            Type::Func(func) => take(func, into),
+            Type::Ref(inner) => take(inner, into),
+            Type::Adt(adt) => take(adt, into),
+            Type::Tensor(_) | Type::Param(_) | Type::Unknown => {}
+        }
+    }
+
+    /// Calls `visit` with it and all its parts, each before what it holds, left to right; with the type parameters of
+    /// the function types around, outermost first. `visit` says whether to go on into what the part holds.
+    pub fn walk<'t>(&'t self, visit: &mut dyn FnMut(&'t Type, &[&'t [Name]]) -> bool) {
+        enum Step<'t> {
+            Enter(&'t Type),
+            Leave,
+        }
+        let mut scopes: Vec<&[Name]> = Vec::new();
+        let mut stack = vec![Step::Enter(self)];
+        while let Some(step) = stack.pop() {
+            match step {
+                Step::Enter(ty) => {
+                    if visit(ty, &scopes) {
+                        if let Type::Func(func) = ty {
+                            scopes.push(&func.type_params);
+                            stack.push(Step::Leave);
+                        }
+                        let first = stack.len();
+                        ty.for_each_part(&mut |part| stack.push(Step::Enter(part)));
+                        stack[first..].reverse();
+                    }
+                }
+                Step::Leave => {
+                    scopes.pop();
+                }
+            }
+        }
+    }
+
+    /// The type with other leaves. `enter` says whether a part may hold some to replace; `replace` gives what stands for
+    /// a leaf from now on, or nothing to keep it. It also gets the type parameters of the function types around.
+    pub fn map_leaves(
+        &self,
+        enter: &dyn Fn(&Type) -> bool,
+        replace: &mut dyn FnMut(&Type, &[&[Name]]) -> Option<Type>,
+    ) -> Type {
+        enum Step<'t> {
+            Enter(&'t Type),
+            Build(&'t Type),
+        }
+        let mut scopes: Vec<&[Name]> = Vec::new();
+        let mut done: Vec<Type> = Vec::new();
+        let mut stack = vec![Step::Enter(self)];
+        while let Some(step) = stack.pop() {
+            match step {
+                Step::Enter(ty) if !enter(ty) => done.push(ty.clone()),
+                Step::Enter(ty @ (Type::Tensor(_) | Type::Param(_) | Type::Unknown)) => {
+                    done.push(replace(ty, &scopes).unwrap_or_else(|| ty.clone()));
+                }
+                Step::Enter(ty) => {
+                    if let Type::Func(func) = ty {
+                        scopes.push(&func.type_params);
+                    }
+                    stack.push(Step::Build(ty));
+                    let first = stack.len();
+                    ty.for_each_part(&mut |part| stack.push(Step::Enter(part)));
+                    stack[first..].reverse();
+                }
+                Step::Build(ty) => {
+                    let parts = |count: usize, done: &mut Vec<Type>| done.split_off(done.len() - count);
+                    let made = match ty {
+                        Type::Tuple(fields) => Type::tuple(parts(fields.len(), &mut done)),
+                        Type::Adt(adt) => Type::adt(adt.name.clone(), parts(adt.args.len(), &mut done)),
+                        Type::Ref(_) => Type::reference(done.pop().unwrap_or(Type::Unknown)),
+                        Type::Func(func) => {
+                            scopes.pop();
+                            let ret = done.pop().unwrap_or(Type::Unknown);
+                            let params = parts(func.params.len(), &mut done).into();
+                            Type::func(FuncType { type_params: func.type_params.clone(), params, ret })
+                        }
+                        Type::Tensor(_) | Type::Param(_) | Type::Unknown => ty.clone(),
+                    };
+                    done.push(made);
+                }
+            }
+        }
+        done.pop().unwrap_or(Type::Unknown)
+    }
+}
+
+fn take<T: Holds>(nested: &mut Arc<Nested<T>>, into: &mut Vec<Type>) {
+    if let Some(nested) = Arc::get_mut(nested) {
+        nested.take_parts(into);
+    }
+}
+
+impl fmt::Debug for Type {
+    /// As text: a derived form would be as deep as the type.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for Type {
     /// Relay text: `Tensor[(1, ?), float32]`, `float32`, `(int32, int32)`, `fn (int32) -> int32`, `ref(int32)`, `List[int32]`,
     /// `A`, `_`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Type::Tensor(t) if t.dims.is_empty() => write!(f, "{}", t.dtype),
-            Type::Tensor(t) => {
-                f.write_str("Tensor[(")?;
-                separated(f, &t.dims)?;
-                write!(f, "), {}]", t.dtype)
-            }
-            Type::Tuple(fields) => {
-                f.write_str("(")?;
-                separated(f, fields)?;
-                f.write_str(if fields.len() == 1 { ",)" } else { ")" })
-            }
-            Type::Func(func) => {
-                f.write_str("fn ")?;
-                if !func.type_params.is_empty() {
-                    f.write_str("[")?;
-                    separated(f, &func.type_params)?;
-                    f.write_str("]")?;
-                }
-                f.write_str("(")?;
-                separated(f, &func.params)?;
-                write!(f, ") -> {}", func.ret)
-            }
-            Type::Ref(inner) => write!(f, "ref({inner})"),
-            Type::Adt(adt) if adt.args.is_empty() => f.write_str(&adt.name),
-            Type::Adt(adt) => {
-                write!(f, "{}[", adt.name)?;
-                separated(f, &adt.args)?;
-                f.write_str("]")
-            }
-            Type::Param(name) => f.write_str(name),
-            Type::Unknown => f.write_str("_"),
+        enum Piece<'t> {
+            Type(&'t Type),
+            Text(&'static str),
         }
+        let mut stack = vec![Piece::Type(self)];
+        // What follows is written last, so it goes on the stack first.
+        fn list<'t>(stack: &mut Vec<Piece<'t>>, types: &'t [Type], close: &'static str) {
+            stack.push(Piece::Text(close));
+            for (i, ty) in types.iter().enumerate().rev() {
+                stack.push(Piece::Type(ty));
+                if i > 0 {
+                    stack.push(Piece::Text(", "));
+                }
+            }
+        }
+        while let Some(piece) = stack.pop() {
+            let ty = match piece {
+                Piece::Text(text) => {
+                    f.write_str(text)?;
+                    continue;
+                }
+                Piece::Type(ty) => ty,
+            };
+            match ty {
+                Type::Tensor(t) if t.dims.is_empty() => write!(f, "{}", t.dtype)?,
+                Type::Tensor(t) => {
+                    f.write_str("Tensor[(")?;
+                    separated(f, &t.dims)?;
+                    write!(f, "), {}]", t.dtype)?;
+                }
+                Type::Tuple(fields) => {
+                    f.write_str("(")?;
+                    list(&mut stack, fields, if fields.len() == 1 { ",)" } else { ")" });
+                }
+                Type::Func(func) => {
+                    f.write_str("fn ")?;
+                    if !func.type_params.is_empty() {
+                        f.write_str("[")?;
+                        separated(f, &func.type_params)?;
+                        f.write_str("]")?;
+                    }
+                    f.write_str("(")?;
+                    stack.push(Piece::Type(&func.ret));
+                    list(&mut stack, &func.params, ") -> ");
+                }
+                Type::Ref(inner) => {
+                    f.write_str("ref(")?;
+                    stack.extend([Piece::Text(")"), Piece::Type(inner)]);
+                }
+                Type::Adt(adt) if adt.args.is_empty() => f.write_str(&adt.name)?,
+                Type::Adt(adt) => {
+                    write!(f, "{}[", adt.name)?;
+                    list(&mut stack, &adt.args, "]");
+                }
+                Type::Param(name) => f.write_str(name)?,
+                Type::Unknown => f.write_str("_")?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -253,4 +419,59 @@ fn separated<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::R
         write!(f, "{item}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `((..(int32,)..,),)`.
+    fn deep(levels: usize, innermost: Type) -> Type {
+        (0..levels).fold(innermost, |inner, _| Type::tuple([inner]))
+    }
+
+    #[test]
+    fn a_deep_type_is_made_compared_printed_mapped_and_dropped_without_recursion() {
+        const LEVELS: usize = 300_000;
+        let int = || Type::scalar(DType::I32);
+        let (a, b) = (deep(LEVELS, int()), deep(LEVELS, int()));
+        assert_eq!(a, b);
+        assert_ne!(a, deep(LEVELS - 1, int()));
+        assert_eq!(a.parts(), LEVELS + 1);
+        assert!(a.is_complete() && !a.has_params() && a.is_within_limits());
+        assert_eq!(a.to_string().len(), "int32".len() + 3 * LEVELS);
+        let open = deep(LEVELS, Type::param("A"));
+        assert_ne!(open, a);
+        let closed = open.map_leaves(&Type::has_params, &mut |_, _| Some(int()));
+        assert_eq!(closed, a);
+        assert!(!deep(LEVELS, Type::Unknown).is_complete());
+        assert!(!deep(Type::MAX_PARTS, int()).is_within_limits());
+    }
+
+    #[test]
+    fn types_are_equal_when_all_their_parts_are() {
+        let types = [
+            Type::unit(),
+            Type::tuple([Type::unit()]),
+            Type::tuple([Type::Unknown]),
+            Type::tuple([Type::param("A")]),
+            Type::tuple([Type::param("AB")]),
+            Type::tuple([Type::tensor(DType::F32, &[1, 2])]),
+            Type::tuple([Type::tensor(DType::F32, &[12])]),
+            Type::tuple([Type::tensor(DType::F16, &[12])]),
+            Type::tuple([Type::tensor_of(DType::F16, [Dim::Any])]),
+            Type::tuple([Type::tensor_of(DType::F16, [Dim::Named("n".into())])]),
+            Type::reference(Type::unit()),
+            Type::adt("T".into(), []),
+            Type::adt("T".into(), [Type::unit()]),
+            Type::func(FuncType::new([], Type::unit())),
+            Type::func(FuncType::new([Type::unit()], Type::unit())),
+            Type::func(FuncType { type_params: ["A".into()].into(), params: [].into(), ret: Type::unit() }),
+        ];
+        for (i, a) in types.iter().enumerate() {
+            for (j, b) in types.iter().enumerate() {
+                assert_eq!(a == b, i == j, "{a} {b}");
+            }
+        }
+    }
 }

@@ -375,26 +375,28 @@ impl Verifier<'_> {
 
 /// What is wrong with the names in a type.
 fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> bool) -> Option<String> {
-    match ty {
-        Type::Tensor(_) | Type::Unknown => None,
-        Type::Param(name) if in_scope(name) => None,
-        Type::Param(name) => Some(format!("the type parameter {name} is used outside of what has it")),
-        Type::Tuple(fields) => fields.iter().find_map(|f| wrong_name(module, f, in_scope)),
-        Type::Ref(inner) => wrong_name(module, inner, in_scope),
-        Type::Adt(adt) => match module.types.get(&adt.name) {
-            None => Some(format!("no type {} is defined", adt.name)),
-            Some(TypeDef { params, .. }) if params.len() != adt.args.len() => {
-                Some(format!("the type {} has {} parameters, {ty} gives {}", adt.name, params.len(), adt.args.len()))
-            }
-            Some(_) => adt.args.iter().find_map(|a| wrong_name(module, a, in_scope)),
-        },
-        Type::Func(func) => {
-            let own = func.type_params.clone();
-            let mut inner = |name: &Name| own.contains(name) || in_scope(name);
-            twice(&func.type_params)
-                .or_else(|| func.params.iter().chain([&func.ret]).find_map(|t| wrong_name(module, t, &mut inner)))
+    let mut wrong = None;
+    ty.walk(&mut |part, own| {
+        let message = match part {
+            Type::Param(name) if own.iter().any(|names| names.contains(name)) || in_scope(name) => None,
+            Type::Param(name) => Some(format!("the type parameter {name} is used outside of what has it")),
+            Type::Adt(adt) => match module.types.get(&adt.name) {
+                None => Some(format!("no type {} is defined", adt.name)),
+                Some(TypeDef { params, .. }) if params.len() != adt.args.len() => {
+                    let (name, wanted, given) = (&adt.name, params.len(), adt.args.len());
+                    Some(format!("the type {name} has {wanted} parameters, {part} gives {given}"))
+                }
+                Some(_) => None,
+            },
+            Type::Func(func) => twice(&func.type_params),
+            Type::Tensor(_) | Type::Tuple(_) | Type::Ref(_) | Type::Unknown => None,
+        };
+        if wrong.is_none() {
+            wrong = message;
         }
-    }
+        wrong.is_none() && (part.has_names() || matches!(part, Type::Func(_)))
+    });
+    wrong
 }
 
 /// Whether the text format can write the name of a type, a constructor or a type parameter: it has no quotes for those.
@@ -462,7 +464,7 @@ mod tests {
     }
 
     fn function(params: &[ExprId], body: ExprId) -> Expr {
-        Expr::Function(Box::new(Function::new(params, body, Type::Unknown, Attrs::none())))
+        Expr::Function(Box::new(Function::new(params.iter().copied(), body, Type::Unknown, Attrs::none())))
     }
 
     /// Builds a module with `build`, which gives the function of `@main`, and expects one message.
@@ -482,7 +484,7 @@ mod tests {
     }
 
     fn func(params: &[Type], ret: Type) -> Type {
-        Type::Func(std::sync::Arc::new(crate::ir::FuncType::new(params, ret)))
+        Type::func(crate::ir::FuncType::new(params, ret))
     }
 
     #[test]

@@ -5,13 +5,14 @@
 //! end of the producer. What another run gave to a target stays as it is, so that running the pass for A and then for
 //! B is running it for A and B, and running it twice is running it once.
 
-use super::annotation::{Annotations, DEFAULT, Mark};
+use super::annotation::{Annotations, DEFAULT, Mark, attrs_of};
 use super::options::TargetRule;
 use super::scope::is_opaque;
 use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, Name, OpId};
+use crate::ir::{Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, OpId};
 use crate::op;
 use crate::typing::Rebuild;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashSet};
 
 /// Annotates by lists of operators, one per target, in priority order.
@@ -59,7 +60,7 @@ pub fn annotate_target_by(
         open: open_expressions(module),
         targets,
         include_non_call_ops,
-        names: vec![Name::from(DEFAULT)],
+        attrs: vec![attrs_of(DEFAULT.into())],
         numbers: BTreeMap::from([(Name::from(DEFAULT), 0)]),
         target: IndexVec::filled(None, module.nodes.len()),
     };
@@ -81,7 +82,7 @@ fn open_expressions(module: &Module) -> IndexVec<ExprId, bool> {
     open
 }
 
-/// A target, as an index into the annotator's names.
+/// A target, as an index into the annotator's lists.
 type Target = usize;
 
 struct Annotator<'a> {
@@ -89,7 +90,8 @@ struct Annotator<'a> {
     open: IndexVec<ExprId, bool>,
     targets: &'a [Name],
     include_non_call_ops: bool,
-    names: Vec<Name>,
+    /// The attributes of the annotations of each target.
+    attrs: Vec<Attrs>,
     numbers: BTreeMap<Name, Target>,
     /// The target of an expression; of an end, what it ends. Unknown for variables, constants and begins.
     target: IndexVec<ExprId, Option<Target>>,
@@ -119,8 +121,8 @@ impl Annotator<'_> {
                     };
                     self.target[value].get_or_insert(target);
                     self.target[id] = Some(target);
-                    let (new, name) = (rebuild.get(value), self.names[target].clone());
-                    return Some(self.marks.end(rebuild, new, &name));
+                    let new = rebuild.get(value);
+                    return Some(self.marks.end(rebuild, new, &self.attrs[target]));
                 }
                 None => {
                     if let Some(Some(Mark::Begin(_, compiler))) = call.args.first().map(|&a| self.marks.mark(module, a))
@@ -215,7 +217,7 @@ impl Annotator<'_> {
     fn wrap(&mut self, rebuild: &mut Rebuild<'_>, operands: &mut [ExprId], target: Option<Target>) -> Target {
         let module = rebuild.old;
         let mut common: Option<Target> = None;
-        let mut keep = vec![false; operands.len()];
+        let mut keep: SmallVec<[bool; 8]> = SmallVec::from_elem(false, operands.len());
         for (operand, keep) in operands.iter_mut().zip(&mut keep) {
             let mut from = 0;
             let old = *operand;
@@ -242,10 +244,9 @@ impl Annotator<'_> {
             });
         }
         let target = target.or(common).unwrap_or(0);
-        let name = self.names[target].clone();
         for (operand, keep) in operands.iter_mut().zip(keep) {
             if !keep {
-                *operand = self.marks.begin(rebuild, *operand, &name);
+                *operand = self.marks.begin(rebuild, *operand, &self.attrs[target]);
             }
         }
         target
@@ -264,10 +265,7 @@ impl Annotator<'_> {
             _ => false,
         };
         match self.target[old] {
-            Some(target) if computes => {
-                let name = self.names[target].clone();
-                self.marks.end(rebuild, new, &name)
-            }
+            Some(target) if computes => self.marks.end(rebuild, new, &self.attrs[target]),
             _ => new,
         }
     }
@@ -276,9 +274,10 @@ impl Annotator<'_> {
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }
-        self.names.push(name.into());
-        self.numbers.insert(name.into(), self.names.len() - 1);
-        self.names.len() - 1
+        let name = Name::from(name);
+        self.attrs.push(attrs_of(name.clone()));
+        self.numbers.insert(name, self.attrs.len() - 1);
+        self.attrs.len() - 1
     }
 }
 

@@ -42,19 +42,23 @@ impl Annotations {
     }
 
     /// Appends a begin around a new expression.
-    pub fn begin(&self, rebuild: &mut Rebuild<'_>, value: ExprId, compiler: &Name) -> ExprId {
-        annotate(rebuild, self.begin, value, compiler)
+    pub fn begin(&self, rebuild: &mut Rebuild<'_>, value: ExprId, attrs: &Attrs) -> ExprId {
+        annotate(rebuild, self.begin, value, attrs)
     }
 
     /// Appends an end around a new expression.
-    pub fn end(&self, rebuild: &mut Rebuild<'_>, value: ExprId, compiler: &Name) -> ExprId {
-        annotate(rebuild, self.end, value, compiler)
+    pub fn end(&self, rebuild: &mut Rebuild<'_>, value: ExprId, attrs: &Attrs) -> ExprId {
+        annotate(rebuild, self.end, value, attrs)
     }
 }
 
-fn annotate(rebuild: &mut Rebuild<'_>, op: OpId, value: ExprId, compiler: &Name) -> ExprId {
+/// The attributes of a target's annotations: one copy serves all of them.
+pub(super) fn attrs_of(compiler: Name) -> Attrs {
+    Attrs::new([("compiler", AttrValue::Str(compiler))])
+}
+
+fn annotate(rebuild: &mut Rebuild<'_>, op: OpId, value: ExprId, attrs: &Attrs) -> ExprId {
     let module = &mut rebuild.new.module;
     let ty = module.ty(value).clone();
-    let attrs = Attrs::new([("compiler", AttrValue::Str(compiler.clone()))]);
-    module.push_typed(Expr::op(op, [value], attrs), ty, Origins::none())
+    module.push_typed(Expr::op(op, [value], attrs.clone()), ty, Origins::none())
 }

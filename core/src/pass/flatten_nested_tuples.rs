@@ -1,7 +1,7 @@
 //! `flatten_nested_tuples`: a region that ends in a tuple ends in the fields of it, so that a region with several
 //! outputs never gives a tuple of tuples.
 
-use super::annotation::{Annotations, Mark};
+use super::annotation::{Annotations, Mark, attrs_of};
 use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId, IndexVec, Module, Name};
 use crate::typing::Rebuild;
@@ -34,13 +34,14 @@ pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>>
             return Ok(flat[value]);
         }
         if let (Expr::Tuple(fields), Some(compiler)) = (expr, &ended[id]) {
+            let attrs = attrs_of(compiler.clone());
             let mut outside = Vec::with_capacity(fields.len());
             for &field in fields {
                 outside.push(match flat[field] {
                     Some(tuple) => tuple,
                     None => {
                         let inside = rebuild.get(field);
-                        marks.end(rebuild, inside, compiler)
+                        marks.end(rebuild, inside, &attrs)
                     }
                 });
             }

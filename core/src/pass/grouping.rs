@@ -19,7 +19,6 @@ use crate::op;
 use crate::pattern::{Entry, Graph, Match, Matcher, Pattern, PatternNode, RootOps};
 use crate::typing::Rebuild;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 
 /// A group of expressions that becomes a composite function.
 #[derive(Clone, Debug)]
@@ -483,7 +482,7 @@ pub(super) fn emit<'a>(
     let ret = old.ty(*root).clone();
     let function = Function::new(params, inner[root], ret.clone(), group.attrs.clone());
     let module = &mut rebuild.new.module;
-    let ty = Type::Func(Arc::new(FuncType::new(types, ret.clone())));
+    let ty = Type::func(FuncType::new(types, ret.clone()));
     let function = module.push_typed(Expr::Function(Box::new(function)), ty, Origins::none());
     let origin = module.origins.union_all(nodes.iter().map(|&node| old.nodes[node].origin));
     let args: Vec<ExprId> = inputs.iter().map(|&input| outer(rebuild, input)).collect();

@@ -14,7 +14,6 @@ use crate::diag::{Diagnostic, codes};
 use crate::ir::{Callee, ClausePattern, Expr, ExprId, Fault, FuncType, Function, IndexVec, Module, Type};
 use crate::typing::{Solver, infer_expr, signature_of_call, unify};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 
 /// Types a module; the expressions keep their ids.
 ///
@@ -123,7 +122,7 @@ impl<'a> Inference<'a> {
 
     fn signature(&self, function: &Function) -> Type {
         let params = function.params.iter().map(|&p| self.module.ty(p).clone()).collect();
-        Type::Func(Arc::new(FuncType { type_params: function.type_params.clone(), params, ret: function.ret.clone() }))
+        Type::func(FuncType { type_params: function.type_params.clone(), params, ret: function.ret.clone() })
     }
 
     fn sweep(&mut self) {
@@ -286,7 +285,7 @@ impl<'a> Inference<'a> {
             }
             Expr::Tuple(fields) => {
                 if let Type::Tuple(types) = &own {
-                    for (&field, ty) in fields.iter().zip(&**types) {
+                    for (&field, ty) in fields.iter().zip(types.iter()) {
                         self.grow(field, ty);
                     }
                 }
@@ -313,9 +312,9 @@ impl<'a> Inference<'a> {
                     self.grow(value, inner);
                 }
             }
-            Expr::RefRead(reference) => self.grow(reference, &Type::Ref(Arc::new(own))),
+            Expr::RefRead(reference) => self.grow(reference, &Type::reference(own)),
             Expr::RefWrite { reference, value } => {
-                let held = Type::Ref(Arc::new(self.module.ty(value).clone()));
+                let held = Type::reference(self.module.ty(value).clone());
                 self.grow(reference, &held);
                 if let Type::Ref(inner) = self.module.ty(reference).clone() {
                     self.grow(value, &inner);
@@ -387,7 +386,7 @@ impl<'a> Inference<'a> {
             Expr::Var(_) => {
                 let params = args.iter().map(|&a| self.module.ty(a).clone()).collect();
                 let params: Box<[Type]> = params;
-                self.grow(target, &Type::Func(Arc::new(FuncType::new(params, Type::Unknown))));
+                self.grow(target, &Type::func(FuncType::new(params, Type::Unknown)));
             }
             _ => {}
         }

@@ -111,7 +111,7 @@ impl Copies<'_> {
             let ty = match &expr {
                 Expr::Function(function) if id == root => {
                     let params: Box<[Type]> = function.params.iter().map(|&p| self.new.ty(p).clone()).collect();
-                    Type::Func(Arc::new(FuncType::new(params, self.new.ty(function.body).clone())))
+                    Type::func(FuncType::new(params, self.new.ty(function.body).clone()))
                 }
                 _ => ty,
             };
@@ -204,7 +204,7 @@ impl Copies<'_> {
                 let holes = solver.holes(&generic.type_params);
                 let open = |ty: &Type| crate::typing::substitute(ty, &generic.type_params, &holes);
                 let params: Box<[Type]> = generic.params.iter().map(open).collect();
-                let open = Type::Func(Arc::new(FuncType::new(params, open(&generic.ret))));
+                let open = Type::func(FuncType::new(params, open(&generic.ret)));
                 solver.join(&open, wanted)?;
                 let args: Vec<Type> = holes.iter().map(|hole| solver.finish(hole)).collect();
                 if !args.iter().all(Type::is_complete) {

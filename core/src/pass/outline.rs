@@ -1,6 +1,6 @@
 //! Makes a region into a global function, and names it.
 
-use crate::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Function, Name, OriginId, Origins, Type};
+use crate::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Function, Name, Nested, OriginId, Origins, Type};
 use crate::typing::Rebuild;
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock};
@@ -40,18 +40,18 @@ pub(super) struct Outline {
 /// The types of the last few functions: of many small regions most have the same, and one copy serves them all.
 #[derive(Default)]
 pub(super) struct Signatures {
-    last: VecDeque<Arc<FuncType>>,
+    last: VecDeque<Arc<Nested<FuncType>>>,
 }
 
 impl Signatures {
-    fn get(&mut self, ty: FuncType) -> Arc<FuncType> {
-        if let Some(known) = self.last.iter().find(|known| ***known == ty) {
+    fn get(&mut self, ty: FuncType) -> Arc<Nested<FuncType>> {
+        if let Some(known) = self.last.iter().find(|known| ****known == ty) {
             return known.clone();
         }
         if self.last.len() == 8 {
             self.last.pop_front();
         }
-        let ty = Arc::new(ty);
+        let ty = Arc::new(Nested::new(ty));
         self.last.push_back(ty.clone());
         ty
     }

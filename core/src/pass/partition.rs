@@ -252,7 +252,7 @@ impl Work<'_> {
         }
         let params: Box<[Type]> = candidate.inputs.iter().map(|id| ty(id).clone()).collect();
         let ret = Type::tuple(candidate.outputs.iter().map(|id| ty(id).clone()));
-        Type::Func(Arc::new(FuncType::new(params, ret))).is_within_limits()
+        Type::func(FuncType::new(params, ret)).is_within_limits()
     }
 
     /// Adds the projections of what is taken, and the tuples that only one taken expression uses.

@@ -16,7 +16,7 @@ use super::{flatten_nested_tuples, remove_default_annotations};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Expr, ExprId, IndexVec, Module, Name};
 use crate::typing::Rebuild;
-use std::collections::{HashMap, HashSet};
+use smallvec::SmallVec;
 
 /// Makes functions of the regions of an annotated module.
 ///
@@ -51,9 +51,7 @@ struct Part {
     /// Values that enter: what was entered with (inside the region), what it is outside, and the parameter's number.
     inputs: Vec<Input>,
     /// Values that leave, in the order of the outputs.
-    outputs: Vec<ExprId>,
-    /// Where a value stands among the outputs.
-    output_at: HashMap<ExprId, usize>,
+    outputs: SmallVec<[ExprId; 4]>,
     /// What stands for the outputs in the new module, once the region's call is there.
     made: Option<Vec<ExprId>>,
 }
@@ -62,17 +60,48 @@ struct Input {
     /// The value outside.
     value: ExprId,
     /// The begins (or bare operands) inside that stand for it.
-    inside: Vec<ExprId>,
-    name: String,
+    inside: SmallVec<[ExprId; 4]>,
+    name: InputName,
     /// A constant that moves inside.
     bound: bool,
+}
+
+/// What a parameter is called, after its region.
+#[derive(Clone, Copy)]
+enum InputName {
+    /// By the place of its begin among those of the region.
+    Begin(u32),
+    /// What enters without a begin has a number of its own.
+    Bare(u32),
+}
+
+/// What is known of each expression. There may be as many regions as expressions, so they share these: an expression
+/// is inside one region at most, and what outside ones look at is stamped with the region that looked last.
+struct Places {
+    /// The region that an expression is in, as an index into the parts.
+    part: IndexVec<ExprId, Option<u32>>,
+    /// Where a begin stands among those of its region.
+    begin: IndexVec<ExprId, u32>,
+    /// Where a value stands among what leaves its region.
+    output: IndexVec<ExprId, Option<u32>>,
+    /// The last region, counted from 1, whose inputs were looked for here.
+    seen: IndexVec<ExprId, u32>,
+    /// The last region that a value was found to enter, and as which of its inputs.
+    entered: IndexVec<ExprId, (u32, u32)>,
 }
 
 fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
     let marks = Annotations::new();
     let mut reader = RegionReader::new(module);
     let mut parts: Vec<Part> = Vec::new();
-    let mut part_of: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, module.nodes.len());
+    let count = module.nodes.len();
+    let mut places = Places {
+        part: IndexVec::filled(None, count),
+        begin: IndexVec::filled(0, count),
+        output: IndexVec::filled(None, count),
+        seen: IndexVec::filled(0, count),
+        entered: IndexVec::filled((0, 0), count),
+    };
     for (name, &root) in &module.globals {
         if module.expr(root).as_function().is_none_or(is_opaque) {
             continue;
@@ -82,24 +111,19 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
                 continue;
             }
             for &node in &region.nodes {
-                part_of[node] = Some(parts.len() as u32);
+                places.part[node] = Some(parts.len() as u32);
             }
-            parts.push(Part {
-                region,
-                function: name.clone(),
-                inputs: vec![],
-                outputs: vec![],
-                output_at: HashMap::new(),
-                made: None,
-            });
+            for (k, &begin) in region.ins.iter().enumerate() {
+                places.begin[begin] = k as u32;
+            }
+            let outputs = outputs(module, &marks, &region, &mut places.output);
+            parts.push(Part { region, function: name.clone(), inputs: Vec::new(), outputs, made: None });
         }
     }
-    for part in &mut parts {
-        part.outputs = outputs(module, &marks, &part.region);
-        part.output_at = part.outputs.iter().enumerate().map(|(at, &output)| (output, at)).collect();
-    }
-    let order = order(module, &marks, &part_of, &mut parts, bind_constants)?;
+    let order = order(module, &marks, &mut places, &mut parts, bind_constants)?;
+    let Places { part: part_of, output, .. } = places;
     let mut signatures = Signatures::default();
+    let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, count);
     Rebuild::run_in_order(module, order, |rebuild, id, _| {
         Ok(match marks.mark(module, id) {
             Some(Mark::Begin(value, _)) => Some(rebuild.get(value)),
@@ -107,10 +131,10 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
                 Some(part) => {
                     let part = &mut parts[part as usize];
                     if part.made.is_none() {
-                        part.made = Some(make(rebuild, &mut signatures, module_name, part));
+                        part.made = Some(make(rebuild, &mut signatures, module_name, part, &mut inner));
                     }
-                    let at = part.output_at[&ended(module, &marks, value)];
-                    part.made.as_ref().map(|outputs| outputs[at])
+                    let at = output[ended(module, &marks, value)];
+                    part.made.as_ref().zip(at).map(|(outputs, at)| outputs[at as usize])
                 }
                 None => Some(rebuild.get(value)),
             },
@@ -140,13 +164,19 @@ fn ended(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     id
 }
 
-/// The values that leave a region, in the order of its ends.
-fn outputs(module: &Module, marks: &Annotations, region: &Region) -> Vec<ExprId> {
-    let mut outputs = Vec::new();
-    let mut known = HashSet::new();
+/// The values that leave a region, in the order of its ends; `place` is to say where each stands among them.
+fn outputs(
+    module: &Module,
+    marks: &Annotations,
+    region: &Region,
+    place: &mut IndexVec<ExprId, Option<u32>>,
+) -> SmallVec<[ExprId; 4]> {
+    let mut outputs = SmallVec::new();
     for &end in &region.outs {
         let value = ended(module, marks, end);
-        if known.insert(value) {
+        // What leaves is in this region, and so in no other one.
+        if place[value].is_none() {
+            place[value] = Some(outputs.len() as u32);
             outputs.push(value);
         }
     }
@@ -157,27 +187,25 @@ fn outputs(module: &Module, marks: &Annotations, region: &Region) -> Vec<ExprId>
 fn inputs(
     module: &Module,
     marks: &Annotations,
-    part_of: &IndexVec<ExprId, Option<u32>>,
+    places: &mut Places,
     part: u32,
     region: &Region,
     first: ExprId,
     bind_constants: bool,
 ) -> Vec<Input> {
-    let prefix = format!("{}_{}", sanitize(&region.target), region.number);
-    let number: HashMap<ExprId, usize> = region.ins.iter().enumerate().map(|(k, &begin)| (begin, k)).collect();
+    let Places { part: part_of, begin, seen, entered, .. } = places;
+    let stamp = part + 1;
     let mut inputs: Vec<Input> = Vec::new();
-    let mut by_source: HashMap<ExprId, usize> = HashMap::new();
     let mut bare = 0;
-    let mut seen = HashSet::new();
     let mut stack: Vec<ExprId> = region.outs.iter().rev().copied().collect();
     stack.push(first);
     while let Some(id) = stack.pop() {
-        if !seen.insert(id) {
+        if std::mem::replace(&mut seen[id], stamp) == stamp {
             continue;
         }
-        let (value, name) = match marks.mark(module, id) {
+        let (value, number) = match marks.mark(module, id) {
             Some(Mark::Begin(value, _)) if part_of[id] == Some(part) && part_of[value] != Some(part) => {
-                (value, number.get(&id).map(|k| format!("{prefix}_i{k}")))
+                (value, Some(begin[id]))
             }
             _ if part_of[id] == Some(part) => {
                 let at = stack.len();
@@ -189,24 +217,25 @@ fn inputs(
             _ => (id, None),
         };
         let source = outside(module, marks, value);
-        match by_source.get(&source) {
-            Some(&at) => inputs[at].inside.push(id),
-            None => {
-                by_source.insert(source, inputs.len());
-                let constant = |id: ExprId| matches!(module.expr(id), Expr::Constant(_));
-                let bound = bind_constants
-                    && match module.expr(source) {
-                        Expr::Tuple(fields) => fields.iter().all(|&field| constant(field)),
-                        _ => constant(source),
-                    };
-                // What enters without a begin has a number of its own.
-                let name = name.unwrap_or_else(|| {
-                    bare += 1;
-                    format!("{prefix}_x{}", bare - 1)
-                });
-                inputs.push(Input { value, inside: vec![id], name, bound });
-            }
+        if entered[source].0 == stamp {
+            inputs[entered[source].1 as usize].inside.push(id);
+            continue;
         }
+        entered[source] = (stamp, inputs.len() as u32);
+        let constant = |id: ExprId| matches!(module.expr(id), Expr::Constant(_));
+        let bound = bind_constants
+            && match module.expr(source) {
+                Expr::Tuple(fields) => fields.iter().all(|&field| constant(field)),
+                _ => constant(source),
+            };
+        let name = number.map_or_else(
+            || {
+                bare += 1;
+                InputName::Bare(bare - 1)
+            },
+            InputName::Begin,
+        );
+        inputs.push(Input { value, inside: SmallVec::from_slice(&[id]), name, bound });
     }
     inputs
 }
@@ -215,7 +244,7 @@ fn inputs(
 fn order(
     module: &Module,
     marks: &Annotations,
-    part_of: &IndexVec<ExprId, Option<u32>>,
+    places: &mut Places,
     parts: &mut [Part],
     bind_constants: bool,
 ) -> Result<Vec<ExprId>, Box<Diagnostic>> {
@@ -238,7 +267,7 @@ fn order(
             State::Open => {
                 stack.pop();
                 state[id] = State::Done;
-                if let (Some(Mark::End(..)), Some(part)) = (marks.mark(module, id), part_of[id]) {
+                if let (Some(Mark::End(..)), Some(part)) = (marks.mark(module, id), places.part[id]) {
                     part_needed[part as usize] = State::Done;
                 }
                 order.push(id);
@@ -246,13 +275,13 @@ fn order(
             State::New => {
                 state[id] = State::Open;
                 needs.clear();
-                match (marks.mark(module, id), part_of[id]) {
+                match (marks.mark(module, id), places.part[id]) {
                     (Some(Mark::End(value, target)), Some(part)) => match part_needed[part as usize] {
                         State::New => {
                             part_needed[part as usize] = State::Open;
                             let at = part;
                             let part = &mut parts[part as usize];
-                            part.inputs = inputs(module, marks, part_of, at, &part.region, id, bind_constants);
+                            part.inputs = inputs(module, marks, places, at, &part.region, id, bind_constants);
                             needs.extend(part.inputs.iter().map(|input| input.value));
                             needs.extend(
                                 part.inputs.iter().filter(|i| i.bound).map(|i| outside(module, marks, i.value)),
@@ -287,40 +316,53 @@ fn order(
     Ok(order)
 }
 
-/// Makes the function of a region and the call of it.
-fn make(rebuild: &mut Rebuild<'_>, signatures: &mut Signatures, module_name: &str, part: &Part) -> Vec<ExprId> {
+/// Makes the function of a region and the call of it. `inner` is what stands for an expression inside; it is empty
+/// before and after.
+fn make(
+    rebuild: &mut Rebuild<'_>,
+    signatures: &mut Signatures,
+    module_name: &str,
+    part: &Part,
+    inner: &mut IndexVec<ExprId, Option<ExprId>>,
+) -> Vec<ExprId> {
     let marks = Annotations::new();
     let old = rebuild.old;
-    let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
+    let prefix = format!("{}_{}", sanitize(&part.region.target), part.region.number);
     let mut params = Vec::new();
     let mut args = Vec::new();
     for input in &part.inputs {
         let stands = if input.bound {
             rebuild.get(outside(old, &marks, input.value))
         } else {
-            let param = rebuild.new.var(input.name.as_str(), old.ty(input.value).clone());
+            let name = match input.name {
+                InputName::Begin(k) => format!("{prefix}_i{k}"),
+                InputName::Bare(k) => format!("{prefix}_x{k}"),
+            };
+            let param = rebuild.new.var(name, old.ty(input.value).clone());
             params.push(param);
             args.push(rebuild.get(input.value));
             param
         };
-        inner.extend(input.inside.iter().map(|&inside| (inside, stands)));
+        input.inside.iter().for_each(|&inside| inner[inside] = Some(stands));
     }
     for &node in &part.region.nodes {
-        if inner.contains_key(&node) {
+        if inner[node].is_some() {
             continue;
         }
         let copy = match marks.mark(old, node) {
-            Some(Mark::Begin(value, _) | Mark::End(value, _)) => inner[&value],
+            Some(Mark::Begin(value, _) | Mark::End(value, _)) => inner[value],
             None => {
                 let mut expr = old.expr(node).clone();
-                expr.map_operands(|operand| inner.get(&operand).copied().unwrap_or_else(|| rebuild.get(operand)));
+                expr.map_operands(|operand| inner[operand].unwrap_or_else(|| rebuild.get(operand)));
                 let source = &old.nodes[node];
-                rebuild.new.module.push_typed(expr, source.ty.clone(), source.origin)
+                Some(rebuild.new.module.push_typed(expr, source.ty.clone(), source.origin))
             }
         };
-        inner.insert(node, copy);
+        inner[node] = copy;
     }
-    let outputs = part.outputs.iter().map(|output| inner[output]).collect();
+    let outputs = part.outputs.iter().filter_map(|&output| inner[output]).collect();
+    part.region.nodes.iter().for_each(|&node| inner[node] = None);
+    part.inputs.iter().flat_map(|input| &input.inside).for_each(|&inside| inner[inside] = None);
     let target = part.region.target.clone();
     let symbol = symbol(rebuild, module_name, &target, &part.function, part.region.number);
     let origins = part.region.nodes.iter().map(|&node| old.nodes[node].origin);

@@ -545,7 +545,7 @@ fn op_attr(id: OpId, key: &Name) -> Option<AttrValue> {
 fn same_type(wanted: &Type, actual: &Type) -> bool {
     match (wanted, actual) {
         (Type::Tensor(w), Type::Tensor(a)) => w.dtype == a.dtype && same_dims(&w.dims, &a.dims),
-        (Type::Tuple(w), Type::Tuple(a)) => w.len() == a.len() && w.iter().zip(&**a).all(|(w, a)| same_type(w, a)),
+        (Type::Tuple(w), Type::Tuple(a)) => w.len() == a.len() && w.iter().zip(a.iter()).all(|(w, a)| same_type(w, a)),
         _ => wanted == actual,
     }
 }

@@ -30,5 +30,6 @@ mod printer;
 pub use parser::{ParseOptions, Parsed, parse};
 pub use printer::{PrintOptions, Printed, print, print_expr, print_faults};
 
-/// How deep types and lists in attributes may nest. Expressions nest as deep as memory allows.
-pub const MAX_NESTING: usize = crate::ir::Type::MAX_DEPTH;
+/// How deep the patterns of clauses and the lists in attributes may nest. Expressions nest as deep as memory allows,
+/// types up to [`Type::MAX_PARTS`](crate::ir::Type::MAX_PARTS).
+pub const MAX_NESTING: usize = 64;

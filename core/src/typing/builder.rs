@@ -105,7 +105,7 @@ impl Builder {
     /// # Errors
     /// When the body does not have the type that is declared.
     pub fn function(&mut self, params: &[ExprId], body: ExprId, ret: Type, attrs: Attrs) -> Built {
-        self.push(Expr::Function(Box::new(Function::new(params, body, ret, attrs))))
+        self.push(Expr::Function(Box::new(Function::new(params.iter().copied(), body, ret, attrs))))
     }
 
     /// Defines a global function.

@@ -3,7 +3,7 @@
 use super::solve::{Solver, unify};
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::coverage;
-use crate::ir::{Call, Callee, ClausePattern, Expr, ExprId, FuncType, Function, Match, Module, Type};
+use crate::ir::{Call, Callee, ClausePattern, Expr, ExprId, FuncType, Function, Match, Module, Nested, Type};
 use crate::op;
 use crate::tensor::{DType, Tensor};
 use smallvec::SmallVec;
@@ -22,8 +22,7 @@ pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
         _ => false,
     };
     if builds && !ty.is_within_limits() {
-        let (depth, parts) = (Type::MAX_DEPTH, Type::MAX_PARTS);
-        let message = format!("the type nests deeper than {depth} levels or has more than {parts} parts");
+        let message = format!("the type has more than {} parts", Type::MAX_PARTS);
         return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message)));
     }
     Ok(ty)
@@ -77,18 +76,20 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
         Expr::Function(function) => function_type(module, function)?,
         Expr::RefNew(value) => match module.ty(*value) {
             Type::Unknown => Type::Unknown,
-            inner => Type::Ref(Arc::new(inner.clone())),
+            inner => Type::reference(inner.clone()),
         },
         Expr::RefRead(reference) => match module.ty(*reference) {
             Type::Unknown => Type::Unknown,
-            Type::Ref(inner) => (**inner).clone(),
+            Type::Ref(inner) => Type::clone(inner),
             other => return Err(mismatch(format!("ref_read of {other}, which is no reference"))),
         },
         Expr::RefWrite { reference, value } => match module.ty(*reference) {
             Type::Unknown => Type::unit(),
             Type::Ref(inner) => match unify(inner, module.ty(*value)) {
                 Some(_) => Type::unit(),
-                None => return Err(mismatch(format!("ref_write of {} into ref({inner})", module.ty(*value)))),
+                None => {
+                    return Err(mismatch(format!("ref_write of {} into {}", module.ty(*value), module.ty(*reference))));
+                }
             },
             other => return Err(mismatch(format!("ref_write to {other}, which is no reference"))),
         },
@@ -104,12 +105,17 @@ pub fn function_type(module: &Module, function: &Function) -> op::TypeResult {
     let ret = unify(&function.ret, body)
         .ok_or_else(|| mismatch(format!("the function should return {}, its body is {body}", function.ret)))?;
     let params = function.params.iter().map(|&p| module.ty(p).clone()).collect();
-    Ok(Type::Func(Arc::new(FuncType { type_params: function.type_params.clone(), params, ret })))
+    Ok(Type::func(FuncType { type_params: function.type_params.clone(), params, ret }))
 }
 
 /// The type of what a call of a function value calls, for this use of it: its type parameters replaced by what the
 /// arguments and the type that the result is known to have (which may be [`Type::Unknown`]) say.
-pub fn signature_of_call(module: &Module, callee: ExprId, args: &[ExprId], result: &Type) -> Option<Arc<FuncType>> {
+pub fn signature_of_call(
+    module: &Module,
+    callee: ExprId,
+    args: &[ExprId],
+    result: &Type,
+) -> Option<Arc<Nested<FuncType>>> {
     let Type::Func(func) = module.ty(callee) else { return None };
     if func.type_params.is_empty() {
         return Some(func.clone());
@@ -121,7 +127,7 @@ pub fn signature_of_call(module: &Module, callee: ExprId, args: &[ExprId], resul
         solver.join(param, module.ty(arg))?;
     }
     let params: Box<[Type]> = func.params.iter().map(|p| solver.finish(p)).collect();
-    Some(Arc::new(FuncType::new(params, solver.finish(&func.ret))))
+    Some(Arc::new(Nested::new(FuncType::new(params, solver.finish(&func.ret)))))
 }
 
 /// What all clauses give; each pattern agrees with the data.

@@ -5,7 +5,7 @@
 //! can write. Holes live as long as one [`Solver`]; what is still open at the end becomes [`Type::Unknown`], which
 //! inference fills when more is known.
 
-use crate::ir::{AdtType, Dim, FuncType, Name, Type};
+use crate::ir::{Dim, FuncType, Name, Nested, Type};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -27,24 +27,10 @@ pub fn substitute(ty: &Type, names: &[Name], with: &[Type]) -> Type {
 
 /// The type with what `replace` gives for its type parameters; those of function types inside it stay.
 pub fn map_params(ty: &Type, replace: &mut dyn FnMut(&Name) -> Option<Type>) -> Type {
-    match ty {
-        Type::Param(name) => replace(name).unwrap_or_else(|| ty.clone()),
-        Type::Tensor(_) | Type::Unknown => ty.clone(),
-        Type::Tuple(fields) => Type::tuple(fields.iter().map(|f| map_params(f, replace))),
-        Type::Ref(inner) => Type::Ref(Arc::new(map_params(inner, replace))),
-        Type::Adt(adt) if adt.args.is_empty() => ty.clone(),
-        Type::Adt(adt) => {
-            let args: Box<[Type]> = adt.args.iter().map(|a| map_params(a, replace)).collect();
-            Type::adt(adt.name.clone(), args)
-        }
-        Type::Func(func) => {
-            let own = func.type_params.clone();
-            let mut outer = |name: &Name| if own.contains(name) { None } else { replace(name) };
-            let params = func.params.iter().map(|p| map_params(p, &mut outer)).collect();
-            let ret = map_params(&func.ret, &mut outer);
-            Type::Func(Arc::new(FuncType { type_params: own.clone(), params, ret }))
-        }
-    }
+    ty.map_leaves(&Type::has_params, &mut |leaf, own| match leaf {
+        Type::Param(name) if !own.iter().any(|names| names.contains(name)) => replace(name),
+        _ => None,
+    })
 }
 
 /// What the holes of one use stand for.
@@ -56,14 +42,14 @@ pub struct Solver {
 
 impl Solver {
     /// The function's type with a new hole for each of its type parameters.
-    pub fn instantiate(&mut self, func: &Arc<FuncType>) -> Arc<FuncType> {
+    pub fn instantiate(&mut self, func: &Arc<Nested<FuncType>>) -> Arc<Nested<FuncType>> {
         if func.type_params.is_empty() {
             return func.clone();
         }
         let holes: Vec<Type> = func.type_params.iter().map(|_| self.hole()).collect();
-        let params = func.params.iter().map(|p| substitute(p, &func.type_params, &holes)).collect();
+        let params: Box<[Type]> = func.params.iter().map(|p| substitute(p, &func.type_params, &holes)).collect();
         let ret = substitute(&func.ret, &func.type_params, &holes);
-        Arc::new(FuncType { type_params: Box::new([]), params, ret })
+        Arc::new(Nested::new(FuncType::new(params, ret)))
     }
 
     /// New holes in the place of some names.
@@ -73,7 +59,7 @@ impl Solver {
 
     fn hole(&mut self) -> Type {
         self.holes += 1;
-        Type::Param(format!("?{}", self.holes).into())
+        Type::param(format!("?{}", self.holes))
     }
 
     fn is_hole(name: &Name) -> bool {
@@ -82,57 +68,97 @@ impl Solver {
 
     /// The type that both agree on, holes filled as far as that needs. `None` when they do not agree.
     pub fn join(&mut self, a: &Type, b: &Type) -> Option<Type> {
-        match (a, b) {
-            (Type::Param(x), Type::Param(y)) if x == y => Some(a.clone()),
-            (Type::Param(hole), other) | (other, Type::Param(hole)) if Solver::is_hole(hole) => {
-                if let Some(before) = self.bound.get(hole).cloned() {
-                    let both = self.join(&before, other)?;
-                    self.bind(hole, both)?;
-                } else if *other != Type::Unknown {
-                    self.bind(hole, other.clone())?;
-                }
-                Some(Type::Param(hole.clone()))
-            }
-            (Type::Unknown, other) | (other, Type::Unknown) => Some(other.clone()),
-            (Type::Tensor(x), Type::Tensor(y)) => {
-                if x == y {
-                    return Some(a.clone());
-                }
-                if x.dtype != y.dtype || x.dims.len() != y.dims.len() {
-                    return None;
-                }
-                let dims: Option<Vec<Dim>> = x.dims.iter().zip(&y.dims).map(|(p, q)| join_dim(p, q)).collect();
-                Some(Type::tensor_of(x.dtype, dims?))
-            }
-            (Type::Tuple(x), Type::Tuple(y)) if x.len() == y.len() => {
-                let fields: Option<Vec<Type>> = x.iter().zip(&**y).map(|(p, q)| self.join(p, q)).collect();
-                Some(Type::tuple(fields?))
-            }
-            (Type::Func(x), Type::Func(y)) if x.params.len() == y.params.len() => {
-                let (x, y) = match (x.type_params.len(), y.type_params.len()) {
-                    (0, 0) => (x.clone(), y.clone()),
-                    (n, m) if n == m => (x.clone(), renamed(y, &x.type_params)),
-                    (_, 0) => (self.instantiate(x), y.clone()),
-                    (0, _) => (x.clone(), self.instantiate(y)),
-                    _ => return None,
-                };
-                let params: Option<Box<[Type]>> =
-                    x.params.iter().zip(&y.params).map(|(p, q)| self.join(p, q)).collect();
-                let ret = self.join(&x.ret, &y.ret)?;
-                Some(Type::Func(Arc::new(FuncType { type_params: x.type_params.clone(), params: params?, ret })))
-            }
-            (Type::Ref(x), Type::Ref(y)) => Some(Type::Ref(Arc::new(self.join(x, y)?))),
-            (Type::Adt(x), Type::Adt(y)) if x.name == y.name && x.args.len() == y.args.len() => {
-                let args: Option<Box<[Type]>> = x.args.iter().zip(&y.args).map(|(p, q)| self.join(p, q)).collect();
-                Some(Type::Adt(Arc::new(AdtType { name: x.name.clone(), args: args? })))
-            }
-            _ => None,
+        enum Step {
+            Join(Type, Type),
+            /// The join of what a hole stands for and of what it met is what it stands for from now on.
+            Bind(Arc<Name>),
+            Tuple(usize),
+            Func(Box<[Name]>, usize),
+            Ref,
+            Adt(Name, usize),
         }
+        let mut done: Vec<Type> = Vec::new();
+        let mut stack = vec![Step::Join(a.clone(), b.clone())];
+        let pairs = |stack: &mut Vec<Step>, x: &[Type], y: &[Type]| {
+            stack.extend(x.iter().zip(y).rev().map(|(p, q)| Step::Join(p.clone(), q.clone())));
+        };
+        while let Some(step) = stack.pop() {
+            let made = match step {
+                Step::Join(a, b) => match (&a, &b) {
+                    _ if a == b => a,
+                    (Type::Param(hole), other) | (other, Type::Param(hole)) if Solver::is_hole(hole) => {
+                        if let Some(before) = self.bound.get(&**hole).cloned() {
+                            stack.extend([Step::Bind(hole.clone()), Step::Join(before, other.clone())]);
+                            continue;
+                        }
+                        if *other != Type::Unknown {
+                            self.bind(hole, other.clone())?;
+                        }
+                        Type::Param(hole.clone())
+                    }
+                    (Type::Unknown, other) | (other, Type::Unknown) => other.clone(),
+                    (Type::Tensor(x), Type::Tensor(y)) => {
+                        if x.dtype != y.dtype || x.dims.len() != y.dims.len() {
+                            return None;
+                        }
+                        let dims: Option<Vec<Dim>> = x.dims.iter().zip(&y.dims).map(|(p, q)| join_dim(p, q)).collect();
+                        Type::tensor_of(x.dtype, dims?)
+                    }
+                    // What is known to the last dimension agrees only with itself.
+                    _ if [&a, &b].iter().all(|t| t.is_complete() && !t.has_params() && !t.has_open_dims()) => {
+                        return None;
+                    }
+                    (Type::Tuple(x), Type::Tuple(y)) if x.len() == y.len() => {
+                        stack.push(Step::Tuple(x.len()));
+                        pairs(&mut stack, x, y);
+                        continue;
+                    }
+                    (Type::Func(x), Type::Func(y)) if x.params.len() == y.params.len() => {
+                        let (x, y) = match (x.type_params.len(), y.type_params.len()) {
+                            (0, 0) => (x.clone(), y.clone()),
+                            (n, m) if n == m => (x.clone(), renamed(y, &x.type_params)),
+                            (_, 0) => (self.instantiate(x), y.clone()),
+                            (0, _) => (x.clone(), self.instantiate(y)),
+                            _ => return None,
+                        };
+                        stack.push(Step::Func(x.type_params.clone(), x.params.len()));
+                        stack.push(Step::Join(x.ret.clone(), y.ret.clone()));
+                        pairs(&mut stack, &x.params, &y.params);
+                        continue;
+                    }
+                    (Type::Ref(x), Type::Ref(y)) => {
+                        stack.extend([Step::Ref, Step::Join(Type::clone(x), Type::clone(y))]);
+                        continue;
+                    }
+                    (Type::Adt(x), Type::Adt(y)) if x.name == y.name && x.args.len() == y.args.len() => {
+                        stack.push(Step::Adt(x.name.clone(), x.args.len()));
+                        pairs(&mut stack, &x.args, &y.args);
+                        continue;
+                    }
+                    _ => return None,
+                },
+                Step::Bind(hole) => {
+                    let both = done.pop()?;
+                    self.bind(&hole, both)?;
+                    Type::Param(hole)
+                }
+                Step::Tuple(len) => Type::tuple(done.split_off(done.len() - len)),
+                Step::Func(type_params, len) => {
+                    let ret = done.pop()?;
+                    let params = done.split_off(done.len() - len).into();
+                    Type::func(FuncType { type_params, params, ret })
+                }
+                Step::Ref => Type::reference(done.pop()?),
+                Step::Adt(name, len) => Type::adt(name, done.split_off(done.len() - len)),
+            };
+            done.push(made);
+        }
+        done.pop()
     }
 
     /// A hole cannot stand for a type that holds it: such a type would have no end.
     fn bind(&mut self, hole: &Name, ty: Type) -> Option<()> {
-        if ty == Type::Param(hole.clone()) {
+        if matches!(&ty, Type::Param(name) if **name == *hole) {
             return Some(());
         }
         let mut found = false;
@@ -180,14 +206,14 @@ impl Solver {
 }
 
 /// A function's type under other names for its type parameters.
-fn renamed(func: &Arc<FuncType>, names: &[Name]) -> Arc<FuncType> {
+fn renamed(func: &Arc<Nested<FuncType>>, names: &[Name]) -> Arc<Nested<FuncType>> {
     if *func.type_params == *names {
         return func.clone();
     }
-    let with: Vec<Type> = names.iter().cloned().map(Type::Param).collect();
+    let with: Vec<Type> = names.iter().cloned().map(Type::param).collect();
     let params = func.params.iter().map(|p| substitute(p, &func.type_params, &with)).collect();
     let ret = substitute(&func.ret, &func.type_params, &with);
-    Arc::new(FuncType { type_params: names.into(), params, ret })
+    Arc::new(Nested::new(FuncType { type_params: names.into(), params, ret }))
 }
 
 fn join_dim(a: &Dim, b: &Dim) -> Option<Dim> {
@@ -209,15 +235,15 @@ mod tests {
     }
 
     fn a() -> Type {
-        Type::Param("A".into())
+        Type::param("A")
     }
 
     fn list(of: Type) -> Type {
         Type::adt("List".into(), [of])
     }
 
-    fn poly(params: &[Type], ret: Type) -> Arc<FuncType> {
-        Arc::new(FuncType { type_params: ["A".into()].into(), params: params.into(), ret })
+    fn poly(params: &[Type], ret: Type) -> Arc<Nested<FuncType>> {
+        Arc::new(Nested::new(FuncType { type_params: ["A".into()].into(), params: params.into(), ret }))
     }
 
     #[test]
@@ -244,8 +270,8 @@ mod tests {
     fn a_function_with_type_parameters_agrees_with_its_uses_and_with_itself_renamed() {
         let identity = Type::Func(poly(&[a()], a()));
         let other = Type::Func(renamed(&poly(&[a()], a()), &["B".into()]));
-        let use_ = Type::Func(Arc::new(FuncType::new([int()], Type::Unknown)));
-        assert_eq!(unify(&identity, &use_), Some(Type::Func(Arc::new(FuncType::new([int()], int())))));
+        let use_ = Type::func(FuncType::new([int()], Type::Unknown));
+        assert_eq!(unify(&identity, &use_), Some(Type::func(FuncType::new([int()], int()))));
         assert_eq!(unify(&identity, &other), Some(identity));
         assert_eq!(unify(&a(), &int()), None);
     }

@@ -220,7 +220,7 @@ pub fn program(choices: &[u8], kind: Kind) -> byoc_core::ir::Module {
     let x = builder.var("x", kind.ty());
     let y = builder.var("y", kind.ty());
     let cond = builder.var("c", Type::scalar(DType::Bool));
-    let cell = builder.var("r", Type::Ref(std::sync::Arc::new(kind.ty())));
+    let cell = builder.var("r", Type::reference(kind.ty()));
     let mut generator = Generator { builder, choices: choices.iter(), kind, values: vec![x, y], cond, cell };
     let body = generator.block(4);
     generator.builder.define("main", &[x, y, cond, cell], body).unwrap();

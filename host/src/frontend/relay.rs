@@ -7,7 +7,7 @@ use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use crate::error::Failure;
 use crate::io;
 use byoc_core::diag::{Diagnostic, Span, codes, nearest};
-use byoc_core::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, TensorType, Type};
+use byoc_core::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, Type};
 use byoc_core::op;
 use byoc_core::pass::{infer_type, monomorphize};
 use byoc_core::tensor::Tensor;
@@ -217,41 +217,25 @@ fn annotations(module: &Module) -> impl Iterator<Item = &Type> {
     })
 }
 
-/// Types nest no deeper than [`Type::MAX_DEPTH`], which the parser sees to.
 fn visit_dims(ty: &Type, visit: &mut impl FnMut(&Dim)) {
-    match ty {
-        Type::Tensor(tensor) => tensor.dims.iter().for_each(visit),
-        Type::Tuple(fields) => fields.iter().for_each(|f| visit_dims(f, visit)),
-        Type::Func(func) => func.params.iter().chain([&func.ret]).for_each(|t| visit_dims(t, visit)),
-        Type::Ref(inner) => visit_dims(inner, visit),
-        Type::Adt(adt) => adt.args.iter().for_each(|t| visit_dims(t, visit)),
-        Type::Param(_) | Type::Unknown => {}
-    }
+    ty.walk(&mut |part, _| {
+        if let Type::Tensor(tensor) = part {
+            tensor.dims.iter().for_each(&mut *visit);
+        }
+        part.has_open_dims()
+    });
 }
 
 /// The type with named dimensions replaced.
 fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
-    match ty {
-        Type::Tensor(tensor) => {
-            let dims = tensor.dims.iter().map(|dim| match dim {
-                Dim::Named(name) => bound.get(&**name).map_or_else(|| dim.clone(), |&n| Dim::Fixed(n)),
-                other => other.clone(),
-            });
-            Type::Tensor(Arc::new(TensorType { dtype: tensor.dtype, dims: dims.collect() }))
-        }
-        Type::Tuple(fields) => Type::tuple(fields.iter().map(|f| substitute(f, bound))),
-        Type::Func(func) => Type::Func(Arc::new(byoc_core::ir::FuncType {
-            type_params: func.type_params.clone(),
-            params: func.params.iter().map(|p| substitute(p, bound)).collect(),
-            ret: substitute(&func.ret, bound),
-        })),
-        Type::Ref(inner) => Type::Ref(Arc::new(substitute(inner, bound))),
-        Type::Adt(adt) => {
-            let args: Box<[Type]> = adt.args.iter().map(|t| substitute(t, bound)).collect();
-            Type::adt(adt.name.clone(), args)
-        }
-        Type::Param(_) | Type::Unknown => ty.clone(),
-    }
+    ty.map_leaves(&Type::has_open_dims, &mut |leaf, _| {
+        let tensor = leaf.as_tensor()?;
+        let dims = tensor.dims.iter().map(|dim| match dim {
+            Dim::Named(name) => bound.get(&**name).map_or_else(|| dim.clone(), |&n| Dim::Fixed(n)),
+            other => other.clone(),
+        });
+        Some(Type::tensor_of(tensor.dtype, dims))
+    })
 }
 
 /// What `@main` takes and returns. Its results have no names: they are called by their position.

@@ -64,7 +64,7 @@ impl Parser<'_> {
                 let message = format!("the constructor `{name}` has the name of an operator");
                 self.report(Box::new(Diagnostic::error(codes::text::DUPLICATE_NAME, message).at(token.span, "")));
             }
-            let fields = if self.peek().kind == Kind::OpenParen { self.types(0)? } else { Vec::new() };
+            let fields = if self.peek().kind == Kind::OpenParen { self.types()? } else { Vec::new() };
             constructors.push(Constructor { name, fields: fields.into() });
             if self.peek().kind != Kind::CloseBrace {
                 self.expect(Kind::Comma)?;

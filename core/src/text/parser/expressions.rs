@@ -8,7 +8,7 @@ use super::matches::OpenMatch;
 use super::tokens::brief;
 use super::{Fallible, Kind, Parser, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
-use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, OpId, Type};
+use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, ExprList, OpId, Type};
 use crate::op;
 use std::sync::Arc;
 
@@ -314,7 +314,7 @@ impl Parser<'_> {
             unreachable!("the frame of a call is on top when its arguments end");
         };
         let attrs = Attrs::new(self.attrs.drain(attrs as usize..));
-        let args: Box<[ExprId]> = self.values.drain(values as usize..).collect();
+        let args: ExprList = self.values.drain(values as usize..).collect();
         let span = Span { start, end: self.last_end };
         let fixed = |wanted: usize, name: &str| match args.len() == wanted && attrs.is_empty() {
             true => Ok(()),

@@ -4,7 +4,7 @@ use super::expressions::State;
 use super::tokens::brief;
 use super::{Fallible, Kind, Parser, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
-use crate::ir::{Attrs, Expr, ExprId, Function, Name, Type};
+use crate::ir::{Attrs, Expr, ExprId, ExprList, Function, Name, Type};
 use std::collections::HashSet;
 
 /// What stands before the body of a function.
@@ -13,7 +13,7 @@ pub(super) struct Head {
     /// The name of a global; none for a function literal.
     name: Option<Token>,
     type_params: Box<[Name]>,
-    params: Box<[ExprId]>,
+    params: ExprList,
     ret: Type,
     attrs: Attrs,
     /// The scope to go back to, and the number of type parameters around.

@@ -1,6 +1,6 @@
 //! Text to module. The parser never recurses on the depth of the input: what is being read stands on a stack of
 //! [`Frame`]s, and a loop moves between three states (before an item, before an operand, after an operand).
-//! Only types and lists in attributes are read recursively, to [`super::MAX_NESTING`].
+//! Only the patterns of clauses and lists in attributes are read recursively, to [`super::MAX_NESTING`].
 //!
 //! It reports several errors a run. After an error it drops what is unfinished in the enclosing block, skips to the
 //! next `;`, `}` or `def @`, and goes on; names that the broken part would have bound stand for `()` from then on, so
@@ -24,7 +24,7 @@ use crate::ir::{AttrValue, Expr, ExprId, IndexVec, Module, Name, Origins, Type};
 use crate::tensor::Tensor;
 use expressions::Frame;
 use names::Names;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// What a text needs besides itself.
@@ -92,6 +92,8 @@ struct Parser<'a> {
     names: Names<'a>,
     /// The type parameters in scope: as written, and as the module calls them.
     type_params: Vec<(&'a str, Name)>,
+    /// The tensor types that were written last.
+    last_types: VecDeque<Type>,
     /// Names of types, to be looked up when all definitions have been read: the name, how many types it is given, where.
     type_mentions: Vec<(Name, usize, Span)>,
     /// Where each type is defined.
@@ -125,6 +127,7 @@ impl<'a> Parser<'a> {
             lets: Vec::new(),
             names: Names::new(source.len()),
             type_params: Vec::new(),
+            last_types: VecDeque::new(),
             type_mentions: Vec::new(),
             type_spans: HashMap::new(),
             unknown_callees: Vec::new(),

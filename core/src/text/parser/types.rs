@@ -8,80 +8,171 @@ use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{Dim, FuncType, Name, Type};
 use crate::tensor::DType;
 use crate::text::MAX_NESTING;
-use std::sync::Arc;
+
+/// A type that is begun, with the parts that are finished.
+struct Open {
+    parts: Vec<Type>,
+    kind: OpenKind,
+}
+
+enum OpenKind {
+    /// Types up to a bracket.
+    List { close: Kind, then: Then },
+    /// What a function type gives; the parts are what it takes.
+    Return { type_params: Box<[Name]>, outer: usize },
+    /// `ref( ...`
+    Ref,
+}
+
+/// What a list of types is for.
+enum Then {
+    Tuple,
+    /// What a function takes; the type parameters that were in scope before are the first `outer`.
+    Func {
+        type_params: Box<[Name]>,
+        outer: usize,
+    },
+    /// What stands for the parameters of a defined type.
+    Named {
+        token: Token,
+        name: Name,
+    },
+}
 
 impl Parser<'_> {
-    /// A type.
+    /// A type. Types may nest deep, so the ones that are begun stand on a stack.
     pub(super) fn ty(&mut self) -> Fallible<Type> {
-        self.nested_type(0)
+        let mut open: Vec<Open> = Vec::new();
+        let outer = self.type_params.len();
+        let ty = self.ty_within(&mut open);
+        if ty.is_err() {
+            self.type_params.truncate(outer);
+        }
+        ty
     }
 
-    fn nested_type(&mut self, depth: usize) -> Fallible<Type> {
+    fn ty_within(&mut self, open: &mut Vec<Open>) -> Fallible<Type> {
+        'next: loop {
+            let mut ty = match self.begin_type(open)? {
+                Some(ty) => ty,
+                None => continue,
+            };
+            // What a finished type finishes in turn.
+            loop {
+                let Some(innermost) = open.pop() else { return Ok(ty) };
+                let mut parts = innermost.parts;
+                parts.push(ty);
+                match innermost.kind {
+                    OpenKind::List { close, then } => {
+                        if self.peek().kind != close {
+                            self.expect(Kind::Comma)?;
+                        }
+                        if self.peek().kind != close {
+                            open.push(Open { parts, kind: OpenKind::List { close, then } });
+                            continue 'next;
+                        }
+                        self.take();
+                        match self.end_list(then, parts, open)? {
+                            Some(made) => ty = made,
+                            None => continue 'next,
+                        }
+                    }
+                    OpenKind::Return { type_params, outer } => {
+                        self.type_params.truncate(outer);
+                        let ret = parts.pop().unwrap_or(Type::Unknown);
+                        ty = Type::func(FuncType { type_params, params: parts.into(), ret });
+                    }
+                    OpenKind::Ref => {
+                        self.expect(Kind::CloseParen)?;
+                        ty = Type::reference(parts.pop().unwrap_or(Type::Unknown));
+                    }
+                }
+                if !ty.is_within_limits() {
+                    return Err(self.too_large_type());
+                }
+            }
+        }
+    }
+
+    fn too_large_type(&self) -> Box<Diagnostic> {
+        let message = format!("a type of more than {} parts", Type::MAX_PARTS);
+        let here = Span { start: self.last_end.saturating_sub(1), end: self.last_end };
+        Box::new(Diagnostic::error(codes::text::NESTING_TOO_DEEP, message).at(here, "one part too many"))
+    }
+
+    /// A type without others in it, or the beginning of one that is then `open`.
+    fn begin_type(&mut self, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
         let token = self.peek();
-        if depth > Type::MAX_DEPTH {
-            return Err(too_deep("types", token.span));
+        if open.len() > Type::MAX_PARTS {
+            return Err(self.too_large_type());
         }
         if token.kind == Kind::OpenParen {
-            return Ok(Type::tuple(self.types(depth)?));
+            return self.begin_list(Kind::OpenParen, Kind::CloseParen, Then::Tuple, open);
         }
         let Some(word) = self.word(token) else {
             return Err(self.unexpected(token, "a type"));
         };
         self.take();
         match word {
-            "_" => Ok(Type::Unknown),
-            "Tensor" => self.tensor_type(),
+            "_" => Ok(Some(Type::Unknown)),
+            "Tensor" => self.tensor_type().map(Some),
             "fn" => {
                 let outer = self.type_params.len();
                 let type_params = self.type_parameters()?;
-                let func = self.function_type(depth, type_params);
-                self.type_params.truncate(outer);
-                func
+                self.begin_list(Kind::OpenParen, Kind::CloseParen, Then::Func { type_params, outer }, open)
             }
             "ref" => {
                 self.expect(Kind::OpenParen)?;
-                let inner = self.nested_type(depth + 1)?;
-                self.expect(Kind::CloseParen)?;
-                Ok(Type::Ref(Arc::new(inner)))
+                open.push(Open { parts: Vec::new(), kind: OpenKind::Ref });
+                Ok(None)
             }
             _ => match DType::parse(word) {
-                Some(dtype) => Ok(Type::scalar(dtype)),
-                None => self.named_type(token, depth),
+                Some(dtype) => Ok(Some(Type::scalar(dtype))),
+                None => self.named_type(token, open),
             },
         }
     }
 
-    /// What follows `fn` and its type parameters.
-    fn function_type(&mut self, depth: usize, type_params: Box<[Name]>) -> Fallible<Type> {
-        let params = self.types(depth)?.into();
-        self.expect(Kind::Arrow)?;
-        let ret = self.nested_type(depth + 1)?;
-        Ok(Type::Func(Arc::new(FuncType { type_params, params, ret })))
+    /// The bracket before a list of types; the list may end at once.
+    fn begin_list(&mut self, bracket: Kind, close: Kind, then: Then, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
+        self.expect(bracket)?;
+        if self.eat(close) {
+            return self.end_list(then, Vec::new(), open);
+        }
+        open.push(Open { parts: Vec::new(), kind: OpenKind::List { close, then } });
+        Ok(None)
+    }
+
+    /// What a list of types is for.
+    fn end_list(&mut self, then: Then, types: Vec<Type>, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
+        match then {
+            Then::Tuple => Ok(Some(Type::tuple(types))),
+            Then::Func { type_params, outer } => {
+                self.expect(Kind::Arrow)?;
+                open.push(Open { parts: types, kind: OpenKind::Return { type_params, outer } });
+                Ok(None)
+            }
+            Then::Named { token, name } => Ok(Some(self.mention(token, name, types))),
+        }
     }
 
     /// A type parameter, or a defined type with what stands for its parameters.
-    fn named_type(&mut self, token: Token, depth: usize) -> Fallible<Type> {
+    fn named_type(&mut self, token: Token, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
         let word = self.text_of(token);
         if let Some((_, name)) = self.type_params.iter().rev().find(|(written, _)| *written == word) {
-            return Ok(Type::Param(name.clone()));
+            return Ok(Some(Type::param(name.clone())));
         }
         let name = self.names.shared(word);
-        let args = if self.peek().kind == Kind::OpenBracket { self.bracketed_types(depth)? } else { Vec::new() };
-        let span = token.span.to(Span { start: token.span.start, end: self.last_end });
-        self.type_mentions.push((name.clone(), args.len(), span));
-        Ok(Type::adt(name, args))
+        if self.peek().kind == Kind::OpenBracket {
+            return self.begin_list(Kind::OpenBracket, Kind::CloseBracket, Then::Named { token, name }, open);
+        }
+        Ok(Some(self.mention(token, name, Vec::new())))
     }
 
-    fn bracketed_types(&mut self, depth: usize) -> Fallible<Vec<Type>> {
-        self.expect(Kind::OpenBracket)?;
-        let mut types = Vec::new();
-        while !self.eat(Kind::CloseBracket) {
-            types.push(self.nested_type(depth + 1)?);
-            if self.peek().kind != Kind::CloseBracket {
-                self.expect(Kind::Comma)?;
-            }
-        }
-        Ok(types)
+    fn mention(&mut self, token: Token, name: Name, args: Vec<Type>) -> Type {
+        let span = token.span.to(Span { start: token.span.start, end: self.last_end });
+        self.type_mentions.push((name.clone(), args.len(), span));
+        Type::adt(name, args)
     }
 
     /// `[A, B]`, if it is there. They are in scope until the list of type parameters is cut back.
@@ -142,11 +233,11 @@ impl Parser<'_> {
     }
 
     /// `(type, type)`; a trailing comma is fine.
-    pub(super) fn types(&mut self, depth: usize) -> Fallible<Vec<Type>> {
+    pub(super) fn types(&mut self) -> Fallible<Vec<Type>> {
         self.expect(Kind::OpenParen)?;
         let mut types = Vec::new();
         while !self.eat(Kind::CloseParen) {
-            types.push(self.nested_type(depth + 1)?);
+            types.push(self.ty()?);
             if self.peek().kind != Kind::CloseParen {
                 self.expect(Kind::Comma)?;
             }
@@ -170,7 +261,19 @@ impl Parser<'_> {
         let word = self.text_of(token);
         let dtype = DType::parse(word).ok_or_else(|| unknown_type(word, &[], token.span))?;
         self.expect(Kind::CloseBracket)?;
-        Ok(Type::tensor_of(dtype, dims))
+        Ok(self.shared_type(Type::tensor_of(dtype, dims)))
+    }
+
+    /// One copy of a type that was written lately: most programs name few types many times.
+    fn shared_type(&mut self, ty: Type) -> Type {
+        if let Some(known) = self.last_types.iter().find(|known| **known == ty) {
+            return known.clone();
+        }
+        if self.last_types.len() == 8 {
+            self.last_types.pop_front();
+        }
+        self.last_types.push_back(ty.clone());
+        ty
     }
 
     fn dim(&mut self) -> Fallible<Dim> {
