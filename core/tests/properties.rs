@@ -373,7 +373,10 @@ fn a_hundred_thousand_levels() {
 fn types_and_lists_that_nest_without_end_are_refused() {
     let code = |text: &str| parse(text, &ParseOptions::default()).diagnostics.first().map(|d| d.code.to_string());
     let (open, close) = ("(".repeat(100_000), ")".repeat(100_000));
-    assert_eq!(code(&format!("let %x: {open}int32{close} = 1; %x")).as_deref(), Some("E0108"));
+    assert_eq!(code(&format!("fn (%x: {open}int32{close}) {{ %x }}")), None);
+    let ty = |levels: usize| format!("fn (%x: {}int32{}) {{ %x }}", "(".repeat(levels), ")".repeat(levels));
+    assert_eq!(code(&ty(Type::MAX_PARTS + 1)).as_deref(), Some("E0108"));
+    assert_eq!(code(&format!("fn (%x: {}", "fn (".repeat(Type::MAX_PARTS + 2))).as_deref(), Some("E0108"));
     assert_eq!(code(&format!("fn (%x, a={}", "[".repeat(100_000))).as_deref(), Some("E0108"));
     assert_eq!(code(&format!("{}1", "-".repeat(100_000))), None);
     assert_eq!(code(&format!("{} {} 1", "/*".repeat(100_000), "*/".repeat(100_000))), None);

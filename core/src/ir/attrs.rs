@@ -2,6 +2,7 @@
 
 use super::Name;
 use crate::tensor::DType;
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
@@ -154,8 +155,16 @@ impl From<Vec<i64>> for AttrValue {
 
 /// Attributes, sorted by key. Of an operator's attributes only those that differ from their default are kept:
 /// writing a default out or leaving it out is the same program.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Attrs(Option<Arc<[(Name, AttrValue)]>>);
+#[derive(Clone, Default)]
+pub struct Attrs(Option<Arc<Pairs>>);
+
+/// Keys and values, in two parts: the functions of regions have all but one in common.
+struct Pairs {
+    /// What many have; without a common part of its own.
+    common: Attrs,
+    /// The rest; its keys come after those of the common part.
+    own: SmallVec<[(Name, AttrValue); 1]>,
+}
 
 impl Attrs {
     /// No attributes.
@@ -165,21 +174,43 @@ impl Attrs {
 
     /// These attributes; of a key given twice the last value stays.
     pub fn new<K: Into<Name>>(pairs: impl IntoIterator<Item = (K, AttrValue)>) -> Attrs {
-        let mut sorted: Vec<(Name, AttrValue)> = Vec::new();
+        let mut own: SmallVec<[(Name, AttrValue); 1]> = SmallVec::new();
         for (key, value) in pairs {
             let key = key.into();
-            match sorted.binary_search_by(|(k, _)| k.cmp(&key)) {
-                Ok(at) => sorted[at].1 = value,
-                Err(at) => sorted.insert(at, (key, value)),
+            match own.binary_search_by(|(k, _)| k.cmp(&key)) {
+                Ok(at) => own[at].1 = value,
+                Err(at) => own.insert(at, (key, value)),
             }
         }
-        Attrs((!sorted.is_empty()).then(|| sorted.into()))
+        own.shrink_to_fit();
+        Attrs((!own.is_empty()).then(|| Arc::new(Pairs { common: Attrs::none(), own })))
+    }
+
+    /// The same attributes and one more, sharing memory with these where the key comes after theirs.
+    pub fn and(&self, key: Name, value: AttrValue) -> Attrs {
+        let last = self.own().last().map(|(last, _)| last);
+        if self.common().is_empty() && last.is_some_and(|last| *last < key) {
+            let own = SmallVec::from([(key, value)]);
+            return Attrs(Some(Arc::new(Pairs { common: self.clone(), own })));
+        }
+        self.with(&key, value)
+    }
+
+    fn own(&self) -> &[(Name, AttrValue)] {
+        self.0.as_ref().map_or(&[], |pairs| &pairs.own)
+    }
+
+    fn common(&self) -> &[(Name, AttrValue)] {
+        self.0.as_ref().map_or(&[], |pairs| pairs.common.own())
     }
 
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&AttrValue> {
-        let pairs = self.0.as_deref()?;
-        pairs.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|at| &pairs[at].1)
+        let find = |pairs: &'_ [(Name, AttrValue)]| pairs.binary_search_by(|(k, _)| (**k).cmp(key)).ok();
+        match find(self.own()) {
+            Some(at) => Some(&self.own()[at].1),
+            None => find(self.common()).map(|at| &self.common()[at].1),
+        }
     }
 
     /// The string value of a key.
@@ -198,12 +229,55 @@ impl Attrs {
     }
 
     /// Key and value, by key.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Name, &AttrValue)> {
-        self.0.as_deref().unwrap_or_default().iter().map(|(k, v)| (k, v))
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, &AttrValue)> {
+        self.common().iter().chain(self.own()).map(|(k, v)| (k, v))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.common().len() + self.own().len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+}
+
+impl PartialEq for Attrs {
+    fn eq(&self, other: &Attrs) -> bool {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || (self.len() == other.len() && self.iter().eq(other.iter())),
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    }
+}
+
+impl fmt::Debug for Attrs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_that_share_memory_are_the_same_as_those_that_do_not() {
+        let base = Attrs::new([("b", AttrValue::Int(1)), ("a", AttrValue::Int(2))]);
+        let (shared, flat) = (base.and("c".into(), AttrValue::Int(3)), base.with("c", 3));
+        assert_eq!(shared, flat);
+        assert_eq!(shared.len(), 3);
+        for (key, value) in [("a", Some(2)), ("b", Some(1)), ("c", Some(3)), ("d", None)] {
+            assert_eq!(shared.get(key).and_then(AttrValue::as_int), value, "{key}");
+        }
+        assert_eq!(shared.without("b"), flat.without("b"));
+        // A key in between, a key that is there, and a third part.
+        assert_eq!(base.and("aa".into(), AttrValue::Int(3)), base.with("aa", 3));
+        assert_eq!(base.and("b".into(), AttrValue::Int(3)), base.with("b", 3));
+        assert_eq!(shared.and("d".into(), AttrValue::Int(4)), flat.with("d", 4));
+        assert_eq!(Attrs::none().and("d".into(), AttrValue::Int(4)), Attrs::none().with("d", 4));
+        assert_ne!(shared, base);
     }
 }

@@ -322,7 +322,7 @@ impl Verifier<'_> {
             Expr::Call(call) => {
                 if let Callee::Op(op) = call.callee {
                     match op::normalize_attrs(op::get(op), call.attrs.clone()) {
-                        Ok(normal) if normal.iter().len() == call.attrs.iter().len() => {}
+                        Ok(normal) if normal.len() == call.attrs.len() => {}
                         Ok(_) => {
                             let name = op::get(op).name;
                             self.fault(id, format!("{name}: an attribute is written out that has its default"));

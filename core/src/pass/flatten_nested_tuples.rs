@@ -5,12 +5,18 @@ use super::annotation::{Annotations, Mark, attrs_of};
 use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId, IndexVec, Module, Name};
 use crate::typing::Rebuild;
+use std::borrow::Cow;
 
 /// `end((a, b))` becomes `(end(a), end(b))`, at any depth.
 ///
 /// # Errors
 /// None that a typed module can cause.
 pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    flattened(module).map(Cow::into_owned)
+}
+
+/// As [`flatten_nested_tuples`], but a module without such tuples is not copied.
+pub(super) fn flattened(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
     let live = module.live();
     // Whose end each tuple is to be taken apart for; users come first in a descending sweep.
@@ -27,6 +33,9 @@ pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>>
                 }
             }
         }
+    }
+    if ended.iter().all(|(_, whose)| whose.is_none()) {
+        return Ok(Cow::Borrowed(module));
     }
     let mut flat: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     Rebuild::run(module, |rebuild, id, expr| {
@@ -50,4 +59,5 @@ pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>>
         }
         Ok(None)
     })
+    .map(Cow::Owned)
 }

@@ -49,13 +49,52 @@ const MAX_ROUNDS: u8 = 200;
 /// How many variables may stand for one another before what they stand for is looked for no further.
 const MAX_ALIASES: usize = 100;
 
+/// The lets of a module: the value that each variable has, and the variables of each value, the last one first. Empty
+/// without lets.
+#[derive(Default)]
+struct Lets {
+    value: IndexVec<ExprId, Option<ExprId>>,
+    first: IndexVec<ExprId, Option<ExprId>>,
+    next: IndexVec<ExprId, Option<ExprId>>,
+}
+
+impl Lets {
+    fn bind(&mut self, expressions: usize, var: ExprId, value: ExprId) {
+        if self.value.is_empty() {
+            for list in [&mut self.value, &mut self.first, &mut self.next] {
+                *list = IndexVec::filled(None, expressions);
+            }
+        }
+        self.value[var] = Some(value);
+        self.next[var] = self.first[value].replace(var);
+    }
+
+    fn value(&self, var: ExprId) -> Option<ExprId> {
+        self.value.get(var).copied().flatten()
+    }
+
+    fn first(&self, value: ExprId) -> Option<ExprId> {
+        self.first.get(value).copied().flatten()
+    }
+
+    fn next(&self, var: ExprId) -> Option<ExprId> {
+        self.next.get(var).copied().flatten()
+    }
+
+    fn vars(&self, value: ExprId) -> impl Iterator<Item = ExprId> {
+        std::iter::successors(self.first(value), |&var| self.next(var))
+    }
+
+    fn values(&self) -> impl Iterator<Item = ExprId> {
+        self.first.iter().filter(|(_, var)| var.is_some()).map(|(value, _)| value)
+    }
+}
+
 struct Inference<'a> {
     module: &'a mut Module,
     live: IndexVec<ExprId, bool>,
-    /// The variables that each value is bound to.
-    bound_to: HashMap<ExprId, Vec<ExprId>>,
-    /// The value that each let-bound variable has.
-    value_of: HashMap<ExprId, ExprId>,
+    /// The variables that values are bound to.
+    lets: Lets,
     faults: BTreeMap<ExprId, Fault>,
     /// Expressions to type again.
     dirty: BTreeSet<ExprId>,
@@ -79,8 +118,7 @@ impl<'a> Inference<'a> {
         }
         Inference {
             live,
-            bound_to: HashMap::new(),
-            value_of: HashMap::new(),
+            lets: Lets::default(),
             faults: BTreeMap::new(),
             dirty: BTreeSet::new(),
             rounds: IndexVec::new(),
@@ -100,18 +138,17 @@ impl<'a> Inference<'a> {
                 Expr::Var(var) => var.annotation.clone(),
                 Expr::Function(function) => self.signature(function),
                 &Expr::Let { var, value, .. } => {
-                    self.bound_to.entry(value).or_default().push(var);
-                    self.value_of.insert(var, value);
+                    self.lets.bind(self.module.nodes.len(), var, value);
                     Type::Unknown
                 }
                 _ => Type::Unknown,
             };
             self.module.nodes[id].ty = ty;
         }
-        for (&value, vars) in &self.bound_to {
+        for value in self.lets.values() {
             // A function's own name may stand in its body, before the function in the arena.
             if let Expr::Function(_) = self.module.expr(value) {
-                for &var in vars {
+                for var in self.lets.vars(value) {
                     if let Some(ty) = unify(self.module.ty(var), self.module.ty(value)) {
                         self.module.nodes[var].ty = ty;
                     }
@@ -167,14 +204,11 @@ impl<'a> Inference<'a> {
 
     /// The variables of a let take the type of its value.
     fn flow_to_variables(&mut self, value: ExprId) {
-        if self.bound_to.is_empty() {
-            return;
-        }
-        if let Some(vars) = self.bound_to.get(&value).cloned() {
+        let mut next = self.lets.first(value);
+        while let Some(var) = next {
             let ty = self.module.ty(value).clone();
-            for var in vars {
-                self.grow(var, &ty);
-            }
+            self.grow(var, &ty);
+            next = self.lets.next(var);
         }
     }
 
@@ -198,9 +232,7 @@ impl<'a> Inference<'a> {
                 self.module.nodes[id].ty = both.clone();
                 self.wake_users(id);
                 // What is bound to it, and what it is made of, may learn from that.
-                if let Some(vars) = self.bound_to.get(&id) {
-                    todo.extend(vars.iter().map(|&var| (var, both.clone())));
-                }
+                todo.extend(self.lets.vars(id).map(|var| (var, both.clone())));
                 if !self.users.is_empty() {
                     self.dirty.insert(id);
                 }
@@ -265,7 +297,7 @@ impl<'a> Inference<'a> {
         let own = self.module.ty(id).clone();
         match self.module.expr(id).clone() {
             Expr::Var(_) => {
-                if let Some(&value) = self.value_of.get(&id) {
+                if let Some(value) = self.lets.value(id) {
                     self.grow(value, &own);
                 }
             }
@@ -364,8 +396,8 @@ impl<'a> Inference<'a> {
         let mut target = callee;
         // A variable may stand for another one. (Not for long in any real program, and in a broken one in a circle.)
         for _ in 0..MAX_ALIASES {
-            match self.value_of.get(&target) {
-                Some(&value) => target = value,
+            match self.lets.value(target) {
+                Some(value) => target = value,
                 None => break,
             }
         }

@@ -1,100 +1,153 @@
 //! Makes a region into a global function, and names it.
 
-use crate::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Function, Name, Nested, OriginId, Origins, Type};
+use crate::ir::{
+    AttrValue, Attrs, Expr, ExprId, ExprList, FuncType, Function, Name, Nested, Node, OriginId, Origins, Type,
+};
 use crate::typing::Rebuild;
 use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::fmt;
 use std::sync::{Arc, LazyLock};
+
+/// Writes a text with everything outside `[A-Za-z0-9_]` as `_`.
+struct Sanitized<'t>(&'t str);
+
+impl fmt::Display for Sanitized<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut rest = self.0;
+        while let Some(at) = rest.find(|c| !is_plain(c)) {
+            let (plain, other) = rest.split_at(at);
+            f.write_str(plain)?;
+            f.write_str("_")?;
+            let mut chars = other.chars();
+            chars.next();
+            rest = chars.as_str();
+        }
+        f.write_str(rest)
+    }
+}
 
 /// `text` with everything outside `[A-Za-z0-9_]` as `_`.
 pub(super) fn sanitize(text: &str) -> String {
-    text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect()
+    Sanitized(text).to_string()
 }
 
-/// The name of a region's function. While another function has it, the name of the function around the region gets
-/// `_a` appended: names that differ before they are sanitised may be the same afterwards.
-pub(super) fn symbol(rebuild: &Rebuild<'_>, module: &str, target: &str, function: &str, region: u32) -> Name {
-    let prefix = if module.is_empty() { "tvmgen".to_owned() } else { format!("tvmgen_{module}") };
-    let taken = |name: &str| rebuild.old.globals.contains_key(name) || rebuild.new.module.globals.contains_key(name);
-    let mut function = function.to_owned();
-    loop {
-        let name = sanitize(&format!("{prefix}_{target}_{function}_{region}"));
-        if !taken(&name) {
-            return name.into();
-        }
-        function.push_str("_a");
-    }
+/// What a region's function is called after.
+#[derive(Clone, Copy)]
+pub(super) struct Naming<'n> {
+    /// The name of the module; may be empty.
+    pub module: &'n str,
+    /// The function around the region.
+    pub function: &'n str,
+    /// The number of the region in it.
+    pub region: u32,
 }
 
 /// A region's function, made of expressions of the new module.
-pub(super) struct Outline {
-    /// Its name.
-    pub symbol: Name,
+pub(super) struct Outline<'n> {
+    /// What it is called after.
+    pub naming: Naming<'n>,
     /// Whose it is.
     pub target: Name,
     /// Its parameters.
-    pub params: Vec<ExprId>,
+    pub params: ExprList,
     /// What it gives: one expression, or several as a tuple.
-    pub outputs: Vec<ExprId>,
+    pub outputs: ExprList,
 }
 
-/// The types of the last few functions: of many small regions most have the same, and one copy serves them all.
+/// What the functions of regions have in common.
 #[derive(Default)]
-pub(super) struct Signatures {
-    last: VecDeque<Arc<Nested<FuncType>>>,
+pub(super) struct Shared {
+    /// The types of the last few functions: of many small regions most have the same, and one copy serves them all.
+    types: VecDeque<Arc<Nested<FuncType>>>,
+    /// The attributes of each target, but for the symbol, and what names begin with.
+    targets: Vec<(Name, Attrs, String)>,
 }
 
-impl Signatures {
-    fn get(&mut self, ty: FuncType) -> Arc<Nested<FuncType>> {
-        if let Some(known) = self.last.iter().find(|known| ****known == ty) {
-            return known.clone();
+impl Shared {
+    fn ty(&mut self, ty: FuncType) -> Type {
+        if let Some(known) = self.types.iter().find(|known| ****known == ty) {
+            return Type::Func(known.clone());
         }
-        if self.last.len() == 8 {
-            self.last.pop_front();
+        if self.types.len() == 8 {
+            self.types.pop_front();
         }
         let ty = Arc::new(Nested::new(ty));
-        self.last.push_back(ty.clone());
-        ty
+        self.types.push_back(ty.clone());
+        Type::Func(ty)
+    }
+
+    fn target(&mut self, target: &Name, module: &str) -> &(Name, Attrs, String) {
+        let at = match self.targets.iter().position(|(name, ..)| name == target) {
+            Some(at) => at,
+            None => {
+                let attrs = Attrs::new([
+                    ("Primitive", AttrValue::Int(1)),
+                    ("Inline", AttrValue::Int(1)),
+                    ("Compiler", AttrValue::Str(target.clone())),
+                ]);
+                let prefix = if module.is_empty() { "tvmgen".to_owned() } else { format!("tvmgen_{module}") };
+                self.targets.push((target.clone(), attrs, sanitize(&format!("{prefix}_{target}_"))));
+                self.targets.len() - 1
+            }
+        };
+        &self.targets[at]
     }
 }
 
-/// The keys of a region's attributes: one copy of each, however many regions there are.
-static KEYS: LazyLock<[Name; 4]> =
-    LazyLock::new(|| ["Primitive", "Inline", "Compiler", "global_symbol"].map(Name::from));
+/// The key of a region's symbol: one copy of it, however many regions there are.
+static SYMBOL: LazyLock<Name> = LazyLock::new(|| "global_symbol".into());
 
-/// Defines the function and calls it; gives what stands for each output.
+/// Defines the function and calls it; gives its name, and what stands for each output.
+///
+/// While another function has the name, the name of the function around the region gets `_a` appended: names that
+/// differ before they are sanitised may be the same afterwards.
 pub(super) fn define_and_call(
     rebuild: &mut Rebuild<'_>,
-    signatures: &mut Signatures,
-    outline: Outline,
+    shared: &mut Shared,
+    outline: Outline<'_>,
     args: &[ExprId],
     origin: OriginId,
-) -> Vec<ExprId> {
+) -> (Name, ExprList) {
+    let taken = &rebuild.old.globals;
     let module = &mut rebuild.new.module;
-    let types: Vec<Type> = outline.outputs.iter().map(|&output| module.ty(output).clone()).collect();
     let (body, ret) = match outline.outputs[..] {
-        [only] => (only, types[0].clone()),
+        [only] => (only, module.ty(only).clone()),
         _ => {
-            let ret = Type::tuple(types.iter().cloned());
-            (module.push_typed(Expr::Tuple(outline.outputs.into()), ret.clone(), Origins::none()), ret)
+            let ret = Type::tuple(outline.outputs.iter().map(|&output| module.ty(output).clone()));
+            let fields = outline.outputs.to_vec().into();
+            (module.push_typed(Expr::Tuple(fields), ret.clone(), Origins::none()), ret)
         }
     };
     let params: Box<[Type]> = outline.params.iter().map(|&param| module.ty(param).clone()).collect();
-    let ty = Type::Func(signatures.get(FuncType::new(params, ret.clone())));
-    let [primitive, inline, compiler, global_symbol] = &*KEYS;
-    let attrs = Attrs::new([
-        (primitive.clone(), AttrValue::Int(1)),
-        (inline.clone(), AttrValue::Int(1)),
-        (compiler.clone(), AttrValue::Str(outline.target)),
-        (global_symbol.clone(), AttrValue::Str(outline.symbol.clone())),
-    ]);
-    let function = Function::new(outline.params, body, ret.clone(), attrs);
-    let function = module.push_typed(Expr::Function(Box::new(function)), ty.clone(), Origins::none());
-    module.globals.insert(outline.symbol.clone(), function);
-    let global = module.push_typed(Expr::Global(outline.symbol), ty, Origins::none());
-    let call = module.push_typed(Expr::call(global, args.iter().copied()), ret, origin);
-    if types.len() == 1 {
-        return vec![call];
-    }
-    let field = |(i, ty)| module.push_typed(Expr::Project { tuple: call, index: i as u32 }, ty, origin);
-    types.into_iter().enumerate().map(field).collect()
+    let ty = shared.ty(FuncType::new(params, ret.clone()));
+    let (_, attrs, prefix) = shared.target(&outline.target, outline.naming.module);
+    let Naming { function, region, .. } = outline.naming;
+    let mut more = String::new();
+    let symbol = loop {
+        let symbol: Name = format!("{prefix}{}{more}_{region}", Sanitized(function)).into();
+        if !taken.contains_key(&symbol)
+            && let Entry::Vacant(place) = module.globals.entry(symbol.clone())
+        {
+            let attrs = attrs.and(SYMBOL.clone(), AttrValue::Str(symbol.clone()));
+            let made = Function { type_params: Box::new([]), params: outline.params, body, ret: ret.clone(), attrs };
+            let expr = Expr::Function(Box::new(made));
+            place.insert(module.nodes.push(Node { expr, ty: ty.clone(), origin: Origins::none() }));
+            break symbol;
+        }
+        more.push_str("_a");
+    };
+    let global = module.push_typed(Expr::Global(symbol.clone()), ty, Origins::none());
+    let call = module.push_typed(Expr::call(global, args.iter().copied()), ret.clone(), origin);
+    let results = match (&ret, outline.outputs.len()) {
+        (Type::Tuple(types), len) if len != 1 => {
+            let field = |(i, ty): (usize, &Type)| {
+                module.push_typed(Expr::Project { tuple: call, index: i as u32 }, ty.clone(), origin)
+            };
+            types.iter().enumerate().map(field).collect()
+        }
+        _ => [call].into_iter().collect(),
+    };
+    (symbol, results)
 }

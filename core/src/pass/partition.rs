@@ -8,13 +8,13 @@
 
 use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
-use super::outline::{Outline, Signatures, define_and_call, sanitize, symbol};
+use super::outline::{Naming, Outline, Shared, define_and_call, sanitize};
 use super::reasons::Reasons;
 use super::region_graph::{RegionGraph, flows};
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
 use super::scope::Bodies;
 use crate::diag::Diagnostic;
-use crate::ir::{Expr, ExprId, FuncType, IndexVec, Module, Name, OpId, Type};
+use crate::ir::{Expr, ExprId, ExprList, FuncType, IndexVec, Module, Name, OpId, Type};
 use crate::op;
 use crate::pattern::{Entry, PatternNode};
 use crate::typing::Rebuild;
@@ -405,14 +405,15 @@ impl Work<'_> {
         // What stands for an expression inside the region that is being made, and for an output outside.
         let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let mut outer: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
-        let mut signatures = Signatures::default();
+        let mut shared = Shared::default();
         let module = Rebuild::run_in_order(self.module, order, |rebuild, id, _| {
             let Some(at) = self.region[id].map(|region| region as usize) else { return Ok(None) };
             if self.regions[at].symbol.is_empty() {
                 let (function, number) = numbering[at];
-                let function = self.grouping.function_name(function);
-                self.regions[at].symbol = symbol(rebuild, module_name, &self.regions[at].backend, function, number);
-                self.make(rebuild, &mut signatures, &self.regions[at], number, &mut inner, &mut outer);
+                let naming =
+                    Naming { module: module_name, function: self.grouping.function_name(function), region: number };
+                let symbol = self.make(rebuild, &mut shared, &self.regions[at], naming, &mut inner, &mut outer);
+                self.regions[at].symbol = symbol;
             }
             Ok(outer[id])
         })?;
@@ -475,16 +476,16 @@ impl Work<'_> {
     fn make(
         &self,
         rebuild: &mut Rebuild<'_>,
-        signatures: &mut Signatures,
+        shared: &mut Shared,
         region: &RegionReport,
-        number: u32,
+        naming: Naming<'_>,
         inner: &mut IndexVec<ExprId, Option<ExprId>>,
         outer: &mut IndexVec<ExprId, Option<ExprId>>,
-    ) {
-        let mut params = Vec::with_capacity(region.inputs.len());
-        let mut args = Vec::with_capacity(region.inputs.len());
-        let (symbol, target) = (region.symbol.clone(), region.backend.clone());
-        let prefix = format!("{}_{number}", sanitize(&target));
+    ) -> Name {
+        let mut params = ExprList::with_capacity(region.inputs.len());
+        let mut args = ExprList::with_capacity(region.inputs.len());
+        let target = region.backend.clone();
+        let prefix = format!("{}_{}", sanitize(&target), naming.region);
         for (k, &input) in region.inputs.iter().enumerate() {
             let param = rebuild.new.var(format!("{prefix}_i{k}"), self.module.ty(input).clone());
             inner[input] = Some(param);
@@ -509,14 +510,15 @@ impl Work<'_> {
             };
             inner[unit] = Some(new);
         }
-        let outputs: Vec<ExprId> = region.outputs.iter().filter_map(|&output| inner[output]).collect();
+        let outputs: ExprList = region.outputs.iter().filter_map(|&output| inner[output]).collect();
         region.inputs.iter().chain(&region.nodes).for_each(|&id| inner[id] = None);
         let origin = rebuild.new.module.origins.union_all(origins);
-        let outline = Outline { symbol, target, params, outputs };
-        let results = define_and_call(rebuild, signatures, outline, &args, origin);
+        let outline = Outline { naming, target, params, outputs };
+        let (symbol, results) = define_and_call(rebuild, shared, outline, &args, origin);
         for (&output, result) in region.outputs.iter().zip(results) {
             outer[output] = Some(result);
         }
+        symbol
     }
 
     /// Where each operator goes, among the regions that are made, in the order of their first expressions.

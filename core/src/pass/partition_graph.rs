@@ -7,24 +7,25 @@
 //! each region follows all that it needs, since its call may stand later than the first of its operators did.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
+use super::flatten_nested_tuples::flattened;
 use super::grouping::describe;
 use super::optimize_functions::optimize_functions;
-use super::outline::{Outline, Signatures, define_and_call, sanitize, symbol};
+use super::outline::{Naming, Outline, Shared, define_and_call, sanitize};
 use super::regions::{Region, RegionReader};
+use super::remove_default_annotations::without_defaults;
 use super::scope::is_opaque;
-use super::{flatten_nested_tuples, remove_default_annotations};
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{Expr, ExprId, IndexVec, Module, Name};
+use crate::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
 use crate::typing::Rebuild;
-use smallvec::SmallVec;
 
 /// Makes functions of the regions of an annotated module.
 ///
 /// # Errors
 /// Annotations that do not agree, and regions that need their own results.
 pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
-    let module = remove_default_annotations(&flatten_nested_tuples(module)?)?;
-    partition(&module, module_name, bind_constants)
+    let flat = flattened(module)?;
+    let plain = without_defaults(&flat)?;
+    partition(&plain, module_name, bind_constants)
 }
 
 /// As [`partition_graph`], and then has each new function optimised by its target: `optimize` gets the target and a
@@ -51,16 +52,16 @@ struct Part {
     /// Values that enter: what was entered with (inside the region), what it is outside, and the parameter's number.
     inputs: Vec<Input>,
     /// Values that leave, in the order of the outputs.
-    outputs: SmallVec<[ExprId; 4]>,
+    outputs: ExprList,
     /// What stands for the outputs in the new module, once the region's call is there.
-    made: Option<Vec<ExprId>>,
+    made: Option<ExprList>,
 }
 
 struct Input {
     /// The value outside.
     value: ExprId,
     /// The begins (or bare operands) inside that stand for it.
-    inside: SmallVec<[ExprId; 4]>,
+    inside: ExprList,
     name: InputName,
     /// A constant that moves inside.
     bound: bool,
@@ -122,7 +123,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
     }
     let order = order(module, &marks, &mut places, &mut parts, bind_constants)?;
     let Places { part: part_of, output, .. } = places;
-    let mut signatures = Signatures::default();
+    let mut shared = Shared::default();
     let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, count);
     Rebuild::run_in_order(module, order, |rebuild, id, _| {
         Ok(match marks.mark(module, id) {
@@ -131,7 +132,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
                 Some(part) => {
                     let part = &mut parts[part as usize];
                     if part.made.is_none() {
-                        part.made = Some(make(rebuild, &mut signatures, module_name, part, &mut inner));
+                        part.made = Some(make(rebuild, &mut shared, module_name, part, &mut inner));
                     }
                     let at = output[ended(module, &marks, value)];
                     part.made.as_ref().zip(at).map(|(outputs, at)| outputs[at as usize])
@@ -170,8 +171,8 @@ fn outputs(
     marks: &Annotations,
     region: &Region,
     place: &mut IndexVec<ExprId, Option<u32>>,
-) -> SmallVec<[ExprId; 4]> {
-    let mut outputs = SmallVec::new();
+) -> ExprList {
+    let mut outputs = ExprList::new();
     for &end in &region.outs {
         let value = ended(module, marks, end);
         // What leaves is in this region, and so in no other one.
@@ -235,7 +236,7 @@ fn inputs(
             },
             InputName::Begin,
         );
-        inputs.push(Input { value, inside: SmallVec::from_slice(&[id]), name, bound });
+        inputs.push(Input { value, inside: ExprList::from_slice(&[id]), name, bound });
     }
     inputs
 }
@@ -320,16 +321,16 @@ fn order(
 /// before and after.
 fn make(
     rebuild: &mut Rebuild<'_>,
-    signatures: &mut Signatures,
+    shared: &mut Shared,
     module_name: &str,
     part: &Part,
     inner: &mut IndexVec<ExprId, Option<ExprId>>,
-) -> Vec<ExprId> {
+) -> ExprList {
     let marks = Annotations::new();
     let old = rebuild.old;
     let prefix = format!("{}_{}", sanitize(&part.region.target), part.region.number);
-    let mut params = Vec::new();
-    let mut args = Vec::new();
+    let mut params = ExprList::new();
+    let mut args = ExprList::new();
     for input in &part.inputs {
         let stands = if input.bound {
             rebuild.get(outside(old, &marks, input.value))
@@ -364,8 +365,8 @@ fn make(
     part.region.nodes.iter().for_each(|&node| inner[node] = None);
     part.inputs.iter().flat_map(|input| &input.inside).for_each(|&inside| inner[inside] = None);
     let target = part.region.target.clone();
-    let symbol = symbol(rebuild, module_name, &target, &part.function, part.region.number);
+    let naming = Naming { module: module_name, function: &part.function, region: part.region.number };
     let origins = part.region.nodes.iter().map(|&node| old.nodes[node].origin);
     let origin = rebuild.new.module.origins.union_all(origins);
-    define_and_call(rebuild, signatures, Outline { symbol, target, params, outputs }, &args, origin)
+    define_and_call(rebuild, shared, Outline { naming, target, params, outputs }, &args, origin).1
 }

@@ -4,17 +4,28 @@ use super::annotation::{Annotations, DEFAULT, Mark};
 use crate::diag::Diagnostic;
 use crate::ir::Module;
 use crate::typing::Rebuild;
+use std::borrow::Cow;
 
 /// Drops begins and ends of `default`.
 ///
 /// # Errors
 /// None that a typed module can cause.
 pub fn remove_default_annotations(module: &Module) -> Result<Module, Box<Diagnostic>> {
+    without_defaults(module).map(Cow::into_owned)
+}
+
+/// As [`remove_default_annotations`], but a module without them is not copied.
+pub(super) fn without_defaults(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
+    let is_default = |id| matches!(marks.mark(module, id), Some(Mark::Begin(_, DEFAULT) | Mark::End(_, DEFAULT)));
+    if !module.nodes.ids().any(is_default) {
+        return Ok(Cow::Borrowed(module));
+    }
     Rebuild::run(module, |rebuild, id, _| {
         Ok(match marks.mark(module, id) {
             Some(Mark::Begin(value, DEFAULT) | Mark::End(value, DEFAULT)) => Some(rebuild.get(value)),
             _ => None,
         })
     })
+    .map(Cow::Owned)
 }
