@@ -232,7 +232,7 @@ mod tests {
         assert!(elements(&small) <= 30, "{} elements of {}", elements(&small), elements(&case));
         assert!(has_stride(&small));
         let attrs: usize =
-            small.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.iter().len())).sum();
+            small.module.nodes.iter().filter_map(|(_, n)| Some(n.expr.as_op_call()?.1.attrs.len())).sum();
         assert!(attrs <= 2, "{attrs} attributes");
     }
 
