@@ -8,8 +8,11 @@ use byoc::runtime::Pool;
 use byoc::runtime::region::{Prepared, Region as _, RegionCall};
 use byoc::session::Session;
 use byoc_core::tensor::{DType, TensorView, TensorViewMut};
-use byoc_plugin_api::{Candidate, CandidateKind, Graph, LoadRequest, Region, TensorType, ValueRef};
-use criterion::{BatchSize, Criterion, Throughput};
+use byoc_plugin_api::{
+    Attr, Candidate, CandidateKind, Codegen, Graph, LoadRequest, Region, TensorType, ValueRef, Verdict,
+};
+use criterion::measurement::WallTime;
+use criterion::{BatchSize, BenchmarkGroup, Criterion, Throughput};
 use serde_json::json;
 use std::hint::black_box;
 use std::path::Path;
@@ -18,6 +21,7 @@ fn main() {
     let mut criterion = byoc_benches::criterion();
     loading(&mut criterion);
     regions(&mut criterion);
+    convolutions(&mut criterion);
     loops(&mut criterion);
     criterion.final_summary();
 }
@@ -28,6 +32,43 @@ fn relu(len: usize) -> Graph {
     let mut graph = Graph::new("relu");
     let x = graph.push_input("x", ty.clone());
     let y = graph.push_op("nn.relu", [ValueRef::of(x)], [], [ty]);
+    graph.outputs.push(ValueRef::of(y));
+    graph
+}
+
+/// `count` candidates of a model: no two have the same dimensions, and each says what it came from.
+fn candidates(operator: &str, count: usize, graph: impl Fn(usize) -> Graph) -> Vec<Candidate> {
+    let candidate = |number: usize| {
+        let mut graph = graph(number);
+        for node in &mut graph.nodes {
+            node.sources.push(format!("/features/block.{number}/node").into());
+        }
+        Candidate::new(CandidateKind::Operator, operator, graph)
+    };
+    (0..count).map(candidate).collect()
+}
+
+/// An int8 convolution with all of its attributes, the weight an input.
+fn conv2d(number: usize) -> Graph {
+    use byoc_plugin_api::DType;
+    let (channels, size) = (16 + number % 100, 7 + number % 50);
+    let mut graph = Graph::new("conv2d");
+    let data = graph.push_input("data", TensorType::new(DType::I8, &[1, channels, size, size]));
+    let weight = graph.push_input("weight", TensorType::new(DType::I8, &[64, channels, 3, 3]));
+    let attrs = [
+        Attr::new("strides", vec![1i64, 1]),
+        Attr::new("padding", vec![1i64, 1, 1, 1]),
+        Attr::new("dilation", vec![1i64, 1]),
+        Attr::new("groups", 1i64),
+        Attr::new("channels", 64i64),
+        Attr::new("kernel_size", vec![3i64, 3]),
+        Attr::new("data_layout", "NCHW"),
+        Attr::new("kernel_layout", "OIHW"),
+        Attr::new("out_layout", ""),
+        Attr::new("out_dtype", "int32"),
+    ];
+    let result = TensorType::new(DType::I32, &[1, 64, size, size]);
+    let y = graph.push_op("nn.conv2d", [ValueRef::of(data), ValueRef::of(weight)], attrs, [result]);
     graph.outputs.push(ValueRef::of(y));
     graph
 }
@@ -68,19 +109,39 @@ fn regions(criterion: &mut Criterion) {
     region_calls(criterion, "c", "elementwise", &byoc_test_support::sample("elementwise"));
 }
 
+/// Every candidate is taken: a refusal costs what the plugin's words cost.
+fn judging(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    codegen: &dyn Codegen,
+    operator: &str,
+    candidates: Vec<Candidate>,
+) {
+    group.throughput(Throughput::Elements(candidates.len() as u64));
+    let verdicts = codegen.judge_batch(&candidates).expect("it judges");
+    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Supported), "{operator}: {:?}", verdicts[0]);
+    group.bench_function(format!("judge {} candidates, {operator}", candidates.len()), |b| {
+        b.iter(|| codegen.judge_batch(black_box(&candidates)).expect("it judges"));
+    });
+    group.throughput(Throughput::Elements(1));
+}
+
+/// The candidates that the other sample takes are four times as long as JSON.
+fn convolutions(criterion: &mut Criterion) {
+    let session = Session::without_plugins(1).expect("the threads start");
+    let mut group = criterion.benchmark_group("c++");
+    let plugin = byoc_plugin_api::host::load(&byoc_test_support::sample("conv_int8"), &session.services);
+    let codegen = plugin.expect("it loads").codegen("conv_int8").expect("its code generator");
+    judging(&mut group, &*codegen, "nn.conv2d", candidates("nn.conv2d", 10_000, conv2d));
+    group.finish();
+}
+
 fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Path) {
     let session = Session::without_plugins(1).expect("the threads start");
     let plugin = byoc_plugin_api::host::load(library, &session.services).expect("it loads");
     let codegen = plugin.codegen(name).expect("its code generator");
 
     let mut group = criterion.benchmark_group(group);
-    let candidate = Candidate::new(CandidateKind::Operator, "nn.relu", relu(16));
-    let candidates = vec![candidate; 10_000];
-    group.throughput(Throughput::Elements(10_000));
-    group.bench_function("judge_batch, 10,000 candidates", |b| {
-        b.iter(|| codegen.judge_batch(black_box(&candidates)).expect("it judges"));
-    });
-    group.throughput(Throughput::Elements(1));
+    judging(&mut group, &*codegen, "nn.relu", candidates("nn.relu", 10_000, |number| relu(16 + number)));
 
     let graph = relu(1);
     let region = Region { graph: &graph, constants: &[], options: &json!({}) };

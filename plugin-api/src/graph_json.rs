@@ -14,7 +14,6 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::{Attr, AttrValue, Composite, Dim, Graph, Input, Node, NodeKind, TensorType, ValueRef};
 use abi_stable::std_types::{RBox, RString, RVec};
-use serde::Serialize;
 use serde_json::Value;
 
 /// The version of the JSON form that this crate writes.
@@ -23,13 +22,19 @@ pub const GRAPH_VERSION: u64 = 1;
 impl Graph {
     /// The JSON form.
     pub fn to_json(&self) -> String {
-        let mut writer = Writer { out: Vec::with_capacity(256 + 192 * self.nodes.len()) };
+        let mut out = Vec::with_capacity(256 + 192 * self.nodes.len());
+        self.write_json(&mut out);
+        String::from_utf8(out).expect("JSON is UTF-8")
+    }
+
+    /// Writes the JSON form behind what is in `out`.
+    pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
+        let mut writer = Writer { out };
         writer.text("{\"version\":");
-        writer.value(&GRAPH_VERSION);
+        writer.number(GRAPH_VERSION);
         writer.text(",");
         writer.graph(self);
         writer.text("}");
-        writer.finish()
     }
 
     /// Reads the JSON form. Numbers of nodes, outputs and inputs are checked; those of constants are not, as the table
@@ -50,35 +55,49 @@ impl Graph {
     }
 }
 
-/// Attributes as a JSON object.
+/// Writes attributes as a JSON object behind what is in `out`.
 #[cfg(feature = "host")]
-pub(crate) fn attrs_json(attrs: &[Attr]) -> String {
-    let mut writer = Writer { out: Vec::new() };
-    writer.attrs(attrs);
-    writer.finish()
+pub(crate) fn write_attrs(attrs: &[Attr], out: &mut Vec<u8>) {
+    Writer { out }.attrs(attrs);
 }
 
-/// Writes straight into a text: a backend in C gets every candidate in this form.
+/// Writes straight into a text: a backend in C gets every candidate in this form, thousands of them in one text.
 ///
 /// The nesting of composite bodies and of lists is bounded by the JSON reader, at 128 levels.
-struct Writer {
-    out: Vec<u8>,
+struct Writer<'o> {
+    out: &'o mut Vec<u8>,
 }
 
-impl Writer {
-    fn finish(self) -> String {
-        String::from_utf8(self.out).expect("JSON is UTF-8")
-    }
-
+impl Writer<'_> {
     fn text(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
     }
 
-    fn value(&mut self, value: &(impl Serialize + ?Sized)) {
-        serde_json::to_writer(&mut self.out, value).expect("texts and numbers serialise, and memory takes them");
+    fn string(&mut self, text: &str) {
+        let escaped = text.bytes().fold(false, |found, byte| found | (byte < b' ') | (byte == b'"') | (byte == b'\\'));
+        if escaped {
+            return serde_json::to_writer(&mut *self.out, text).expect("a text serialises, and memory takes it");
+        }
+        self.text("\"");
+        self.text(text);
+        self.text("\"");
     }
 
-    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Writer, &T)) {
+    fn number(&mut self, mut number: u64) {
+        let mut digits = [0; 20];
+        let mut at = digits.len();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        self.out.extend_from_slice(&digits[at..]);
+    }
+
+    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
         self.text("[");
         for (index, item) in items.iter().enumerate() {
             if index > 0 {
@@ -92,19 +111,19 @@ impl Writer {
     /// The fields of a graph, without the braces.
     fn graph(&mut self, graph: &Graph) {
         self.text("\"symbol\":");
-        self.value(graph.symbol.as_str());
+        self.string(&graph.symbol);
         self.text(",\"inputs\":");
         self.list(&graph.inputs, |writer, input| {
             writer.text("{\"name\":");
-            writer.value(input.name.as_str());
+            writer.string(&input.name);
             writer.text(",\"type\":");
             writer.ty(&input.ty);
             writer.text("}");
         });
         self.text(",\"nodes\":");
-        self.list(&graph.nodes, Writer::node);
+        self.list(&graph.nodes, Self::node);
         self.text(",\"outputs\":");
-        self.list(&graph.outputs, Writer::value_ref);
+        self.list(&graph.outputs, Self::value_ref);
         self.text(",\"attrs\":");
         self.attrs(&graph.attrs);
     }
@@ -113,50 +132,57 @@ impl Writer {
         match &node.kind {
             NodeKind::Input(index) => {
                 self.text("{\"input\":");
-                self.value(index);
+                self.number((*index).into());
             }
             NodeKind::Constant(index) => {
                 self.text("{\"constant\":");
-                self.value(index);
+                self.number((*index).into());
             }
             NodeKind::Op(name) => {
                 self.text("{\"op\":");
-                self.value(name.as_str());
+                self.string(name);
             }
             NodeKind::Composite(composite) => {
                 self.text("{\"composite\":");
-                self.value(composite.name.as_str());
+                self.string(&composite.name);
                 self.text(",\"body\":{");
                 self.graph(&composite.body);
                 self.text("}");
             }
         }
         self.text(",\"inputs\":");
-        self.list(&node.inputs, Writer::value_ref);
+        self.list(&node.inputs, Self::value_ref);
         self.text(",\"attrs\":");
         self.attrs(&node.attrs);
         self.text(",\"outputs\":");
-        self.list(&node.outputs, Writer::ty);
+        self.list(&node.outputs, Self::ty);
         self.text(",\"sources\":");
-        self.list(&node.sources, |writer, name| writer.value(name.as_str()));
+        self.list(&node.sources, |writer, name| writer.string(name));
         self.text("}");
     }
 
     fn value_ref(&mut self, value: &ValueRef) {
-        self.value(&[value.node, value.index]);
+        self.text("[");
+        self.number(value.node.into());
+        self.text(",");
+        self.number(value.index.into());
+        self.text("]");
     }
 
     fn ty(&mut self, ty: &TensorType) {
         self.text("{\"dtype\":");
         match ty.dtype.name() {
-            Some(name) => self.value(name),
-            None => self.value(&(ty.dtype.code, ty.dtype.bits, ty.dtype.lanes)),
+            Some(name) => self.string(name),
+            None => {
+                let DType { code, bits, lanes } = ty.dtype;
+                self.list(&[code.into(), bits.into(), lanes.into()], |writer, &part: &u64| writer.number(part));
+            }
         }
         self.text(",\"dims\":");
         self.list(&ty.dims, |writer, dim| match dim {
-            Dim::Known(size) => writer.value(size),
+            Dim::Known(size) => writer.number(*size as u64),
             Dim::Unknown(name) if name.is_empty() => writer.text("null"),
-            Dim::Unknown(name) => writer.value(name.as_str()),
+            Dim::Unknown(name) => writer.string(name),
         });
         self.text("}");
     }
@@ -167,7 +193,7 @@ impl Writer {
             if index > 0 {
                 self.text(",");
             }
-            self.value(attr.key.as_str());
+            self.string(&attr.key);
             self.text(":");
             self.attr(&attr.value);
         }
@@ -177,14 +203,21 @@ impl Writer {
     fn attr(&mut self, value: &AttrValue) {
         match value {
             AttrValue::None => self.text("null"),
-            AttrValue::Bool(value) => self.value(value),
-            AttrValue::Int(value) => self.value(value),
+            AttrValue::Bool(value) => self.text(if *value { "true" } else { "false" }),
+            AttrValue::Int(value) => {
+                if *value < 0 {
+                    self.text("-");
+                }
+                self.number(value.unsigned_abs());
+            }
             AttrValue::Float(value) if value.is_nan() => self.text("{\"float\":\"nan\"}"),
             AttrValue::Float(value) if value.is_infinite() && *value > 0.0 => self.text("{\"float\":\"inf\"}"),
             AttrValue::Float(value) if value.is_infinite() => self.text("{\"float\":\"-inf\"}"),
-            AttrValue::Float(value) => self.value(value),
-            AttrValue::Str(value) => self.value(value.as_str()),
-            AttrValue::List(values) => self.list(values, Writer::attr),
+            AttrValue::Float(value) => {
+                serde_json::to_writer(&mut *self.out, value).expect("a number serialises, and memory takes it");
+            }
+            AttrValue::Str(value) => self.string(value),
+            AttrValue::List(values) => self.list(values, Self::attr),
         }
     }
 }

@@ -124,7 +124,7 @@ std::array<int32_t, 2> pair(byoc_json attrs, const char *name) {
 }
 
 Layer layer_of(const char *graph_text) {
-    byoc_json graph = byoc_json_parse(graph_text, std::strlen(graph_text));
+    byoc_json graph = byoc_json_of(graph_text);
     byoc_json nodes = byoc_json_get(graph, "nodes"), convolution = byoc_json_none();
     for (byoc_json node = byoc_json_first(nodes); byoc_json_there(node); node = byoc_json_next(node)) {
         byoc_json name = byoc_json_get(node, "op");

@@ -66,19 +66,22 @@ static int32_t describe(void *self, byoc_call *call) {
     return BYOC_OK;
 }
 
-/* Whether every tensor in a list of types is of a kind that it computes; otherwise why not. */
-static const char *refusal(byoc_json types, char *detail, size_t size, const char *of) {
+static const char *side(byoc_json node) { return byoc_json_there(byoc_json_get(node, "op")) ? "output" : "input"; }
+
+/* Whether all that a node gives is of a kind that it computes; otherwise why not. */
+static const char *refusal(byoc_json node, char *detail, size_t size) {
     int number = 0;
-    for (byoc_json type = byoc_json_first(types); byoc_json_there(type); type = byoc_json_next(type), number++) {
-        char dtype[32];
+    byoc_json type = byoc_json_first(byoc_json_get(node, "outputs"));
+    for (; byoc_json_there(type); type = byoc_json_next(type), number++) {
         size_t rank = byoc_json_count(byoc_json_get(type, "dims"));
-        byoc_json_text(byoc_json_get(type, "dtype"), dtype, sizeof dtype);
-        if (strcmp(dtype, "float32") != 0) {
-            snprintf(detail, size, "%s %d is %s; " NAME " takes float32", of, number, dtype);
+        if (!byoc_json_is(byoc_json_get(type, "dtype"), "float32")) {
+            char dtype[32];
+            byoc_json_text(byoc_json_get(type, "dtype"), dtype, sizeof dtype);
+            snprintf(detail, size, "%s %d is %s; " NAME " takes float32", side(node), number, dtype);
             return BYOC_UNSUPPORTED_DTYPE;
         }
         if (rank > MAX_DIMS) {
-            snprintf(detail, size, "%s %d has %zu dimensions; " NAME " takes %d", of, number, rank, MAX_DIMS);
+            snprintf(detail, size, "%s %d has %zu dimensions; " NAME " takes %d", side(node), number, rank, MAX_DIMS);
             return BYOC_UNSUPPORTED_SHAPE;
         }
     }
@@ -88,13 +91,12 @@ static const char *refusal(byoc_json types, char *detail, size_t size, const cha
 static int32_t judge(void *self, byoc_call *call, const byoc_candidate *const *candidates, size_t count) {
     (void)self;
     for (size_t i = 0; i < count; i++) {
-        byoc_json graph = byoc_json_parse(candidates[i]->graph, strlen(candidates[i]->graph));
+        byoc_json graph = byoc_json_of(candidates[i]->graph);
         byoc_json node = byoc_json_first(byoc_json_get(graph, "nodes"));
         const char *code = NULL;
         char detail[128];
         for (; byoc_json_there(node) && code == NULL; node = byoc_json_next(node)) {
-            const char *of = byoc_json_there(byoc_json_get(node, "op")) ? "output" : "input";
-            code = refusal(byoc_json_get(node, "outputs"), detail, sizeof detail, of);
+            code = refusal(node, detail, sizeof detail);
         }
         if (code != NULL) {
             call->host->refuse(call, i, code, detail, NULL);

@@ -5,78 +5,16 @@
 //! header of each library is asked instead.
 
 use super::import::{ImportedCodegen, ImportedLoader};
+use super::loaded::{LoadedPlugin, Offer, Registration, init_options, init_rejection};
 use super::sniff::{Entry, needed, sniff_entry};
 use super::{Rejection, c, code, layout};
-use crate::backend::{Codegen, Loader};
-use crate::error::Error;
-use crate::plugin::{API_VERSION, CODEGEN_PREFIX, InitArguments, LOADER_PREFIX, Object, PluginModuleRef};
+use crate::plugin::{API_VERSION, InitArguments, Object, PluginModuleRef};
 use crate::services::Services;
 use abi_stable::library::{AbiHeader, AbiHeaderRef, LibHeader, LibraryError, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use serde_json::json;
 use std::error::Error as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-
-/// A plugin that is loaded and initialised.
-pub struct LoadedPlugin {
-    /// Its name.
-    pub name: String,
-    /// Its own version.
-    pub version: String,
-    /// The version of the boundary that it was built against.
-    pub api_version: String,
-    /// The file.
-    pub path: PathBuf,
-    /// What it registers, sorted by name.
-    pub registrations: Vec<Registration>,
-}
-
-/// A name and what stands under it.
-pub struct Registration {
-    /// The full name: `relay.ext.dnnl`, `loadbinary_dnnl_json`.
-    pub name: String,
-    /// What it is.
-    pub offer: Offer,
-}
-
-/// What a plugin registers.
-#[derive(Clone)]
-pub enum Offer {
-    /// A code generator.
-    Codegen(Arc<dyn Codegen>),
-    /// A loader.
-    Loader(Arc<dyn Loader>),
-    /// Data under a name, as JSON text; for later versions.
-    Data(String),
-}
-
-impl LoadedPlugin {
-    /// The code generator `relay.ext.<name>`.
-    pub fn codegen(&self, name: &str) -> Option<Arc<dyn Codegen>> {
-        self.registrations.iter().find_map(|registration| match &registration.offer {
-            Offer::Codegen(codegen) if registration.name.strip_prefix(CODEGEN_PREFIX) == Some(name) => {
-                Some(codegen.clone())
-            }
-            _ => None,
-        })
-    }
-
-    /// The loader `loadbinary_<key>`.
-    pub fn loader(&self, key: &str) -> Option<Arc<dyn Loader>> {
-        self.registrations.iter().find_map(|registration| match &registration.offer {
-            Offer::Loader(loader) if registration.name.strip_prefix(LOADER_PREFIX) == Some(key) => Some(loader.clone()),
-            _ => None,
-        })
-    }
-}
-
-impl std::fmt::Debug for LoadedPlugin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<&str> = self.registrations.iter().map(|registration| registration.name.as_str()).collect();
-        write!(f, "LoadedPlugin({} {}, {:?}, {names:?})", self.name, self.version, self.path)
-    }
-}
 
 /// Loads a plugin.
 ///
@@ -97,7 +35,7 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
     let arguments = InitArguments {
         path: path.to_string_lossy().into_owned().into(),
         services: services.clone(),
-        options: json!({ "host_api_version": API_VERSION }).to_string().into(),
+        options: init_options().into(),
     };
     let initialised = (module.init())(arguments)
         .into_result()
@@ -112,16 +50,7 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
         };
         registrations.push(Registration { name: registration.name.into(), offer });
     }
-    // What inventory collects comes in no particular order.
-    registrations.sort_by(|a, b| a.name.cmp(&b.name));
-    check_names(&registrations)?;
-    Ok(LoadedPlugin {
-        name: name.as_ref().to_owned(),
-        version: initialised.info.version.into(),
-        api_version,
-        path: path.to_owned(),
-        registrations,
-    })
+    LoadedPlugin::new(&name, &initialised.info.version, api_version, path, registrations)
 }
 
 fn open(path: &Path) -> Result<Library, Rejection> {
@@ -207,34 +136,6 @@ fn layout_rejection(error: &LibraryError) -> Rejection {
         [first, more @ ..] => format!("its layout of the boundary differs: {first} (and {} more)", more.len()),
     };
     Rejection { details, ..Rejection::new(code::LAYOUT, reason).hint(REBUILD) }
-}
-
-pub(super) fn init_rejection(error: Error) -> Rejection {
-    let code = if error.panicked { code::INIT_PANIC } else { code::INIT };
-    let rejection = Rejection::new(code, error.to_string());
-    if error.hint.is_empty() { rejection } else { rejection.hint(error.hint.as_str()) }
-}
-
-pub(super) fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
-    for pair in registrations.windows(2) {
-        if pair[0].name == pair[1].name {
-            return Err(Rejection::new(code::BAD_REGISTRATION, format!("registers {} twice", pair[0].name)));
-        }
-    }
-    for registration in registrations {
-        let rest = match registration.offer {
-            Offer::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
-            Offer::Loader(_) => registration.name.strip_prefix(LOADER_PREFIX),
-            Offer::Data(_) => continue,
-        };
-        let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-        let good = rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(part));
-        if !good {
-            let reason = format!("registers \"{}\": a name is letters, digits, _ and -", registration.name);
-            return Err(Rejection::new(code::BAD_REGISTRATION, reason));
-        }
-    }
-    Ok(())
 }
 
 fn first_line(text: &str) -> String {

@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 use crate::graph::{Attr, Graph};
 use crate::graph_json::read_value;
 use crate::guard::guard;
-use crate::host::load::Offer;
+use crate::host::loaded::Offer;
 use crate::services::Services;
 use crate::tensor::{Tensor, TensorMut, TensorRef};
 use abi_stable::std_types::{ROption, RString};
 use serde_json::{Map, Value};
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The host's functions over one host's services. It begins with what the header shows.
@@ -124,7 +124,14 @@ impl<'a> CallState<'a> {
         }
         match status {
             OK | abi::UNKNOWN_KEY => Ok((status, answers)),
-            _ => Err(answers.failure.unwrap_or_else(|| Error::new(format!("status {status}, without a word why")))),
+            _ => {
+                let error = answers.failure.unwrap_or_else(|| {
+                    let hint = "call->host->fail says why an entry fails, before it returns";
+                    Error::new(format!("status {status}, without a word why")).hint(hint)
+                });
+                // `fail` takes no code; whoever fails while nobody waits has given up.
+                Err(if self.host.services.cancelled() { error.code(Error::CANCELLED) } else { error })
+            }
         }
     }
 
@@ -160,21 +167,30 @@ fn needed(from: *const c_char, what: &str) -> Result<String, String> {
     text(from).ok_or_else(|| format!("{what} is NULL"))
 }
 
-/// A text for the plugin. What C cannot have in a text is replaced.
-pub fn c_text(text: &str) -> CString {
-    CString::new(text).unwrap_or_else(|_| CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default())
-}
-
-/// `size` bytes of the plugin's.
+/// A list of the plugin's; `what` is what it is called where it should be and is not.
 ///
 /// # Safety
-/// `data` points at so many bytes, or there are none.
-unsafe fn bytes<'a>(data: *const c_void, size: usize) -> Result<&'a [u8], String> {
-    match (data.is_null(), size) {
+/// `data` points at so many items, or there are none.
+unsafe fn list<'a, T>(data: *const T, count: usize, what: &str) -> Result<&'a [T], String> {
+    match (data.is_null(), count) {
         (_, 0) => Ok(&[]),
-        (true, size) => Err(format!("{size} bytes at NULL")),
+        (true, count) => Err(format!("{what}: {count} at NULL")),
         // SAFETY: the caller's.
-        (false, size) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), size) }),
+        (false, count) => Ok(unsafe { std::slice::from_raw_parts(data, count) }),
+    }
+}
+
+/// The same for a list that is written to.
+///
+/// # Safety
+/// As for [`list`]; nobody else looks at it meanwhile.
+unsafe fn list_mut<'a, T>(data: *mut T, count: usize, what: &str) -> Result<&'a mut [T], String> {
+    // SAFETY: the caller's.
+    unsafe { list(data, count, what) }?;
+    match count {
+        0 => Ok(&mut []),
+        // SAFETY: the caller's.
+        count => Ok(unsafe { std::slice::from_raw_parts_mut(data, count) }),
     }
 }
 
@@ -237,7 +253,7 @@ unsafe extern "C" fn register_data(call: *mut abi::Call, name: *const c_char, js
 unsafe extern "C" fn answer(call: *mut abi::Call, data: *const c_void, size: usize) {
     in_call(call, "answer", |state| {
         // SAFETY: the plugin's answer is as long as it says.
-        let bytes = unsafe { bytes(data, size) }?.to_vec();
+        let bytes = unsafe { list(data.cast::<u8>(), size, "the bytes") }?.to_vec();
         state.with(|answers| answers.bytes = Some(bytes));
         Ok(())
     });
@@ -278,11 +294,11 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
         // SAFETY: the plugin's structure is as long as it says.
         let result = unsafe { abi::read(result) }.ok_or("no result, or one without a struct_size")?;
         // SAFETY: the plugin's blob is as long as it says.
-        let blob = unsafe { bytes(result.blob, result.blob_size) }?;
+        let blob = unsafe { list(result.blob.cast::<u8>(), result.blob_size, "the blob") }?;
         let mut region = CompiledRegion::new(state.symbol, &needed(result.loader, "the loader")?, blob);
         if !result.symbols.is_null() {
             // SAFETY: the plugin's list is as long as it says.
-            let symbols = unsafe { std::slice::from_raw_parts(result.symbols, result.symbol_count) };
+            let symbols = unsafe { list(result.symbols, result.symbol_count, "the symbols") }?;
             let symbols = symbols.iter().map(|&symbol| needed(symbol, "a symbol").map(RString::from));
             region.symbols = symbols.collect::<Result<_, String>>()?;
         }
@@ -314,12 +330,8 @@ unsafe extern "C" fn loaded(call: *mut abi::Call, table: *const abi::Executable,
 
 unsafe extern "C" fn output(call: *mut abi::Call, dims: *const i64, count: usize, exact: i32) {
     in_call(call, "output", |state| {
-        let dims = match (dims.is_null(), count) {
-            (_, 0) => &[],
-            (true, _) => return Err("the dimensions are NULL".into()),
-            // SAFETY: the plugin's list is as long as it says.
-            (false, _) => unsafe { std::slice::from_raw_parts(dims, count) },
-        };
+        // SAFETY: the plugin's list is as long as it says.
+        let dims = unsafe { list(dims, count, "the dimensions") }?;
         let sizes = dims.iter().map(|&dim| usize::try_from(dim).map_err(|_| format!("a dimension of {dim}")));
         let dims = sizes.collect::<Result<_, String>>()?;
         state.with(|answers| answers.prepared.outputs.push(OutputDims { dims, exact: exact != 0 }));
@@ -335,16 +347,12 @@ unsafe extern "C" fn prepared(call: *mut abi::Call, workspace: usize, plan: u64)
 }
 
 /// A constant as a C plugin has it: always behind an `Arc`, whose count is the plugin's.
-pub struct CConstant {
-    constant: Constant,
-    shape: Vec<i64>,
-}
+pub struct CConstant(Constant);
 
 impl CConstant {
     /// A handle to a constant.
     pub fn new(constant: &Constant) -> Arc<CConstant> {
-        let shape = constant.shape().iter().map(|&dim| dim as i64).collect();
-        Arc::new(CConstant { constant: constant.clone(), shape })
+        Arc::new(CConstant(constant.clone()))
     }
 }
 
@@ -358,11 +366,7 @@ unsafe extern "C" fn constant_tensor(constant: *const CConstant, tensor: *mut Te
         return;
     }
     // SAFETY: a handle that the plugin was given, and has not given back.
-    let constant = unsafe { &*constant };
-    let described = Tensor {
-        shape: constant.shape.as_ptr().cast_mut(),
-        ..*TensorRef::new(constant.constant.dtype(), constant.constant.shape(), constant.constant.bytes()).raw()
-    };
+    let described = *unsafe { &*constant }.0.tensor().raw();
     // SAFETY: the plugin's structure.
     unsafe { tensor.write(described) };
 }
@@ -373,7 +377,7 @@ unsafe extern "C" fn constant_digest(constant: *const CConstant, text: *mut c_ch
     }
     guarded(|| {
         // SAFETY: as above.
-        let digest = unsafe { &*constant }.constant.digest();
+        let digest = unsafe { &*constant }.0.digest();
         if size > 0 && !text.is_null() {
             let copied = digest.len().min(size - 1);
             // SAFETY: the plugin's buffer is as long as it says.
@@ -502,17 +506,13 @@ unsafe extern "C" fn reference(
 ) -> *mut CReference {
     let made = in_call(call, "reference", |state| {
         let graph = needed(graph, "the graph")?;
-        let handles: &[*const CConstant] = match (constants.is_null(), count) {
-            (_, 0) => &[],
-            (true, _) => return Err("the constants are NULL".into()),
-            // SAFETY: the plugin's list is as long as it says.
-            (false, _) => unsafe { std::slice::from_raw_parts(constants, count) },
-        };
+        // SAFETY: the plugin's list is as long as it says.
+        let handles = unsafe { list(constants, count, "the constants") }?;
         if handles.iter().any(|handle| handle.is_null()) {
             return Err("a constant is NULL".into());
         }
         // SAFETY: handles that the plugin was given, and has not given back.
-        let constants: Vec<Constant> = handles.iter().map(|&handle| unsafe { &*handle }.constant.clone()).collect();
+        let constants: Vec<Constant> = handles.iter().map(|&handle| unsafe { &*handle }.0.clone()).collect();
         let made = Graph::from_json(&graph).and_then(|graph| state.host.services.reference(&graph, &constants));
         Ok(made.map_err(|error| state.with(|answers| answers.failure = Some(error))).ok())
     });
@@ -547,19 +547,13 @@ unsafe extern "C" fn reference_prepare(
     count: usize,
 ) -> i32 {
     in_reference(reference, call, "reference_prepare", |executable, state| {
-        let given: &[abi::Dims] = match (inputs.is_null(), count) {
-            (_, 0) => &[],
-            (true, _) => return Err(Error::new("the dimensions are NULL")),
-            // SAFETY: the plugin hands on what `prepare` got.
-            (false, _) => unsafe { std::slice::from_raw_parts(inputs, count) },
-        };
+        // SAFETY: the plugin hands on what `prepare` got.
+        let given = unsafe { list(inputs, count, "the inputs") }?;
         let mut dims: Vec<Vec<usize>> = Vec::with_capacity(count);
         for given in given {
             // SAFETY: as above.
-            let sizes = unsafe { bytes(given.data.cast(), given.count * size_of::<i64>()) }.map_err(Error::new)?;
-            let sizes =
-                sizes.chunks_exact(8).map(|b| i64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]));
-            let sizes: Option<Vec<usize>> = sizes.map(|size| usize::try_from(size).ok()).collect();
+            let sizes = unsafe { list(given.data, given.count, "the dimensions") }?.iter();
+            let sizes: Option<Vec<usize>> = sizes.map(|&size| usize::try_from(size).ok()).collect();
             dims.push(sizes.ok_or_else(|| Error::new("a dimension below zero"))?);
         }
         let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
@@ -573,21 +567,12 @@ unsafe extern "C" fn reference_run(reference: *const CReference, call: *mut abi:
     in_reference(reference, call, "reference_run", |executable, _| {
         // SAFETY: the plugin hands on what `run` got, or its like.
         let run = unsafe { abi::read(run) }.ok_or_else(|| Error::new("no run, or one without a struct_size"))?;
-        let inputs: &[TensorRef<'_>] = match run.input_count {
-            0 => &[],
-            // SAFETY: a `TensorRef` is a `Tensor` with a lifetime.
-            count => unsafe { std::slice::from_raw_parts(run.inputs.cast(), count) },
-        };
-        let outputs: &mut [TensorMut<'_>] = match run.output_count {
-            0 => &mut [],
-            // SAFETY: the same for a `TensorMut`.
-            count => unsafe { std::slice::from_raw_parts_mut(run.outputs.cast(), count) },
-        };
-        let workspace: &mut [u8] = match run.workspace_size {
-            0 => &mut [],
-            // SAFETY: the run's workspace is as long as it says.
-            size => unsafe { std::slice::from_raw_parts_mut(run.workspace.cast(), size) },
-        };
+        // SAFETY: a `TensorRef` is a `Tensor` with a lifetime.
+        let inputs: &[TensorRef<'_>] = unsafe { list(run.inputs.cast(), run.input_count, "the inputs") }?;
+        // SAFETY: the same for a `TensorMut`.
+        let outputs: &mut [TensorMut<'_>] = unsafe { list_mut(run.outputs.cast(), run.output_count, "the outputs") }?;
+        // SAFETY: the run's workspace is as long as it says.
+        let workspace: &mut [u8] = unsafe { list_mut(run.workspace.cast(), run.workspace_size, "the workspace") }?;
         executable.run(Call { inputs, outputs, workspace, plan: run.plan })
     })
 }

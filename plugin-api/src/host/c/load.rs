@@ -1,13 +1,13 @@
 //! A C plugin's library: asked who it is, checked for its version, initialised.
 
 use super::abi::{self, ABI};
-use super::call::{CallState, HostTable, c_text};
-use crate::host::load::{LoadedPlugin, Offer, Registration, check_names, init_rejection};
+use super::call::{CallState, HostTable};
+use super::given::c_text;
+use crate::host::loaded::{LoadedPlugin, Offer, Registration, init_options, init_rejection};
 use crate::host::{Rejection, code};
-use crate::plugin::{API_VERSION, CODEGEN_PREFIX, LOADER_PREFIX};
+use crate::plugin::{CODEGEN_PREFIX, LOADER_PREFIX};
 use crate::services::Services;
 use libloading::os::unix::Library;
-use serde_json::json;
 use std::ffi::{CStr, c_char};
 use std::path::Path;
 use std::sync::Arc;
@@ -47,8 +47,7 @@ pub fn load(path: &Path, library: &Library, services: &Services) -> Result<Loade
 
     let host = HostTable::new(services);
     let name: Arc<str> = declared.as_str().into();
-    let (file, options) = (c_text(&path.to_string_lossy()), json!({ "host_api_version": API_VERSION }).to_string());
-    let options = c_text(&options);
+    let (file, options) = (c_text(&path.to_string_lossy()), c_text(&init_options()));
     // SAFETY: the plugin's entry, as the header has it.
     let outcome = CallState::new(&host, &name).run(|call| unsafe { init(call, file.as_ptr(), options.as_ptr()) });
     let (_, answers) = outcome.map_err(|error| init_rejection(error.within(&declared, "init")))?;
@@ -61,15 +60,8 @@ pub fn load(path: &Path, library: &Library, services: &Services) -> Result<Loade
         };
         registrations.push(Registration { name: format!("{prefix}{name}"), offer });
     }
-    registrations.sort_by(|a, b| a.name.cmp(&b.name));
-    check_names(&registrations)?;
-    Ok(LoadedPlugin {
-        name: answers.name.unwrap_or(declared),
-        version: own_version,
-        api_version: format!("byoc_plugin.h {ABI}"),
-        path: path.to_owned(),
-        registrations,
-    })
+    let name = answers.name.unwrap_or(declared);
+    LoadedPlugin::new(&name, &own_version, format!("byoc_plugin.h {ABI}"), path, registrations)
 }
 
 const REBUILD_C: &str = "build the plugin again, against the byoc_plugin.h of this version";

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `abi` | the header, field by field |
 //! | `call` | one call of an entry: the host's functions that take its answer, and the services |
+//! | `given` | what an entry is given: candidates, constants, texts |
 //! | `objects` | code generators, loaders and loaded regions of a C plugin as the plain traits |
 //! | `load` | the library: version, name, registrations |
 //!
@@ -11,6 +12,7 @@
 
 mod abi;
 mod call;
+mod given;
 mod load;
 mod objects;
 

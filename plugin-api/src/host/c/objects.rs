@@ -1,16 +1,16 @@
 //! The objects of a C plugin as the plain traits. An error says which plugin and entry it came from.
 
 use super::abi::{self, SizeTagged};
-use super::call::{Answers, CConstant, CallState, HostTable, c_text, description};
+use super::call::{Answers, CallState, HostTable, description};
+use super::given::{Batch, Handles, c_text};
 use crate::RefusalCode;
 use crate::backend::{
-    Call, Candidate, CandidateKind, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict,
+    Call, Candidate, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict,
 };
-use crate::constant::Constant;
 use crate::describe::Description;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 /// What an entry begins with: the host's functions, whose plugin it is, and the plugin's own pointer.
@@ -63,20 +63,6 @@ impl<T> Object<T> {
     }
 }
 
-/// Constants as the plugin gets them: the handles, and the list of pointers to them.
-struct Handles {
-    _handles: Vec<Arc<CConstant>>,
-    pointers: Vec<*const CConstant>,
-}
-
-impl Handles {
-    fn new(constants: &[Constant]) -> Handles {
-        let handles: Vec<Arc<CConstant>> = constants.iter().map(CConstant::new).collect();
-        let pointers = handles.iter().map(Arc::as_ptr).collect();
-        Handles { _handles: handles, pointers }
-    }
-}
-
 fn missing(name: &str) -> String {
     format!("the table has no {name}")
 }
@@ -97,38 +83,6 @@ impl CCodegen {
     }
 }
 
-/// A candidate as the plugin gets it, and what its pointers point at.
-struct HeldCandidate {
-    _texts: [CString; 4],
-    _handles: Handles,
-    candidate: abi::Candidate,
-}
-
-impl HeldCandidate {
-    fn new(candidate: &Candidate) -> HeldCandidate {
-        let attrs = crate::graph_json::attrs_json(&candidate.attrs);
-        let texts =
-            [c_text(&candidate.name), c_text(&candidate.check), c_text(&candidate.graph.to_json()), c_text(&attrs)];
-        let handles = Handles::new(&candidate.constants);
-        let candidate = abi::Candidate {
-            struct_size: size_of::<abi::Candidate>(),
-            kind: match candidate.kind {
-                CandidateKind::Pattern => 0,
-                CandidateKind::Operator => 1,
-                CandidateKind::Region => 2,
-            },
-            outside_users: candidate.outside_users,
-            name: texts[0].as_ptr(),
-            check: texts[1].as_ptr(),
-            graph: texts[2].as_ptr(),
-            constants: handles.pointers.as_ptr(),
-            constant_count: handles.pointers.len(),
-            attrs: texts[3].as_ptr(),
-        };
-        HeldCandidate { _texts: texts, _handles: handles, candidate }
-    }
-}
-
 impl Codegen for CCodegen {
     fn describe(&self) -> Result<Description> {
         let Some(describe) = self.0.table.describe else { return Err(missing("describe").into()) };
@@ -146,12 +100,11 @@ impl Codegen for CCodegen {
 
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
         let Some(judge) = self.0.table.judge else { return Ok(vec![Verdict::Supported; candidates.len()]) };
-        let held: Vec<HeldCandidate> = candidates.iter().map(HeldCandidate::new).collect();
-        let pointers: Vec<*const abi::Candidate> = held.iter().map(|held| &raw const held.candidate).collect();
-        let (pointers, count) = (pointers.as_ptr(), pointers.len());
-        let call = self.0.call().judging(count);
-        // SAFETY: the plugin's entry, as the header has it; `held` lives until it has returned.
-        let outcome = call.run(|call| unsafe { judge(self.0.this, call, pointers, count) });
+        let batch = Batch::new(candidates);
+        let pointers = batch.pointers();
+        let call = self.0.call().judging(candidates.len());
+        // SAFETY: the plugin's entry, as the header has it; `batch` lives until it has returned.
+        let outcome = call.run(|call| unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) });
         let verdicts = outcome.and_then(|(_, answers)| {
             let verdicts = answers.verdicts.into_iter().enumerate();
             let answer = |(index, verdict): (usize, Option<Verdict>)| {

@@ -1,0 +1,116 @@
+//! What an entry of a C plugin is given: texts that end with a NUL, handles to constants, candidates.
+//!
+//! A batch for `judge` may hold thousands of candidates. All of their texts stand in one buffer, and all of their constants in
+//! one list, so that a candidate costs what its JSON costs to write.
+
+use super::abi;
+use super::call::CConstant;
+use crate::backend::{Candidate, CandidateKind};
+use crate::constant::Constant;
+use crate::graph_json::write_attrs;
+use std::ffi::{CString, c_char};
+use std::sync::Arc;
+
+/// A text for the plugin. What C cannot have in a text is replaced.
+pub fn c_text(text: &str) -> CString {
+    CString::new(text).unwrap_or_else(|_| CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default())
+}
+
+/// Constants as the plugin gets them: the handles, and the list of pointers to them.
+#[derive(Default)]
+pub struct Handles {
+    handles: Vec<Arc<CConstant>>,
+    pub pointers: Vec<*const CConstant>,
+}
+
+impl Handles {
+    pub fn new(constants: &[Constant]) -> Handles {
+        let mut handles = Handles::default();
+        constants.iter().for_each(|constant| handles.push(constant));
+        handles
+    }
+
+    fn push(&mut self, constant: &Constant) {
+        let handle = CConstant::new(constant);
+        self.pointers.push(Arc::as_ptr(&handle));
+        self.handles.push(handle);
+    }
+}
+
+/// Texts one behind the other, each with its NUL. A text is known by where it begins, as the buffer moves while it grows.
+#[derive(Default)]
+struct Texts {
+    bytes: Vec<u8>,
+}
+
+impl Texts {
+    /// A text without a NUL of its own, as JSON is.
+    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> usize {
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        self.bytes.push(0);
+        start
+    }
+
+    /// Any text; see [`c_text`].
+    fn push(&mut self, text: &str) -> usize {
+        self.write(|bytes| match text.contains('\0') {
+            false => bytes.extend_from_slice(text.as_bytes()),
+            true => bytes.extend_from_slice(text.replace('\0', "\u{fffd}").as_bytes()),
+        })
+    }
+
+    fn at(&self, start: usize) -> *const c_char {
+        self.bytes[start..].as_ptr().cast()
+    }
+}
+
+/// Candidates as the plugin gets them, and what their pointers point at.
+pub struct Batch {
+    _texts: Texts,
+    _handles: Handles,
+    candidates: Vec<abi::Candidate>,
+}
+
+impl Batch {
+    pub fn new(candidates: &[Candidate]) -> Batch {
+        let (mut texts, mut handles) = (Texts::default(), Handles::default());
+        let mut starts: Vec<[usize; 4]> = Vec::with_capacity(candidates.len());
+        for candidate in candidates {
+            starts.push([
+                texts.push(&candidate.name),
+                texts.push(&candidate.check),
+                texts.write(|out| candidate.graph.write_json(out)),
+                texts.write(|out| write_attrs(&candidate.attrs, out)),
+            ]);
+            candidate.constants.iter().for_each(|constant| handles.push(constant));
+        }
+        let mut constants = &handles.pointers[..];
+        let given = candidates.iter().zip(starts).map(|(candidate, [name, check, graph, attrs])| {
+            let own;
+            (own, constants) = constants.split_at(candidate.constants.len());
+            abi::Candidate {
+                struct_size: size_of::<abi::Candidate>(),
+                kind: match candidate.kind {
+                    CandidateKind::Pattern => 0,
+                    CandidateKind::Operator => 1,
+                    CandidateKind::Region => 2,
+                },
+                outside_users: candidate.outside_users,
+                name: texts.at(name),
+                check: texts.at(check),
+                graph: texts.at(graph),
+                constants: own.as_ptr(),
+                constant_count: own.len(),
+                attrs: texts.at(attrs),
+            }
+        });
+        let candidates = given.collect();
+        Batch { candidates, _texts: texts, _handles: handles }
+    }
+
+    /// The list that `judge` gets.
+    pub fn pointers(&self) -> Vec<*const abi::Candidate> {
+        self.candidates.iter().map(std::ptr::from_ref).collect()
+    }
+}

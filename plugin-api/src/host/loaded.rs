@@ -1,0 +1,120 @@
+//! What a library turned out to be, whichever of the two entries it has.
+
+use super::{Rejection, code};
+use crate::backend::{Codegen, Loader};
+use crate::error::Error;
+use crate::plugin::{API_VERSION, CODEGEN_PREFIX, LOADER_PREFIX};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A plugin that is loaded and initialised.
+pub struct LoadedPlugin {
+    /// Its name.
+    pub name: String,
+    /// Its own version.
+    pub version: String,
+    /// The version of the boundary that it was built against.
+    pub api_version: String,
+    /// The file.
+    pub path: PathBuf,
+    /// What it registers, sorted by name.
+    pub registrations: Vec<Registration>,
+}
+
+/// A name and what stands under it.
+pub struct Registration {
+    /// The full name: `relay.ext.dnnl`, `loadbinary_dnnl_json`.
+    pub name: String,
+    /// What it is.
+    pub offer: Offer,
+}
+
+/// What a plugin registers.
+#[derive(Clone)]
+pub enum Offer {
+    /// A code generator.
+    Codegen(Arc<dyn Codegen>),
+    /// A loader.
+    Loader(Arc<dyn Loader>),
+    /// Data under a name, as JSON text; for later versions.
+    Data(String),
+}
+
+impl LoadedPlugin {
+    /// A plugin with these registrations, in whatever order its library gave them.
+    ///
+    /// # Errors
+    /// A name that is malformed, or stands twice.
+    pub(super) fn new(
+        name: &str,
+        version: &str,
+        api_version: String,
+        path: &Path,
+        mut registrations: Vec<Registration>,
+    ) -> Result<LoadedPlugin, Rejection> {
+        registrations.sort_by(|a, b| a.name.cmp(&b.name));
+        check_names(&registrations)?;
+        let (name, version) = (name.to_owned(), version.to_owned());
+        Ok(LoadedPlugin { name, version, api_version, path: path.to_owned(), registrations })
+    }
+
+    /// The code generator `relay.ext.<name>`.
+    pub fn codegen(&self, name: &str) -> Option<Arc<dyn Codegen>> {
+        self.registrations.iter().find_map(|registration| match &registration.offer {
+            Offer::Codegen(codegen) if registration.name.strip_prefix(CODEGEN_PREFIX) == Some(name) => {
+                Some(codegen.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// The loader `loadbinary_<key>`.
+    pub fn loader(&self, key: &str) -> Option<Arc<dyn Loader>> {
+        self.registrations.iter().find_map(|registration| match &registration.offer {
+            Offer::Loader(loader) if registration.name.strip_prefix(LOADER_PREFIX) == Some(key) => Some(loader.clone()),
+            _ => None,
+        })
+    }
+}
+
+impl std::fmt::Debug for LoadedPlugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.registrations.iter().map(|registration| registration.name.as_str()).collect();
+        write!(f, "LoadedPlugin({} {}, {:?}, {names:?})", self.name, self.version, self.path)
+    }
+}
+
+/// The options of `init`.
+pub(super) fn init_options() -> String {
+    json!({ "host_api_version": API_VERSION }).to_string()
+}
+
+/// Why a plugin whose `init` failed cannot be used.
+pub(super) fn init_rejection(error: Error) -> Rejection {
+    let code = if error.panicked { code::INIT_PANIC } else { code::INIT };
+    let rejection = Rejection::new(code, error.to_string());
+    if error.hint.is_empty() { rejection } else { rejection.hint(error.hint.as_str()) }
+}
+
+fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
+    for pair in registrations.windows(2) {
+        if pair[0].name == pair[1].name {
+            return Err(Rejection::new(code::BAD_REGISTRATION, format!("registers {} twice", pair[0].name)));
+        }
+    }
+    for registration in registrations {
+        let rest = match registration.offer {
+            Offer::Codegen(_) => registration.name.strip_prefix(CODEGEN_PREFIX),
+            Offer::Loader(_) => registration.name.strip_prefix(LOADER_PREFIX),
+            Offer::Data(_) => continue,
+        };
+        let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let good = rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(part));
+        if !good {
+            let reason = format!("registers \"{}\": a name is letters, digits, _ and -", registration.name);
+            return Err(Rejection::new(code::BAD_REGISTRATION, reason));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! This crate's own sources, as far as a plugin needs them: `byoc plugins new` writes them beside a plugin in Rust, which
+//! then builds wherever byoc itself came from.
+
+use crate::plugin::API_VERSION;
+
+macro_rules! sources {
+    ($($name:literal)*) => { [$(($name, include_str!(concat!("../", $name)))),*] };
+}
+
+/// Everything but `host/`, which loads plugins.
+const SOURCES: [(&str, &str); 15] = sources! {
+    "adapt.rs" "backend.rs" "bridge.rs" "constant.rs" "describe.rs" "dtype.rs" "error.rs" "graph.rs" "graph_json.rs"
+    "guard.rs" "lib.rs" "plugin.rs" "services.rs" "tensor.rs" "wire.rs"
+};
+
+/// The manifest of the copy.
+const MANIFEST: &str = include_str!("../../copy.toml");
+
+/// The crate without its feature `host`: each file's path in the crate's folder, and its text.
+pub fn plugin_api_sources() -> Vec<(String, String)> {
+    let mut files = vec![("Cargo.toml".to_owned(), MANIFEST.replace("@VERSION@", API_VERSION))];
+    files.extend(SOURCES.iter().map(|(name, text)| (format!("src/{name}"), (*text).to_owned())));
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_out() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut there: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.ends_with(".rs"))
+            .collect();
+        there.sort();
+        assert_eq!(there, SOURCES.map(|(name, _)| name));
+    }
+
+    /// What the copy depends on is what the crate depends on, as the workspace has it.
+    #[test]
+    fn the_manifest_of_the_copy_says_what_the_crates_says() {
+        let section = |text: &str, name: &str| -> Vec<String> {
+            let lines = text.lines().skip_while(|line| *line != format!("[{name}]")).skip(1);
+            lines
+                .take_while(|line| !line.starts_with('['))
+                .filter(|line| line.contains('='))
+                .map(String::from)
+                .collect()
+        };
+        let workspace = section(include_str!("../../../Cargo.toml"), "workspace.dependencies");
+        let own = section(include_str!("../../Cargo.toml"), "dependencies");
+        let of_the_workspace = |line: &String| {
+            let name = line.strip_suffix(".workspace = true")?;
+            workspace.iter().find(|line| line.starts_with(&format!("{name} = "))).cloned()
+        };
+        let wanted: Vec<String> = own.iter().filter_map(of_the_workspace).collect();
+        assert!(wanted.len() >= 5, "{wanted:?}");
+        assert_eq!(section(MANIFEST, "dependencies"), wanted);
+    }
+}
