@@ -375,7 +375,7 @@ pub struct PluginsNewArgs {
     /// One file of C and a Makefile, instead of a Rust crate.
     #[arg(long)]
     pub c: bool,
-    /// Where the sources of byoc-plugin-api are; otherwise where they were when this byoc was built.
+    /// Refer to the sources of byoc-plugin-api in this folder, instead of writing a copy of them beside the plugin.
     #[arg(long, value_name = "DIR", conflicts_with = "c")]
     pub api: Option<PathBuf>,
 }

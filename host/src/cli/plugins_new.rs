@@ -20,7 +20,11 @@ const C_SOURCE: &str = include_str!("../../../plugins/samples/elementwise.c");
 /// Runs the command.
 pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     let name = plugin_name(&args.name)?;
-    let files = if args.c { c_files(name) } else { rust_files(name, &api_source(args.api.as_deref())?) };
+    let files = if args.c {
+        c_files(name)
+    } else {
+        rust_files(name, args.api.as_deref().map(api_source).transpose()?.as_deref())
+    };
     let occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
     if occupied || args.name.is_file() {
         let message = format!("{} exists already", args.name.display());
@@ -71,10 +75,8 @@ fn plugin_name(folder: &Path) -> Result<&str, Failure> {
     Err(diagnostic.into())
 }
 
-/// Where the sources of the boundary are: as given, or where they were when this binary was built.
-fn api_source(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    let known = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugin-api");
-    let folder = given.unwrap_or(&known);
+/// A folder that has to hold the sources of the boundary.
+fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
     let found = folder.canonicalize().ok().filter(|folder| {
         let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
         manifest.contains("name = \"byoc-plugin-api\"")
@@ -82,7 +84,7 @@ fn api_source(given: Option<&Path>) -> Result<PathBuf, Failure> {
     found.ok_or_else(|| {
         wrong(format!("the sources of byoc-plugin-api are not in {}", folder.display()))
             .note(format!("a plugin in Rust is built against them, of the series of {API_VERSION}"))
-            .help("name the folder with --api DIR, or write a plugin in C (--c), which needs none")
+            .help("leave --api DIR out: a copy of the sources is then written beside the plugin")
             .into()
     })
 }
@@ -93,20 +95,25 @@ fn filled(template: &str, name: &str) -> String {
     template.replace("@NAME@", name).replace("@ABI@", host::C_ABI_TEXT)
 }
 
-fn rust_files(name: &str, api: &Path) -> Files {
+/// The crate; with a copy of the boundary in a folder of its own, unless `api` says where that is.
+fn rust_files(name: &str, api: Option<&Path>) -> Files {
+    const COPY: &str = "byoc-plugin-api";
     // The type has the plugin's name too: `my_chip` has a `MyChip`.
     let words = name.split('_').filter(|word| !word.is_empty());
     let title: String = words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect();
     // What is generated once is all the plugin's own, except that the operator has a type of that name.
     let title = if title == "Relu" { "Plugin".to_owned() } else { title };
     let source = RUST_SOURCE.replace("Minimal", &title).replace(RUST_NAME, name);
-    let api = api.display().to_string();
-    vec![
+    let copy = if api.is_none() { host::plugin_api_sources() } else { Vec::new() };
+    let api = api.map_or_else(|| COPY.to_owned(), |folder| folder.display().to_string());
+    let mut files: Files = vec![
         ("Cargo.toml".into(), filled(include_str!("../../templates/plugin.toml"), name).replace("@API@", &api)),
         ("src/lib.rs".into(), source),
         ("README.md".into(), filled(include_str!("../../templates/plugin.md"), name).replace("@API@", &api)),
         (".gitignore".into(), "/target\n/plugins\n".into()),
-    ]
+    ];
+    files.extend(copy.into_iter().map(|(path, text)| (format!("{COPY}/{path}"), text)));
+    files
 }
 
 fn c_files(name: &str) -> Files {
@@ -141,12 +148,12 @@ mod tests {
 
     #[test]
     fn nothing_of_the_models_of_the_templates_is_left() {
-        for (name, text) in rust_files("my_chip", Path::new("/api")).iter().chain(&c_files("my_chip")) {
+        for (name, text) in rust_files("my_chip", Some(Path::new("/api"))).iter().chain(&c_files("my_chip")) {
             for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
                 assert!(!text.contains(word), "{word} in {name}");
             }
         }
-        let lib = &rust_files("my_chip", Path::new("/api"))[1].1;
+        let lib = &rust_files("my_chip", None)[1].1;
         assert!(lib.contains("struct MyChip;") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
         // A word that the sample uses by itself stays what it is.
         assert!(c_files("my_chip")[0].1.contains("#define NAME \"my_chip\""));
