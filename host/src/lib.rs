@@ -2,6 +2,7 @@
 
 pub mod artifact;
 pub mod build;
+pub mod cancel;
 pub mod cli;
 pub mod compare;
 pub mod conformance;

@@ -1,5 +1,6 @@
 //! What one process shares: the threads, the services that plugins get, the plugins found, and where log messages go.
 
+use crate::cancel::Cancel;
 use crate::error::Failure;
 use crate::plugin::registry::Registry;
 use crate::plugin::services::{Metrics, services};
@@ -17,6 +18,8 @@ pub struct Session {
     pub metrics: Arc<Metrics>,
     /// What plugins were given.
     pub services: Services,
+    /// Calls off a build that is under way, from any thread.
+    pub cancel: Cancel,
     /// The plugins found.
     pub registry: Registry,
 }
@@ -39,8 +42,9 @@ impl Session {
     pub fn without_plugins(threads: usize) -> Result<Session, Failure> {
         let pool = Arc::new(Pool::new(threads)?);
         let metrics = Arc::new(Metrics::default());
-        let services = services(pool.clone(), metrics.clone());
-        Ok(Session { pool, metrics, services, registry: Registry::empty() })
+        let cancel = Cancel::default();
+        let services = services(pool.clone(), metrics.clone(), cancel.clone());
+        Ok(Session { pool, metrics, services, cancel, registry: Registry::empty() })
     }
 }
 

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 /// # Errors
 /// A wish that no operator can fulfil, or none at all.
 pub fn convert_layout(module: &Module, wishes: &[DesiredLayout]) -> Result<Module, Box<Diagnostic>> {
-    check(wishes)?;
+    check_layouts(wishes)?;
     let touch = touchable(module);
     let scopes = Scopes::of_module(module);
     let functions = functions(module, &scopes);
@@ -53,7 +53,11 @@ fn is_permutation(text: &str, letters: &str) -> bool {
     text.len() == letters.len() && letters.chars().all(|letter| text.contains(letter))
 }
 
-fn check(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
+/// Whether [`convert_layout`] can fulfil these wishes.
+///
+/// # Errors
+/// E0303 for the first that it cannot, or when there is none.
+pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
     let fail = |message: String, help: &str| {
         Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))
     };

@@ -42,7 +42,7 @@ mod to_a_normal_form;
 
 pub use annotate_target::{annotate_target, annotate_target_by};
 pub use canonicalize_ops::canonicalize_ops;
-pub use convert_layout::convert_layout;
+pub use convert_layout::{check_layouts, convert_layout};
 pub use dead_code_elimination::dead_code_elimination;
 pub use defuse_ops::defuse_ops;
 pub use eliminate_common_subexpr::eliminate_common_subexpr;

@@ -1,10 +1,11 @@
 //! Code for regions: each function with `Compiler="<name>"` goes to `relay.ext.<name>`.
 
 use super::{CompiledRegion, PluginId, RegionSource};
-use crate::plugin::backend::{Backend, fault};
+use crate::plugin::backend::{Backend, fault, refusal_of};
 use crate::plugin::bridge::{ConstantTable, function_graph};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::Module;
+use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{AttrValue, Region};
 use serde_json::{Value, json};
@@ -18,6 +19,22 @@ pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
         "cpu_features": crate::plugin::cpu::features(),
         "threads": threads,
     })
+}
+
+/// Why a region has no code: for whoever reads the log, and for the table of operators.
+#[derive(Debug)]
+pub struct NotCompiled {
+    /// The whole of it.
+    pub diagnostic: Diagnostic,
+    /// What `explain` says of its operators.
+    pub refusal: Refusal,
+}
+
+impl From<Diagnostic> for NotCompiled {
+    fn from(diagnostic: Diagnostic) -> NotCompiled {
+        let refusal = Refusal::new(RefusalCode::CompileFailed, diagnostic.message.clone());
+        NotCompiled { diagnostic, refusal }
+    }
 }
 
 /// Compiles regions one by one, and numbers their constants like the program that they belong to.
@@ -44,21 +61,26 @@ impl<'a> RegionCompiler<'a> {
         backend: &Backend<'_>,
         symbol: &str,
         constants: &mut Vec<Tensor>,
-    ) -> Result<CompiledRegion, Diagnostic> {
+    ) -> Result<CompiledRegion, Box<NotCompiled>> {
+        let not_compiled = |diagnostic: Diagnostic| Box::new(NotCompiled::from(diagnostic));
         let function = self.module.function(symbol).ok_or_else(|| {
-            Diagnostic::error(codes::plugins::MISSING_SYMBOL, format!("the module has no function @{symbol}"))
+            let message = format!("the module has no function @{symbol}");
+            not_compiled(Diagnostic::error(codes::plugins::MISSING_SYMBOL, message))
         })?;
         let mut table = ConstantTable::default();
-        let graph = function_graph(self.module, symbol, function, &mut table).map_err(|d| *d)?;
-        let bad_graph = |e: String| Diagnostic::error(codes::plugins::BAD_GRAPH, e);
+        let graph = function_graph(self.module, symbol, function, &mut table).map_err(|d| not_compiled(*d))?;
+        let bad_graph = |e: String| not_compiled(Diagnostic::error(codes::plugins::BAD_GRAPH, e));
         graph.check(table.handles.len()).map_err(bad_graph)?;
         let region = Region { graph: &graph, constants: &table.handles, options: &self.options };
-        let made = backend.codegen.compile(&region).map_err(|e| fault(&e))?;
+        let made = backend.codegen.compile(&region).map_err(|error| {
+            Box::new(NotCompiled { diagnostic: fault(&error), refusal: refusal_of(&error, RefusalCode::CompileFailed) })
+        })?;
         if !made.symbols.iter().any(|s| s.as_str() == symbol) {
             let names: Vec<&str> = made.symbols.iter().map(|s| s.as_str()).collect();
             let message = format!("{} compiled {symbol} to a library without that function", backend.name);
-            return Err(Diagnostic::error(codes::plugins::MISSING_SYMBOL, message)
-                .note(format!("it promises {}", if names.is_empty() { "nothing".into() } else { names.join(", ") })));
+            let promises = if names.is_empty() { "nothing".into() } else { names.join(", ") };
+            let diagnostic = Diagnostic::error(codes::plugins::MISSING_SYMBOL, message);
+            return Err(not_compiled(diagnostic.note(format!("it promises {promises}"))));
         }
         if let Some(limit) = backend.description.max_blob_bytes
             && made.blob.len() as u64 > limit
@@ -68,8 +90,10 @@ impl<'a> RegionCompiler<'a> {
                 backend.name,
                 made.blob.len()
             );
-            return Err(Diagnostic::error(codes::plugins::BLOB_TOO_LARGE, message)
-                .help("the backend has to refuse such a region when it is asked (ResourceLimit)"));
+            return Err(not_compiled(
+                Diagnostic::error(codes::plugins::BLOB_TOO_LARGE, message)
+                    .help("the backend has to refuse such a region when it is asked (ResourceLimit)"),
+            ));
         }
         let numbers = table.tensors.iter().map(|tensor| {
             *self.numbers.entry(tensor.bytes().as_ptr()).or_insert_with(|| {

@@ -1,18 +1,18 @@
 //! The way from a model as it was read to what an executor runs.
 
-use super::codegen::{self, RegionCompiler};
+use super::codegen::{self, NotCompiled, RegionCompiler};
 use super::explain::{computing, explain};
 use super::explanation::Explanation;
 use super::{Compiled, plan};
 use crate::error::Failure;
 use crate::frontend::{Loaded, Signature};
-use crate::plugin::backend::{Backend, PluginJudge};
+use crate::plugin::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
 use crate::runtime::program::Port;
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
 use byoc_core::ir::{Module, TensorType};
 use byoc_core::pass::manager::{self, RunOptions, Timing};
-use byoc_core::pass::{PassOptions, Refusal, RefusalCode, Report, partition_for};
+use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, Report, partition_for};
 use byoc_core::text::{PrintOptions, print};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ pub struct Built {
 /// Builds a model. `say` gets the lines that `print_after` and `time_passes` ask for.
 ///
 /// # Errors
-/// An unknown backend, a model that cannot be typed or planned.
+/// An unknown backend, a model that cannot be typed or planned, a build that was called off.
 pub fn build(
     session: &Session,
     loaded: Loaded,
@@ -84,6 +84,9 @@ pub fn build(
     let start = Instant::now();
     let (partitioned, report) = partition(&simplified, &backends, &mut warnings)?;
     timings.push(("partition".into(), start.elapsed().as_secs_f64()));
+    if session.cancel.is_set() {
+        return Err(called_off().into());
+    }
     if options.print_after.as_deref().is_some_and(|p| p == "all" || p == "partition_graph") {
         say(&format!("// after partition_graph\n{}", print(&partitioned, &PrintOptions::default()).text));
     }
@@ -112,13 +115,18 @@ pub fn build(
             regions.push(None);
             continue;
         };
-        match compiler.compile(backend, &region.symbol, &mut constants) {
+        let compiled = compiler.compile(backend, &region.symbol, &mut constants);
+        if session.cancel.is_set() {
+            let at = format!("region {} was under way on {}", region.symbol, region.backend);
+            return Err(called_off().note(at).into());
+        }
+        match compiled {
             Ok(made) => {
                 region.loader = made.loader.clone();
                 regions.push(Some(made));
             }
-            Err(diagnostic) => {
-                let refusal = Refusal::new(RefusalCode::CompileFailed, diagnostic.message.clone());
+            Err(not_compiled) => {
+                let NotCompiled { diagnostic, refusal } = *not_compiled;
                 failed.insert(region.symbol.clone(), refusal);
                 let code = codes::plugins::REGION_NOT_COMPILED;
                 let message = format!("region {} could not be compiled and runs on the host", region.symbol);
@@ -127,6 +135,7 @@ pub fn build(
             }
         }
     }
+    let compiled_for: Vec<String> = regions.iter().flatten().map(|made| made.backend.clone()).collect();
     // A backend may want a constant that no host step reads.
     for tensor in &constants[program.constants.len()..] {
         let name = format!("c{}", program.constants.len());
@@ -141,8 +150,10 @@ pub fn build(
 
     let explanation = explain(&simplified, &computing, &report, &failed);
     let reasons = refusal_summary(&explanation);
+    // A model may come with regions of its own, which nobody was asked about.
+    let given = |name: &str| compiled_for.iter().any(|backend| backend == name);
     for backend in &backends {
-        if !explanation.regions.iter().any(|r| r.backend == backend.name) {
+        if !given(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
             let reasons: Vec<&Reason> = reasons.iter().filter(|r| r.backend == backend.name).collect();
             let message = format!("{} took no operator of the model{}", backend.name, because(&reasons));
             let mut diagnostic = Diagnostic::warning(codes::plugins::TOOK_NOTHING, message);
@@ -160,6 +171,10 @@ pub fn build(
         options: json!({"backends": names, "dims": loaded.bound}),
     };
     Ok(Built { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
+}
+
+fn called_off() -> Diagnostic {
+    Diagnostic::error(codes::plugins::CALLED_OFF, "the build was called off: nothing was written")
 }
 
 /// The backends that are asked for, described.
@@ -188,6 +203,17 @@ fn simplify(
     say: &mut dyn FnMut(&str),
 ) -> Result<Module, Failure> {
     let mut passes: Vec<&str> = SIMPLIFY.to_vec();
+    // An operator has one layout: that of the first backend which wants one for it.
+    let mut pass_options = PassOptions::default();
+    for layout in backends.iter().flat_map(|backend| &backend.layouts) {
+        let same = |other: &DesiredLayout| other.operator == layout.operator;
+        if !pass_options.layouts.iter().any(same) {
+            pass_options.layouts.push(layout.clone());
+        }
+    }
+    if !pass_options.layouts.is_empty() {
+        passes.push(CONVERT_LAYOUT);
+    }
     for backend in backends {
         for pass in &backend.description.pre_passes {
             manager::find(pass).map_err(|d| d.note(format!("{} asks for this pass", backend.name)))?;
@@ -206,8 +232,7 @@ fn simplify(
         }
     };
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut after) };
-    let ran =
-        manager::run(module, &passes, &PassOptions::default(), &mut run).map_err(|e| Failure::from(e.diagnostics))?;
+    let ran = manager::run(module, &passes, &pass_options, &mut run).map_err(|e| Failure::from(e.diagnostics))?;
     warnings.extend(ran.warnings);
     timings.extend(ran.timings.iter().map(|Timing { pass, time }| ((*pass).to_owned(), time.as_secs_f64())));
     Ok(ran.module)

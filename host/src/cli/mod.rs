@@ -11,6 +11,7 @@ mod explain;
 mod explain_html;
 mod inputs;
 mod inspect;
+mod interrupt;
 mod ops;
 mod opt;
 mod plugins;

@@ -3,6 +3,7 @@
 
 use super::args::{BuildArgs, InputArgs};
 use super::inputs::Given;
+use super::interrupt::interruptible;
 use super::render;
 use crate::artifact;
 use crate::build::{self, BuildOptions, Built, Reason};
@@ -78,7 +79,10 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
     let spinner = spinner(format!("compiling {}", name_of(path)));
     let loaded = frontend::load(path, &load)?;
     let mut say = |text: &str| spinner.suspend(|| eprintln!("{text}"));
-    let built = build::build(session, loaded, &build_options(args), &mut say)?;
+    let built = {
+        let _interruptible = interruptible(&session.cancel);
+        build::build(session, loaded, &build_options(args), &mut say)?
+    };
     spinner.finish_and_clear();
     let share = built.explanation.totals.offload_share;
     let offload = check_offload(args, share, || {

@@ -7,7 +7,7 @@ use byoc_core::diag::{Diagnostic, Severity, codes, nearest};
 use byoc_core::ir::{ExprId, Module};
 use byoc_core::op::{self, Cost, Params};
 use byoc_core::pass::manager;
-use byoc_core::pass::{Candidate, Judge, Question, Refusal, RefusalCode, Verdict};
+use byoc_core::pass::{Candidate, DesiredLayout, Judge, Question, Refusal, RefusalCode, Verdict, check_layouts};
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_plugin_api::host::LoadedPlugin;
 use byoc_plugin_api::{self as api, Codegen, Description};
@@ -25,6 +25,8 @@ pub struct Backend<'r> {
     pub found: &'r Found,
     /// What it says of itself.
     pub description: Description,
+    /// The layouts that it wants its operators in, as far as they can be made.
+    pub layouts: Vec<DesiredLayout>,
     /// Its pattern table, as far as it could be read; every name begins with the backend's.
     pub table: Vec<Entry>,
     /// What is wrong with the description or the table, as warnings.
@@ -61,16 +63,48 @@ impl Registry {
                 warnings.push(did_you_mean(warning, operator, op::names()));
             }
         }
+        let mut layouts = Vec::new();
+        for (operator, wanted) in &description.layouts {
+            match desired_layout(operator, wanted) {
+                Ok(layout) => layouts.push(layout),
+                Err(why) => {
+                    let warning = asks(&format!("{operator} in the layouts {wanted:?}: {}", why.message));
+                    warnings.push(Diagnostic { help: why.help, ..warning }.note("the operator keeps its layout"));
+                }
+            }
+        }
         description.pre_passes.retain(|pass| {
             let known = manager::find(pass).is_ok();
             if !known {
                 let warning = asks(&format!("the pass \"{pass}\", which does not exist"));
                 warnings.push(did_you_mean(warning, pass, manager::PASSES.iter().map(|p| p.name)));
+            } else if pass == CONVERT_LAYOUT && layouts.is_empty() {
+                let warning = asks(&format!("the pass \"{pass}\" and says no layout that it can make"));
+                warnings.push(warning.help("\"layouts\" of a description says them, by operator"));
+                return false;
             }
             known
         });
-        Ok(Backend { name: name.to_owned(), codegen, plugin, found, description, table, warnings })
+        Ok(Backend { name: name.to_owned(), codegen, plugin, found, description, layouts, table, warnings })
     }
+}
+
+/// The pass that makes the layouts of a description.
+pub const CONVERT_LAYOUT: &str = "convert_layout";
+
+/// What a description says of an operator's layouts (of its data, then of its kernel) as the layout pass takes it.
+fn desired_layout(operator: &str, wanted: &[String]) -> Result<DesiredLayout, Box<Diagnostic>> {
+    let (data, kernel) = match wanted {
+        [data] => (data, None),
+        [data, kernel] => (data, Some(kernel.as_str().into())),
+        _ => {
+            let message =
+                format!("{} layouts where the one of the data, and that of the kernel, are meant", wanted.len());
+            return Err(Box::new(Diagnostic::error(codes::plugins::BAD_DESCRIPTION, message)));
+        }
+    };
+    let layout = DesiredLayout { operator: operator.into(), data: data.as_str().into(), kernel };
+    check_layouts(std::slice::from_ref(&layout)).map(|()| layout)
 }
 
 fn did_you_mean<'a>(diagnostic: Diagnostic, wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Diagnostic {
@@ -89,7 +123,8 @@ fn description_warnings(name: &str, description: &Description) -> Vec<Diagnostic
     };
     let mut warning = Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message);
     warning.notes.clone_from(&description.problems);
-    vec![warning.note("what is understood serves")]
+    let nothing = *description == Description { problems: description.problems.clone(), ..Description::default() };
+    vec![if nothing { warning } else { warning.note("what is understood serves") }]
 }
 
 /// A mistake in a pattern table, with plugin, entry and column.
@@ -106,7 +141,8 @@ fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
     );
     let mut warning = Diagnostic::warning(codes::plugins::BAD_PATTERN_TABLE, message);
     warning = warning.note(line).note(format!("{}^", " ".repeat(column - 1)));
-    warning.notes.extend(diagnostic.notes);
+    // The entry is named already.
+    warning.notes.extend(diagnostic.notes.into_iter().filter(|note| !note.starts_with("in the entry ")));
     warning.help = diagnostic.help;
     if diagnostic.severity == Severity::Error {
         warning = warning.note("the entry is left out; the others serve");
@@ -120,6 +156,13 @@ fn entry_at(text: &str, start: usize) -> &str {
     let begins = |line: &&str| !line.starts_with([' ', '\t', '#']) && !line.trim().is_empty();
     let first = text[..end].lines().rev().find(begins).unwrap_or_default();
     first.split(':').next().unwrap_or_default().trim()
+}
+
+/// An error of a plugin's entry as the reason why its operators are elsewhere: under the code that the plugin gave it,
+/// where that is one of the closed set, and under `otherwise` where it is not.
+pub fn refusal_of(error: &api::Error, otherwise: RefusalCode) -> Refusal {
+    let code = RefusalCode::parse(&error.code).unwrap_or(otherwise);
+    Refusal { code, detail: error.to_string(), hint: error.hint.to_string() }
 }
 
 /// An error of a plugin's entry as a diagnostic.
@@ -225,7 +268,7 @@ impl Judge for PluginJudge<'_, '_> {
             Ok(answers) => answers.into_iter().map(verdict_in).collect::<Vec<_>>().into_iter(),
             Err(error) => {
                 self.faults.push(fault(&error));
-                let refusal = Refusal::new(RefusalCode::Unavailable, error.to_string());
+                let refusal = refusal_of(&error, RefusalCode::Unavailable);
                 vec![Verdict::Refused(refusal); asked.len()].into_iter()
             }
         };

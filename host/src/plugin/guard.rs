@@ -62,6 +62,15 @@ impl Guarded {
     }
 }
 
+/// The first of a run's pieces of memory that was written outside of, by name, and how.
+pub fn first_damage(outputs: &[Guarded], workspace: &Guarded, inputs: &[Guarded]) -> Option<String> {
+    let named = |what: &'static str, memory: &'_ [Guarded]| -> Option<String> {
+        memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{what} {i}: {}", memory.damage()?)))
+    };
+    let of_the_workspace = || Some(format!("the workspace: {}", workspace.damage()?));
+    named("output", outputs).or_else(of_the_workspace).or_else(|| named("input", inputs))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

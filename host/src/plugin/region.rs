@@ -7,7 +7,7 @@
 
 use super::backend::fault;
 use super::bridge::dtype_out;
-use super::guard::Guarded;
+use super::guard::{Guarded, first_damage};
 use crate::runtime::region::{OutputDims, Prepared, Region, RegionCall};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{Shape, TensorView, TensorViewMut};
@@ -52,12 +52,8 @@ impl PluginRegion {
             workspace: workspace.bytes_mut(),
             plan: call.plan,
         })?;
-        let named = outputs.iter().enumerate().map(|(i, memory)| (format!("output {i}"), memory));
-        let named = named.chain(inputs.iter().enumerate().map(|(i, memory)| (format!("input {i}"), memory)));
-        for (name, memory) in named.chain([("the workspace".to_owned(), &workspace)]) {
-            if let Some(damage) = memory.damage() {
-                return Err(broken(format!("{whose}: {name}: {damage}")));
-            }
+        if let Some(damage) = first_damage(&outputs, &workspace, &inputs) {
+            return Err(broken(format!("{whose}: {damage}")));
         }
         if let Some(i) = inputs.iter().zip(call.inputs).position(|(memory, t)| memory.bytes() != t.data) {
             return Err(broken(format!("{whose}: input {i} was written to")));

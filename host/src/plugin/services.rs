@@ -1,6 +1,7 @@
 //! What the host does for its plugins: threads, log, trace, counters, reference runs.
 
 use super::bridge::dtype_in;
+use crate::cancel::Cancel;
 use crate::runtime::Pool;
 use byoc_core::ir::{Expr, ExprId, Module, Type};
 use byoc_core::op::{self, Value};
@@ -71,14 +72,15 @@ impl Metrics {
     }
 }
 
-/// The services over a pool.
-pub fn services(pool: Arc<Pool>, metrics: Arc<Metrics>) -> Services {
-    Services::new(Host { pool, metrics })
+/// The services over a pool; `cancel` is what plugins see as `cancelled`.
+pub fn services(pool: Arc<Pool>, metrics: Arc<Metrics>, cancel: Cancel) -> Services {
+    Services::new(Host { pool, metrics, cancel })
 }
 
 struct Host {
     pool: Arc<Pool>,
     metrics: Arc<Metrics>,
+    cancel: Cancel,
 }
 
 impl HostServices for Host {
@@ -113,6 +115,10 @@ impl HostServices for Host {
             Level::DEBUG => tracing::debug!(target: "byoc::plugin", plugin = target, "{message}"),
             Level::TRACE => tracing::trace!(target: "byoc::plugin", plugin = target, "{message}"),
         }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancel.is_set()
     }
 
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {

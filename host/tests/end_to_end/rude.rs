@@ -139,6 +139,75 @@ fn an_endless_loop_is_named_by_the_last_line() {
     the_next_command_works(&dir);
 }
 
+/// A region that comes with the model and gives nothing: no backend can be asked to compute it.
+#[test]
+fn a_region_without_outputs_stays_on_the_host() {
+    let (folder, dir, _) = rude("nothing");
+    let model = folder.path().join("regions.relay");
+    let region = |name: &str, body: &str| {
+        format!(
+            "def @{name}(%y: Tensor[(3, 3), float32], Compiler=\"faulty\", Primitive=1, Inline=1, global_symbol=\"{name}\") \
+             {{ {body} }}\n"
+        )
+    };
+    let program = format!(
+        "#[version = \"0.0.5\"]\n{}{}def @main(%x: Tensor[(3, 3), float32]) {{ let %r = @empty(%x); @whole(%x) }}\n",
+        region("empty", "()"),
+        region("whole", "nn.relu(%y)"),
+    );
+    std::fs::write(&model, program).unwrap();
+    let ran = run(&dir, &model.display().to_string()).ok();
+    for words in ["graph empty: it has no outputs", "region empty could not be compiled and runs on the host"] {
+        assert!(ran.err.contains(words), "{words} in {}", ran.err);
+    }
+    assert!(!ran.err.contains("E0404"), "the other region runs on the backend: {}", ran.err);
+    the_next_command_works(&dir);
+}
+
+#[test]
+fn an_error_with_a_code_is_a_refusal_with_that_code() {
+    let (_folder, dir, model) = rude("no_room");
+    let explained = byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache", "--json"]).ok();
+    let refusal = &explained.json()[0]["nodes"][0]["refusals"][0];
+    assert_eq!(refusal["code"], "ResourceLimit", "{refusal}");
+    assert_eq!(refusal["detail"], "plugin faulty: compile: the region needs 9 buffers, there are 8");
+    assert_eq!(refusal["hint"], "a larger device");
+}
+
+/// Ctrl-C while a region is compiled: the plugin is told and gives up, and the command says so.
+#[test]
+fn a_build_can_be_called_off() {
+    use std::io::{BufRead, BufReader, Read};
+    let (folder, dir, model) = rude("until_called_off");
+    let out = folder.path().join("model.byoc");
+    let artifact = out.display().to_string();
+    let args = ["compile", &model, "-o", &artifact, "--backend", "faulty", "--plugin-dir", &dir];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_byoc"))
+        .args(args)
+        .arg("--no-cache")
+        .env_remove("BYOC_LOG")
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("compiling until it is called off") {
+        line.clear();
+        assert_ne!(errors.read_line(&mut line).unwrap(), 0, "it ended before it compiled");
+    }
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let mut said = String::new();
+    errors.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
+    for words in ["E0426", "called off", "region tvmgen_default_faulty_main_0 was under way on faulty"] {
+        assert!(said.contains(words), "{words} in {said}");
+    }
+    assert!(!out.exists());
+    the_next_command_works(&dir);
+}
+
 #[test]
 fn three_mistakes_in_a_table_are_three_messages_and_the_good_entry_serves() {
     let (_folder, dir, _) = rude("three_bad_patterns");

@@ -55,6 +55,47 @@ fn mistakes_in_the_file_are_named() {
     assert!(name.contains("\"my chip\"") && name.contains("letters, digits"), "{name}");
 }
 
+const CONVOLUTION: &str = "#[version = \"0.0.5\"]\n\
+    def @main(%x: Tensor[(1, 3, 8, 8), float32], %w: Tensor[(4, 3, 3, 3), float32]) {\n  \
+    nn.relu(nn.conv2d(%x, %w, padding=[1, 1, 1, 1], channels=4, kernel_size=[3, 3]))\n}\n";
+
+#[test]
+fn a_layout_that_is_wanted_is_made_before_the_backend_is_asked() {
+    let (folder, dir) =
+        with_file(r#"{"name": "chip", "operators": ["nn.conv2d"], "layouts": {"nn.conv2d": ["NHWC", "HWIO"]}}"#);
+    let model = folder.path().join("model.relay");
+    std::fs::write(&model, CONVOLUTION).unwrap();
+    let model = model.display().to_string();
+    let on = ["--backend", "chip", "--plugin-dir", &dir];
+    let partitioned = byoc([&["compile", &model, "--emit", "partitioned"], &on[..]].concat()).ok().out;
+    let region = partitioned.split("Compiler=\"chip\"").nth(1).unwrap_or_default();
+    assert!(region.contains("data_layout=\"NHWC\"") && region.contains("kernel_layout=\"HWIO\""), "{partitioned}");
+    let verified = byoc(
+        [&["verify", &data_text("models/unet_small"), "--max-rel-err", "5e-4", "--require-offload"], &on[..]].concat(),
+    );
+    verified.ok();
+}
+
+#[test]
+fn a_layout_that_cannot_be_made_is_said_and_the_rest_serves() {
+    let json = r#"{"name": "chip", "operators": ["nn.conv2d"],
+                   "layouts": {"nn.conv2d": ["NCHW1n16c", "OIHW16o16i"], "nn.dense": ["NC"], "nn.max_pool2d": []}}"#;
+    let (folder, dir) = with_file(json);
+    let model = folder.path().join("model.relay");
+    std::fs::write(&model, CONVOLUTION).unwrap();
+    let explained = byoc(["explain", &model.display().to_string(), "--backend", "chip", "--plugin-dir", &dir]).ok();
+    assert!(explained.out.contains("tvmgen_default_chip_main_0"), "{}", explained.out);
+    assert_eq!(explained.err.matches("E0408").count(), 3, "{}", explained.err);
+    for words in [
+        "plugin chip, describe: it asks for nn.conv2d in the layouts [\"NCHW1n16c\", \"OIHW16o16i\"]",
+        "is no order of N, C, H and W",
+        "convert_layout cannot change the layout of \"nn.dense\"",
+        "the operator keeps its layout",
+    ] {
+        assert!(explained.err.contains(words), "{words} in {}", explained.err);
+    }
+}
+
 #[test]
 fn mistakes_in_patterns_and_operators_are_named_and_the_rest_serves() {
     let json = r#"{"name": "chip", "patterns": ["a: nn.rleu(*)", "b: nn.relu(add(*, *))", "c nn.relu(*)"],

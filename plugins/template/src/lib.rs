@@ -10,6 +10,7 @@ use byoc_plugin_api::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 byoc_plugin_api::declare_plugin!("template", env!("CARGO_PKG_VERSION"));
@@ -33,6 +34,8 @@ struct Config {
     operators: Vec<String>,
     /// Whether it takes dimensions that are known at run time only.
     dynamic_dims: bool,
+    /// The layouts that it wants, by operator: of the data, then of the kernel.
+    layouts: BTreeMap<String, Vec<String>>,
 }
 
 impl Default for Config {
@@ -45,6 +48,7 @@ impl Default for Config {
             patterns: vec![pattern.into()],
             operators: operators.map(String::from).to_vec(),
             dynamic_dims: false,
+            layouts: BTreeMap::new(),
         }
     }
 }
@@ -83,15 +87,20 @@ impl Config {
 }
 
 /// The keys of the file, what each takes in words, and whether a value is that.
-const KEYS: [(&str, &str, fn(&Value) -> bool); 4] = [
+const KEYS: [(&str, &str, fn(&Value) -> bool); 5] = [
     ("name", "a text", Value::is_string),
     ("patterns", "a list of texts, one for each entry", is_list_of_texts),
     ("operators", "a list of texts, one for each operator", is_list_of_texts),
     ("dynamic_dims", "true or false", Value::is_boolean),
+    ("layouts", "an object with a list of texts for each operator", is_map_of_lists),
 ];
 
 fn is_list_of_texts(value: &Value) -> bool {
     value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
+}
+
+fn is_map_of_lists(value: &Value) -> bool {
+    value.as_object().is_some_and(|fields| fields.values().all(is_list_of_texts))
 }
 
 /// How many letters have to be changed, added or left out (Levenshtein).
@@ -121,6 +130,7 @@ impl Codegen for Template {
             patterns: self.config.patterns.join("\n"),
             operators: self.config.operators.clone(),
             dynamic_dims: self.config.dynamic_dims,
+            layouts: self.config.layouts.clone(),
             ..Description::default()
         })
     }

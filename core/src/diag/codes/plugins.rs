@@ -26,6 +26,7 @@ codes! {
     REGION_NOT_COMPILED = 423, "a region could not be compiled and runs on the host";
     BLOB_TOO_LARGE = 424, "a compiled region is larger than its backend says that one may be";
     CANNOT_CREATE = 425, "a new plugin cannot be written";
+    CALLED_OFF = 426, "a build was called off";
     NO_SCHEME = 430, "no scheme to quantize a model by";
     BAD_CASE = 440, "a file is no case of a conformance run";
     NOT_CONFORMING = 441, "a plugin does not keep what it promises";

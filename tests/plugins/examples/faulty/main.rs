@@ -15,13 +15,15 @@ register!(|context, registry| {
     let mistake = context.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let mistake = mistake.strip_prefix("faulty_").unwrap_or_default().to_owned();
     rude::init(&mistake)?;
-    registry.codegen("faulty", Faulty { mistake: mistake.clone() });
-    registry.loader("faulty", Faulty { mistake });
+    let services = context.services.clone();
+    registry.codegen("faulty", Faulty { mistake: mistake.clone(), services: services.clone() });
+    registry.loader("faulty", Faulty { mistake, services });
     Ok(())
 });
 
 struct Faulty {
     mistake: String,
+    services: Services,
 }
 
 impl Faulty {
@@ -90,6 +92,12 @@ impl Codegen for Faulty {
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         rude::panic_in(&self.mistake, "compile");
         rude::endless(&self.mistake, "compile");
+        rude::until_called_off(&self.mistake, &self.services)?;
+        if self.is("no_room") {
+            return Err(Error::new("the region needs 9 buffers, there are 8")
+                .hint("a larger device")
+                .code("ResourceLimit"));
+        }
         if self.is("claims_then_refuses") {
             for (name, node, _) in region.graph.operators() {
                 if node.ints("strides").is_some_and(|strides| strides.iter().any(|&s| s > 1)) {

@@ -21,6 +21,18 @@ pub fn endless(mistake: &str, entry: &str) {
     }
 }
 
+/// Compiles for ever, in the mistake `until_called_off`, and gives up where nobody waits any more.
+pub fn until_called_off(mistake: &str, services: &Services) -> Result<()> {
+    while mistake == "until_called_off" {
+        if services.cancelled() {
+            return Err(Error::cancelled());
+        }
+        services.log(tracing::Level::WARN, "faulty", "compiling until it is called off");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// What `init` does wrong.
 pub fn init(mistake: &str) -> Result<()> {
     panic_in(mistake, "init");
