@@ -1,10 +1,10 @@
 //! Runs a region in guarded memory and looks at what it did to it.
 
 use super::fault::{Fault, Kind};
+use super::piece::Piece;
 use super::reference::{Bounded, Outside, compare};
-use super::trial::Piece;
 use crate::plugin::bridge::dtype_out;
-use crate::plugin::guard::Guarded;
+use crate::plugin::guard::{Guarded, first_damage};
 use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
 
@@ -15,6 +15,11 @@ pub struct Setting {
     pub unset: u8,
     /// What lies around everything.
     pub outside: u8,
+}
+
+impl Setting {
+    /// Bytes that are no number in any float type.
+    pub const NAN: Setting = Setting { unset: 0xff, outside: 0xff };
 }
 
 /// One run in guarded memory.
@@ -67,13 +72,8 @@ pub fn run_on(
         .collect();
     let call = Call { inputs: &views, outputs: &mut targets, workspace: workspace.bytes_mut(), plan: prepared.plan };
     executable.run(call).map_err(|error| Fault::of_error(Kind::RunFailed, "run", &error))?;
-    let named = outputs.iter().enumerate().map(|(i, m)| (format!("output {i}"), m));
-    let named = named.chain([("the workspace".to_owned(), &workspace)]);
-    let named = named.chain(memory.iter().enumerate().map(|(i, m)| (format!("input {i}"), m)));
-    for (name, memory) in named {
-        if let Some(damage) = memory.damage() {
-            return Err(Fault::new(Kind::WritesOutside, "run", format!("{name}: {damage}")));
-        }
+    if let Some(damage) = first_damage(&outputs, &workspace, memory) {
+        return Err(Fault::new(Kind::WritesOutside, "run", damage));
     }
     if let Some(i) = memory.iter().zip(&before).position(|(now, before)| now.bytes() != before) {
         return Err(Fault::new(Kind::WritesInput, "run", format!("input {i} has other bytes after the run")));
@@ -104,4 +104,13 @@ pub fn judge_outputs(outputs: &[Tensor], expected: &[Bounded]) -> Result<f64, (u
         share = share.max(compare(output, want).map_err(|outside| (i, outside))?);
     }
     Ok(share)
+}
+
+/// Holds all outputs against what is expected; a fault says which is outside, and in `how` what was done.
+///
+/// # Errors
+/// A fault of that kind in that entry.
+pub fn expect(outputs: &[Tensor], expected: &[Bounded], kind: Kind, entry: &str, how: &str) -> Result<(), Fault> {
+    let outcome = judge_outputs(outputs, expected).map(|_| ());
+    outcome.map_err(|(output, outside)| Fault::new(kind, entry, format!("{how}: output {output}: {outside}")))
 }

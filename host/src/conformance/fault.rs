@@ -1,5 +1,7 @@
 //! What can be wrong with a backend: a closed set of kinds, each with a name that the report and its JSON use.
 
+use byoc_core::pass::Refusal;
+use byoc_plugin_api::Error;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -108,9 +110,14 @@ impl Fault {
         Fault { kind, entry: entry.to_owned(), message: message.into() }
     }
 
-    /// The fault that an error of an entry is; a panic is always called by that name.
-    pub fn of_error(kind: Kind, entry: &str, error: &byoc_plugin_api::Error) -> Fault {
-        Fault::new(if error.panicked { Kind::Panic } else { kind }, entry, error.to_string())
+    /// The fault that an error of an entry is; a panic is always called by that name, and so is work that was given up.
+    pub fn of_error(kind: Kind, entry: &str, error: &Error) -> Fault {
+        let kind = match () {
+            () if error.panicked => Kind::Panic,
+            () if error.code == Error::CANCELLED => Kind::Cancelled,
+            () => kind,
+        };
+        Fault::new(kind, entry, error.to_string())
     }
 }
 
@@ -118,4 +125,17 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in {}: {}", self.kind, self.entry, self.message)
     }
+}
+
+/// How a case ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Everything was right; the largest share of its error budget that an element used.
+    Passed(f64),
+    /// The backend did not take it, and said why.
+    Refused(Refusal),
+    /// The case is none: the reference turns its values down.
+    Invalid(String),
+    /// Something is wrong.
+    Failed(Fault),
 }

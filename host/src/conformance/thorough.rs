@@ -1,17 +1,16 @@
 //! What is tried once or twice for each claim: things that are about the backend more than about the case.
 
+use super::bench::Bench;
 use super::case::Case;
-use super::execute::{self, Setting, judge_outputs};
+use super::execute::{self, Setting, expect, judge_outputs};
 use super::fault::{Fault, Kind};
+use super::piece::Piece;
 use super::reference::Bounded;
-use super::trial::{Bench, Piece};
 use crate::plugin::guard::Guarded;
 use byoc_core::tensor::Tensor;
 use byoc_core::with_dtype;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
 use std::sync::Barrier;
-
-const SETTING: Setting = Setting { unset: 0xff, outside: 0xff };
 
 /// Runs at the same time, and so often each.
 const AT_ONCE: usize = 4;
@@ -83,17 +82,12 @@ fn repeatedly(
     prepared: &Prepared,
 ) -> Result<(), Fault> {
     if let Some(other) = other {
-        let outputs = bench.run(piece, executable, prepared, SETTING, &other.inputs)?;
-        if let Err((output, outside)) = judge_outputs(&outputs, &other.expected) {
-            let message = format!("second run, on other values: output {output}: {outside}");
-            return Err(Fault::new(Kind::NotRepeatable, "run", message));
-        }
+        let outputs = bench.run(piece, executable, prepared, Setting::NAN, &other.inputs)?;
+        expect(&outputs, &other.expected, Kind::NotRepeatable, "run", "second run, on other values")?;
     }
     bench.prepare(piece, executable)?;
-    let outputs = bench.run(piece, executable, prepared, SETTING, &piece.inputs)?;
-    judge_outputs(&outputs, &piece.expected).map(|_| ()).map_err(|(output, outside)| {
-        Fault::new(Kind::NotRepeatable, "run", format!("a later run: output {output}: {outside}"))
-    })
+    let outputs = bench.run(piece, executable, prepared, Setting::NAN, &piece.inputs)?;
+    expect(&outputs, &piece.expected, Kind::NotRepeatable, "run", "a later run")
 }
 
 /// Two inputs of one type may lie in the same memory.
@@ -110,15 +104,12 @@ fn aliased(
     let mut shared = inputs.clone();
     shared[second] = shared[0].clone();
     let Ok((shared, expected)) = piece.on(shared) else { return Ok(()) };
-    let memory: Vec<Guarded> = shared.iter().map(|t| Guarded::copy_of(t.bytes(), SETTING.outside)).collect();
+    let memory: Vec<Guarded> = shared.iter().map(|t| Guarded::copy_of(t.bytes(), Setting::NAN.outside)).collect();
     let mut of: Vec<usize> = (0..shared.len()).collect();
     of[second] = 0;
     (bench.at)("run");
-    let outputs = execute::run_on(piece, executable, prepared, SETTING, &shared, &memory, &of)?;
-    judge_outputs(&outputs, &expected).map(|_| ()).map_err(|(output, outside)| {
-        let message = format!("inputs 0 and {second} in the same memory: output {output}: {outside}");
-        Fault::new(Kind::Aliasing, "run", message)
-    })
+    let outputs = execute::run_on(piece, executable, prepared, Setting::NAN, &shared, &memory, &of)?;
+    expect(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second} in the same memory"))
 }
 
 /// Several threads run one executable, each on values of its own.
@@ -138,7 +129,7 @@ fn at_once(
         };
         barrier.wait();
         for _ in 0..ROUNDS {
-            let outputs = execute::run(piece, executable, prepared, SETTING, inputs).map_err(|f| f.to_string())?;
+            let outputs = execute::run(piece, executable, prepared, Setting::NAN, inputs).map_err(|f| f.to_string())?;
             judge_outputs(&outputs, expected).map_err(|(output, outside)| format!("output {output}: {outside}"))?;
         }
         Ok(())
@@ -159,12 +150,7 @@ fn at_once(
 /// The services have one thread, and everything else is the same.
 fn one_thread(bench: &Bench<'_, '_>, piece: &Piece, compiled: &CompiledRegion) -> Result<(), Fault> {
     let executable = bench.load(piece, compiled, &compiled.blob, bench.alone)?;
-    let prepared = bench.prepare(piece, &*executable)?;
-    let outputs = bench.run(piece, &*executable, &prepared, SETTING, &piece.inputs)?;
-    judge_outputs(&outputs, &piece.expected).map(|_| ()).map_err(|(output, outside)| {
-        let message = format!("with one thread: output {output}: {outside}");
-        Fault::new(Kind::Threads, "run", message)
-    })
+    bench.rerun(piece, &*executable, (Kind::Threads, "run", "with one thread"))
 }
 
 /// The blob serves as often as it is loaded.
@@ -174,12 +160,7 @@ fn loaded_again(bench: &Bench<'_, '_>, piece: &Piece, compiled: &CompiledRegion)
         bench.load(piece, compiled, &compiled.blob, bench.services)?,
     );
     drop(first);
-    let prepared = bench.prepare(piece, &*second)?;
-    let outputs = bench.run(piece, &*second, &prepared, SETTING, &piece.inputs)?;
-    judge_outputs(&outputs, &piece.expected).map(|_| ()).map_err(|(output, outside)| {
-        let message = format!("loaded again, after the first was dropped: output {output}: {outside}");
-        Fault::new(Kind::NotRepeatable, "load", message)
-    })
+    bench.rerun(piece, &*second, (Kind::NotRepeatable, "load", "loaded again, after the first was dropped"))
 }
 
 /// A region of the same shapes with other constants has results of its own.
@@ -190,12 +171,7 @@ fn other_constants(bench: &Bench<'_, '_>, case: &Case) -> Result<(), Fault> {
     for piece in pieces.iter().filter(|piece| piece.tensors.iter().any(|t| weights(t))) {
         let compiled = bench.compile(piece, bench.cache_dir)?;
         let executable = bench.load(piece, &compiled, &compiled.blob, bench.services)?;
-        let prepared = bench.prepare(piece, &*executable)?;
-        let outputs = bench.run(piece, &*executable, &prepared, SETTING, &piece.inputs)?;
-        if let Err((output, outside)) = judge_outputs(&outputs, &piece.expected) {
-            let message = format!("a second region with other constants: output {output}: {outside}");
-            return Err(Fault::new(Kind::StaleConstants, "run", message));
-        }
+        bench.rerun(piece, &*executable, (Kind::StaleConstants, "run", "a second region with other constants"))?;
     }
     Ok(())
 }
@@ -272,7 +248,7 @@ fn damaged_load(
     };
     let run = bench
         .prepare(piece, &*executable)
-        .and_then(|prepared| bench.run(piece, &*executable, &prepared, SETTING, &piece.inputs));
+        .and_then(|prepared| bench.run(piece, &*executable, &prepared, Setting::NAN, &piece.inputs));
     match run.map(|outputs| judge_outputs(&outputs, &piece.expected)) {
         Ok(Err((output, outside))) => fault(format!("it loads and runs: output {output}: {outside}")),
         Err(error) if error.kind != Kind::RunFailed => fault(format!("it loads: {error}")),

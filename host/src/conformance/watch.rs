@@ -1,29 +1,23 @@
-//! The host's services with a witness: what a plugin calls is counted, and its work can be called off.
+//! The host's services with a witness: what a plugin calls is counted.
 
 use byoc_plugin_api::{Constant, Executable, Graph, HostServices, Result, Services};
 use serde_json::Value;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::Level;
 
 /// Counts the calls of plugins.
 #[derive(Debug, Default)]
 pub struct Witness {
     calls: AtomicU64,
-    cancelled: AtomicBool,
 }
 
 impl Witness {
     /// Calls so far.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
-    }
-
-    /// From now on work under way is called off, or not.
-    pub fn call_off(&self, off: bool) {
-        self.cancelled.store(off, Ordering::SeqCst);
     }
 }
 
@@ -76,7 +70,7 @@ impl HostServices for Watched {
     }
 
     fn cancelled(&self) -> bool {
-        self.witness.cancelled.load(Ordering::SeqCst) || self.inner.cancelled()
+        self.inner.cancelled()
     }
 
     fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {

@@ -2,16 +2,17 @@
 //! finding and not the end. It reads requests, one JSON object a line, and answers each with lines that say where it is
 //! (`{"at": "compile"}`) and one that says how it ended (`{"done": ...}`).
 
+use super::bench::Bench;
 use super::case::Case;
-use super::fault::{Fault, Kind};
-use super::trial::{Bench, Outcome};
+use super::fault::{Fault, Kind, Outcome};
 use super::watch::{Witness, watched};
+use crate::cancel::Cancel;
 use crate::error::Failure;
 use crate::plugin::backend::Backend;
 use crate::plugin::registry::{Registry, Status, rejection_diagnostic};
 use crate::plugin::services::{Metrics, services};
 use crate::runtime::Pool;
-use byoc_plugin_api::{Error, Loader, Services};
+use byoc_plugin_api::{Loader, Services};
 use serde_json::{Value, json};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ pub struct Worker {
     services: Services,
     alone: Services,
     witness: Arc<Witness>,
+    cancel: Cancel,
 }
 
 impl Worker {
@@ -34,10 +36,10 @@ impl Worker {
     /// # Errors
     /// When it cannot be loaded, or the system gives no threads.
     pub fn new(file: &Path, dirs: &[PathBuf], threads: usize) -> Result<Worker, Failure> {
-        let witness = Arc::new(Witness::default());
+        let (witness, cancel) = (Arc::new(Witness::default()), Cancel::default());
         let make = |threads: usize| -> Result<Services, Failure> {
             let pool = Arc::new(Pool::new(threads)?);
-            Ok(watched(services(pool, Arc::new(Metrics::default())), witness.clone()))
+            Ok(watched(services(pool, Arc::new(Metrics::default()), cancel.clone()), witness.clone()))
         };
         let (several, alone) = (make(threads)?, make(1)?);
         let registry = Registry::of_file(file, &several);
@@ -45,7 +47,7 @@ impl Worker {
             return Err(rejection_diagnostic(file, rejection).into());
         }
         let others = if dirs.is_empty() { Registry::empty() } else { Registry::discover(dirs, &several) };
-        Ok(Worker { registry, others, services: several, alone, witness })
+        Ok(Worker { registry, others, services: several, alone, witness, cancel })
     }
 
     /// Answers requests until there are no more.
@@ -135,10 +137,10 @@ impl Worker {
         let Ok(case) = Case::read(Path::new(request["file"].as_str().unwrap_or_default())) else { return Value::Null };
         let called_off = self.with_bench(request, at, |bench| {
             let pieces = bench.cut(&case).unwrap_or_default();
-            self.witness.call_off(true);
-            let faults = pieces.iter().filter_map(|piece| bench.compile(piece, bench.cache_dir).err());
-            let other = faults.into_iter().find(|fault| !fault.message.contains(&Error::cancelled().message[..]));
-            self.witness.call_off(false);
+            self.cancel.set(true);
+            let mut faults = pieces.iter().filter_map(|piece| bench.compile(piece, bench.cache_dir).err());
+            let other = faults.find(|fault| fault.kind != Kind::Cancelled);
+            self.cancel.set(false);
             other
         });
         match called_off {

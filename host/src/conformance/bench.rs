@@ -1,0 +1,162 @@
+//! The entries of a backend, each with what its answer has to hold.
+
+use super::case::{Case, Subject};
+use super::execute::{self, Setting, expect};
+use super::fault::{Fault, Kind, Outcome};
+use super::piece::Piece;
+use super::reference;
+use crate::build::codegen;
+use crate::plugin::backend::{Backend, PluginJudge};
+use byoc_core::pass::{Backend as Target, Refusal, RefusalCode, partition_for};
+use byoc_core::tensor::Tensor;
+use byoc_plugin_api::{CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Services};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a trial needs of its surroundings.
+pub struct Bench<'b, 'r> {
+    /// The backend.
+    pub backend: &'b Backend<'r>,
+    /// Finds a loader by its key.
+    pub loader: &'b dyn Fn(&str) -> Option<Arc<dyn Loader>>,
+    /// The services with several threads.
+    pub services: &'b Services,
+    /// The services with one thread.
+    pub alone: &'b Services,
+    /// Where the backend may keep things.
+    pub cache_dir: Option<&'b Path>,
+    /// Told of each entry before it is called.
+    pub at: &'b dyn Fn(&str),
+}
+
+/// Either the pieces of a case, or how it ended before there were any.
+pub type Cut = Result<Vec<Piece>, Outcome>;
+
+impl Bench<'_, '_> {
+    /// Cuts a case into regions as the backend wants them.
+    pub fn cut(&self, case: &Case) -> Cut {
+        let values = reference::evaluate(&case.module, &case.inputs).map_err(Outcome::Invalid)?;
+        (self.at)("judge");
+        let description = &self.backend.description;
+        let (table, operators): (Vec<_>, Vec<String>) = match &case.subject {
+            Subject::Pattern(name) => {
+                (self.backend.table.iter().filter(|e| *e.name == **name).cloned().collect(), Vec::new())
+            }
+            Subject::Operator(name) => (Vec::new(), vec![name.clone()]),
+            Subject::Region => (self.backend.table.clone(), description.operators.clone()),
+        };
+        let mut judge = PluginJudge::new(self.backend);
+        let name = self.backend.name.as_str().into();
+        let mut targets = [Target { name, table: &table, operators: &operators, judge: &mut judge }];
+        let partitioned = partition_for(&case.module, &mut targets, "default");
+        let (module, report) = partitioned.map_err(|d| Outcome::Invalid(d.to_string()))?;
+        if let Some(fault) = judge.faults.first() {
+            let kind = if fault.message.contains("panicked") { Kind::Panic } else { Kind::JudgeFailed };
+            return Err(Outcome::Failed(Fault::new(kind, "judge", fault.message.clone())));
+        }
+        if report.regions.is_empty() {
+            let refusals = report.operators.iter().flat_map(|operator| operator.refusals.iter());
+            // A region's refusal says more than that of a pattern that did not match.
+            let reason =
+                refusals.map(|(_, refusal)| (**refusal).clone()).max_by_key(|r| r.code != RefusalCode::NoPatternMatch);
+            let none = || Refusal::new(RefusalCode::NoPatternMatch, "no reason was given");
+            return Err(Outcome::Refused(reason.unwrap_or_else(none)));
+        }
+        let pieces: Result<Vec<Piece>, String> =
+            report.regions.iter().map(|region| Piece::of(&module, region, &values)).collect();
+        pieces.map_err(Outcome::Invalid)
+    }
+
+    /// `compile`, and what its answer has to hold.
+    pub fn compile(&self, piece: &Piece, cache_dir: Option<&Path>) -> Result<CompiledRegion, Fault> {
+        (self.at)("compile");
+        let options: Value = codegen::options(cache_dir, None);
+        let region = Region { graph: &piece.graph, constants: &piece.constants, options: &options };
+        let compiled = self
+            .backend
+            .codegen
+            .compile(&region)
+            .map_err(|error| Fault::of_error(Kind::ClaimNotKept, "compile", &error))?;
+        let symbol = &piece.graph.symbol;
+        let (size, most) = (compiled.blob.len() as u64, self.backend.description.max_blob_bytes);
+        if let Some(most) = most.filter(|&most| size > most) {
+            let message = format!("the blob has {size} bytes; the description says at most {most}");
+            return Err(Fault::new(Kind::ClaimNotKept, "compile", message));
+        }
+        if !compiled.symbols.contains(symbol) {
+            let names: Vec<&str> = compiled.symbols.iter().map(|s| s.as_str()).collect();
+            let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let message = format!("the blob is to define {symbol}; its symbols are {has}");
+            return Err(Fault::new(Kind::MissingSymbol, "compile", message));
+        }
+        Ok(compiled)
+    }
+
+    /// `load`.
+    pub fn load(
+        &self,
+        piece: &Piece,
+        compiled: &CompiledRegion,
+        blob: &[u8],
+        services: &Services,
+    ) -> Result<Box<dyn Executable>, Fault> {
+        let key = compiled.loader.as_str();
+        let loader = (self.loader)(key).ok_or_else(|| {
+            let message = format!("the blob is for loadbinary_{key}, which no plugin here registers");
+            Fault::new(Kind::WrongLoader, "compile", message)
+        })?;
+        (self.at)("load");
+        let options = codegen::options(self.cache_dir, Some(services.num_threads()));
+        let request =
+            LoadRequest { symbol: &piece.graph.symbol, blob, constants: &piece.constants, options: &options, services };
+        loader.load(&request).map_err(|error| Fault::of_error(Kind::LoadFailed, "load", &error))
+    }
+
+    /// `prepare`, and whether it promises what the region gives.
+    pub fn prepare(&self, piece: &Piece, executable: &dyn Executable) -> Result<Prepared, Fault> {
+        (self.at)("prepare");
+        let dims: Vec<&[usize]> = piece.inputs.iter().map(Tensor::shape).collect();
+        let prepared =
+            executable.prepare(&dims).map_err(|error| Fault::of_error(Kind::LoadFailed, "prepare", &error))?;
+        let wrong = |message: String| Err(Fault::new(Kind::WrongShape, "prepare", message));
+        if prepared.outputs.len() != piece.expected.len() {
+            let (given, wanted) = (prepared.outputs.len(), piece.expected.len());
+            return wrong(format!("{given} outputs are promised, the region has {wanted}"));
+        }
+        for (i, (output, want)) in prepared.outputs.iter().zip(&piece.expected).enumerate() {
+            let (dims, want) = (&output.dims[..], want.value.shape());
+            let bound = dims.len() == want.len() && dims.iter().zip(want).all(|(d, w)| d >= w);
+            if (output.exact && dims != want) || !bound {
+                return wrong(format!("output {i} is promised as {dims:?}, the region gives {want:?}"));
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// One run in guarded memory.
+    pub fn run(
+        &self,
+        piece: &Piece,
+        executable: &dyn Executable,
+        prepared: &Prepared,
+        setting: Setting,
+        inputs: &[Tensor],
+    ) -> Result<Vec<Tensor>, Fault> {
+        (self.at)("run");
+        execute::run(piece, executable, prepared, setting, inputs)
+    }
+
+    /// Prepares and runs a piece on its own inputs; a result that is not as expected is a fault of that kind in that entry,
+    /// and `how` says what was done.
+    pub fn rerun(
+        &self,
+        piece: &Piece,
+        executable: &dyn Executable,
+        (kind, entry, how): (Kind, &str, &str),
+    ) -> Result<(), Fault> {
+        let prepared = self.prepare(piece, executable)?;
+        let outputs = self.run(piece, executable, &prepared, Setting::NAN, &piece.inputs)?;
+        expect(&outputs, &piece.expected, kind, entry, how)
+    }
+}
