@@ -63,7 +63,8 @@ impl Executable for Relu {
         let from = call.inputs[0].as_slice::<f32>();
         let to = call.outputs[0].as_mut_slice::<f32>();
         for (to, from) in to.iter_mut().zip(from) {
-            *to = from.max(0.0);
+            // What is not a number stays so, which `f32::max` does not see to.
+            *to = if *from < 0.0 { 0.0 } else { *from };
         }
         Ok(())
     }
