@@ -23,14 +23,14 @@ pub fn endless(mistake: &str, entry: &str) {
 
 /// Compiles for ever, in the mistake `until_called_off`, and gives up where nobody waits any more.
 pub fn until_called_off(mistake: &str, services: &Services) -> Result<()> {
-    while mistake == "until_called_off" {
-        if services.cancelled() {
-            return Err(Error::cancelled());
-        }
+    if mistake != "until_called_off" {
+        return Ok(());
+    }
+    while !services.cancelled() {
         services.log(tracing::Level::WARN, "faulty", "compiling until it is called off");
         std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(())
+    Err(Error::cancelled())
 }
 
 /// What `init` does wrong.
