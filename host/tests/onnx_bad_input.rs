@@ -146,13 +146,13 @@ fn values_that_must_be_known() {
                 i: Some(7),
                 ..AttributeProto::default()
             }],
-            ..node("Cast", &["x"], &["shape"])
+            ..node("Cast", &["x"], &["times"])
         },
-        node("Reshape", &["x", "shape"], &["y"]),
+        node("Tile", &["x", "times"], &["y"]),
     ];
     let error = error(model(nodes, vec![]));
     assert_eq!(error.code, frontends::NOT_CONSTANT);
-    assert!(error.message.contains("Reshape") && error.message.contains("shape"), "{}", error.message);
+    assert!(error.message.contains("Tile") && error.message.contains("repeats"), "{}", error.message);
 }
 
 #[test]

@@ -109,7 +109,8 @@ pub struct TensorType {
 pub enum Dim {
     /// Its size.
     Known(usize),
-    /// Not known before the run. The name of a symbolic dimension, or empty for `?`. Equal names are equal sizes.
+    /// Not known before the run. The name of a symbolic dimension, or empty for `?`. Equal names are equal sizes. The name of a
+    /// product is its factors, a number first if there is one: `12*batch`.
     Unknown(RString),
 }
 

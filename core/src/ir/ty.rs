@@ -13,7 +13,8 @@ pub enum Dim {
     Fixed(usize),
     /// `?`: known during the run; two of them need not be equal.
     Any,
-    /// A named dimension: unknown, but the same wherever the name stands in the module.
+    /// A named dimension: unknown, but the same wherever the name stands in the module. A product of such has its factors
+    /// as its name, see [`Dim::product`].
     Named(Name),
 }
 
@@ -24,6 +25,97 @@ impl Dim {
             Dim::Fixed(n) => Some(*n),
             _ => None,
         }
+    }
+
+    /// What it is a multiple of: its number, the number in a product, 1 for what is open.
+    pub fn number(&self) -> usize {
+        Product::of(self).map_or(1, |product| product.number)
+    }
+
+    /// The names in it: of a product, those of its factors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let names = match self {
+            Dim::Named(name) => &**name,
+            _ => "",
+        };
+        names.split('*').filter(|name| name.starts_with(|c: char| !c.is_ascii_digit()))
+    }
+
+    /// With the sizes of named dimensions put in where they are known.
+    pub fn with_sizes(&self, size: impl Fn(&str) -> Option<usize>) -> Dim {
+        let Dim::Named(name) = self else { return self.clone() };
+        let factors: Vec<Dim> = name
+            .split('*')
+            .map(|factor| match size(factor).or_else(|| factor.parse().ok()) {
+                Some(n) => Dim::Fixed(n),
+                None => Dim::Named(factor.into()),
+            })
+            .collect();
+        Dim::product(&factors).unwrap_or(Dim::Any)
+    }
+
+    /// The dimensions multiplied: a number where all are known, a name where the others have names (`12*batch`: the number
+    /// first, then the names in order), otherwise `?`. `None` where the number does not fit.
+    pub fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Dim> {
+        let mut all = Some(Product { number: 1, names: Vec::new() });
+        for dim in dims {
+            match (Product::of(dim), &mut all) {
+                (Some(factor), Some(all)) => {
+                    all.number = all.number.checked_mul(factor.number)?;
+                    all.names.extend(factor.names);
+                }
+                (None, all) => *all = None,
+                (Some(_), None) => {}
+            }
+        }
+        Some(all.map_or(Dim::Any, Product::dim))
+    }
+
+    /// How often the dimensions `by` go into the dimensions `of`, where that is known to be a whole number; otherwise `?`.
+    pub fn quotient<'a>(of: impl IntoIterator<Item = &'a Dim>, by: impl IntoIterator<Item = &'a Dim>) -> Dim {
+        let (Some(of), Some(by)) = (Dim::product(of), Dim::product(by)) else { return Dim::Any };
+        let (Some(mut of), Some(by)) = (Product::of(&of), Product::of(&by)) else { return Dim::Any };
+        if by.number == 0 || !of.number.is_multiple_of(by.number) {
+            return Dim::Any;
+        }
+        of.number /= by.number;
+        for name in by.names {
+            let Some(at) = of.names.iter().position(|own| *own == name) else { return Dim::Any };
+            of.names.remove(at);
+        }
+        of.dim()
+    }
+}
+
+/// A number times named dimensions.
+struct Product<'a> {
+    number: usize,
+    names: Vec<&'a str>,
+}
+
+impl<'a> Product<'a> {
+    fn of(dim: &'a Dim) -> Option<Product<'a>> {
+        match dim {
+            Dim::Fixed(number) => Some(Product { number: *number, names: Vec::new() }),
+            Dim::Any => None,
+            Dim::Named(name) => {
+                let mut names: Vec<&str> = name.split('*').collect();
+                let number = names[0].parse().ok();
+                if number.is_some() {
+                    names.remove(0);
+                }
+                Some(Product { number: number.unwrap_or(1), names })
+            }
+        }
+    }
+
+    fn dim(mut self) -> Dim {
+        if self.names.is_empty() || self.number == 0 {
+            return Dim::Fixed(self.number);
+        }
+        self.names.sort_unstable();
+        let names = self.names.join("*");
+        Dim::Named(if self.number == 1 { names } else { format!("{}*{names}", self.number) }.into())
     }
 }
 
@@ -345,6 +437,18 @@ impl fmt::Debug for Type {
     }
 }
 
+impl fmt::Display for TensorType {
+    /// Relay text: `Tensor[(1, ?), float32]`, `float32`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.dims.is_empty() {
+            return self.dtype.fmt(f);
+        }
+        f.write_str("Tensor[(")?;
+        separated(f, &self.dims)?;
+        write!(f, "), {}]", self.dtype)
+    }
+}
+
 impl fmt::Display for Type {
     /// Relay text: `Tensor[(1, ?), float32]`, `float32`, `(int32, int32)`, `fn (int32) -> int32`, `ref(int32)`, `List[int32]`,
     /// `A`, `_`.
@@ -373,12 +477,7 @@ impl fmt::Display for Type {
                 Piece::Type(ty) => ty,
             };
             match ty {
-                Type::Tensor(t) if t.dims.is_empty() => write!(f, "{}", t.dtype)?,
-                Type::Tensor(t) => {
-                    f.write_str("Tensor[(")?;
-                    separated(f, &t.dims)?;
-                    write!(f, "), {}]", t.dtype)?;
-                }
+                Type::Tensor(t) => t.fmt(f)?,
                 Type::Tuple(fields) => {
                     f.write_str("(")?;
                     list(&mut stack, fields, if fields.len() == 1 { ",)" } else { ")" });

@@ -194,7 +194,8 @@ impl<'a> Relation<'a> {
     }
 }
 
-/// A typed call as the cost function sees it.
+/// A typed call as the cost function sees it. Dimensions that are open count as 1, so that what is per element of them is
+/// counted.
 #[derive(Clone, Copy)]
 pub struct Cost<'a> {
     /// The attributes, with defaults.
@@ -206,24 +207,23 @@ pub struct Cost<'a> {
 }
 
 impl Cost<'_> {
-    /// Elements of argument `i`; 0 when not known.
+    /// Elements of argument `i`; 0 when there is none.
     pub fn arg_len(&self, i: usize) -> u64 {
         self.args.get(i).map_or(0, elements)
     }
 
-    /// Elements of the result; 0 when not known.
+    /// Elements of the result.
     pub fn ret_len(&self) -> u64 {
         elements(self.ret)
     }
 }
 
-/// Elements of a type, tuples added up; 0 for dimensions that are not known.
+/// Elements of a type, tuples added up.
 fn elements(ty: &Type) -> u64 {
+    let tensor = |t: &TensorType| t.dims.iter().map(Dim::number).fold(1u64, |all, n| all.saturating_mul(n as u64));
     match ty {
-        Type::Tensor(t) => t.len().unwrap_or(0) as u64,
-        Type::Tuple(fields) => {
-            fields.iter().filter_map(Type::as_tensor).filter_map(TensorType::len).sum::<usize>() as u64
-        }
+        Type::Tensor(t) => tensor(t),
+        Type::Tuple(fields) => fields.iter().filter_map(Type::as_tensor).map(tensor).fold(0, u64::saturating_add),
         _ => 0,
     }
 }

@@ -203,7 +203,7 @@ fn bias_relation(relation: &Relation<'_>) -> TypeResult {
 pub(super) fn flops(cost: &Cost<'_>) -> u64 {
     let terms = cost.args.first().and_then(Type::as_tensor).and_then(|a| {
         let at = if cost.params.bool("transpose_a") { a.dims.len().checked_sub(2)? } else { a.dims.len() - 1 };
-        a.dims.get(at)?.fixed()
+        a.dims.get(at).map(Dim::number)
     });
     2u64.saturating_mul(cost.ret_len()).saturating_mul(terms.unwrap_or(0) as u64)
 }

@@ -139,21 +139,12 @@ pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i
         Some(total) if known > 0 && total % known == 0 => Dim::Fixed(total / known),
         Some(0) if known == 0 => Dim::Fixed(0),
         Some(_) => return Err(wrong()),
-        None => {
-            // One unknown dimension whose known companions are all in the written numbers passes through.
-            let fixed = left.iter().filter_map(|d| d.fixed()).try_fold(1usize, usize::checked_mul);
-            let mut unknown = left.iter().filter(|d| d.fixed().is_none());
-            match (unknown.next(), unknown.next(), fixed) {
-                (Some(dim), None, Some(fixed)) if fixed == known && fixed > 0 => (*dim).clone(),
-                _ => Dim::Any,
-            }
-        }
+        None => Dim::quotient(left.iter().copied(), [&Dim::Fixed(known)]),
     };
     let dims = codes.iter().map(|code| match code {
         Code::Fixed(n) => Dim::Fixed(*n),
         Code::Infer => inferred.clone(),
-        Code::Input(range) if range.len() == 1 => data.dims[range.start].clone(),
-        Code::Input(range) => product(&data.dims[range.clone()]).map_or(Dim::Any, Dim::Fixed),
+        Code::Input(range) => Dim::product(&data.dims[range.clone()]).unwrap_or(Dim::Any),
     });
     Ok(Type::tensor_of(data.dtype, dims))
 }

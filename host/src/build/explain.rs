@@ -2,7 +2,7 @@
 
 use super::explanation::{Explanation, NodeRow, Placement, RefusalRow, RegionRow, Totals};
 use crate::plugin::backend::flops;
-use byoc_core::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId};
+use byoc_core::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use byoc_core::pass::{Refusal, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,7 +103,9 @@ pub fn explain(
             outputs: types(&region.outputs),
         });
     }
-    explanation.totals = totals(&explanation, total);
+    let is_open = |id: ExprId| matches!(module.ty(id), Type::Tensor(ty) if ty.shape().is_none());
+    let open_dims = module.nodes.ids().any(|id| live[id] && is_open(id));
+    explanation.totals = Totals { open_dims, ..totals(&explanation, total) };
     explanation
 }
 
@@ -119,6 +121,7 @@ fn totals(explanation: &Explanation, flops: u64) -> Totals {
         flops,
         offload_flops,
         offload_share: if flops == 0 { 0.0 } else { offload_flops as f64 / flops as f64 },
+        open_dims: false,
     }
 }
 

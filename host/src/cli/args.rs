@@ -75,9 +75,9 @@ pub struct BuildArgs {
     /// Fail unless the backends run at least this share of the FLOPs (without a share: more than none).
     #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any")]
     pub require_offload: Option<String>,
-    /// Bind a symbolic dimension (may be repeated).
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = named_number)]
-    pub dims: Vec<(String, usize)>,
+    /// Bind a symbolic dimension, or with ? leave it open: the program then takes any size (may be repeated).
+    #[arg(long = "dim", value_name = "NAME=N|?", value_parser = named_dim)]
+    pub dims: Vec<(String, Option<usize>)>,
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -529,6 +529,13 @@ fn loss(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(loss) if (0.0..=1.0).contains(&loss) => Ok(loss),
         _ => Err("a number from 0 to 1 is wanted".to_owned()),
+    }
+}
+
+fn named_dim(text: &str) -> Result<(String, Option<usize>), String> {
+    match text.strip_suffix("=?") {
+        Some(name) if !name.is_empty() => Ok((name.to_owned(), None)),
+        _ => named_number(text).map(|(name, size)| (name, Some(size))),
     }
 }
 

@@ -82,6 +82,9 @@ fn print(explanation: &Explanation) {
         100.0 * sums.offload_share,
         count(sums.flops)
     );
+    if sums.open_dims {
+        println!("FLOPs are those of a run in which every open dimension is 1");
+    }
 }
 
 fn place(node: &NodeRow) -> String {

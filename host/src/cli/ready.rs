@@ -70,9 +70,15 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
         .help(format!("\"byoc inspect {}\" shows what is in it", path.display()))
         .into());
     }
-    let mut load = LoadOptions { dims: args.dims.iter().cloned().collect(), input_shapes: given.shapes() };
+    let (open, dims): (Vec<_>, Vec<_>) = args.dims.iter().cloned().partition(|(_, size)| size.is_none());
+    let mut load = LoadOptions {
+        dims: dims.into_iter().filter_map(|(name, size)| Some((name, size?))).collect(),
+        open: open.into_iter().map(|(name, _)| name).collect(),
+        input_shapes: given.shapes(),
+    };
     if given.has_image()
         && let Some((name, size)) = given.image_dims(&frontend::signature(path)?.inputs)
+        && !load.open.contains(&name)
     {
         load.dims.entry(name).or_insert(size);
     }

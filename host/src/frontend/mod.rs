@@ -1,7 +1,8 @@
 //! Model readers: files become a typed [`Module`] with `@main`.
 //!
-//! All dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so
-//! that the arithmetic on shapes that exporters write out disappears during import.
+//! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so
+//! that the arithmetic on shapes that exporters write out disappears during import. One that is to stay open is named too:
+//! nobody gets a program for every size who meant to give one.
 
 pub mod folder;
 pub mod onnx;
@@ -9,9 +10,9 @@ pub mod relay;
 
 use crate::error::Failure;
 use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::{Dim, Module, TensorType, Type};
+use byoc_core::ir::{Dim, Module, Type};
 use byoc_core::tensor::DType;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// What is known about the inputs before the model is read.
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 pub struct LoadOptions {
     /// Values of symbolic dimensions, by name.
     pub dims: BTreeMap<String, usize>,
+    /// Symbolic dimensions that stay open: the program takes any size, whatever the inputs given now have.
+    pub open: BTreeSet<String>,
     /// Shapes of inputs, by the input's name.
     pub input_shapes: BTreeMap<String, Vec<usize>>,
 }
@@ -135,7 +138,7 @@ pub(crate) fn bind(
     let mut errors = Vec::new();
     let bad = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
     let symbols = signature.symbols();
-    for name in options.dims.keys().filter(|name| !symbols.contains(name)) {
+    for name in options.dims.keys().chain(&options.open).filter(|name| !symbols.contains(name)) {
         let mut diagnostic = bad(format!("the model has no symbolic dimension \"{name}\""));
         diagnostic = match (nearest(name, symbols.iter().map(String::as_str)), symbols.as_slice()) {
             (Some(near), _) => diagnostic.help(format!("did you mean \"{near}\"?")),
@@ -157,19 +160,21 @@ pub(crate) fn bind(
     }
 
     let mut bound: BTreeMap<String, usize> = options.dims.clone();
+    bound.retain(|name, _| !options.open.contains(name));
+    let mut sizes = bound.clone();
     for input in &signature.inputs {
         let (Some(dims), Some(shape)) = (&input.dims, options.input_shapes.get(&input.name)) else { continue };
         let fits = dims.len() == shape.len()
             && dims.iter().zip(shape).all(|(dim, &size)| match dim {
                 Dim::Fixed(n) => *n == size,
-                Dim::Named(name) => *bound.entry(name.to_string()).or_insert(size) == size,
+                Dim::Named(name) => *sizes.entry(name.to_string()).or_insert(size) == size,
                 Dim::Any => true,
             });
         if !fits {
             let bindings: Vec<String> = dims
                 .iter()
                 .filter_map(|dim| match dim {
-                    Dim::Named(name) => bound.get(&**name).map(|size| format!("{name} = {size}")),
+                    Dim::Named(name) => sizes.get(&**name).map(|size| format!("{name} = {size}")),
                     _ => None,
                 })
                 .collect();
@@ -183,11 +188,17 @@ pub(crate) fn bind(
         }
     }
 
+    bound = sizes;
+    bound.retain(|name, _| !options.open.contains(name));
+
+    let mut identifiers = Identifiers::default();
+    let open: BTreeMap<&str, Dim> =
+        options.open.iter().map(|name| (name.as_str(), Dim::Named(identifiers.unique(name).as_str().into()))).collect();
     let mut types = Vec::new();
     let mut unbound: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for input in &signature.inputs {
         let given = options.input_shapes.get(&input.name);
-        let shape: Option<Vec<usize>> = match (&input.dims, given) {
+        let shape: Option<Vec<Dim>> = match (&input.dims, given) {
             (None, given) => {
                 if given.is_none() {
                     errors.push(
@@ -198,30 +209,29 @@ pub(crate) fn bind(
                         .help(format!("give the input a value: --input {}=FILE", input.name)),
                     );
                 }
-                given.cloned()
+                given.map(|shape| shape.iter().map(|&n| Dim::Fixed(n)).collect())
             }
             (Some(dims), _) => dims
                 .iter()
                 .enumerate()
                 .map(|(axis, dim)| match dim {
-                    Dim::Fixed(n) => Some(*n),
-                    Dim::Named(name) => bound.get(&**name).copied().or_else(|| {
+                    Dim::Named(name) if open.contains_key(&**name) => open.get(&**name).cloned(),
+                    Dim::Named(name) => bound.get(&**name).map(|&n| Dim::Fixed(n)).or_else(|| {
                         unbound.entry(name.to_string()).or_default().push(&input.name);
                         None
                     }),
-                    Dim::Any => given.and_then(|shape| shape.get(axis)).copied(),
+                    Dim::Any => given.and_then(|shape| shape.get(axis)).map(|&n| Dim::Fixed(n)),
+                    fixed => Some(fixed.clone()),
                 })
                 .collect(),
         };
-        let shape = shape.unwrap_or_default();
-        let bytes = byoc_core::tensor::element_count(&shape).and_then(|n| n.checked_mul(input.dtype.size()));
+        let ty = Type::tensor_of(input.dtype, shape.unwrap_or_default());
+        let known: Vec<usize> = ty.as_tensor().iter().flat_map(|t| t.dims.iter().filter_map(Dim::fixed)).collect();
+        let bytes = byoc_core::tensor::element_count(&known).and_then(|n| n.checked_mul(input.dtype.size()));
         if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            errors.push(bad(format!(
-                "input \"{}\" of shape {shape:?} does not fit the memory of any machine",
-                input.name
-            )));
+            errors.push(bad(format!("input \"{}\", {ty}, does not fit the memory of any machine", input.name)));
         }
-        types.push(Type::Tensor(std::sync::Arc::new(TensorType::fixed(input.dtype, &shape))));
+        types.push(ty);
     }
     for (name, inputs) in unbound {
         let inputs: Vec<String> = inputs.iter().map(|i| format!("\"{i}\"")).collect();
@@ -230,8 +240,34 @@ pub(crate) fn bind(
                 codes::frontends::UNBOUND_DIMENSION,
                 format!("nothing binds the symbolic dimension \"{name}\" of input {}", inputs.join(", ")),
             )
-            .help(format!("bind it with --dim {name}=N, or give the input a value")),
+            .help(format!(
+                "bind it with --dim {name}=N, or give the input a value; --dim \"{name}=?\" compiles for every size"
+            )),
         );
     }
     if errors.is_empty() { Ok((types, bound)) } else { Err(errors) }
+}
+
+/// Names in the text form: letters, digits and underscores, each once.
+#[derive(Default)]
+pub(crate) struct Identifiers {
+    taken: std::collections::HashSet<String>,
+}
+
+impl Identifiers {
+    /// `name`, or the identifier nearest to it that is not taken.
+    pub(crate) fn unique(&mut self, name: &str) -> String {
+        let mut clean: String =
+            name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
+        if !clean.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            clean.insert(0, '_');
+        }
+        let mut unique = clean.clone();
+        let mut n = 1;
+        while !self.taken.insert(unique.clone()) {
+            unique = format!("{clean}_{n}");
+            n += 1;
+        }
+        unique
+    }
 }

@@ -155,17 +155,17 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
     let mut names: Vec<String> = Vec::new();
     for ty in annotations(module) {
         visit_dims(ty, &mut |dim| {
-            if let Dim::Named(name) = dim
-                && !names.iter().any(|n| n == &**name)
-            {
-                names.push(name.to_string());
+            for name in dim.names() {
+                if !names.iter().any(|n| n == name) {
+                    names.push(name.to_owned());
+                }
             }
         });
     }
     names.sort();
     let mut errors = Vec::new();
     let mut bound = options.dims.clone();
-    for name in options.dims.keys().filter(|name| !names.contains(name)) {
+    for name in options.dims.keys().chain(&options.open).filter(|name| !names.contains(name)) {
         let mut error = bad(format!("the program has no named dimension \"{name}\""));
         if let Some(near) = nearest(name, names.iter().map(String::as_str)) {
             error = error.help(format!("did you mean \"{near}\"?"));
@@ -186,6 +186,8 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
         let fits = tensor.dims.len() == shape.len()
             && tensor.dims.iter().zip(shape).all(|(dim, &size)| match dim {
                 Dim::Fixed(n) => *n == size,
+                // A product is compared when the program runs.
+                Dim::Named(name) if name.contains('*') => true,
                 Dim::Named(name) => *bound.entry(name.to_string()).or_insert(size) == size,
                 Dim::Any => true,
             });
@@ -193,6 +195,7 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
             errors.push(bad(format!("input \"{name}\" is given as {shape:?}, the program takes {annotation}")));
         }
     }
+    bound.retain(|name, _| !options.open.contains(name));
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -230,10 +233,7 @@ fn visit_dims(ty: &Type, visit: &mut impl FnMut(&Dim)) {
 fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
     ty.map_leaves(&Type::has_open_dims, &mut |leaf, _| {
         let tensor = leaf.as_tensor()?;
-        let dims = tensor.dims.iter().map(|dim| match dim {
-            Dim::Named(name) => bound.get(&**name).map_or_else(|| dim.clone(), |&n| Dim::Fixed(n)),
-            other => other.clone(),
-        });
+        let dims = tensor.dims.iter().map(|dim| dim.with_sizes(|name| bound.get(name).copied()));
         Some(Type::tensor_of(tensor.dtype, dims))
     })
 }

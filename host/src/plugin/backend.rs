@@ -198,7 +198,9 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             let operators = candidate.nodes.iter().filter(|&&id| module.expr(id).as_call().is_some()).count();
             let flops: u64 = candidate.nodes.iter().map(|&id| flops(module, id)).sum();
             let cost = &description.cost;
-            if operators < cost.min_region_operators as usize || flops < cost.min_region_flops {
+            // How much work there is in a region with open dimensions is not known.
+            let open = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
+            if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !open) {
                 let detail = format!(
                     "the region has {operators} operators and {flops} FLOPs; {} wants {} and {}",
                     self.backend.name, cost.min_region_operators, cost.min_region_flops

@@ -125,7 +125,11 @@ fn simplified(
     shapes: &[Vec<usize>],
 ) -> Result<(Module, Vec<Diagnostic>), Failure> {
     let names = signature.inputs.iter().map(|port| port.name.clone());
-    let options = LoadOptions { dims: dims.clone(), input_shapes: names.zip(shapes.iter().cloned()).collect() };
+    let options = LoadOptions {
+        dims: dims.clone(),
+        input_shapes: names.zip(shapes.iter().cloned()).collect(),
+        ..LoadOptions::default()
+    };
     let Loaded { module, mut warnings, .. } = frontend::load(path, &options)?;
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), ..RunOptions::default() };
     let ran = manager::run(module, SIMPLIFY, &PassOptions::default(), &mut run)

@@ -23,6 +23,37 @@ fn on_a_backend() {
     verify(&["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"]);
 }
 
+/// One program for every batch and length: compiled once, right for each of the recorded sizes.
+pub fn verify_open(extra: &[&str]) {
+    for (model, open) in [("bert", &["batch", "sequence"][..]), ("gpt2", &["batch", "sequence"]), ("vit", &["batch"])] {
+        let mut args: Vec<String> = ["verify", "--json", "--max-rel-err", "1e-5"].map(String::from).to_vec();
+        args.extend(open.iter().flat_map(|name| ["--dim".to_owned(), format!("{name}=?")]));
+        args.extend(extra.iter().map(|s| (*s).to_owned()));
+        args.push(crate::data_text(&format!("open/{model}_open")));
+        let ran = byoc(&args).ok();
+        assert_eq!(ran.json().last().unwrap()["summary"]["pass"], 1, "{}", ran.out);
+    }
+}
+
+#[test]
+fn with_open_dimensions() {
+    verify_open(&[]);
+}
+
+/// Nobody gets a program for every size who forgot to say which: the error says how to give one, and how to leave it open.
+#[test]
+fn a_dimension_that_nothing_binds_is_named() {
+    let model = crate::data_text("open/vit_open/model.onnx");
+    byoc(["compile", &model, "-o", "never.byoc"]).fails_with("E0504").says(&[
+        "\"batch\"",
+        "--dim batch=N",
+        "--dim \"batch=?\"",
+    ]);
+    byoc(["compile", &model, "--dim", "bach=?", "-o", "never.byoc"])
+        .fails_with("E0503")
+        .says(&["did you mean \"batch\"?"]);
+}
+
 /// The references must be able to fail: with the weights of one product gone, each model's check is red.
 #[test]
 fn a_zeroed_weight_is_found() {

@@ -20,6 +20,13 @@ fn every_model_runs_on_it() {
 }
 
 #[test]
+fn models_with_open_dimensions_run_on_it() {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    models::verify_open(&["--backend", "dnnl", "--plugin-dir", &dir, "--require-offload=0.95"]);
+}
+
+#[test]
 fn a_network_is_one_region_and_the_artifact_runs() {
     let Some(plugins) = plugins() else { return };
     let dir = plugins.path().display().to_string();

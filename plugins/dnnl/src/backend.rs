@@ -46,9 +46,14 @@ fn refuse(reason: Reason) -> Verdict {
     Verdict::refused(reason.code, reason.detail)
 }
 
-/// The dimensions of the inputs, with a stand-in for those that are not known.
+/// The dimensions of the inputs, with a stand-in for those that are not known. A product's name is its factors.
 fn sample(graph: &Graph) -> Vec<Vec<i64>> {
-    let size = |dim: &Dim| dim.known().map_or(SAMPLE, |size| size as i64);
+    let size = |dim: &Dim| match dim {
+        Dim::Known(size) => *size as i64,
+        Dim::Unknown(name) => {
+            name.split('*').fold(1, |all: i64, factor| all.saturating_mul(factor.parse().unwrap_or(SAMPLE)))
+        }
+    };
     graph.inputs.iter().map(|input| input.ty.dims.iter().map(size).collect()).collect()
 }
 

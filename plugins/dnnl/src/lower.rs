@@ -271,6 +271,10 @@ impl Lowering<'_> {
 
     /// A step that runs a primitive.
     pub fn step(&mut self, desc: PrimitiveDesc, tensors: Vec<(i32, Placed, Desc)>, what: &str) {
+        // What is overwritten is no longer what was copied.
+        for (_, written, _) in tensors.iter().filter(|(arg, ..)| *arg == ffi::ARG_DST) {
+            self.copies.retain(|(from, to)| from.buffer != written.buffer && to.buffer != written.buffer);
+        }
         let mut args: Vec<Argument> = tensors
             .into_iter()
             .map(|(arg, placed, desc)| Argument {

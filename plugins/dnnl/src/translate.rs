@@ -171,6 +171,7 @@ pub const OPERATORS: &[&str] = &[
     "nn.upsampling",
     "nn.pad",
     "reshape",
+    "reshape_like",
     "nn.batch_flatten",
     "squeeze",
     "expand_dims",
@@ -313,6 +314,11 @@ impl Translation<'_> {
             "nn.pad" => one(self.pad()?),
             "reshape" => {
                 let shape = self.attrs.reshaped(&self.shape(x))?;
+                one(self.reshape(x, shape)?)
+            }
+            // The elements of the other one do not matter.
+            "reshape_like" => {
+                let shape = self.shape(*self.inputs.get(1).ok_or_else(|| shape_error("of one input"))?);
                 one(self.reshape(x, shape)?)
             }
             "nn.batch_flatten" => {

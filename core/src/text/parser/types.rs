@@ -276,7 +276,18 @@ impl Parser<'_> {
         ty
     }
 
+    /// `3`, `?`, `batch`, or a product of numbers and names: `12*batch`.
     fn dim(&mut self) -> Fallible<Dim> {
+        let token = self.peek();
+        let mut dim = self.factor()?;
+        while self.eat(Kind::Star) {
+            let factor = self.factor()?;
+            dim = Dim::product([&dim, &factor]).ok_or_else(|| bad_dim("the product is too large", token.span))?;
+        }
+        Ok(dim)
+    }
+
+    fn factor(&mut self) -> Fallible<Dim> {
         let token = self.peek();
         let dim = match token.kind {
             Kind::Question => Dim::Any,
@@ -284,16 +295,8 @@ impl Parser<'_> {
             Kind::Number => {
                 let text = self.text_of(token);
                 let size = text.parse::<usize>().ok().filter(|&n| n <= i64::MAX as usize);
-                let Some(size) = size else {
-                    return Err(Box::new(
-                        Diagnostic::error(
-                            codes::text::BAD_NUMBER,
-                            format!("`{}` is no dimension: a whole number is wanted", brief(text)),
-                        )
-                        .at(token.span, ""),
-                    ));
-                };
-                Dim::Fixed(size)
+                let wrong = || format!("`{}` is no dimension: a whole number is wanted", brief(text));
+                Dim::Fixed(size.ok_or_else(|| bad_dim(wrong(), token.span))?)
             }
             _ => return Err(self.unexpected(token, "a dimension: a number, `?` or a name")),
         };
@@ -317,4 +320,8 @@ fn unknown_type(word: &str, defined: &[Name], span: Span) -> Box<Diagnostic> {
         diagnostic = diagnostic.help(format!("did you mean `{near}`?"));
     }
     Box::new(diagnostic)
+}
+
+fn bad_dim(message: impl Into<String>, span: Span) -> Box<Diagnostic> {
+    Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(span, ""))
 }

@@ -4,12 +4,13 @@ use super::external::ExternalFiles;
 use super::functions::{FlatNode, flatten};
 use super::node::{Fault, Node};
 use super::proto::{GraphProto, ModelProto, TensorProto, is_standard_domain};
+use super::size::{Size, Sizes};
 use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops, tensor};
-use crate::frontend::{LoadOptions, Loaded, bind};
+use crate::frontend::{Identifiers, LoadOptions, Loaded, bind};
 use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type};
+use byoc_core::ir::{Attrs, Callee, Dim, Expr, ExprId, Module, Name, OriginId, Source, Type};
 use byoc_core::op::{self, Value};
-use byoc_core::tensor::Tensor;
+use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -29,6 +30,12 @@ pub struct Importer<'m> {
     pub builder: Builder,
     /// What should be said but does not stop the work.
     pub warnings: Vec<Diagnostic>,
+    /// The small integer tensors that come from dimensions.
+    pub sizes: Sizes,
+    /// Where an open dimension stands in the inputs: the input and the axis.
+    pub open: BTreeMap<Name, (ExprId, usize)>,
+    /// Vectors of zeros as long as an open dimension.
+    pub lanes: BTreeMap<Name, ExprId>,
     values: HashMap<String, ExprId>,
     initializers: HashMap<&'m str, Initializer<'m>>,
     external: Option<&'m ExternalFiles>,
@@ -57,10 +64,15 @@ pub fn run(
 
     let mut importer = Importer::new(&graph, external)?;
     importer.warnings = warnings;
-    let mut names = ParameterNames::default();
+    let mut names = Identifiers::default();
     let mut params = Vec::new();
     for (port, ty) in signature.inputs.iter().zip(types) {
-        let var = importer.builder.var(names.unique(&port.name), ty);
+        let var = importer.builder.var(names.unique(&port.name), ty.clone());
+        for (axis, dim) in ty.as_tensor().iter().flat_map(|ty| ty.dims.iter().enumerate()) {
+            if let Dim::Named(name) = dim {
+                importer.open.entry(name.clone()).or_insert((var, axis));
+            }
+        }
         importer.values.insert(port.name.clone(), var);
         params.push(var);
     }
@@ -173,6 +185,9 @@ impl<'m> Importer<'m> {
         Ok(Importer {
             builder: Builder::new(Module::new()),
             warnings: Vec::new(),
+            sizes: Sizes::default(),
+            open: BTreeMap::new(),
+            lanes: BTreeMap::new(),
             values: HashMap::new(),
             initializers,
             external,
@@ -252,16 +267,7 @@ impl<'m> Importer<'m> {
             && let Ok(attrs) = op::normalize_attrs(op::get(id), attrs.clone())
             && let Some(outputs) = self.fold(id, &attrs, args, &values)
         {
-            let mut union = origin;
-            for &arg in args {
-                union = self.union(union, self.builder.module.nodes[arg].origin);
-                if let Expr::Tuple(fields) = self.builder.module.expr(arg) {
-                    for field in fields.clone() {
-                        union = self.union(union, self.builder.module.nodes[field].origin);
-                    }
-                }
-            }
-            self.builder.origin = Some(union);
+            self.builder.origin = Some(self.union_with(origin, args));
             return match outputs {
                 Folded::One(tensor) => Ok(self.builder.constant(tensor)),
                 Folded::Tuple(tensors) => {
@@ -271,7 +277,37 @@ impl<'m> Importer<'m> {
             };
         }
         self.builder.origin = Some(origin);
-        self.builder.op(name, args, attrs)
+        let call = self.builder.op(name, args, attrs)?;
+        let module = &self.builder.module;
+        let (Expr::Call(made), Type::Tensor(ty)) = (module.expr(call), module.ty(call)) else { return Ok(call) };
+        let Callee::Op(op) = made.callee else { return Ok(call) };
+        let Some(sizes) = self.sizes.of_call(module, op, &made.attrs, args, ty) else { return Ok(call) };
+        let numbers: Option<Vec<i64>> = sizes.iter().map(|size| size.as_ref().and_then(Size::number)).collect();
+        let (Some(numbers), Some(shape)) = (numbers, ty.shape()) else {
+            self.sizes.set(call, sizes);
+            return Ok(call);
+        };
+        // Whatever the open dimensions are, this is a constant.
+        let tensor = match ty.dtype {
+            DType::I64 => Tensor::from_slice(&shape, &numbers),
+            dtype => tensor::from_f64s(dtype, &shape, &numbers.iter().map(|&n| n as f64).collect::<Vec<_>>()),
+        };
+        self.builder.origin = Some(self.union_with(origin, args));
+        Ok(self.builder.constant(tensor))
+    }
+
+    /// An origin with those of the arguments, and of the fields of tuples among them.
+    fn union_with(&mut self, origin: OriginId, args: &[ExprId]) -> OriginId {
+        let mut union = origin;
+        for &arg in args {
+            union = self.union(union, self.builder.module.nodes[arg].origin);
+            if let Expr::Tuple(fields) = self.builder.module.expr(arg) {
+                for field in fields.clone() {
+                    union = self.union(union, self.builder.module.nodes[field].origin);
+                }
+            }
+        }
+        union
     }
 
     fn known(&self, id: ExprId) -> Option<Value> {
@@ -342,27 +378,4 @@ fn at_node(mut fault: Diagnostic, label: &str, op: &str) -> Fault {
     }
     fault.message = format!("node \"{label}\" ({op}): {}", fault.message);
     Box::new(fault)
-}
-
-/// Names of parameters in the text form: letters, digits and underscores, each once.
-#[derive(Default)]
-struct ParameterNames {
-    taken: std::collections::HashSet<String>,
-}
-
-impl ParameterNames {
-    fn unique(&mut self, name: &str) -> String {
-        let mut clean: String =
-            name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
-        if !clean.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-            clean.insert(0, '_');
-        }
-        let mut unique = clean.clone();
-        let mut n = 1;
-        while !self.taken.insert(unique.clone()) {
-            unique = format!("{clean}_{n}");
-            n += 1;
-        }
-        unique
-    }
 }

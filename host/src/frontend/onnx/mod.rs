@@ -7,6 +7,7 @@
 //! | `functions` | nodes that stand for functions of the model's own are replaced by their nodes |
 //! | `import` | the walk over the graph: values, constants, folding |
 //! | `node` | what a converter sees: inputs, attributes, and ways to make Relay calls |
+//! | `size`, `open` | numbers that come from open dimensions, and what is made of them |
 //! | `ops` | the converters, one file per operator family, and the table of them |
 //!
 //! A call whose arguments are all constants is computed at once when that is cheap, so that the arithmetic on shapes
@@ -16,8 +17,10 @@ pub mod external;
 mod functions;
 mod import;
 mod node;
+mod open;
 mod ops;
 pub mod proto;
+mod size;
 pub mod tensor;
 
 use super::{LoadOptions, Loaded, PortInfo, Signature, folder::read_model, unreadable};

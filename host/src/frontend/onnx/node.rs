@@ -2,9 +2,10 @@
 
 use super::import::Importer;
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use super::size::Size;
 use super::tensor::from_f64s;
 use byoc_core::diag::{Code, Diagnostic, codes};
-use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, OriginId, TensorType};
+use byoc_core::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
 use byoc_core::tensor::{DType, Element, Shape, Tensor};
 use std::sync::Arc;
 
@@ -82,9 +83,19 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// The shape of a value.
     pub fn shape(&self, value: ExprId) -> Result<Shape, Fault> {
-        let ty = self.importer.builder.module.ty(value);
-        let shape = ty.as_tensor().and_then(TensorType::shape);
-        shape.ok_or_else(|| self.bad(format!("the shape of a value is not known before the run: {ty}")))
+        let ty = self.ty(value)?;
+        ty.shape().ok_or_else(|| self.not_known(&ty))
+    }
+
+    /// That dimensions of a value must be known for this node.
+    pub fn not_known(&self, ty: &TensorType) -> Fault {
+        let mut names: Vec<&str> = ty.dims.iter().flat_map(Dim::names).collect();
+        names.sort_unstable();
+        names.dedup();
+        let fault =
+            self.fault(codes::frontends::BAD_NODE, format!("the shape of a value must be known before the run: {ty}"));
+        let binds: Vec<String> = names.iter().map(|name| format!("--dim {name}=N")).collect();
+        Box::new(if binds.is_empty() { fault } else { fault.help(format!("bind it: {}", binds.join(" "))) })
     }
 
     /// The number of dimensions of a value.
@@ -98,6 +109,31 @@ impl<'a, 'm> Node<'a, 'm> {
         let from = self.importer.builder.module.nodes[value].origin;
         self.origin = self.importer.union(self.origin, from);
         Some(tensor)
+    }
+
+    /// What is known of the elements of a small integer tensor.
+    pub fn followed(&self, value: ExprId) -> Option<Vec<Option<Size>>> {
+        self.importer.sizes.get(&self.importer.builder.module, value)
+    }
+
+    /// Says what is known of the elements of a small integer tensor.
+    pub fn follow(&mut self, value: ExprId, sizes: Vec<Option<Size>>) {
+        self.importer.sizes.set(value, sizes);
+    }
+
+    /// The input that has an open dimension, and the axis that it is.
+    pub fn input_with(&self, name: &str) -> Option<(ExprId, usize)> {
+        self.importer.open.get(name).copied()
+    }
+
+    /// The vector of zeros as long as an open dimension, if it was made before.
+    pub fn known_lane(&self, name: &str) -> Option<ExprId> {
+        self.importer.lanes.get(name).copied()
+    }
+
+    /// Keeps it.
+    pub fn remember_lane(&mut self, name: &str, lane: ExprId) {
+        self.importer.lanes.insert(name.into(), lane);
     }
 
     /// The known tensor of input `i`, if the input is given.
@@ -278,13 +314,8 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// `value` with other dimensions.
     pub fn reshape(&mut self, value: ExprId, shape: &[usize]) -> Result<ExprId, Fault> {
-        if self.shape(value)?.as_slice() == shape {
-            return Ok(value);
-        }
-        let newshape: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
-        // Zero means "copy" to reshape unless it is told that a zero is a zero.
-        let allowzero = shape.contains(&0);
-        self.op("reshape", &[value], attrs![newshape: newshape, allowzero: allowzero])
+        let dims: Vec<Dim> = shape.iter().map(|&n| Dim::Fixed(n)).collect();
+        self.reshape_to(value, &dims)
     }
 
     /// `value` with its axes in another order.

@@ -1,7 +1,7 @@
 //! Convolutions in one, two and three dimensions, and the geometry that they share with pooling.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
-use byoc_core::ir::{AttrValue, ExprId};
+use byoc_core::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[("Conv", 1, conv), ("ConvTranspose", 1, conv_transpose)];
 
@@ -105,11 +105,12 @@ pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Resu
 
 /// The spatial dimensions of data (batch, channels, spatial..) with one to three of them.
 pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>, Fault> {
-    let shape = n.shape(data)?;
-    if !(3..=5).contains(&shape.len()) {
-        return Err(n.bad(format!("the data has {} dimensions, 3 to 5 are supported", shape.len())));
+    let ty = n.ty(data)?;
+    if !(3..=5).contains(&ty.dims.len()) {
+        return Err(n.bad(format!("the data has {} dimensions, 3 to 5 are supported", ty.dims.len())));
     }
-    Ok(shape[2..].to_vec())
+    let spatial: Option<Vec<usize>> = ty.dims[2..].iter().map(Dim::fixed).collect();
+    spatial.ok_or_else(|| n.not_known(&ty))
 }
 
 /// `kernel_shape` and the weight's dimensions must agree.

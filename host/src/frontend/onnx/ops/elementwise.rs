@@ -2,7 +2,7 @@
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use crate::frontend::onnx::tensor;
-use byoc_core::ir::ExprId;
+use byoc_core::ir::{Dim, ExprId};
 use byoc_core::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
@@ -320,8 +320,8 @@ fn is_inf(n: &mut Node<'_, '_>) -> Outputs {
         (true, false) => n.with_scalar("less", x, 0.0)?,
         (false, true) => n.with_scalar("greater", x, 0.0)?,
         (false, false) => {
-            let shape = n.shape(x)?;
-            return one(n.tensor(Tensor::zeros(DType::Bool, &shape)));
+            let zeros = n.plain("zeros_like", &[infinite])?;
+            return one(zeros);
         }
     };
     one(n.plain("logical_and", &[infinite, side])?)
@@ -336,12 +336,11 @@ fn modulo(n: &mut Node<'_, '_>) -> Outputs {
 /// The slope broadcasts to the data from the right.
 fn prelu(n: &mut Node<'_, '_>) -> Outputs {
     let (x, slope) = (n.input(0)?, n.input(1)?);
-    let (shape, slopes) = (n.shape(x)?, n.shape(slope)?);
+    let (dims, slopes) = (n.dims(x)?, n.shape(slope)?);
     // One slope for each channel is what nn.prelu means.
-    if shape.len() >= 2 {
-        let channels = shape[1];
+    if let Some(channels) = dims.get(1).and_then(Dim::fixed) {
         let per_channel =
-            slopes.len() + 1 == shape.len() && slopes[0] == channels && slopes[1..].iter().all(|&d| d == 1);
+            slopes.len() + 1 == dims.len() && slopes[0] == channels && slopes[1..].iter().all(|&d| d == 1);
         if per_channel && channels > 0 {
             let alpha = n.reshape(slope, &[channels])?;
             return one(n.op("nn.prelu", &[x, alpha], attrs![axis: 1])?);

@@ -25,7 +25,6 @@ pub const ROWS: &[Row] = &[
 
 /// Indices counted from the beginning: negative ones count from the end of `size` elements. Whether they are known.
 fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool), Fault> {
-    let dtype = n.dtype(indices)?;
     if let Some(tensor) = n.known(indices)
         && let Some(values) = tensor.view().to_i64s()
     {
@@ -40,17 +39,38 @@ fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<
         let tensor = Tensor::from_slice(tensor.shape(), &positive);
         return Ok((n.tensor(tensor), true));
     }
-    let zero = n.scalar(dtype, 0.0);
+    let size = n.scalar(n.dtype(indices)?, size as f64);
+    Ok((wrapped(n, indices, size)?, false))
+}
+
+/// `indices`, with `size` added to those below zero.
+fn wrapped(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId, Fault> {
+    let zero = n.scalar(n.dtype(indices)?, 0.0);
     let negative = n.plain("less", &[indices, zero])?;
-    let moved = n.with_scalar("add", indices, size as f64)?;
-    Ok((n.plain("where", &[negative, moved, indices])?, false))
+    let moved = n.plain("add", &[indices, size])?;
+    n.plain("where", &[negative, moved, indices])
 }
 
 fn gather(n: &mut Node<'_, '_>) -> Outputs {
     let (data, indices) = (n.input(0)?, n.input(1)?);
-    let shape = n.shape(data)?;
-    let axis = n.axis(n.int_attr("axis", 0)?, shape.len())?;
-    let (indices, known) = from_beginning(n, indices, shape[axis])?;
+    let dims = n.dims(data)?;
+    let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
+    let (indices, known) = match dims[axis].fixed() {
+        Some(size) => from_beginning(n, indices, size)?,
+        // Of an open axis: what is not negative stays as it is.
+        None => {
+            let positive =
+                |tensor: &Tensor| tensor.view().to_i64s().is_some_and(|values| values.iter().all(|v| *v >= 0));
+            if n.known(indices).is_some_and(|tensor| positive(&tensor)) {
+                (indices, false)
+            } else {
+                let size = n.shape_vector(data, axis..axis + 1)?;
+                let size = n.reshape(size, &[])?;
+                let size = n.cast(size, n.dtype(indices)?)?;
+                (wrapped(n, indices, size)?, false)
+            }
+        }
+    };
     // Indices that are only known during the run are checked then.
     let mode = if known { "clip" } else { "fast" };
     one(n.op("take", &[data, indices], attrs![axis: axis as i64, mode: mode])?)

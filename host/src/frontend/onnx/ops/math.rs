@@ -1,7 +1,7 @@
 //! Matrix products and sums along an axis.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
-use byoc_core::ir::{AttrValue, ExprId};
+use byoc_core::ir::{Attrs, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[("CumSum", 11, cum_sum), ("Gemm", 7, gemm), ("MatMul", 1, mat_mul)];
 
@@ -10,24 +10,29 @@ fn transposed(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId, Fault> {
     n.transpose(matrix, &[1, 0])
 }
 
+/// The attribute of a dense product, left out where it is not known.
+fn with_units(units: &Dim) -> Attrs {
+    units.fixed().map_or_else(|| attrs![], |units| attrs![units: units as i64])
+}
+
 fn gemm(n: &mut Node<'_, '_>) -> Outputs {
     let (mut a, mut b) = (n.input(0)?, n.input(1)?);
     let (alpha, beta) = (n.float_attr("alpha", 1.0)?, n.float_attr("beta", 1.0)?);
-    let (shape_a, shape_b) = (n.shape(a)?, n.shape(b)?);
-    if shape_a.len() != 2 || shape_b.len() != 2 {
-        return Err(n.bad(format!("operands of shapes {shape_a:?} and {shape_b:?}, matrices are wanted")));
+    let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
+    if ty_a.dims.len() != 2 || ty_b.dims.len() != 2 {
+        return Err(n.bad(format!("operands of types {ty_a} and {ty_b}, matrices are wanted")));
     }
     if n.int_attr("transA", 0)? != 0 {
         a = transposed(n, a)?;
     }
     // nn.dense wants its weight as (units, in).
     let units = if n.int_attr("transB", 0)? != 0 {
-        shape_b[0]
+        ty_b.dims[0].clone()
     } else {
         b = transposed(n, b)?;
-        shape_b[1]
+        ty_b.dims[1].clone()
     };
-    let mut product = n.op("nn.dense", &[a, b], attrs![units: units as i64])?;
+    let mut product = n.op("nn.dense", &[a, b], with_units(&units))?;
     if alpha != 1.0 {
         product = n.with_scalar("multiply", product, alpha)?;
     }
@@ -35,9 +40,10 @@ fn gemm(n: &mut Node<'_, '_>) -> Outputs {
     if beta != 1.0 {
         c = n.with_scalar("multiply", c, beta)?;
     }
-    let shape_c = n.shape(c)?;
-    if shape_c.iter().product::<usize>() == units && shape_c.last() == Some(&units) && shape_c.len() <= 2 {
-        let bias = n.reshape(c, &[units])?;
+    let dims_c = n.dims(c)?;
+    if matches!(dims_c.as_slice(), [one @ .., last] if *last == units && one.iter().all(|d| *d == Dim::Fixed(1)) && one.len() < 2)
+    {
+        let bias = n.reshape_to(c, &[units])?;
         return one(n.op("nn.bias_add", &[product, bias], attrs![axis: 1])?);
     }
     one(n.plain("add", &[product, c])?)
@@ -50,87 +56,114 @@ fn mat_mul(n: &mut Node<'_, '_>) -> Outputs {
 
 /// numpy's matmul. Of quantized operands with their zero points and scales the sums are `int32`.
 pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId, Fault> {
-    let (mut shape_a, mut shape_b) = (n.shape(a)?.to_vec(), n.shape(b)?.to_vec());
-    if shape_a.is_empty() || shape_b.is_empty() {
+    let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
+    let (mut dims_a, mut dims_b) = (ty_a.dims.to_vec(), ty_b.dims.to_vec());
+    if dims_a.is_empty() || dims_b.is_empty() {
         return Err(n.bad("an operand is a scalar"));
     }
     // A vector is a matrix with one row (or column), which the result does not have.
-    let (row, column) = (shape_a.len() == 1, shape_b.len() == 1);
+    let (row, column) = (dims_a.len() == 1, dims_b.len() == 1);
     if row {
-        shape_a.insert(0, 1);
+        dims_a.insert(0, Dim::Fixed(1));
     }
     if column {
-        shape_b.push(1);
+        dims_b.push(Dim::Fixed(1));
     }
-    let (a, b) = (n.reshape(a, &shape_a)?, n.reshape(b, &shape_b)?);
-    let (m, k) = (shape_a[shape_a.len() - 2], shape_a[shape_a.len() - 1]);
-    let (k_b, columns) = (shape_b[shape_b.len() - 2], shape_b[shape_b.len() - 1]);
-    if k != k_b {
-        return Err(n.bad(format!("shapes {shape_a:?} and {shape_b:?} do not match: {k} columns against {k_b} rows")));
+    let (a, b) = (n.reshape_to(a, &dims_a)?, n.reshape_to(b, &dims_b)?);
+    let (m, k) = (dims_a[dims_a.len() - 2].clone(), &dims_a[dims_a.len() - 1]);
+    let (k_b, columns) = (&dims_b[dims_b.len() - 2], dims_b[dims_b.len() - 1].clone());
+    if k.fixed().zip(k_b.fixed()).is_some_and(|(k, k_b)| k != k_b) {
+        return Err(n.bad(format!("operands of types {ty_a} and {ty_b} do not match: {k} columns against {k_b} rows")));
     }
-    let mut shape;
-    let result = if shape_b.len() == 2 {
+    let mut dims;
+    let result = if dims_b.len() == 2 {
         let weight = transposed(n, b)?;
-        shape = shape_a[..shape_a.len() - 1].to_vec();
-        shape.push(columns);
+        dims = dims_a[..dims_a.len() - 1].to_vec();
+        dims.push(columns.clone());
         match quantized {
             Some([a_zero, b_zero, a_scale, b_scale]) => {
                 let args = [a, weight, a_zero, b_zero, a_scale, b_scale];
-                n.op("qnn.dense", &args, attrs![units: columns as i64])?
+                n.op("qnn.dense", &args, with_units(&columns))?
             }
-            None => n.op("nn.dense", &[a, weight], attrs![units: columns as i64])?,
+            None => n.op("nn.dense", &[a, weight], with_units(&columns))?,
         }
     } else {
-        let batch = broadcast(&shape_a[..shape_a.len() - 2], &shape_b[..shape_b.len() - 2])
-            .ok_or_else(|| n.bad(format!("shapes {shape_a:?} and {shape_b:?} do not broadcast")))?;
-        let a = batched(n, a, &shape_a, &batch)?;
-        let b = batched(n, b, &shape_b, &batch)?;
+        let batch = broadcast(&dims_a[..dims_a.len() - 2], &dims_b[..dims_b.len() - 2])
+            .ok_or_else(|| n.bad(format!("operands of types {ty_a} and {ty_b} do not broadcast")))?;
+        let (matrices_a, matrices_b) = (batched(n, a, &dims_a, &batch)?, batched(n, b, &dims_b, &batch)?);
         let attrs = attrs![transpose_a: false, transpose_b: false];
         let product = match quantized {
             Some([a_zero, b_zero, a_scale, b_scale]) => {
-                n.op("qnn.batch_matmul", &[a, b, a_zero, b_zero, a_scale, b_scale], attrs)?
+                n.op("qnn.batch_matmul", &[matrices_a, matrices_b, a_zero, b_zero, a_scale, b_scale], attrs)?
             }
-            None => n.op("nn.batch_matmul", &[a, b], attrs)?,
+            None => n.op("nn.batch_matmul", &[matrices_a, matrices_b], attrs)?,
         };
-        shape = batch;
-        shape.extend([m, columns]);
-        n.reshape(product, &shape)?
+        dims = batch;
+        dims.extend([m, columns]);
+        if dims.iter().filter(|dim| **dim == Dim::Any).count() > 1 {
+            let shape = shape_during_run(n, [a, b], dims.len())?;
+            n.op("dyn.reshape", &[product, shape], attrs![])?
+        } else {
+            n.reshape_to(product, &dims)?
+        }
     };
     if row {
-        shape.remove(shape.len() - 2);
+        dims.remove(dims.len() - 2);
     }
     if column {
-        shape.pop();
+        dims.pop();
     }
-    n.reshape(result, &shape)
+    n.reshape_to(result, &dims)
+}
+
+/// The shape of the product of stacks of matrices of which little is known.
+fn shape_during_run(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> Result<ExprId, Fault> {
+    if n.rank(a)? != rank || n.rank(b)? != rank {
+        return Err(n.not_known(&n.ty(if n.rank(a)? == rank { b } else { a })?));
+    }
+    let (batch_a, batch_b) = (n.shape_vector(a, 0..rank - 2)?, n.shape_vector(b, 0..rank - 2)?);
+    let batch = n.plain("maximum", &[batch_a, batch_b])?;
+    let (rows, columns) = (n.shape_vector(a, rank - 2..rank - 1)?, n.shape_vector(b, rank - 1..rank)?);
+    n.concatenate(&[batch, rows, columns], 0)
 }
 
 /// Matrices (b, rows, columns), one for each of the batch, or one for all.
-fn batched(n: &mut Node<'_, '_>, value: ExprId, shape: &[usize], batch: &[usize]) -> Result<ExprId, Fault> {
-    let (own, matrix) = shape.split_at(shape.len() - 2);
-    let all: usize = batch.iter().product();
-    if own.iter().all(|&d| d == 1) {
-        return n.reshape(value, &[1, matrix[0], matrix[1]]);
+fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId, Fault> {
+    let (own, matrix) = dims.split_at(dims.len() - 2);
+    let one = Dim::Fixed(1);
+    let together = |first: Dim| [first, matrix[0].clone(), matrix[1].clone()];
+    if own.iter().all(|dim| *dim == one) {
+        return n.reshape_to(value, &together(one));
     }
+    let all = Dim::product(batch).ok_or_else(|| n.bad("the product of the dimensions is too large"))?;
     let mut value = value;
-    let leading = own.iter().position(|&d| d != 1).unwrap_or(0);
-    if own[leading..] != batch[batch.len() - (own.len() - leading)..] || own.iter().product::<usize>() != all {
-        let wanted: Vec<i64> = batch.iter().chain(matrix).map(|&d| d as i64).collect();
-        value = n.op("broadcast_to", &[value], attrs![shape: AttrValue::from(wanted)])?;
+    let leading = own.iter().position(|dim| *dim != one).unwrap_or(0);
+    // Dimensions of which nothing is known are taken to be equal; the product sees during the run whether they are.
+    let same = own[leading..] == batch[batch.len() - (own.len() - leading)..];
+    if same && all == Dim::Any && leading == 0 && own.len() == batch.len() && own.len() <= 2 {
+        let merged: &[i64] = if own.len() == 2 { &[-3, -2] } else { &[-2] };
+        return n.op("reshape", &[value], attrs![newshape: merged.to_vec()]);
     }
-    n.reshape(value, &[all, matrix[0], matrix[1]])
+    if !same || Dim::product(own).as_ref() != Some(&all) {
+        let wanted: Vec<Dim> = batch.iter().chain(matrix).cloned().collect();
+        value = n.spread(value, &wanted)?;
+    }
+    n.reshape_to(value, &together(all))
 }
 
-/// The shape that two shapes broadcast to.
-pub fn broadcast(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
+/// The dimensions that two shapes broadcast to.
+pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
     let rank = a.len().max(b.len());
-    let dim = |shape: &[usize], i: usize| (i + shape.len()).checked_sub(rank).map_or(1, |at| shape[at]);
+    let one = Dim::Fixed(1);
+    let dim = |dims: &[Dim], i: usize| (i + dims.len()).checked_sub(rank).map_or(one.clone(), |at| dims[at].clone());
     (0..rank)
         .map(|i| match (dim(a, i), dim(b, i)) {
             (x, y) if x == y => Some(x),
-            (1, y) => Some(y),
-            (x, 1) => Some(x),
-            _ => None,
+            (Dim::Fixed(1), other) | (other, Dim::Fixed(1)) => Some(other),
+            (Dim::Fixed(_), Dim::Fixed(_)) => None,
+            // The open one is 1 or equal.
+            (Dim::Fixed(n), _) | (_, Dim::Fixed(n)) => Some(Dim::Fixed(n)),
+            _ => Some(Dim::Any),
         })
         .collect()
 }

@@ -1,7 +1,7 @@
 //! Normalisation and softmax.
 
 use super::{Node, Outputs, Row, attrs, one};
-use byoc_core::ir::{AttrValue, ExprId};
+use byoc_core::ir::{AttrValue, Dim, ExprId};
 use byoc_core::tensor::Tensor;
 
 pub const ROWS: &[Row] = &[
@@ -64,15 +64,18 @@ fn group(n: &mut Node<'_, '_>) -> Outputs {
 /// Over the last axes, from `axis` on. More than one axis is one axis after a reshape.
 fn layer(n: &mut Node<'_, '_>) -> Outputs {
     let (data, gamma) = (n.input(0)?, n.input(1)?);
-    let (shape, dtype) = (n.shape(data)?, n.dtype(data)?);
-    let axis = n.axis(n.int_attr("axis", -1)?, shape.len())?;
+    let (dims, dtype) = (n.dims(data)?, n.dtype(data)?);
+    let axis = n.axis(n.int_attr("axis", -1)?, dims.len())?;
     let epsilon = n.float_attr("epsilon", 1e-5)?;
-    let width: usize = shape[axis..].iter().product();
+    let inner: Option<Vec<usize>> = dims[axis..].iter().map(Dim::fixed).collect();
+    let ty = n.ty(data)?;
+    let inner = inner.ok_or_else(|| n.not_known(&ty))?;
+    let width: usize = inner.iter().product();
 
     let parameter = |n: &mut Node<'_, '_>, value: ExprId| {
         let value = n.cast(value, dtype)?;
-        if n.shape(value)?.as_slice() != &shape[axis..] {
-            let wanted = AttrValue::ints(shape[axis..].iter().map(|&d| d as i64));
+        if n.shape(value)?.as_slice() != inner.as_slice() {
+            let wanted = AttrValue::ints(inner.iter().map(|&d| d as i64));
             let value = n.op("broadcast_to", &[value], attrs![shape: wanted])?;
             return n.reshape(value, &[width]);
         }
@@ -83,13 +86,13 @@ fn layer(n: &mut Node<'_, '_>) -> Outputs {
         Some(beta) => parameter(n, beta)?,
         None => n.tensor(Tensor::zeros(dtype, &[width])),
     };
-    let mut merged = shape[..axis].to_vec();
-    merged.push(width);
-    let flat = n.reshape(data, &merged)?;
+    let mut merged = dims[..axis].to_vec();
+    merged.push(Dim::Fixed(width));
+    let flat = n.reshape_to(data, &merged)?;
     let normal = n.op("nn.layer_norm", &[flat, gamma, beta], attrs![axis: -1, epsilon: epsilon])?;
-    let mut outputs = vec![n.reshape(normal, &shape)?];
+    let mut outputs = vec![n.reshape_to(normal, &dims)?];
     if n.wants_output(1) || n.wants_output(2) {
-        let axes = AttrValue::ints(axis as i64..shape.len() as i64);
+        let axes = AttrValue::ints(axis as i64..dims.len() as i64);
         let mean = n.op("mean", &[data], attrs![axis: axes.clone(), keepdims: true])?;
         let variance = n.op("variance", &[data, mean], attrs![axis: axes, keepdims: true])?;
         let above = n.with_scalar("add", variance, epsilon)?;
@@ -151,16 +154,16 @@ fn softmax(n: &mut Node<'_, '_>, op: &str) -> Outputs {
 /// Before operator set 13 the data was seen as a matrix, split at `axis`, and each row normalised.
 fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Outputs {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
+    let dims = n.dims(data)?;
     let axis = n.int_attr("axis", 1)?;
-    let axis = if axis == shape.len() as i64 { shape.len() } else { n.axis(axis, shape.len())? };
-    if axis + 1 == shape.len() {
+    let axis = if axis == dims.len() as i64 { dims.len() } else { n.axis(axis, dims.len())? };
+    if axis + 1 == dims.len() {
         return one(n.op(op, &[data], attrs![axis: -1])?);
     }
-    let matrix = [shape[..axis].iter().product(), shape[axis..].iter().product()];
-    let flat = n.reshape(data, &matrix)?;
+    let matrix = n.halves(&dims, axis)?;
+    let flat = n.reshape_to(data, &matrix)?;
     let normal = n.op(op, &[flat], attrs![axis: -1])?;
-    one(n.reshape(normal, &shape)?)
+    one(n.reshape_to(normal, &dims)?)
 }
 
 /// The last axis as -1, which is the default and the form that patterns ask for.

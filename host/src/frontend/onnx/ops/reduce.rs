@@ -74,8 +74,8 @@ fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, 
     let power = n.plain("exp", &[below])?;
     let sum = n.op("sum", &[power], along.clone())?;
     let log = n.plain("log", &[sum])?;
-    let shape = n.shape(log)?;
-    let shift = n.reshape(shift, &shape)?;
+    let dims = n.dims(log)?;
+    let shift = n.reshape_to(shift, &dims)?;
     n.plain("add", &[log, shift])
 }
 

@@ -1,8 +1,9 @@
 //! Operators that make tensors, or move their elements to other dimensions without looking at them.
 
-use super::{Node, Outputs, Row, attrs, one};
+use super::{Fault, Node, Outputs, Row, attrs, one};
+use crate::frontend::onnx::size::Size;
 use crate::frontend::onnx::tensor;
-use byoc_core::ir::AttrValue;
+use byoc_core::ir::{AttrValue, Dim};
 use byoc_core::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
@@ -77,22 +78,38 @@ fn constant(n: &mut Node<'_, '_>) -> Outputs {
 }
 
 fn constant_of_shape(n: &mut Node<'_, '_>) -> Outputs {
-    let dims = n.ints(0, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
-    check_dims(n, &dims)?;
+    let dims = n.sizes(0, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let dims = check_dims(n, &dims)?;
     let value = n.tensor_attr("value")?.unwrap_or_else(|| Tensor::from_slice(&[1], &[0f32]));
     let dtype = value.dtype();
     let value = value.reshaped(&[]).ok_or_else(|| n.bad("the value has more than one element"))?;
     let value = n.tensor(value);
-    one(n.op("full", &[value], attrs![shape: dims, dtype: dtype])?)
+    let Some(shape) = numbers(&dims) else { return one(n.spread(value, &dims)?) };
+    one(n.op("full", &[value], attrs![shape: shape, dtype: dtype])?)
+}
+
+/// The dimensions, where all are known.
+fn numbers(dims: &[Dim]) -> Option<Vec<i64>> {
+    dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect()
 }
 
 /// That no dimension is negative and that their product is a size.
-fn check_dims(n: &Node<'_, '_>, dims: &[i64]) -> Result<Vec<usize>, super::Fault> {
-    let shape: Option<Vec<usize>> = dims.iter().map(|&d| usize::try_from(d).ok()).collect();
-    let fits = |shape: &Vec<usize>| {
-        shape.len() <= MAX_RANK && byoc_core::tensor::element_count(shape).is_some_and(|n| n <= isize::MAX as usize / 8)
+fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>, Fault> {
+    let dims: Option<Vec<Dim>> = sizes.iter().map(Size::dim).collect();
+    let fits = |dims: &Vec<Dim>| {
+        let known: Vec<usize> = dims.iter().filter_map(Dim::fixed).collect();
+        dims.len() <= MAX_RANK && byoc_core::tensor::element_count(&known).is_some_and(|n| n <= isize::MAX as usize / 8)
     };
-    shape.filter(fits).ok_or_else(|| n.bad(format!("{dims:?} is no shape")))
+    dims.filter(fits).ok_or_else(|| n.bad(format!("{} is no shape", list(sizes))))
+}
+
+/// Sizes as text: `[2, batch, -1]`.
+fn list(sizes: &[Size]) -> String {
+    let words = sizes.iter().map(|size| match size {
+        Size::Number(n) => n.to_string(),
+        Size::Open(dim) => dim.to_string(),
+    });
+    format!("[{}]", words.collect::<Vec<_>>().join(", "))
 }
 
 fn depth_to_space(n: &mut Node<'_, '_>) -> Outputs {
@@ -105,17 +122,17 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Outputs {
 /// To the shape that the data and the given shape broadcast to.
 fn expand(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
-    let wanted = n.ints(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
     let wanted = check_dims(n, &wanted)?;
-    let shape = n.shape(data)?;
-    let Some(result) = super::math::broadcast(&shape, &wanted) else {
-        return Err(n.bad(format!("shapes {:?} and {wanted:?} do not broadcast", shape.as_slice())));
+    let dims = n.dims(data)?;
+    let Some(result) = super::math::broadcast(&dims, &wanted) else {
+        let wanted: Vec<String> = wanted.iter().map(Dim::to_string).collect();
+        return Err(n.bad(format!("{} and [{}] do not broadcast", n.ty(data)?, wanted.join(", "))));
     };
-    if result == shape.as_slice() {
+    if result == dims {
         return one(n.same(data));
     }
-    let result = AttrValue::ints(result.iter().map(|&d| d as i64));
-    one(n.op("broadcast_to", &[data], attrs![shape: result])?)
+    one(n.spread(data, &result)?)
 }
 
 fn eye_like(n: &mut Node<'_, '_>) -> Outputs {
@@ -143,97 +160,117 @@ fn eye_like(n: &mut Node<'_, '_>) -> Outputs {
 
 fn flatten(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
+    let dims = n.dims(data)?;
     let axis = n.int_attr("axis", 1)?;
-    let axis = if axis == shape.len() as i64 { shape.len() } else { n.axis(axis, shape.len())? };
-    let matrix = [shape[..axis].iter().product(), shape[axis..].iter().product()];
-    if shape.as_slice() == matrix {
+    let axis = if axis == dims.len() as i64 { dims.len() } else { n.axis(axis, dims.len())? };
+    let matrix = n.halves(&dims, axis)?;
+    if dims == matrix {
         return one(n.same(data));
     }
-    if axis == 1 && shape.len() > 2 {
+    if axis == 1 && dims.len() > 2 {
         return one(n.plain("nn.batch_flatten", &[data])?);
     }
-    one(n.reshape(data, &matrix)?)
+    one(n.reshape_to(data, &matrix)?)
 }
 
 fn range(n: &mut Node<'_, '_>) -> Outputs {
     let mut args = Vec::with_capacity(3);
     for (i, what) in ["start", "limit", "delta"].into_iter().enumerate() {
-        if n.constant(i, what)?.is_none() {
-            return Err(n.bad(format!("input {i} ({what}) is missing")));
-        }
-        let scalar = n.input(i)?;
+        let scalar = n.maybe(i).ok_or_else(|| n.bad(format!("input {i} ({what}) is missing")))?;
         args.push(n.reshape(scalar, &[])?);
     }
     let dtype = n.dtype(args[0])?;
+    let one_size = |n: &Node<'_, '_>, value| n.followed(value).and_then(|sizes| sizes.first().cloned().flatten());
+    if let [Some(Size::Number(0)), Some(Size::Open(Dim::Named(name))), Some(Size::Number(1))] =
+        [0, 1, 2].map(|i| one_size(n, args[i]))
+        && !name.contains('*')
+    {
+        // The numbers before each element: their count keeps the name of the dimension.
+        let lane = n.lane(&name)?;
+        let lane = n.cast(lane, dtype)?;
+        let ones = n.plain("ones_like", &[lane])?;
+        return one(n.op("cumsum", &[ones], attrs![axis: 0, exclusive: true])?);
+    }
     one(n.op("arange", &args, attrs![dtype: dtype])?)
 }
 
 /// 0 keeps the dimension (unless `allowzero` says otherwise), -1 stands for what is left.
 fn reshape(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
-    let wanted = n.ints(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
-    let shape = n.shape(data)?;
     let allow_zero = n.int_attr("allowzero", 0)? != 0;
+    let newshape = n.input(1)?;
+    let unknown = n.followed(newshape).is_none_or(|sizes| sizes.contains(&None)) && n.known(newshape).is_none();
+    if unknown && n.ty(newshape)?.shape().is_some() {
+        return one(n.op("dyn.reshape", &[data, newshape], attrs![allowzero: allow_zero])?);
+    }
+    let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
+    let dims = n.dims(data)?;
     if wanted.len() > MAX_RANK {
         return Err(n.bad(format!("a shape of {} dimensions", wanted.len())));
     }
     let mut result = Vec::with_capacity(wanted.len());
     let mut open = None;
-    for (i, &dim) in wanted.iter().enumerate() {
-        result.push(match dim {
-            -1 if open.is_none() => {
+    for (i, size) in wanted.iter().enumerate() {
+        result.push(match size {
+            Size::Number(-1) if open.is_none() => {
                 open = Some(i);
-                1
+                Dim::Fixed(1)
             }
-            0 if !allow_zero => {
-                *shape.get(i).ok_or_else(|| n.bad(format!("{wanted:?} keeps a dimension that is not there")))?
+            Size::Number(0) if !allow_zero => {
+                let kept = dims.get(i).cloned();
+                kept.ok_or_else(|| n.bad(format!("{} keeps a dimension that is not there", list(&wanted))))?
             }
-            d => usize::try_from(d).map_err(|_| n.bad(format!("{wanted:?} is no shape")))?,
+            size => size.dim().ok_or_else(|| n.bad(format!("{} is no shape", list(&wanted))))?,
         });
     }
-    let fault = || n.bad(format!("data of shape {:?} does not fit {wanted:?}", shape.as_slice()));
-    let all: usize = shape.iter().product();
-    let rest = byoc_core::tensor::element_count(&result).ok_or_else(fault)?;
+    let ty = n.ty(data)?;
+    let fault = || n.bad(format!("data of type {ty} does not fit {}", list(&wanted)));
+    let (all, rest) = (Dim::product(&dims).ok_or_else(fault)?, Dim::product(&result).ok_or_else(fault)?);
     if let Some(open) = open {
-        if rest == 0 || !all.is_multiple_of(rest) {
+        if let (Some(all), Some(rest)) = (all.fixed(), rest.fixed())
+            && (rest == 0 || !all.is_multiple_of(rest))
+        {
             return Err(fault());
         }
-        result[open] = all / rest;
-    } else if rest != all {
+        result[open] = Dim::quotient(&dims, &result);
+    } else if matches!((all.fixed(), rest.fixed()), (Some(all), Some(rest)) if all != rest) {
         return Err(fault());
     }
-    if shape.as_slice() == result {
+    if dims == result && !result.contains(&Dim::Any) {
         return one(n.same(data));
     }
-    one(n.reshape(data, &result)?)
+    one(n.reshape_to(data, &result)?)
 }
 
 fn shape(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
-    let rank = shape.len() as i64;
+    let rank = n.rank(data)? as i64;
     let clamp = |v: i64| (if v < 0 { v.saturating_add(rank) } else { v }).clamp(0, rank) as usize;
     let (start, end) = (clamp(n.int_attr("start", 0)?), clamp(n.int_attr("end", rank)?));
-    // The shape of a constant is what became of that constant.
-    n.known(data);
-    let dims: Vec<i64> = shape.get(start..end).unwrap_or_default().iter().map(|&d| d as i64).collect();
-    one(n.vector(&dims))
+    one(n.shape_vector(data, start..end.max(start))?)
 }
 
 fn size(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
-    let count: usize = n.shape(data)?.iter().product();
-    n.known(data);
-    one(n.tensor(Tensor::scalar(count as i64)))
+    let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.bad("the data has more elements than can be counted"))?;
+    if let Dim::Fixed(count) = count {
+        n.known(data);
+        return one(n.tensor(Tensor::scalar(count as i64)));
+    }
+    let value = n.op("ndarray_size", &[data], attrs![dtype: DType::I64])?;
+    n.follow(value, vec![Size::of(&count)]);
+    one(value)
 }
 
 fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
+    let rank = n.rank(data)?;
     let mut axes: Vec<usize> = match axes {
-        Some(axes) => axes.iter().map(|&a| n.axis(a, shape.len())).collect::<Result<_, _>>()?,
-        None => (0..shape.len()).filter(|&i| shape[i] == 1).collect(),
+        Some(axes) => axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?,
+        None => {
+            let shape = n.shape(data)?;
+            (0..rank).filter(|&i| shape[i] == 1).collect()
+        }
     };
     axes.sort_unstable();
     axes.dedup();
@@ -246,7 +283,7 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
 fn tile(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
     let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.bad("the repeats are missing"))?;
-    check_dims(n, &repeats)?;
+    check_dims(n, &repeats.iter().copied().map(Size::Number).collect::<Vec<_>>())?;
     if repeats.len() != n.rank(data)? {
         return Err(n.bad(format!("{} repeats for {} dimensions", repeats.len(), n.rank(data)?)));
     }

@@ -1,6 +1,7 @@
 //! Taking parts of tensors and putting borders around them.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
+use crate::frontend::onnx::size::Size;
 use byoc_core::ir::{AttrValue, ExprId};
 
 pub const ROWS: &[Row] = &[
@@ -19,73 +20,128 @@ pub const ROWS: &[Row] = &[
 ];
 
 fn slice_1(n: &mut Node<'_, '_>) -> Outputs {
-    let starts = n.ints_attr("starts")?.unwrap_or_default();
-    let ends = n.ints_attr("ends")?.unwrap_or_default();
+    let numbers = |list: Option<Vec<i64>>| list.unwrap_or_default().into_iter().map(Size::Number).collect();
+    let starts = numbers(n.ints_attr("starts")?);
+    let ends = numbers(n.ints_attr("ends")?);
     let axes = n.ints_attr("axes")?;
     slice(n, starts, ends, axes, None)
 }
 
 fn slice_10(n: &mut Node<'_, '_>) -> Outputs {
-    let starts = n.ints(1, "starts")?.unwrap_or_default();
-    let ends = n.ints(2, "ends")?.unwrap_or_default();
     let (axes, steps) = (n.ints(3, "axes")?, n.ints(4, "steps")?);
+    let known = |n: &Node<'_, '_>, i: usize| n.maybe(i).and_then(|v| n.followed(v)).is_some_and(|s| !s.contains(&None));
+    if !known(n, 1) || !known(n, 2) {
+        let bounds = [n.input(1)?, n.input(2)?];
+        return slice_at_run_time(n, bounds, axes, steps);
+    }
+    let starts = n.sizes(1, "starts")?.unwrap_or_default();
+    let ends = n.sizes(2, "ends")?.unwrap_or_default();
     slice(n, starts, ends, axes, steps)
 }
 
-fn slice(
+/// Bounds that are computed during the run.
+fn slice_at_run_time(
     n: &mut Node<'_, '_>,
-    starts: Vec<i64>,
-    ends: Vec<i64>,
+    bounds: [ExprId; 2],
     axes: Option<Vec<i64>>,
     steps: Option<Vec<i64>>,
 ) -> Outputs {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
+    let count = n.shape(bounds[0])?.iter().product::<usize>();
+    let axes = axes.unwrap_or_else(|| (0..count as i64).collect());
+    let steps = steps.unwrap_or_else(|| vec![1; count]);
+    if [axes.len(), steps.len()] != [count; 2] || n.shape(bounds[1])?.iter().product::<usize>() != count {
+        return Err(n.bad("starts, ends, axes and steps have different lengths"));
+    }
+    let steps = n.vector(&steps);
+    one(n.op("dyn.strided_slice", &[data, bounds[0], bounds[1], steps], attrs![axes: axes])?)
+}
+
+fn slice(
+    n: &mut Node<'_, '_>,
+    starts: Vec<Size>,
+    ends: Vec<Size>,
+    axes: Option<Vec<i64>>,
+    steps: Option<Vec<i64>>,
+) -> Outputs {
+    let data = n.input(0)?;
+    let dims = n.dims(data)?;
     let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
         return Err(n.bad("starts, ends, axes and steps have different lengths"));
     }
     let (mut begin, mut end, mut strides, mut cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    // Axes that are cut to the length of an open dimension.
+    let mut lanes = Vec::new();
     for i in 0..starts.len() {
-        let axis = n.axis(axes[i], shape.len())?;
-        if cut.contains(&(axis as i64)) {
+        let axis = n.axis(axes[i], dims.len())?;
+        if cut.contains(&(axis as i64)) || lanes.iter().any(|(taken, _)| *taken == axis) {
             return Err(n.bad(format!("axis {axis} is cut twice")));
         }
-        let size = shape[axis] as i64;
         let step = steps[i];
         if step == 0 {
             return Err(n.bad("a step is 0"));
         }
-        // Bounds that are beyond all sizes on purpose become the nearest that mean the same.
-        let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
-        let (from, to) = if step > 0 {
-            (from_end(starts[i]).clamp(0, size), from_end(ends[i]).clamp(0, size))
-        } else {
-            // One before the first element is -size - 1, counted from the end.
-            let (from, to) = (from_end(starts[i]).clamp(-1, size - 1), from_end(ends[i]).clamp(-1, size - 1));
-            (if from < 0 { -size - 1 } else { from }, if to < 0 { -size - 1 } else { to })
+        let (from, to) = match (&starts[i], &ends[i], dims[axis].fixed()) {
+            (Size::Number(from), Size::Number(to), Some(size)) => {
+                let size = size as i64;
+                // Bounds that are beyond all sizes on purpose become the nearest that mean the same.
+                let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
+                let (from, to) = if step > 0 {
+                    (from_end(*from).clamp(0, size), from_end(*to).clamp(0, size))
+                } else {
+                    // One before the first element is -size - 1, counted from the end.
+                    let (from, to) = (from_end(*from).clamp(-1, size - 1), from_end(*to).clamp(-1, size - 1));
+                    (if from < 0 { -size - 1 } else { from }, if to < 0 { -size - 1 } else { to })
+                };
+                if (from, to, step) == (0, size, 1) {
+                    continue;
+                }
+                strides.push(step.clamp(-size.max(1) - 1, size.max(1) + 1));
+                (from, to)
+            }
+            (Size::Number(0), Size::Open(to), _) if step == 1 => {
+                if *to != dims[axis] {
+                    lanes.push((axis, to.clone()));
+                }
+                continue;
+            }
+            (Size::Number(from), Size::Number(to), None) => {
+                if (*from, step) == (0, 1) && *to >= i64::from(i32::MAX) {
+                    continue;
+                }
+                strides.push(step);
+                (*from, *to)
+            }
+            _ => {
+                let bounds = [n.input(1)?, n.input(2)?];
+                return slice_at_run_time(n, bounds, Some(axes), Some(steps));
+            }
         };
-        if (from, to, step) == (0, size, 1) {
-            continue;
-        }
         begin.push(from);
         end.push(to);
-        strides.push(step.clamp(-size.max(1) - 1, size.max(1) + 1));
         cut.push(axis as i64);
     }
-    if cut.is_empty() {
-        return one(n.same(data));
+    let mut value = data;
+    if !cut.is_empty() {
+        value = n.op("strided_slice", &[value], attrs![begin: begin, end: end, strides: strides, axes: cut])?;
     }
-    one(n.op("strided_slice", &[data], attrs![begin: begin, end: end, strides: strides, axes: cut])?)
+    for (axis, dim) in lanes {
+        value = n.begin(value, axis, &dim)?;
+    }
+    one(if value == data { n.same(data) } else { value })
 }
 
 /// Parts of the given sizes; equal ones when none are given, the last smaller where it does not come out even.
 fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Outputs {
     let data = n.input(0)?;
-    let shape = n.shape(data)?;
-    let axis = n.axis(n.int_attr("axis", 0)?, shape.len())?;
-    let size = shape[axis];
+    let dims = n.dims(data)?;
+    let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
+    let size = match dims[axis].fixed() {
+        Some(size) => size,
+        None => return Err(n.not_known(&n.ty(data)?)),
+    };
     let parts = n.output_count();
     let sizes: Vec<usize> = match sizes {
         Some(sizes) => {
@@ -148,18 +204,18 @@ fn pad_11(n: &mut Node<'_, '_>) -> Outputs {
 /// Negative padding cuts.
 fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Vec<usize>) -> Outputs {
     let mode = n.str_attr("mode", "constant")?;
-    let shape = n.shape(data)?;
+    let dims = n.dims(data)?;
     if pads.len() != 2 * axes.len() || pads.iter().any(|p| p.unsigned_abs() > 1 << 40) {
         return Err(n.bad(format!("pads are {pads:?} for {} axes", axes.len())));
     }
-    let mut around = vec![(0i64, 0i64); shape.len()];
+    let mut around = vec![(0i64, 0i64); dims.len()];
     for (i, &axis) in axes.iter().enumerate() {
         around[axis] = (pads[i], pads[axes.len() + i]);
     }
     let mut value_in = data;
     for (axis, (before, after)) in around.iter_mut().enumerate() {
         if *before < 0 || *after < 0 {
-            let size = shape[axis] as i64;
+            let size = dims[axis].fixed().ok_or_else(|| n.bad(format!("axis {axis}, {}, is cut", dims[axis])))? as i64;
             let (from, to) = ((-*before).max(0), size - (-*after).max(0));
             if from > to {
                 return Err(n.bad(format!("pads cut {size} elements to {}", to - from)));

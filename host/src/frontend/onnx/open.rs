@@ -1,0 +1,258 @@
+//! What converters do with dimensions that stay open.
+//!
+//! Relay's operators with attributes keep the names of dimensions in the types, the `dyn.*` ones, which take shapes computed
+//! during the run, do not. So the former are used wherever they can say what is meant: `reshape` by its codes, and the
+//! operators that make something *like* something else, with a tensor that has the wanted dimensions for its own.
+
+use super::node::{Fault, Node, attrs};
+use super::size::Size;
+use byoc_core::diag::codes;
+use byoc_core::ir::{AttrValue, Dim, ExprId};
+use byoc_core::tensor::{DType, Tensor};
+
+impl Node<'_, '_> {
+    /// The dimensions of a value.
+    pub fn dims(&self, value: ExprId) -> Result<Vec<Dim>, Fault> {
+        self.ty(value).map(|ty| ty.dims.to_vec())
+    }
+
+    /// What is known of the elements of input `i`, if the input is given: a vector, or a scalar for one.
+    ///
+    /// # Errors
+    /// When it is not known what an element is, or that it is an integer.
+    pub fn sizes(&mut self, i: usize, what: &str) -> Result<Option<Vec<Size>>, Fault> {
+        let Some(value) = self.maybe(i) else { return Ok(None) };
+        match self.followed(value).and_then(|sizes| sizes.into_iter().collect::<Option<Vec<Size>>>()) {
+            Some(sizes) => {
+                self.known(value);
+                Ok(Some(sizes))
+            }
+            None => self.ints(i, what).map(|ints| ints.map(|ints| ints.into_iter().map(Size::Number).collect())),
+        }
+    }
+
+    /// The dimensions as a vector of `int64`.
+    pub fn shape_vector(&mut self, value: ExprId, range: std::ops::Range<usize>) -> Result<ExprId, Fault> {
+        let dims = self.dims(value)?;
+        let dims = dims.get(range.clone()).unwrap_or_default();
+        if let Some(numbers) = dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
+            // The shape of a constant is what became of that constant.
+            self.known(value);
+            return Ok(self.vector(&numbers));
+        }
+        let sizes = self.dims(value)?.iter().map(Size::of).collect();
+        let all = self.op("shape_of", &[value], attrs![dtype: DType::I64])?;
+        self.follow(all, sizes);
+        if range.len() == self.rank(value)? { Ok(all) } else { self.slice(all, 0, range.start, range.end) }
+    }
+
+    /// A vector of `int64` with these dimensions in it, of which one may be unknown and becomes -1.
+    fn dims_vector(&mut self, dims: &[Dim]) -> Result<ExprId, Fault> {
+        let mut parts = Vec::with_capacity(dims.len());
+        for dim in dims {
+            parts.push(match dim {
+                Dim::Fixed(n) => self.vector(&[*n as i64]),
+                Dim::Any => self.vector(&[-1i64]),
+                Dim::Named(names) => {
+                    let mut product: Option<ExprId> = None;
+                    for factor in names.split('*') {
+                        let factor = match factor.parse::<i64>() {
+                            Ok(number) => self.vector(&[number]),
+                            Err(_) => {
+                                let lane = self.lane(factor)?;
+                                self.shape_vector(lane, 0..1)?
+                            }
+                        };
+                        product = Some(match product {
+                            Some(before) => self.plain("multiply", &[before, factor])?,
+                            None => factor,
+                        });
+                    }
+                    product.ok_or_else(|| self.bad("a dimension without a name"))?
+                }
+            });
+        }
+        self.concatenate(&parts, 0)
+    }
+
+    /// `value` with other dimensions, of which one may be unknown.
+    pub fn reshape_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId, Fault> {
+        let dims = self.dims(value)?;
+        if dims == wanted && !wanted.contains(&Dim::Any) {
+            return Ok(value);
+        }
+        if let Some(codes) = reshape_codes(&dims, wanted) {
+            // Zero means "copy" to reshape unless it is told that a zero is a zero.
+            let allowzero = wanted.contains(&Dim::Fixed(0));
+            return self.op("reshape", &[value], attrs![newshape: codes, allowzero: allowzero]);
+        }
+        if let Some(like) = self.with_dims(wanted)? {
+            return self.plain("reshape_like", &[value, like]);
+        }
+        let newshape = self.dims_vector(wanted)?;
+        self.op("dyn.reshape", &[value, newshape], attrs![])
+    }
+
+    /// The two dimensions that are left when those before `axis` become one, and those from it on.
+    pub fn halves(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2], Fault> {
+        let half =
+            |dims: &[Dim]| Dim::product(dims).ok_or_else(|| self.bad("the product of the dimensions is too large"));
+        Ok([half(&dims[..axis])?, half(&dims[axis..])?])
+    }
+
+    /// `value` repeated until it has these dimensions.
+    pub fn spread(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId, Fault> {
+        if self.dims(value)? == wanted && !wanted.contains(&Dim::Any) {
+            return Ok(value);
+        }
+        if let Some(shape) = wanted.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
+            return self.op("broadcast_to", &[value], attrs![shape: AttrValue::from(shape)]);
+        }
+        match self.with_dims(wanted)? {
+            Some(like) => self.plain("broadcast_to_like", &[value, like]),
+            None => {
+                let shape = self.dims_vector(wanted)?;
+                self.plain("dyn.broadcast_to", &[value, shape])
+            }
+        }
+    }
+
+    /// The beginning of `value` along an axis, as long as the dimension.
+    pub fn begin(&mut self, value: ExprId, axis: usize, dim: &Dim) -> Result<ExprId, Fault> {
+        let mut wanted = vec![Dim::Fixed(1); self.rank(value)?];
+        wanted[axis] = dim.clone();
+        match self.with_dims(&wanted)? {
+            Some(like) => self.op("slice_like", &[value, like], attrs![axes: [axis as i64]]),
+            None => {
+                let (from, step, to) =
+                    (self.vector(&[0i64]), self.vector(&[1i64]), self.dims_vector(std::slice::from_ref(dim))?);
+                self.op("dyn.strided_slice", &[value, from, to, step], attrs![axes: [axis as i64]])
+            }
+        }
+    }
+
+    /// Some tensor with these dimensions; `None` where a dimension is no name of an input's dimension.
+    fn with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>, Fault> {
+        let simple = |dim: &Dim| !matches!(dim, Dim::Any) && dim.names().count() <= 1 && !dim.to_string().contains('*');
+        if !wanted.iter().all(simple) {
+            return Ok(None);
+        }
+        let fixed: Vec<usize> = wanted.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
+        let mut like = self.tensor(Tensor::zeros(DType::F32, &fixed));
+        for (axis, dim) in wanted.iter().enumerate() {
+            if let Dim::Named(name) = dim {
+                let lane = self.lane(name)?;
+                let codes: Vec<i64> = (0..wanted.len()).map(|i| if i == axis { -1 } else { 1 }).collect();
+                let lane = self.op("reshape", &[lane], attrs![newshape: codes])?;
+                like = self.plain("add", &[like, lane])?;
+            }
+        }
+        Ok(Some(like))
+    }
+
+    /// A vector of zeros as long as the dimension of that name: one input's dimension, the others summed away.
+    pub fn lane(&mut self, name: &str) -> Result<ExprId, Fault> {
+        if let Some(lane) = self.known_lane(name) {
+            return Ok(lane);
+        }
+        let Some((input, axis)) = self.input_with(name) else {
+            let message = format!("no input has the dimension \"{name}\"");
+            return Err(Box::new(self.fault(codes::frontends::NOT_CONSTANT, message).help("bind it: --dim NAME=N")));
+        };
+        let rank = self.rank(input)?;
+        let others: Vec<i64> = (0..rank).filter(|&i| i != axis).map(|i| i as i64).collect();
+        let mut lane = input;
+        if !others.is_empty() {
+            let (begin, end, ones) = (vec![0i64; others.len()], vec![1i64; others.len()], vec![1i64; others.len()]);
+            lane =
+                self.op("strided_slice", &[lane], attrs![begin: begin, end: end, strides: ones, axes: others.clone()])?;
+        }
+        lane = self.plain("zeros_like", &[lane])?;
+        lane = self.cast(lane, DType::F32)?;
+        if !others.is_empty() {
+            lane = self.op("sum", &[lane], attrs![axis: others])?;
+        }
+        self.remember_lane(name, lane);
+        Ok(lane)
+    }
+}
+
+/// The codes of Relay's `reshape` that make `wanted` of `dims`, where there are such.
+fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
+    by_place(dims, wanted).or_else(|| by_parts(dims, wanted))
+}
+
+/// A number, the dimension at the same place, and once what is left.
+fn by_place(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
+    let mut left = false;
+    let zero = wanted.contains(&Dim::Fixed(0));
+    wanted
+        .iter()
+        .enumerate()
+        .map(|(i, dim)| match dim {
+            Dim::Fixed(n) => Some(*n as i64),
+            dim if !zero && *dim != Dim::Any && dims.get(i) == Some(dim) => Some(0),
+            _ => (!std::mem::replace(&mut left, true)).then_some(-1),
+        })
+        .collect()
+}
+
+/// Dimensions copied, two merged, one split, one after the other.
+fn by_parts(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
+    let mut codes = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    while j < wanted.len() {
+        let here = dims.get(i)?;
+        let product =
+            |pair: &[Dim]| (pair.len() == 2).then(|| Dim::product(pair)).flatten().filter(|dim| *dim != Dim::Any);
+        if *here == wanted[j] && *here != Dim::Any {
+            codes.push(0);
+            (i, j) = (i + 1, j + 1);
+        } else if product(dims.get(i..i + 2).unwrap_or_default()).as_ref() == Some(&wanted[j]) {
+            codes.push(-3);
+            (i, j) = (i + 2, j + 1);
+        } else if product(wanted.get(j..j + 2).unwrap_or_default()).as_ref() == Some(here) {
+            let code = |dim: &Dim| dim.fixed().map_or(-1, |n| n as i64);
+            let split = [code(&wanted[j]), code(&wanted[j + 1])];
+            if split == [-1, -1] {
+                return None;
+            }
+            codes.extend([-4, split[0], split[1]]);
+            (i, j) = (i + 1, j + 2);
+        } else {
+            return None;
+        }
+    }
+    (i == dims.len() && codes.iter().filter(|code| **code == -1).count() <= 1).then_some(codes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dims(text: &str) -> Vec<Dim> {
+        let dim = |word: &str| match word.parse() {
+            Ok(n) => Dim::Fixed(n),
+            Err(_) if word == "?" => Dim::Any,
+            Err(_) => Dim::Named(word.into()),
+        };
+        text.split_whitespace().map(dim).collect()
+    }
+
+    #[test]
+    fn codes_of_reshapes() {
+        let all = [
+            ("b s 768", "b s 12 64", Some(vec![0, 0, 12, 64])),
+            ("b s 12 64", "b s 768", Some(vec![0, 0, 768])),
+            ("b s 64", "b*s 64", Some(vec![-1, 64])),
+            ("b 12 s 64", "12*b s 64", Some(vec![-3, 0, 0])),
+            ("12*b s s", "b 12 s s", Some(vec![-4, -1, 12, 0, 0])),
+            ("b*s 64", "b s 64", None),
+            ("b 49 3", "?", Some(vec![-1])),
+            ("b 3 4", "b 0 4", Some(vec![-1, 0, 4])),
+        ];
+        for (from, to, wanted) in all {
+            assert_eq!(reshape_codes(&dims(from), &dims(to)), wanted, "{from} to {to}");
+        }
+    }
+}
