@@ -50,7 +50,7 @@ fn a_dimension_that_nothing_binds_is_named() {
         "--dim \"batch=?\"",
     ]);
     byoc(["compile", &model, "--dim", "bach=?", "-o", "never.byoc"])
-        .fails_with("E0503")
+        .fails_with("E0511")
         .says(&["did you mean \"batch\"?"]);
 }
 
