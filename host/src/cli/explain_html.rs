@@ -1,6 +1,7 @@
 //! `byoc explain --html`: the graph of the model as one page without outside parts, coloured by region.
 //!
-//! Operators stand in layers: an operator one below the lowest that it reads. Hovering shows the placement and every
+//! Operators stand in layers: an operator one below the lowest that it reads, and what reads none right above its first reader.
+//! Hovering shows the placement and every
 //! refusal.
 
 use crate::build::explanation::{Explanation, NodeRow};
@@ -10,6 +11,8 @@ const BOX: (usize, usize) = (150, 34);
 const GAP: (usize, usize) = (16, 30);
 /// Layers wider than this continue on the next line, so that wide models stay on the page.
 const COLUMNS: usize = 12;
+/// Letters of a name that a box has room for.
+const NAME: usize = 26;
 
 /// The page.
 pub fn page(title: &str, explanation: &Explanation) -> String {
@@ -72,7 +75,12 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
     for refusal in &node.refusals {
         let _ = write!(hover, "\n{}: {}: {}", refusal.backend, refusal.code, refusal.detail);
     }
-    let name: String = node.source.chars().take(24).collect();
+    // Exporters write names as paths, which differ at the end.
+    let length = node.source.chars().count();
+    let name = match length.checked_sub(NAME) {
+        Some(more @ 1..) => format!("…{}", node.source.chars().skip(more + 1).collect::<String>()),
+        _ => node.source.clone(),
+    };
     let _ = writeln!(
         page,
         "<g class=\"{}\" transform=\"translate({x} {y})\"><title>{}</title><rect width=\"{}\" height=\"{}\" rx=\"5\"{fill}/>\
@@ -92,6 +100,17 @@ fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
     for node in nodes {
         let above = node.inputs.iter().filter(|&&i| i < node.id).map(|&i| layer[i] + 1).max().unwrap_or(0);
         layer[node.id] = above;
+    }
+    let mut first_reader = vec![usize::MAX; nodes.len()];
+    for node in nodes {
+        for &input in &node.inputs {
+            if let Some(first) = first_reader.get_mut(input) {
+                *first = layer[node.id].min(*first);
+            }
+        }
+    }
+    for node in nodes.iter().filter(|node| node.inputs.is_empty() && first_reader[node.id] != usize::MAX) {
+        layer[node.id] = first_reader[node.id].saturating_sub(1);
     }
     let layers = layer.iter().max().map_or(0, |m| m + 1);
     let mut members: Vec<Vec<usize>> = vec![Vec::new(); layers];
