@@ -2,6 +2,7 @@
 //! each side; and into bytes from floats and from `int32`.
 
 use super::finish::{away, fixed};
+use super::lookup;
 use crate::ir::{Attrs, TensorType};
 use crate::kernel::simd::multiversion;
 use crate::kernel::{Kernel, Offer, Spec, split};
@@ -58,11 +59,10 @@ impl Kernel for Table {
         (self.reference)(Params::new(self.def, &self.attrs), &operands, &mut [result])?;
         let x = inputs[0].data;
         if self.out.size() == 1 {
-            let table: &[u8] = bytemuck::cast_slice(&table);
-            let out = &mut *outputs[0].data;
-            split::each_chunk(out, 4096, x.len(), |i, out| {
-                out.iter_mut().zip(&x[i * 4096..]).for_each(|(out, x)| *out = table[usize::from(*x)]);
-            });
+            let bytes: &[u8] = bytemuck::cast_slice(&table);
+            if let Some(table) = bytes.first_chunk::<256>() {
+                lookup::each(table, x, outputs[0].data);
+            }
         } else {
             let out: &mut [u32] = bytemuck::cast_slice_mut(outputs[0].data);
             split::each_chunk(out, 4096, x.len(), |i, out| {
@@ -219,12 +219,6 @@ multiversion! {
     }
 }
 
-/// Sums and differences of bytes of one shape: each side is looked up, requantized, in a table.
-struct Sum {
-    tables: [[i32; 256]; 2],
-    limits: (i32, i32),
-}
-
 fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let params = spec.params();
     let dtype = spec.inputs[0].dtype;
@@ -256,20 +250,13 @@ fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
             *to = i32::try_from(value).ok().filter(|v| v.unsigned_abs() < 1 << 30)?;
         }
     }
-    let (low, high) = range(dtype);
-    Some(Box::new(Sum { tables, limits: (low as i32, high as i32) }))
+    Some(Box::new(lookup::Sum::new(tables, dtype == DType::I8)))
 }
 
-impl Kernel for Sum {
+/// Sums and differences of bytes of one shape: each side is looked up, requantized, in a table.
+impl Kernel for lookup::Sum {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        let (a, b) = (inputs[0].data, inputs[1].data);
-        split::each_chunk(&mut *outputs[0].data, 4096, 2 * a.len(), |i, out| {
-            let sides = a[i * 4096..].iter().zip(&b[i * 4096..]);
-            for (out, (a, b)) in out.iter_mut().zip(sides) {
-                let sum = self.tables[0][usize::from(*a)] + self.tables[1][usize::from(*b)];
-                *out = sum.clamp(self.limits.0, self.limits.1) as u8;
-            }
-        });
+        self.each(inputs[0].data, inputs[1].data, outputs[0].data);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 
 use super::finish::{Finish, Row};
 use super::tile::{self, PLACES, Sums, Tile, WIDE};
+use super::transpose::{self, CHANNELS};
 use super::weights::KernelShape;
 use crate::kernel::split::{self, Shared};
 use crate::tensor::{DType, TensorView};
@@ -219,23 +220,29 @@ fn flipped(to: &mut [u8], from: &[u8], flip: u8) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = from ^ flip);
 }
 
-/// Channels that lie apart, put together place by place; four of them are written as a word.
+/// Channels that lie apart, put together place by place: in blocks where the places of a channel follow one another.
 fn interleave(to: &mut [u8], from: &[u8], (channel, column): (usize, usize), inputs: usize, place: usize, flip: u8) {
-    let count = to.len() / place;
-    for first in (0..inputs).step_by(4) {
-        if inputs - first >= 4 && column == 1 {
-            let rows: [&[u8]; 4] = std::array::from_fn(|i| &from[(first + i) * channel..][..count]);
-            for (x, to) in to.chunks_exact_mut(place).enumerate() {
-                let word = [rows[0][x] ^ flip, rows[1][x] ^ flip, rows[2][x] ^ flip, rows[3][x] ^ flip];
-                to[first..first + 4].copy_from_slice(&word);
-            }
-        } else {
-            for (x, to) in to.chunks_exact_mut(place).enumerate() {
-                for (i, to) in to[first..first + 4].iter_mut().enumerate() {
-                    let c = first + i;
-                    *to = if c < inputs { from[c * channel + x * column] ^ flip } else { 0 };
+    let whole = if column == 1 { inputs / CHANNELS * CHANNELS } else { 0 };
+    for first in (0..whole).step_by(CHANNELS) {
+        for (block, to) in to.chunks_mut(PLACES * place).enumerate() {
+            let own = &from[first * channel + block * PLACES..];
+            let mut rows = [[0u8; PLACES]; CHANNELS];
+            for (c, row) in rows.iter_mut().enumerate() {
+                // What lies behind the last place is read where it is there, and not looked at.
+                let own = &own[c * channel..];
+                match own.first_chunk() {
+                    Some(own) => *row = *own,
+                    None => row[..own.len()].copy_from_slice(own),
                 }
             }
+            for (to, bytes) in to.chunks_exact_mut(place).zip(transpose::together(&rows, flip)) {
+                to[first..first + CHANNELS].copy_from_slice(&bytes);
+            }
+        }
+    }
+    for (x, to) in to.chunks_exact_mut(place).enumerate() {
+        for (c, to) in to.iter_mut().enumerate().skip(whole) {
+            *to = if c < inputs { from[c * channel + x * column] ^ flip } else { 0 };
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::engine::Results;
 use super::tile::{PLACES, Sums, WIDE};
+use super::transpose;
 use crate::kernel::simd::multiversion;
 use crate::op::qnn::numerics::{Rescale, Rounding};
 
@@ -94,49 +95,34 @@ impl<const TOTALS: bool> Finish for Bytes<'_, TOTALS> {
     fn tile(&self, row: &Row, sums: &Sums) {
         let end = row.at + (row.channels - 1) * row.channel_step + (row.places - 1) * row.place_step;
         assert!(end < self.len, "a tile inside the results");
-        let mut values = Sums([[0; WIDE]; PLACES]);
+        let mut values = [[0u8; WIDE]; PLACES];
         scale(self.scaling, &self.offsets.values[row.channel..], row.channel, row.places, sums, &mut values);
         let out = self.out.get();
         if row.channel_step == 1 {
-            for (p, values) in values.0[..row.places].iter().enumerate() {
-                let bytes = values.map(|v| v as u8);
+            for (p, values) in values[..row.places].iter().enumerate() {
                 // SAFETY: the channels of a place lie inside the results (asserted) and belong to this tile alone.
                 let to = unsafe { std::slice::from_raw_parts_mut(out.add(row.at + p * row.place_step), row.channels) };
-                to.copy_from_slice(&bytes[..row.channels]);
+                match to.first_chunk_mut::<WIDE>() {
+                    Some(to) => *to = *values,
+                    None => to.copy_from_slice(&values[..row.channels]),
+                }
             }
             return;
         }
         if row.places == PLACES && row.place_step == 1 {
-            let words = across(&values);
+            let words = transpose::apart(&values);
             for (c, word) in words[..row.channels].iter().enumerate() {
                 // SAFETY: the places of a channel lie inside the results (asserted) and belong to this tile alone.
                 unsafe { out.add(row.at + c * row.channel_step).cast::<[u8; PLACES]>().write_unaligned(*word) };
             }
             return;
         }
-        for (p, values) in values.0[..row.places].iter().enumerate() {
+        for (p, values) in values[..row.places].iter().enumerate() {
             for (c, value) in values[..row.channels].iter().enumerate() {
                 // SAFETY: the place lies inside the results (asserted) and belongs to this tile alone.
-                unsafe { *out.add(row.at + c * row.channel_step + p * row.place_step) = *value as u8 };
+                unsafe { *out.add(row.at + c * row.channel_step + p * row.place_step) = *value };
             }
         }
-    }
-}
-
-multiversion! {
-    /// The low bytes of all places of each channel.
-    fn across(values: &Sums) -> [[u8; PLACES]; WIDE] {
-        let mut words = [[0u8; PLACES]; WIDE];
-        for (c, word) in words.iter_mut().enumerate() {
-            let mut low = 0u32;
-            let mut high = 0u32;
-            for p in 0..4 {
-                low |= (values.0[p][c] as u32 & 0xff) << (8 * p);
-                high |= (values.0[p + 4][c] as u32 & 0xff) << (8 * p);
-            }
-            *word = (u64::from(low) | u64::from(high) << 32).to_le_bytes();
-        }
-        words
     }
 }
 
@@ -156,8 +142,20 @@ pub(super) struct Scaling {
 pub(super) enum By {
     /// In float32.
     Float(Vec<f32>),
-    /// In fixed point: multipliers, left and right shifts.
-    Fixed(Vec<i64>, Vec<i64>, Vec<i64>),
+    /// In fixed point.
+    Fixed(FixedRatios),
+}
+
+/// Ratios `multiplier * 2^(left - shift)`.
+#[derive(Clone, Debug)]
+pub(super) struct FixedRatios {
+    multipliers: Vec<i32>,
+    left: Vec<i64>,
+    /// 31 and what a ratio below 1/2 is moved to the right.
+    shifts: Vec<i64>,
+    /// Whether no value is moved to the left: products then fit 64 bits and results 32, and nothing saturates before
+    /// the bounds.
+    below_one: bool,
 }
 
 impl Scaling {
@@ -174,31 +172,36 @@ impl Scaling {
             By::Float((0..padded).map(ratio).collect())
         } else {
             let ratio = |i| match at(i) {
-                Rescale::Fixed(ratio, _) => (i64::from(ratio.multiplier), ratio.exponent),
+                Rescale::Fixed(ratio, _) => (ratio.multiplier, ratio.exponent),
                 _ => (1 << 30, 1),
             };
-            By::Fixed(
-                (0..padded).map(|i| ratio(i).0).collect(),
-                (0..padded).map(|i| i64::from(ratio(i).1.clamp(0, 32))).collect(),
-                (0..padded).map(|i| i64::from((-ratio(i).1).clamp(0, 32))).collect(),
-            )
+            let left: Vec<i64> = (0..padded).map(|i| i64::from(ratio(i).1.clamp(0, 32))).collect();
+            By::Fixed(FixedRatios {
+                multipliers: (0..padded).map(|i| ratio(i).0).collect(),
+                below_one: left.iter().all(|&left| left == 0),
+                left,
+                shifts: (0..padded).map(|i| 31 + i64::from((-ratio(i).1).clamp(0, 32))).collect(),
+            })
         };
         Scaling { by, rounding, zero_point, low, high }
     }
 }
 
+/// Rows of bytes, one for each place.
+type Rows = [[u8; WIDE]; PLACES];
+
 multiversion! {
-    /// The first `places` rows of `sums` plus the channels' offsets, rescaled.
-    fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, places: usize, sums: &Sums, to: &mut Sums) {
+    /// The first `places` rows of `sums` plus the channels' offsets, rescaled, as bytes.
+    fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, places: usize, sums: &Sums, to: &mut Rows) {
         let Some(offsets) = offsets.first_chunk::<WIDE>() else { return };
-        let (zero, low, high) = (scaling.zero_point, scaling.low, scaling.high);
+        let rows = sums.0.iter().zip(to).take(places);
         match &scaling.by {
             By::Float(ratios) => {
                 let Some(ratios) = ratios[channel..].first_chunk::<WIDE>() else { return };
                 // Beyond these the bound is reached whatever the zero point is; within, float32 is exact where the
                 // result is not bounded. (`max` and `min` of numbers that are never NaN.)
-                let (low, high, zero) = (low as f32, high as f32, zero as f32);
-                for (sums, to) in sums.0[..places].iter().zip(&mut to.0) {
+                let (low, high, zero) = (scaling.low as f32, scaling.high as f32, scaling.zero_point as f32);
+                for (sums, to) in rows {
                     for c in 0..WIDE {
                         let real = sums[c].wrapping_add(offsets[c]) as f32 * ratios[c];
                         let whole = match scaling.rounding {
@@ -210,24 +213,72 @@ multiversion! {
                         let value = if value < low { low } else { value };
                         let value = if value > high { high } else { value };
                         // SAFETY: the value is between two numbers of the results' type, and no NaN.
-                        to[c] = unsafe { value.to_int_unchecked::<i32>() };
+                        to[c] = unsafe { value.to_int_unchecked::<i32>() } as u8;
                     }
                 }
             }
-            By::Fixed(multipliers, left, right) => {
-                let multipliers = multipliers[channel..].first_chunk::<WIDE>();
-                let (left, right) = (left[channel..].first_chunk::<WIDE>(), right[channel..].first_chunk::<WIDE>());
-                let (Some(multipliers), Some(left), Some(right)) = (multipliers, left, right) else { return };
-                for (sums, to) in sums.0[..places].iter().zip(&mut to.0) {
-                    for c in 0..WIDE {
-                        let t = sums[c].wrapping_add(offsets[c]);
-                        let scaled = fixed(t, multipliers[c], left[c], right[c], scaling.rounding);
-                        to[c] = (scaled + i64::from(zero)).clamp(i64::from(low), i64::from(high)) as i32;
+            By::Fixed(ratios) => {
+                let multipliers = ratios.multipliers[channel..].first_chunk::<WIDE>();
+                let shifts = ratios.shifts[channel..].first_chunk::<WIDE>();
+                let left = ratios.left[channel..].first_chunk::<WIDE>();
+                let (Some(multipliers), Some(shifts), Some(left)) = (multipliers, shifts, left) else { return };
+                // The bounds before the zero point is added.
+                let before = |bound: i32| i64::from(bound) - i64::from(scaling.zero_point);
+                let bounds = (i32::try_from(before(scaling.low)), i32::try_from(before(scaling.high)));
+                match (bounds, scaling.rounding) {
+                    ((Ok(low), Ok(high)), Rounding::Upward) if ratios.below_one => {
+                        for (sums, to) in rows {
+                            for c in 0..WIDE {
+                                let product = product(sums[c], offsets[c], multipliers[c]) + (1 << (shifts[c] - 1));
+                                to[c] = bounded(product >> shifts[c], low, high, scaling.zero_point);
+                            }
+                        }
+                    }
+                    ((Ok(low), Ok(high)), Rounding::ToNearest) if ratios.below_one => {
+                        for (sums, to) in rows {
+                            for c in 0..WIDE {
+                                let product = product(sums[c], offsets[c], multipliers[c]);
+                                let moved = product + (product >> 63) + (1 << (shifts[c] - 1));
+                                to[c] = bounded(moved >> shifts[c], low, high, scaling.zero_point);
+                            }
+                        }
+                    }
+                    ((Ok(low), Ok(high)), Rounding::ToEven) if ratios.below_one => {
+                        for (sums, to) in rows {
+                            for c in 0..WIDE {
+                                let product = product(sums[c], offsets[c], multipliers[c]);
+                                let odd = (product >> shifts[c]) & 1;
+                                let moved = product + odd + ((1 << (shifts[c] - 1)) - 1);
+                                to[c] = bounded(moved >> shifts[c], low, high, scaling.zero_point);
+                            }
+                        }
+                    }
+                    _ => {
+                        let [zero, low, high] = [scaling.zero_point, scaling.low, scaling.high].map(i64::from);
+                        for (sums, to) in rows {
+                            for c in 0..WIDE {
+                                let (t, right) = (sums[c].wrapping_add(offsets[c]), shifts[c] - 31);
+                                let value = fixed(t, multipliers[c].into(), left[c], right, scaling.rounding);
+                                to[c] = (value + zero).clamp(low, high) as u8;
+                            }
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// A sum with its offset, times a multiplier.
+#[inline(always)]
+fn product(sum: i32, offset: i32, multiplier: i32) -> i64 {
+    i64::from(sum.wrapping_add(offset)) * i64::from(multiplier)
+}
+
+/// The byte of a number that fits 32 bits, held between two bounds, moved by a zero point.
+#[inline(always)]
+fn bounded(value: i64, low: i32, high: i32, zero_point: i32) -> u8 {
+    (value as i32).max(low).min(high).wrapping_add(zero_point) as u8
 }
 
 /// The nearest whole number, halves away from zero. (The standard function is a call where the processor has none.)

@@ -7,6 +7,8 @@ mod contraction;
 mod elementwise;
 mod engine;
 mod finish;
+mod lookup;
 mod pool;
 mod tile;
+mod transpose;
 mod weights;
