@@ -107,12 +107,11 @@ mod x86 {
         // SAFETY: SSE2 is part of x86-64; a row has eight bytes.
         let row = |c: usize| unsafe { _mm_loadl_epi64(channels[c].as_ptr().cast()) };
         // SAFETY: SSE2 is part of x86-64.
-        let (low, high) = unsafe {
-            (|a, b| _mm_unpacklo_epi8(a, b), |a, b| _mm_unpackhi_epi8(a, b))
-        };
+        let (low, high) = unsafe { (|a, b| _mm_unpacklo_epi8(a, b), |a, b| _mm_unpackhi_epi8(a, b)) };
         let pairs: [__m128i; 8] = std::array::from_fn(|c| low(row(c), row(c + 8)));
         // Four channels of places 0 to 3, and of 4 to 7.
-        let fours: [[__m128i; 2]; 4] = std::array::from_fn(|c| [low(pairs[c], pairs[c + 4]), high(pairs[c], pairs[c + 4])]);
+        let fours: [[__m128i; 2]; 4] =
+            std::array::from_fn(|c| [low(pairs[c], pairs[c + 4]), high(pairs[c], pairs[c + 4])]);
         // Eight channels of two places each.
         let eights: [[__m128i; 4]; 2] = std::array::from_fn(|c| {
             let (a, b) = (fours[c], fours[c + 2]);
