@@ -249,20 +249,21 @@ fn a_float_model_is_told_the_command_that_helps() {
     assert!(refusal["hint"].as_str().unwrap().starts_with("run \"byoc quantize\" first"));
 }
 
-/// `byoc quantize` of a model of the test data by the scheme of the plugin.
-fn quantized(place: &Place, model: &str, calibrate: &str, more: &[&str]) -> String {
+/// `byoc quantize` of a model by the scheme of the plugin: the quantized model, and the rows of the report.
+fn quantized(place: &Place, model: &str, calibrate: &str, more: &[&str]) -> (String, Vec<Value>) {
     let output = place.path("quantized.relay");
-    let args = ["quantize", &data_text(model), "--calibrate", calibrate, "-o", &output].map(String::from);
+    let args = ["quantize", model, "--calibrate", calibrate, "--json", "-o", &output].map(String::from);
     let dir = place.plugins.path().display().to_string();
     let plugin = ["--backend", "nuc_fpga", "--plugin-dir", &dir].map(String::from);
-    byoc(args.into_iter().chain(plugin).chain(more.iter().map(|&m| m.to_owned()))).ok();
-    output
+    let rows = byoc(args.into_iter().chain(plugin).chain(more.iter().map(|&m| m.to_owned()))).ok().json();
+    (output, rows)
 }
 
 #[test]
 fn all_test_pictures_at_once_on_the_quantized_classifier() {
     let place = Place::new();
-    let model = quantized(&place, "digits/digits.onnx", &data_text("digits/calibration.npz"), &[]);
+    let calibration = data_text("digits/calibration.npz");
+    let (model, _) = quantized(&place, &data_text("digits/digits.onnx"), &calibration, &[]);
     let (output, trace) = (place.path("logits.npz"), place.path("trace.json"));
     let input = format!("image={}", data_text("digits/test.npz"));
     let args = ["run", &model, "--input", &input, "--output", &output, "--trace", &trace, "--require-offload=0.9"];
@@ -286,15 +287,60 @@ fn all_test_pictures_at_once_on_the_quantized_classifier() {
 
 #[test]
 fn a_residual_network_is_on_the_device() {
-    let place = Place::new();
-    for (keep, convolutions) in [(&[][..], 19), (&["--keep", "none"], 20)] {
-        let more = [&["--samples", "4"], keep].concat();
-        let model = quantized(&place, "models/resnet18_w16", "random:1", &more);
+    let network = Network { model: &data_text("models/resnet18_w16"), input: "input_1", samples: "4", share: 0.7 };
+    for keep in ["first", "none"] {
+        network.check(keep, &["nuc_fpga"]);
+    }
+}
+
+/// ResNet-18 as it is: `cargo test --release -p byoc --test end_to_end full_size -- --ignored --nocapture` shows the
+/// figures.
+#[test]
+#[ignore = "a minute of computation"]
+fn a_residual_network_of_full_size_is_on_the_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("resnet18.onnx").display().to_string();
+    byoc(["zoo", "resnet18", "-o", &model]).ok();
+    let network = Network { model: &model, input: "image", samples: "64", share: 0.9 };
+    for keep in ["first", "none"] {
+        let rows = network.check(keep, &["nuc_fpga"]);
+        let ratios = rows.iter().filter_map(|row| row["signal_to_noise_db"].as_f64());
+        let least = ratios.fold(f64::INFINITY, f64::min);
+        let cosine = rows.last().unwrap()["summary"]["cosine"].as_f64().unwrap();
+        println!("--keep {keep}: over 64 inputs the cosine is {cosine:.5}, the lowest signal-to-noise {least:.1} dB");
+        assert!(cosine >= 0.95 && least >= 15.0, "{cosine}, {least} dB");
+    }
+    if byoc_test_support::onednn().is_some() {
+        network.check("first", &["nuc_fpga", "dnnl"]);
+    }
+}
+
+/// ResNet-18 in some size.
+struct Network<'a> {
+    model: &'a str,
+    input: &'a str,
+    /// How many drawn inputs it is calibrated with.
+    samples: &'a str,
+    /// The least share of its FLOPs that backends compute.
+    share: f64,
+}
+
+impl Network<'_> {
+    /// Quantizes it and looks at everything from there to the calls of a driver. Gives the rows of the report.
+    fn check(&self, keep: &str, backends: &[&str]) -> Vec<Value> {
+        let mut place = Place::new();
+        place.plugins = plugin_dir(backends);
+        let convolutions = if keep == "none" { 20 } else { 19 };
+        let (model, rows) =
+            quantized(&place, self.model, "random:1", &["--samples", self.samples, "--keep", keep]);
+        let dir = place.plugins.path().display().to_string();
+        let build = ["--backend", &backends.join(","), "--plugin-dir", &dir, "--no-cache"].map(String::from);
         let args = |verb: &str, more: &[&str]| -> Vec<String> {
             let words = [verb, &model].into_iter().chain(more.iter().copied()).map(String::from);
-            words.chain(place.build()).collect()
+            words.chain(build.iter().cloned()).collect()
         };
-        let explained = byoc(args("explain", &["--json", "--require-offload=0.7"])).ok().json().remove(0);
+        let share = format!("--require-offload={}", self.share);
+        let explained = byoc(args("explain", &["--json", &share])).ok().json().remove(0);
         let nodes = explained["nodes"].as_array().unwrap();
         let on_device = |op: &str| {
             let of_op = nodes.iter().filter(|node| node["op"] == op);
@@ -306,12 +352,14 @@ fn a_residual_network_is_on_the_device() {
         check_sources(&place, Path::new(&model));
         // The naive loops of the sample driver give the bits of the software device.
         let (ours, theirs) = (place.path("software.npz"), place.path("driver.npz"));
-        let run = |output: &str| args("run", &["--input", "input_1=random:5", "--output", output]);
+        let input = format!("{}=random:5", self.input);
+        let run = |output: &str| args("run", &["--input", &input, "--output", output]);
         byoc(run(&ours)).ok();
         let run = command(run(&theirs)).env("NUC_FPGA_DRIVER", &driver).output().unwrap();
         let called = ran(run).ok().err.matches("Calling From nuc_fpga_conv2d").count();
         assert_eq!(called, convolutions);
         assert_eq!(std::fs::read(&ours).unwrap(), std::fs::read(&theirs).unwrap());
+        rows
     }
 }
 

@@ -40,6 +40,48 @@ fn convolutions_at_the_edges_of_the_blocks() {
     check_conv(&ConvCase { data: [1, 40, 6, 5], kernels: 40, kernel: [3, 3], padding: [1, 1], groups: 40, ..conv }, 4);
 }
 
+/// A fully connected layer of so many rows, features and outputs.
+fn check_dense([batch, inputs, outputs]: [usize; 3], seed: u64) {
+    let mut case = Case::new(seed);
+    let x = case.input_of(DType::I8, &[batch, inputs]);
+    let w = case.kernel(&[outputs, inputs]);
+    let y = case.op("nn.dense", &[x, w], Vec::new(), ty(DType::I32, &[batch, outputs]));
+    case.output(y);
+    check(&case);
+}
+
+/// Channels in and out, side, kernel, stride of the convolutions of ResNet-18 at 224 x 224.
+const RESNET18: [[usize; 5]; 11] = [
+    [3, 64, 224, 7, 2],
+    [64, 64, 56, 3, 1],
+    [64, 128, 56, 3, 2],
+    [64, 128, 56, 1, 2],
+    [128, 128, 28, 3, 1],
+    [128, 256, 28, 3, 2],
+    [128, 256, 28, 1, 2],
+    [256, 256, 14, 3, 1],
+    [256, 512, 14, 3, 2],
+    [256, 512, 14, 1, 2],
+    [512, 512, 7, 3, 1],
+];
+
+#[test]
+#[ignore = "a billion multiplications in naive loops: cargo test --release -p byoc-nuc-fpga -- --ignored"]
+fn layers_of_a_residual_network_of_full_size() {
+    for (seed, [channels, kernels, side, kernel, stride]) in RESNET18.into_iter().enumerate() {
+        let conv = ConvCase {
+            data: [1, channels, side, side],
+            kernels,
+            kernel: [kernel; 2],
+            padding: [kernel / 2; 2],
+            strides: [stride; 2],
+            ..ConvCase::default()
+        };
+        check_conv(&conv, seed as u64);
+    }
+    check_dense([1, 512, 1000], 11);
+}
+
 #[test]
 fn dense_layers_of_random_shapes() {
     let mut numbers = Numbers(2);
@@ -47,13 +89,8 @@ fn dense_layers_of_random_shapes() {
         .map(|_| [numbers.between(1, 70) as usize, numbers.between(1, 90) as usize, numbers.between(1, 140) as usize])
         .collect();
     shapes.extend([[1, 1, 1], [360, 64, 10], [49, 32, 65]]);
-    for (seed, [batch, inputs, outputs]) in shapes.into_iter().enumerate() {
-        let mut case = Case::new(seed as u64);
-        let x = case.input_of(DType::I8, &[batch, inputs]);
-        let w = case.kernel(&[outputs, inputs]);
-        let y = case.op("nn.dense", &[x, w], Vec::new(), ty(DType::I32, &[batch, outputs]));
-        case.output(y);
-        check(&case);
+    for (seed, shape) in shapes.into_iter().enumerate() {
+        check_dense(shape, seed as u64);
     }
 }
 
