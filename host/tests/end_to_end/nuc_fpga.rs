@@ -297,6 +297,7 @@ fn a_residual_network_is_on_the_device() {
 /// figures.
 #[test]
 #[ignore = "a minute of computation"]
+#[expect(clippy::print_stdout, reason = "the figures are what it is run for")]
 fn a_residual_network_of_full_size_is_on_the_device() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("resnet18.onnx").display().to_string();
@@ -331,8 +332,7 @@ impl Network<'_> {
         let mut place = Place::new();
         place.plugins = plugin_dir(backends);
         let convolutions = if keep == "none" { 20 } else { 19 };
-        let (model, rows) =
-            quantized(&place, self.model, "random:1", &["--samples", self.samples, "--keep", keep]);
+        let (model, rows) = quantized(&place, self.model, "random:1", &["--samples", self.samples, "--keep", keep]);
         let dir = place.plugins.path().display().to_string();
         let build = ["--backend", &backends.join(","), "--plugin-dir", &dir, "--no-cache"].map(String::from);
         let args = |verb: &str, more: &[&str]| -> Vec<String> {
