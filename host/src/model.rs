@@ -1,5 +1,6 @@
 //! A built model made ready to run on this machine's plugins.
 
+use crate::build::compiled::CompiledRegion;
 use crate::build::{Compiled, codegen};
 use crate::error::Failure;
 use crate::plugin::backend::fault;
@@ -15,6 +16,13 @@ use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{Constant, LoadRequest};
 use std::path::Path;
 use std::sync::Arc;
+
+/// What a plugin records about a region that computes on threads of its own, not by `parallel_for`.
+const OWN_THREADS: &str = "own_threads";
+
+fn has_own_threads(region: &CompiledRegion) -> bool {
+    region.metadata.iter().any(|(key, value)| key == OWN_THREADS && *value == true)
+}
 
 /// A model that can run.
 pub struct Model {
@@ -92,7 +100,12 @@ impl Model {
         let (count, offload_flops) = loaded.fold((0, 0), |(n, flops), (_, r)| (n + 1, flops + r.flops));
         let total = compiled.explain["totals"]["flops"].as_u64().unwrap_or(0);
         let offload_share = if total == 0 { 0.0 } else { offload_flops as f64 / total as f64 };
-        let executor = Executor::new(compiled.program, compiled.constants, regions, session.pool.clone())?;
+        let mut ready = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some()).peekable();
+        let on_caller = ready.peek().is_some() && ready.all(|(_, region)| region.as_ref().is_some_and(has_own_threads));
+        let mut executor = Executor::new(compiled.program, compiled.constants, regions, session.pool.clone())?;
+        if on_caller {
+            executor = executor.regions_on_caller();
+        }
         // What a region says when it is prepared for dimensions that are known.
         for note in executor.notes() {
             warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the answer is the same"));

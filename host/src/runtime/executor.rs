@@ -24,6 +24,7 @@ pub struct Executor {
     constants: Vec<Tensor>,
     regions: Vec<Option<Arc<dyn Region>>>,
     pool: Arc<Pool>,
+    on_caller: bool,
     /// Filled when it is certain that a function may run, and otherwise (the host program of a region that a backend
     /// runs) when it does.
     functions: Vec<OnceLock<Result<Code, Diagnostic>>>,
@@ -61,6 +62,7 @@ impl Executor {
             constants,
             regions,
             pool,
+            on_caller: false,
             functions: (0..count).map(|_| OnceLock::new()).collect(),
             frames: (0..count).map(|_| Mutex::default()).collect(),
             kits: Mutex::default(),
@@ -78,6 +80,16 @@ impl Executor {
         Ok(executor)
     }
 
+    /// Runs regions on the calling thread from now on, not on a thread of the pool: for backends that bring threads of their
+    /// own. OpenMP makes a team for every thread that calls it; a model that is run from one thread and reaches its
+    /// backend from any of the pool's would have several, and idle ones keep the one at work from its processors. What the
+    /// host computes goes to the pool, step by step.
+    #[must_use]
+    pub fn regions_on_caller(mut self) -> Executor {
+        self.on_caller = true;
+        self
+    }
+
     /// Runs it. The inputs go with `program().inputs`, the results with `program().outputs`.
     ///
     /// # Errors
@@ -92,7 +104,10 @@ impl Executor {
     /// As [`Executor::run`].
     pub fn run_observed(&self, inputs: &[Tensor], observer: Option<&dyn Observer>) -> Result<Vec<Tensor>, Diagnostic> {
         check_inputs(&self.program.inputs, inputs)?;
-        self.pool.install(|| machine::run(self, inputs, observer))
+        match self.on_caller {
+            true => machine::run(self, inputs, observer),
+            false => self.pool.install(|| machine::run(self, inputs, observer)),
+        }
     }
 
     /// The inputs in the order that [`Executor::run`] wants.

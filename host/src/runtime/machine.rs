@@ -208,11 +208,15 @@ impl<'e> Machine<'e, '_> {
         let instr = match &code.steps[at] {
             Step::Nothing => return Ok(Flow::Next),
             Step::Kernel(step) => {
-                step::kernel(scope, &mut top.frame, step, kit).map_err(|e| self.failed(at, e))?;
+                let frame = &mut top.frame;
+                // Inline where the run is on a thread of the pool.
+                let done = exec.pool().install(|| step::kernel(scope, frame, step, kit));
+                done.map_err(|e| self.failed(at, e))?;
                 return Ok(Flow::Next);
             }
             Step::Dynamic(step) => {
-                step::dynamic(scope, &mut top.frame, step).map_err(|e| self.located(at, e))?;
+                let frame = &mut top.frame;
+                exec.pool().install(|| step::dynamic(scope, frame, step)).map_err(|e| self.located(at, e))?;
                 return Ok(Flow::Next);
             }
             Step::Alias { from, out, shape, call } => {

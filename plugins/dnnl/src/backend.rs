@@ -110,6 +110,8 @@ impl Codegen for Dnnl {
         let mut compiled = CompiledRegion::new(&region.graph.symbol, LOADER, text.as_bytes());
         compiled.source = Some(Source { language: "json".into(), text: text.into() }).into();
         compiled.notes = notes.into();
+        // OpenMP makes a team for every thread that calls it, so the host is asked to stay on one.
+        compiled.metadata.push(Attr::new("own_threads", true));
         compiled.metadata.push(Attr::new("library", format!("oneDNN {}", library.version)));
         Ok(compiled)
     }
