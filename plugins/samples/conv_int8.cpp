@@ -81,17 +81,29 @@ std::string text_of(byoc_json value) {
     return text;
 }
 
-std::vector<int64_t> ints_of(byoc_json list) {
-    std::vector<int64_t> numbers;
-    for (byoc_json item = byoc_json_first(list); byoc_json_there(item); item = byoc_json_next(item))
-        numbers.push_back(byoc_json_int(item, -1));
-    return numbers;
+// Dimensions, or an attribute's numbers. A model may ask about thousands of convolutions: a vector for each list of each of
+// them would take longer than reading it.
+struct Ints {
+    std::array<int64_t, 8> number{};
+    size_t count = 0; // of all, though no more than eight are kept
+
+    int64_t operator[](size_t i) const { return number[i]; }
+    bool empty() const { return count == 0; }
+};
+
+Ints ints_of(byoc_json list) {
+    Ints ints;
+    for (byoc_json item = byoc_json_first(list); byoc_json_there(item); item = byoc_json_next(item)) {
+        if (ints.count < ints.number.size()) ints.number[ints.count] = byoc_json_int(item, -1);
+        ints.count++;
+    }
+    return ints;
 }
 
-std::string shown(const std::vector<int64_t> &numbers) {
+std::string shown(const Ints &ints) {
     std::ostringstream out;
-    for (size_t i = 0; i < numbers.size(); i++) out << (i ? ", " : "[") << numbers[i];
-    out << (numbers.empty() ? "[]" : "]");
+    for (size_t i = 0; i < ints.count && i < ints.number.size(); i++) out << (i ? ", " : "[") << ints[i];
+    out << (ints.empty() ? "[]" : "]");
     return out.str();
 }
 
@@ -103,13 +115,14 @@ int32_t small(int64_t size, const char *what) {
     return int32_t(size);
 }
 
-Operand operand(byoc_json nodes, byoc_json convolution, size_t which, const char *dtype_wanted, std::vector<int64_t> &dims) {
+Operand operand(byoc_json nodes, byoc_json convolution, size_t which, const char *dtype_wanted, Ints &dims) {
     byoc_json from = byoc_json_at(byoc_json_get(convolution, "inputs"), which);
     byoc_json node = byoc_json_at(nodes, size_t(byoc_json_int(byoc_json_at(from, 0), 0)));
-    const std::string dtype = text_of(byoc_json_get(type_of(node), "dtype"));
-    if (dtype != dtype_wanted)
-        throw Refusal(BYOC_UNSUPPORTED_DTYPE, "input " + std::to_string(which) + " is " + dtype + "; conv_int8 takes " + dtype_wanted);
-    dims = ints_of(byoc_json_get(type_of(node), "dims"));
+    const byoc_json type = type_of(node), dtype = byoc_json_get(type, "dtype");
+    if (!byoc_json_is(dtype, dtype_wanted))
+        throw Refusal(BYOC_UNSUPPORTED_DTYPE,
+                      "input " + std::to_string(which) + " is " + text_of(dtype) + "; conv_int8 takes " + dtype_wanted);
+    dims = ints_of(byoc_json_get(type, "dims"));
     byoc_json constant = byoc_json_get(node, "constant"), input = byoc_json_get(node, "input");
     if (byoc_json_there(constant)) return {1, int32_t(byoc_json_int(constant, 0))};
     if (byoc_json_there(input)) return {0, int32_t(byoc_json_int(input, 0))};
@@ -118,9 +131,9 @@ Operand operand(byoc_json nodes, byoc_json convolution, size_t which, const char
 
 // A pair of an attribute: one number for both, or one each.
 std::array<int32_t, 2> pair(byoc_json attrs, const char *name) {
-    const std::vector<int64_t> given = ints_of(byoc_json_get(attrs, name));
+    const Ints given = ints_of(byoc_json_get(attrs, name));
     if (given.empty()) throw Refusal(BYOC_UNSUPPORTED_ATTR, std::string(name) + " is missing");
-    return {small(given.front(), name), small(given.back(), name)};
+    return {small(given[0], name), small(given[given.count > 1 ? 1 : 0], name)};
 }
 
 Layer layer_of(const char *graph_text) {
@@ -136,26 +149,27 @@ Layer layer_of(const char *graph_text) {
     if (!byoc_json_there(convolution)) throw Refusal(BYOC_UNSUPPORTED_OP, "no operator at all");
 
     byoc_json attrs = byoc_json_get(convolution, "attrs");
-    for (const char *wanted : {"data_layout NCHW", "kernel_layout OIHW", "out_layout NCHW"}) {
-        const std::string words(wanted), name = words.substr(0, words.find(' ')), layout = words.substr(name.size() + 1);
-        const std::string found = text_of(byoc_json_get(attrs, name.c_str()));
+    for (const auto &[name, layout] : {std::array{"data_layout", "NCHW"}, {"kernel_layout", "OIHW"}, {"out_layout", "NCHW"}}) {
+        const byoc_json found = byoc_json_get(attrs, name);
         // The result has the data's layout when nothing is said.
-        if (found != layout && !(found.empty() && name == "out_layout"))
-            throw Refusal(BYOC_UNSUPPORTED_LAYOUT, name + " is " + found + "; conv_int8 takes " + layout);
+        const bool unsaid = std::strcmp(name, "out_layout") == 0 && byoc_json_text(found, nullptr, 0) == 0;
+        if (!unsaid && !byoc_json_is(found, layout))
+            throw Refusal(BYOC_UNSUPPORTED_LAYOUT, std::string(name) + " is " + text_of(found) + "; conv_int8 takes " + layout);
     }
-    const std::string result = text_of(byoc_json_get(type_of(convolution), "dtype"));
-    std::vector<int64_t> data, weight;
+    const byoc_json result = byoc_json_get(type_of(convolution), "dtype");
+    Ints data, weight;
     Layer layer{};
     std::memcpy(layer.magic, MAGIC, sizeof MAGIC);
     layer.data = operand(nodes, convolution, 0, "int8", data);
     layer.weight = operand(nodes, convolution, 1, "int8", weight);
-    if (result != "int32") throw Refusal(BYOC_UNSUPPORTED_DTYPE, "the result is " + result + "; conv_int8 gives int32");
-    if (data.size() != 4 || weight.size() != 4) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "four dimensions are wanted");
+    if (!byoc_json_is(result, "int32"))
+        throw Refusal(BYOC_UNSUPPORTED_DTYPE, "the result is " + text_of(result) + "; conv_int8 gives int32");
+    if (data.count != 4 || weight.count != 4) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "four dimensions are wanted");
     const std::array<int32_t, 2> strides = pair(attrs, "strides"), dilation = pair(attrs, "dilation");
     if (dilation[0] != 1 || dilation[1] != 1)
         throw Refusal(BYOC_UNSUPPORTED_ATTR, "dilation is " + shown(ints_of(byoc_json_get(attrs, "dilation"))) + "; conv_int8 takes 1");
-    const std::vector<int64_t> padding = ints_of(byoc_json_get(attrs, "padding"));
-    const bool symmetric = padding.size() < 4 || (padding[0] == padding[2] && padding[1] == padding[3]);
+    const Ints padding = ints_of(byoc_json_get(attrs, "padding"));
+    const bool symmetric = padding.count < 4 || (padding[0] == padding[2] && padding[1] == padding[3]);
     if (padding.empty() || !symmetric)
         throw Refusal(BYOC_UNSUPPORTED_ATTR, "padding is " + shown(padding) + "; conv_int8 takes the same before and after");
     layer.batch = small(data[0], "the batch");
@@ -167,7 +181,7 @@ Layer layer_of(const char *graph_text) {
     layer.kernel_width = small(weight[3], "the kernel's width");
     layer.group = small(byoc_json_int(byoc_json_get(attrs, "groups"), 1), "groups");
     layer.pad_height = small(padding[0], "the padding");
-    layer.pad_width = small(padding.size() == 1 ? padding[0] : padding[1], "the padding");
+    layer.pad_width = small(padding.count == 1 ? padding[0] : padding[1], "the padding");
     layer.stride_height = strides[0];
     layer.stride_width = strides[1];
     if (!layer.makes_sense()) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "data " + shown(data) + " with a kernel " + shown(weight));

@@ -268,6 +268,24 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         }
     }
 
+    /// Whatever an operator gives, the next one is tried on: a sum that is a single number, say.
+    #[test]
+    fn any_operator_may_follow_any_other() {
+        let all: Vec<&'static OpDef> = op::table()
+            .iter()
+            .copied()
+            .filter(|def| def.reference.is_some() && !def.name.starts_with("annotation."))
+            .collect();
+        let total = op::get(op::lookup("sum").unwrap());
+        for def in &all {
+            for number in 0..2 * THEMES.len() {
+                let _ = region_case(&[total, def], number, 3);
+            }
+        }
+        let made = (0..400).filter_map(|number| region_case(&all, number, 5)).count();
+        assert!(made > 100, "{made} of 400");
+    }
+
     #[test]
     fn a_seed_says_everything() {
         let def = op::get(op::lookup("nn.conv2d").unwrap());

@@ -32,6 +32,9 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         "nn.matmul" | "nn.batch_matmul" => matmul(def, draw, given),
         "nn.bias_add" => {
             let (dtype, shape) = first(draw, given, 1, 4);
+            if shape.is_empty() {
+                return None;
+            }
             let axis = if shape.len() > 1 && draw.one_in(2) { 1 } else { draw.axis(shape.len()) };
             let bias = shape[axis.rem_euclid(shape.len() as i64) as usize];
             recipe([free(dtype, shape), weight(dtype, vec![bias], Fill::Factors)], attrs([("axis", axis.into())]))
