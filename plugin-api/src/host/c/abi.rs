@@ -48,7 +48,7 @@ type ReferencePtr = *mut CReference;
 type Query = Option<unsafe extern "C" fn(SelfPtr, CallPtr, Text, *const c_void, usize) -> i32>;
 type Release = Option<unsafe extern "C" fn(SelfPtr)>;
 
-pub use super::call::{CConstant, CReference};
+pub use super::handles::{CConstant, CReference};
 
 structures! {
     /// `byoc_call`.

@@ -4,7 +4,7 @@
 //! one list, so that a candidate costs what its JSON costs to write.
 
 use super::abi;
-use super::call::CConstant;
+use super::handles::CConstant;
 use crate::backend::{Candidate, CandidateKind};
 use crate::constant::Constant;
 use crate::graph_json::write_attrs;

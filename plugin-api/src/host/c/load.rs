@@ -1,7 +1,8 @@
 //! A C plugin's library: asked who it is, checked for its version, initialised.
 
 use super::abi::{self, ABI};
-use super::call::{CallState, HostTable};
+use super::call::CallState;
+use super::functions::host_table;
 use super::given::c_text;
 use crate::host::loaded::{LoadedPlugin, Offer, Registration, init_options, init_rejection};
 use crate::host::{Rejection, code};
@@ -45,7 +46,7 @@ pub fn load(path: &Path, library: &Library, services: &Services) -> Result<Loade
     let (declared, own_version) = (needed(plugin.name, "name")?, needed(plugin.version, "version")?);
     let Some(init) = plugin.init else { return Err(Rejection::new(code::INIT, "its byoc_plugin has no init")) };
 
-    let host = HostTable::new(services);
+    let host = host_table(services);
     let name: Arc<str> = declared.as_str().into();
     let (file, options) = (c_text(&path.to_string_lossy()), c_text(&init_options()));
     // SAFETY: the plugin's entry, as the header has it.

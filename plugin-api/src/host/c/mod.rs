@@ -3,16 +3,20 @@
 //! | file | what it is |
 //! |---|---|
 //! | `abi` | the header, field by field |
-//! | `call` | one call of an entry: the host's functions that take its answer, and the services |
+//! | `handles` | what a plugin holds of the host's: constants, references |
+//! | `call` | one call of an entry, and what the plugin answers in it |
 //! | `given` | what an entry is given: candidates, constants, texts |
 //! | `objects` | code generators, loaders and loaded regions of a C plugin as the plain traits |
+//! | `functions` | the host's functions that take an answer, and the services |
 //! | `load` | the library: version, name, registrations |
 //!
 //! C code cannot panic. A crash in it ends the process, and so does an exception that leaves it.
 
 mod abi;
 mod call;
+mod functions;
 mod given;
+mod handles;
 mod load;
 mod objects;
 

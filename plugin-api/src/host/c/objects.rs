@@ -1,7 +1,7 @@
 //! The objects of a C plugin as the plain traits. An error says which plugin and entry it came from.
 
 use super::abi::{self, SizeTagged};
-use super::call::{Answers, CallState, HostTable, description};
+use super::call::{Answers, CallState, HostTable};
 use super::given::{Batch, Handles, c_text};
 use crate::RefusalCode;
 use crate::backend::{
@@ -65,6 +65,12 @@ impl<T> Object<T> {
 
 fn missing(name: &str) -> String {
     format!("the table has no {name}")
+}
+
+/// A description, however it was told.
+fn description(answers: Answers) -> Result<Description> {
+    let bytes = answers.bytes.ok_or_else(|| Error::new("it gave no description: `answer` was not called"))?;
+    Ok(Description::from_json_lossy(&String::from_utf8_lossy(&bytes)))
 }
 
 /// A code generator of a C plugin.
@@ -173,14 +179,14 @@ impl Loader for CLoader {
             options: options.as_ptr(),
         };
         // The services of this request, which may be others than those that the plugin was initialised with.
-        let host = HostTable::new(region.services);
+        let host = self.0.host.over(region.services);
         let call = CallState::new(&host, &self.0.plugin);
         // SAFETY: the plugin's entry, as the header has it; what `request` points at lives until it has returned.
         let outcome = call.run(|call| unsafe { load(self.0.this, call, &raw const request) });
         let loaded = outcome.and_then(|(_, answers): (i32, Answers)| {
             answers.loaded.ok_or_else(|| Error::new("it loaded nothing: `loaded` was not called"))
         });
-        Ok(Box::new(self.0.named("load", loaded)?))
+        self.0.named("load", loaded)
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
