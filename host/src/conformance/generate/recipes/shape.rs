@@ -130,7 +130,7 @@ fn regrouped(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
         2 => new.push(1),
         _ => new.reverse(),
     }
-    if !shape.contains(&0) && draw.one_in(3) {
+    if !new.is_empty() && !shape.contains(&0) && draw.one_in(3) {
         let at = draw.below(new.len());
         new[at] = -1;
     }
