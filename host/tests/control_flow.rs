@@ -201,3 +201,34 @@ def @main(%n: int32, %x: Tensor[(1, 2), float32]) -> Tensor[(?, 2), float32] { @
         assert!(results[0].as_slice::<f32>()[2..].chunks(2).all(|row| row == [1.0, 0.0]));
     }
 }
+
+#[test]
+fn a_tuple_nested_a_hundred_thousand_deep_runs() {
+    const LEVELS: usize = 100_000;
+    let (open, close, fields) = ("(".repeat(LEVELS), ",)".repeat(LEVELS), ".0".repeat(LEVELS));
+    let ty = format!("{open}Tensor[(2), float32]{close}");
+    let header = "#[version = \"0.0.5\"]\n";
+    let programs = [
+        format!("{header}def @main(%x: Tensor[(2), float32], %c: bool) {{ {open}nn.relu(%x){close}{fields} }}"),
+        format!("{header}def @main(%x: Tensor[(2), float32], %c: bool) {{ {open}nn.relu(%x){close} }}"),
+        format!(
+            "{header}def @main(%x: Tensor[(2), float32], %c: bool) {{
+               %0 = if (%c) {{ {open}nn.relu(%x){close} }} else {{ {open}%x{close} }};
+               %0{fields}
+             }}"
+        ),
+        format!(
+            "{header}def @f(%t: {ty}) {{ nn.relu(%t{fields}) }}
+             def @main(%x: Tensor[(2), float32], %c: bool) {{
+               let %cell = ref({open}%x{close});
+               let %held = ref_read(%cell);
+               @f(%held)
+             }}"
+        ),
+    ];
+    for text in &programs {
+        let inputs = [Tensor::from_slice(&[2], &[-1f32, 2.0]), Tensor::from_bools(&[], &[true])];
+        let results = executor(&module(text)).run(&inputs).unwrap();
+        assert_eq!(results[0].as_slice::<f32>(), [0.0, 2.0]);
+    }
+}

@@ -279,7 +279,15 @@ impl OpDef {
             return Err(relation
                 .error(codes::types::BAD_ARITY, format!("{} arguments given, {wanted} wanted ({names})", args.len())));
         }
-        (self.relation)(&relation)
+        (self.relation)(&relation).map_err(|diagnostic| {
+            let types: Vec<String> = args.iter().map(Type::to_string).collect();
+            let wants_types = diagnostic.code == codes::types::TYPE_MISMATCH && types.len() > 1;
+            if wants_types {
+                Box::new(diagnostic.note(format!("the arguments are {}", types.join(" and "))))
+            } else {
+                diagnostic
+            }
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::ir::{
 use crate::typing::Rebuild;
 use std::collections::VecDeque;
 use std::collections::btree_map::Entry;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
 /// Writes a text with everything outside `[A-Za-z0-9_]` as `_`.
@@ -63,6 +63,8 @@ pub(super) struct Shared {
     types: VecDeque<Arc<Nested<FuncType>>>,
     /// The attributes of each target, but for the symbol, and what names begin with.
     targets: Vec<(Name, Attrs, String)>,
+    /// For names that are being put together.
+    text: String,
 }
 
 impl Shared {
@@ -78,8 +80,15 @@ impl Shared {
         Type::Func(ty)
     }
 
-    fn target(&mut self, target: &Name, module: &str) -> &(Name, Attrs, String) {
-        let at = match self.targets.iter().position(|(name, ..)| name == target) {
+    /// `<target>_<region>_i<k>`, or with another letter.
+    pub fn param_name(&mut self, target: &str, region: u32, kind: char, k: u32) -> Name {
+        self.text.clear();
+        let _ = write!(self.text, "{}_{region}_{kind}{k}", Sanitized(target));
+        self.text.as_str().into()
+    }
+
+    fn target(&mut self, target: &Name, module: &str) -> usize {
+        match self.targets.iter().position(|(name, ..)| name == target) {
             Some(at) => at,
             None => {
                 let attrs = Attrs::new([
@@ -91,8 +100,7 @@ impl Shared {
                 self.targets.push((target.clone(), attrs, sanitize(&format!("{prefix}_{target}_"))));
                 self.targets.len() - 1
             }
-        };
-        &self.targets[at]
+        }
     }
 }
 
@@ -122,11 +130,15 @@ pub(super) fn define_and_call(
     };
     let params: Box<[Type]> = outline.params.iter().map(|&param| module.ty(param).clone()).collect();
     let ty = shared.ty(FuncType::new(params, ret.clone()));
-    let (_, attrs, prefix) = shared.target(&outline.target, outline.naming.module);
+    let at = shared.target(&outline.target, outline.naming.module);
+    let Shared { targets, text, .. } = shared;
+    let (_, attrs, prefix) = &targets[at];
     let Naming { function, region, .. } = outline.naming;
     let mut more = String::new();
     let symbol = loop {
-        let symbol: Name = format!("{prefix}{}{more}_{region}", Sanitized(function)).into();
+        text.clear();
+        let _ = write!(text, "{prefix}{}{more}_{region}", Sanitized(function));
+        let symbol: Name = text.as_str().into();
         if !taken.contains_key(&symbol)
             && let Entry::Vacant(place) = module.globals.entry(symbol.clone())
         {

@@ -10,13 +10,14 @@ use super::annotation::{Annotations, DEFAULT, Mark};
 use super::flatten_nested_tuples::flattened;
 use super::grouping::describe;
 use super::optimize_functions::optimize_functions;
-use super::outline::{Naming, Outline, Shared, define_and_call, sanitize};
+use super::outline::{Naming, Outline, Shared, define_and_call};
 use super::regions::{Region, RegionReader};
 use super::remove_default_annotations::without_defaults;
 use super::scope::is_opaque;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
 use crate::typing::Rebuild;
+use smallvec::SmallVec;
 
 /// Makes functions of the regions of an annotated module.
 ///
@@ -50,12 +51,15 @@ struct Part {
     region: Region,
     function: Name,
     /// Values that enter: what was entered with (inside the region), what it is outside, and the parameter's number.
-    inputs: Vec<Input>,
+    inputs: Inputs,
     /// Values that leave, in the order of the outputs.
     outputs: ExprList,
     /// What stands for the outputs in the new module, once the region's call is there.
     made: Option<ExprList>,
 }
+
+/// Most regions are entered by few values.
+type Inputs = SmallVec<[Input; 1]>;
 
 struct Input {
     /// The value outside.
@@ -89,6 +93,8 @@ struct Places {
     seen: IndexVec<ExprId, u32>,
     /// The last region that a value was found to enter, and as which of its inputs.
     entered: IndexVec<ExprId, (u32, u32)>,
+    /// For walks, empty between them.
+    stack: Vec<ExprId>,
 }
 
 fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
@@ -102,6 +108,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
         output: IndexVec::filled(None, count),
         seen: IndexVec::filled(0, count),
         entered: IndexVec::filled((0, 0), count),
+        stack: Vec::new(),
     };
     for (name, &root) in &module.globals {
         if module.expr(root).as_function().is_none_or(is_opaque) {
@@ -118,7 +125,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
                 places.begin[begin] = k as u32;
             }
             let outputs = outputs(module, &marks, &region, &mut places.output);
-            parts.push(Part { region, function: name.clone(), inputs: Vec::new(), outputs, made: None });
+            parts.push(Part { region, function: name.clone(), inputs: Inputs::new(), outputs, made: None });
         }
     }
     let order = order(module, &marks, &mut places, &mut parts, bind_constants)?;
@@ -193,12 +200,12 @@ fn inputs(
     region: &Region,
     first: ExprId,
     bind_constants: bool,
-) -> Vec<Input> {
-    let Places { part: part_of, begin, seen, entered, .. } = places;
+) -> Inputs {
+    let Places { part: part_of, begin, seen, entered, stack, .. } = places;
     let stamp = part + 1;
-    let mut inputs: Vec<Input> = Vec::new();
+    let mut inputs = Inputs::new();
     let mut bare = 0;
-    let mut stack: Vec<ExprId> = region.outs.iter().rev().copied().collect();
+    stack.extend(region.outs.iter().rev());
     stack.push(first);
     while let Some(id) = stack.pop() {
         if std::mem::replace(&mut seen[id], stamp) == stamp {
@@ -328,17 +335,18 @@ fn make(
 ) -> ExprList {
     let marks = Annotations::new();
     let old = rebuild.old;
-    let prefix = format!("{}_{}", sanitize(&part.region.target), part.region.number);
     let mut params = ExprList::new();
     let mut args = ExprList::new();
     for input in &part.inputs {
         let stands = if input.bound {
             rebuild.get(outside(old, &marks, input.value))
         } else {
-            let name = match input.name {
-                InputName::Begin(k) => format!("{prefix}_i{k}"),
-                InputName::Bare(k) => format!("{prefix}_x{k}"),
+            let (kind, k) = match input.name {
+                InputName::Begin(k) => ('i', k),
+                InputName::Bare(k) => ('x', k),
             };
+            let Region { target, number, .. } = &part.region;
+            let name = shared.param_name(target, *number, kind, k);
             let param = rebuild.new.var(name, old.ty(input.value).clone());
             params.push(param);
             args.push(rebuild.get(input.value));

@@ -202,12 +202,14 @@ impl Forest {
 }
 
 /// Calls `edge` for each flow of a value into or through an expression: from its operands, and from the value of a let
-/// to its variable, and from what a match looks at to the variables of its patterns.
+/// to its variable and to the let, and from what a match looks at to the variables of its patterns.
 pub(super) fn flows(module: &Module, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
     let expr = module.expr(id);
     match expr {
         Expr::Let { var, value, body } => {
             edge(*value, *var);
+            // Also when nothing uses the variable, the value comes before what the let gives.
+            edge(*value, id);
             edge(*body, id);
         }
         Expr::Function(function) => edge(function.body, id),

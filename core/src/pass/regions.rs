@@ -8,7 +8,7 @@ use super::annotation::{Annotations, Mark};
 use super::grouping::describe;
 use super::scope::is_opaque;
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{Expr, ExprId, IndexVec, Module, Name};
+use crate::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
 
 /// A region of a function.
 #[derive(Clone, Debug)]
@@ -18,11 +18,11 @@ pub(super) struct Region {
     /// Whose it is.
     pub target: Name,
     /// Its begins, in order.
-    pub ins: Vec<ExprId>,
+    pub ins: ExprList,
     /// Its ends, in order.
-    pub outs: Vec<ExprId>,
+    pub outs: ExprList,
     /// What is in it, annotations included, operands before users.
-    pub nodes: Vec<ExprId>,
+    pub nodes: ExprList,
 }
 
 /// The regions of one function.
@@ -142,7 +142,7 @@ impl<'m> RegionReader<'m> {
                     target: open.targets[number as usize].clone(),
                     ins: open.ins.collect(number),
                     outs: open.outs.collect(number),
-                    nodes: Vec::new(),
+                    nodes: ExprList::new(),
                 });
             }
         }
@@ -281,9 +281,9 @@ impl Lists {
         }
     }
 
-    fn collect(&self, list: u32) -> Vec<ExprId> {
+    fn collect(&self, list: u32) -> ExprList {
         let mut next = self.ends[list as usize].map(|(first, _)| first);
-        let mut items = Vec::new();
+        let mut items = ExprList::new();
         while let Some(place) = next {
             let (item, after) = self.items[place as usize];
             items.push(item);

@@ -13,8 +13,8 @@ use byoc_core::typing::{Builder, Rebuild};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const UNARY: [&str; 4] = ["nn.relu", "exp", "tanh", "sigmoid"];
-const BINARY: [&str; 4] = ["add", "multiply", "subtract", "maximum"];
+pub const UNARY: [&str; 4] = ["nn.relu", "exp", "tanh", "sigmoid"];
+pub const BINARY: [&str; 4] = ["add", "multiply", "subtract", "maximum"];
 
 /// Builds a well-typed program out of a list of choices; when they run out, every choice is the first.
 struct Generator<'a> {
@@ -95,7 +95,7 @@ fn program(choices: &[u8]) -> Module {
 }
 
 /// Each operator belongs to one of three targets or to none.
-fn rules(owners: &[u8]) -> Vec<TargetRule> {
+pub fn rules(owners: &[u8]) -> Vec<TargetRule> {
     let names = UNARY.iter().chain(&BINARY).chain(&["split", "concatenate"]);
     let owned: Vec<(&str, u8)> =
         names.zip(owners.iter().chain(std::iter::repeat(&3))).map(|(&n, &o)| (n, o % 5)).collect();
@@ -107,7 +107,7 @@ fn rules(owners: &[u8]) -> Vec<TargetRule> {
         .collect()
 }
 
-fn table() -> Vec<Entry> {
+pub fn table() -> Vec<Entry> {
     parse_table(
         "a.two: nn.relu(exp(*))\nb.gate: multiply(*x, sigmoid(*x))\na.sum: add(multiply(*, *), *) ? nn.relu\n\
          c.chain: let t = tanh(t | *); add(t, *)\na.join: concatenate((*h, *h))",
@@ -116,7 +116,7 @@ fn table() -> Vec<Entry> {
     .entries
 }
 
-fn verified(module: Result<Module, Box<byoc_core::diag::Diagnostic>>) -> Module {
+pub fn verified(module: Result<Module, Box<byoc_core::diag::Diagnostic>>) -> Module {
     let module = module.unwrap_or_else(|d| panic!("{d}"));
     if let Err(faults) = verify(&module) {
         panic!("{faults:?}\n{}", show(&module));
@@ -132,7 +132,7 @@ fn four_passes(module: &Module, rules: &[TargetRule], non_call: bool) -> Module 
 }
 
 /// Whether a region can be reached from itself: what a call needs, and what needs the call, in one function.
-fn regions_need_each_other(module: &Module) -> bool {
+pub fn regions_need_each_other(module: &Module) -> bool {
     let called = |id: ExprId| match module.expr(id) {
         Expr::Call(call) => match call.callee {
             Callee::Expr(callee) => match module.expr(callee) {
@@ -162,7 +162,7 @@ fn regions_need_each_other(module: &Module) -> bool {
 }
 
 /// How many programs each law is tried on; `PROPTEST_CASES` says otherwise.
-fn cases() -> u32 {
+pub fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2_000)
 }
 

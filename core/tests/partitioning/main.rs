@@ -5,6 +5,9 @@
 
 mod annotate_target;
 mod backends;
+mod control;
+#[path = "../simplify/evaluate.rs"]
+mod evaluate;
 mod laws;
 mod matching;
 mod merge_compiler_regions;

@@ -1,4 +1,4 @@
-use super::{check, module};
+use super::{check, module, passes, show, targets};
 use byoc_core::pass::PassOptions;
 use byoc_core::pass::manager::{RunOptions, run};
 
@@ -100,4 +100,21 @@ fn annotations_that_do_not_agree_are_refused() {
         assert_eq!(error.diagnostics[0].code.to_string(), "E0330");
         assert!(error.diagnostics[0].message.contains(words), "{}", error.diagnostics[0]);
     }
+}
+
+/// Spec 1.8: no merge may make a cycle, also not through the value of a let that nothing uses.
+#[test]
+fn what_a_let_computes_for_nobody_still_comes_before_what_it_gives() {
+    let options = targets(&[("t", &["tanh", "add", "nn.relu"])], true);
+    let before = module(
+        "def @main(%x: T) {
+           let %v = exp(%x);
+           %0 = tanh(%v);
+           %1 = nn.relu((let %unused = %0; %v));
+           add(%1, %0)
+         }",
+    );
+    let after = passes(&before, &["annotate_target", "merge_compiler_regions", "partition_graph"], &options);
+    let regions = after.globals.keys().filter(|name| name.starts_with("tvmgen_")).count();
+    assert_eq!(regions, 2, "{}", show(&after));
 }

@@ -116,7 +116,11 @@ impl<'m> Evaluator<'m> {
             },
             Expr::Let { var, value: bound, body } => {
                 let inner = branch(0);
-                let bound = value(*bound);
+                // A function may call itself by the name that it is bound to.
+                let bound = match self.module.expr(*bound) {
+                    Expr::Function(_) => Value::Function(*bound, Some(inner.clone())),
+                    _ => value(*bound),
+                };
                 inner.values.borrow_mut().insert(*var, bound);
                 self.value(*body, &inner)
             }

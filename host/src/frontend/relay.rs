@@ -238,7 +238,8 @@ fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
     })
 }
 
-/// What `@main` takes and returns. Its results have no names: they are called by their position.
+/// What `@main` takes and returns, tuples taken apart. Its results have no names: they are called by their position, and
+/// so are the parts of a parameter that is a tuple, after its name and a dot.
 fn signature(module: &Module) -> Result<Signature, Diagnostic> {
     let main = module.main().ok_or_else(|| {
         let names: Vec<String> = module.globals.keys().map(|name| format!("@{name}")).collect();
@@ -249,21 +250,34 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
         let tensor = ty.as_tensor().ok_or_else(|| {
             let message = format!("{name} of @main is {ty}");
             Diagnostic::error(codes::frontends::BAD_NODE, message)
-                .note("what goes in and comes out of @main is tensors")
+                .note("what goes in and comes out of @main is tensors and tuples of them")
         })?;
         Ok(PortInfo { name, dtype: tensor.dtype, dims: Some(tensor.dims.to_vec()) })
     };
     let mut inputs = Vec::new();
     for &param in &main.params {
         if let Expr::Var(var) = module.expr(param) {
-            inputs.push(port(var.name.to_string(), module.ty(param))?);
+            let ty = module.ty(param);
+            let name = |i| if ty.as_tuple().is_some() { format!("{}.{i}", var.name) } else { var.name.to_string() };
+            for (i, leaf) in leaves(ty).into_iter().enumerate() {
+                inputs.push(port(name(i), leaf)?);
+            }
         }
     }
-    let outputs = match module.ty(main.body) {
-        Type::Tuple(fields) => {
-            fields.iter().enumerate().map(|(i, ty)| port(format!("output_{i}"), ty)).collect::<Result<_, _>>()?
-        }
-        ty => vec![port("output_0".into(), ty)?],
-    };
+    let named = leaves(module.ty(main.body)).into_iter().enumerate();
+    let outputs = named.map(|(i, ty)| port(format!("output_{i}"), ty)).collect::<Result<_, _>>()?;
     Ok(Signature { inputs, outputs })
+}
+
+/// What a type consists of when tuples, and tuples in them, are taken apart, left to right.
+fn leaves(ty: &Type) -> Vec<&Type> {
+    let mut leaves = Vec::new();
+    ty.walk(&mut |part, _| {
+        let is_tuple = matches!(part, Type::Tuple(_));
+        if !is_tuple {
+            leaves.push(part);
+        }
+        is_tuple
+    });
+    leaves
 }

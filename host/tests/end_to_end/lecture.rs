@@ -115,3 +115,18 @@ fn the_loop_gives_the_same_numbers_with_and_without_a_backend() {
     let whole = report["nodes"].as_array().unwrap().iter().filter(|n| n["placement"]["kind"] == "region").count();
     assert_eq!(whole, 5, "convolution, bias, relu, counter, exit: {report}");
 }
+
+#[test]
+fn the_loop_gives_the_same_numbers_on_compiled_code() {
+    let folder = temporary_folder();
+    let (host, _) = result(folder.path(), "host", &[]);
+    let largest = host.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let plugins = temporary_folder();
+    byoc_test_support::copy(&plugin("ccompiler"), &plugins.path().join("libbyoc_ccompiler.so"));
+    let dir = plugins.path().display().to_string();
+    let options = ["--backend", "ccompiler", "--plugin-dir", &dir, "--require-offload=0.9"];
+    let (compiled, _) = result(folder.path(), "compiled", &options);
+    for (a, b) in host.iter().zip(&compiled) {
+        assert!((a - b).abs() <= 1e-5 * largest, "{a} against {b}");
+    }
+}

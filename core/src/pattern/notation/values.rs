@@ -1,0 +1,238 @@
+//! What stands inside the atoms of a pattern: attributes with their values, literals, types and shapes.
+
+use super::{Parser, Read, too_deep};
+use crate::diag::{Diagnostic, Span, codes, nearest};
+use crate::ir::{AttrValue, Attrs, Dim, Name, OpId, Type};
+use crate::op;
+use crate::pattern::data::{MAX_DEPTH, PatternId, PatternNode};
+use crate::pattern::lexer::Token;
+use crate::tensor::{DType, Tensor};
+
+impl Parser<'_> {
+    pub(super) fn attrs(&mut self) -> Read<Attrs> {
+        Ok(Attrs::new(self.attr_list()?.into_iter().map(|(key, value, _)| (key, value))))
+    }
+
+    /// Attributes, with a warning for each that the operator does not have.
+    pub(super) fn attrs_of(&mut self, op: Option<OpId>) -> Read<Attrs> {
+        let list = self.attr_list()?;
+        if let Some(op) = op {
+            let def = op::get(op);
+            for (key, _, span) in &list {
+                if def.attr(key).is_none() {
+                    let message = format!("{} has no attribute \"{key}\"", def.name);
+                    let mut diagnostic =
+                        Diagnostic::warning(codes::passes::PATTERN_ATTRIBUTE, message).at(*span, "never matches");
+                    if let Some(near) = nearest(key, def.attrs.iter().map(|a| a.name)) {
+                        diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+                    }
+                    self.diagnostics.push(diagnostic);
+                }
+            }
+        }
+        Ok(Attrs::new(list.into_iter().map(|(key, value, _)| (key, value))))
+    }
+
+    pub(super) fn attr_list(&mut self) -> Read<Vec<(Name, AttrValue, Span)>> {
+        let mut list = Vec::new();
+        if self.take('{') {
+            while !self.take('}') {
+                if !list.is_empty() {
+                    self.expect(',')?;
+                }
+                let (key, span) = self.name("the name of an attribute")?;
+                self.expect('=')?;
+                let value = self.value()?;
+                list.push((Name::from(key), value, span));
+            }
+        }
+        Ok(list)
+    }
+
+    pub(super) fn value(&mut self) -> Read<AttrValue> {
+        Ok(match self.peek() {
+            Token::Number(number) => match attr_number(number) {
+                Some(value) => {
+                    self.next();
+                    value
+                }
+                None => return Err(self.unexpected("a number")),
+            },
+            Token::Str(text) => {
+                self.next();
+                text.into()
+            }
+            Token::Name(name) => {
+                self.next();
+                match name {
+                    "True" | "true" => true.into(),
+                    "False" | "false" => false.into(),
+                    "None" => AttrValue::None,
+                    other => other.into(),
+                }
+            }
+            Token::Mark(open @ ('[' | '(')) => {
+                self.next();
+                let close = if open == '[' { ']' } else { ')' };
+                self.depth += 1;
+                if self.depth > MAX_DEPTH {
+                    return Err(too_deep(self.span()));
+                }
+                let mut items = Vec::new();
+                while !self.take(close) {
+                    if !items.is_empty() {
+                        self.expect(',')?;
+                    }
+                    items.push(self.value()?);
+                }
+                self.depth -= 1;
+                AttrValue::List(items.into())
+            }
+            _ => return Err(self.unexpected("the value of an attribute")),
+        })
+    }
+
+    pub(super) fn literal_tensor(&mut self) -> Read<Tensor> {
+        let tensor = match self.peek() {
+            Token::Number(number) => scalar(number),
+            Token::Name("True" | "true") => Some(Tensor::from_bools(&[], &[true])),
+            Token::Name("False" | "false") => Some(Tensor::from_bools(&[], &[false])),
+            _ => None,
+        };
+        match tensor {
+            Some(tensor) => {
+                self.next();
+                Ok(tensor)
+            }
+            None => Err(self.unexpected("a number that fits its type, such as 1, 2i64, 0.5f or 1f16")),
+        }
+    }
+
+    // Types.
+
+    pub(super) fn of_type(&mut self, inner: PatternId) -> Read<PatternNode> {
+        match self.peek() {
+            Token::Name(name) if DType::parse(name).is_some() => {
+                self.next();
+                Ok(PatternNode::OfDtype(inner, DType::parse(name).expect("looked at above")))
+            }
+            Token::Mark('(') if self.shape_follows() => {
+                self.next();
+                Ok(PatternNode::OfShape(inner, self.dims()?))
+            }
+            _ => Ok(PatternNode::Typed(inner, self.full_type()?)),
+        }
+    }
+
+    pub(super) fn shape_follows(&self) -> bool {
+        matches!(self.words.get(self.at + 1).map(|w| w.token), Some(Token::Number(_) | Token::Mark('?' | ')')))
+    }
+
+    /// After `(`: dimensions up to `)`.
+    pub(super) fn dims(&mut self) -> Read<Box<[Dim]>> {
+        let mut dims = Vec::new();
+        while !self.take(')') {
+            if !dims.is_empty() {
+                self.expect(',')?;
+                if self.take(')') {
+                    break;
+                }
+            }
+            dims.push(match self.peek() {
+                Token::Mark('?') => Dim::Any,
+                Token::Name(name) => Dim::Named(name.into()),
+                Token::Number(number) => match number.parse() {
+                    Ok(size) => Dim::Fixed(size),
+                    Err(_) => return Err(self.unexpected("a dimension")),
+                },
+                _ => return Err(self.unexpected("a dimension")),
+            });
+            self.next();
+        }
+        Ok(dims.into())
+    }
+
+    pub(super) fn full_type(&mut self) -> Read<Type> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(too_deep(self.span()));
+        }
+        let ty = match self.peek() {
+            Token::Name("Tensor") => {
+                self.next();
+                self.expect('[')?;
+                self.expect('(')?;
+                let dims = self.dims()?;
+                self.expect(',')?;
+                let dtype = self.dtype()?;
+                self.expect(']')?;
+                Type::tensor_of(dtype, dims)
+            }
+            Token::Mark('(') => {
+                self.next();
+                let mut fields = Vec::new();
+                while !self.take(')') {
+                    if !fields.is_empty() {
+                        self.expect(',')?;
+                        if self.take(')') {
+                            break;
+                        }
+                    }
+                    fields.push(self.full_type()?);
+                }
+                Type::tuple(fields)
+            }
+            _ => Type::scalar(self.dtype()?),
+        };
+        self.depth -= 1;
+        Ok(ty)
+    }
+
+    pub(super) fn dtype(&mut self) -> Read<DType> {
+        match self.peek() {
+            Token::Name(name) if DType::parse(name).is_some() => {
+                self.next();
+                Ok(DType::parse(name).expect("looked at above"))
+            }
+            _ => Err(self.unexpected("a type: Tensor[(1, ?), float32], an element type, or dimensions")),
+        }
+    }
+}
+
+fn attr_number(text: &str) -> Option<AttrValue> {
+    let plain = text.strip_suffix('f').unwrap_or(text);
+    if plain.len() == text.len()
+        && let Ok(int) = text.parse::<i64>()
+    {
+        return Some(AttrValue::Int(int));
+    }
+    plain.parse().ok().filter(|v: &f64| v.is_finite()).map(AttrValue::Float)
+}
+
+/// A scalar with Relay's suffixes; without one, an integer is int32 (int64 when it does not fit) and a number with a
+/// fraction is float32.
+fn scalar(text: &str) -> Option<Tensor> {
+    let cut = text.find(['i', 'u', 'f']).unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(cut);
+    let float = || digits.parse::<f64>().ok();
+    let narrow = |v: f64| (v as f32).is_finite().then_some(v as f32);
+    Some(match suffix {
+        "" if !digits.contains(['.', 'e', 'E']) => match digits.parse::<i32>() {
+            Ok(v) => Tensor::scalar(v),
+            Err(_) => Tensor::scalar(digits.parse::<i64>().ok()?),
+        },
+        "" | "f" | "f32" => Tensor::scalar(narrow(float()?)?),
+        "f64" => Tensor::scalar(float()?),
+        "f16" => Tensor::scalar(Some(half::f16::from_f64(float()?)).filter(|v| v.is_finite())?),
+        "bf16" => Tensor::scalar(Some(half::bf16::from_f64(float()?)).filter(|v| v.is_finite())?),
+        "i" | "i32" => Tensor::scalar(digits.parse::<i32>().ok()?),
+        "i8" => Tensor::scalar(digits.parse::<i8>().ok()?),
+        "i16" => Tensor::scalar(digits.parse::<i16>().ok()?),
+        "i64" => Tensor::scalar(digits.parse::<i64>().ok()?),
+        "u8" => Tensor::scalar(digits.parse::<u8>().ok()?),
+        "u16" => Tensor::scalar(digits.parse::<u16>().ok()?),
+        "u32" => Tensor::scalar(digits.parse::<u32>().ok()?),
+        "u64" => Tensor::scalar(digits.parse::<u64>().ok()?),
+        _ => return None,
+    })
+}

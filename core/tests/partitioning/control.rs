@@ -1,0 +1,417 @@
+//! What holds of every program: random data flow inside branches, lets, closures and loops, over random targets.
+
+use super::evaluate::{Evaluator, Value, tensors};
+use super::laws::{BINARY, UNARY, cases, regions_need_each_other, rules, table, verified};
+use super::show;
+use byoc_core::diag::Diagnostic;
+use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Module, Type, structural_equal};
+use byoc_core::pass::{
+    AcceptAll, Backend, TargetRule, annotate_target, dead_code_elimination, eliminate_common_subexpr,
+    flatten_nested_tuples, infer_type, inline_compiler_functions_bound_to, merge_compiler_regions, merge_composite,
+    partition_for, partition_graph, remove_default_annotations, to_a_normal_form,
+};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
+use byoc_core::typing::Builder;
+use proptest::prelude::*;
+
+fn tensor() -> Type {
+    Type::tensor(DType::F32, &[4, 2])
+}
+
+fn int() -> Type {
+    Type::scalar(DType::I32)
+}
+
+/// Builds a well-typed program out of a list of choices; when they run out, every choice is the first.
+struct Generator<'a> {
+    builder: Builder,
+    choices: std::slice::Iter<'a, u8>,
+    /// The values of type `Tensor[(4, 2), float32]` in scope.
+    tensors: Vec<ExprId>,
+    /// Tuples of two of them.
+    pairs: Vec<ExprId>,
+    /// Scalars: loop counters, and what is computed from them.
+    ints: Vec<ExprId>,
+    /// Functions from tensor to tensor.
+    functions: Vec<ExprId>,
+    cond: ExprId,
+}
+
+impl Generator<'_> {
+    fn choose(&mut self, n: usize) -> usize {
+        usize::from(*self.choices.next().unwrap_or(&0)) % n.max(1)
+    }
+
+    /// One of the values, the latest most often.
+    fn pick(&mut self) -> ExprId {
+        let back = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
+        self.tensors[self.tensors.len() - 1 - back]
+    }
+
+    fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> ExprId {
+        self.builder.op(name, args, attrs).unwrap_or_else(|d| panic!("{d}"))
+    }
+
+    fn push(&mut self, expr: Expr) -> ExprId {
+        self.builder.push(expr).unwrap_or_else(|d| panic!("{d}"))
+    }
+
+    fn number(&mut self, n: i32) -> ExprId {
+        self.builder.constant(Tensor::scalar(n))
+    }
+
+    fn scope(&mut self, make: impl FnOnce(&mut Self) -> ExprId) -> ExprId {
+        let lens = [self.tensors.len(), self.pairs.len(), self.ints.len(), self.functions.len()];
+        let made = make(self);
+        self.tensors.truncate(lens[0]);
+        self.pairs.truncate(lens[1]);
+        self.ints.truncate(lens[2]);
+        self.functions.truncate(lens[3]);
+        made
+    }
+
+    /// Some statements and a tensor.
+    fn block(&mut self, depth: usize) -> ExprId {
+        self.scope(|g| {
+            for _ in 0..g.choose(5) {
+                g.statement(depth);
+            }
+            g.rest(depth)
+        })
+    }
+
+    /// What a block ends with: a value, or a let around more.
+    fn rest(&mut self, depth: usize) -> ExprId {
+        if depth == 0 {
+            return self.pick();
+        }
+        match self.choose(7) {
+            0 | 1 => {
+                let value = match self.choose(4) {
+                    0 => self.pick(),
+                    _ => {
+                        self.statement(depth - 1);
+                        *self.tensors.last().unwrap_or(&self.cond)
+                    }
+                };
+                let var = self.builder.var("v", tensor());
+                self.tensors.push(var);
+                let body = self.block(depth - 1);
+                self.push(Expr::Let { var, value, body })
+            }
+            2 => {
+                let (a, b) = (self.pick(), self.pick());
+                let value = self.push(Expr::Tuple([a, b].into()));
+                let var = self.builder.var("t", Type::tuple([tensor(), tensor()]));
+                self.pairs.push(var);
+                let body = self.block(depth - 1);
+                self.push(Expr::Let { var, value, body })
+            }
+            3 => {
+                let value = self.closure(depth - 1);
+                let var = self.builder.var("f", Type::func(FuncType::new([tensor()], tensor())));
+                self.functions.push(var);
+                let body = self.block(depth - 1);
+                self.push(Expr::Let { var, value, body })
+            }
+            4 => self.counted(depth - 1),
+            _ => self.pick(),
+        }
+    }
+
+    /// `fn (%p) { ... }`
+    fn closure(&mut self, depth: usize) -> ExprId {
+        let param = self.builder.var("p", tensor());
+        let body = self.scope(|g| {
+            g.tensors.push(param);
+            g.block(depth)
+        });
+        self.builder.function(&[param], body, Type::Unknown, Attrs::none()).unwrap_or_else(|d| panic!("{d}"))
+    }
+
+    /// `let %loop = fn (%i, %s) { if (%i < 1) { %s } else { %loop(%i - 1, ...) } }; %loop(n, x)`
+    fn counted(&mut self, depth: usize) -> ExprId {
+        let name = self.builder.var("loop", Type::func(FuncType::new([int(), tensor()], tensor())));
+        let (i, s) = (self.builder.var("i", int()), self.builder.var("s", tensor()));
+        let function = self.scope(|g| {
+            g.tensors.push(s);
+            g.ints.push(i);
+            let one = g.number(1);
+            let cond = g.op("less", &[i, one], Attrs::none());
+            let then = if g.choose(3) == 0 { g.block(depth) } else { s };
+            let next = g.op("subtract", &[i, one], Attrs::none());
+            let step = g.block(depth);
+            let again = g.push(Expr::call(name, [next, step]));
+            let body = g.push(Expr::If { cond, then, otherwise: again });
+            g.builder.function(&[i, s], body, tensor(), Attrs::none()).unwrap_or_else(|d| panic!("{d}"))
+        });
+        let times = self.choose(4) as i32;
+        let (times, start) = (self.number(times), self.pick());
+        let body = self.push(Expr::call(name, [times, start]));
+        self.push(Expr::Let { var: name, value: function, body })
+    }
+
+    fn statement(&mut self, depth: usize) {
+        let made = match self.choose(if depth > 0 { 14 } else { 10 }) {
+            0..=2 => {
+                let (name, arg) = (UNARY[self.choose(4)], self.pick());
+                self.op(name, &[arg], Attrs::none())
+            }
+            3 | 4 => {
+                let (name, a, b) = (BINARY[self.choose(4)], self.pick(), self.pick());
+                self.op(name, &[a, b], Attrs::none())
+            }
+            5 => {
+                let (a, b) = (self.pick(), self.pick());
+                let pair = self.push(Expr::Tuple([a, b].into()));
+                self.pairs.push(pair);
+                return;
+            }
+            6 => match self.pairs.len() {
+                0 => self.builder.constant(Tensor::from_slice(&[4, 2], &[0.5f32; 8])),
+                count => {
+                    let back = self.choose(count.min(3));
+                    let tuple = self.pairs[count - 1 - back];
+                    let index = self.choose(2) as u32;
+                    self.push(Expr::Project { tuple, index })
+                }
+            },
+            7 => {
+                let arg = self.pick();
+                let halves = Attrs::new([("indices_or_sections", AttrValue::Int(2))]);
+                let halves = self.op("split", &[arg], halves);
+                let first = self.push(Expr::Project { tuple: halves, index: 1 });
+                let tuple = self.push(Expr::Tuple([first, first].into()));
+                self.op("concatenate", &[tuple], Attrs::none())
+            }
+            8 => match self.ints.last() {
+                // A scalar of the loop, as a tensor.
+                Some(&i) => {
+                    let i = self.op("cast", &[i], Attrs::new([("dtype", AttrValue::from("float32"))]));
+                    let x = self.pick();
+                    self.op("add", &[x, i], Attrs::none())
+                }
+                None => self.pick(),
+            },
+            9 => match self.functions.last() {
+                Some(&function) => {
+                    let arg = self.pick();
+                    self.push(Expr::call(function, [arg]))
+                }
+                None => self.pick(),
+            },
+            10 | 11 => {
+                let cond = match (self.choose(2), self.ints.last()) {
+                    (0, Some(&i)) => {
+                        let two = self.number(2);
+                        self.op("less", &[i, two], Attrs::none())
+                    }
+                    _ => self.cond,
+                };
+                if self.choose(3) == 0 {
+                    // Branches that give tuples.
+                    let [then, otherwise] = [(); 2].map(|()| {
+                        let (a, b) = (self.block(depth - 1), self.block(depth - 1));
+                        self.push(Expr::Tuple([a, b].into()))
+                    });
+                    let both = self.push(Expr::If { cond, then, otherwise });
+                    self.pairs.push(both);
+                    return;
+                }
+                let then = self.block(depth - 1);
+                let otherwise = self.block(depth - 1);
+                self.push(Expr::If { cond, then, otherwise })
+            }
+            12 => {
+                let function = self.closure(depth - 1);
+                let arg = self.pick();
+                self.push(Expr::call(function, [arg]))
+            }
+            _ => {
+                let inner = self.block(depth - 1);
+                self.op("nn.relu", &[inner], Attrs::none())
+            }
+        };
+        self.tensors.push(made);
+    }
+}
+
+/// A module of two functions; `main` calls the other one.
+fn program(choices: &[u8]) -> Module {
+    let mut builder = Builder::default();
+    let nothing = builder.constant(Tensor::from_bools(&[], &[true]));
+    let mut generator = Generator {
+        builder,
+        choices: choices.iter(),
+        tensors: Vec::new(),
+        pairs: Vec::new(),
+        ints: Vec::new(),
+        functions: Vec::new(),
+        cond: nothing,
+    };
+    for name in ["helper", "main"] {
+        let params = [
+            generator.builder.var("x", tensor()),
+            generator.builder.var("y", tensor()),
+            generator.builder.var("c", Type::scalar(DType::Bool)),
+        ];
+        generator.tensors = params[..2].to_vec();
+        generator.pairs.clear();
+        generator.cond = params[2];
+        if name == "main" {
+            let helper = generator.push(Expr::Global("helper".into()));
+            let made = generator.push(Expr::call(helper, params));
+            generator.tensors.push(made);
+        }
+        let first = generator.block(3);
+        generator.tensors.push(first);
+        let (a, b) = (generator.block(2), generator.pick());
+        let body = match name {
+            "main" => generator.push(Expr::Tuple([a, b].into())),
+            _ => a,
+        };
+        generator.builder.define(name, &params, body).unwrap_or_else(|d| panic!("{d}"));
+    }
+    infer_type(&generator.builder.module).unwrap_or_else(|faults| panic!("{faults:?}"))
+}
+
+/// What `main` gives, bit for bit.
+fn outcome(module: &Module, cond: bool) -> Vec<Vec<u32>> {
+    let x: Vec<f32> = (0..8).map(|i| i as f32 * 0.25 - 1.0).collect();
+    let y: Vec<f32> = (0..8).map(|i| 0.75 - i as f32 * 0.125).collect();
+    let args = [
+        Value::Tensor(Tensor::from_slice(&[4, 2], &x)),
+        Value::Tensor(Tensor::from_slice(&[4, 2], &y)),
+        Value::Tensor(Tensor::from_bools(&[], &[cond])),
+    ];
+    let result = Evaluator::new(module).run("main", &args);
+    let bits = |t: &Tensor| t.bytes().chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    tensors(&result).iter().map(bits).collect()
+}
+
+fn same_numbers(before: &Module, after: &Module) -> Result<(), TestCaseError> {
+    for cond in [true, false] {
+        prop_assert_eq!(outcome(before, cond), outcome(after, cond), "{}\n{}", show(before), show(after));
+    }
+    Ok(())
+}
+
+/// Runs a pass; when it fails, the message shows the program that it failed on.
+fn step(name: &str, before: &Module, pass: impl FnOnce(&Module) -> Result<Module, Box<Diagnostic>>) -> Module {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pass(before))) {
+        Ok(Ok(module)) => verified(Ok(module)),
+        Ok(Err(diagnostic)) => panic!("{name}: {diagnostic}\n{}", show(before)),
+        Err(_) => panic!("{name} panics on\n{}", show(before)),
+    }
+}
+
+fn four(module: &Module, rules: &[TargetRule], non_call: bool) -> [Module; 4] {
+    let composites = step("merge_composite", module, |module| {
+        merge_composite(module, &table(), &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
+    });
+    let annotated = step("annotate_target", &composites, |module| annotate_target(module, rules, non_call));
+    let merged = step("merge_compiler_regions", &annotated, merge_compiler_regions);
+    let partitioned = step("partition_graph", &merged, |module| partition_graph(module, "default", true));
+    [composites, annotated, merged, partitioned]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: cases(), ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_step_of_partitioning_computes_the_same(
+        choices in prop::collection::vec(any::<u8>(), 0..160),
+        owners in prop::collection::vec(any::<u8>(), 10),
+        non_call in any::<bool>(),
+    ) {
+        let module = program(&choices);
+        let rules = rules(&owners);
+        let steps = four(&module, &rules, non_call);
+        for step in &steps {
+            same_numbers(&module, step)?;
+        }
+        let partitioned = &steps[3];
+        prop_assert!(!regions_need_each_other(partitioned), "{}", show(partitioned));
+        prop_assert_eq!(show(partitioned), show(&four(&module, &rules, non_call)[3]));
+        let names: Vec<String> =
+            partitioned.globals.keys().map(|name| name.to_string()).filter(|name| name.starts_with("tvmgen_")).collect();
+        same_numbers(&module, &verified(inline_compiler_functions_bound_to(partitioned, &names)))?;
+    }
+
+    #[test]
+    fn partitioning_for_several_backends_computes_the_same(
+        choices in prop::collection::vec(any::<u8>(), 0..160),
+        owners in prop::collection::vec(any::<u8>(), 10),
+    ) {
+        let module = program(&choices);
+        let (rules, table) = (rules(&owners), table());
+        let operators: Vec<Vec<String>> =
+            rules.iter().map(|rule| rule.operators.iter().map(|op| op.to_string()).collect()).collect();
+        let partition = || {
+            let mut judges = [AcceptAll, AcceptAll, AcceptAll];
+            let mut backends: Vec<Backend<'_>> = rules
+                .iter()
+                .zip(&operators)
+                .zip(&mut judges)
+                .map(|((rule, operators), judge)| {
+                    let table = if *rule.target == *"a" { &table[..] } else { &[] };
+                    Backend { name: rule.target.clone(), table, operators, judge }
+                })
+                .collect();
+            step("partition_for", &module, |module| partition_for(module, &mut backends, "default").map(|(made, _)| made))
+        };
+        let partitioned = partition();
+        same_numbers(&module, &partitioned)?;
+        prop_assert!(!regions_need_each_other(&partitioned), "{}", show(&partitioned));
+        prop_assert_eq!(show(&partitioned), show(&partition()));
+    }
+
+    #[test]
+    fn annotating_in_turn_is_annotating_for_both_and_twice_is_once(
+        choices in prop::collection::vec(any::<u8>(), 0..160),
+        owners in prop::collection::vec(any::<u8>(), 10),
+        non_call in any::<bool>(),
+    ) {
+        let module = program(&choices);
+        let rules = rules(&owners);
+        let both = verified(annotate_target(&module, &rules, non_call));
+        let first = verified(annotate_target(&module, &rules[..1], non_call));
+        let in_turn = verified(annotate_target(&first, &rules[1..], non_call));
+        prop_assert_eq!(structural_equal(&both, &in_turn), Ok(()), "{}\n{}\n{}", show(&module), show(&both), show(&in_turn));
+        let again = verified(annotate_target(&both, &rules, non_call));
+        prop_assert_eq!(structural_equal(&both, &again), Ok(()), "{}\n{}", show(&both), show(&again));
+        type Pass = fn(&Module) -> Result<Module, Box<Diagnostic>>;
+        let passes: [(&str, Pass); 7] = [
+            ("merge_compiler_regions", merge_compiler_regions),
+            ("flatten_nested_tuples", flatten_nested_tuples),
+            ("remove_default_annotations", remove_default_annotations),
+            ("partition_graph", |module| partition_graph(&merge_compiler_regions(module)?, "default", true)),
+            ("to_a_normal_form", to_a_normal_form),
+            ("dead_code_elimination", dead_code_elimination),
+            ("eliminate_common_subexpr", eliminate_common_subexpr),
+        ];
+        for (name, pass) in passes {
+            let once = step(name, &both, pass);
+            let twice = step(name, &once, pass);
+            prop_assert_eq!(structural_equal(&once, &twice), Ok(()), "{}\n{}\n{}", name, show(&once), show(&twice));
+        }
+    }
+
+    #[test]
+    fn what_every_step_prints_reads_back(
+        choices in prop::collection::vec(any::<u8>(), 0..160),
+        owners in prop::collection::vec(any::<u8>(), 10),
+        non_call in any::<bool>(),
+    ) {
+        let module = program(&choices);
+        let steps = four(&module, &rules(&owners), non_call);
+        for step in std::iter::once(&module).chain(&steps) {
+            let printed = print(step, &PrintOptions::default());
+            let again = parse(&printed.text, &ParseOptions { constants: &printed.constants });
+            prop_assert_eq!(&again.diagnostics, &[], "{}", printed.text);
+            let again = infer_type(&again.module).unwrap_or_else(|faults| panic!("{faults:?}\n{}", printed.text));
+            prop_assert_eq!(structural_equal(step, &again), Ok(()), "{}", printed.text);
+        }
+    }
+}
