@@ -207,8 +207,12 @@ pub(super) fn flows(module: &Module, id: ExprId, mut edge: impl FnMut(ExprId, Ex
     let expr = module.expr(id);
     match expr {
         Expr::Let { var, value, body } => {
-            edge(*value, *var);
-            // Also when nothing uses the variable, the value comes before what the let gives.
+            // A function may use its own variable inside, which is no cycle of values. What it captures is computed outside
+            // of the let's body, where regions do not mix with those inside; and it comes before what the let gives, as
+            // any value does, also when nothing uses the variable.
+            if !matches!(module.expr(*value), Expr::Function(_)) {
+                edge(*value, *var);
+            }
             edge(*value, id);
             edge(*body, id);
         }
