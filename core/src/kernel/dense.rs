@@ -79,11 +79,6 @@ impl Kernel for Bias {
         Some(0)
     }
 
-    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        outputs[0].data.copy_from_slice(inputs[0].data);
-        self.run_in_place(&inputs[1..], outputs)
-    }
-
     fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         self.add(inputs[0].as_slice(), outputs[0].as_mut_slice());
         Ok(())

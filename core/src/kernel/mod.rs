@@ -62,7 +62,8 @@ pub trait Kernel: Send + Sync {
         None
     }
 
-    /// Computes the outputs. `workspace` has at least [`Kernel::workspace`] bytes, 64-byte aligned.
+    /// Computes the outputs. `workspace` has at least [`Kernel::workspace`] bytes, 64-byte aligned. A kernel that computes
+    /// in place on its first input need not say how: it is given a copy of it.
     ///
     /// # Errors
     /// What is wrong with the values (an index out of bounds).
@@ -70,8 +71,11 @@ pub trait Kernel: Send + Sync {
         &self,
         inputs: &[TensorView<'_>],
         outputs: &mut [TensorViewMut<'_>],
-        workspace: &mut [u8],
-    ) -> Result<(), String>;
+        _workspace: &mut [u8],
+    ) -> Result<(), String> {
+        outputs[0].data.copy_from_slice(inputs[0].data);
+        self.run_in_place(&inputs[1..], outputs)
+    }
 
     /// As [`Kernel::run`], where `outputs[0]` already holds the input that [`Kernel::in_place`] names, and that input
     /// is left out of `inputs`.

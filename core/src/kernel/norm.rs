@@ -162,11 +162,6 @@ impl Kernel for LayerNorm {
         Some(0)
     }
 
-    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        outputs[0].data.copy_from_slice(inputs[0].data);
-        self.run_in_place(&inputs[1..], outputs)
-    }
-
     fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         let (gamma, beta) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
         let out = outputs[0].as_mut_slice::<f32>();
@@ -206,11 +201,6 @@ fn make_group(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 impl Kernel for GroupNorm {
     fn in_place(&self) -> Option<usize> {
         Some(0)
-    }
-
-    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        outputs[0].data.copy_from_slice(inputs[0].data);
-        self.run_in_place(&inputs[1..], outputs)
     }
 
     fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
@@ -362,11 +352,6 @@ fn make_prelu(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 impl Kernel for Prelu {
     fn in_place(&self) -> Option<usize> {
         Some(0)
-    }
-
-    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        outputs[0].data.copy_from_slice(inputs[0].data);
-        self.run_in_place(&inputs[1..], outputs)
     }
 
     fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {

@@ -282,11 +282,6 @@ impl Kernel for Bias {
         Some(0)
     }
 
-    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
-        outputs[0].data.copy_from_slice(inputs[0].data);
-        self.run_in_place(&inputs[1..], outputs)
-    }
-
     fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         let (bias, out) = (inputs[0].as_slice::<i32>(), outputs[0].as_mut_slice::<i32>());
         let work = out.len() / 4;
