@@ -175,7 +175,8 @@ fn local(
                 .filter(|v| v.is_finite())
                 .fold(0.0f64, |m, v| m.max(v.abs()));
             let size = inputs.flat_map(|b| b.value.shape()).chain(result.shape()).copied().max().unwrap_or(1);
-            let bound = 16.0 * roundoff(dtype) * size as f64 * largest;
+            // A pixel is the sum of up to 16 products, each of which may underflow.
+            let bound = 16.0 * (roundoff(dtype) * size as f64 * largest + ulp(0.0, working));
             values.iter().map(|&v| bound + rounding(v)).collect()
         }
     }

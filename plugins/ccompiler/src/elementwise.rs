@@ -228,7 +228,8 @@ pub fn expression(program: &Program<'_>, op: &Op<'_>, args: &[String]) -> Option
         "divide" if divides(program, op) => format!("{a} / {b}"),
         "mod" if float => format!("{}({a}, {b})", f("fmodf", "fmod")),
         "mod" if divides(program, op) => format!("{a} % {b}"),
-        "floor_divide" if float => format!("{}({a} / {b})", f("floorf", "floor")),
+        "floor_divide" if single => format!("byoc_floor_divide({a}, {b})"),
+        "floor_divide" if float => format!("floor({a} / {b})"),
         "floor_divide" if divides(program, op) => {
             format!("{a} / {b} - ({a} % {b} != 0 && ({a} % {b} < 0) != ({b} < 0))")
         }

@@ -12,7 +12,7 @@ const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_tile"], include_str!("prelude/tile.c")),
     (&["byoc_depthwise"], include_str!("prelude/depthwise.c")),
     (
-        &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf", "byoc_floor_mod", "byoc_softmax", "byoc_log_softmax"],
+        &["byoc_exp", "byoc_sigmoid", "byoc_tanh", "byoc_erf", "byoc_floor_", "byoc_softmax", "byoc_log_softmax"],
         include_str!("prelude/math.c"),
     ),
     (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),

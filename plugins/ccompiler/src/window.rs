@@ -261,12 +261,11 @@ impl Lowering<'_, '_> {
                 .iter()
                 .enumerate()
                 .map(|(i, range)| match range {
-                    Range::Window { size, pad, dilation: 1, .. } if include => {
+                    Range::Window { size, pad, dilation, .. } if include => {
                         // A window that reaches past the padding counts only up to its end.
-                        let limit = shape[spatial[i]] + pad.1;
-                        format!("(at{i} + {size} < {limit} ? {size} : {limit} - at{i})")
+                        let (limit, end) = (shape[spatial[i]] + pad.1, (size - 1) * dilation + 1);
+                        format!("(at{i} + {end} <= {limit} ? {size} : ({limit} - at{i} + {dilation} - 1) / {dilation})")
                     }
-                    Range::Window { size, .. } if include => size.to_string(),
                     Range::Window { dilation, .. } if *dilation != 1 => {
                         format!("((to{i} - from{i} + {dilation} - 1) / {dilation})")
                     }

@@ -25,8 +25,10 @@ static inline float byoc_exp(float x) {
     return e * byoc_float((half + 127) << 23) * byoc_float((whole - half + 127) << 23);
 }
 
+/* Of -|x|, as e^-x leaves the range of numbers long before its reciprocal does. */
 static inline float byoc_sigmoid(float x) {
-    return 1.0f / (1.0f + byoc_exp(-x));
+    const float e = byoc_exp(-fabsf(x));
+    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
 static inline double byoc_sigmoid64(double x) {
@@ -61,6 +63,12 @@ static inline float byoc_erf(float x) {
                                            + b * (-0.00046035848f + b * (2.4754345e-5f + b * -2.1209333e-7f)))))));
     const float large = copysignf(1.0f - byoc_exp(-q), x);
     return a < 1.0f ? x * p : large;
+}
+
+/* A quotient too small for a number is below 0 all the same. */
+static inline float byoc_floor_divide(float a, float b) {
+    const float q = a / b;
+    return q == 0.0f && a != 0.0f && (a < 0.0f) != (b < 0.0f) && fabsf(b) < INFINITY ? -1.0f : floorf(q);
 }
 
 /* The remainder with the sign of the divisor. */
