@@ -180,5 +180,7 @@ fn work_is_counted() {
     assert_eq!(flops("nn.conv2d_transpose", Attrs::none(), &transposed), 2 * (4 * 8 * 8) * (3 * 4));
     assert_eq!(flops("nn.dense", Attrs::none(), &[f32s("2, 5"), f32s("3, 5")]), 2 * 2 * 3 * 5);
     assert_eq!(flops("nn.batch_matmul", Attrs::none(), &[f32s("7, 2, 5"), f32s("1, 5, 3")]), 7 * 2 * 2 * 3 * 5);
-    assert_eq!(flops("nn.conv2d", Attrs::none(), &[f32s("?, 4, 8, 8"), f32s("6, 4, 3, 3")]), 0);
+    // What is open counts as 1, in a product too.
+    assert_eq!(flops("nn.conv2d", Attrs::none(), &[f32s("?, 4, 8, 8"), f32s("6, 4, 3, 3")]), 2 * (6 * 6 * 6) * (4 * 9));
+    assert_eq!(flops("nn.dense", Attrs::none(), &[f32s("12*n, 5"), f32s("3, 5")]), 12 * 2 * 3 * 5);
 }
