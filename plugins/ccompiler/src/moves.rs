@@ -183,13 +183,12 @@ impl Lowering<'_, '_> {
             }
         };
         let round = match rounding.as_str() {
-            "round_prefer_ceil" => "floorf(s + 0.5f)",
+            "round" | "round_prefer_ceil" => "floorf(s + 0.5f)",
             "round_prefer_floor" => "ceilf(s - 0.5f)",
-            "floor" => "floorf(s)",
             "ceil" => "ceilf(s)",
-            // Where nothing is said: the nearest for centred pixels and corners, the one before otherwise.
-            _ if transformation == "asymmetric" => "floorf(s)",
-            _ => "floorf(s + 0.5f)",
+            // Where nothing is said: the nearest between corners, the one before otherwise.
+            "" if transformation == "align_corners" => "floorf(s + 0.5f)",
+            _ => "floorf(s)",
         };
         let first = |vars: &[String]| {
             let mut text = String::new();
