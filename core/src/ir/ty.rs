@@ -27,6 +27,14 @@ impl Dim {
         }
     }
 
+    /// The name, when it is the name of one dimension and not of a product.
+    pub fn name(&self) -> Option<&Name> {
+        match self {
+            Dim::Named(name) if !name.contains('*') => Some(name),
+            _ => None,
+        }
+    }
+
     /// What it is a multiple of: its number, the number in a product, 1 for what is open.
     pub fn number(&self) -> usize {
         Product::of(self).map_or(1, |product| product.number)

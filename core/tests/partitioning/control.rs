@@ -1,14 +1,16 @@
 //! What holds of every program: random data flow inside branches, lets, closures and loops, over random targets.
 
 use super::evaluate::{Evaluator, Value, tensors};
-use super::laws::{BINARY, UNARY, cases, regions_need_each_other, rules, table, verified};
+use super::laws::{
+    BINARY, PASSES, Pass, UNARY, annotation_laws, cases, regions_need_each_other, rules, step, table, twice_is_once_of,
+    verified,
+};
 use super::show;
-use byoc_core::diag::Diagnostic;
 use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Module, Type, structural_equal};
 use byoc_core::pass::{
-    AcceptAll, Backend, TargetRule, annotate_target, dead_code_elimination, eliminate_common_subexpr,
-    flatten_nested_tuples, infer_type, inline_compiler_functions_bound_to, merge_compiler_regions, merge_composite,
-    partition_for, partition_graph, remove_default_annotations, to_a_normal_form,
+    AcceptAll, Backend, TargetRule, annotate_target, dead_code_elimination, eliminate_common_subexpr, infer_type,
+    inline_compiler_functions_bound_to, merge_compiler_regions, merge_composite, partition_for, partition_graph,
+    to_a_normal_form,
 };
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
@@ -297,15 +299,6 @@ fn same_numbers(before: &Module, after: &Module) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Runs a pass; when it fails, the message shows the program that it failed on.
-fn step(name: &str, before: &Module, pass: impl FnOnce(&Module) -> Result<Module, Box<Diagnostic>>) -> Module {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pass(before))) {
-        Ok(Ok(module)) => verified(Ok(module)),
-        Ok(Err(diagnostic)) => panic!("{name}: {diagnostic}\n{}", show(before)),
-        Err(_) => panic!("{name} panics on\n{}", show(before)),
-    }
-}
-
 fn four(module: &Module, rules: &[TargetRule], non_call: bool) -> [Module; 4] {
     let composites = step("merge_composite", module, |module| {
         merge_composite(module, &table(), &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
@@ -375,27 +368,14 @@ proptest! {
     ) {
         let module = program(&choices);
         let rules = rules(&owners);
-        let both = verified(annotate_target(&module, &rules, non_call));
-        let first = verified(annotate_target(&module, &rules[..1], non_call));
-        let in_turn = verified(annotate_target(&first, &rules[1..], non_call));
-        prop_assert_eq!(structural_equal(&both, &in_turn), Ok(()), "{}\n{}\n{}", show(&module), show(&both), show(&in_turn));
-        let again = verified(annotate_target(&both, &rules, non_call));
-        prop_assert_eq!(structural_equal(&both, &again), Ok(()), "{}\n{}", show(&both), show(&again));
-        type Pass = fn(&Module) -> Result<Module, Box<Diagnostic>>;
-        let passes: [(&str, Pass); 7] = [
-            ("merge_compiler_regions", merge_compiler_regions),
-            ("flatten_nested_tuples", flatten_nested_tuples),
-            ("remove_default_annotations", remove_default_annotations),
-            ("partition_graph", |module| partition_graph(&merge_compiler_regions(module)?, "default", true)),
+        let both = annotation_laws(&module, &rules, non_call)?;
+        twice_is_once_of(&both, &PASSES)?;
+        let others: [(&str, Pass); 3] = [
             ("to_a_normal_form", to_a_normal_form),
             ("dead_code_elimination", dead_code_elimination),
             ("eliminate_common_subexpr", eliminate_common_subexpr),
         ];
-        for (name, pass) in passes {
-            let once = step(name, &both, pass);
-            let twice = step(name, &once, pass);
-            prop_assert_eq!(structural_equal(&once, &twice), Ok(()), "{}\n{}\n{}", name, show(&once), show(&twice));
-        }
+        twice_is_once_of(&both, &others)?;
     }
 
     #[test]

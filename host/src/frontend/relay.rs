@@ -186,10 +186,12 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
         let fits = tensor.dims.len() == shape.len()
             && tensor.dims.iter().zip(shape).all(|(dim, &size)| match dim {
                 Dim::Fixed(n) => *n == size,
-                // A product is compared when the program runs.
-                Dim::Named(name) if name.contains('*') => true,
-                Dim::Named(name) => *bound.entry(name.to_string()).or_insert(size) == size,
                 Dim::Any => true,
+                open => match open.name() {
+                    Some(name) => *bound.entry(name.to_string()).or_insert(size) == size,
+                    // A product is compared when the program runs.
+                    None => true,
+                },
             });
         if !fits {
             errors.push(bad(format!("input \"{name}\" is given as {shape:?}, the program takes {annotation}")));

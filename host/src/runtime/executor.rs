@@ -10,7 +10,7 @@ use super::trace::{Observer, StepInfo, steps};
 use super::validate::validate;
 use super::value::Value;
 use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::{Dim, Name};
+use byoc_core::ir::Dim;
 use byoc_core::tensor::{AlignedBytes, Tensor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -249,7 +249,7 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
         let message = format!("{} inputs are given, the model takes {}", inputs.len(), ports.len());
         return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports));
     }
-    let mut named: BTreeMap<&Name, (usize, &str)> = BTreeMap::new();
+    let mut named: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for (port, tensor) in ports.iter().zip(inputs) {
         let given = format!("{}{:?}", tensor.dtype(), tensor.shape());
         if port.ty.dtype != tensor.dtype() {
@@ -267,12 +267,22 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
             match dim {
                 Dim::Fixed(n) if *n != size => return Err(wrong()),
                 Dim::Named(name) => {
-                    let (first, of) = *named.entry(name).or_insert((size, &port.name));
+                    let (first, of) = *named.entry(&**name).or_insert((size, &port.name));
                     if first != size {
                         return Err(wrong().note(format!("{name} is {first} in input \"{of}\" and {size} here")));
                     }
                 }
                 _ => {}
+            }
+        }
+    }
+    // What is a product of named dimensions must come out.
+    let size = |name: &str| named.get(name).map(|(size, _)| *size);
+    for (port, tensor) in ports.iter().zip(inputs) {
+        for (dim, &given) in port.ty.dims.iter().zip(tensor.shape()).filter(|(dim, _)| dim.name().is_none()) {
+            if let Some(wanted) = dim.with_sizes(size).fixed().filter(|wanted| *wanted != given) {
+                let message = format!("input \"{}\" has {given} elements where {dim} = {wanted} are wanted", port.name);
+                return Err(Diagnostic::error(codes::runtime::INPUT_SHAPE, message));
             }
         }
     }

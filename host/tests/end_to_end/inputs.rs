@@ -21,10 +21,38 @@ fn an_input_of_another_name_shape_or_type() {
     byoc(["run", &model, "--input", &input]).fails_with("E0511").says(&["[9, 3, 32]", "(9, 2, 32)"]);
 }
 
+/// Nobody gets a program for every size who forgot to say which: the error says how to give one, and how to leave it open.
 #[test]
 fn a_dimension_that_nothing_binds() {
     let model = data_text("digits/digits.onnx");
-    byoc(["run", &model, "--input", "image=random"]).fails_with("E0504").says(&["\"batch\"", "--dim batch=N"]);
+    byoc(["run", &model, "--input", "image=random"]).fails_with("E0504").says(&[
+        "\"batch\"",
+        "--dim batch=N",
+        "--dim \"batch=?\"",
+    ]);
+    byoc(["compile", &model, "--dim", "bach=?", "-o", "never.byoc"])
+        .fails_with("E0511")
+        .says(&["did you mean \"batch\"?"]);
+}
+
+#[test]
+fn an_input_that_is_no_product_of_the_other_ones_dimension() {
+    use byoc_core::tensor::{DType, Tensor};
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let (program, artifact) = (place("p.relay"), place("p.byoc"));
+    let text = "#[version = \"0.0.5\"]\n\
+        def @main(%x: Tensor[(n), float32], %y: Tensor[(2*n), float32]) { (exp(%x), exp(%y)) }\n";
+    std::fs::write(&program, text).unwrap();
+    byoc(["compile", &program, "-o", &artifact]).ok();
+    let run = |size: usize| {
+        byoc::io::npy::write(place("y.npy").as_ref(), &Tensor::zeros(DType::F32, &[size])).unwrap();
+        byoc::io::npy::write(place("x.npy").as_ref(), &Tensor::zeros(DType::F32, &[3])).unwrap();
+        let (x, y) = (format!("x={}", place("x.npy")), format!("y={}", place("y.npy")));
+        byoc(["run", &artifact, "--input", &x, "--input", &y])
+    };
+    run(6).ok();
+    run(5).fails_with("E0605").says(&["\"y\"", "2*n = 6"]);
 }
 
 #[test]

@@ -40,20 +40,6 @@ fn with_open_dimensions() {
     verify_open(&[]);
 }
 
-/// Nobody gets a program for every size who forgot to say which: the error says how to give one, and how to leave it open.
-#[test]
-fn a_dimension_that_nothing_binds_is_named() {
-    let model = crate::data_text("open/vit_open/model.onnx");
-    byoc(["compile", &model, "-o", "never.byoc"]).fails_with("E0504").says(&[
-        "\"batch\"",
-        "--dim batch=N",
-        "--dim \"batch=?\"",
-    ]);
-    byoc(["compile", &model, "--dim", "bach=?", "-o", "never.byoc"])
-        .fails_with("E0511")
-        .says(&["did you mean \"batch\"?"]);
-}
-
 /// The references must be able to fail: with the weights of one product gone, each model's check is red.
 #[test]
 fn a_zeroed_weight_is_found() {

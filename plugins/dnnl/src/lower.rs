@@ -254,7 +254,7 @@ impl Lowering<'_> {
     pub fn zero(&mut self, placed: &Placed) -> Taken<()> {
         let desc = self.desc(&placed.view).map_err(gone_wrong)?;
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset: 0, desc }];
-        self.steps.push(Step { work: Work::Zero, args, what: "zeros".into() });
+        self.push(Work::Zero, args, "zeros");
         Ok(())
     }
 
@@ -265,16 +265,12 @@ impl Lowering<'_> {
             let desc = self.desc(&placed.view).map_err(gone_wrong)?;
             args.push(Argument { arg, buffer: placed.buffer, offset: placed.view.offset as usize * 4, desc });
         }
-        self.steps.push(Step { work: Work::Cell(cell), args, what: "LSTM cell".into() });
+        self.push(Work::Cell(cell), args, "LSTM cell");
         Ok(())
     }
 
     /// A step that runs a primitive.
     pub fn step(&mut self, desc: PrimitiveDesc, tensors: Vec<(i32, Placed, Desc)>, what: &str) {
-        // What is overwritten is no longer what was copied.
-        for (_, written, _) in tensors.iter().filter(|(arg, ..)| *arg == ffi::ARG_DST) {
-            self.copies.retain(|(from, to)| from.buffer != written.buffer && to.buffer != written.buffer);
-        }
         let mut args: Vec<Argument> = tensors
             .into_iter()
             .map(|(arg, placed, desc)| Argument {
@@ -289,7 +285,15 @@ impl Lowering<'_> {
             args.push(Argument { arg: ffi::ARG_SCRATCHPAD, buffer, offset: 0, desc: scratch });
         }
         tracing::trace!("{what}: {}", desc.implementation());
-        self.steps.push(Step { work: Work::Primitive(desc), args, what: what.to_owned() });
+        self.push(Work::Primitive(desc), args, what);
+    }
+
+    fn push(&mut self, work: Work, args: Vec<Argument>, what: &str) {
+        // What is overwritten is no longer what was copied.
+        for written in args.iter().filter(|argument| argument.arg == ffi::ARG_DST) {
+            self.copies.retain(|(from, to)| from.buffer != written.buffer && to.buffer != written.buffer);
+        }
+        self.steps.push(Step { work, args, what: what.to_owned() });
     }
 
     /// Attributes with these post-operators.

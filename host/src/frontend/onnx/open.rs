@@ -133,14 +133,13 @@ impl Node<'_, '_> {
 
     /// Some tensor with these dimensions; `None` where a dimension is no name of an input's dimension.
     fn with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>, Fault> {
-        let simple = |dim: &Dim| !matches!(dim, Dim::Any) && dim.names().count() <= 1 && !dim.to_string().contains('*');
-        if !wanted.iter().all(simple) {
+        if !wanted.iter().all(|dim| dim.fixed().is_some() || dim.name().is_some()) {
             return Ok(None);
         }
         let fixed: Vec<usize> = wanted.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
         let mut like = self.tensor(Tensor::zeros(DType::F32, &fixed));
         for (axis, dim) in wanted.iter().enumerate() {
-            if let Dim::Named(name) = dim {
+            if let Some(name) = dim.name() {
                 let lane = self.lane(name)?;
                 let codes: Vec<i64> = (0..wanted.len()).map(|i| if i == axis { -1 } else { 1 }).collect();
                 let lane = self.op("reshape", &[lane], attrs![newshape: codes])?;

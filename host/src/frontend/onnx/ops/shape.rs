@@ -181,12 +181,12 @@ fn range(n: &mut Node<'_, '_>) -> Outputs {
     }
     let dtype = n.dtype(args[0])?;
     let one_size = |n: &Node<'_, '_>, value| n.followed(value).and_then(|sizes| sizes.first().cloned().flatten());
-    if let [Some(Size::Number(0)), Some(Size::Open(Dim::Named(name))), Some(Size::Number(1))] =
+    if let [Some(Size::Number(0)), Some(Size::Open(limit)), Some(Size::Number(1))] =
         [0, 1, 2].map(|i| one_size(n, args[i]))
-        && !name.contains('*')
+        && let Some(name) = limit.name()
     {
         // The numbers before each element: their count keeps the name of the dimension.
-        let lane = n.lane(&name)?;
+        let lane = n.lane(name)?;
         let lane = n.cast(lane, dtype)?;
         let ones = n.plain("ones_like", &[lane])?;
         return one(n.op("cumsum", &[ones], attrs![axis: 0, exclusive: true])?);
