@@ -107,31 +107,38 @@ std::string shown(const Ints &ints) {
     return out.str();
 }
 
-// The type that a node's one output has.
-byoc_json type_of(byoc_json node) { return byoc_json_first(byoc_json_get(node, "outputs")); }
+// Fields of an object, found in one pass over it.
+template <size_t N> std::array<byoc_json, N> fields(byoc_json object, const std::array<const char *, N> &keys) {
+    std::array<byoc_json, N> values;
+    byoc_json_fields(object, keys.data(), values.data(), N);
+    return values;
+}
+
+// Element type and dimensions of a node's one output.
+std::array<byoc_json, 2> type_of(byoc_json outputs) { return fields<2>(byoc_json_first(outputs), {"dtype", "dims"}); }
 
 int32_t small(int64_t size, const char *what) {
     if (size < 0 || size > 1 << 20) throw Refusal(BYOC_UNSUPPORTED_SHAPE, std::string(what) + " is " + std::to_string(size));
     return int32_t(size);
 }
 
-Operand operand(byoc_json nodes, byoc_json convolution, size_t which, const char *dtype_wanted, Ints &dims) {
-    byoc_json from = byoc_json_at(byoc_json_get(convolution, "inputs"), which);
-    byoc_json node = byoc_json_at(nodes, size_t(byoc_json_int(byoc_json_at(from, 0), 0)));
-    const byoc_json type = type_of(node), dtype = byoc_json_get(type, "dtype");
+Operand operand(byoc_json nodes, byoc_json inputs, size_t which, const char *dtype_wanted, Ints &dims) {
+    const Ints from = ints_of(byoc_json_at(inputs, which));
+    const auto [input, constant, outputs] =
+        fields<3>(byoc_json_at(nodes, size_t(from[0])), {"input", "constant", "outputs"});
+    const auto [dtype, sizes] = type_of(outputs);
     if (!byoc_json_is(dtype, dtype_wanted))
         throw Refusal(BYOC_UNSUPPORTED_DTYPE,
                       "input " + std::to_string(which) + " is " + text_of(dtype) + "; conv_int8 takes " + dtype_wanted);
-    dims = ints_of(byoc_json_get(type, "dims"));
-    byoc_json constant = byoc_json_get(node, "constant"), input = byoc_json_get(node, "input");
+    dims = ints_of(sizes);
     if (byoc_json_there(constant)) return {1, int32_t(byoc_json_int(constant, 0))};
     if (byoc_json_there(input)) return {0, int32_t(byoc_json_int(input, 0))};
     throw Refusal(BYOC_RESOURCE_LIMIT, "two convolutions in one region; conv_int8 takes one");
 }
 
 // A pair of an attribute: one number for both, or one each.
-std::array<int32_t, 2> pair(byoc_json attrs, const char *name) {
-    const Ints given = ints_of(byoc_json_get(attrs, name));
+std::array<int32_t, 2> pair(byoc_json attribute, const char *name) {
+    const Ints given = ints_of(attribute);
     if (given.empty()) throw Refusal(BYOC_UNSUPPORTED_ATTR, std::string(name) + " is missing");
     return {small(given[0], name), small(given[given.count > 1 ? 1 : 0], name)};
 }
@@ -148,27 +155,30 @@ Layer layer_of(const char *graph_text) {
     }
     if (!byoc_json_there(convolution)) throw Refusal(BYOC_UNSUPPORTED_OP, "no operator at all");
 
-    byoc_json attrs = byoc_json_get(convolution, "attrs");
-    for (const auto &[name, layout] : {std::array{"data_layout", "NCHW"}, {"kernel_layout", "OIHW"}, {"out_layout", "NCHW"}}) {
-        const byoc_json found = byoc_json_get(attrs, name);
-        // The result has the data's layout when nothing is said.
-        const bool unsaid = std::strcmp(name, "out_layout") == 0 && byoc_json_text(found, nullptr, 0) == 0;
-        if (!unsaid && !byoc_json_is(found, layout))
-            throw Refusal(BYOC_UNSUPPORTED_LAYOUT, std::string(name) + " is " + text_of(found) + "; conv_int8 takes " + layout);
-    }
-    const byoc_json result = byoc_json_get(type_of(convolution), "dtype");
+    const auto [inputs, attrs, outputs] = fields<3>(convolution, {"inputs", "attrs", "outputs"});
+    const auto [strides_given, padding_given, dilation_given, groups, data_layout, kernel_layout, out_layout] = fields<7>(
+        attrs, {"strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout"});
+    const auto layout = [](byoc_json found, const char *name, const char *taken) {
+        if (!byoc_json_is(found, taken))
+            throw Refusal(BYOC_UNSUPPORTED_LAYOUT, std::string(name) + " is " + text_of(found) + "; conv_int8 takes " + taken);
+    };
+    layout(data_layout, "data_layout", "NCHW");
+    layout(kernel_layout, "kernel_layout", "OIHW");
+    // The result has the data's layout when nothing is said.
+    if (byoc_json_text(out_layout, nullptr, 0) > 0) layout(out_layout, "out_layout", "NCHW");
+    const byoc_json result = type_of(outputs)[0];
     Ints data, weight;
     Layer layer{};
     std::memcpy(layer.magic, MAGIC, sizeof MAGIC);
-    layer.data = operand(nodes, convolution, 0, "int8", data);
-    layer.weight = operand(nodes, convolution, 1, "int8", weight);
+    layer.data = operand(nodes, inputs, 0, "int8", data);
+    layer.weight = operand(nodes, inputs, 1, "int8", weight);
     if (!byoc_json_is(result, "int32"))
         throw Refusal(BYOC_UNSUPPORTED_DTYPE, "the result is " + text_of(result) + "; conv_int8 gives int32");
     if (data.count != 4 || weight.count != 4) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "four dimensions are wanted");
-    const std::array<int32_t, 2> strides = pair(attrs, "strides"), dilation = pair(attrs, "dilation");
+    const std::array<int32_t, 2> strides = pair(strides_given, "strides"), dilation = pair(dilation_given, "dilation");
     if (dilation[0] != 1 || dilation[1] != 1)
-        throw Refusal(BYOC_UNSUPPORTED_ATTR, "dilation is " + shown(ints_of(byoc_json_get(attrs, "dilation"))) + "; conv_int8 takes 1");
-    const Ints padding = ints_of(byoc_json_get(attrs, "padding"));
+        throw Refusal(BYOC_UNSUPPORTED_ATTR, "dilation is " + shown(ints_of(dilation_given)) + "; conv_int8 takes 1");
+    const Ints padding = ints_of(padding_given);
     const bool symmetric = padding.count < 4 || (padding[0] == padding[2] && padding[1] == padding[3]);
     if (padding.empty() || !symmetric)
         throw Refusal(BYOC_UNSUPPORTED_ATTR, "padding is " + shown(padding) + "; conv_int8 takes the same before and after");
@@ -179,7 +189,7 @@ Layer layer_of(const char *graph_text) {
     layer.kernel_number = small(weight[0], "the number of kernels");
     layer.kernel_height = small(weight[2], "the kernel's height");
     layer.kernel_width = small(weight[3], "the kernel's width");
-    layer.group = small(byoc_json_int(byoc_json_get(attrs, "groups"), 1), "groups");
+    layer.group = small(byoc_json_int(groups, 1), "groups");
     layer.pad_height = small(padding[0], "the padding");
     layer.pad_width = small(padding.count == 1 ? padding[0] : padding[1], "the padding");
     layer.stride_height = strides[0];

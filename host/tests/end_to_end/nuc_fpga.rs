@@ -1,19 +1,13 @@
 //! An FPGA team replaces convolutions with calls of its own function: from an int8 program to the calls, and what they hear
 //! where something is missing.
 
+mod regions;
+
 use crate::{Ran, byoc, command, data_text, ran};
-use byoc::build::{BuildOptions, CompiledRegion, build};
-use byoc::frontend::{self, LoadOptions};
-use byoc::plugin::bridge::{constant_handle, dtype_in};
-use byoc::session::Session;
-use byoc_core::tensor::Tensor;
-use byoc_plugin_api::{self as api, Call, Constant, Graph, LoadRequest, TensorMut, TensorRef, TensorType};
 use byoc_test_support::{plugin_dir, workspace};
 use serde_json::Value;
-use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use tempfile::TempDir;
 
 /// Two convolutions with all that can follow them, a pooling between, a dense layer.
@@ -349,7 +343,7 @@ impl Network<'_> {
         assert_eq!((on_device("qnn.conv2d"), on_device("qnn.dense")), (convolutions, 1));
 
         let driver = sample_driver(place.folder.path());
-        check_sources(&place, Path::new(&model));
+        regions::check(&place, Path::new(&model), convolutions + 1);
         // The naive loops of the sample driver give the bits of the software device.
         let (ours, theirs) = (place.path("software.npz"), place.path("driver.npz"));
         let input = format!("{}=random:5", self.input);
@@ -360,86 +354,5 @@ impl Network<'_> {
         assert_eq!(called, convolutions);
         assert_eq!(std::fs::read(&ours).unwrap(), std::fs::read(&theirs).unwrap());
         rows
-    }
-}
-
-/// The C of each region compiles alone, links against the sample driver, and gives the bits of the plugin.
-fn check_sources(place: &Place, model: &Path) {
-    let session = Session::new(&[place.plugins.path().to_owned()], 2).unwrap();
-    let loaded = frontend::load(model, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e:?}"));
-    let options = BuildOptions { backends: vec!["nuc_fpga".into()], ..BuildOptions::default() };
-    let built = build(&session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{e:?}"));
-    let constants: Vec<Arc<Tensor>> = built.compiled.constants.iter().cloned().map(Arc::new).collect();
-    let loader = session.registry.loader("nuc_fpga").unwrap();
-    let regions: Vec<&CompiledRegion> = built.compiled.regions.iter().flatten().collect();
-    assert!(regions.len() > 5);
-    for (number, region) in regions.into_iter().enumerate() {
-        let handles: Vec<Constant> =
-            region.constants.iter().map(|&i| constant_handle("", &constants[i as usize])).collect();
-        let request = LoadRequest {
-            symbol: &region.symbol,
-            blob: &region.blob,
-            constants: &handles,
-            options: &Value::Null,
-            services: &session.services,
-        };
-        let executable = loader.load(&request).unwrap();
-        let graph = Graph::from_json(&region.graph.to_string()).unwrap();
-        let types = |types: Vec<&TensorType>| -> Vec<(api::DType, Vec<usize>)> {
-            types.into_iter().map(|ty| (ty.dtype, ty.shape().unwrap())).collect()
-        };
-        let inputs = types(graph.inputs.iter().map(|input| &input.ty).collect());
-        let outputs = types(graph.output_types().collect());
-        let given: Vec<Tensor> = inputs
-            .iter()
-            .enumerate()
-            .map(|(i, (dtype, shape))| byoc::io::random::tensor(dtype_in(*dtype), shape, i as u64))
-            .collect();
-        let bytes = |(dtype, shape): &(api::DType, Vec<usize>)| shape.iter().product::<usize>() * dtype.size();
-
-        let mut shapes: Vec<Vec<usize>> = outputs.iter().map(|(_, shape)| shape.clone()).collect();
-        let mut memory: Vec<Vec<u64>> = outputs.iter().map(|output| vec![0; bytes(output).div_ceil(8)]).collect();
-        let dims: Vec<&[usize]> = given.iter().map(|tensor| tensor.shape()).collect();
-        let prepared = executable.prepare(&dims).unwrap();
-        let mut work = vec![0u8; prepared.workspace + 64];
-        let skip = (64 - work.as_ptr() as usize % 64) % 64;
-        {
-            let given: Vec<TensorRef<'_>> = given
-                .iter()
-                .zip(&inputs)
-                .map(|(tensor, (dtype, shape))| TensorRef::new(*dtype, shape, tensor.bytes()))
-                .collect();
-            let mut results: Vec<TensorMut<'_>> = outputs
-                .iter()
-                .zip(&mut shapes)
-                .zip(&mut memory)
-                .map(|((output, shape), words)| {
-                    // SAFETY: the words hold at least that many bytes.
-                    let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), bytes(output)) };
-                    TensorMut::new(output.0, shape, bytes)
-                })
-                .collect();
-            let workspace = &mut work[skip..skip + prepared.workspace];
-            executable.run(Call { inputs: &given, outputs: &mut results, workspace, plan: prepared.plan }).unwrap();
-        }
-
-        let (file, object) = (place.path("region.c"), place.path(&format!("region{number}.so")));
-        std::fs::write(&file, &region.source.as_ref().unwrap().text).unwrap();
-        let sample = workspace().join("plugins/nuc_fpga/samples/driver.c");
-        libraries(&[Path::new(&file), &sample], Path::new(&object));
-        // SAFETY: generated C without constructors, which defines the function with this type.
-        let library = unsafe { libloading::Library::new(&object) }.unwrap();
-        type Run = unsafe extern "C" fn(*const *const c_void, *const *mut c_void, *const *const c_void, *mut c_void);
-        // SAFETY: as above.
-        let run = unsafe { library.get::<Run>(region.symbol.as_bytes()) }.unwrap();
-        let given: Vec<*const c_void> = given.iter().map(|tensor| tensor.bytes().as_ptr().cast()).collect();
-        let constants: Vec<*const c_void> = handles.iter().map(|c| c.bytes().as_ptr().cast()).collect();
-        let mut from_c: Vec<Vec<u64>> = memory.iter().map(|words| vec![0; words.len()]).collect();
-        let results: Vec<*mut c_void> = from_c.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
-        let work = work[skip..].as_mut_ptr().cast();
-        // SAFETY: tensors and scratch memory are those that the region was compiled for.
-        unsafe { run(given.as_ptr(), results.as_ptr(), constants.as_ptr(), work) };
-        assert!(from_c == memory, "{}", region.symbol);
-        assert!(memory.iter().any(|words| words.iter().any(|&word| word != 0)), "{} gives zeros", region.symbol);
     }
 }

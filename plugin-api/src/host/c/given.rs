@@ -1,7 +1,8 @@
 //! What an entry of a C plugin is given: texts that end with a NUL, handles to constants, candidates.
 //!
-//! A batch for `judge` may hold thousands of candidates. All of their texts stand in one buffer, and all of their constants in
-//! one list, so that a candidate costs what its JSON costs to write.
+//! `judge` may be asked about thousands of candidates. All texts of a batch stand in one buffer, and all of its constants in one
+//! list, so that a candidate costs what its JSON costs to write; the buffer serves one batch after the other, so that it is
+//! read from the cache into which it was written.
 
 use super::abi;
 use super::handles::CConstant;
@@ -28,6 +29,11 @@ impl Handles {
         let mut handles = Handles::default();
         constants.iter().for_each(|constant| handles.push(constant));
         handles
+    }
+
+    fn clear(&mut self) {
+        self.handles.clear();
+        self.pointers.clear();
     }
 
     fn push(&mut self, constant: &Constant) {
@@ -66,15 +72,22 @@ impl Texts {
 }
 
 /// Candidates as the plugin gets them, and what their pointers point at.
+#[derive(Default)]
 pub struct Batch {
-    _texts: Texts,
-    _handles: Handles,
+    texts: Texts,
+    handles: Handles,
     candidates: Vec<abi::Candidate>,
 }
 
 impl Batch {
-    pub fn new(candidates: &[Candidate]) -> Batch {
-        let (mut texts, mut handles) = (Texts::default(), Handles::default());
+    /// So many candidates make a batch: enough that a call costs nothing, few enough that their texts stay in a cache.
+    pub const SIZE: usize = 128;
+
+    /// Holds these candidates, in place of those that it held.
+    pub fn fill(&mut self, candidates: &[Candidate]) {
+        let Batch { texts, handles, .. } = self;
+        texts.bytes.clear();
+        handles.clear();
         let mut starts: Vec<[usize; 4]> = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             starts.push([
@@ -105,8 +118,8 @@ impl Batch {
                 attrs: texts.at(attrs),
             }
         });
-        let candidates = given.collect();
-        Batch { candidates, _texts: texts, _handles: handles }
+        self.candidates.clear();
+        self.candidates.extend(given);
     }
 
     /// The list that `judge` gets.

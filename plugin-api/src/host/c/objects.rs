@@ -106,20 +106,22 @@ impl Codegen for CCodegen {
 
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
         let Some(judge) = self.0.table.judge else { return Ok(vec![Verdict::Supported; candidates.len()]) };
-        let batch = Batch::new(candidates);
-        let pointers = batch.pointers();
-        let call = self.0.call().judging(candidates.len());
-        // SAFETY: the plugin's entry, as the header has it; `batch` lives until it has returned.
-        let outcome = call.run(|call| unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) });
-        let verdicts = outcome.and_then(|(_, answers)| {
-            let verdicts = answers.verdicts.into_iter().enumerate();
-            let answer = |(index, verdict): (usize, Option<Verdict>)| {
-                let nothing = || format!("nothing was said about candidate {index} ({})", candidates[index].name);
-                verdict.ok_or_else(|| Error::new(nothing()))
-            };
-            verdicts.map(answer).collect()
-        });
-        self.0.named("judge", verdicts)
+        let mut batch = Batch::default();
+        let mut verdicts = Vec::with_capacity(candidates.len());
+        for candidates in candidates.chunks(Batch::SIZE) {
+            batch.fill(candidates);
+            let pointers = batch.pointers();
+            let call = self.0.call().judging(candidates.len());
+            // SAFETY: the plugin's entry, as the header has it; what `batch` holds lives until it has returned.
+            let outcome = call.run(|call| unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) });
+            let answers = self.0.named("judge", outcome.map(|(_, answers)| answers.verdicts))?;
+            for (candidate, verdict) in candidates.iter().zip(answers) {
+                let nothing =
+                    || Error::new(format!("nothing was said about candidate {} ({})", verdicts.len(), candidate.name));
+                verdicts.push(self.0.named("judge", verdict.ok_or_else(nothing))?);
+            }
+        }
+        Ok(verdicts)
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {

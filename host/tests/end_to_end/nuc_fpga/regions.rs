@@ -1,0 +1,261 @@
+//! What each region of a quantized network computes: its calls of the device against naive loops, its C against the plugin.
+
+use super::{Place, libraries};
+use byoc::build::{BuildOptions, CompiledRegion, build};
+use byoc::frontend::{self, LoadOptions};
+use byoc::plugin::bridge::constant_handle;
+use byoc::session::Session;
+use byoc_core::tensor::Tensor;
+use byoc_plugin_api::{
+    Call, Codegen, Constant, Executable, Graph, LoadRequest, Loader, Node, NodeKind, Region, TensorMut, TensorRef,
+    TensorType, ValueRef,
+};
+use byoc_test_support::workspace;
+use serde_json::Value;
+use std::ffi::c_void;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Builds the model for the device and checks all of its regions, which call the device so many times in all.
+pub fn check(place: &Place, model: &Path, calls_wanted: usize) {
+    let session = Session::new(&[place.plugins.path().to_owned()], 2).unwrap();
+    let loaded = frontend::load(model, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e:?}"));
+    let options = BuildOptions { backends: vec!["nuc_fpga".into()], ..BuildOptions::default() };
+    let built = build(&session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{e:?}"));
+    let constants: Vec<Arc<Tensor>> = built.compiled.constants.iter().cloned().map(Arc::new).collect();
+    let (codegen, _) = session.registry.codegen("nuc_fpga").unwrap_or_else(|e| panic!("{e:?}"));
+    let device =
+        Device { session: &session, codegen: &*codegen, loader: &*session.registry.loader("nuc_fpga").unwrap() };
+    let regions: Vec<&CompiledRegion> = built.compiled.regions.iter().flatten().collect();
+    assert!(regions.len() > 5);
+    let mut calls = 0;
+    for (number, region) in regions.into_iter().enumerate() {
+        let handles: Vec<Constant> =
+            region.constants.iter().map(|&i| constant_handle("", &constants[i as usize])).collect();
+        let graph = Graph::from_json(&region.graph.to_string()).unwrap();
+        calls += device.check_calls(&graph, &handles);
+        device.check_source(place, number, region, &graph, &handles);
+    }
+    assert_eq!(calls, calls_wanted);
+}
+
+struct Device<'a> {
+    session: &'a Session,
+    codegen: &'a dyn Codegen,
+    loader: &'a dyn Loader,
+}
+
+/// A tensor's elements, aligned for each of the types here.
+type Words = Vec<u64>;
+
+impl Device<'_> {
+    fn load(&self, symbol: &str, blob: &[u8], constants: &[Constant]) -> Box<dyn Executable> {
+        let services = &self.session.services;
+        self.loader.load(&LoadRequest { symbol, blob, constants, options: &Value::Null, services }).unwrap()
+    }
+
+    /// Each convolution and dense layer of a region alone, with its own weights and with data of the whole range of int8: the
+    /// int32 of the device's call equal those of a naive loop. Gives how many there are.
+    fn check_calls(&self, region: &Graph, constants: &[Constant]) -> usize {
+        let layers = layers_of(region);
+        for (number, (name, node, data, weight)) in layers.iter().enumerate() {
+            let constant = &constants[*weight as usize];
+            let mut graph = Graph::new("layer");
+            let weight_type = TensorType::new(constant.dtype(), constant.shape());
+            let (x, w) = (graph.push_input("x", data.clone()), graph.push_constant(0, weight_type));
+            let attrs = node
+                .attrs
+                .iter()
+                .filter(|attr| **name == *"nn.conv2d" || attr.key == "units" || attr.key == "out_dtype");
+            let y = graph.push_op(name, [ValueRef::of(x), ValueRef::of(w)], attrs.cloned(), [node.outputs[0].clone()]);
+            graph.outputs.push(ValueRef::of(y));
+            let constants = [constant.clone()];
+            let compiled =
+                self.codegen.compile(&Region { graph: &graph, constants: &constants, options: &Value::Null }).unwrap();
+            let given = drawn(data, number as u64);
+            let memory =
+                run(&*self.load("layer", &compiled.blob, &constants), &graph, std::slice::from_ref(&given)).remove(0);
+            let expected = naive(node, data, bytes_of(&given), constant);
+            assert!(expected.iter().any(|&sum| sum != 0), "{name} gives zeros");
+            let got = bytes_of(&memory).chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap()));
+            assert!(got.take(expected.len()).eq(expected), "{name} {number} of {}", region.symbol);
+        }
+        layers.len()
+    }
+
+    /// The C of a region compiles alone, links against the sample driver, and gives the bits of the plugin.
+    fn check_source(&self, place: &Place, number: usize, region: &CompiledRegion, graph: &Graph, handles: &[Constant]) {
+        let executable = self.load(&region.symbol, &region.blob, handles);
+        let given: Vec<Words> = graph.inputs.iter().zip(0..).map(|(input, seed)| drawn(&input.ty, seed)).collect();
+        let memory = run(&*executable, graph, &given);
+
+        let (file, object) = (place.path("region.c"), place.path(&format!("region{number}.so")));
+        std::fs::write(&file, &region.source.as_ref().unwrap().text).unwrap();
+        let sample = workspace().join("plugins/nuc_fpga/samples/driver.c");
+        libraries(&[Path::new(&file), &sample], Path::new(&object));
+        // SAFETY: generated C without constructors, which defines the function with this type.
+        let library = unsafe { libloading::Library::new(&object) }.unwrap();
+        type Run = unsafe extern "C" fn(*const *const c_void, *const *mut c_void, *const *const c_void, *mut c_void);
+        // SAFETY: as above.
+        let function = unsafe { library.get::<Run>(region.symbol.as_bytes()) }.unwrap();
+        let given: Vec<*const c_void> = given.iter().map(|words| words.as_ptr().cast()).collect();
+        let constants: Vec<*const c_void> = handles.iter().map(|c| c.bytes().as_ptr().cast()).collect();
+        let mut from_c: Vec<Words> = memory.iter().map(|words| vec![0; words.len()]).collect();
+        let results: Vec<*mut c_void> = from_c.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
+        let mut workspace = Workspace::of(&*executable, graph);
+        // SAFETY: tensors and scratch memory are those that the region was compiled for.
+        unsafe {
+            function(given.as_ptr(), results.as_ptr(), constants.as_ptr(), workspace.bytes().as_mut_ptr().cast())
+        };
+        assert!(from_c == memory, "{}", region.symbol);
+        assert!(memory.iter().any(|words| words.iter().any(|&word| word != 0)), "{} gives zeros", region.symbol);
+    }
+}
+
+/// What the device is called for: operator, type of the data, number of the weight's constant.
+type Layer<'g> = (&'static str, &'g Node, TensorType, u32);
+
+fn layers_of(region: &Graph) -> Vec<Layer<'_>> {
+    let mut layers = Vec::new();
+    for node in &region.nodes {
+        match node.as_composite() {
+            None => layers.extend(layer_of(region, node, &|_| None)),
+            Some((_, body)) => {
+                let outside = |input: u32| constant_of(region, node.inputs[input as usize]);
+                layers.extend(body.nodes.iter().filter_map(|inner| layer_of(body, inner, &outside)));
+            }
+        }
+    }
+    layers
+}
+
+/// `outside` gives the number of the constant that an input of the graph is.
+fn layer_of<'g>(graph: &Graph, node: &'g Node, outside: &dyn Fn(u32) -> Option<u32>) -> Option<Layer<'g>> {
+    let name = match node.op()? {
+        "nn.conv2d" | "qnn.conv2d" => "nn.conv2d",
+        "nn.dense" | "qnn.dense" => "nn.dense",
+        _ => return None,
+    };
+    let weight = node.inputs[1];
+    let index = match graph.node(weight.node).kind {
+        NodeKind::Input(input) => outside(input),
+        _ => constant_of(graph, weight),
+    };
+    Some((name, node, graph.type_of(node.inputs[0]).clone(), index.expect("a weight is a constant")))
+}
+
+fn constant_of(graph: &Graph, value: ValueRef) -> Option<u32> {
+    match graph.node(value.node).kind {
+        NodeKind::Constant(index) => Some(index),
+        _ => None,
+    }
+}
+
+/// The sums of products as the operators are defined: zero points are 0, groups 1, padding the same on both sides.
+fn naive(node: &Node, data: &TensorType, x: &[u8], weight: &Constant) -> Vec<i32> {
+    let (xs, ws, w) = (data.shape().unwrap(), weight.shape(), weight.bytes());
+    let product = |x: u8, w: u8| i32::from(x as i8) * i32::from(w as i8);
+    if ws.len() == 2 {
+        let dot = |x: &[u8], w: &[u8]| x.iter().zip(w).map(|(&x, &w)| product(x, w)).sum::<i32>();
+        return x.chunks_exact(ws[1]).flat_map(|x| w.chunks_exact(ws[1]).map(move |w| dot(x, w))).collect();
+    }
+    assert_eq!(node.int("groups"), Some(1));
+    let (padding, strides) = (node.ints("padding").unwrap(), node.ints("strides").unwrap());
+    let out = node.outputs[0].shape().unwrap();
+    let mut sums = Vec::new();
+    for n in 0..out[0] {
+        for o in 0..out[1] {
+            for (r, c) in (0..out[2]).flat_map(|r| (0..out[3]).map(move |c| (r, c))) {
+                let mut sum = 0;
+                for (i, v, u) in
+                    (0..ws[1]).flat_map(|i| (0..ws[2]).flat_map(move |v| (0..ws[3]).map(move |u| (i, v, u))))
+                {
+                    let row = (r * strides[0] as usize + v).wrapping_sub(padding[0] as usize);
+                    let column = (c * strides[1] as usize + u).wrapping_sub(padding[1] as usize);
+                    if row < xs[2] && column < xs[3] {
+                        let (x_at, w_at) = (
+                            ((n * xs[1] + i) * xs[2] + row) * xs[3] + column,
+                            ((o * ws[1] + i) * ws[2] + v) * ws[3] + u,
+                        );
+                        sum += product(x[x_at], w[w_at]);
+                    }
+                }
+                sums.push(sum);
+            }
+        }
+    }
+    sums
+}
+
+fn bytes_of(words: &Words) -> &[u8] {
+    // SAFETY: every byte of a word is initialised.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8) }
+}
+
+fn size_of_type(ty: &TensorType) -> usize {
+    ty.shape().unwrap().iter().product::<usize>() * ty.dtype.size()
+}
+
+/// Every bit drawn, by Marsaglia's xorshift.
+fn drawn(ty: &TensorType, seed: u64) -> Words {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..size_of_type(ty).div_ceil(8)).map(|_| next()).collect()
+}
+
+/// Scratch memory at an address that is a multiple of 64.
+struct Workspace {
+    memory: Vec<u8>,
+    size: usize,
+    plan: u64,
+}
+
+impl Workspace {
+    fn of(executable: &dyn Executable, graph: &Graph) -> Workspace {
+        let shapes: Vec<Vec<usize>> = graph.inputs.iter().map(|input| input.ty.shape().unwrap()).collect();
+        let dims: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let prepared = executable.prepare(&dims).unwrap();
+        Workspace { memory: vec![0; prepared.workspace + 64], size: prepared.workspace, plan: prepared.plan }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        let skip = (64 - self.memory.as_ptr() as usize % 64) % 64;
+        &mut self.memory[skip..skip + self.size]
+    }
+}
+
+/// Runs a region on these inputs.
+fn run(executable: &dyn Executable, graph: &Graph, given: &[Words]) -> Vec<Words> {
+    let mut workspace = Workspace::of(executable, graph);
+    let shapes: Vec<Vec<usize>> = graph.inputs.iter().map(|input| input.ty.shape().unwrap()).collect();
+    let inputs: Vec<TensorRef<'_>> = graph
+        .inputs
+        .iter()
+        .zip(&shapes)
+        .zip(given)
+        .map(|((input, shape), words)| {
+            TensorRef::new(input.ty.dtype, shape, &bytes_of(words)[..size_of_type(&input.ty)])
+        })
+        .collect();
+    let outputs: Vec<&TensorType> = graph.output_types().collect();
+    let mut shapes: Vec<Vec<usize>> = outputs.iter().map(|ty| ty.shape().unwrap()).collect();
+    let mut memory: Vec<Words> = outputs.iter().map(|ty| vec![0; size_of_type(ty).div_ceil(8)]).collect();
+    let mut results: Vec<TensorMut<'_>> = outputs
+        .iter()
+        .zip(&mut shapes)
+        .zip(&mut memory)
+        .map(|((ty, shape), words)| {
+            // SAFETY: the words hold at least that many bytes.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_type(ty)) };
+            TensorMut::new(ty.dtype, shape, bytes)
+        })
+        .collect();
+    let plan = workspace.plan;
+    executable.run(Call { inputs: &inputs, outputs: &mut results, workspace: workspace.bytes(), plan }).unwrap();
+    memory
+}
