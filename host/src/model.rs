@@ -6,10 +6,11 @@ use crate::error::Failure;
 use crate::plugin::backend::fault;
 use crate::plugin::bridge::constant_handle;
 use crate::plugin::region::PluginRegion;
-use crate::runtime::Region;
 use crate::runtime::executor::Executor;
+use crate::runtime::needs::needed_constants;
 use crate::runtime::program::Port;
 use crate::runtime::trace::{Observer, StepKind};
+use crate::runtime::{Region, validate};
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
 use byoc_core::tensor::Tensor;
@@ -39,6 +40,9 @@ impl Model {
     /// Gives every region to its loader. A region without a loader, or that its loader turns down, runs on the host:
     /// the warnings say which and why.
     ///
+    /// Constants that only regions read are let go when all regions are ready to run, so that for a while there are two
+    /// copies of what a backend packs. [`Model::load_sparing`] does without that.
+    ///
     /// # Errors
     /// When the program makes no sense or the host lacks an operator that it would have to run.
     pub fn load(
@@ -46,71 +50,27 @@ impl Model {
         compiled: Compiled,
         cache_dir: Option<&Path>,
     ) -> Result<(Model, Vec<Diagnostic>), Failure> {
-        let options = codegen::options(cache_dir, Some(session.pool.threads()));
-        let mut warnings = Vec::new();
-        let mut handles: Vec<Option<Constant>> = vec![None; compiled.constants.len()];
-        let mut regions: Vec<Option<Arc<dyn Region>>> = Vec::with_capacity(compiled.regions.len());
-        for region in &compiled.regions {
-            let Some(region) = region else {
-                regions.push(None);
-                continue;
-            };
-            let on_host = |diagnostic: Diagnostic| Diagnostic {
-                severity: Severity::Warning,
-                ..diagnostic.note(format!("region {} runs on the host instead; the answer is the same", region.symbol))
-            };
-            let Some(loader) = session.registry.loader(&region.loader) else {
-                let message = format!(
-                    "region {} needs the loader \"loadbinary_{}\", which no plugin found registers",
-                    region.symbol, region.loader
-                );
-                let made = format!("it was made by plugin {} {}", region.plugin.name, region.plugin.version);
-                warnings.push(on_host(Diagnostic::warning(codes::plugins::NO_LOADER, message).note(made)));
-                regions.push(None);
-                continue;
-            };
-            let constants: Vec<Constant> = region
-                .constants
-                .iter()
-                .map(|&i| {
-                    let slot = &mut handles[i as usize];
-                    let tensor = &compiled.constants[i as usize];
-                    slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
-                })
-                .collect();
-            let request = LoadRequest {
-                symbol: &region.symbol,
-                blob: &region.blob,
-                constants: &constants,
-                options: &options,
-                services: &session.services,
-            };
-            match loader.load(&request) {
-                Ok(executable) => {
-                    let wrapped = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
-                    regions.push(Some(Arc::new(wrapped)));
-                }
-                Err(error) => {
-                    warnings.push(on_host(fault(&error)));
-                    regions.push(None);
-                }
+        load(session, compiled, cache_dir, Hold::UntilReady)
+    }
+
+    /// As [`Model::load`], but the constants that only regions read belong to their backends as soon as these have loaded
+    /// them: a backend that packs them one by one and lets each go never holds more than one of them twice. Where a
+    /// backend turns a region down after that, the model is made once more by `again`, and loaded as by [`Model::load`].
+    ///
+    /// # Errors
+    /// As [`Model::load`], and what `again` gives.
+    pub fn load_sparing(
+        session: &Session,
+        compiled: Compiled,
+        cache_dir: Option<&Path>,
+        again: impl FnOnce() -> Result<Compiled, Failure>,
+    ) -> Result<(Model, Vec<Diagnostic>), Failure> {
+        match load(session, compiled, cache_dir, Hold::UntilLoaded) {
+            Err(failure) if failure.diagnostics.iter().any(|d| d.code == codes::runtime::CONSTANTS_GONE) => {
+                load(session, again()?, cache_dir, Hold::UntilReady)
             }
+            outcome => outcome,
         }
-        let loaded = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
-        let (count, offload_flops) = loaded.fold((0, 0), |(n, flops), (_, r)| (n + 1, flops + r.flops));
-        let total = compiled.explain["totals"]["flops"].as_u64().unwrap_or(0);
-        let offload_share = if total == 0 { 0.0 } else { offload_flops as f64 / total as f64 };
-        let mut ready = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some()).peekable();
-        let on_caller = ready.peek().is_some() && ready.all(|(_, region)| region.as_ref().is_some_and(has_own_threads));
-        let mut executor = Executor::new(compiled.program, compiled.constants, regions, session.pool.clone())?;
-        if on_caller {
-            executor = executor.regions_on_caller();
-        }
-        // What a region says when it is prepared for dimensions that are known.
-        for note in executor.notes() {
-            warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the answer is the same"));
-        }
-        Ok((Model { executor, offload_share, offload_flops, regions: count }, warnings))
     }
 
     /// What goes in.
@@ -150,4 +110,91 @@ impl Model {
     pub fn run_observed(&self, inputs: &[Tensor], observer: &dyn Observer) -> Result<Vec<Tensor>, Failure> {
         Ok(self.executor.run_observed(inputs, Some(observer))?)
     }
+}
+
+/// How long the host holds constants that only loaded regions read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    UntilLoaded,
+    UntilReady,
+}
+
+fn load(
+    session: &Session,
+    compiled: Compiled,
+    cache_dir: Option<&Path>,
+    hold: Hold,
+) -> Result<(Model, Vec<Diagnostic>), Failure> {
+    let options = codegen::options(cache_dir, Some(session.pool.threads()));
+    let mut warnings = Vec::new();
+    let mut handles: Vec<Option<Constant>> = vec![None; compiled.constants.len()];
+    let mut regions: Vec<Option<Arc<dyn Region>>> = Vec::with_capacity(compiled.regions.len());
+    for region in &compiled.regions {
+        let Some(region) = region else {
+            regions.push(None);
+            continue;
+        };
+        let on_host = |diagnostic: Diagnostic| Diagnostic {
+            severity: Severity::Warning,
+            ..diagnostic.note(format!("region {} runs on the host instead; the answer is the same", region.symbol))
+        };
+        let Some(loader) = session.registry.loader(&region.loader) else {
+            let message = format!(
+                "region {} needs the loader \"loadbinary_{}\", which no plugin found registers",
+                region.symbol, region.loader
+            );
+            let made = format!("it was made by plugin {} {}", region.plugin.name, region.plugin.version);
+            warnings.push(on_host(Diagnostic::warning(codes::plugins::NO_LOADER, message).note(made)));
+            regions.push(None);
+            continue;
+        };
+        let constants: Vec<Constant> = region
+            .constants
+            .iter()
+            .map(|&i| {
+                let slot = &mut handles[i as usize];
+                let tensor = &compiled.constants[i as usize];
+                slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
+            })
+            .collect();
+        let request = LoadRequest {
+            symbol: &region.symbol,
+            blob: &region.blob,
+            constants: &constants,
+            options: &options,
+            services: &session.services,
+        };
+        match loader.load(&request) {
+            Ok(executable) => {
+                let wrapped = PluginRegion::new(executable, &region.symbol, &region.plugin.name);
+                regions.push(Some(Arc::new(wrapped)));
+            }
+            Err(error) => {
+                warnings.push(on_host(fault(&error)));
+                regions.push(None);
+            }
+        }
+    }
+    let loaded = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
+    let (count, offload_flops) = loaded.fold((0, 0), |(n, flops), (_, r)| (n + 1, flops + r.flops));
+    let total = compiled.explain["totals"]["flops"].as_u64().unwrap_or(0);
+    let offload_share = if total == 0 { 0.0 } else { offload_flops as f64 / total as f64 };
+    let mut ready = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some()).peekable();
+    let on_caller = ready.peek().is_some() && ready.all(|(_, region)| region.as_ref().is_some_and(has_own_threads));
+    drop(handles);
+    let program = compiled.program;
+    validate(&program)?;
+    let needed = needed_constants(&program, |region| regions[region as usize].is_some());
+    let kept = |(constant, needed): (Tensor, bool)| (needed || hold == Hold::UntilReady).then_some(constant);
+    let constants = compiled.constants.into_iter().zip(needed).map(kept).collect();
+    let mut executor = Executor::with_some(program, constants, regions, session.pool.clone())?;
+    executor.let_go();
+    if on_caller {
+        executor = executor.regions_on_caller();
+    }
+    // What a region says when it is prepared for dimensions that are known.
+    for note in executor.notes() {
+        warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the answer is the same"));
+    }
+    Ok((Model { executor, offload_share, offload_flops, regions: count }, warnings))
 }

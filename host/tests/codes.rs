@@ -1,6 +1,7 @@
 //! Errors that no operator of the table can cause: provoked by operators of the tests' own.
 
 use byoc::build::plan::plan;
+use byoc::runtime::needs::needed_constants;
 use byoc::runtime::{Executor, Pool};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::{Attrs, Dim, Module, Type};
@@ -73,4 +74,19 @@ fn a_result_whose_size_nobody_knows() {
     let diagnostic = run("test.without_size");
     assert_eq!(diagnostic.code, codes::runtime::SIZE_UNKNOWN, "{diagnostic}");
     assert!(diagnostic.message.contains("Tensor[(?), float32]") || diagnostic.message.contains('?'), "{diagnostic}");
+}
+
+#[test]
+fn a_function_whose_constants_are_gone() {
+    let mut builder = Builder::default();
+    let x = builder.var("x", Type::tensor(DType::F32, &[2]));
+    let constant = builder.constant(Tensor::from_slice(&[2], &[3f32, 4.0]));
+    let y = builder.op("add", &[x, constant], Attrs::none()).unwrap();
+    builder.define("main", &[x], y).unwrap();
+    let planned = plan(&builder.module, &[]).unwrap();
+    assert_eq!(needed_constants(&planned.program, |_| true), [true]);
+    let pool = Arc::new(Pool::new(1).unwrap());
+    let diagnostic = Executor::with_some(planned.program, vec![None], Vec::new(), pool).unwrap_err();
+    assert_eq!(diagnostic.code, codes::runtime::CONSTANTS_GONE, "{diagnostic}");
+    assert!(diagnostic.message.contains("main"), "{diagnostic}");
 }

@@ -4,12 +4,12 @@ use super::manifest::{FORMAT, Manifest, RegionRecord};
 use super::write::dtype_name;
 use super::{ALIGN, DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
 use crate::build::{Compiled, CompiledRegion, PluginId, RegionSource};
+use crate::io::mapped::{self, MappedFile};
 use crate::runtime::{Program, validate};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Tensor};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
@@ -44,32 +44,27 @@ pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
         diagnostic
     };
     let cannot = |e: std::io::Error| at_path(Diagnostic::error(codes::artifacts::CANNOT_READ, e.to_string()));
-    let file = File::open(path).map_err(cannot)?;
-    if file.metadata().map_err(cannot)?.len() == 0 {
+    if std::fs::metadata(path).map_err(cannot)?.len() == 0 {
         // An empty file cannot be mapped.
         return Err(at_path(not_an_artifact()));
     }
-    // SAFETY: the mapping is private to this process and read-only. Nobody may shorten the file while it is mapped: the
-    // writer never does, it renames a new file over the old one. docs/artifact.md says so.
-    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(cannot)?;
-    parse(Arc::new(Bytes(map))).map_err(at_path)
+    // Nobody may shorten the file while it is mapped: the writer never does, it renames a new file over the old one.
+    // docs/artifact.md says so.
+    parse(Arc::new(MappedFile::open(path).map_err(cannot)?)).map_err(at_path)
 }
 
-/// The mapped file.
-struct Bytes(memmap2::Mmap);
-
-impl AsRef<[u8]> for Bytes {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-/// A range of a file, shared.
-struct Slice<T>(Arc<T>, Range<usize>);
+/// A range of a file, shared. Its pages go when nobody needs it any more.
+struct Slice<T: AsRef<[u8]>>(Arc<T>, Range<usize>);
 
 impl<T: AsRef<[u8]>> AsRef<[u8]> for Slice<T> {
     fn as_ref(&self) -> &[u8] {
         &(*self.0).as_ref()[self.1.clone()]
+    }
+}
+
+impl<T: AsRef<[u8]>> Drop for Slice<T> {
+    fn drop(&mut self) {
+        mapped::let_go(self.as_ref());
     }
 }
 
@@ -85,7 +80,7 @@ pub(super) fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Res
     let manifest = manifest(get(MANIFEST)?)?;
     for entry in &manifest.entries {
         let found = get(&entry.name)?;
-        if found.len() as u64 != entry.bytes || blake3::hash(found).to_hex().as_str() != entry.blake3 {
+        if found.len() as u64 != entry.bytes || mapped::digest(found).to_hex().as_str() != entry.blake3 {
             return Err(Diagnostic::error(codes::artifacts::DAMAGED, format!("{} is damaged", entry.name)));
         }
     }
@@ -137,7 +132,7 @@ fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
         return Err(Diagnostic::error(codes::artifacts::DAMAGED, "it is a ZIP file without the seal of an artifact")
             .note("it is not an artifact, or a part of it is missing"));
     }
-    if blake3::hash(covered).to_hex().as_bytes() != digest {
+    if mapped::digest(covered).to_hex().as_bytes() != digest {
         return Err(Diagnostic::error(codes::artifacts::DAMAGED, "its contents are not what was written")
             .help("copy it again, or compile the model again"));
     }
@@ -212,7 +207,7 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
         let range = offset(0).zip(offset(1)).filter(|&(start, end)| start <= end && end <= data.len());
         let Some((start, end)) = range.filter(|_| declared && record.name == port.name) else { return Err(wrong()) };
         let content = &data[start..end];
-        if blake3::hash(content).to_hex().as_str() != record.blake3 {
+        if mapped::digest(content).to_hex().as_str() != record.blake3 {
             return Err(Diagnostic::error(codes::artifacts::DAMAGED, format!("tensor {} is damaged", port.name)));
         }
         if port.ty.dtype == DType::Bool && content.iter().any(|&byte| byte > 1) {

@@ -261,12 +261,10 @@ fn partition(
 }
 
 fn model_digest(file: &Path) -> Result<String, Failure> {
-    let mut hasher = blake3::Hasher::new();
-    let mapped = crate::io::map_file(file).map_err(|e| {
+    let bytes = crate::io::map_file(file).map_err(|e| {
         Failure::new(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {e}", file.display()))
     })?;
-    hasher.update(&mapped);
-    Ok(hasher.finalize().to_hex().to_string())
+    Ok(crate::io::mapped::digest(&bytes).to_hex().to_string())
 }
 
 /// Why a backend did not take operators.

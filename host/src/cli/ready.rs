@@ -155,14 +155,15 @@ pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
 pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &Session) -> Result<Ready, Failure> {
     let given = given(path, input)?;
     let start = Instant::now();
-    let compiled = if is_artifact(path) {
-        artifact::open(path)?.into_compiled()
-    } else {
-        build(path, build_args, session, &given)?.compiled
+    let compiled = || match is_artifact(path) {
+        true => Ok(artifact::open(path)?.into_compiled()),
+        false => Ok::<_, Failure>(build(path, build_args, session, &given)?.compiled),
     };
+    let first = compiled()?;
     let compile = if is_artifact(path) { Duration::ZERO } else { start.elapsed() };
     let start = Instant::now();
-    let (model, warnings) = Model::load(session, compiled, build_options(build_args).cache_dir.as_deref())?;
+    let (model, warnings) =
+        Model::load_sparing(session, first, build_options(build_args).cache_dir.as_deref(), compiled)?;
     warnings.iter().for_each(render::diagnostic);
     // What was compiled for a backend may have come back to the host when it was loaded.
     check_offload(build_args, model.offload_share, || {

@@ -4,6 +4,7 @@
 //! Every reader is bounded by what is in the file: a header that promises more than there is gets a diagnostic.
 
 pub mod image;
+pub mod mapped;
 pub mod npy;
 pub mod npz;
 pub mod pb;
@@ -22,17 +23,14 @@ use std::path::Path;
 /// # Errors
 /// When it cannot be opened or mapped.
 pub fn map_file(path: &Path) -> std::io::Result<Bytes> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
         return Err(std::io::Error::other("it is not a regular file"));
     }
-    if file.metadata()?.len() == 0 {
+    if metadata.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the mapping is read-only and private to us; like every program that maps its inputs, we rely on nobody
-    // shrinking the file while it is in use.
-    let map = unsafe { memmap2::Mmap::map(&file)? };
-    Ok(Bytes::from_owner(map))
+    Ok(Bytes::from_owner(mapped::MappedFile::open(path)?))
 }
 
 /// Writes a file under a temporary name beside its place and renames it: whoever reads `path` sees the old file or the

@@ -1,8 +1,9 @@
 //! Runs a program: as often as wanted, from as many threads as wanted.
 
 use super::frame::{Frame, Scratch, allocate};
-use super::load::{self, Code};
+use super::load::{self, Code, Step};
 use super::machine;
+use super::needs::{constants_of, needed_constants};
 use super::pool::Pool;
 use super::program::{Port, Program};
 use super::region::Region;
@@ -11,7 +12,7 @@ use super::validate::validate;
 use super::value::Value;
 use byoc_core::diag::{Diagnostic, codes, nearest};
 use byoc_core::ir::Dim;
-use byoc_core::tensor::{AlignedBytes, Tensor};
+use byoc_core::tensor::{AlignedBytes, DType, Tensor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -21,7 +22,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// allocates its outputs and nothing per step.
 pub struct Executor {
     program: Program,
+    /// Those that are gone are empty, and `code` refuses the functions that read them.
     constants: Vec<Tensor>,
+    gone: Vec<bool>,
     regions: Vec<Option<Arc<dyn Region>>>,
     pool: Arc<Pool>,
     on_caller: bool,
@@ -55,11 +58,26 @@ impl Executor {
         regions: Vec<Option<Arc<dyn Region>>>,
         pool: Arc<Pool>,
     ) -> Result<Executor, Diagnostic> {
+        Executor::with_some(program, constants.into_iter().map(Some).collect(), regions, pool)
+    }
+
+    /// As [`Executor::new`], without the constants that nobody reads as long as every region runs on its backend:
+    /// [`needed_constants`](super::needs::needed_constants) says which these are.
+    ///
+    /// # Errors
+    /// As [`Executor::new`], and E0616 when a region is turned down and what the host would need for it is not there.
+    pub fn with_some(
+        program: Program,
+        constants: Vec<Option<Tensor>>,
+        regions: Vec<Option<Arc<dyn Region>>>,
+        pool: Arc<Pool>,
+    ) -> Result<Executor, Diagnostic> {
         validate(&program)?;
         check_constants(&program, &constants)?;
         let count = program.functions.len();
         let executor = Executor {
-            constants,
+            gone: constants.iter().map(Option::is_none).collect(),
+            constants: constants.into_iter().map(|constant| constant.unwrap_or_else(nothing)).collect(),
             regions,
             pool,
             on_caller: false,
@@ -78,6 +96,27 @@ impl Executor {
             }
         }
         Ok(executor)
+    }
+
+    /// Lets go of the constants that nobody will read: those that only the host programs of regions read which run on
+    /// their backends for certain.
+    pub fn let_go(&mut self) {
+        let turned_down: Vec<u32> = self
+            .functions
+            .iter()
+            .filter_map(|code| code.get()?.as_ref().ok())
+            .flat_map(|code| &code.steps)
+            .filter_map(|step| match step {
+                Step::Region(step) if step.region.is_none() => Some(step.index),
+                _ => None,
+            })
+            .collect();
+        let loaded = |region: u32| self.regions[region as usize].is_some() && !turned_down.contains(&region);
+        let needed = needed_constants(&self.program, loaded);
+        for (number, _) in needed.iter().enumerate().filter(|(_, needed)| !**needed) {
+            self.constants[number] = nothing();
+            self.gone[number] = true;
+        }
     }
 
     /// Runs regions on the calling thread from now on, not on a thread of the pool: for backends that bring threads of their
@@ -147,8 +186,23 @@ impl Executor {
     }
 
     pub(super) fn code(&self, index: u32) -> Result<&Code, Diagnostic> {
-        let load = || load::load(&self.program, &self.constants, &self.regions, index as usize);
+        let load = || {
+            self.check_present(index)?;
+            load::load(&self.program, &self.constants, &self.regions, index as usize)
+        };
         self.functions[index as usize].get_or_init(load).as_ref().map_err(Clone::clone)
+    }
+
+    /// Whether every constant is there that a function reads.
+    fn check_present(&self, index: u32) -> Result<(), Diagnostic> {
+        let function = &self.program.functions[index as usize];
+        if constants_of(function).all(|constant| !self.gone[constant]) {
+            return Ok(());
+        }
+        let message = format!("{} would run on the host, and its constants have been let go", function.name);
+        Err(Diagnostic::error(codes::runtime::CONSTANTS_GONE, message)
+            .note("its backend had loaded it, packed the constants, and turned it down afterwards")
+            .help("leave the backend out"))
     }
 
     /// Memory for an activation.
@@ -193,12 +247,18 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn check_constants(program: &Program, constants: &[Tensor]) -> Result<(), Diagnostic> {
+/// What stands for a constant that is gone.
+fn nothing() -> Tensor {
+    Tensor::zeros(DType::U8, &[0])
+}
+
+fn check_constants(program: &Program, constants: &[Option<Tensor>]) -> Result<(), Diagnostic> {
     let wrong = |message: String| Err(Diagnostic::error(codes::runtime::BAD_PROGRAM, message));
     if program.constants.len() != constants.len() {
         return wrong(format!("the program has {} constants, {} are given", program.constants.len(), constants.len()));
     }
-    for (port, tensor) in program.constants.iter().zip(constants) {
+    let given = program.constants.iter().zip(constants).filter_map(|(port, tensor)| Some((port, tensor.as_ref()?)));
+    for (port, tensor) in given {
         if port.ty.dtype != tensor.dtype() || port.ty.shape().as_deref() != Some(tensor.shape()) {
             return wrong(format!("constant \"{}\" is {tensor:?}, the program says {}", port.name, show(port)));
         }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`program`] | a planned program as plain data, and its JSON form |
 //! | [`region`] | what the executor wants of a region that a backend runs |
+//! | [`needs`] | which constants a run on the host reads |
 //! | [`executor`] | runs a program |
 //! | [`trace`] | what is known of the steps, and who listens to a run |
 //! | [`pool`] | the threads |
@@ -16,6 +17,7 @@ pub mod executor;
 mod frame;
 mod load;
 mod machine;
+pub mod needs;
 pub mod pool;
 pub mod program;
 pub mod region;

@@ -45,6 +45,21 @@ fn what_fails_before_the_run_is_said_and_the_host_computes() {
     }
 }
 
+/// A backend that has loaded a region owns its constants, and may have let them go before it turns the region down.
+#[test]
+fn a_region_that_is_turned_down_when_its_constants_are_gone_runs_on_the_host() {
+    let (folder, dir, _) = rude("panic_prepare");
+    let file = folder.path().join("digits.byoc").display().to_string();
+    let digits = data_text("digits/digits.onnx");
+    let backend = ["--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
+    let on_host = byoc(["run", &digits, "--dim", "batch=1", "--input", "image=random:3"]).ok().out;
+    let ran = byoc([&["run", &digits, "--dim", "batch=1", "--input", "image=random:3"], &backend[..]].concat()).ok();
+    assert_eq!(ran.says(&["turned it down", "out of manners in prepare"]).out, on_host);
+    byoc([&["compile", &digits, "--dim", "batch=1", "-o", &file], &backend[..]].concat()).ok();
+    let ran = byoc([&["run", &file, "--input", "image=random:3"], &backend[2..4]].concat()).ok();
+    assert_eq!(ran.says(&["turned it down", "out of manners in prepare"]).out, on_host);
+}
+
 #[test]
 fn what_fails_in_the_run_ends_it_with_an_error() {
     let (_folder, dir, model) = rude("panic_run");

@@ -90,6 +90,23 @@ pub struct Plan {
     pub outputs: Vec<Vec<usize>>,
 }
 
+impl Plan {
+    /// Which buffers a step reads or writes. That of a constant which is only packed is none of them.
+    pub fn touched(&self) -> Vec<bool> {
+        let mut touched = vec![false; self.buffers.len()];
+        self.steps.iter().flat_map(|step| &step.args).for_each(|arg| touched[arg.buffer.0 as usize] = true);
+        touched
+    }
+
+    /// The constants that are read where they lie, once for each of their buffers.
+    pub fn in_place(&self) -> Vec<usize> {
+        let touched = self.touched();
+        let buffers = self.buffers.iter().zip(touched).filter(|(_, touched)| *touched);
+        let constant = |place| if let Place::Constant(number) = place { Some(number) } else { None };
+        buffers.filter_map(|(buffer, _)| constant(buffer.place)).collect()
+    }
+}
+
 /// Alignment of everything in the arena.
 const LINE: usize = 64;
 

@@ -9,7 +9,7 @@ use crate::library::{Memory, OneDnn, Primitive, Stream, onednn};
 use crate::lower::{Packs, lower};
 use crate::plan::{Argument, Place, Plan, Work};
 use crate::program::Program;
-use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, Prepared, Result, Services};
+use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, Input, Prepared, Result, Services};
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -31,7 +31,20 @@ struct State {
     packs: Packs,
     packed: Vec<Arc<Lines>>,
     by_dims: HashMap<Vec<Vec<i64>>, u64>,
+    /// The plan of a region whose dimensions are all known, until it is prepared: weights are packed then, when the host
+    /// has let go of the constants too, so that each is gone as soon as it is packed.
+    made: Option<Made>,
 }
+
+/// A plan with its generated code, whose weights are not packed yet.
+struct Made {
+    plan: Plan,
+    primitives: Vec<Option<Primitive>>,
+}
+
+/// A constant of so many bytes that is read in place is copied nevertheless: biases lie all over a mapped file, and each of
+/// them would keep many of its pages in memory.
+const SMALL: usize = 64 << 10;
 
 /// Memory aligned to a cache line.
 struct Lines {
@@ -98,8 +111,8 @@ struct Tensors {
 unsafe impl Send for Tensors {}
 
 impl Region {
-    /// Loads a graph. Where every dimension is known, code is generated and weights are packed now, and the constants that were
-    /// packed are let go.
+    /// Loads a graph. Where every dimension is known, code is generated now, and what the library does not take is found out;
+    /// the constants are let go as they are packed, when the region is prepared.
     ///
     /// # Errors
     /// Constants that do not fit, operators that the library does not take.
@@ -115,6 +128,7 @@ impl Region {
             packs: Packs::default(),
             packed: Vec::new(),
             by_dims: HashMap::new(),
+            made: None,
         };
         let region = Region {
             library,
@@ -125,10 +139,8 @@ impl Region {
             plans: RwLock::new(Vec::new()),
         };
         if let Some(shapes) = shapes {
-            region.plan(&shapes)?;
             let mut state = region.state.lock().unwrap_or_else(PoisonError::into_inner);
-            // The plan holds what it reads in place.
-            state.constants.iter_mut().for_each(|constant| *constant = None);
+            state.made = Some(region.make(&mut state.packs, constants, &shapes)?);
         }
         Ok(region)
     }
@@ -139,17 +151,33 @@ impl Region {
         if let Some(&number) = state.by_dims.get(shapes) {
             return Ok(number);
         }
-        let constants: Option<Vec<Constant>> = state.constants.iter().cloned().collect();
-        let Some(constants) = constants else {
-            let wanted: Vec<String> = self.graph.inputs.iter().map(|input| input.ty.to_string()).collect();
-            return Err(Error::new(format!("inputs of dimensions {shapes:?}, where {} are wanted", wanted.join(", "))));
+        let open = self.graph.inputs.iter().any(|input| input.ty.shape().is_none());
+        let fits = |(input, dims): (&Input, &Vec<i64>)| {
+            let own = input.ty.shape();
+            own.is_some_and(|own| own.iter().map(|&d| d as i64).eq(dims.iter().copied()))
         };
-        // What primitives are made for depends on how many threads there are.
-        self.library.set_threads(self.threads);
-        let program = Program::of(&self.graph, &constants, shapes).map_err(|reason| Error::new(reason.detail))?;
-        let plan = lower(self.library, &program, &mut state.packs).map_err(|reason| Error::new(reason.detail))?;
-        self.pack(&mut state, &constants)?;
-        let ready = Ready::new(plan, &constants, &state.packed)?;
+        let fit = self.graph.inputs.len() == shapes.len() && self.graph.inputs.iter().zip(shapes).all(fits);
+        let made = match state.made.take_if(|_| fit) {
+            Some(made) => made,
+            None => {
+                let constants: Option<Vec<Constant>> = state.constants.iter().cloned().collect();
+                let Some(constants) = constants.filter(|_| open) else {
+                    let wanted: Vec<String> = self.graph.inputs.iter().map(|input| input.ty.to_string()).collect();
+                    let wanted = wanted.join(", ");
+                    return Err(Error::new(format!("inputs of dimensions {shapes:?}, where {wanted} are wanted")));
+                };
+                self.make(&mut state.packs, &constants, shapes)?
+            }
+        };
+        if !open {
+            state.drop_unused(&made.plan);
+        }
+        self.pack(&mut state, &made.plan, open)?;
+        let ready = Ready::new(made, &state.constants, &state.packed)?;
+        if !open {
+            // The plan holds what it reads in place.
+            state.constants.fill(None);
+        }
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
         plans.push(Arc::new(ready));
         let number = plans.len() as u64 - 1;
@@ -157,12 +185,32 @@ impl Region {
         Ok(number)
     }
 
-    /// Packs what the newest plan wants and no plan before did.
-    fn pack(&self, state: &mut State, constants: &[Constant]) -> Result<()> {
+    /// Plans for input dimensions, and generates code.
+    fn make(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Made> {
+        // What primitives are made for depends on how many threads there are.
+        self.library.set_threads(self.threads);
+        let program = Program::of(&self.graph, constants, shapes).map_err(|reason| Error::new(reason.detail))?;
+        let plan = lower(self.library, &program, packs).map_err(|reason| Error::new(reason.detail))?;
+        let primitives = plan.steps.iter().map(|step| match &step.work {
+            Work::Primitive(desc) => Primitive::new(desc).map(Some),
+            Work::Zero | Work::Cell(_) => Ok(None),
+        });
+        let primitives = primitives.collect::<std::result::Result<_, String>>()?;
+        self.library.let_go_of_code();
+        Ok(Made { plan, primitives })
+    }
+
+    /// Packs what the newest plan wants and no plan before did. Unless there may be further plans, constants that are not read
+    /// in place are let go one by one.
+    fn pack(&self, state: &mut State, plan: &Plan, open: bool) -> Result<()> {
         let stream = Stream::new(self.library)?;
         let attr = crate::library::Attr::new(self.library, &crate::library::PostOps::new(self.library)?)?;
+        let mut left = vec![0usize; state.constants.len()];
+        state.packs.packs[state.packed.len()..].iter().for_each(|pack| left[pack.constant] += 1);
+        plan.in_place().into_iter().for_each(|number| left[number] += 1);
         for pack in &state.packs.packs[state.packed.len()..] {
-            let constant = &constants[pack.constant];
+            let constant = state.constants[pack.constant].as_ref();
+            let constant = constant.ok_or_else(|| Error::new(format!("constant {} is gone", pack.constant)))?;
             let bytes = constant.bytes();
             if pack.offset + pack.from.size() > bytes.len() {
                 return Err(Error::new(format!("constant {} is shorter than its type says", pack.constant)));
@@ -185,21 +233,48 @@ impl Region {
             // SAFETY: the constant has the bytes that the layout spans, which are read only; the other two are our own.
             unsafe { primitive.execute(&stream, &args) }?;
             state.packed.push(Arc::new(lines));
+            left[pack.constant] -= 1;
+            if !open && left[pack.constant] == 0 {
+                state.constants[pack.constant] = None;
+            }
         }
         Ok(())
     }
 }
 
+impl State {
+    /// Lets go of the constants that a plan neither packs nor reads: what only stood for an attribute.
+    fn drop_unused(&mut self, plan: &Plan) {
+        let mut used = vec![false; self.constants.len()];
+        self.packs.packs.iter().for_each(|pack| used[pack.constant] = true);
+        plan.in_place().into_iter().for_each(|number| used[number] = true);
+        for (constant, _) in self.constants.iter_mut().zip(used).filter(|(_, used)| !used) {
+            *constant = None;
+        }
+    }
+}
+
 impl Ready {
-    fn new(plan: Plan, constants: &[Constant], packed: &[Arc<Lines>]) -> Result<Ready> {
+    fn new(made: Made, constants: &[Option<Constant>], packed: &[Arc<Lines>]) -> Result<Ready> {
+        let Made { plan, primitives } = made;
         let mut fixed = vec![std::ptr::null_mut(); plan.buffers.len()];
         let (mut held_packed, mut held_constants) = (Vec::new(), Vec::new());
-        for (buffer, at) in plan.buffers.iter().zip(&mut fixed) {
+        let buffers = plan.buffers.iter().zip(&mut fixed).zip(plan.touched());
+        for ((buffer, at), _) in buffers.filter(|(_, touched)| *touched) {
             match buffer.place {
                 Place::Constant(number) => {
-                    let constant = &constants[number];
+                    let constant = constants[number].as_ref();
+                    let constant = constant.ok_or_else(|| Error::new(format!("constant {number} is gone")))?;
                     if constant.bytes().len() < buffer.bytes {
                         return Err(Error::new(format!("constant {number} is shorter than its type says")));
+                    }
+                    if buffer.bytes <= SMALL {
+                        let copy = Lines::new(buffer.bytes)?;
+                        // SAFETY: the constant has so many bytes, and so has its copy.
+                        unsafe { copy.at.copy_from_nonoverlapping(constant.bytes().as_ptr(), buffer.bytes) };
+                        *at = copy.at;
+                        held_packed.push(Arc::new(copy));
+                        continue;
                     }
                     *at = constant.bytes().as_ptr().cast_mut();
                     held_constants.push(constant.clone());
@@ -211,11 +286,6 @@ impl Ready {
                 Place::Input(_) | Place::Output(_) | Place::Arena(_) => {}
             }
         }
-        let primitives = plan.steps.iter().map(|step| match &step.work {
-            Work::Primitive(desc) => Primitive::new(desc).map(Some),
-            Work::Zero | Work::Cell(_) => Ok(None),
-        });
-        let primitives = primitives.collect::<std::result::Result<_, String>>()?;
         let idle = Mutex::new(Vec::new());
         Ok(Ready { plan, primitives, fixed, _packed: held_packed, _constants: held_constants, idle })
     }

@@ -16,4 +16,5 @@ codes! {
     REGION_FAILED = 613, "a region broke its promise";
     BAD_LABELS = 614, "the labels do not fit the output";
     NO_CLAUSE = 615, "a match without a clause for its value";
+    CONSTANTS_GONE = 616, "constants that were let go are needed again";
 }

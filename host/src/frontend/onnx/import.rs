@@ -3,7 +3,7 @@
 use super::external::ExternalFiles;
 use super::functions::{FlatNode, flatten};
 use super::node::{Fault, Node};
-use super::proto::{GraphProto, ModelProto, TensorProto, is_standard_domain};
+use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, is_standard_domain};
 use super::size::{Size, Sizes};
 use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops, tensor};
 use crate::frontend::{Identifiers, LoadOptions, Loaded, bind};
@@ -12,7 +12,7 @@ use byoc_core::ir::{Attrs, Callee, Dim, Expr, ExprId, Module, Name, OriginId, So
 use byoc_core::op::{self, Value};
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 
 /// A constant that is computed during import has at most this many bytes, or as many as its operands.
@@ -39,6 +39,8 @@ pub struct Importer<'m> {
     values: HashMap<String, ExprId>,
     initializers: HashMap<&'m str, Initializer<'m>>,
     external: Option<&'m ExternalFiles>,
+    /// Initialisers that a node reads.
+    held: HashSet<ExprId>,
     budget: usize,
 }
 
@@ -191,6 +193,7 @@ impl<'m> Importer<'m> {
             values: HashMap::new(),
             initializers,
             external,
+            held: HashSet::new(),
             budget: FOLD_TOTAL.saturating_add(weights.saturating_mul(2)),
         })
     }
@@ -212,6 +215,31 @@ impl<'m> Importer<'m> {
         let value = self.builder.constant(tensor);
         self.values.insert(name.to_owned(), value);
         Ok(Some(value))
+    }
+
+    /// Lets go of large initialisers that a node has made other constants of (a matrix is transposed, as a rule): they need
+    /// not be in memory beside those. Expressions from `first` on are the node's. An initialiser that another node asks for
+    /// is read again.
+    fn let_go_of_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first: usize) {
+        const LARGE: usize = 64 << 10;
+        for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
+            let Some(&id) = self.values.get(name) else { continue };
+            let module = &mut self.builder.module;
+            let large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= LARGE);
+            let mut read = !large || outputs.contains(&id) || self.held.contains(&id);
+            for (_, node) in module.nodes.iter().rev().take(module.nodes.len() - first) {
+                node.expr.for_each_operand(|operand| read |= operand == id);
+            }
+            if read {
+                // Another node may fold it as well, and this one needs it still.
+                self.held.insert(id);
+                continue;
+            }
+            self.values.remove(name);
+            let nothing = Tensor::zeros(DType::U8, &[0]);
+            module.nodes[id].ty = Type::tensor(nothing.dtype(), nothing.shape());
+            module.nodes[id].expr = Expr::Constant(nothing.into());
+        }
     }
 
     /// The tensor of a message of this model.
@@ -245,8 +273,10 @@ impl<'m> Importer<'m> {
             let message = format!("no converter for {} of operator set {version}", proto.op_type);
             Box::new(Diagnostic::error(codes::frontends::UNSUPPORTED_OPERATOR, message))
         })?;
+        let first = self.builder.module.nodes.len();
         let mut node = Node::new(self, proto, version, inputs, origin);
         let outputs = convert(&mut node).map_err(|fault| at_node(*fault, &label, &proto.op_type))?;
+        self.let_go_of_folded(proto, &outputs, first);
         for (i, name) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
             let Some(&value) = outputs.get(i) else {
                 let message = format!("output {i} (\"{name}\") is not supported");

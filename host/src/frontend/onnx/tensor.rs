@@ -2,6 +2,7 @@
 
 use super::external::ExternalFiles;
 use super::proto::{Bytes, LOCATION_EXTERNAL, SparseTensorProto, TensorProto};
+use crate::io::mapped::{Stretch, aligned};
 use byoc_core::tensor::{DType, Tensor, element_count};
 use byoc_core::with_dtype;
 use std::sync::Arc;
@@ -97,7 +98,12 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
             let values: Vec<bool> = raw.iter().map(|&b| b != 0).collect();
             return Ok(Tensor::from_bools(&shape, &values));
         }
-        return Tensor::from_storage(dtype, &shape, Arc::new(raw)).ok_or_else(|| wrong(0, "bytes"));
+        let raw = Stretch(raw);
+        let storage: Arc<dyn AsRef<[u8]> + Send + Sync> = match raw.as_ref().as_ptr().addr() % dtype.align() {
+            0 => Arc::new(raw),
+            _ => aligned(raw.as_ref()),
+        };
+        return Tensor::from_storage(dtype, &shape, storage).ok_or_else(|| wrong(0, "bytes"));
     }
     let given = match dtype {
         DType::F32 => proto.float_data.len(),

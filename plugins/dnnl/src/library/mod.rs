@@ -4,6 +4,7 @@ pub mod ffi;
 mod find;
 mod handles;
 mod openmp;
+mod pages;
 
 pub use find::{INSTALL, set_plugin_path};
 pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, Stream, Window};
@@ -20,6 +21,8 @@ pub struct OneDnn {
     set_threads: SetThreads,
     /// Its version: `3.2.0`.
     pub version: String,
+    /// Its code that can be read again from its file.
+    code: pages::Code,
     // Never unmapped: it stays in a static.
     _library: Library,
 }
@@ -51,6 +54,7 @@ fn open() -> Result<OneDnn> {
     // SAFETY: every version of the library has this function, and its structure begins with these fields.
     let version = unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version") };
     let version = version.map_err(|_| wrong("this is not oneDNN: it has no function dnnl_version".into()))?;
+    let code = pages::Code::around(*version as usize);
     // SAFETY: the function returns a pointer to a constant.
     let version = unsafe { &*version() };
     let shown_version = format!("{}.{}.{}", version.major, version.minor, version.patch);
@@ -72,10 +76,16 @@ fn open() -> Result<OneDnn> {
         return Err(wrong(format!("no engine for this CPU: {}", handles::status_name(status))));
     }
     tracing::debug!("oneDNN {shown_version} from {shown}");
-    Ok(OneDnn { api, engine, set_threads, version: shown_version, _library: library })
+    Ok(OneDnn { api, engine, set_threads, version: shown_version, code, _library: library })
 }
 
 impl OneDnn {
+    /// Lets go of the pages of the library's own code, most of which looks for implementations and generates code for them:
+    /// what a run needs is a tenth of it, and comes back by itself.
+    pub fn let_go_of_code(&self) {
+        self.code.let_go();
+    }
+
     /// Sizes the library's pool for what this thread calls from now on.
     pub fn set_threads(&self, threads: usize) {
         // SAFETY: the function sets a variable of the calling thread.
