@@ -700,3 +700,37 @@ pub fn residual_blocks(c: &mut Case) {
     }
     c.done(x);
 }
+
+/// A softmax some of whose rows are masked from end to end, and so no numbers; a number in their place, as exporters write it;
+/// and what is not masked elsewhere.
+pub fn masked_rows(case: &mut Case) {
+    let (batch, rows, columns) = (case.int(1, 3), case.int(1, 9), case.int(1, 40));
+    let x = case.input(&[batch, rows, columns]);
+    let mask: Vec<f32> = (0..batch * rows)
+        .flat_map(|row| {
+            let all = row == 0 || case.chance(3);
+            (0..columns).map(|_| if all || case.chance(4) { f32::NEG_INFINITY } else { 0.0 }).collect::<Vec<_>>()
+        })
+        .collect();
+    let mask = case.builder.constant(Tensor::from_slice(&[batch, rows, columns], &mask));
+    let masked = case.op("add", &[x, mask], &[]);
+    let soft = case.op("nn.softmax", &[masked], &[("axis", (-1).into())]);
+    let nan = case.op("isnan", &[soft], &[]);
+    let number = case.pick(&[0.0, -1.5]);
+    let number = case.scalar(number);
+    let mut result = case.op("where", &[nan, number, soft], &[]);
+    if case.chance(2) {
+        let values = case.input(&[batch, 5, columns]);
+        result = case.op("nn.batch_matmul", &[result, values], &[("transpose_b", true.into())]);
+    }
+    if case.chance(3) {
+        // The rows as they are have a user of their own.
+        let turned = case.op("transpose", &[soft], &[("axes", longs(&[0, 2, 1]))]);
+        let nan = case.op("isnan", &[turned], &[]);
+        let number = case.scalar(2.0);
+        let guarded = case.op("where", &[nan, number, turned], &[]);
+        let both = case.builder.tuple(&[result, guarded]).expect("a tuple");
+        return case.done(both);
+    }
+    case.done(result);
+}

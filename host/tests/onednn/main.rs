@@ -51,6 +51,7 @@ families! {
     joins_and_views 300;
     resizing 80;
     attention 60;
+    masked_rows 80;
     lstm 80;
     channel_shuffle 60;
     residual_blocks 100;

@@ -111,6 +111,8 @@ impl Lowering<'_> {
             Kind::LstmCell(gates) => self.lstm_cell(op, *gates),
             Kind::Concat { axis } => self.concat(op, *axis),
             Kind::Pad { before } => self.pad(op, before),
+            Kind::NoNan(number) => self.without_nan(op, *number),
+            Kind::IsNan => Err(Reason::new(RefusalCode::UnsupportedOp, "only where it chooses between x and a number")),
             Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
             Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => Err(turned_down("a view is no anchor".into())),
         }
@@ -645,6 +647,23 @@ impl Lowering<'_> {
         }
         let settled = best.ok_or_else(|| turned_down("oneDNN has no implementation".into()))?;
         self.emit(op, links, settled, Vec::new(), "reduction")
+    }
+
+    /// In place where nobody else needs the tensor, otherwise in a copy.
+    fn without_nan(&mut self, op: &Op, number: f32) -> Taken<usize> {
+        let x = self.at(op.inputs[0]);
+        let shape = self.program.shape(op.output).to_vec();
+        let place = match self.may_overwrite(&x, &[x.buffer]) {
+            true => x,
+            false => {
+                let copy = self.scratch(View::in_order(&shape, &x.view.order()));
+                self.copy(&x, &copy, "copy")?;
+                copy
+            }
+        };
+        self.replace_nan(&place, number)?;
+        self.put_through(op, &[], 0, place, &Frame::plain(&shape, &shape))?;
+        Ok(0)
     }
 
     fn lstm_cell(&mut self, op: &Op, gates: Gates) -> Taken<usize> {

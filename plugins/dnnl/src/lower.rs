@@ -258,6 +258,15 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// A step that puts a number in the place of every NaN of a tensor without gaps.
+    pub fn replace_nan(&mut self, placed: &Placed, number: f32) -> Taken<()> {
+        let desc = self.desc(&placed.view).map_err(gone_wrong)?;
+        let offset = placed.view.offset as usize * 4;
+        let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset, desc }];
+        self.push(Work::NoNan(number, count(&placed.view.shape) as usize), args, "numbers for NaN");
+        Ok(())
+    }
+
     /// A step that computes the gates of an LSTM.
     pub fn cell(&mut self, cell: Cell, tensors: Vec<(i32, Placed)>) -> Taken<()> {
         let mut args = Vec::new();
@@ -557,6 +566,8 @@ fn name(kind: &Kind) -> &'static str {
         Kind::LayerNorm { .. } => "layer normalisation",
         Kind::Eltwise(_) => "elementwise function",
         Kind::Erf => "erf",
+        Kind::IsNan => "isnan",
+        Kind::NoNan(_) => "numbers for NaN",
         Kind::Binary(_) => "binary",
         Kind::Prelu => "prelu",
         Kind::LstmCell(_) => "LSTM cell",

@@ -66,6 +66,8 @@ pub fn table() -> String {
     for (name, pattern) in ACTIVATIONS.iter().filter(|(_, pattern)| pattern.len() > 40) {
         line(&mut text, name, "*", pattern);
     }
+    // What exporters put behind a softmax, whose rows are no numbers where everything is masked.
+    text.push_str("no_nan: where(isnan(*x), const, *x)\n");
     text
 }
 

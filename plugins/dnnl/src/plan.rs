@@ -52,6 +52,8 @@ pub enum Work {
     Primitive(PrimitiveDesc),
     /// Fills the buffer of its only argument with zeros.
     Zero,
+    /// Puts this number in the place of every NaN among so many elements of its only argument.
+    NoNan(f32, usize),
     /// The gates of an LSTM; the arguments are numbered by `cell`.
     Cell(crate::cell::Cell),
 }

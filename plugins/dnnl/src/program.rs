@@ -97,6 +97,10 @@ pub enum Kind {
     LayerNorm { epsilon: f32 },
     /// A function of each element.
     Eltwise(Function),
+    /// Whether each element is no number. Nothing computes it; what `where` makes of it is computed.
+    IsNan,
+    /// This number in the place of every element that is none.
+    NoNan(f32),
     /// The error function, which the library has only as a part of GELU.
     Erf,
     /// A function of two tensors that broadcast, by oneDNN's algorithm.

@@ -193,7 +193,7 @@ impl Region {
         let plan = lower(self.library, &program, packs).map_err(|reason| Error::new(reason.detail))?;
         let primitives = plan.steps.iter().map(|step| match &step.work {
             Work::Primitive(desc) => Primitive::new(desc).map(Some),
-            Work::Zero | Work::Cell(_) => Ok(None),
+            Work::Zero | Work::NoNan(..) | Work::Cell(_) => Ok(None),
         });
         let primitives = primitives.collect::<std::result::Result<_, String>>()?;
         self.library.let_go_of_code();
@@ -347,6 +347,13 @@ impl Ready {
                         |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
                     // SAFETY: as above; what a cell gives has a buffer of its own.
                     unsafe { cell.run(&step.args, place) };
+                }
+                (None, Work::NoNan(number, count)) => {
+                    let at = &step.args[0];
+                    let from = tensors.bases[at.buffer.0 as usize].wrapping_add(at.offset).cast::<f32>();
+                    // SAFETY: as above; the tensor lies there without gaps, and this step alone writes to it now.
+                    let elements = unsafe { std::slice::from_raw_parts_mut(from, *count) };
+                    elements.iter_mut().for_each(|x| *x = if x.is_nan() { *number } else { *x });
                 }
                 (None, _) => {
                     let buffer = step.args[0].buffer.0 as usize;

@@ -183,9 +183,12 @@ pub const OPERATORS: &[&str] = &[
     "nn.dropout",
 ];
 
+/// Operators that are translated, and stand for something only as parts of a composite.
+const PARTS: &[&str] = &["isnan", "where"];
+
 fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<Vec<Val>> {
     let with_name = |reason: Reason| Reason { detail: format!("{name}: {}", reason.detail), ..reason };
-    if !is_known(name) {
+    if !is_known(name) && !PARTS.contains(&name) {
         let detail = "not one of the operators that are given to oneDNN";
         return Err(with_name(Reason::new(RefusalCode::UnsupportedOp, detail)));
     }
@@ -193,7 +196,7 @@ fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<
         return Err(with_name(shape_error("an operator without operands or results")));
     }
     for (i, ty) in node.outputs.iter().enumerate() {
-        if ty.dtype != DType::F32 {
+        if ty.dtype != DType::F32 && name != "isnan" {
             let detail = format!("output {i} is {}; float32 is wanted", ty.dtype);
             return Err(with_name(Reason::new(RefusalCode::UnsupportedDtype, detail)));
         }
@@ -290,6 +293,8 @@ impl Translation<'_> {
             "abs" => one(self.p.eltwise(function(ffi::ELTWISE_ABS), x)),
             "negative" => one(self.p.affine(-1.0, 0.0, x)),
             "erf" => one(self.p.push(Kind::Erf, &[x], self.shape(x))),
+            "isnan" => one(self.p.push(Kind::IsNan, &[x], self.shape(x))),
+            "where" => one(self.no_nan()?),
             "mean" => one(self.reduce(ffi::REDUCTION_MEAN)?),
             "sum" => one(self.reduce(ffi::REDUCTION_SUM)?),
             "max" => one(self.reduce(ffi::REDUCTION_MAX)?),
@@ -449,6 +454,16 @@ impl Translation<'_> {
         }
         let result = self.p.push(Kind::Conv { window, groups, transposed }, &[data, weight], shape);
         self.laid_out(result, &order, out_layout)
+    }
+
+    /// `where(isnan(x), number, x)`.
+    fn no_nan(&mut self) -> Taken<Val> {
+        let (condition, number, x) = (self.inputs[0], self.input(1)?, self.input(2)?);
+        let asked = self.p.producer(condition).filter(|op| op.kind == Kind::IsNan).map(|op| op.inputs[0]);
+        match self.p.scalar(number) {
+            Some(number) if asked == Some(x) => Ok(self.p.push(Kind::NoNan(number), &[x], self.shape(x))),
+            _ => Err(attr_error("a choice other than between x and one number where x is none")),
+        }
     }
 
     fn product(&mut self, transpose_a: bool, transpose_b: bool) -> Taken<Val> {
