@@ -9,6 +9,7 @@
 
 use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm_at};
+use super::plane::{Plane, channels_last, dense};
 use super::simd::copy_every;
 use super::split::{self, Shared};
 use super::{Kernel, Offer, Spec, depthwise};
@@ -26,94 +27,6 @@ const COLUMN_BYTES: usize = 384 << 10;
 /// The most threads that gather at a time, each into scratch memory of its own. (Not the number of threads of this
 /// machine: a plan must not depend on where it is made.)
 const SLOTS: usize = 16;
-
-/// A convolution over (at most) height and width.
-#[derive(Clone, Debug)]
-pub(super) struct Plane {
-    pub batch: usize,
-    pub groups: usize,
-    /// Channels of a group of the data.
-    pub channels: usize,
-    /// Channels of a group of the result.
-    pub out_channels: usize,
-    pub size: [usize; 2],
-    pub kernel: [usize; 2],
-    pub out: [usize; 2],
-    pub stride: [usize; 2],
-    pub dilation: [usize; 2],
-    pub before: [usize; 2],
-}
-
-impl Plane {
-    /// `None` for three spatial axes and for empty tensors, which the reference computes.
-    pub fn new(s: &ConvShape) -> Option<Plane> {
-        let depth = [s.data.size[2], s.weight.size[2], s.out.size[2], s.slide.stride[0]];
-        if depth != [1; 4] || s.data.size.contains(&0) || s.weight.size.contains(&0) || s.out.size.contains(&0) {
-            return None;
-        }
-        let plane = |c: &Canonical| [c.size[3], c.size[4]];
-        let last = |v: [usize; 3]| [v[1], v[2]];
-        Some(Plane {
-            batch: s.data.size[0],
-            groups: s.groups,
-            channels: s.data.size[1] / s.groups,
-            out_channels: s.out.size[1] / s.groups,
-            size: plane(&s.data),
-            kernel: plane(&s.weight),
-            out: plane(&s.out),
-            stride: last(s.slide.stride),
-            dilation: last(s.slide.dilation),
-            before: last(s.slide.before),
-        })
-    }
-
-    /// Elements of a channel of the result.
-    pub fn places(&self) -> usize {
-        self.out[0] * self.out[1]
-    }
-
-    /// Terms of a sum.
-    fn terms(&self) -> usize {
-        self.channels * self.kernel[0] * self.kernel[1]
-    }
-
-    /// Whether the columns are the data itself.
-    fn direct(&self) -> bool {
-        self.kernel == [1, 1] && self.stride == [1, 1] && self.before == [0, 0] && self.out == self.size
-    }
-
-    /// What sharing the work is worth: a multiply-add of a blocked product is cheap.
-    fn work(&self) -> usize {
-        self.out_channels * self.places() * self.terms() / 8
-    }
-
-    /// The places `x` on axis `axis` whose tap `tap` lies inside the data.
-    pub fn inside(&self, axis: usize, tap: usize) -> Range<usize> {
-        let (step, before) = (self.stride[axis], self.before[axis]);
-        let offset = tap * self.dilation[axis];
-        let first = before.saturating_sub(offset).div_ceil(step);
-        let last = (self.size[axis] + before).saturating_sub(offset).div_ceil(step);
-        let last = last.min(self.out[axis]);
-        first.min(last)..last
-    }
-}
-
-/// Whether a tensor lies dense in canonical order (batch, channels, plane).
-pub(super) fn dense(c: &Canonical) -> bool {
-    let mut step = 1;
-    (0..5).rev().all(|i| {
-        let fits = c.size[i] == 1 || c.stride[i] == step;
-        step *= c.size[i];
-        fits
-    })
-}
-
-/// Whether a tensor lies dense with its channels last.
-fn channels_last(c: &Canonical) -> bool {
-    let order = [0, 2, 3, 4, 1];
-    let reordered = Canonical { size: order.map(|i| c.size[i]), stride: order.map(|i| c.stride[i]) };
-    dense(&reordered)
-}
 
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let ([data, weight], out) = f32_shapes(spec)?;

@@ -2,9 +2,9 @@
 //! through every tap, and the contributions are then added where they belong (col2im). Blocks of output channels go to
 //! different threads; a block's contributions fit the cache.
 
-use super::conv::{Plane, dense};
 use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm};
+use super::plane::{Plane, dense};
 use super::simd::multiversion;
 use super::split::{self, Shared};
 use super::{Kernel, Offer, Spec};

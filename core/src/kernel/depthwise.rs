@@ -3,7 +3,7 @@
 //! neighbouring results reads neighbouring elements. Then no tap needs a test, and every load is a plain vector load.
 
 use super::Kernel;
-use super::conv::Plane;
+use super::plane::Plane;
 use super::simd::{copy_every, mul_add, multiversion};
 use super::split::{self, Shared};
 use crate::tensor::{TensorView, TensorViewMut};

@@ -1,8 +1,8 @@
 //! Resizing and padding of dense tensors. Resizing blends the rows that a row of the result needs, and then the columns
 //! of that blended row; padding copies whole runs of the last axis.
 
-use super::conv::dense;
 use super::dense::f32_shapes;
+use super::plane::dense;
 use super::simd::{mul_add, multiversion};
 use super::split::{self, Shared};
 use super::{Kernel, Offer, Spec};

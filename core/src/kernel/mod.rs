@@ -17,6 +17,7 @@ mod gemm;
 mod image;
 mod math;
 mod norm;
+mod plane;
 mod pool;
 mod qnn;
 mod reduce;

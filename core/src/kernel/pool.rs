@@ -1,8 +1,8 @@
 //! Pooling over one and two spatial axes of dense planes (NCHW): planes go to different threads, and within a plane
 //! each tap is applied to a whole row of results.
 
-use super::conv::dense;
 use super::dense::f32_shapes;
+use super::plane::dense;
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
 use crate::op::pool::{PoolShape, pool_window};

@@ -1,6 +1,6 @@
 //! The command line: every command with its options.
 
-use crate::quantize::range::Method;
+use crate::quantize::method::Method;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -463,7 +463,7 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "SCHEME")]
     pub scheme: Option<String>,
     /// How the range of an activation is chosen: min-max, percentile[:P], entropy or mse.
-    #[arg(long, value_name = "METHOD", default_value = "mse", value_parser = super::quantize::method)]
+    #[arg(long, value_name = "METHOD", default_value = "mse", value_parser = Method::parse)]
     pub method: Method,
     /// Layers that stay in float: names, "first" (the first convolution; what holds when nothing is given) or "none".
     #[arg(long, value_name = "NAME,...|first|none", value_delimiter = ',')]

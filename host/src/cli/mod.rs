@@ -16,6 +16,7 @@ mod ops;
 mod opt;
 mod plugins;
 mod plugins_check;
+mod plugins_list;
 mod plugins_new;
 mod plugins_test;
 mod quantize;

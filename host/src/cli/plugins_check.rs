@@ -4,7 +4,7 @@
 //! of its backends, and every mistake in what it says is printed.
 
 use super::args::PluginsCheckArgs;
-use super::{plugins, render};
+use super::{plugins_list, render};
 use crate::error::Failure;
 use crate::plugin::registry::{Found, Registry, Status, rejection_diagnostic};
 use crate::session::{self, Session};
@@ -104,7 +104,7 @@ fn describe_backend(backend: &Checked) {
 }
 
 fn json_row(found: &Found, facts: Option<&FileFacts>, checked: &[Checked], problems: &[Diagnostic]) -> Value {
-    let mut row = plugins::row(found);
+    let mut row = plugins_list::row(found);
     let problem =
         |d: &Diagnostic| json!({"code": d.code.to_string(), "message": d.message, "notes": d.notes, "help": d.help});
     let backend =

@@ -6,7 +6,6 @@ use crate::error::Failure;
 use crate::frontend::relay;
 use crate::io::{self, image};
 use crate::quantize::data::Source;
-use crate::quantize::range::Method;
 use crate::quantize::report::{Report, Row};
 use crate::quantize::scheme::Scheme;
 use crate::quantize::{Keep, Options, labels, quantize};
@@ -131,9 +130,4 @@ fn cells(row: &Row) -> [String; 8] {
         or_dash(row.weight_scale.map(|(least, most)| format!("{least:.2e} to {most:.2e}"))),
         or_dash(row.signal_to_noise.map(|noise| format!("{noise:.1}"))),
     ]
-}
-
-/// For clap.
-pub fn method(text: &str) -> Result<Method, String> {
-    Method::parse(text)
 }

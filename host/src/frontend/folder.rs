@@ -154,5 +154,5 @@ fn by_position(files: &[PathBuf], prefix: &str) -> Vec<Option<PathBuf>> {
 
 /// Reads the bytes of a model file.
 pub(super) fn read_model(path: &Path) -> Result<prost::bytes::Bytes, Vec<Diagnostic>> {
-    crate::io::map_file(path).map_err(|e| vec![unreadable(path, e)])
+    crate::io::files::map_file(path).map_err(|e| vec![unreadable(path, e)])
 }

@@ -1,6 +1,6 @@
 //! Pictures (`.png`, `.jpg`) as model inputs.
 
-use super::bad_file;
+use super::files::bad_file;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Element, Tensor};
 use byoc_core::with_dtype;

@@ -1,6 +1,7 @@
 //! NumPy's `.npz`: a ZIP of `.npy` files, one per array, stored or deflated.
 
-use super::{bad_file, map_file, npy, write_atomically};
+use super::files::{bad_file, map_file, write_atomically};
+use super::npy;
 use byoc_core::diag::{Diagnostic, nearest};
 use byoc_core::tensor::Tensor;
 use std::io::{Cursor, Read, Write};

@@ -5,7 +5,7 @@
 //! outputs, and what is between them is shared. [`Operands`] holds the order in which to cut.
 
 use super::program::{Place, Reg, Register};
-use super::value::Value;
+use super::value::{Value, bad_program};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::TensorType;
 use byoc_core::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
@@ -345,9 +345,4 @@ pub(super) fn allocate(bytes: usize) -> Result<AlignedBytes, Diagnostic> {
     AlignedBytes::try_zeroed(bytes).ok_or_else(|| {
         Diagnostic::error(codes::runtime::OUT_OF_MEMORY, format!("no memory for a tensor of {bytes} bytes"))
     })
-}
-
-/// A program that does not do what the planner's programs do.
-pub(super) fn bad_program(what: &str) -> Diagnostic {
-    Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("the program makes no sense: {what}"))
 }

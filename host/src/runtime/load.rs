@@ -1,10 +1,11 @@
 //! Makes a validated program ready to run: kernels are made once, with the constants that they may pack, and the
 //! operands of each step whose sizes are known are laid out once.
 
-use super::frame::{Operands, RegInfo, Slot, bad_program};
+use super::frame::{Operands, RegInfo, Slot};
 use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg};
 use super::region::{Prepared, Region};
 use super::trace;
+use super::value::bad_program;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::{Attrs, OpId, TensorType, Type};
 use byoc_core::kernel::{self, Kernel, Spec};

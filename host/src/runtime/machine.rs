@@ -3,12 +3,12 @@
 //! A tail call takes the place of its caller's activation, so a loop runs in constant memory.
 
 use super::executor::{Executor, Kit};
-use super::frame::{Frame, Scope, bad_program};
+use super::frame::{Frame, Scope};
 use super::load::{Code, Step};
 use super::program::{Instr, Reg};
 use super::step;
 use super::trace::{Observer, StepEvent};
-use super::value::{Cells, Closure, Data, Value};
+use super::value::{Cells, Closure, Data, Value, bad_program};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Shape, Tensor};
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Runs the steps that compute: kernels, aliases, regions.
 
 use super::executor::{Kit, lock};
-use super::frame::{Frame, Scope, allocate, bad_program};
+use super::frame::{Frame, Scope, allocate};
 use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flat};
 use super::program::{Arg, Reg};
 use super::region::{Prepared, RegionCall};
-use super::value::Value;
+use super::value::{Value, bad_program};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::{TensorType, Type};
 use byoc_core::kernel::{self, Spec};

@@ -4,8 +4,8 @@
 //! results agree in number, and what lies in an arena lies inside it. What depends on values or on kernels (types of
 //! operators, overlapping operands, what a closure is called with) is checked where it is known, with the same code.
 
-use super::frame::bad_program;
 use super::program::{Function, Instr, Place, Program, Reg, VERSION};
+use super::value::bad_program;
 use byoc_core::diag::Diagnostic;
 use byoc_core::ir::TensorType;
 

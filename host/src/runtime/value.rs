@@ -2,8 +2,7 @@
 //!
 //! Closures, cells and values of data types may nest as deep as a program runs long, so they are taken apart by a loop when they go.
 
-use super::frame::bad_program;
-use byoc_core::diag::Diagnostic;
+use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::Tensor;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -153,6 +152,11 @@ impl Drop for Cells {
             }
         }
     }
+}
+
+/// A program that does not do what the planner's programs do.
+pub(super) fn bad_program(what: &str) -> Diagnostic {
+    Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("the program makes no sense: {what}"))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::finish::{Finish, Row};
 use super::tile::{self, PLACES, Sums, Tile, WIDE};
 use super::transpose::{self, CHANNELS};
 use super::weights::KernelShape;
-use crate::kernel::split::{self, Shared};
+use crate::kernel::split;
 use crate::tensor::{DType, TensorView};
 
 /// Where the data of an image lie.
@@ -246,6 +246,3 @@ fn interleave(to: &mut [u8], from: &[u8], (channel, column): (usize, usize), inp
         }
     }
 }
-
-/// Results that threads write side by side.
-pub(super) type Results<T> = Shared<T>;

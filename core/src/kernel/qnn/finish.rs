@@ -1,9 +1,9 @@
 //! What becomes of the sums of a tile: `int32` results as they are, or requantized to bytes.
 
-use super::engine::Results;
 use super::tile::{PLACES, Sums, WIDE};
 use super::transpose;
 use crate::kernel::simd::multiversion;
+use crate::kernel::split::Shared;
 use crate::op::qnn::numerics::{Rescale, Rounding};
 
 /// Which results a tile holds.
@@ -52,7 +52,7 @@ fn take_totals(offsets: &Offsets<'_>, channel: usize, channels: usize, totals: &
 /// `int32` results.
 pub(super) struct Plain<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
-    pub out: Results<i32>,
+    pub out: Shared<i32>,
     pub len: usize,
 }
 
@@ -81,7 +81,7 @@ impl<const TOTALS: bool> Finish for Plain<'_, TOTALS> {
 pub(super) struct Bytes<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
     pub scaling: &'a Scaling,
-    pub out: Results<u8>,
+    pub out: Shared<u8>,
     pub len: usize,
 }
 

@@ -56,8 +56,8 @@ impl ExternalFiles {
         if !inside || location.is_empty() || location.contains('\\') {
             return Err(format!("its data is said to be in \"{location}\", which is not below the model's folder"));
         }
-        let file =
-            crate::io::map_file(&self.folder.join(path)).map_err(|e| format!("its data is in {location}: {e}"))?;
+        let file = crate::io::files::map_file(&self.folder.join(path))
+            .map_err(|e| format!("its data is in {location}: {e}"))?;
         self.files.borrow_mut().insert(location.to_owned(), file.clone());
         Ok(file)
     }
