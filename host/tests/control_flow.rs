@@ -121,6 +121,83 @@ fn options_trees_and_constructors_as_values() {
     assert_eq!(ints(text, &[4]), [10, 100, 10]);
 }
 
+/// What is said when the functions of a text with type parameters cannot be copied.
+fn refusal(main: &str) -> String {
+    let parsed = parse(&format!("{LIST}{main}"), &ParseOptions::default());
+    assert_eq!(parsed.diagnostics, [], "{main}");
+    let module = infer_type(&parsed.module).unwrap_or_else(|faults| panic!("{faults:?}"));
+    monomorphize(&module).map_or_else(|diagnostic| diagnostic.to_string(), |_| "nothing".to_owned())
+}
+
+#[test]
+fn closures_are_called_at_several_types() {
+    // Bound by a let, by a number, and called where they stand; at types that the closure itself does not name.
+    let text = "def @main(%n: int32) {
+  let %id = fn [A](%x: A) -> A { %x };
+  %0 = fn [A, B](%x: A, %y: B) -> (B, A) { (%y, %x) };
+  let %f = cast(%id(1.5f), dtype=\"int32\");
+  let %s = %0(%id(%n), %id((%n, 2f)));
+  (%id(%n), %f, %s.0.0 + %s.1, (fn [A](%x: A) -> A { %x })(%n), @length(%id(Cons(%s, Nil))))
+}";
+    assert_eq!(ints(text, &[7]), [7, 1, 14, 7, 1]);
+    // One that calls itself, captures a parameter, and is handed on.
+    let text = "def @main(%n: int32) {
+  let %repeat = fn [A](%f: fn (A) -> A, %x: A, %i: int32) -> A { if (%i < 1) { %x } else { %repeat(%f, %f(%x), %i - 1) } };
+  let %add = fn (%x: int32) { %x + %n };
+  let %pair = %repeat(fn (%p: (int32, float32)) { (%p.0 * 2, %p.1 + 1f) }, (1, 0f), %n);
+  (%repeat(%add, 0, %n), %pair.0, cast(%pair.1, dtype=\"int32\"))
+}";
+    assert_eq!(ints(text, &[5]), [25, 32, 5]);
+    // One inside another, each with type parameters of its own, which capture what is around them.
+    let text = "def @twice[T](%x: T) -> (T, T) {
+  let %outer = fn [A](%a: A) -> (A, (T, T)) {
+    let %inner = fn [B](%b: B) -> (B, (A, T)) { (%b, (%a, %x)) };
+    let %p = %inner(1);
+    let %q = %inner(%p);
+    (%q.1.0, (%p.1.1, %q.1.1))
+  };
+  let %r = %outer(%outer(2f));
+  %r.1
+}
+def @main(%n: int32) { (@twice(%n), @twice(Cons(%n, Nil)).0, 3).0 }";
+    assert_eq!(ints(text, &[9]), [9, 9]);
+    // As a value: in an argument, out of an if, under another name.
+    let text = "def @main(%n: int32) {
+  let %wrap = fn [A](%x: A) -> Option[A] { Some(%x) };
+  let %again = %wrap;
+  let %chosen: fn (int32) -> Option[int32] = if (%n < 3) { %again } else { fn (%x: int32) { Some(0 - %x) } };
+  let %sum = fn (%a: int32, %o: Option[int32]) { match (%o) { Some(%x) => %a + %x, No => %a } };
+  (@foldl(%sum, 0, @map(%wrap, @upto(%n, Nil))), @foldl(%sum, 0, @map(%chosen, @upto(%n, Nil))), @length(@map(%again, Cons(1f, Nil))))
+}";
+    assert_eq!(ints(text, &[2]), [3, 3, 1]);
+    assert_eq!(ints(text, &[3]), [6, -6, 1]);
+}
+
+#[test]
+fn a_closure_that_calls_itself_at_another_type() {
+    // Two types by turns: each copy is in the scope of the other.
+    let text = "def @main(%n: int32) {
+  let %down = fn [A, B](%a: A, %b: B, %i: int32) -> int32 { if (%i < 1) { 0 } else { 1 + %down(%b, %a, %i - 1) } };
+  %down(1, 2f, %n)
+}";
+    assert_eq!(ints(text, &[6]), [6]);
+    let text = "def @main(%n: int32) {
+  let %grow = fn [A](%a: A, %i: int32) -> int32 { if (%i < 1) { 0 } else { %grow(Cons(%a, Nil), %i - 1) } };
+  %grow(1, %n)
+}";
+    assert_eq!(refusal(text), "E0206: a closure is used at ever larger types");
+}
+
+#[test]
+fn what_has_type_parameters_only_in_the_run_is_refused() {
+    let text = "def @main(%n: int32) {
+  let %both = fn (%f: fn [A](A) -> A) { (%f(%n), %f(1f)) };
+  %both(fn [A](%x: A) -> A { %x })
+}";
+    let said = "E0205: %f has type parameters, and which function it is shows only in the run";
+    assert!(refusal(text).starts_with(said), "{}", refusal(text));
+}
+
 #[test]
 fn a_loop_over_a_data_type_runs_in_constant_memory() {
     // A counter inside an option, a million times.

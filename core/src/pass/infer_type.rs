@@ -195,10 +195,47 @@ impl<'a> Inference<'a> {
                 self.flow_to_variables(id);
                 changed
             }
-            Err(diagnostic) => {
+            Err(mut diagnostic) => {
+                if diagnostic.code == codes::types::TYPE_MISMATCH
+                    && let Some(help) = self.several_types(id)
+                {
+                    diagnostic.help = Some(help);
+                }
                 self.faults.insert(id, Fault { at: Some(id), diagnostic: *diagnostic });
                 false
             }
+        }
+    }
+
+    /// What to do when a call does not fit a function whose parameters took their types from another call.
+    fn several_types(&self, call: ExprId) -> Option<String> {
+        let Expr::Call(call) = self.module.expr(call) else { return None };
+        let Callee::Expr(callee) = call.callee else { return None };
+        let function = self.module.expr(self.target(callee)?).as_function()?;
+        let open = |&param: &ExprId| match self.module.expr(param) {
+            Expr::Var(var) if !var.annotation.is_complete() => Some(var.name.clone()),
+            _ => None,
+        };
+        let name = function.params.iter().find_map(open).filter(|_| function.type_params.is_empty())?;
+        Some(format!(
+            "the type of %{name} is what another call gives it; to call the function at several types, give it a type \
+             parameter: `[A](%{name}: A)`"
+        ))
+    }
+
+    /// What a callee stands for, through the variables of lets and the names of globals.
+    fn target(&self, callee: ExprId) -> Option<ExprId> {
+        let mut target = callee;
+        // A variable may stand for another one. (Not for long in any real program, and in a broken one in a circle.)
+        for _ in 0..MAX_ALIASES {
+            match self.lets.value(target) {
+                Some(value) => target = value,
+                None => break,
+            }
+        }
+        match self.module.expr(target) {
+            Expr::Global(name) => self.module.globals.get(name).copied(),
+            _ => Some(target),
         }
     }
 
@@ -223,7 +260,9 @@ impl<'a> Inference<'a> {
                 Expr::Var(var) => !var.annotation.is_complete(),
                 _ => !node.ty.is_complete(),
             };
-            if !open || ty == Type::Unknown {
+            // What has type parameters keeps them: one use does not say what it is in the next.
+            let is_generic = matches!(&node.ty, Type::Func(func) if !func.type_params.is_empty());
+            if !open || ty == Type::Unknown || is_generic && node.ty.is_complete() {
                 continue;
             }
             if let Some(both) = unify(&node.ty, &ty)
@@ -393,20 +432,7 @@ impl<'a> Inference<'a> {
 
     /// The arguments of a call are what the parameters of its callee will be.
     fn flow_into_callee(&mut self, callee: ExprId, args: &[ExprId]) {
-        let mut target = callee;
-        // A variable may stand for another one. (Not for long in any real program, and in a broken one in a circle.)
-        for _ in 0..MAX_ALIASES {
-            match self.lets.value(target) {
-                Some(value) => target = value,
-                None => break,
-            }
-        }
-        if let Expr::Global(name) = self.module.expr(target) {
-            match self.module.globals.get(name) {
-                Some(&id) => target = id,
-                None => return,
-            }
-        }
+        let Some(target) = self.target(callee) else { return };
         match self.module.expr(target) {
             Expr::Function(function) if function.params.len() == args.len() => {
                 let params = function.params.clone();

@@ -2,11 +2,13 @@
 //! each constructor that is used as a value. What comes out has no type parameters, so that everything behind it knows
 //! the type of every value.
 //!
-//! A copy is called after its types: `@map` at `int32` and `float32` becomes `@"map[int32, float32]"`. Linear in what comes
-//! out; a function that calls itself at ever larger types has no end and is refused.
+//! A copy of a global is called after its types: `@map` at `int32` and `float32` becomes `@"map[int32, float32]"`. A copy of
+//! a closure stands where the closure stood, and captures what that captured: `let %f = fn [A](..) {..}` at two types
+//! becomes two closures, each around a `let` of its own when it calls itself. Linear in what comes out; a function that
+//! calls itself at ever larger types has no end and is refused.
 
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{Callee, Expr, ExprId, FuncType, Function, Module, Name, Origins, Type};
+use crate::ir::{Callee, Expr, ExprId, FuncType, Function, IndexVec, Module, Name, Origins, ScopeId, Scopes, Type};
 use crate::typing::{Solver, map_params, signature_of_call};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,15 +16,26 @@ use std::sync::Arc;
 /// So many copies of functions are made before the program is taken to ask for ever more.
 const MAX_COPIES: usize = 10_000;
 
+/// So many copies of closures may wait for copies of closures in them.
+const MAX_DEPTH: usize = 500;
+
 /// Copies functions until none has type parameters.
 ///
 /// # Errors
-/// A function with type parameters whose types cannot be told where it is used, or that is a closure; too many copies.
+/// A function with type parameters whose types cannot be told where it is used; too many copies.
 pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     if !needs_copies(module) {
         return Ok(module.clone());
     }
-    let mut copies = Copies { old: module, new: Module::like(module), names: BTreeMap::new(), queue: VecDeque::new() };
+    let mut copies = Copies {
+        old: module,
+        new: Module::like(module),
+        parts: parts(module),
+        aliases: aliases(module),
+        names: BTreeMap::new(),
+        closures: 0,
+        queue: VecDeque::new(),
+    };
     for (name, &root) in &module.globals {
         let plain = module.expr(root).as_function().is_none_or(|function| function.type_params.is_empty());
         if plain {
@@ -49,107 +62,218 @@ fn needs_copies(module: &Module) -> bool {
     })
 }
 
+/// What is copied together with each function: what is evaluated in a call of a global or of a closure with type
+/// parameters, closures without any among it, in the order of evaluation, which is that of the arena. Under `None`
+/// stands what globals share.
+fn parts(module: &Module) -> HashMap<Option<ExprId>, Vec<ExprId>> {
+    let scopes = Scopes::of_module(module);
+    let mut owner: IndexVec<ScopeId, Option<ExprId>> = IndexVec::filled(None, scopes.tree.len());
+    // The scope around one has a smaller id.
+    for (id, scope) in scopes.tree.iter() {
+        let is_copied =
+            |opener: &ExprId| is_generic_function(module, *opener) || scopes.of[*opener] == Some(Scopes::root());
+        owner[id] = scope.opener.filter(is_copied).or(if id == Scopes::root() { None } else { owner[scope.parent] });
+    }
+    let mut parts: HashMap<Option<ExprId>, Vec<ExprId>> = HashMap::new();
+    for (id, _) in module.nodes.iter() {
+        if let Some(scope) = scopes.of[id] {
+            parts.entry(owner[scope]).or_default().push(id);
+        }
+    }
+    parts
+}
+
+/// The variables of lets that stand for a function with type parameters.
+#[derive(Default)]
+struct Aliases {
+    values: HashMap<ExprId, ExprId>,
+    /// What the values are called.
+    names: HashMap<ExprId, Name>,
+}
+
+fn aliases(module: &Module) -> Aliases {
+    let mut aliases = Aliases::default();
+    for (_, node) in module.nodes.iter() {
+        if let Expr::Let { var, value, .. } = node.expr
+            && by_use(module, value)
+        {
+            aliases.values.insert(var, value);
+            if let Expr::Var(named) = module.expr(var) {
+                aliases.names.entry(value).or_insert_with(|| named.name.clone());
+            }
+        }
+    }
+    aliases
+}
+
+fn begin(function: ExprId, types: Types, key: String) -> Copy {
+    Copy { function, types, key, done: 0, map: HashMap::new(), closures: HashMap::new(), own: None }
+}
+
 /// What the type parameters of a function stand for in a copy.
 type Types = Arc<HashMap<Name, Type>>;
 
 struct Copies<'m> {
     old: &'m Module,
     new: Module,
-    /// The copies that were asked for, by function and types.
+    parts: HashMap<Option<ExprId>, Vec<ExprId>>,
+    aliases: Aliases,
+    /// The copies of globals that were asked for, by function and types.
     names: BTreeMap<(Name, String), Name>,
+    /// How many copies of closures were made.
+    closures: usize,
     queue: VecDeque<(ExprId, Name, Types)>,
+}
+
+/// A copy that is being made. The first one of a stack is of a global; each further one is of a closure in those below.
+struct Copy {
+    function: ExprId,
+    types: Types,
+    /// The types that its own parameters stand for, written out.
+    key: String,
+    /// How many of its parts are done.
+    done: usize,
+    map: HashMap<ExprId, ExprId>,
+    /// The copies that there are of the closures in it, by function and types.
+    closures: HashMap<(ExprId, String), ExprId>,
+    /// The variable that stands for it in itself, if it calls itself.
+    own: Option<ExprId>,
+}
+
+/// What stops an expression from being copied.
+enum Stop {
+    /// There is no copy yet of a closure with these types for its parameters.
+    Closure(ExprId, Vec<Type>),
+    Fault(Box<Diagnostic>),
 }
 
 impl Copies<'_> {
     /// A copy of a global function; the copies that it calls are asked for.
     fn copy(&mut self, root: ExprId, types: &Types) -> Result<ExprId, Box<Diagnostic>> {
         let old = self.old;
-        let mut ids = old.post_order(root, |_, _| true);
-        // The order of the arena is the order of evaluation; operands come first in both.
-        ids.sort_unstable();
-        let mut map: HashMap<ExprId, ExprId> = HashMap::new();
-        // Variables that stand for a function with type parameters.
-        let mut aliases: HashMap<ExprId, ExprId> = HashMap::new();
-        for &id in &ids {
-            if let &Expr::Let { var, value, .. } = old.expr(id)
-                && by_use(old, value)
-            {
-                aliases.insert(var, value);
-            }
-        }
-        for id in ids {
-            let node = &old.nodes[id];
-            let ty = at(&node.ty, types);
-            let mut expr = node.expr.clone();
-            match &mut expr {
-                // One for each use.
-                Expr::Global(_) | Expr::Constructor(_) if by_use(old, id) => continue,
-                Expr::Var(_) if aliases.contains_key(&id) => continue,
-                Expr::Var(var) => var.annotation = at(&var.annotation, types),
-                Expr::Function(function) => {
-                    if id != root && !function.type_params.is_empty() {
-                        let message = "a closure has type parameters";
-                        let diagnostic = Diagnostic::error(codes::types::CANNOT_INFER, message);
-                        return Err(Box::new(diagnostic.help("make it a function of the module: `def @name[A](...)`")));
+        let mut stack = vec![begin(root, types.clone(), String::new())];
+        loop {
+            let top = stack.len() - 1;
+            let function = stack[top].function;
+            let next = self.parts.get(&Some(function)).and_then(|ids| ids.get(stack[top].done)).copied();
+            let id = next.unwrap_or(function);
+            match self.one(&mut stack, id, next.is_none()) {
+                Ok(()) if next.is_some() => stack[top].done += 1,
+                Ok(()) => {
+                    let made = stack[top].map[&function];
+                    let Some(Copy { key, .. }) = stack.pop().filter(|_| top > 0) else { return Ok(made) };
+                    // Made inside another copy of itself, it may use what only that one has.
+                    let home = stack.iter().rposition(|copy| copy.function == function || self.is_part(copy, function));
+                    stack[home.unwrap_or(0)].closures.insert((function, key), made);
+                }
+                Err(Stop::Closure(function, args)) => {
+                    self.closures += 1;
+                    let key = list(&args);
+                    if stack.len() >= MAX_DEPTH
+                        || self.closures + self.names.len() >= MAX_COPIES
+                        || !args.iter().all(Type::is_within_limits)
+                    {
+                        return Err(no_end("a closure", &key));
                     }
-                    function.type_params = Box::new([]);
-                    function.ret = at(&function.ret, types);
+                    let home = stack.iter().rfind(|copy| self.is_part(copy, function));
+                    let mut types = home.map_or_else(HashMap::new, |copy| HashMap::clone(&copy.types));
+                    let params = old.expr(function).as_function().map(|f| f.type_params.clone()).unwrap_or_default();
+                    types.extend(params.iter().cloned().zip(args));
+                    stack.push(begin(function, Arc::new(types), key));
                 }
-                Expr::Let { var, body, .. } if aliases.contains_key(var) => {
-                    map.insert(id, map[body]);
-                    continue;
-                }
-                _ => {}
+                Err(Stop::Fault(fault)) => return Err(fault),
             }
-            let uses = self.uses(id, types, &aliases)?;
-            let mut place = 0;
-            expr.map_operands(|operand| {
-                let made = uses.iter().find(|(at, _)| *at == place).map(|(_, made)| *made);
-                place += 1;
-                made.unwrap_or_else(|| map[&operand])
-            });
-            let ty = match &expr {
-                Expr::Function(function) if id == root => {
-                    let params: Box<[Type]> = function.params.iter().map(|&p| self.new.ty(p).clone()).collect();
-                    Type::func(FuncType::new(params, self.new.ty(function.body).clone()))
-                }
-                _ => ty,
-            };
-            let new = self.new.push_typed(expr, ty, node.origin);
-            map.insert(id, new);
         }
-        Ok(map[&root])
+    }
+
+    /// Makes sure that the leaves which globals share have a copy for this one before they are used.
+    fn bring_leaves(&mut self, stack: &mut [Copy], user: ExprId) {
+        let old = self.old;
+        old.expr(user).for_each_operand(|operand| {
+            let is_leaf = old.expr(operand).is_closed_leaf() && !by_use(old, operand);
+            if is_leaf && !stack.iter().any(|copy| copy.map.contains_key(&operand)) {
+                let node = old.nodes[operand].clone();
+                stack[0].map.insert(operand, self.new.push_typed(node.expr, node.ty, node.origin));
+            }
+        });
+    }
+
+    /// Whether an expression is copied together with what is being copied.
+    fn is_part(&self, copy: &Copy, id: ExprId) -> bool {
+        self.parts.get(&Some(copy.function)).is_some_and(|ids| ids.binary_search(&id).is_ok())
+    }
+
+    /// Copies one expression: a part of the copy on top, or its function.
+    fn one(&mut self, stack: &mut [Copy], id: ExprId, is_whole: bool) -> Result<(), Stop> {
+        let old = self.old;
+        let top = stack.len() - 1;
+        self.bring_leaves(stack, id);
+        let types = stack[top].types.clone();
+        let node = &old.nodes[id];
+        let ty = at(&node.ty, &types);
+        let mut expr = node.expr.clone();
+        match &mut expr {
+            // One for each use.
+            Expr::Global(_) | Expr::Constructor(_) if by_use(old, id) => return Ok(()),
+            Expr::Function(function) if !is_whole && !function.type_params.is_empty() => return Ok(()),
+            Expr::Var(_) if self.aliases.values.contains_key(&id) => return Ok(()),
+            Expr::Var(var) => var.annotation = at(&var.annotation, &types),
+            Expr::Function(function) => {
+                function.type_params = Box::new([]);
+                function.ret = at(&function.ret, &types);
+            }
+            Expr::Let { var, body, .. } if self.aliases.values.contains_key(var) => {
+                let made = match self.uses(stack, id)?.first() {
+                    Some(&(_, made)) => made,
+                    None => copied(stack, *body),
+                };
+                stack[top].map.insert(id, made);
+                return Ok(());
+            }
+            _ => {}
+        }
+        let uses = self.uses(stack, id)?;
+        let mut place = 0;
+        expr.map_operands(|operand| {
+            let made = uses.iter().find(|(at, _)| *at == place).map(|(_, made)| *made);
+            place += 1;
+            made.unwrap_or_else(|| copied(stack, operand))
+        });
+        let ty = match &expr {
+            Expr::Function(function) if is_whole => {
+                let params: Box<[Type]> = function.params.iter().map(|&p| self.new.ty(p).clone()).collect();
+                Type::func(FuncType::new(params, self.new.ty(function.body).clone()))
+            }
+            _ => ty,
+        };
+        let mut new = self.new.push_typed(expr, ty.clone(), node.origin);
+        if let Some(var) = stack[top].own.filter(|_| is_whole) {
+            self.new.nodes[var].ty = ty.clone();
+            if let Expr::Var(own) = &mut self.new.nodes[var].expr {
+                own.annotation = ty.clone();
+            }
+            new = self.new.push_typed(Expr::Let { var, value: new, body: var }, ty, node.origin);
+        }
+        stack[top].map.insert(id, new);
+        Ok(())
     }
 
     /// What stands, in a copy, for the operands of an expression that have type parameters: their places and values.
-    fn uses(
-        &mut self,
-        user: ExprId,
-        types: &Types,
-        aliases: &HashMap<ExprId, ExprId>,
-    ) -> Result<Vec<(usize, ExprId)>, Box<Diagnostic>> {
+    fn uses(&mut self, stack: &mut [Copy], user: ExprId) -> Result<Vec<(usize, ExprId)>, Stop> {
         let old = self.old;
+        let types = stack[stack.len() - 1].types.clone();
         let mut operands = Vec::new();
         old.expr(user).for_each_operand(|operand| operands.push(operand));
         let mut uses = Vec::new();
         for (place, &operand) in operands.iter().enumerate() {
-            if !by_use(old, operand) && !aliases.contains_key(&operand) {
+            if !by_use(old, operand) && !self.aliases.values.contains_key(&operand) {
                 continue;
             }
             let mut target = operand;
-            while let Some(&value) = aliases.get(&target) {
+            while let Some(&value) = self.aliases.values.get(&target) {
                 target = value;
             }
-            let unclear = || {
-                let what = match old.expr(target) {
-                    Expr::Global(name) => format!("@{name}"),
-                    Expr::Constructor(name) => name.to_string(),
-                    _ => "a function with type parameters".to_owned(),
-                };
-                let message = format!("{what} is used as a value, and its type parameters cannot be told there");
-                let help = format!("wrap it in a function: `fn (%x: int32) {{ {what}(%x) }}`");
-                Box::new(Diagnostic::error(codes::types::CANNOT_INFER, message).help(help))
-            };
+            let unclear = || Stop::Fault(unclear(old, target));
             let wanted = match old.expr(user) {
                 Expr::Call(call) => match call.callee {
                     Callee::Expr(callee) => {
@@ -163,30 +287,42 @@ impl Copies<'_> {
                     }
                     Callee::Op(_) => return Err(unclear()),
                 },
-                Expr::Let { var, body, .. } if *var == operand || *body != operand => continue,
+                Expr::Let { body, .. } if *body != operand || place != 2 => continue,
+                Expr::Function(function) => function.ret.clone(),
+                Expr::Tuple(_) => match old.ty(user) {
+                    Type::Tuple(fields) => fields.get(place).cloned().ok_or_else(unclear)?,
+                    _ => return Err(unclear()),
+                },
                 _ => old.ty(user).clone(),
             };
-            let wanted = at(&wanted, types);
+            let wanted = at(&wanted, &types);
             if is_generic(&wanted) || !wanted.is_complete() {
                 return Err(unclear());
             }
             let is_called = place == 0 && matches!(old.expr(user), Expr::Call(_));
-            uses.push((place, self.one_use(target, &wanted, is_called).ok_or_else(unclear)??));
+            let made = self.one_use(stack, target, &wanted, is_called)?.ok_or_else(unclear)?;
+            uses.push((place, made));
         }
         Ok(uses)
     }
 
-    /// A function without type parameters for one use of what has them; `None` when that is neither a global nor a
-    /// constructor.
-    fn one_use(&mut self, target: ExprId, wanted: &Type, is_called: bool) -> Option<Result<ExprId, Box<Diagnostic>>> {
+    /// A function without type parameters for one use of what has them; `None` when that is no function that is written
+    /// out, or its types cannot be told.
+    fn one_use(
+        &mut self,
+        stack: &mut [Copy],
+        target: ExprId,
+        wanted: &Type,
+        is_called: bool,
+    ) -> Result<Option<ExprId>, Stop> {
         let node = &self.old.nodes[target];
-        match &node.expr {
+        Ok(match &node.expr {
             Expr::Constructor(name) if is_called => {
                 let expr = Expr::Constructor(name.clone());
-                Some(Ok(self.new.push_typed(expr, node.ty.clone(), node.origin)))
+                Some(self.new.push_typed(expr, node.ty.clone(), node.origin))
             }
             Expr::Constructor(name) => {
-                let Type::Func(func) = wanted else { return None };
+                let Type::Func(func) = wanted else { return Ok(None) };
                 let constructor = self.new.push_typed(Expr::Constructor(name.clone()), node.ty.clone(), node.origin);
                 let params: Vec<ExprId> = func
                     .params
@@ -196,41 +332,54 @@ impl Copies<'_> {
                 let call = Expr::call(constructor, params.iter().copied());
                 let body = self.new.push_typed(call, func.ret.clone(), node.origin);
                 let function = Function::new(params, body, func.ret.clone(), crate::ir::Attrs::none());
-                Some(Ok(self.new.push_typed(Expr::Function(Box::new(function)), wanted.clone(), node.origin)))
+                Some(self.new.push_typed(Expr::Function(Box::new(function)), wanted.clone(), node.origin))
             }
             Expr::Global(name) => {
-                let Type::Func(generic) = &node.ty else { return None };
-                let mut solver = Solver::default();
-                let holes = solver.holes(&generic.type_params);
-                let open = |ty: &Type| crate::typing::substitute(ty, &generic.type_params, &holes);
-                let params: Box<[Type]> = generic.params.iter().map(open).collect();
-                let open = Type::func(FuncType::new(params, open(&generic.ret)));
-                solver.join(&open, wanted)?;
-                let args: Vec<Type> = holes.iter().map(|hole| solver.finish(hole)).collect();
-                if !args.iter().all(Type::is_complete) {
-                    return None;
+                let Some(args) = args_of_use(&node.ty, wanted) else { return Ok(None) };
+                let Type::Func(generic) = &node.ty else { return Ok(None) };
+                let name = self.name_of_copy(name, &generic.type_params, &args).map_err(Stop::Fault)?;
+                Some(self.new.push_typed(Expr::Global(name), wanted.clone(), node.origin))
+            }
+            Expr::Function(_) => {
+                // The type parameters around it mean what they mean in the copy that it is part of.
+                let home = stack.iter().rfind(|copy| self.is_part(copy, target));
+                let ty = home.map_or_else(|| node.ty.clone(), |copy| at(&node.ty, &copy.types));
+                let Some(args) = args_of_use(&ty, wanted) else { return Ok(None) };
+                let key = list(&args);
+                let key = (target, key);
+                let depth = stack.len();
+                for at in (0..depth).rev() {
+                    let copy = &stack[at];
+                    if let Some(&made) = copy.closures.get(&key) {
+                        return Ok(Some(made));
+                    }
+                    if copy.function == target && copy.key == key.1 {
+                        let name = self.aliases.names.get(&target).cloned().unwrap_or_else(|| "f".into());
+                        let var = copy.own.unwrap_or_else(|| {
+                            self.new.push_typed(Expr::var(name, wanted.clone()), wanted.clone(), Origins::none())
+                        });
+                        stack[at].own = Some(var);
+                        return Ok(Some(var));
+                    }
+                    // Further out it is another closure, made of the same text.
+                    if self.is_part(&stack[at], target) {
+                        break;
+                    }
                 }
-                let name = match self.name_of_copy(name, &generic.type_params, &args) {
-                    Ok(name) => name,
-                    Err(error) => return Some(Err(error)),
-                };
-                Some(Ok(self.new.push_typed(Expr::Global(name), wanted.clone(), node.origin)))
+                return Err(Stop::Closure(target, args));
             }
             _ => None,
-        }
+        })
     }
 
     /// The name of the copy of a global function at some types, which is asked for when it is new.
     fn name_of_copy(&mut self, name: &Name, params: &[Name], args: &[Type]) -> Result<Name, Box<Diagnostic>> {
-        let list: Vec<String> = args.iter().map(Type::to_string).collect();
-        let key = (name.clone(), list.join(", "));
+        let key = (name.clone(), list(args));
         if let Some(copy) = self.names.get(&key) {
             return Ok(copy.clone());
         }
-        if self.names.len() >= MAX_COPIES || !args.iter().all(Type::is_within_limits) {
-            let message = format!("@{name} is used at more types than there is an end to: the last is {}", key.1);
-            let message = if message.len() > 300 { format!("@{name} is used at ever larger types") } else { message };
-            return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message)));
+        if self.closures + self.names.len() >= MAX_COPIES || !args.iter().all(Type::is_within_limits) {
+            return Err(no_end(&format!("@{name}"), &key.1));
         }
         let mut copy: Name = format!("{name}[{}]", key.1).into();
         while self.old.globals.contains_key(&copy) {
@@ -245,9 +394,66 @@ impl Copies<'_> {
     }
 }
 
+/// What stands for an expression in the innermost copy that has it.
+fn copied(stack: &[Copy], id: ExprId) -> ExprId {
+    let found = stack.iter().rev().find_map(|copy| copy.map.get(&id));
+    *found.unwrap_or_else(|| unreachable!("{id:?} is copied before what uses it"))
+}
+
+/// What the type parameters of a function are in a use of this type.
+fn args_of_use(function: &Type, wanted: &Type) -> Option<Vec<Type>> {
+    let Type::Func(generic) = function else { return None };
+    let mut solver = Solver::default();
+    let holes = solver.holes(&generic.type_params);
+    let open = |ty: &Type| crate::typing::substitute(ty, &generic.type_params, &holes);
+    let params: Box<[Type]> = generic.params.iter().map(open).collect();
+    let open = Type::func(FuncType::new(params, open(&generic.ret)));
+    solver.join(&open, wanted)?;
+    let args: Vec<Type> = holes.iter().map(|hole| solver.finish(hole)).collect();
+    args.iter().all(Type::is_complete).then_some(args)
+}
+
+fn list(args: &[Type]) -> String {
+    let list: Vec<String> = args.iter().map(Type::to_string).collect();
+    list.join(", ")
+}
+
+fn no_end(what: &str, types: &str) -> Box<Diagnostic> {
+    let message = format!("{what} is used at more types than there is an end to: the last is {types}");
+    let message = if message.len() > 300 { format!("{what} is used at ever larger types") } else { message };
+    Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message))
+}
+
+/// A use whose types cannot be told.
+fn unclear(module: &Module, target: ExprId) -> Box<Diagnostic> {
+    let what = match module.expr(target) {
+        Expr::Global(name) => format!("@{name}"),
+        Expr::Constructor(name) => name.to_string(),
+        Expr::Var(var) => {
+            let message = format!("%{} has type parameters, and which function it is shows only in the run", var.name);
+            let help = "give it a type without them, `fn (int32) -> int32`, and one parameter for each type that it is used at";
+            return Box::new(Diagnostic::error(codes::types::CANNOT_INFER, message).help(help));
+        }
+        Expr::Function(_) => "the closure".to_owned(),
+        _ => "a value".to_owned(),
+    };
+    let message = format!("{what} has type parameters, and what they stand for cannot be told where it is used");
+    let help = match module.expr(target) {
+        Expr::Global(_) | Expr::Constructor(_) => {
+            format!("wrap it in a function that says the types: `fn (%x: int32) {{ {what}(%x) }}`")
+        }
+        _ => "name the function with a let, and call it by that name".to_owned(),
+    };
+    Box::new(Diagnostic::error(codes::types::CANNOT_INFER, message).help(help))
+}
+
 /// Whether each use of an expression gets something of its own.
 fn by_use(module: &Module, id: ExprId) -> bool {
     is_generic(module.ty(id)) || matches!(module.expr(id), Expr::Constructor(_))
+}
+
+fn is_generic_function(module: &Module, id: ExprId) -> bool {
+    module.expr(id).as_function().is_some_and(|function| !function.type_params.is_empty())
 }
 
 fn is_generic(ty: &Type) -> bool {
