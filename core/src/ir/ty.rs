@@ -279,9 +279,29 @@ impl Type {
     /// How many parts a type may have; shared parts count each time, as they do when it is printed.
     pub const MAX_PARTS: usize = 1 << 20;
 
-    /// Whether a name means something in every type, so that no definition can have it.
+    /// Whether a name means something in every text, so that no type, type parameter or constructor can have it: an
+    /// element type, `Tensor`, a keyword.
     pub fn is_reserved(name: &str) -> bool {
-        DType::parse(name).is_some() || matches!(name, "Tensor" | "fn" | "ref" | "_")
+        const WORDS: [&str; 17] = [
+            "Tensor",
+            "_",
+            "True",
+            "False",
+            "let",
+            "fn",
+            "def",
+            "if",
+            "else",
+            "type",
+            "match",
+            "extern",
+            "free_var",
+            "meta",
+            "ref",
+            "ref_read",
+            "ref_write",
+        ];
+        DType::parse(name).is_some() || WORDS.contains(&name)
     }
 
     /// What is known of it.

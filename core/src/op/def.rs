@@ -4,6 +4,7 @@ use super::{Params, TypeResult};
 use crate::diag::{Code, Diagnostic, codes};
 use crate::ir::{Attrs, Dim, TensorType, Type};
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
+use std::fmt;
 
 /// How many arguments an operator takes. (A variadic operator takes one tuple, as in Relay.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,21 @@ pub enum AttrKind {
     Floats,
     /// An integer or a list of integers (`indices_or_sections`).
     IntOrInts,
+}
+
+impl fmt::Display for AttrKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AttrKind::Int => "an integer",
+            AttrKind::Float => "a number",
+            AttrKind::Bool => "True or False",
+            AttrKind::Str => "a string",
+            AttrKind::DType => "a string that names an element type",
+            AttrKind::Ints => "a list of integers",
+            AttrKind::Floats => "a list of numbers",
+            AttrKind::IntOrInts => "an integer or a list of integers",
+        })
+    }
 }
 
 /// The default value of an attribute.
@@ -162,12 +178,12 @@ impl<'a> Relation<'a> {
     }
 
     /// What is wrong with the call, with the operator's name in front.
-    pub fn error(&self, code: Code, message: impl std::fmt::Display) -> Box<Diagnostic> {
+    pub fn error(&self, code: Code, message: impl fmt::Display) -> Box<Diagnostic> {
         Box::new(Diagnostic::error(code, format!("{}: {message}", self.def.name)))
     }
 
     /// Types that do not agree.
-    pub fn mismatch(&self, message: impl std::fmt::Display) -> Box<Diagnostic> {
+    pub fn mismatch(&self, message: impl fmt::Display) -> Box<Diagnostic> {
         self.error(codes::types::TYPE_MISMATCH, message)
     }
 
@@ -291,8 +307,8 @@ impl OpDef {
     }
 }
 
-impl std::fmt::Debug for OpDef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for OpDef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OpDef({})", self.name)
     }
 }

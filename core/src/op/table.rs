@@ -52,10 +52,7 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
             return Err(Box::new(diagnostic));
         };
         if !fits(attr, value) {
-            return Err(Box::new(fail(format!(
-                "{}: attribute {key} is {value}, a value of kind {:?} is wanted",
-                def.name, attr.kind
-            ))));
+            return Err(Box::new(fail(format!("{}: attribute {key} is {value}, {} is wanted", def.name, attr.kind))));
         }
         redundant |= attr.default != Default::Required && attr.default.value() == *value;
     }

@@ -61,9 +61,9 @@ impl Kind {
         match self {
             Kind::Eof => "the end of the text",
             Kind::Ident => "a name",
-            Kind::Local => "a variable",
+            Kind::Local => "a variable: `%x`",
             Kind::Graph => "a graph binding",
-            Kind::Global => "a global",
+            Kind::Global => "the name of a function: `@name`",
             Kind::Str => "a string",
             Kind::Number => "a number",
             Kind::Unknown => "an unknown character",
@@ -233,7 +233,8 @@ impl<'a> Lexer<'a> {
         if self.after_dot {
             return Kind::Number;
         }
-        if self.peek(0) == b'.' && self.peek(1).is_ascii_digit() {
+        // A fraction may be empty: `1.f`.
+        if self.peek(0) == b'.' && (self.peek(1).is_ascii_digit() || self.peek(1) == b'f') {
             self.at += 1;
             digits(self);
         }

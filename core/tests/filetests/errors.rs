@@ -1,10 +1,12 @@
 //! The kinds `error` and `verifier`: the expectation is a comment on the very line.
 
-use crate::{Outcome, constants};
+use crate::{Outcome, constants, headers};
 use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{ExprId, verifier};
+use byoc_core::ir::{Expr, ExprId, Module, Name, Type, verifier};
+use byoc_core::op;
 use byoc_core::pass::infer_type_in_place;
-use byoc_core::text::{ParseOptions, parse};
+use byoc_core::tensor::DType;
+use byoc_core::text::{ParseOptions, parse, print_faults};
 use libtest_mimic::Failed;
 
 const MARK: &str = "// error: ";
@@ -12,10 +14,14 @@ const MARK: &str = "// error: ";
 pub fn error_case(case: &str) -> Outcome {
     let constants = constants(case)?;
     let mut parsed = parse(case, &ParseOptions { constants: &constants });
+    if parsed.diagnostics.is_empty()
+        && let Err(error) = parsed.define_main()
+    {
+        parsed.diagnostics.push(*error);
+    }
     let mut diagnostics = parsed.diagnostics;
     if diagnostics.is_empty() {
-        let roots: Vec<ExprId> = parsed.root.into_iter().collect();
-        let faults = infer_type_in_place(&mut parsed.module, &roots).err().unwrap_or_default();
+        let faults = infer_type_in_place(&mut parsed.module, &[]).err().unwrap_or_default();
         diagnostics = faults.into_iter().map(|fault| fault.located(&parsed.spans)).collect();
     }
     if diagnostics.is_empty() {
@@ -26,16 +32,114 @@ pub fn error_case(case: &str) -> Outcome {
 
 pub fn verifier_case(case: &str) -> Outcome {
     let constants = constants(case)?;
-    let parsed = parse(case, &ParseOptions { constants: &constants });
+    let mut parsed = parse(case, &ParseOptions { constants: &constants });
     if let Some(first) = parsed.diagnostics.first() {
         return Err(format!("{first}").into());
     }
-    let faults = verifier::structure_faults(&parsed.module);
+    let typed = !headers(case, "typed").is_empty();
+    if typed && let Err(faults) = infer_type_in_place(&mut parsed.module, &[]) {
+        return Err(format!("does not type: {faults:?}").into());
+    }
+    for line in headers(case, "break") {
+        damage(&mut parsed.module, line).ok_or_else(|| format!("cannot be done: {line}"))?;
+    }
+    let module = &parsed.module;
+    let faults = if typed { verifier::faults(module) } else { verifier::structure_faults(module) };
     if faults.is_empty() {
         return Err(Failed::from("no fault was found"));
     }
+    // Whatever is wrong with a module, it can be shown.
+    let shown = print_faults(module, &faults);
+    if let Some(fault) = faults.iter().find(|fault| !shown.contains(&fault.diagnostic.message)) {
+        return Err(format!("not shown: {}\n{shown}", fault.diagnostic.message).into());
+    }
     let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.located(&parsed.spans)).collect();
     Ok(annotated(case, &diagnostics))
+}
+
+/// Does to a module what no text can say, as a pass with a mistake in it would.
+fn damage(module: &mut Module, line: &str) -> Option<()> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match *words.as_slice() {
+        // The global of this name is no more.
+        ["drop", name] => {
+            module.globals.remove(name.strip_prefix('@')?)?;
+        }
+        // One global stands for what another one stands for, or for an expression that is in it.
+        ["let", name, "be", other] => {
+            let id = match other.strip_prefix('@') {
+                Some(other) => *module.globals.get(other)?,
+                None => named(module, other)?,
+            };
+            module.globals.insert(name.strip_prefix('@')?.into(), id);
+        }
+        // The parts of an expression: a name is the variable or the global, an operator its last call.
+        ["give", user, "operand", at, operand] => {
+            let (user, operand) = (named(module, user)?, named(module, operand)?);
+            let (wanted, mut place) = (at.parse::<usize>().ok()?, 0);
+            module.nodes[user].expr.map_operands(|before| {
+                place += 1;
+                if place == wanted + 1 { operand } else { before }
+            });
+        }
+        ["rename", name, "to", new] => {
+            let id = named(module, name)?;
+            match &mut module.nodes[id].expr {
+                Expr::Var(var) => var.name = new.into(),
+                Expr::Function(function) => function.type_params = new.split(',').map(Name::from).collect(),
+                Expr::Constructor(name) => *name = new.into(),
+                _ => return None,
+            }
+        }
+        ["set", operator, key, value] => {
+            let id = named(module, operator)?;
+            let Expr::Call(call) = &mut module.nodes[id].expr else { return None };
+            call.attrs = match value {
+                "nothing" => call.attrs.without(key),
+                text => match text.parse::<f64>() {
+                    Ok(value) => call.attrs.with(key, value),
+                    Err(_) => call.attrs.with(key, text),
+                },
+            };
+        }
+        // All type definitions are replaced.
+        ["types", ..] => {
+            let text = format!("#[version = \"0.0.5\"]\n{}", line.strip_prefix("types")?);
+            module.types = parse(&text, &ParseOptions::default()).module.types;
+        }
+        ["retype", name, dtype] => {
+            let id = named(module, name)?;
+            module.nodes[id].ty = match dtype {
+                "_" => Type::Unknown,
+                dtype => Type::scalar(DType::parse(dtype)?),
+            };
+        }
+        ["complete", "match"] => {
+            let ids: Vec<ExprId> = module.nodes.ids().collect();
+            for id in ids {
+                if let Expr::Match(m) = &mut module.nodes[id].expr {
+                    m.complete = true;
+                }
+            }
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+/// `%x`, `@f` (the function), or an operator, constructor or `tuple`: the last expression of that name.
+fn named(module: &Module, name: &str) -> Option<ExprId> {
+    let is_named = |expr: &Expr| match expr {
+        Expr::Var(var) => name.strip_prefix('%') == Some(&*var.name),
+        Expr::Call(_) => expr.as_op_call().is_some_and(|(op, _)| op::get(op).name == name),
+        Expr::Constructor(constructor) => **constructor == *name,
+        Expr::Tuple(_) => name == "tuple",
+        _ => false,
+    };
+    match name.strip_prefix('@') {
+        Some(global) => module.globals.get(global).copied(),
+        None => module.nodes.iter().rev().find(|(_, node)| is_named(&node.expr)).map(|(id, _)| id),
+    }
 }
 
 /// The case with these errors, and no others, in its comments.

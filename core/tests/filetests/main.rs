@@ -6,7 +6,9 @@
 //! * `error`: reading or typing it gives exactly the errors in its comments, each `// error: E0101 message` at the end
 //!   of the line that it is about.
 //! * `print`: below a line `// ----` stands what is printed. With `// types` above, it is typed before, and types are shown.
-//! * `verifier`: reads without errors, and gives exactly the faults in its comments, written as in `error`.
+//! * `verifier`: reads without errors, and gives exactly the faults in its comments, written as in `error`. Where no text
+//!   breaks the rule, `// break: ...` does to the module what a pass with a mistake would (see `errors::damage`); with
+//!   `// typed:` it is typed before, and the rules about types are checked too.
 //! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and compared
 //!   by structure. The module verifies after each pass. Where a pass is to fail, `// error: E0330 message` stands there
 //!   instead. Options, each on a line of its own:

@@ -232,8 +232,8 @@ pub struct BenchArgs {
 pub struct OptArgs {
     /// A Relay program.
     pub file: PathBuf,
-    /// Passes to run, in order.
-    #[arg(long = "pass", value_name = "PASS,...", value_delimiter = ',', required = true)]
+    /// Passes to run, in order. Without any the program is printed as it is, and need not type.
+    #[arg(long = "pass", value_name = "PASS,...", value_delimiter = ',')]
     pub passes: Vec<String>,
     /// A pattern file for merge_composite.
     #[arg(long, value_name = "FILE")]

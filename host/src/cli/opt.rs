@@ -23,6 +23,10 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
     for name in names.iter().copied().chain(args.print_after.as_deref().filter(|p| *p != "all")) {
         manager::find(name)?;
     }
+    if names.is_empty() && args.expect.is_none() {
+        print!("{}", text(&relay::read_sound(&args.file)?));
+        return Ok(ExitCode::SUCCESS);
+    }
     let module = relay::read_typed(&args.file)?;
     let mut after = |pass: &str, module: &Module| {
         if args.print_after.as_deref().is_some_and(|p| p == "all" || p == pass) {

@@ -7,7 +7,7 @@ use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use crate::error::Failure;
 use crate::io;
 use byoc_core::diag::{Diagnostic, Span, codes, nearest};
-use byoc_core::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, Type};
+use byoc_core::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, Type, verifier};
 use byoc_core::op;
 use byoc_core::pass::{infer_type, monomorphize};
 use byoc_core::tensor::Tensor;
@@ -25,6 +25,20 @@ type Spans = IndexVec<ExprId, Span>;
 /// Everything that is wrong with the text; the weights file when it is missing or damaged.
 pub fn read(path: &Path) -> Result<Module, Failure> {
     parsed(path).map(|text| text.module)
+}
+
+/// Reads a program that is sound but for its types, which are left as they are written.
+///
+/// # Errors
+/// Everything that is wrong with the text; where its parts do not fit together.
+pub fn read_sound(path: &Path) -> Result<Module, Failure> {
+    let Text { source, module, spans } = parsed(path)?;
+    let faults = verifier::structure_faults(&module);
+    if faults.is_empty() {
+        return Ok(module);
+    }
+    let diagnostics: Vec<Diagnostic> = faults.into_iter().map(|fault| fault.located(&spans)).collect();
+    Err(Failure::from(diagnostics).in_source(&path.display().to_string(), &source))
 }
 
 /// Reads a program and types it, whatever functions it has; named dimensions stay open.
@@ -86,7 +100,7 @@ fn parsed(path: &Path) -> Result<Text, Failure> {
         Some(file) => (numbered(&file)?, None),
         None => (Vec::new(), Some(weights_files(path))),
     };
-    let parsed = parse(&source, &ParseOptions { constants: &constants });
+    let mut parsed = parse(&source, &ParseOptions { constants: &constants });
     if !parsed.diagnostics.is_empty() {
         let mut diagnostics = parsed.diagnostics;
         let without_data = diagnostics.iter().any(|d| d.code == codes::text::BAD_METADATA);
@@ -102,6 +116,7 @@ fn parsed(path: &Path) -> Result<Text, Failure> {
         }
         return Err(Failure::from(diagnostics).in_source(&path.display().to_string(), &source));
     }
+    parsed.define_main().map_err(|error| Failure::from(*error).in_source(&path.display().to_string(), &source))?;
     Ok(Text { source, module: parsed.module, spans: parsed.spans })
 }
 

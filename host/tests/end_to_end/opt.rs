@@ -35,6 +35,28 @@ impl Files {
 }
 
 #[test]
+fn an_expression_is_a_program_and_without_passes_it_is_printed_as_it_is() {
+    let files = Files::new();
+    files.write("program.relay", "free_var %y: int32; free_var %x; %0 = %x; (%0, 1 * 2 + %y)");
+    let ran = files.opt(&[]);
+    let printed = "#[version = \"0.0.5\"]
+def @main(%y: int32, %x) {
+  %0 = multiply(1, 2);
+  %1 = add(%0, %y);
+  (%x, %1)
+}
+";
+    assert_eq!((ran.code, ran.out.as_str()), (0, printed), "{}", ran.err);
+    // With passes, or to be compared, it has to type; and it is compared, not passed over.
+    assert!(files.opt(&["--pass", "infer_type"]).err.contains("E0205"));
+    files.write("program.relay", "free_var %x: int32; %x + 1");
+    files.write("same.relay", "fn (%a: int32) { add(%a, 1) }");
+    files.write("other.relay", "fn (%a: int32) { add(%a, 2) }");
+    assert_eq!(files.opt(&["--expect", "same.relay"]).code, 0);
+    assert_eq!(files.opt(&["--expect", "other.relay"]).code, 1);
+}
+
+#[test]
 fn the_four_passes_give_what_is_expected() {
     let files = Files::new();
     files.write(

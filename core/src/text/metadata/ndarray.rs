@@ -73,11 +73,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     }
     let given = reader.i64()?;
     let wanted = element_count(&shape).and_then(|count| count.checked_mul(dtype.size()));
-    if wanted.is_none_or(|wanted| i64::try_from(wanted) != Ok(given) || wanted != reader.0.len()) {
-        let there = reader.0.len();
-        return Err(format!("the array is {dtype}{shape:?}, says that it has {given} bytes and has {there}"));
-    }
-    Tensor::from_bytes(dtype, &shape, reader.0).ok_or_else(|| format!("the array is too large: {dtype}{shape:?}"))
+    let there = reader.0.len();
+    let tensor = wanted
+        .filter(|&wanted| i64::try_from(wanted) == Ok(given) && wanted == there)
+        .and_then(|_| Tensor::from_bytes(dtype, &shape, reader.0));
+    tensor.ok_or_else(|| {
+        let wanted = wanted.map_or_else(|| "more bytes than there are addresses".to_owned(), |n| format!("{n} bytes"));
+        format!("the array is {dtype}{shape:?}, which is {wanted}; it says that it has {given} and has {there}")
+    })
 }
 
 /// Writes an array.

@@ -2,7 +2,7 @@
 
 use super::types::too_deep;
 use super::{Fallible, Kind, Parser};
-use crate::diag::{Diagnostic, codes};
+use crate::diag::{Diagnostic, Span, codes};
 use crate::ir::{AttrValue, Name};
 use crate::text::MAX_NESTING;
 use crate::text::number::{self, Number};
@@ -17,7 +17,13 @@ impl Parser<'_> {
     pub(super) fn attributes(&mut self) -> Fallible<()> {
         let first = self.attrs.len();
         while !self.eat(Kind::CloseParen) {
-            let token = self.expect(Kind::Ident)?;
+            let token = self.peek();
+            if token.kind != Kind::Ident {
+                return Err(Box::new(
+                    self.unexpected(token, "an attribute or `)`").help("attributes stand after everything else"),
+                ));
+            }
+            self.take();
             let key = self.names.shared(self.text_of(token));
             self.expect(Kind::Equal)?;
             let value = self.attribute_value(0)?;
@@ -56,12 +62,17 @@ impl Parser<'_> {
                 return Ok(AttrValue::List(items.into()));
             }
             Kind::Minus | Kind::Number => {
-                return match self.number()? {
+                let number = self.number()?;
+                let span = token.span.to(Span { start: token.span.start, end: self.last_end });
+                if let Err(message) = number.to_tensor() {
+                    return Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(span, "")));
+                }
+                return match number {
                     Number::Int(value, _) => match i64::try_from(value) {
                         Ok(value) => Ok(AttrValue::Int(value)),
                         Err(_) => Err(Box::new(
                             Diagnostic::error(codes::text::BAD_NUMBER, format!("{value} does not fit int64"))
-                                .at(token.span, ""),
+                                .at(span, ""),
                         )),
                     },
                     Number::Float(value, _) => Ok(AttrValue::Float(value)),

@@ -5,6 +5,7 @@ use super::{Fallible, Kind, Parser};
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Constructor, Name, Type, TypeDef};
 use crate::op;
+use crate::text::number;
 use std::sync::Arc;
 
 impl Parser<'_> {
@@ -57,7 +58,8 @@ impl Parser<'_> {
         while !self.eat(Kind::CloseBrace) {
             let token = self.expect(Kind::Ident)?;
             let name: Name = self.names.shared(self.text_of(token));
-            if self.text_of(token).contains('.') {
+            let is_number = number::special(&name, false).is_some();
+            if self.text_of(token).contains('.') || Type::is_reserved(&name) || is_number {
                 return Err(self.unexpected(token, "a name for the constructor"));
             }
             if op::lookup(&name).is_some() {

@@ -242,7 +242,7 @@ impl Parser<'_> {
                     .at(token.span, "")
                     .help("put parentheses around it: `(let %x = ...; ...)`"),
             )),
-            "def" | "type" | "extern" | "else" | "free_var" => Err(self.unexpected(token, "an expression")),
+            "def" | "type" | "extern" | "else" | "free_var" | "_" => Err(self.unexpected(token, "an expression")),
             _ => {
                 if let Some(number) = crate::text::number::special(word, false) {
                     self.take();
@@ -393,15 +393,10 @@ impl Parser<'_> {
         {
             self.frames.pop();
             from = start;
-            right = match op::lookup(op.name) {
-                Some(id) => self.push(Expr::op(id, [left, right], Attrs::none()), start),
-                None => {
-                    let message = format!("no operator is called `{}`", op.name);
-                    let span = Span { start, end: self.last_end };
-                    self.report(Box::new(Diagnostic::error(codes::types::UNKNOWN_OPERATOR, message).at(span, "")));
-                    right
-                }
+            let Some(operator) = op::lookup(op.name) else {
+                unreachable!("the operator table has what the infix operators stand for");
             };
+            right = self.push(Expr::op(operator, [left, right], Attrs::none()), start);
         }
         (right, from)
     }
@@ -557,7 +552,12 @@ impl Parser<'_> {
         let shown = brief(name);
         let mut diagnostic =
             Diagnostic::error(codes::text::UNKNOWN_NAME, format!("no variable `%{shown}` is in scope")).at(span, "");
-        if let Some(near) = nearest(&shown, self.names.bound()) {
+        if let Some((left, right)) = name.split_once('/').filter(|(left, _)| self.names.lookup(left).is_some()) {
+            let (left, right) = (brief(left), brief(right));
+            diagnostic = diagnostic
+                .note("a `/` inside a name is part of it")
+                .help(format!("for a division put blanks around it: `%{left} / {right}`"));
+        } else if let Some(near) = nearest(&shown, self.names.bound()) {
             diagnostic = diagnostic.help(format!("did you mean `%{near}`?"));
         }
         self.report(Box::new(diagnostic));

@@ -78,7 +78,9 @@ impl Parser<'_> {
         }
         self.names.leave(scope);
         let token = self.peek();
-        if !self.eat(Kind::Comma) && token.kind != Kind::CloseBrace && !braces {
+        // The comma may be left out where no expression can go on with what follows.
+        let begins_pattern = matches!(token.kind, Kind::Ident | Kind::Local);
+        if !self.eat(Kind::Comma) && token.kind != Kind::CloseBrace && !braces && !begins_pattern {
             return Err(self.unexpected(token, "`,` or `}`"));
         }
         self.next_clause()

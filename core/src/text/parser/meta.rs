@@ -18,7 +18,8 @@ struct Reference<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Finds the section at the end of the text, and reads it. (Its line cannot stand in anything else than a comment.)
+    /// Finds the section at the end of the text, and reads it. What looks like it may stand in a comment: only when the
+    /// definitions before it have been read is it told from one.
     pub(super) fn metadata_section(&mut self) {
         let Some(at) = self.source.rfind(HEADER) else { return };
         if at > 0 && !self.source[..at].trim_end_matches([' ', '\t', '\r']).ends_with('\n') {
@@ -37,7 +38,7 @@ impl<'a> Parser<'a> {
             Err(what) => {
                 self.section = Some(span.start);
                 let message = format!("the metadata section cannot be read: {what}");
-                self.report(Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "")));
+                self.section_error = Some(Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "")));
             }
         }
     }
@@ -72,6 +73,9 @@ impl<'a> Parser<'a> {
                     let tensor = match self.metadata.as_mut().filter(|m| m.count("relay.Constant") > 0) {
                         Some(metadata) if index < metadata.count("relay.Constant") => metadata.constant(index),
                         Some(metadata) => Err(format!("the section has {}", metadata.count("relay.Constant"))),
+                        None if self.section_error.is_some() => {
+                            Err("the section #[metadata] cannot be read".to_owned())
+                        }
                         None => self
                             .options
                             .constants
@@ -116,7 +120,10 @@ impl<'a> Parser<'a> {
         let Reference { key, index, span } = *reference;
         let shown = brief(key);
         let Some(metadata) = &self.metadata else {
-            let message = format!("`meta[{shown}]` without a section that holds it");
+            let message = match self.section_error {
+                None => format!("`meta[{shown}]` without a section that holds it"),
+                Some(_) => format!("`meta[{shown}]` and a section that cannot be read"),
+            };
             return Err(Box::new(
                 Diagnostic::error(codes::text::BAD_METADATA, message)
                     .at(span, "")

@@ -20,11 +20,11 @@ mod types;
 use super::lexer::{Kind, Lexer, Token};
 use super::metadata::Metadata;
 use crate::diag::{Diagnostic, Span, codes};
-use crate::ir::{AttrValue, Expr, ExprId, IndexVec, Module, Name, Origins, Type};
+use crate::ir::{AttrValue, Attrs, Expr, ExprId, Function, IndexVec, Module, Name, Origins, Type};
 use crate::tensor::Tensor;
 use expressions::Frame;
 use names::Names;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 /// What a text needs besides itself.
@@ -45,6 +45,52 @@ pub struct Parsed {
     pub spans: IndexVec<ExprId, Span>,
     /// What is wrong, in the order of the text.
     pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Parsed {
+    /// Makes a program of a text that is an expression: it becomes `@main`, the variables that it leaves free the
+    /// parameters, in the order of their declarations. (A function literal becomes `@main` itself.)
+    ///
+    /// # Errors
+    /// When the text has both an expression and a function `@main`.
+    pub fn define_main(&mut self) -> Result<(), Box<Diagnostic>> {
+        let Some(root) = self.root else { return Ok(()) };
+        if let Some(&main) = self.module.globals.get("main") {
+            let start = self.spans[main].start;
+            let message = "the text has an expression and a function `@main`, and either would be the program";
+            let diagnostic = Diagnostic::error(codes::text::DUPLICATE_NAME, message)
+                .at(self.spans[root], "the expression")
+                .at(Span { start, end: start + 3 }, "the function")
+                .help("move the expression into a function: `def @name() { ... }`");
+            return Err(Box::new(diagnostic));
+        }
+        let main = match self.module.expr(root) {
+            Expr::Function(_) => root,
+            _ => {
+                let params = free_variables(&self.module, root);
+                let function = Function::new(params, root, Type::Unknown, Attrs::none());
+                self.spans.push(self.spans[root]);
+                self.module.push(Expr::Function(Box::new(function)), Origins::none())
+            }
+        };
+        self.module.globals.insert("main".into(), main);
+        Ok(())
+    }
+}
+
+/// The variables that an expression uses and nothing in it binds.
+fn free_variables(module: &Module, root: ExprId) -> Vec<ExprId> {
+    let reached = module.post_order(root, |_, _| true);
+    let mut bound = HashSet::new();
+    for &id in &reached {
+        module.expr(id).for_each_binder(|var| {
+            bound.insert(var);
+        });
+    }
+    let is_free = |id: &ExprId| matches!(module.expr(*id), Expr::Var(_)) && !bound.contains(id);
+    let mut free: Vec<ExprId> = reached.into_iter().filter(is_free).collect();
+    free.sort_unstable();
+    free
 }
 
 /// Reads a module (`#[version = "0.0.5"]` and definitions), an expression, or definitions and an expression.
@@ -104,6 +150,8 @@ struct Parser<'a> {
     constants: HashMap<usize, ExprId>,
     /// Where the section with the metadata begins, if the text has one, and what it holds.
     section: Option<u32>,
+    /// What is wrong with it, until it turns out to stand in no comment.
+    section_error: Option<Box<Diagnostic>>,
     metadata: Option<Metadata>,
 }
 
@@ -133,6 +181,7 @@ impl<'a> Parser<'a> {
             unknown_callees: Vec::new(),
             constants: HashMap::new(),
             section: None,
+            section_error: None,
             metadata: None,
         }
     }
@@ -154,6 +203,14 @@ impl<'a> Parser<'a> {
                 Diagnostic::error(codes::text::BAD_VERSION, "a module begins with its version")
                     .at(here, "the first definition")
                     .help("write #[version = \"0.0.5\"] above it"),
+            ));
+        }
+        if !versioned && self.peek().kind == Kind::Eof {
+            let here = self.peek().span;
+            self.report(Box::new(
+                Diagnostic::error(codes::text::BAD_VERSION, "the text holds neither a module nor an expression")
+                    .at(here, "")
+                    .help("a module begins with #[version = \"0.0.5\"]"),
             ));
         }
         while self.diagnostics.len() < MAX_ERRORS {
@@ -213,7 +270,12 @@ impl<'a> Parser<'a> {
         match token.kind {
             Kind::Eof => return Ok(false),
             // The rest of the text, which has been read.
-            Kind::Hash if self.section == Some(token.span.start) => return Ok(false),
+            Kind::Hash if self.section == Some(token.span.start) => {
+                if let Some(error) = self.section_error.take() {
+                    self.report(error);
+                }
+                return Ok(false);
+            }
             Kind::Hash => return Err(self.unexpected(token, "a definition or the end of the text")),
             _ => {}
         }

@@ -68,7 +68,17 @@ impl<'a> Parser<'a> {
             Kind::OpenComment => {
                 Diagnostic::error(codes::text::UNTERMINATED, "a comment that is not closed").at(token.span, "")
             }
-            Kind::Ident | Kind::Local | Kind::Graph | Kind::Global | Kind::Number | Kind::Unknown => {
+            // A blank is no harm before the end of a line, and elsewhere a sign that lines were lost.
+            Kind::Unknown if text == "\r" => {
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "found a carriage return without a line feed after it")
+                    .at(token.span, "")
+                    .help("end the lines of the text with \\n or \\r\\n")
+            }
+            Kind::Unknown => {
+                let message = format!("found `{}`, expected {wanted}", text.escape_debug());
+                Diagnostic::error(codes::text::UNEXPECTED_TOKEN, message).at(token.span, format!("expected {wanted}"))
+            }
+            Kind::Ident | Kind::Local | Kind::Graph | Kind::Global | Kind::Number => {
                 Diagnostic::error(codes::text::UNEXPECTED_TOKEN, format!("found `{}`, expected {wanted}", brief(text)))
                     .at(token.span, format!("expected {wanted}"))
             }

@@ -2,6 +2,7 @@
 
 use crate::ir::{Expr, ExprId, Id, IndexVec, Module, ScopeId, Scopes};
 use smallvec::SmallVec;
+use std::collections::HashSet;
 
 /// How an expression is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,11 +101,15 @@ impl Layout {
     fn lay_lines(&mut self, module: &Module, home: ScopeId) {
         let mut last: IndexVec<ScopeId, Option<ExprId>> = IndexVec::filled(None, self.scopes.tree.len());
         let mut lines: IndexVec<ScopeId, u32> = IndexVec::filled(0, self.scopes.tree.len());
+        let globals: HashSet<ExprId> = module.globals.values().copied().collect();
         for (id, node) in module.nodes.iter() {
             let Some(scope) = self.scopes.of[id] else { continue };
             if node.expr.is_leaf() {
                 continue;
             }
+            // A global that is an operand, which the verifier refuses, is written where it is defined and nowhere else: its
+            // line could stand in its own body.
+            let is_operand_global = self.place[id] == Place::Line && globals.contains(&id);
             // Operands and the contents of inner scopes come first in the arena, so their counts are complete.
             let mut inside = 0;
             if let Some(first) = self.scopes.opened[id] {
@@ -119,6 +124,7 @@ impl Layout {
             let scope = if scope == Scopes::root() { home } else { scope };
             match self.place[id] {
                 Place::Operand => {}
+                Place::Line if is_operand_global => {}
                 Place::Body => lines[scope] += inside,
                 Place::Line => {
                     lines[scope] += inside + 1;
