@@ -1,12 +1,12 @@
 //! `defuse_ops`: takes fused functions apart (spec 1.10).
 //!
-//! A call of a function literal with `Primitive=1` becomes the body of the function. What belongs to a backend is no
-//! fused function, and stays.
+//! A call of a function literal with `Primitive=1` becomes the body of the function; what the function takes from around
+//! it is not copied. What belongs to a backend is no fused function, and stays.
 
-use super::scope::{is_opaque, touchable};
-use super::splice::splice;
+use super::scope::{captured, is_opaque, touchable};
+use super::splice::splice_around;
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{Callee, Expr, Function, Module};
+use crate::ir::{Callee, Expr, Function, Module, Scopes};
 use crate::typing::Rebuild;
 use std::collections::BTreeSet;
 
@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 /// Two parameters of one name: what fused the function would not have made them.
 pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
+    let scopes = Scopes::of_module(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
@@ -25,8 +26,9 @@ pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
             return Ok(None);
         }
         check_names(module, function)?;
+        let around = captured(module, &scopes, callee);
         let function = rebuild.get(callee);
-        splice(rebuild, function, call).map(Some)
+        splice_around(rebuild, function, call, &around).map(Some)
     })
 }
 

@@ -427,6 +427,18 @@ fn shared_freely(expr: &Expr) -> bool {
     expr.is_leaf() || matches!(expr, Expr::Function(_))
 }
 
+/// The one of `among` that is the same global function, or the same constructor, as an expression: its name may stand in
+/// several places, and it is one object.
+fn named_alike(module: &Module, among: &[ExprId], id: ExprId) -> Option<ExprId> {
+    let expr = module.expr(id);
+    let is_name = matches!(expr, Expr::Global(_) | Expr::Constructor(_));
+    let same = |&other: &ExprId| match (module.expr(other), expr) {
+        (Expr::Global(a), Expr::Global(b)) | (Expr::Constructor(a), Expr::Constructor(b)) => a == b,
+        _ => false,
+    };
+    if is_name { among.iter().copied().find(same) } else { None }
+}
+
 /// An expression in a message.
 pub(super) fn describe(module: &Module, id: ExprId) -> String {
     match module.expr(id) {
@@ -467,8 +479,11 @@ pub(super) fn emit<'a>(
     }
     for &node in nodes {
         let copy = match old.expr(node) {
-            // Constants and names are the same inside and outside.
-            expr if expr.is_closed_leaf() => rebuild.get_or_copy(node),
+            // Constants and names are the same inside and outside, but for names that are inputs.
+            expr if expr.is_closed_leaf() => match named_alike(old, inputs, node) {
+                Some(input) => inner[&input],
+                None => rebuild.get_or_copy(node),
+            },
             expr => {
                 let mut expr = expr.clone();
                 expr.map_operands(|operand| inner[&operand]);
@@ -532,7 +547,9 @@ impl<'p> Leaves<'p> {
             let embedded = embeds && matches!(expr, Some(Expr::Constant(_)));
             let function = matches!(expr, Some(Expr::Function(_)));
             if !embedded && !function && !skip.contains(&input) && known.insert(input) {
-                inputs.push(input);
+                if named_alike(graph.module, &inputs, input).is_none() {
+                    inputs.push(input);
+                }
             }
         };
         for &id in &self.order {

@@ -28,7 +28,7 @@ pub fn inline(module: &Module) -> Result<Module, Box<Diagnostic>> {
             if !plan.inlined.contains(name) {
                 return Ok(None);
             }
-            let function = rebuild.get(module.globals[name]);
+            let Some(function) = rebuild.visited(module.globals[name]) else { return Ok(None) };
             if module.function(name).is_some_and(|f| f.attrs.get("Compiler").is_none()) {
                 return splice(rebuild, function, call).map(Some);
             }
@@ -39,8 +39,10 @@ pub fn inline(module: &Module) -> Result<Module, Box<Diagnostic>> {
             Ok(Some(rebuild.new.module.push_typed(Expr::Call(Box::new(call)), node.ty.clone(), node.origin)))
         }
         Expr::Global(name) if plan.inlined.contains(name) && plan.values[id] => {
-            let function = rebuild.get(module.globals[name]);
-            copy_function(rebuild, function).map(Some)
+            match rebuild.visited(module.globals[name]) {
+                Some(function) => copy_function(rebuild, function).map(Some),
+                None => Ok(None),
+            }
         }
         _ => Ok(None),
     })?;

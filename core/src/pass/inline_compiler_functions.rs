@@ -2,9 +2,10 @@
 //! in them taken apart (spec 1.10). And `mark_compiler_functions_extern`, for functions that are compiled elsewhere.
 
 use super::inline::references;
-use super::splice::splice;
+use super::scope::captured;
+use super::splice::{splice, splice_around};
 use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module};
+use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module, Scopes};
 use crate::typing::Rebuild;
 use std::collections::BTreeSet;
 
@@ -49,12 +50,21 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
     }
     // A function is put together before what calls it, so that functions that call each other come apart too.
     let order = callees_first(module, &chosen);
+    let scopes = Scopes::of_module(module);
     let mut result = Rebuild::run_in_order(module, order, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
         let function = match module.expr(callee) {
-            Expr::Global(name) if chosen.contains(&**name) => rebuild.get(module.globals[name]),
-            Expr::Function(f) if inside[id] && f.attrs.get("Composite").is_some() => rebuild.get(callee),
+            // A function that is still being put together, because it calls itself on some way, keeps this call.
+            Expr::Global(name) if chosen.contains(&**name) => match rebuild.visited(module.globals[name]) {
+                Some(function) => function,
+                None => return Ok(None),
+            },
+            Expr::Function(f) if inside[id] && f.attrs.get("Composite").is_some() => {
+                let around = captured(module, &scopes, callee);
+                let function = rebuild.get(callee);
+                return splice_around(rebuild, function, call, &around).map(Some);
+            }
             _ => return Ok(None),
         };
         splice(rebuild, function, call).map(Some)

@@ -3,6 +3,7 @@
 //! the same function and let body: only those can be computed together.
 
 use crate::ir::{Expr, ExprId, Function, IndexVec, Module, ScopeId, Scopes};
+use std::collections::HashSet;
 
 /// Whether passes leave the function alone.
 pub fn is_opaque(function: &Function) -> bool {
@@ -38,6 +39,37 @@ pub(super) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, S
         functions.push(if is_function { id } else { functions[scope.parent] });
     }
     functions
+}
+
+/// What a function literal takes from around it: variables that are bound outside, and what is computed outside because
+/// it is used there too.
+pub(super) fn captured(module: &Module, scopes: &Scopes, function: ExprId) -> Vec<ExprId> {
+    let Some(body) = scopes.opened[function] else { return Vec::new() };
+    let mut bound: HashSet<ExprId> = HashSet::new();
+    let mut variables = Vec::new();
+    let mut captured = Vec::new();
+    let mut seen: HashSet<ExprId> = HashSet::from([function]);
+    let mut stack = vec![function];
+    while let Some(id) = stack.pop() {
+        let expr = module.expr(id);
+        let is_outside = || scopes.of[id].is_some_and(|scope| !scopes.is_inside(scope, body));
+        match expr {
+            Expr::Var(_) => variables.push(id),
+            _ if id != function && !expr.is_closed_leaf() && is_outside() => captured.push(id),
+            _ => {
+                expr.for_each_binder(|var| {
+                    bound.insert(var);
+                });
+                expr.for_each_operand(|operand| {
+                    if seen.insert(operand) {
+                        stack.push(operand);
+                    }
+                });
+            }
+        }
+    }
+    captured.extend(variables.into_iter().filter(|var| !bound.contains(var)));
+    captured
 }
 
 /// The function or let body that each expression is evaluated in. The branches of an if count as part of what is

@@ -14,9 +14,24 @@ const TIMES: usize = 16;
 /// # Errors
 /// When the module becomes too large: functions that call each other twice double at every level.
 pub(super) fn splice(rebuild: &mut Rebuild<'_>, function: ExprId, call: &Call) -> Result<ExprId, Box<Diagnostic>> {
+    splice_around(rebuild, function, call, &[])
+}
+
+/// As [`splice`], of a literal that is called: what it takes from around it, in expressions of the old module, is not
+/// copied with it.
+///
+/// # Errors
+/// As [`splice`].
+pub(super) fn splice_around(
+    rebuild: &mut Rebuild<'_>,
+    function: ExprId,
+    call: &Call,
+    captured: &[ExprId],
+) -> Result<ExprId, Box<Diagnostic>> {
     let args: Vec<ExprId> = call.args.iter().map(|&arg| rebuild.get(arg)).collect();
     let Expr::Function(function) = rebuild.new.module.expr(function).clone() else { return Ok(function) };
-    let inner: HashMap<ExprId, ExprId> = function.params.iter().copied().zip(args).collect();
+    let mut inner: HashMap<ExprId, ExprId> = captured.iter().map(|&old| rebuild.get(old)).map(|id| (id, id)).collect();
+    inner.extend(function.params.iter().copied().zip(args));
     copy(rebuild, function.body, inner)
 }
 

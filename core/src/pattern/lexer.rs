@@ -63,7 +63,7 @@ pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
                 }
                 Token::Name(&text[start..at])
             }
-            b if b.is_ascii_digit() || (b == b'-' && at + 1 < to && bytes[at + 1].is_ascii_digit()) => {
+            b if b.is_ascii_digit() || (b == b'-' && begins_number(&bytes[at + 1..to])) => {
                 // `t.0.1` is two projections, not a number with a fraction.
                 let after_dot = words.last().is_some_and(|w: &Word<'_>| w.token == Token::Mark('.'));
                 at += 1;
@@ -113,6 +113,11 @@ pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
     let end = to as u32;
     words.push(Word { token: Token::End, span: Span { start: end, end } });
     words
+}
+
+/// Whether a minus sign before these bytes belongs to a number: `-3`, `-inff`.
+fn begins_number(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(u8::is_ascii_digit) || bytes.starts_with(b"inf") || bytes.starts_with(b"nan")
 }
 
 /// The byte ranges of the entries of a table: an entry begins at a line that is not indented, and goes on over the

@@ -196,10 +196,20 @@ impl<'g, 'm> Matcher<'g, 'm> {
         self.steps -= 1;
         let latest = self.latest[id.index()];
         if self.memoize && latest > 0 {
-            return Some(self.met[latest as usize - 1].at == at);
+            return Some(self.is_same(self.met[latest as usize - 1].at, at));
         }
         self.frames.push(Frame { id, at, mark: self.met.len() as u32, state: State::Start });
         None
+    }
+
+    /// Whether two places hold one object. A global function or a constructor is one, wherever its name stands.
+    fn is_same(&self, a: Callee, b: Callee) -> bool {
+        a == b
+            || match (self.expr(a), self.expr(b)) {
+                (Some(Expr::Global(a)), Some(Expr::Global(b))) => a == b,
+                (Some(Expr::Constructor(a)), Some(Expr::Constructor(b))) => a == b,
+                _ => false,
+            }
     }
 
     fn remember(&mut self, id: PatternId, at: Callee) {

@@ -23,7 +23,7 @@
 
 mod lexer;
 mod metadata;
-mod number;
+pub(crate) mod number;
 mod parser;
 mod printer;
 

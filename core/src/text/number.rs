@@ -1,14 +1,14 @@
 //! Numbers of the text: what a literal with its suffix means, and how a scalar is written.
 //!
 //! Relay writes `i16 i32 i64` and `f16 f32 f64`; the suffixes of the remaining element types (`i8`, `u8`, `u16`, `u32`,
-//! `u64`, `bf16`) are added here, so that every scalar can stand in the text.
+//! `u64`, `bf16`) are added here, so that every scalar can stand in the text. Patterns write their literals in the same way.
 
 use crate::tensor::{DType, Element, Tensor};
 use half::{bf16, f16};
 
 /// A number as it was written.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Number {
+pub(crate) enum Number {
     /// An integer and its element type.
     Int(i128, DType),
     /// A float, and its element type. The value is not rounded to it yet.
@@ -19,7 +19,7 @@ pub(super) enum Number {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(super) fn parse(text: &str, negative: bool) -> Result<Number, String> {
+pub(crate) fn parse(text: &str, negative: bool) -> Result<Number, String> {
     let bytes = text.as_bytes();
     let mut end = bytes.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(bytes.len());
     if bytes.get(end).is_some_and(|b| matches!(b, b'e' | b'E')) {
@@ -76,7 +76,7 @@ fn in_range<T: Element>(value: i128) -> bool {
 }
 
 /// `inff`, `nanf` and their forms with a width, which are spelled like names.
-pub(super) fn special(text: &str, negative: bool) -> Option<Number> {
+pub(crate) fn special(text: &str, negative: bool) -> Option<Number> {
     let (value, suffix) = match text {
         _ if text.starts_with("inf") => (f64::INFINITY, &text[3..]),
         _ if text.starts_with("nan") || text.starts_with("NaN") => (f64::NAN, &text[3..]),
@@ -97,7 +97,7 @@ impl Number {
     ///
     /// # Errors
     /// When a float is larger than its element type can hold.
-    pub(super) fn to_tensor(self) -> Result<Tensor, String> {
+    pub(crate) fn to_tensor(self) -> Result<Tensor, String> {
         match self {
             Number::Int(value, dtype) => Ok(match dtype {
                 DType::I64 => Tensor::scalar(value as i64),

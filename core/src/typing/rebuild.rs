@@ -74,12 +74,18 @@ impl<'a> Rebuild<'a> {
         Ok(self.new.module)
     }
 
-    /// What stands for an expression that was visited already.
+    /// What stands for an operand of the expression being visited, or for another expression that certainly came before.
     ///
     /// # Panics
-    /// For an expression that has not been visited: a pass looks only at operands, which come first.
+    /// For an expression that has not been visited. Operands come first, so for them it does not; a pass that looks at
+    /// anything else, such as the function behind a name, asks with [`Rebuild::visited`].
     pub fn get(&self, old: ExprId) -> ExprId {
         self.map[old].expect("an operand is visited before its users")
+    }
+
+    /// What stands for an expression, when it was visited already.
+    pub fn visited(&self, old: ExprId) -> Option<ExprId> {
+        self.map[old]
     }
 
     /// What stands for an expression, copied now when it was not visited. For expressions without operands.

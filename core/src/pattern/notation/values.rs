@@ -7,6 +7,7 @@ use crate::op;
 use crate::pattern::data::{MAX_DEPTH, PatternId, PatternNode};
 use crate::pattern::lexer::Token;
 use crate::tensor::{DType, Tensor};
+use crate::text::number::{self, Number};
 
 impl Parser<'_> {
     pub(super) fn attrs(&mut self) -> Read<Attrs> {
@@ -67,8 +68,8 @@ impl Parser<'_> {
                 match name {
                     "True" | "true" => true.into(),
                     "False" | "false" => false.into(),
-                    "None" => AttrValue::None,
-                    other => other.into(),
+                    "None" | "nullptr" => AttrValue::None,
+                    other => attr_number(other).unwrap_or_else(|| other.into()),
                 }
             }
             Token::Mark(open @ ('[' | '(')) => {
@@ -94,9 +95,10 @@ impl Parser<'_> {
 
     pub(super) fn literal_tensor(&mut self) -> Read<Tensor> {
         let tensor = match self.peek() {
-            Token::Number(number) => scalar(number),
             Token::Name("True" | "true") => Some(Tensor::from_bools(&[], &[true])),
             Token::Name("False" | "false") => Some(Tensor::from_bools(&[], &[false])),
+            // Infinity and what is no number are spelled like names: inff, nanf16.
+            Token::Number(number) | Token::Name(number) => scalar(number),
             _ => None,
         };
         match tensor {
@@ -199,40 +201,26 @@ impl Parser<'_> {
     }
 }
 
+/// A number of an attribute. Relay's suffixes may be there, and make no difference.
 fn attr_number(text: &str) -> Option<AttrValue> {
-    let plain = text.strip_suffix('f').unwrap_or(text);
-    if plain.len() == text.len()
-        && let Ok(int) = text.parse::<i64>()
-    {
-        return Some(AttrValue::Int(int));
+    match number(text)? {
+        Number::Int(value, _) => i64::try_from(value).ok().map(AttrValue::Int),
+        Number::Float(value, _) => Some(AttrValue::Float(value)),
     }
-    plain.parse().ok().filter(|v: &f64| v.is_finite()).map(AttrValue::Float)
 }
 
 /// A scalar with Relay's suffixes; without one, an integer is int32 (int64 when it does not fit) and a number with a
 /// fraction is float32.
 fn scalar(text: &str) -> Option<Tensor> {
-    let cut = text.find(['i', 'u', 'f']).unwrap_or(text.len());
-    let (digits, suffix) = text.split_at(cut);
-    let float = || digits.parse::<f64>().ok();
-    let narrow = |v: f64| (v as f32).is_finite().then_some(v as f32);
-    Some(match suffix {
-        "" if !digits.contains(['.', 'e', 'E']) => match digits.parse::<i32>() {
-            Ok(v) => Tensor::scalar(v),
-            Err(_) => Tensor::scalar(digits.parse::<i64>().ok()?),
-        },
-        "" | "f" | "f32" => Tensor::scalar(narrow(float()?)?),
-        "f64" => Tensor::scalar(float()?),
-        "f16" => Tensor::scalar(Some(half::f16::from_f64(float()?)).filter(|v| v.is_finite())?),
-        "bf16" => Tensor::scalar(Some(half::bf16::from_f64(float()?)).filter(|v| v.is_finite())?),
-        "i" | "i32" => Tensor::scalar(digits.parse::<i32>().ok()?),
-        "i8" => Tensor::scalar(digits.parse::<i8>().ok()?),
-        "i16" => Tensor::scalar(digits.parse::<i16>().ok()?),
-        "i64" => Tensor::scalar(digits.parse::<i64>().ok()?),
-        "u8" => Tensor::scalar(digits.parse::<u8>().ok()?),
-        "u16" => Tensor::scalar(digits.parse::<u16>().ok()?),
-        "u32" => Tensor::scalar(digits.parse::<u32>().ok()?),
-        "u64" => Tensor::scalar(digits.parse::<u64>().ok()?),
-        _ => return None,
-    })
+    number(text)?.to_tensor().ok()
+}
+
+fn number(text: &str) -> Option<Number> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    // Here a fraction or an exponent is enough to tell a float.
+    let float = digits.contains(['.', 'e', 'E']).then(|| number::parse(&format!("{digits}f"), negative).ok()).flatten();
+    number::special(digits, negative).or(float).or_else(|| number::parse(digits, negative).ok())
 }
