@@ -3,10 +3,10 @@
 //! A call of a function literal with `Primitive=1` becomes the body of the function; what the function takes from around
 //! it is not copied. What belongs to a backend is no fused function, and stays.
 
-use super::scope::{captured, is_opaque, touchable};
+use super::scope::{Captures, is_opaque, touchable};
 use super::splice::splice_around;
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{Callee, Expr, Function, Module, Scopes};
+use crate::ir::{Callee, Expr, Function, Module};
 use crate::typing::Rebuild;
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 /// Two parameters of one name: what fused the function would not have made them.
 pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
-    let scopes = Scopes::of_module(module);
+    let mut captures = Captures::of(module);
     Rebuild::run(module, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
@@ -26,7 +26,7 @@ pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
             return Ok(None);
         }
         check_names(module, function)?;
-        let around = captured(module, &scopes, callee);
+        let around = captures.of_literal(callee);
         let function = rebuild.get(callee);
         splice_around(rebuild, function, call, &around).map(Some)
     })

@@ -546,10 +546,13 @@ impl<'p> Leaves<'p> {
             let expr = graph.expr(input);
             let embedded = embeds && matches!(expr, Some(Expr::Constant(_)));
             let function = matches!(expr, Some(Expr::Function(_)));
-            if !embedded && !function && !skip.contains(&input) && known.insert(input) {
-                if named_alike(graph.module, &inputs, input).is_none() {
-                    inputs.push(input);
-                }
+            if !embedded
+                && !function
+                && !skip.contains(&input)
+                && known.insert(input)
+                && named_alike(graph.module, &inputs, input).is_none()
+            {
+                inputs.push(input);
             }
         };
         for &id in &self.order {

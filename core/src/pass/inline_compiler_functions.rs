@@ -2,10 +2,10 @@
 //! in them taken apart (spec 1.10). And `mark_compiler_functions_extern`, for functions that are compiled elsewhere.
 
 use super::inline::references;
-use super::scope::captured;
+use super::scope::Captures;
 use super::splice::{splice, splice_around};
 use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module, Scopes};
+use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module};
 use crate::typing::Rebuild;
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
     }
     // A function is put together before what calls it, so that functions that call each other come apart too.
     let order = callees_first(module, &chosen);
-    let scopes = Scopes::of_module(module);
+    let mut captures = Captures::of(module);
     let mut result = Rebuild::run_in_order(module, order, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
@@ -61,7 +61,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
                 None => return Ok(None),
             },
             Expr::Function(f) if inside[id] && f.attrs.get("Composite").is_some() => {
-                let around = captured(module, &scopes, callee);
+                let around = captures.of_literal(callee);
                 let function = rebuild.get(callee);
                 return splice_around(rebuild, function, call, &around).map(Some);
             }

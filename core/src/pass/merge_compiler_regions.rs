@@ -8,9 +8,9 @@
 use super::annotation::{Annotations, Mark};
 use super::region_graph::{RegionGraph, flows};
 use super::regions::{RegionReader, closed};
-use super::scope::{Bodies, is_opaque};
+use super::scope::{Bodies, Captures, is_opaque};
 use crate::diag::Diagnostic;
-use crate::ir::{ExprId, IndexVec, Module};
+use crate::ir::{Expr, ExprId, IndexVec, Module};
 use crate::typing::Rebuild;
 
 /// Joins regions.
@@ -23,6 +23,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
     let mut internal = IndexVec::filled(false, module.nodes.len());
     let mut node_of = IndexVec::filled(0u32, module.nodes.len());
     let bodies = Bodies::of(module);
+    let mut captures: Option<Captures<'_>> = None;
     for &root in module.globals.values() {
         if module.expr(root).as_function().is_none_or(is_opaque) {
             continue;
@@ -49,12 +50,18 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
         region_at.resize(len as usize, None);
         let mut edges = Vec::new();
         for &id in &set.order {
-            if !closed(module.expr(id)) {
-                flows(module, id, |from, to| {
-                    if reader.owns(from) && reader.owns(to) {
-                        edges.push((node_of[from], node_of[to]));
-                    }
-                });
+            let mut edge = |from: ExprId, to: ExprId| {
+                if reader.owns(from) && reader.owns(to) {
+                    edges.push((node_of[from], node_of[to]));
+                }
+            };
+            match module.expr(id) {
+                // What a composite captures flows into it.
+                expr @ Expr::Function(_) if closed(expr) => {
+                    let captures = captures.get_or_insert_with(|| Captures::of(module));
+                    captures.of_literal(id).into_iter().for_each(|from| edge(from, id));
+                }
+                _ => flows(module, id, edge),
             }
         }
         let mut graph = RegionGraph::new(len as usize, edges);

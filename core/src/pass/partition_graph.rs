@@ -1,7 +1,7 @@
 //! `partition_graph`: each region becomes a global function of its backend (spec 1.9).
 //!
 //! A function has a parameter for each distinct value that enters the region and an output for each distinct value
-//! that leaves it; constants that enter move inside. Parameters stand in the order in which a walk meets what enters:
+//! that leaves it; constants that enter move inside, and so do function literals, which what they capture enters with. Parameters stand in the order in which a walk meets what enters:
 //! from the end of the region that the program comes to first, operands left to right, then from the other ends. The
 //! functions are named `tvmgen_<module>_<target>_<function>_<region>`. The rest of the program is put together again in an order in which
 //! each region follows all that it needs, since its call may stand later than the first of its operators did.
@@ -13,7 +13,8 @@ use super::optimize_functions::optimize_functions;
 use super::outline::{Naming, Outline, Shared, define_and_call};
 use super::regions::{Region, RegionReader};
 use super::remove_default_annotations::without_defaults;
-use super::scope::is_opaque;
+use super::scope::{Captures, is_opaque};
+use super::splice::copy_literal;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
 use crate::typing::Rebuild;
@@ -128,8 +129,11 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
             parts.push(Part { region, function: name.clone(), inputs: Inputs::new(), outputs, made: None });
         }
     }
-    let order = order(module, &marks, &mut places, &mut parts, bind_constants)?;
+    let mut literals = Literals::of(module, &parts);
+    let order = order(module, &marks, &mut places, &mut parts, &literals, bind_constants)?;
     let Places { part: part_of, output, .. } = places;
+    // A value that leaves a region without an end is computed again outside, with the same literals.
+    literals.copy_all = order.iter().any(|&id| part_of[id].is_some() && marks.mark(module, id).is_none());
     let mut shared = Shared::default();
     let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, count);
     Rebuild::run_in_order(module, order, |rebuild, id, _| {
@@ -139,7 +143,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
                 Some(part) => {
                     let part = &mut parts[part as usize];
                     if part.made.is_none() {
-                        part.made = Some(make(rebuild, &mut shared, module_name, part, &mut inner));
+                        part.made = Some(make(rebuild, &mut shared, module_name, part, &literals, &mut inner)?);
                     }
                     let at = output[ended(module, &marks, value)];
                     part.made.as_ref().zip(at).map(|(outputs, at)| outputs[at as usize])
@@ -149,6 +153,52 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
             None => None,
         })
     })
+}
+
+/// The function literals that regions use: composites, mostly.
+struct Literals {
+    /// What those take from around them that need a copy of their own in each region, in ascending order of literals.
+    taken: Vec<(ExprId, Vec<ExprId>)>,
+    /// Whether all of them need one.
+    copy_all: bool,
+}
+
+impl Literals {
+    fn of(module: &Module, parts: &[Part]) -> Literals {
+        let is_literal = |id: ExprId| matches!(module.expr(id), Expr::Function(_));
+        let mut used = Vec::new();
+        for &node in parts.iter().flat_map(|part| &part.region.nodes) {
+            module.expr(node).for_each_operand(|operand| {
+                if is_literal(operand) {
+                    used.push(operand);
+                }
+            });
+        }
+        used.sort_unstable();
+        used.dedup();
+        let mut taken = Vec::new();
+        if !used.is_empty() {
+            let mut captures = Captures::of(module);
+            for literal in used {
+                let captured = captures.of_literal(literal);
+                if !captured.is_empty() || captures.uses(literal) > 1 {
+                    taken.push((literal, captured));
+                }
+            }
+        }
+        Literals { taken, copy_all: false }
+    }
+
+    /// What a literal takes from around it.
+    fn captured(&self, literal: ExprId) -> &[ExprId] {
+        let at = self.taken.binary_search_by_key(&literal, |(id, _)| *id);
+        at.map_or(&[], |at| &self.taken[at].1)
+    }
+
+    /// Whether it needs a copy of its own in each region.
+    fn is_copied(&self, literal: ExprId) -> bool {
+        self.copy_all || self.taken.binary_search_by_key(&literal, |(id, _)| *id).is_ok()
+    }
 }
 
 /// What is the same inside a region and outside: no parameter is needed for it.
@@ -199,6 +249,7 @@ fn inputs(
     part: u32,
     region: &Region,
     first: ExprId,
+    literals: &Literals,
     bind_constants: bool,
 ) -> Inputs {
     let Places { part: part_of, begin, seen, entered, stack, .. } = places;
@@ -221,7 +272,11 @@ fn inputs(
                 stack[at..].reverse();
                 continue;
             }
-            _ if stands_inside(module.expr(id)) => continue,
+            _ if stands_inside(module.expr(id)) => {
+                // What a literal takes from around it enters the region with it.
+                stack.extend(literals.captured(id).iter().rev());
+                continue;
+            }
             _ => (id, None),
         };
         let source = outside(module, marks, value);
@@ -254,6 +309,7 @@ fn order(
     marks: &Annotations,
     places: &mut Places,
     parts: &mut [Part],
+    literals: &Literals,
     bind_constants: bool,
 ) -> Result<Vec<ExprId>, Box<Diagnostic>> {
     #[derive(Clone, Copy, PartialEq)]
@@ -289,7 +345,7 @@ fn order(
                             part_needed[part as usize] = State::Open;
                             let at = part;
                             let part = &mut parts[part as usize];
-                            part.inputs = inputs(module, marks, places, at, &part.region, id, bind_constants);
+                            part.inputs = inputs(module, marks, places, at, &part.region, id, literals, bind_constants);
                             needs.extend(part.inputs.iter().map(|input| input.value));
                             needs.extend(
                                 part.inputs.iter().filter(|i| i.bound).map(|i| outside(module, marks, i.value)),
@@ -331,8 +387,9 @@ fn make(
     shared: &mut Shared,
     module_name: &str,
     part: &Part,
+    literals: &Literals,
     inner: &mut IndexVec<ExprId, Option<ExprId>>,
-) -> ExprList {
+) -> Result<ExprList, Box<Diagnostic>> {
     let marks = Annotations::new();
     let old = rebuild.old;
     let mut params = ExprList::new();
@@ -354,9 +411,31 @@ fn make(
         };
         input.inside.iter().for_each(|&inside| inner[inside] = Some(stands));
     }
-    for &node in &part.region.nodes {
+    let mut copied: Vec<ExprId> = Vec::new();
+    // What a literal captures need not come before it in the order of reading, but its numbers do.
+    let mut nodes = part.region.nodes.clone();
+    if !literals.taken.is_empty() {
+        nodes.sort_unstable();
+    }
+    for &node in &nodes {
         if inner[node].is_some() {
             continue;
+        }
+        let first = copied.len();
+        old.expr(node).for_each_operand(|operand| {
+            if matches!(old.expr(operand), Expr::Function(_)) && inner[operand].is_none() && literals.is_copied(operand) {
+                copied.push(operand);
+            }
+        });
+        for at in first..copied.len() {
+            let literal = copied[at];
+            let captured: Vec<(ExprId, ExprId)> = literals
+                .captured(literal)
+                .iter()
+                .filter_map(|&old| Some((rebuild.get(old), inner[old]?)))
+                .collect();
+            let outside = rebuild.get(literal);
+            inner[literal] = Some(copy_literal(rebuild, outside, captured)?);
         }
         let copy = match marks.mark(old, node) {
             Some(Mark::Begin(value, _) | Mark::End(value, _)) => inner[value],
@@ -370,11 +449,11 @@ fn make(
         inner[node] = copy;
     }
     let outputs = part.outputs.iter().filter_map(|&output| inner[output]).collect();
-    part.region.nodes.iter().for_each(|&node| inner[node] = None);
+    part.region.nodes.iter().chain(&copied).for_each(|&node| inner[node] = None);
     part.inputs.iter().flat_map(|input| &input.inside).for_each(|&inside| inner[inside] = None);
     let target = part.region.target.clone();
     let naming = Naming { module: module_name, function: &part.function, region: part.region.number };
     let origins = part.region.nodes.iter().map(|&node| old.nodes[node].origin);
     let origin = rebuild.new.module.origins.union_all(origins);
-    define_and_call(rebuild, shared, Outline { naming, target, params, outputs }, &args, origin).1
+    Ok(define_and_call(rebuild, shared, Outline { naming, target, params, outputs }, &args, origin).1)
 }

@@ -3,7 +3,6 @@
 //! the same function and let body: only those can be computed together.
 
 use crate::ir::{Expr, ExprId, Function, IndexVec, Module, ScopeId, Scopes};
-use std::collections::HashSet;
 
 /// Whether passes leave the function alone.
 pub fn is_opaque(function: &Function) -> bool {
@@ -41,35 +40,62 @@ pub(super) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, S
     functions
 }
 
-/// What a function literal takes from around it: variables that are bound outside, and what is computed outside because
-/// it is used there too.
-pub(super) fn captured(module: &Module, scopes: &Scopes, function: ExprId) -> Vec<ExprId> {
-    let Some(body) = scopes.opened[function] else { return Vec::new() };
-    let mut bound: HashSet<ExprId> = HashSet::new();
-    let mut variables = Vec::new();
-    let mut captured = Vec::new();
-    let mut seen: HashSet<ExprId> = HashSet::from([function]);
-    let mut stack = vec![function];
-    while let Some(id) = stack.pop() {
-        let expr = module.expr(id);
-        let is_outside = || scopes.of[id].is_some_and(|scope| !scopes.is_inside(scope, body));
-        match expr {
-            Expr::Var(_) => variables.push(id),
-            _ if id != function && !expr.is_closed_leaf() && is_outside() => captured.push(id),
-            _ => {
-                expr.for_each_binder(|var| {
-                    bound.insert(var);
-                });
-                expr.for_each_operand(|operand| {
-                    if seen.insert(operand) {
-                        stack.push(operand);
-                    }
-                });
-            }
+/// Tells what function literals take from around them. Its buffers serve many literals.
+pub(super) struct Captures<'m> {
+    module: &'m Module,
+    scopes: Scopes,
+    /// The last literal, counted from 1, that an expression was seen in, and that binds it.
+    seen: IndexVec<ExprId, u32>,
+    bound: IndexVec<ExprId, u32>,
+    literals: u32,
+}
+
+impl<'m> Captures<'m> {
+    /// Of a module's literals.
+    pub fn of(module: &'m Module) -> Captures<'m> {
+        let count = module.nodes.len();
+        Captures {
+            module,
+            scopes: Scopes::of_module(module),
+            seen: IndexVec::filled(0, count),
+            bound: IndexVec::filled(0, count),
+            literals: 0,
         }
     }
-    captured.extend(variables.into_iter().filter(|var| !bound.contains(var)));
-    captured
+
+    /// How many places use an expression.
+    pub fn uses(&self, id: ExprId) -> u32 {
+        self.scopes.uses[id]
+    }
+
+    /// Variables that are bound outside of a literal, and what is computed outside because it is used there too.
+    pub fn of_literal(&mut self, function: ExprId) -> Vec<ExprId> {
+        let Some(body) = self.scopes.opened[function] else { return Vec::new() };
+        self.literals += 1;
+        let this = self.literals;
+        let mut variables = Vec::new();
+        let mut captured = Vec::new();
+        let mut stack = vec![function];
+        while let Some(id) = stack.pop() {
+            let expr = self.module.expr(id);
+            let is_outside = || self.scopes.of[id].is_some_and(|scope| !self.scopes.is_inside(scope, body));
+            match expr {
+                Expr::Var(_) => variables.push(id),
+                _ if id != function && !expr.is_closed_leaf() && is_outside() => captured.push(id),
+                _ => {
+                    expr.for_each_binder(|var| self.bound[var] = this);
+                    expr.for_each_operand(|operand| {
+                        if std::mem::replace(&mut self.seen[operand], this) != this {
+                            stack.push(operand);
+                        }
+                    });
+                }
+            }
+        }
+        captured.extend(variables.into_iter().filter(|&var| self.bound[var] != this));
+        captured.sort_unstable();
+        captured
+    }
 }
 
 /// The function or let body that each expression is evaluated in. The branches of an if count as part of what is

@@ -43,6 +43,18 @@ pub(super) fn copy_function(rebuild: &mut Rebuild<'_>, function: ExprId) -> Resu
     copy(rebuild, function, HashMap::new())
 }
 
+/// A literal of the new module, copied with other expressions for what it takes from around it.
+///
+/// # Errors
+/// As [`splice`].
+pub(super) fn copy_literal(
+    rebuild: &mut Rebuild<'_>,
+    function: ExprId,
+    captured: impl IntoIterator<Item = (ExprId, ExprId)>,
+) -> Result<ExprId, Box<Diagnostic>> {
+    copy(rebuild, function, captured.into_iter().collect())
+}
+
 fn copy(
     rebuild: &mut Rebuild<'_>,
     root: ExprId,
