@@ -423,17 +423,14 @@ fn make(
         }
         let first = copied.len();
         old.expr(node).for_each_operand(|operand| {
-            if matches!(old.expr(operand), Expr::Function(_)) && inner[operand].is_none() && literals.is_copied(operand) {
+            if matches!(old.expr(operand), Expr::Function(_)) && inner[operand].is_none() && literals.is_copied(operand)
+            {
                 copied.push(operand);
             }
         });
-        for at in first..copied.len() {
-            let literal = copied[at];
-            let captured: Vec<(ExprId, ExprId)> = literals
-                .captured(literal)
-                .iter()
-                .filter_map(|&old| Some((rebuild.get(old), inner[old]?)))
-                .collect();
+        for &literal in &copied[first..] {
+            let captured: Vec<(ExprId, ExprId)> =
+                literals.captured(literal).iter().filter_map(|&old| Some((rebuild.get(old), inner[old]?))).collect();
             let outside = rebuild.get(literal);
             inner[literal] = Some(copy_literal(rebuild, outside, captured)?);
         }
