@@ -3,7 +3,7 @@
 
 use super::frame::{Operands, RegInfo, Slot};
 use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg};
-use super::region::{Prepared, Region};
+use super::region::{OutputDims, Prepared, Region};
 use super::trace;
 use super::value::bad_program;
 use byoc_core::diag::{Diagnostic, codes};
@@ -203,17 +203,30 @@ impl Loader<'_> {
             && sized
         {
             let dims: Vec<&[usize]> = inputs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
-            let wanted = outs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref());
+            let wanted: Vec<&[usize]> = outs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
             match executable.prepare(&dims) {
-                Ok(plan) if plan.outputs.iter().map(|o| (&o.dims[..], o.exact)).eq(wanted.map(|dims| (dims, true))) => {
+                Ok(plan)
+                    if plan.outputs.iter().all(|o| o.exact)
+                        && plan.outputs.iter().map(|o| &o.dims[..]).eq(wanted.iter().copied()) =>
+                {
                     self.workspace = self.workspace.max(plan.workspace);
                     let operands = Operands::new(regs, inputs.clone(), outs.clone())
                         .ok_or_else(|| bad_program(&format!("the operands of {} overlap", about.symbol)))?;
                     fixed = Some((operands, plan));
                 }
-                Ok(_) => {
-                    let what = "it prepares outputs of other dimensions than the model has";
-                    self.notes.push(turned_down(about, what));
+                Ok(plan) => {
+                    let shown = |OutputDims { dims, exact }: &OutputDims| match exact {
+                        true => format!("{dims:?}"),
+                        false => format!("at most {dims:?}"),
+                    };
+                    let prepared: Vec<String> = plan.outputs.iter().map(shown).collect();
+                    let wanted: Vec<String> = wanted.iter().map(|dims| format!("{dims:?}")).collect();
+                    let what = format!(
+                        "it prepares outputs of dimensions {}; the model has {}",
+                        prepared.join(" and "),
+                        wanted.join(" and ")
+                    );
+                    self.notes.push(turned_down(about, &what));
                     region = None;
                 }
                 Err(error) => {
