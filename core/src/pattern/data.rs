@@ -6,7 +6,7 @@ use crate::tensor::{DType, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How deep a pattern may nest. The matcher recurses on the pattern, never on the graph, so this bounds its stack.
+/// How deep a pattern may nest: its parser recurses. The alternatives of one choice lie side by side, however many.
 pub const MAX_DEPTH: usize = 200;
 
 /// A node of a [`Pattern`].
@@ -201,8 +201,11 @@ impl Pattern {
     pub fn depth(&self) -> usize {
         let mut depth = IndexVec::<PatternId, usize>::filled(1, self.nodes.len());
         for id in self.post_order() {
-            let below = Pattern::operands(&self.nodes[id]).into_iter().map(|o| depth[o]).max().unwrap_or(0);
-            depth[id] = below + 1;
+            depth[id] = match &self.nodes[id] {
+                // One more alternative.
+                PatternNode::Alt(left, right) => depth[*left].max(depth[*right] + 1),
+                node => Pattern::operands(node).into_iter().map(|o| depth[o]).max().unwrap_or(0) + 1,
+            };
         }
         depth[self.root]
     }
@@ -276,25 +279,33 @@ impl Pattern {
     }
 
     fn calls_operators(&self, id: PatternId) -> bool {
-        match &self.nodes[id] {
-            PatternNode::Call { callee, .. } => self.calls_only_operators(*callee),
-            PatternNode::Alt(left, right) => self.calls_operators(*left) && self.calls_operators(*right),
-            PatternNode::Typed(inner, _)
-            | PatternNode::OfDtype(inner, _)
-            | PatternNode::OfShape(inner, _)
-            | PatternNode::WithAttrs(inner, _) => self.calls_operators(*inner),
-            _ => false,
+        let mut stack = vec![id];
+        while let Some(id) = stack.pop() {
+            match &self.nodes[id] {
+                PatternNode::Call { callee, .. } if self.calls_only_operators(*callee) => {}
+                PatternNode::Alt(left, right) => stack.extend([*left, *right]),
+                PatternNode::Typed(inner, _)
+                | PatternNode::OfDtype(inner, _)
+                | PatternNode::OfShape(inner, _)
+                | PatternNode::WithAttrs(inner, _) => stack.push(*inner),
+                _ => return false,
+            }
         }
+        true
     }
 
     fn calls_only_operators(&self, callee: PatternId) -> bool {
-        match &self.nodes[callee] {
-            PatternNode::Op(_) => true,
-            PatternNode::Alt(left, right) => self.calls_only_operators(*left) && self.calls_only_operators(*right),
-            // The attributes that only operators have.
-            PatternNode::WithAttrs(_, attrs) => attrs.get("TOpPattern").is_some(),
-            _ => false,
+        let mut stack = vec![callee];
+        while let Some(id) = stack.pop() {
+            match &self.nodes[id] {
+                PatternNode::Op(_) => {}
+                PatternNode::Alt(left, right) => stack.extend([*left, *right]),
+                // The attributes that only operators have.
+                PatternNode::WithAttrs(_, attrs) if attrs.get("TOpPattern").is_some() => {}
+                _ => return false,
+            }
         }
+        true
     }
 
     /// The operators that it names, ascending: for the message that no pattern has an operator.

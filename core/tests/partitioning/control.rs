@@ -1,4 +1,5 @@
-//! What holds of every program: random data flow inside branches, lets, closures and loops, over random targets.
+//! What holds of every program: random data flow inside branches, lets, closures and loops, with references, over random
+//! targets.
 
 use super::evaluate::{Evaluator, Value, tensors};
 use super::laws::{
@@ -37,6 +38,8 @@ struct Generator<'a> {
     ints: Vec<ExprId>,
     /// Functions from tensor to tensor.
     functions: Vec<ExprId>,
+    /// References to tensors.
+    references: Vec<ExprId>,
     cond: ExprId,
 }
 
@@ -64,12 +67,13 @@ impl Generator<'_> {
     }
 
     fn scope(&mut self, make: impl FnOnce(&mut Self) -> ExprId) -> ExprId {
-        let lens = [self.tensors.len(), self.pairs.len(), self.ints.len(), self.functions.len()];
+        let lens = [&self.tensors, &self.pairs, &self.ints, &self.functions, &self.references].map(Vec::len);
         let made = make(self);
         self.tensors.truncate(lens[0]);
         self.pairs.truncate(lens[1]);
         self.ints.truncate(lens[2]);
         self.functions.truncate(lens[3]);
+        self.references.truncate(lens[4]);
         made
     }
 
@@ -88,7 +92,7 @@ impl Generator<'_> {
         if depth == 0 {
             return self.pick();
         }
-        match self.choose(7) {
+        match self.choose(9) {
             0 | 1 => {
                 let value = match self.choose(4) {
                     0 => self.pick(),
@@ -118,6 +122,24 @@ impl Generator<'_> {
                 self.push(Expr::Let { var, value, body })
             }
             4 => self.counted(depth - 1),
+            5 => {
+                let value = self.pick();
+                let value = self.push(Expr::RefNew(value));
+                let var = self.builder.var("r", Type::reference(tensor()));
+                self.references.push(var);
+                let body = self.block(depth - 1);
+                self.push(Expr::Let { var, value, body })
+            }
+            6 => match self.references.last() {
+                Some(&reference) => {
+                    let value = self.pick();
+                    let value = self.push(Expr::RefWrite { reference, value });
+                    let var = self.builder.var("u", Type::unit());
+                    let body = self.block(depth - 1);
+                    self.push(Expr::Let { var, value, body })
+                }
+                None => self.pick(),
+            },
             _ => self.pick(),
         }
     }
@@ -155,7 +177,7 @@ impl Generator<'_> {
     }
 
     fn statement(&mut self, depth: usize) {
-        let made = match self.choose(if depth > 0 { 14 } else { 10 }) {
+        let made = match self.choose(if depth > 0 { 15 } else { 11 }) {
             0..=2 => {
                 let (name, arg) = (UNARY[self.choose(4)], self.pick());
                 self.op(name, &[arg], Attrs::none())
@@ -203,7 +225,11 @@ impl Generator<'_> {
                 }
                 None => self.pick(),
             },
-            10 | 11 => {
+            10 => match self.references.last() {
+                Some(&reference) => self.push(Expr::RefRead(reference)),
+                None => self.pick(),
+            },
+            11 | 12 => {
                 let cond = match (self.choose(2), self.ints.last()) {
                     (0, Some(&i)) => {
                         let two = self.number(2);
@@ -225,7 +251,7 @@ impl Generator<'_> {
                 let otherwise = self.block(depth - 1);
                 self.push(Expr::If { cond, then, otherwise })
             }
-            12 => {
+            13 => {
                 let function = self.closure(depth - 1);
                 let arg = self.pick();
                 self.push(Expr::call(function, [arg]))
@@ -250,6 +276,7 @@ fn program(choices: &[u8]) -> Module {
         pairs: Vec::new(),
         ints: Vec::new(),
         functions: Vec::new(),
+        references: Vec::new(),
         cond: nothing,
     };
     for name in ["helper", "main"] {

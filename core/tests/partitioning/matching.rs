@@ -257,6 +257,9 @@ fn nothing_breaks_the_reader() {
     ] {
         assert!(parse_table(&bad, Checks::Allowed).has_errors(), "{}", &bad[..30]);
     }
+    // Alternatives lie side by side.
+    let wide = parse_table(&format!("x: exp(*){}", " | nn.relu(*)".repeat(10_000)), Checks::Allowed);
+    assert!(!wide.has_errors() && !wide.entries[0].pattern.looks_into_functions());
     let words = [
         "nn.relu(", "*", "?", "|", ")", "x", ".0", ":", "let ", "= ", ";", "{", "}", "\"", "..", "1f", "é", "where ",
         "\n", "\n ",

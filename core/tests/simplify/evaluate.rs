@@ -101,6 +101,8 @@ impl<'m> Evaluator<'m> {
                 _ => panic!("a field of what is no tuple"),
             },
             Expr::Call(call) => match call.callee {
+                // Annotations stand around values of any type.
+                Callee::Op(op) if op::get(op).name.starts_with("annotation.") => value(call.args[0]),
                 Callee::Op(op) => {
                     let args: Vec<op::Value> = call.args.iter().map(|&arg| operand(value(arg))).collect();
                     let mut results = op::evaluate(op, &call.attrs, &args, 1 << 24).unwrap();
