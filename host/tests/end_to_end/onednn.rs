@@ -67,3 +67,23 @@ fn without_the_library_the_reason_names_the_line_that_installs_it() {
         &text[..text.len().min(2000)]
     );
 }
+
+/// What exporters put behind a softmax does not cut a network in two, and nothing is said about the pattern table.
+#[test]
+fn a_guard_behind_a_softmax_stays_in_the_region() {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    let model = plugins.path().join("guard.relay").display().to_string();
+    let program = "#[version = \"0.0.5\"]\n\
+        def @main(%x: Tensor[(?, 16, 32), float32], %w: Tensor[(?, 8, 32), float32], %m: Tensor[(?, 16, 8), float32]) {\n  \
+        %0 = nn.batch_matmul(%x, %w, transpose_b=True);\n  %1 = nn.softmax(add(%0, %m));\n  \
+        %2 = where(isnan(%1), 0f, %1);\n  nn.batch_matmul(%2, %w, transpose_b=False)\n}\n";
+    std::fs::write(&model, program).unwrap();
+    let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
+    let shown = byoc([&["explain", &model, "--json"], &backend[..]].concat()).ok();
+    assert!(!shown.err.contains("warning"), "{}", shown.err);
+    let explained = &shown.json()[0];
+    assert_eq!(explained["regions"].as_array().unwrap().len(), 1, "{explained}");
+    let elsewhere = explained["nodes"].as_array().unwrap().iter().filter(|node| node["placement"]["kind"] == "host");
+    assert_eq!(elsewhere.count(), 0, "{explained}");
+}

@@ -399,6 +399,8 @@ impl<'a> Parser<'a> {
                 let args = if self.take('(') { self.args()? } else { None };
                 Ok(self.push(PatternNode::Call { callee, args }))
             }
+            // Before a check it follows a pattern; where a pattern begins it is the operator.
+            Token::Name("where") if matches!(self.peek(), Token::Mark('(' | '{')) => self.named("where", word.span),
             Token::Name(name) if !KEYWORDS.contains(&name) => self.named(name, word.span),
             _ => {
                 self.at = self.words.iter().position(|w| w.span == word.span).unwrap_or(self.at);
