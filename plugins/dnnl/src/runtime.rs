@@ -5,7 +5,7 @@
 //! places of the run before, and only what has moved is said anew.
 
 use crate::library::ffi::ExecArg;
-use crate::library::{Memory, OneDnn, Primitive, Stream, onednn};
+use crate::library::{Memory, OneDnn, Primitive, Stream, onednn, pages};
 use crate::lower::{Packs, lower};
 use crate::plan::{Argument, Place, Plan, Work};
 use crate::program::Program;
@@ -29,7 +29,7 @@ struct State {
     /// The constants, as long as they are needed: all of them where dimensions are open, otherwise those read in place.
     constants: Vec<Option<Constant>>,
     packs: Packs,
-    packed: Vec<Arc<Lines>>,
+    packed: Vec<Packed>,
     by_dims: HashMap<Vec<Vec<i64>>, u64>,
     /// The plan of a region whose dimensions are all known, until it is prepared: weights are packed then, when the host
     /// has let go of the constants too, so that each is gone as soon as it is packed.
@@ -42,9 +42,27 @@ struct Made {
     primitives: Vec<Option<Primitive>>,
 }
 
+/// A cache line.
+const LINE: usize = 64;
+
+/// A large page, where the system has them.
+const LARGE_PAGE: usize = 2 << 20;
+
 /// A constant of so many bytes that is read in place is copied nevertheless: biases lie all over a mapped file, and each of
 /// them would keep many of its pages in memory.
 const SMALL: usize = 64 << 10;
+
+/// A packed constant: the memory that it lies in with others, and where it lies there.
+#[derive(Clone)]
+struct Packed {
+    lines: Arc<Lines>,
+    at: *mut u8,
+}
+
+// SAFETY: it points into the memory that it holds, which is written before it is shared, and only read afterwards.
+unsafe impl Send for Packed {}
+// SAFETY: as above.
+unsafe impl Sync for Packed {}
 
 /// Memory aligned to a cache line.
 struct Lines {
@@ -59,13 +77,30 @@ unsafe impl Sync for Lines {}
 
 impl Lines {
     fn new(bytes: usize) -> Result<Lines> {
-        let layout = Layout::from_size_align(bytes.max(1), 64).map_err(|_| Error::new("a size beyond all memory"))?;
+        Lines::aligned(bytes, LINE)
+    }
+
+    fn aligned(bytes: usize, to: usize) -> Result<Lines> {
+        let layout = Layout::from_size_align(bytes.max(1), to).map_err(|_| Error::new("a size beyond all memory"))?;
         // SAFETY: the size is not 0.
         let at = unsafe { std::alloc::alloc(layout) };
         if at.is_null() {
             return Err(Error::new(format!("{bytes} bytes for packed weights cannot be had")));
         }
         Ok(Lines { at, layout })
+    }
+}
+
+impl Lines {
+    /// Memory in large pages, where the system has them: a run goes through all weights once, and with small pages it would
+    /// look up thousands of them.
+    fn in_large_pages(bytes: usize) -> Result<Lines> {
+        if bytes < LARGE_PAGE {
+            return Lines::new(bytes);
+        }
+        let lines = Lines::aligned(bytes, LARGE_PAGE)?;
+        pages::in_large_pages(lines.at, bytes);
+        Ok(lines)
     }
 }
 
@@ -208,6 +243,9 @@ impl Region {
         let mut left = vec![0usize; state.constants.len()];
         state.packs.packs[state.packed.len()..].iter().for_each(|pack| left[pack.constant] += 1);
         plan.in_place().into_iter().for_each(|number| left[number] += 1);
+        let new = state.packs.packs[state.packed.len()..].iter();
+        let total = new.map(|pack| pack.to.size().next_multiple_of(LINE)).sum();
+        let (lines, mut next) = (Arc::new(Lines::in_large_pages(total)?), 0);
         for pack in &state.packs.packs[state.packed.len()..] {
             let constant = state.constants[pack.constant].as_ref();
             let constant = constant.ok_or_else(|| Error::new(format!("constant {} is gone", pack.constant)))?;
@@ -215,12 +253,13 @@ impl Region {
             if pack.offset + pack.from.size() > bytes.len() {
                 return Err(Error::new(format!("constant {} is shorter than its type says", pack.constant)));
             }
-            let lines = Lines::new(pack.to.size())?;
+            let at = lines.at.wrapping_add(next);
+            next += pack.to.size().next_multiple_of(LINE);
             let desc = crate::library::PrimitiveDesc::reorder(self.library, &pack.from, &pack.to, &attr)?;
             let primitive = Primitive::new(&desc)?;
             let (mut from, mut to) = (Memory::new(self.library, &pack.from)?, Memory::new(self.library, &pack.to)?);
             from.set(bytes[pack.offset..].as_ptr().cast_mut())?;
-            to.set(lines.at)?;
+            to.set(at)?;
             let mut args = vec![from.arg(crate::library::ffi::ARG_SRC), to.arg(crate::library::ffi::ARG_DST)];
             let scratch = desc.scratchpad();
             let scratch_lines = scratch.as_ref().map(|desc| Lines::new(desc.size())).transpose()?;
@@ -232,7 +271,7 @@ impl Region {
             }
             // SAFETY: the constant has the bytes that the layout spans, which are read only; the other two are our own.
             unsafe { primitive.execute(&stream, &args) }?;
-            state.packed.push(Arc::new(lines));
+            state.packed.push(Packed { lines: lines.clone(), at });
             left[pack.constant] -= 1;
             if !open && left[pack.constant] == 0 {
                 state.constants[pack.constant] = None;
@@ -255,7 +294,7 @@ impl State {
 }
 
 impl Ready {
-    fn new(made: Made, constants: &[Option<Constant>], packed: &[Arc<Lines>]) -> Result<Ready> {
+    fn new(made: Made, constants: &[Option<Constant>], packed: &[Packed]) -> Result<Ready> {
         let Made { plan, primitives } = made;
         let mut fixed = vec![std::ptr::null_mut(); plan.buffers.len()];
         let (mut held_packed, mut held_constants) = (Vec::new(), Vec::new());
@@ -281,7 +320,7 @@ impl Ready {
                 }
                 Place::Packed(number) => {
                     *at = packed[number].at;
-                    held_packed.push(packed[number].clone());
+                    held_packed.push(packed[number].lines.clone());
                 }
                 Place::Input(_) | Place::Output(_) | Place::Arena(_) => {}
             }

@@ -4,7 +4,7 @@ pub mod ffi;
 mod find;
 mod handles;
 mod openmp;
-mod pages;
+pub mod pages;
 
 pub use find::{INSTALL, set_plugin_path};
 pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, Stream, Window};

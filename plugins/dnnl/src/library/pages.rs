@@ -1,13 +1,26 @@
-//! The pages of the library's code in memory.
+//! Advice to the system about pages of memory: of the library's code, and of weights.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 /// `MADV_DONTNEED`.
 const DONT_NEED: c_int = 4;
+/// `MADV_HUGEPAGE`.
+const HUGE_PAGE: c_int = 14;
 
 unsafe extern "C" {
     fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int;
+}
+
+/// Asks for large pages. The memory should be aligned to such, and not be touched yet.
+pub fn in_large_pages(at: *mut u8, bytes: usize) {
+    let small = 4096;
+    let from = at.addr().next_multiple_of(small);
+    let to = at.addr().saturating_add(bytes) / small * small;
+    if from < to {
+        // SAFETY: the advice changes nothing but the size of pages. Where it is not taken, they stay small.
+        unsafe { madvise(at.wrapping_add(from - at.addr()).cast(), to - from, HUGE_PAGE) };
+    }
 }
 
 /// Where the code of a library lies in memory.
