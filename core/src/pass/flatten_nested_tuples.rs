@@ -3,9 +3,10 @@
 
 use super::annotation::{Annotations, Mark, attrs_of};
 use crate::diag::Diagnostic;
-use crate::ir::{Expr, ExprId, IndexVec, Module, Name};
+use crate::ir::{Attrs, Expr, ExprId, IndexVec, Module};
 use crate::typing::Rebuild;
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// `end((a, b))` becomes `(end(a), end(b))`, at any depth.
 ///
@@ -19,45 +20,63 @@ pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>>
 pub(super) fn flattened(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
     let live = module.live();
-    // Whose end each tuple is to be taken apart for; users come first in a descending sweep.
-    let mut ended: IndexVec<ExprId, Option<Name>> = IndexVec::filled(None, module.nodes.len());
-    for (id, node) in module.nodes.iter().rev().filter(|(id, _)| live[*id]) {
-        if let Some(Mark::End(value, compiler)) = marks.mark(module, id)
-            && matches!(module.expr(value), Expr::Tuple(fields) if !fields.is_empty())
-        {
-            ended[value] = Some(compiler.into());
-        } else if let (Expr::Tuple(fields), Some(compiler)) = (&node.expr, ended[id].clone()) {
-            for &field in fields {
-                if matches!(module.expr(field), Expr::Tuple(inner) if !inner.is_empty()) {
-                    ended[field] = Some(compiler.clone());
-                }
-            }
-        }
-    }
-    if ended.iter().all(|(_, whose)| whose.is_none()) {
+    let ended_tuple = |id: ExprId| match marks.mark(module, id) {
+        Some(Mark::End(value, compiler)) if live[id] && is_filled_tuple(module, value) => Some((value, compiler)),
+        _ => None,
+    };
+    if !module.nodes.ids().any(|id| ended_tuple(id).is_some()) {
         return Ok(Cow::Borrowed(module));
     }
-    let mut flat: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
-    Rebuild::run(module, |rebuild, id, expr| {
-        if let Some(Mark::End(value, _)) = marks.mark(module, id) {
-            return Ok(flat[value]);
+    // Each end has a tuple of its own, as it was a node of its own. A tuple of many fields with many ends would take the
+    // product of both: past this many expressions, ends of one tuple share.
+    let mut room = (1 << 16) + 16 * module.nodes.len();
+    let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
+    Rebuild::run(module, |rebuild, id, _| {
+        let Some((tuple, compiler)) = ended_tuple(id) else { return Ok(None) };
+        if room == 0 && known[tuple].is_some() {
+            return Ok(known[tuple]);
         }
-        if let (Expr::Tuple(fields), Some(compiler)) = (expr, &ended[id]) {
-            let attrs = attrs_of(compiler.clone());
-            let mut outside = Vec::with_capacity(fields.len());
-            for &field in fields {
-                outside.push(match flat[field] {
-                    Some(tuple) => tuple,
-                    None => {
-                        let inside = rebuild.get(field);
-                        marks.end(rebuild, inside, &attrs)
-                    }
-                });
-            }
-            let node = &module.nodes[id];
-            flat[id] = Some(rebuild.new.module.push_typed(Expr::Tuple(outside.into()), node.ty.clone(), node.origin));
-        }
-        Ok(None)
+        let before = rebuild.new.module.nodes.len();
+        known[tuple] = Some(end_fields(rebuild, &marks, tuple, &attrs_of(compiler.into())));
+        room = room.saturating_sub(rebuild.new.module.nodes.len() - before);
+        Ok(known[tuple])
     })
     .map(Cow::Owned)
+}
+
+fn is_filled_tuple(module: &Module, id: ExprId) -> bool {
+    matches!(module.expr(id), Expr::Tuple(fields) if !fields.is_empty())
+}
+
+/// Appends a tuple with its fields ended, those that are tuples again in the same way.
+fn end_fields(rebuild: &mut Rebuild<'_>, marks: &Annotations, root: ExprId, attrs: &Attrs) -> ExprId {
+    let module = rebuild.old;
+    let mut made: HashMap<ExprId, ExprId> = HashMap::new();
+    let mut latest = root;
+    let mut stack = vec![(root, false)];
+    while let Some((id, leave)) = stack.pop() {
+        let Expr::Tuple(fields) = module.expr(id) else { continue };
+        if made.contains_key(&id) {
+            continue;
+        }
+        if !leave {
+            stack.push((id, true));
+            stack.extend(fields.iter().rev().filter(|&&f| is_filled_tuple(module, f)).map(|&f| (f, false)));
+            continue;
+        }
+        let mut outside = Vec::with_capacity(fields.len());
+        for &field in fields {
+            outside.push(match made.get(&field) {
+                Some(&tuple) => tuple,
+                None => {
+                    let inside = rebuild.get(field);
+                    marks.end(rebuild, inside, attrs)
+                }
+            });
+        }
+        let node = &module.nodes[id];
+        latest = rebuild.new.module.push_typed(Expr::Tuple(outside.into()), node.ty.clone(), node.origin);
+        made.insert(id, latest);
+    }
+    latest
 }

@@ -202,7 +202,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             let open = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
             if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !open) {
                 let detail = format!(
-                    "the region has {operators} operators and {flops} FLOPs; {} wants {} and {}",
+                    "the region has {operators} operators with {flops} FLOPs; {} wants at least {} with {}",
                     self.backend.name, cost.min_region_operators, cost.min_region_flops
                 );
                 return Some(Refusal::new(RefusalCode::NotProfitable, detail));

@@ -131,6 +131,50 @@ fn a_new_plugin_in_c_edited_and_built_again() {
 }
 
 #[test]
+fn a_plugin_says_what_is_not_worth_a_call() {
+    let folder = folder();
+    let mine = folder.path().join("mine");
+    byoc(["plugins", "new", "--c", &mine.display().to_string()]).ok();
+    let source = std::fs::read_to_string(mine.join("mine.c")).unwrap();
+    let plugins = tempfile::tempdir().unwrap();
+    let dir = plugins.path().display().to_string();
+    let file = plugins.path().join("mixed.relay").display().to_string();
+    let text = r#"#[version = "0.0.5"]
+def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
+  %0 = nn.relu(%a);
+  %1 = nn.dense(%0, %w);
+  nn.relu(add(%1, %1))
+}
+"#;
+    std::fs::write(&file, text).unwrap();
+    let on = ["--backend", "mine", "--plugin-dir", &dir];
+    let explained = |cost: &str| {
+        let with = source.replacen(r#"{\"version\": 1, "#, &format!(r#"{{\"version\": 1, \"cost\": {cost}, "#), 1);
+        assert_ne!(source, with);
+        std::fs::write(mine.join("mine.c"), with).unwrap();
+        shell(&mine, "make -B");
+        copy(&mine.join("libbyoc_mine.so"), &plugins.path().join("libbyoc_mine.so"));
+        byoc([&["explain", &file, "--json"], &on[..]].concat()).ok().json().remove(0)
+    };
+    let kinds = |rows: &Value| -> Vec<String> {
+        let nodes = rows["nodes"].as_array().unwrap().iter();
+        nodes.map(|node| node["placement"]["kind"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    // The region of one operator goes back to the host, and says why; the one of two stays.
+    let rows = explained(r#"{\"min_region_operators\": 2}"#);
+    assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
+    let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
+    let wanted = "NotProfitable: the region has 1 operators with 16 FLOPs; mine wants at least 2 with 0";
+    assert_eq!((detail, &rows["nodes"][0]["refusals"][0]["code"]), (wanted, &Value::from("RegionRefused")), "{rows}");
+    // 4 x 4 sums and as many bounds are 32.
+    assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);
+    assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 33}"#)), ["host"; 4]);
+    // What went back stands in the function that it came from, in no function of its own.
+    let partitioned = byoc([&["compile", &file, "--emit", "partitioned"], &on[..]].concat()).ok().out;
+    assert!(!partitioned.contains("Compiler="), "{partitioned}");
+}
+
+#[test]
 fn the_sample_in_c_runs_the_digits() {
     assert!(digits_on(&sample("elementwise"), "elementwise") > 0.0);
 }
