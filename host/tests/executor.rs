@@ -546,3 +546,55 @@ fn the_ids_of_constants_are_told() {
     let bytes = b.module.expr(c).as_constant().unwrap().bytes().as_ptr();
     assert_eq!(planned.constants[0].bytes().as_ptr(), bytes, "constants are not copied");
 }
+
+/// A block of a network, in the layouts that are asked for, by the fast kernels and by the references: the same numbers.
+#[test]
+fn blocked_layouts_give_what_the_plain_ones_give() {
+    let text = "#[version = \"0.0.5\"]
+def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32], %v: Tensor[(8, 16, 1, 1), float32], %b: Tensor[(16), float32], %m: Tensor[(9, 7), float32]) {
+  %0 = nn.relu(nn.bias_add(nn.conv2d(%x, %w, padding=[1, 1]), %b));
+  %1 = nn.max_pool2d(multiply(%0, %m), pool_size=[3, 3], strides=[2, 2], padding=[1, 1]);
+  %2 = nn.avg_pool2d(%0, pool_size=[3, 3], strides=[2, 2], padding=[1, 1], count_include_pad=True);
+  %3 = nn.conv2d(add(%1, %2), %v, strides=[2, 1]);
+  %4 = nn.conv2d(%3, %w, padding=[1, 1, 2, 2], dilation=[2, 2]);
+  %5 = concatenate((%4, nn.adaptive_avg_pool2d(%4, output_size=[2, 3])), axis=2);
+  (nn.softmax(%3, axis=1), %5, nn.global_avg_pool2d(%4), nn.global_max_pool2d(%4))
+}
+";
+    let parsed = byoc_core::text::parse(text, &Default::default());
+    assert_eq!(parsed.diagnostics, []);
+    let plain = byoc_core::pass::infer_type(&parsed.module).unwrap();
+    let mut random = Random(7);
+    let shapes: [&[usize]; 5] = [&[2, 8, 9, 7], &[16, 8, 3, 3], &[8, 16, 1, 1], &[16], &[9, 7]];
+    let inputs: Vec<Tensor> = shapes.iter().map(|shape| floats(&mut random, shape)).collect();
+    let wanted = naive(&plain, &inputs);
+    for (data, kernel) in [("NCHW8c", Some("OIHW8i8o")), ("NCHW4c", None), ("NHWC2c", Some("HWIO2o")), ("NCHW1c", None)]
+    {
+        let wish = byoc_core::pass::DesiredLayout {
+            operator: "nn.conv2d".into(),
+            data: data.into(),
+            kernel: kernel.map(Into::into),
+        };
+        let mut warnings = Vec::new();
+        let blocked = byoc_core::pass::convert_layout(&plain, &[wish], &mut warnings).unwrap();
+        assert_eq!(warnings, [], "{data}");
+        assert_eq!(byoc_core::ir::verify(&blocked), Ok(()), "{data}");
+        let calls = |layout: &str| {
+            let is_in = |expr: &Expr| {
+                expr.as_op_call().is_some_and(|(_, call)| {
+                    [call.attrs.str("data_layout"), call.attrs.str("layout")].contains(&Some(layout))
+                })
+            };
+            blocked.nodes.iter().filter(|(_, node)| is_in(&node.expr)).count()
+        };
+        assert_eq!(calls(data), 8, "three convolutions and five poolings in {data}");
+        for (how, results) in [("fast", run(&blocked, &inputs).unwrap()), ("naive", naive(&blocked, &inputs))] {
+            for (result, wanted) in results.iter().zip(&wanted) {
+                assert_eq!(result.shape(), wanted.shape());
+                for (a, b) in result.as_slice::<f32>().iter().zip(wanted.as_slice::<f32>()) {
+                    assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{data}, {how}: {a} for {b}");
+                }
+            }
+        }
+    }
+}

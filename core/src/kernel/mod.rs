@@ -4,6 +4,7 @@
 //! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (what they
 //! need they ask for as workspace), and are never the reference of a test.
 
+mod blocked;
 mod blocks;
 mod broadcast;
 mod cast;
@@ -101,6 +102,9 @@ inventory::collect!(Offer);
 /// The kernel for a call: a fast one where one is offered, otherwise the reference.
 /// `None` when the operator has no host implementation at all.
 pub fn make(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    if let Some(kernel) = blocked::between_changes(op, spec) {
+        return Some(kernel);
+    }
     let name = op::get(op).name;
     inventory::iter::<Offer>
         .into_iter()

@@ -1,5 +1,6 @@
 //! Convolutions and transposed convolutions over one, two and three spatial axes, any layout, any number of groups.
 
+use super::blocked::{self, Blocked};
 use super::spatial::{self, Canonical, Slide, Window, each};
 use super::sum::{Sum, with_sum};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -263,6 +264,9 @@ fn times(relation: &Relation<'_>, dim: &Dim, n: usize) -> Result<Dim, Box<Diagno
 }
 
 pub(super) fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+    if let Some(ty) = blocked::relation(relation, conv_relation::<AXES>) {
+        return ty;
+    }
     let operands = operands(relation, AXES, false)?;
     let seen = times(relation, &operands.weight[1], operands.groups)?;
     relation.same_dim("channels of data and weight", &operands.data[1], &seen)?;
@@ -297,9 +301,14 @@ fn divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Result<(
 /// The taps of the kernel and the channels along its second axis, multiplied; 0 when not known.
 fn kernel_volume<const AXES: usize>(cost: &Cost<'_>, transposed: bool) -> u64 {
     let known = || {
-        let shape = cost.args.get(1)?.as_tensor()?.shape()?;
+        let mut shape = cost.args.get(1)?.as_tensor()?.shape()?;
         let order = format!("{}{}", kernel_letters(AXES, transposed), spatial::spatial(AXES));
-        let at = spatial::positions(&cost.params.string("kernel_layout"), &order)?;
+        let mut layout = cost.params.string("kernel_layout");
+        if let Some((from, to)) = Blocked::of(&cost.params).and_then(|blocked| blocked.inputs.into_iter().nth(1)) {
+            shape = blocked::plain_shape(&from, &shape)?;
+            layout = to;
+        }
+        let at = spatial::positions(&layout, &order)?;
         at[1..].iter().try_fold(1u64, |n, &i| n.checked_mul(*shape.get(i)? as u64))
     };
     known().unwrap_or(0)
@@ -318,6 +327,9 @@ fn conv_reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, conv_reference) {
+        return done;
+    }
     let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
     with_sum!(inputs[0].dtype, A => {
         let mut y = vec![A::ZERO; outputs[0].len()];

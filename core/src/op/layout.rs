@@ -98,7 +98,7 @@ impl Layout {
     }
 
     /// The product of the parts that an axis is cut into.
-    fn factor(&self, axis: char) -> Option<usize> {
+    pub(crate) fn factor(&self, axis: char) -> Option<usize> {
         let parts = self.0.iter().filter(|d| d.0 == axis).filter_map(|d| d.1);
         parts.into_iter().try_fold(1usize, usize::checked_mul)
     }
@@ -127,39 +127,51 @@ fn layouts(relation: &Relation<'_>) -> Result<(Layout, Layout), Box<Diagnostic>>
 fn layout_transform_type(relation: &Relation<'_>) -> TypeResult {
     let data = relation.tensor(0)?;
     let (from, to) = layouts(relation)?;
-    if from.0.len() != data.dims.len() {
-        let layout = relation.params.string("src_layout");
-        return Err(relation.mismatch(format!("{} is not of layout \"{layout}\"", relation.args[0])));
+    let dims = relayout_dims(relation, &data.dims, (&relation.params.string("src_layout"), &from), &to)?;
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+/// The dimensions `dims` of layout `from`, which is written `text`, in the layout `to`.
+pub(super) fn relayout_dims(
+    relation: &Relation<'_>,
+    dims: &[Dim],
+    (text, from): (&str, &Layout),
+    to: &Layout,
+) -> Result<Vec<Dim>, Box<Diagnostic>> {
+    if from.0.len() != dims.len() {
+        let (given, wanted) = (dims.len(), from.0.len());
+        return Err(relation
+            .mismatch(format!("a tensor of {given} dimensions is not of layout \"{text}\", which has {wanted}")));
     }
-    for ((_, size), dim) in from.0.iter().zip(&data.dims) {
+    for ((_, size), dim) in from.0.iter().zip(dims) {
         if let (Some(size), Some(n)) = (size, dim.fixed())
             && *size != n
         {
             return Err(relation.mismatch(format!("a part of {size} elements has size {n}")));
         }
     }
-    let dims: Result<Vec<Dim>, Box<Diagnostic>> =
-        to.0.iter()
-            .map(|&(axis, size)| {
-                if let Some(size) = size {
-                    return Ok(Dim::Fixed(size));
-                }
-                let place = from.0.iter().position(|d| *d == (axis, None)).unwrap_or(0);
-                let (Some(a), Some(b)) = (from.factor(axis), to.factor(axis)) else {
-                    return Err(relation.error(codes::types::BAD_ATTRIBUTE, "the parts of an axis are too large"));
-                };
-                match data.dims[place].fixed() {
-                    _ if a == b => Ok(data.dims[place].clone()),
-                    None => Ok(Dim::Any),
-                    Some(outer) => match outer.checked_mul(a) {
+    to.0.iter()
+        .map(|&(axis, size)| {
+            if let Some(size) = size {
+                return Ok(Dim::Fixed(size));
+            }
+            let place = from.0.iter().position(|d| *d == (axis, None)).unwrap_or(0);
+            let (Some(a), Some(b)) = (from.factor(axis), to.factor(axis)) else {
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, "the parts of an axis are too large"));
+            };
+            match dims[place].fixed() {
+                _ if a == b => Ok(dims[place].clone()),
+                None => Ok(Dim::Any),
+                Some(outer) => {
+                    match outer.checked_mul(a) {
                         Some(n) if n.is_multiple_of(b) => Ok(Dim::Fixed(n / b)),
                         _ => Err(relation
                             .mismatch(format!("axis {axis} of {outer} x {a} elements is not a multiple of {b}"))),
-                    },
+                    }
                 }
-            })
-            .collect();
-    Ok(Type::tensor_of(data.dtype, dims?))
+            }
+        })
+        .collect()
 }
 
 fn layout_transform(
@@ -172,9 +184,15 @@ fn layout_transform(
     else {
         return Err("no layout".into());
     };
-    let (source, shape) = (inputs[0].shape, outputs[0].shape);
+    relayout(&from, &to, &inputs[0], &mut outputs[0]);
+    Ok(())
+}
+
+/// Copies a tensor of layout `from` into one of layout `to`.
+pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
+    let (source, shape) = (input.shape, output.shape);
     let strides = strides(source);
-    pick(&inputs[0], &mut outputs[0], |index| {
+    pick(input, output, |index| {
         let mut at = 0;
         for letter in to.letters() {
             // The parts of an axis are digits of its index, the outermost first.
@@ -183,7 +201,7 @@ fn layout_transform(
             };
             // The upper-case dimension is the leading digit wherever it stands.
             let mut whole = 0;
-            let (mut digits, mut result) = (places(&to), places(&from));
+            let (mut digits, mut result) = (places(to), places(from));
             digits.sort_by_key(|&i| to.0[i].1.is_some());
             result.sort_by_key(|&i| from.0[i].1.is_some());
             for i in digits {
@@ -196,7 +214,6 @@ fn layout_transform(
         }
         at
     });
-    Ok(())
 }
 
 inventory::submit! {

@@ -5,6 +5,7 @@
 //! type relation and its naive reference, `inventory::submit!` it, and add a row to the family's test.
 
 mod annotation;
+pub(crate) mod blocked;
 mod broadcast;
 pub(crate) mod conv;
 mod create;

@@ -23,6 +23,11 @@ impl<'a> Params<'a> {
         self.def
     }
 
+    /// The attributes that are given.
+    pub fn attrs(&self) -> &'a Attrs {
+        self.attrs
+    }
+
     /// The same attributes, read as those of another operator.
     pub fn under(&self, def: &'static OpDef) -> Params<'a> {
         Params { def, attrs: self.attrs }

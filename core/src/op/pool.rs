@@ -1,5 +1,6 @@
 //! Pooling: windows that slide, the whole plane at once, and windows that adapt to a wanted size.
 
+use super::blocked;
 use super::spatial::{self, Canonical, Slide, Window, each};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
@@ -90,7 +91,7 @@ macro_rules! global {
                     AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
                 ],
                 pattern: OpPattern::CommReduce,
-                relation: |r| sized(r, 2, vec![Dim::Fixed(1); 2]),
+                relation: global_relation,
                 reference: Some($reference),
                 flops: |cost| cost.arg_len(0),
             }
@@ -182,6 +183,13 @@ fn sized(relation: &Relation<'_>, axes: usize, spatial: Vec<Dim>) -> TypeResult 
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
+fn global_relation(relation: &Relation<'_>) -> TypeResult {
+    match blocked::relation(relation, global_relation) {
+        Some(ty) => ty,
+        None => sized(relation, 2, vec![Dim::Fixed(1); 2]),
+    }
+}
+
 fn rank(relation: &Relation<'_>, axes: usize) -> Result<(), Box<crate::diag::Diagnostic>> {
     let given = relation.tensor(0)?.dims.len();
     if given == axes + 2 {
@@ -191,6 +199,9 @@ fn rank(relation: &Relation<'_>, axes: usize) -> Result<(), Box<crate::diag::Dia
 }
 
 pub(super) fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+    if let Some(ty) = blocked::relation(relation, pool_relation::<AXES>) {
+        return ty;
+    }
     rank(relation, AXES)?;
     let data = relation.tensor(0)?;
     let order = format!("NC{}", spatial::spatial(AXES));
@@ -208,6 +219,9 @@ pub(super) fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeR
 }
 
 fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+    if let Some(ty) = blocked::relation(relation, adaptive_relation::<AXES>) {
+        return ty;
+    }
     rank(relation, AXES)?;
     let wanted = if relation.params.ints("output_size").is_empty() {
         let order = format!("NC{}", spatial::spatial(AXES));
@@ -227,7 +241,9 @@ fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
 /// One operation per tap.
 pub(super) fn pool_flops(cost: &Cost<'_>) -> u64 {
     let taps = cost.params.ints("pool_size");
-    let axes = cost.args.first().and_then(Type::as_tensor).map_or(0, |t| t.dims.len().saturating_sub(2));
+    let dims = cost.args.first().and_then(Type::as_tensor).map_or(0, |t| t.dims.len());
+    let blocks = cost.params.string("layout").chars().filter(char::is_ascii_lowercase).count();
+    let axes = dims.saturating_sub(2 + blocks);
     let all = (0..axes).filter_map(|i| taps.get(i).or(taps.last())).fold(1u64, |n, &t| n.saturating_mul(t as u64));
     cost.ret_len().saturating_mul(all)
 }
@@ -276,6 +292,9 @@ fn max_reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, max_reference) {
+        return done;
+    }
     windows(&params, inputs, outputs, f64::NEG_INFINITY, larger, |value, _, _| value);
     Ok(())
 }
@@ -285,6 +304,9 @@ pub(super) fn avg_reference(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, avg_reference) {
+        return done;
+    }
     if params.bool("count_include_pad") {
         windows(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, _, covered| sum / covered.max(1) as f64);
     } else {
@@ -332,6 +354,9 @@ fn adaptive_avg(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, adaptive_avg) {
+        return done;
+    }
     adaptive(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, n| sum / n.max(1) as f64);
     Ok(())
 }
@@ -341,6 +366,9 @@ fn adaptive_max(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, adaptive_max) {
+        return done;
+    }
     adaptive(&params, inputs, outputs, f64::NEG_INFINITY, larger, |value, _| value);
     Ok(())
 }

@@ -6,26 +6,36 @@
 //! `concatenate`. An operator with several operands follows when at least as many of them are in the new layout as would
 //! have to be brought there; constants count for neither, since what transforms them folds. Weights are transformed as
 //! well. Everything else reads the value in the layout that it always had.
+//!
+//! A layout may hold channels in blocks (`NCHW8c`, with kernels `OIHW8i8o`). Then a bias is added as a value of that layout,
+//! and an operand with one channel gets blocks of one. A convolution whose channels are no whole number of blocks, or
+//! which has groups, keeps its layout, and a warning says so.
 
 use super::options::DesiredLayout;
 use super::scope::{functions, touchable};
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{AttrValue, Attrs, Call, Expr, ExprId, IndexVec, Module, Name, OpId, ScopeId, Scopes};
+use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, IndexVec, Module, Name, OpId, ScopeId, Scopes, Type};
+use crate::op::layout::Layout;
 use crate::op::{self, OpDef, OpPattern, Params};
 use crate::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Changes layouts.
+/// Changes layouts; what stays as it was, against a wish, is said in `warnings`.
 ///
 /// # Errors
 /// A wish that no operator can fulfil, or none at all.
-pub fn convert_layout(module: &Module, wishes: &[DesiredLayout]) -> Result<Module, Box<Diagnostic>> {
+pub fn convert_layout(
+    module: &Module,
+    wishes: &[DesiredLayout],
+    warnings: &mut Vec<Diagnostic>,
+) -> Result<Module, Box<Diagnostic>> {
     check_layouts(wishes)?;
     let touch = touchable(module);
     let scopes = Scopes::of_module(module);
     let functions = functions(module, &scopes);
     let mut converter = Converter {
         wishes,
+        warnings,
         held: IndexVec::filled(None, module.nodes.len()),
         function: Scopes::root(),
         transforms: HashMap::new(),
@@ -49,8 +59,30 @@ fn has_plain_layout(name: &str) -> bool {
     name.ends_with("pool2d") && op::lookup(name).is_some()
 }
 
-fn is_permutation(text: &str, letters: &str) -> bool {
-    text.len() == letters.len() && letters.chars().all(|letter| text.contains(letter))
+/// Whether a layout has these axes, and blocks of none but `channels`, one of each.
+fn is_layout_of(text: &str, letters: &str, channels: &str) -> bool {
+    let Some(Layout(dims)) = Layout::parse(text) else { return false };
+    let blocks: Vec<char> = dims.iter().filter(|(_, part)| part.is_some()).map(|(letter, _)| *letter).collect();
+    dims.len() == letters.len() + blocks.len()
+        && letters.chars().all(|letter| dims.contains(&(letter, None)))
+        && blocks.iter().all(|letter| channels.contains(*letter) && blocks.iter().filter(|b| *b == letter).count() == 1)
+}
+
+fn has_blocks(layout: &str) -> bool {
+    layout.contains(|c: char| c.is_ascii_lowercase())
+}
+
+/// How many elements of an axis stand together; 1 without blocks.
+fn block(layout: &str, letter: char) -> usize {
+    Layout::parse(layout).and_then(|layout| layout.factor(letter)).unwrap_or(1)
+}
+
+/// The elements of a tensor along an axis, blocks counted in.
+fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
+    let layout = Layout::parse(layout)?;
+    let dims = &ty.as_tensor().filter(|ty| ty.dims.len() == layout.0.len())?.dims;
+    let at = layout.0.iter().position(|dim| *dim == (letter, None))?;
+    dims[at].fixed()?.checked_mul(layout.factor(letter)?)
 }
 
 /// Whether [`convert_layout`] can fulfil these wishes.
@@ -71,19 +103,19 @@ pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
                 "it changes nn.conv2d and two-dimensional pooling; what reads them follows",
             );
         }
-        if !is_permutation(data, "NCHW") {
+        if !is_layout_of(data, "NCHW", "C") {
             return fail(
                 format!("{operator}: the layout \"{data}\" is no order of N, C, H and W"),
-                "NCHW and NHWC are the usual ones",
+                "NCHW and NHWC are the usual ones; NCHW8c holds 8 channels together",
             );
         }
         match kernel {
-            Some(kernel) if &**operator != "nn.conv2d" || !is_permutation(kernel, "OIHW") => {
+            Some(kernel) if &**operator != "nn.conv2d" || !is_layout_of(kernel, "OIHW", "OI") => {
                 return fail(
                     format!(
                         "{operator}: the kernel layout \"{kernel}\" is not wanted here, or no order of O, I, H and W"
                     ),
-                    "only nn.conv2d has one; OIHW and HWIO are the usual ones",
+                    "only nn.conv2d has one; OIHW and HWIO are the usual ones, OIHW8i8o goes with NCHW8c",
                 );
             }
             _ => {}
@@ -102,14 +134,69 @@ struct Change {
 impl Change {
     /// Where an axis of the old layout is in the new one.
     fn axis(&self, axis: i64) -> Option<i64> {
-        let axis = usize::try_from(if axis < 0 { axis + 4 } else { axis }).ok()?;
-        let letter = self.from.chars().nth(axis)?;
-        self.to.find(letter).map(|at| at as i64)
+        let (letter, _) = *Layout::parse(&self.from)?.0.get(self.old_axis(axis)?).filter(|(_, part)| part.is_none())?;
+        Layout::parse(&self.to)?.0.iter().position(|dim| *dim == (letter, None)).map(|at| at as i64)
+    }
+
+    fn old_axis(&self, axis: i64) -> Option<usize> {
+        usize::try_from(if axis < 0 { axis + self.rank() as i64 } else { axis }).ok()
+    }
+
+    /// The dimensions of the old layout.
+    fn rank(&self) -> usize {
+        Layout::parse(&self.from).map_or(0, |layout| layout.0.len())
+    }
+
+    fn has_blocks(&self) -> bool {
+        has_blocks(&self.from) || has_blocks(&self.to)
+    }
+
+    /// The change for an operand that is broadcast along its one channel.
+    fn with_blocks_of_one(&self) -> Change {
+        let mut to = String::new();
+        for (letter, part) in Layout::parse(&self.to).map(|layout| layout.0).unwrap_or_default() {
+            match part {
+                None => to.push(letter),
+                Some(_) => to.extend(['1', letter.to_ascii_lowercase()]),
+            }
+        }
+        Change { from: self.from.clone(), to: to.into() }
+    }
+
+    /// The channels of an operand of the old layout, which may have fewer dimensions. `None` when they are not known, or
+    /// it is no tensor.
+    fn channels(&self, ty: &Type) -> Option<usize> {
+        let dims = &ty.as_tensor()?.dims;
+        let layout = Layout::parse(&self.from)?;
+        let missing = layout.0.len().checked_sub(dims.len())?;
+        let at = layout.0.iter().position(|dim| *dim == ('C', None))?;
+        if at < missing { Some(1) } else { dims[at - missing].fixed()?.checked_mul(layout.factor('C')?) }
+    }
+
+    /// Whether an operand can be brought to the new layout: its channels fill blocks, or are broadcast.
+    fn takes(&self, ty: &Type, is_broadcast: bool) -> bool {
+        let Some(tensor) = ty.as_tensor() else { return false };
+        if !self.has_blocks() || tensor.dims.is_empty() {
+            return true;
+        }
+        let whole = |layout: &Layout| {
+            layout.0.len() == tensor.dims.len()
+                && layout.0.iter().zip(&tensor.dims).all(|((_, part), dim)| part.is_none_or(|n| dim.fixed() == Some(n)))
+        };
+        if has_blocks(&self.from) && !Layout::parse(&self.from).is_some_and(|layout| whole(&layout)) {
+            return false;
+        }
+        match self.channels(ty) {
+            Some(1) if is_broadcast => true,
+            Some(channels) => channels.is_multiple_of(block(&self.to, 'C')),
+            None => false,
+        }
     }
 }
 
 struct Converter<'w> {
     wishes: &'w [DesiredLayout],
+    warnings: &'w mut Vec<Diagnostic>,
     /// Values of the old module that the new one has in another layout.
     held: IndexVec<ExprId, Option<(ExprId, Change)>>,
     /// The function whose body is being rebuilt: functions may share constants, not what is made of them.
@@ -138,12 +225,19 @@ impl Converter<'_> {
                 if change.from == change.to || !(out.is_empty() || out == from) {
                     return Ok(None);
                 }
+                if !change.takes(rebuild.old.ty(call.args[0]), false) {
+                    self.stays(def.name, &change, "its channels are no whole number of blocks");
+                    return Ok(None);
+                }
                 let data = self.bring(rebuild, call.args[0], &change)?;
                 let attrs = call.attrs.clone().with("layout", &*change.to).without("out_layout");
                 (rebuild.new.push(Expr::op(operator, [data], attrs))?, change)
             }
             "nn.bias_add" | "nn.prelu" => {
                 let Some((data, change)) = self.held[call.args[0]].clone() else { return Ok(None) };
+                if change.has_blocks() {
+                    return self.bias(rebuild, id, call, params.int("axis"), (data, change));
+                }
                 let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
                 let vector = rebuild.get(call.args[1]);
                 let attrs = call.attrs.clone().with("axis", axis);
@@ -151,7 +245,7 @@ impl Converter<'_> {
             }
             "concatenate" => {
                 let Expr::Tuple(fields) = rebuild.old.expr(call.args[0]) else { return Ok(None) };
-                let Some(change) = self.leading(rebuild.old, fields) else { return Ok(None) };
+                let Some(change) = self.leading(rebuild.old, fields, false) else { return Ok(None) };
                 let Some(axis) = change.axis(params.int("axis")) else { return Ok(None) };
                 let mut brought = Vec::with_capacity(fields.len());
                 for &field in fields {
@@ -162,10 +256,9 @@ impl Converter<'_> {
                 (rebuild.new.push(Expr::op(operator, [tuple], attrs))?, change)
             }
             _ if is_pointwise(def) => {
-                let is_rank_4 = rebuild.old.ty(id).as_tensor().is_some_and(|ty| ty.dims.len() == 4);
-                let Some(change) = self.leading(rebuild.old, &call.args).filter(|_| is_rank_4) else {
-                    return Ok(None);
-                };
+                let rank = rebuild.old.ty(id).as_tensor().map(|ty| ty.dims.len());
+                let leading = self.leading(rebuild.old, &call.args, true);
+                let Some(change) = leading.filter(|change| rank == Some(change.rank())) else { return Ok(None) };
                 let mut args = Vec::with_capacity(call.args.len());
                 for &arg in &call.args {
                     args.push(self.bring(rebuild, arg, &change)?);
@@ -191,19 +284,70 @@ impl Converter<'_> {
             (None, "NCHW") => "OIHW".to_owned(),
             (None, "NHWC") if depthwise => "HWOI".to_owned(),
             (None, "NHWC") => "HWIO".to_owned(),
+            (None, data) if has_blocks(data) => format!("OIHW{0}i{0}o", block(data, 'C')),
             _ => kernel.clone(),
         };
         if !(out.is_empty() || out == from) || (*from == *wish.data && kernel == to_kernel) {
             return Ok(None);
         }
         let change = Change { from: from.as_str().into(), to: wish.data.clone() };
-        let data = self.bring(rebuild, call.args[0], &change)?;
         let of_kernel = Change { from: kernel.as_str().into(), to: to_kernel.as_str().into() };
+        if change.has_blocks() || of_kernel.has_blocks() {
+            let weight = rebuild.old.ty(call.args[1]);
+            let fills = |ty: &Type, from: &str, letter: char, block: usize| {
+                total(ty, from, letter).is_some_and(|n| n.is_multiple_of(block))
+            };
+            let block_of_data = block(&change.to, 'C');
+            let fits = fills(rebuild.old.ty(call.args[0]), &from, 'C', block_of_data)
+                && fills(weight, &kernel, 'O', block_of_data)
+                && fills(weight, &kernel, 'O', block(&to_kernel, 'O'))
+                && fills(weight, &kernel, 'I', block(&to_kernel, 'I'));
+            if groups > 1 || !fits {
+                let why = if fits { "it has groups" } else { "its channels are no whole number of blocks" };
+                self.stays("nn.conv2d", &change, why);
+                return Ok(None);
+            }
+        }
+        let data = self.bring(rebuild, call.args[0], &change)?;
         let weight = rebuild.get(call.args[1]);
         let weight = self.transform(rebuild, weight, &of_kernel)?;
         let attrs = call.attrs.clone().with("data_layout", &*change.to).with("kernel_layout", to_kernel.as_str());
         let new = rebuild.new.push(Expr::op(operator, [data, weight], attrs.without("out_layout")))?;
         self.hold(rebuild, id, (new, change))
+    }
+
+    /// A bias along the channels of a value in blocks: a sum with the bias in the same layout.
+    fn bias(
+        &mut self,
+        rebuild: &mut Rebuild<'_>,
+        id: ExprId,
+        call: &Call,
+        axis: i64,
+        (data, change): (ExprId, Change),
+    ) -> Converted {
+        let is_bias = matches!(call.callee, Callee::Op(operator) if op::get(operator).name == "nn.bias_add");
+        let channels = Layout::parse(&change.from).and_then(|layout| layout.0.iter().position(|d| *d == ('C', None)));
+        let Some(at) = change.old_axis(axis).filter(|at| is_bias && Some(*at) == channels && !has_blocks(&change.from))
+        else {
+            return Ok(None);
+        };
+        let mut bias = rebuild.get(call.args[1]);
+        let after = (change.rank() - 1 - at) as i64;
+        for (axis, count) in [(1, after), (0, at as i64)].into_iter().filter(|(_, count)| *count > 0) {
+            let attrs = Attrs::new([("axis", axis.into()), ("num_newaxis", AttrValue::Int(count))]);
+            bias = rebuild.new.op("expand_dims", &[bias], attrs)?;
+        }
+        let bias = self.transform(rebuild, bias, &change)?;
+        let made = rebuild.new.op("add", &[data, bias], Attrs::none())?;
+        self.hold(rebuild, id, (made, change))
+    }
+
+    /// Says, once for each reason, that an operator keeps its layout.
+    fn stays(&mut self, operator: &str, change: &Change, why: &str) {
+        let message = format!("{operator} stays in the layout {}, not {}: {why}", change.from, change.to);
+        if !self.warnings.iter().any(|warning| warning.message == message) {
+            self.warnings.push(Diagnostic::warning(codes::passes::BAD_LAYOUT, message));
+        }
     }
 
     /// Remembers what there is in the new layout; other readers get it in the old one.
@@ -217,16 +361,16 @@ impl Converter<'_> {
     }
 
     /// The change that most operands have gone through, or would have to.
-    fn leading(&self, module: &Module, operands: &[ExprId]) -> Option<Change> {
+    fn leading(&self, module: &Module, operands: &[ExprId], is_broadcast: bool) -> Option<Change> {
         let change = operands.iter().find_map(|&operand| Some(&self.held[operand].as_ref()?.1))?;
         let (mut held, mut others) = (0, 0);
         for &operand in operands {
             let ty = module.ty(operand).as_tensor()?;
             match &self.held[operand] {
                 Some((_, other)) if other == change => held += 1,
-                _ if ty.dims.len() > 4 => return None,
+                _ if ty.dims.len() > change.rank() || !change.takes(module.ty(operand), is_broadcast) => return None,
                 _ if ty.dims.is_empty() || module.expr(operand).as_constant().is_some() => {}
-                _ if ty.dims.len() < 4 => {}
+                _ if ty.dims.len() < change.rank() => {}
                 _ => others += 1,
             }
         }
@@ -250,9 +394,13 @@ impl Converter<'_> {
         if rank == 0 {
             return Ok(new);
         }
-        if rank < 4 {
-            let attrs = Attrs::new([("axis", 0.into()), ("num_newaxis", AttrValue::Int(4 - rank as i64))]);
+        if rank < change.rank() {
+            let missing = (change.rank() - rank) as i64;
+            let attrs = Attrs::new([("axis", 0.into()), ("num_newaxis", AttrValue::Int(missing))]);
             new = rebuild.new.op("expand_dims", &[new], attrs)?;
+        }
+        if change.has_blocks() && change.channels(rebuild.old.ty(operand)) == Some(1) {
+            return self.transform(rebuild, new, &change.with_blocks_of_one());
         }
         self.transform(rebuild, new, change)
     }
@@ -296,7 +444,7 @@ mod tests {
                 kernel: kernel.map(Name::from),
             })
             .collect();
-        match convert_layout(&Module::new(), &wishes) {
+        match convert_layout(&Module::new(), &wishes, &mut Vec::new()) {
             Ok(_) => String::new(),
             Err(diagnostic) => format!("{}: {}", diagnostic.code, diagnostic.message),
         }
@@ -308,8 +456,11 @@ mod tests {
         assert_eq!(refusal(&[]), "E0341: convert_layout is not told any layout");
         let message = "E0341: convert_layout cannot change the layout of \"nn.dense\"";
         assert_eq!(refusal(&[("nn.dense", "NHWC", None)]), message);
-        let message = "E0341: nn.conv2d: the layout \"NCHW8c\" is no order of N, C, H and W";
-        assert_eq!(refusal(&[("nn.conv2d", "NCHW8c", None)]), message);
+        assert_eq!(refusal(&[("nn.conv2d", "NCHW8c", Some("OIHW8i8o")), ("nn.max_pool2d", "NCHW4c", None)]), "");
+        for layout in ["NCHW8h", "NCHWc", "NCHW8", "NCH8c", "NCHW4c2c", "NCHWC"] {
+            let message = format!("E0341: nn.conv2d: the layout \"{layout}\" is no order of N, C, H and W");
+            assert_eq!(refusal(&[("nn.conv2d", layout, None)]), message);
+        }
         let message =
             "E0341: nn.max_pool2d: the kernel layout \"HWIO\" is not wanted here, or no order of O, I, H and W";
         assert_eq!(refusal(&[("nn.max_pool2d", "NHWC", Some("HWIO"))]), message);

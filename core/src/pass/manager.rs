@@ -35,7 +35,7 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "convert_layout",
         doc: "moves convolutions and pooling to the layout that is asked for",
-        run: |module, options, _| super::convert_layout(module, &options.layouts),
+        run: |module, options, warnings| super::convert_layout(module, &options.layouts, warnings),
     },
     Pass {
         name: "dead_code_elimination",

@@ -76,7 +76,9 @@ fn convolution_refusals() {
     refuses("nn.conv2d", [("strides", ints([0, 1]))], &args, "strides is [0, 1]");
     refuses("nn.conv2d", [("padding", ints([1, 1, 1]))], &args, "padding is [1, 1, 1]");
     refuses("nn.conv2d", [("dilation", ints([4, 4]))], &args, "a window of 3 (dilation 4) does not fit 8 elements");
-    refuses("nn.conv2d", [("data_layout", "NCHW8c".into())], &args, "a permutation of NCHW");
+    refuses("nn.conv2d", [("data_layout", "NCHW8".into())], &args, "a permutation of NCHW");
+    refuses("nn.conv2d", [("data_layout", "NCHW8c".into())], &args, "4 dimensions is not of layout \"NCHW8c\"");
+    refuses("nn.conv2d", [("kernel_layout", "OIHW8h".into())], &args, "cuts the axis H into blocks");
     refuses("nn.conv2d", [], &[f32s("1, 4, 8"), weight], "data has 3 dimensions, 4 are wanted");
     refuses("nn.conv2d", [], &[data, Type::tensor(DType::F16, &[6, 4, 3, 3])], "element types differ");
     let huge = [f32s("1, 1, 9223372036854775807"), f32s("1, 1, 9223372036854775807")];

@@ -1,0 +1,144 @@
+//! Convolutions and pooling over blocked layouts: the kernel of the plain call between changes of layout. Blocks pay off
+//! on backends that compute on them; here they have to be right, and not slow.
+
+use super::{Kernel, Spec, make};
+use crate::ir::{Attrs, OpId, TensorType};
+use crate::op::blocked::{self, Blocked};
+use crate::op::{self, Value};
+use crate::tensor::{DType, Shape, Tensor, TensorView, TensorViewMut};
+
+/// What an input is for the plain kernel.
+enum Input {
+    /// Itself.
+    Given,
+    /// A constant, which was changed once.
+    Constant(Tensor),
+    /// Another layout of it, made in every run.
+    Changed { change: Box<dyn Kernel>, shape: Shape, bytes: usize },
+}
+
+struct BetweenChanges {
+    inputs: Vec<Input>,
+    plain: Box<dyn Kernel>,
+    back: Box<dyn Kernel>,
+    /// Of the plain result.
+    dtype: DType,
+    shape: Shape,
+    bytes: usize,
+}
+
+/// The kernel of a call with a blocked layout; `None` when it has none.
+pub(super) fn between_changes(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let call = Blocked::of(&spec.params())?;
+    let plain_type = |ty: &TensorType, layout: &str| {
+        let shape = blocked::plain_shape(layout, &ty.shape()?)?;
+        Some((TensorType::fixed(ty.dtype, &shape), shape))
+    };
+    let size = |ty: &TensorType| Some(ty.len()? * ty.dtype.size());
+    let mut inputs = Vec::with_capacity(spec.inputs.len());
+    let mut types = spec.inputs.to_vec();
+    for (i, ty) in spec.inputs.iter().enumerate() {
+        let Some((from, to)) = call.inputs.get(i).filter(|(from, to)| from != to) else {
+            inputs.push(Input::Given);
+            continue;
+        };
+        let (plain, shape) = plain_type(ty, from)?;
+        let attrs = change_attrs(from, to);
+        inputs.push(match spec.constants.get(i).copied().flatten() {
+            Some(tensor) => {
+                let change = op::lookup("layout_transform")?;
+                let value = [Value::Tensor(tensor.clone())];
+                Input::Constant(op::evaluate(change, &attrs, &value, usize::MAX).ok()?.pop()?)
+            }
+            None => Input::Changed { change: change(&attrs, ty, &plain)?, shape, bytes: size(&plain)? },
+        });
+        types[i] = plain;
+    }
+    let (to, from) = &call.output;
+    let (result, shape) = plain_type(spec.outputs.first()?, to)?;
+    let constants: Vec<Option<&Tensor>> = inputs
+        .iter()
+        .enumerate()
+        .map(|(i, input)| match input {
+            Input::Given => spec.constants.get(i).copied().flatten(),
+            Input::Constant(tensor) => Some(tensor),
+            Input::Changed { .. } => None,
+        })
+        .collect();
+    let results = [result];
+    let inner = Spec { def: spec.def, attrs: &call.attrs, inputs: &types, outputs: &results, constants: &constants };
+    let plain = make(op, &inner)?;
+    let [result] = results;
+    let back = change(&change_attrs(from, to), &result, spec.outputs.first()?)?;
+    let (dtype, bytes) = (result.dtype, size(&result)?);
+    Some(Box::new(BetweenChanges { inputs, plain, back, dtype, shape, bytes }))
+}
+
+fn change_attrs(from: &str, to: &str) -> Attrs {
+    Attrs::new([("src_layout", from.into()), ("dst_layout", to.into())])
+}
+
+/// The kernel of a change of layout.
+fn change(attrs: &Attrs, from: &TensorType, to: &TensorType) -> Option<Box<dyn Kernel>> {
+    let id = op::lookup("layout_transform")?;
+    let (inputs, outputs) = (std::slice::from_ref(from), std::slice::from_ref(to));
+    make(id, &Spec { def: op::get(id), attrs, inputs, outputs, constants: &[None] })
+}
+
+/// Buffers begin where any element may.
+fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(64)
+}
+
+impl Kernel for BetweenChanges {
+    fn workspace(&self) -> usize {
+        let buffers = self.inputs.iter().map(|input| match input {
+            Input::Changed { bytes, .. } => padded(*bytes),
+            _ => 0,
+        });
+        let changes = self.inputs.iter().map(|input| match input {
+            Input::Changed { change, .. } => change.workspace(),
+            _ => 0,
+        });
+        let scratch = changes.chain([self.plain.workspace(), self.back.workspace()]).max().unwrap_or(0);
+        buffers.sum::<usize>() + padded(self.bytes) + scratch
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let buffers: usize = self
+            .inputs
+            .iter()
+            .map(|input| match input {
+                Input::Changed { bytes, .. } => padded(*bytes),
+                _ => 0,
+            })
+            .sum();
+        let (mut buffers, rest) = workspace.split_at_mut(buffers);
+        let (result, scratch) = rest.split_at_mut(padded(self.bytes));
+        let mut views: Vec<TensorView<'_>> = Vec::with_capacity(inputs.len());
+        for (input, given) in self.inputs.iter().zip(inputs) {
+            views.push(match input {
+                Input::Given => *given,
+                Input::Constant(tensor) => tensor.view(),
+                Input::Changed { change, shape, bytes } => {
+                    let (buffer, later) = buffers.split_at_mut(padded(*bytes));
+                    buffers = later;
+                    let data = &mut buffer[..*bytes];
+                    let view = TensorViewMut { dtype: given.dtype, shape, data };
+                    change.run(std::slice::from_ref(given), &mut [view], scratch)?;
+                    TensorView { dtype: given.dtype, shape, data: &buffer[..*bytes] }
+                }
+            });
+        }
+        let result = &mut result[..self.bytes];
+        let view = TensorViewMut { dtype: self.dtype, shape: &self.shape, data: result };
+        self.plain.run(&views, &mut [view], scratch)?;
+        let result = TensorView { dtype: self.dtype, shape: &self.shape, data: result };
+        self.back.run(&[result], outputs, scratch)
+    }
+}
