@@ -3,6 +3,8 @@
 //! the same function and let body: only those can be computed together.
 
 use crate::ir::{Expr, ExprId, Function, IndexVec, Module, ScopeId, Scopes};
+use std::cell::OnceCell;
+use std::collections::BinaryHeap;
 
 /// Whether passes leave the function alone.
 pub fn is_opaque(function: &Function) -> bool {
@@ -40,52 +42,97 @@ pub(super) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, S
     functions
 }
 
-/// Tells what function literals take from around them. Its buffers serve many literals.
+/// Tells what function literals take from around them. Most take nothing, which is seen from how often each expression
+/// inside is used; where that is not enough, the scopes are worked out. Its buffers serve many literals.
 pub(super) struct Captures<'m> {
     module: &'m Module,
-    scopes: Scopes,
-    /// The last literal, counted from 1, that an expression was seen in, and that binds it.
-    seen: IndexVec<ExprId, u32>,
+    scopes: OnceCell<Scopes>,
+    /// How many operand places of live expressions hold each expression.
+    uses: IndexVec<ExprId, u32>,
+    /// The last walk, counted from 1, that met an expression, and how often.
+    met: IndexVec<ExprId, (u32, u32)>,
+    /// The last walk that met the binder of a variable.
     bound: IndexVec<ExprId, u32>,
-    literals: u32,
+    walks: u32,
 }
 
 impl<'m> Captures<'m> {
     /// Of a module's literals.
     pub fn of(module: &'m Module) -> Captures<'m> {
         let count = module.nodes.len();
+        let mut uses = IndexVec::filled(0u32, count);
+        let live = module.live();
+        for (id, node) in module.nodes.iter() {
+            if live[id] {
+                node.expr.for_each_operand(|operand| uses[operand] += 1);
+            }
+        }
         Captures {
             module,
-            scopes: Scopes::of_module(module),
-            seen: IndexVec::filled(0, count),
+            scopes: OnceCell::new(),
+            uses,
+            met: IndexVec::filled((0, 0), count),
             bound: IndexVec::filled(0, count),
-            literals: 0,
+            walks: 0,
         }
     }
 
     /// How many places use an expression.
     pub fn uses(&self, id: ExprId) -> u32 {
-        self.scopes.uses[id]
+        self.uses[id]
     }
 
     /// Variables that are bound outside of a literal, and what is computed outside because it is used there too.
     pub fn of_literal(&mut self, function: ExprId) -> Vec<ExprId> {
-        let Some(body) = self.scopes.opened[function] else { return Vec::new() };
-        self.literals += 1;
-        let this = self.literals;
+        if self.is_closed(function) { Vec::new() } else { self.around(function) }
+    }
+
+    /// Whether all that a literal reaches is used inside it alone. An expression is looked at after all that use it.
+    fn is_closed(&mut self, function: ExprId) -> bool {
+        self.walks += 1;
+        let this = self.walks;
+        let mut heap = BinaryHeap::from([function]);
+        while let Some(id) = heap.pop() {
+            let expr = self.module.expr(id);
+            let inside = match expr {
+                Expr::Var(_) => self.bound[id] == this,
+                _ => id == function || expr.is_closed_leaf() || self.met[id].1 == self.uses[id],
+            };
+            if !inside {
+                return false;
+            }
+            let Captures { met, bound, .. } = self;
+            expr.for_each_binder(|var| bound[var] = this);
+            expr.for_each_operand(|operand| {
+                if met[operand].0 != this {
+                    met[operand] = (this, 0);
+                    heap.push(operand);
+                }
+                met[operand].1 += 1;
+            });
+        }
+        true
+    }
+
+    fn around(&mut self, function: ExprId) -> Vec<ExprId> {
+        let module = self.module;
+        let scopes = self.scopes.get_or_init(|| Scopes::of_module(module));
+        let Some(body) = scopes.opened[function] else { return Vec::new() };
+        self.walks += 1;
+        let this = self.walks;
         let mut variables = Vec::new();
         let mut captured = Vec::new();
         let mut stack = vec![function];
         while let Some(id) = stack.pop() {
-            let expr = self.module.expr(id);
-            let is_outside = || self.scopes.of[id].is_some_and(|scope| !self.scopes.is_inside(scope, body));
+            let expr = module.expr(id);
+            let is_outside = || scopes.of[id].is_some_and(|scope| !scopes.is_inside(scope, body));
             match expr {
                 Expr::Var(_) => variables.push(id),
                 _ if id != function && !expr.is_closed_leaf() && is_outside() => captured.push(id),
                 _ => {
                     expr.for_each_binder(|var| self.bound[var] = this);
                     expr.for_each_operand(|operand| {
-                        if std::mem::replace(&mut self.seen[operand], this) != this {
+                        if std::mem::replace(&mut self.met[operand].0, this) != this {
                             stack.push(operand);
                         }
                     });
