@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 /// `omp_set_num_threads`: how many threads the parallel regions of the calling thread get.
 pub type SetThreads = unsafe extern "C" fn(c_int);
 
-/// How long an idle worker looks for work before it sleeps.
-const SPIN: Duration = Duration::from_micros(300);
+/// How long an idle worker looks for work before it sleeps: longer than it takes from one primitive to the next. The caller
+/// spins as long for its workers, and where the system has woken one on the caller's own core, each primitive costs that time
+/// before the worker gets its turn.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// Variables by which a user says how long workers spin.
 const OWN_WISH: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
