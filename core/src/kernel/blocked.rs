@@ -90,18 +90,25 @@ fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(64)
 }
 
-impl Kernel for BetweenChanges {
-    fn workspace(&self) -> usize {
-        let buffers = self.inputs.iter().map(|input| match input {
+impl BetweenChanges {
+    /// Bytes of the inputs that every run changes.
+    fn buffers(&self) -> usize {
+        let bytes = self.inputs.iter().map(|input| match input {
             Input::Changed { bytes, .. } => padded(*bytes),
             _ => 0,
         });
+        bytes.sum()
+    }
+}
+
+impl Kernel for BetweenChanges {
+    fn workspace(&self) -> usize {
         let changes = self.inputs.iter().map(|input| match input {
             Input::Changed { change, .. } => change.workspace(),
             _ => 0,
         });
         let scratch = changes.chain([self.plain.workspace(), self.back.workspace()]).max().unwrap_or(0);
-        buffers.sum::<usize>() + padded(self.bytes) + scratch
+        self.buffers() + padded(self.bytes) + scratch
     }
 
     fn run(
@@ -110,15 +117,7 @@ impl Kernel for BetweenChanges {
         outputs: &mut [TensorViewMut<'_>],
         workspace: &mut [u8],
     ) -> Result<(), String> {
-        let buffers: usize = self
-            .inputs
-            .iter()
-            .map(|input| match input {
-                Input::Changed { bytes, .. } => padded(*bytes),
-                _ => 0,
-            })
-            .sum();
-        let (mut buffers, rest) = workspace.split_at_mut(buffers);
+        let (mut buffers, rest) = workspace.split_at_mut(self.buffers());
         let (result, scratch) = rest.split_at_mut(padded(self.bytes));
         let mut views: Vec<TensorView<'_>> = Vec::with_capacity(inputs.len());
         for (input, given) in self.inputs.iter().zip(inputs) {
