@@ -19,6 +19,21 @@ fn every_model_runs_on_it() {
     assert_eq!(ran.json().last().unwrap()["summary"]["pass"], 15, "{}", ran.out);
 }
 
+/// The steps of recurrent layers, as PyTorch's exporter writes them and the importer unrolls them, are one loop each.
+#[test]
+fn the_steps_of_recurrent_layers_are_loops() {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    for (model, name) in [("gru", "GRU cell"), ("lstm_bidirectional", "LSTM cell")] {
+        let model = data_text(&format!("models/{model}"));
+        let mut command = crate::command(["run", &model, "--backend", "dnnl", "--plugin-dir", &dir]);
+        let ran = crate::ran(command.env("BYOC_LOG", "trace").output().expect("byoc starts"));
+        let loops = ran.err.lines().filter(|line| line.contains(name)).count();
+        // Sequences of nine; a region is lowered when it is compiled and when it is loaded.
+        assert!(loops > 0 && loops % 9 == 0, "{loops} loops");
+    }
+}
+
 #[test]
 fn models_with_open_dimensions_run_on_it() {
     let Some(plugins) = plugins() else { return };

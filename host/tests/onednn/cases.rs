@@ -628,6 +628,98 @@ pub fn lstm(c: &mut Case) {
     c.done(all);
 }
 
+/// Steps of a GRU as importers unroll them: the reset gate behind the recurrent product or before it, with or without a state
+/// that comes in, with and without biases.
+pub fn gru(c: &mut Case) {
+    let (batch, hidden, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
+    let (behind, biased) = (c.chance(2), c.chance(2));
+    let (w, r) = (c.constant(&[3 * hidden, width]), c.constant(&[3 * hidden, hidden]));
+    let bias = c.constant(&[3 * hidden]);
+    let mut state = if c.chance(2) { Some(c.input(&[batch, hidden])) } else { None };
+    let part = |c: &mut Case, x: ExprId, from: usize, to: usize| {
+        let attrs = [("begin", longs(&[from])), ("end", longs(&[to])), ("axes", longs(&[1]))];
+        c.op("strided_slice", &[x], &attrs)
+    };
+    let parts = |c: &mut Case, x: ExprId, count: usize| -> Vec<ExprId> {
+        let all = c.op("split", &[x], &[("indices_or_sections", (count as i64).into()), ("axis", 1.into())]);
+        (0..count).map(|i| c.builder.project(all, i as u32).expect("a part")).collect()
+    };
+    let mut hiddens = Vec::new();
+    for _ in 0..steps {
+        let x = c.input(&[batch, width]);
+        let projected = c.op("nn.dense", &[x, w], &[]);
+        let (update, inner) = if behind {
+            let product = match state {
+                Some(old) => {
+                    let all = c.op("nn.dense", &[old, r], &[]);
+                    Some(if biased { c.op("nn.bias_add", &[all, bias], &[("axis", 1.into())]) } else { all })
+                }
+                None if biased => Some(c.op("reshape", &[bias], &[("newshape", longs(&[1, 3 * hidden]))])),
+                None => None,
+            };
+            let x = parts(c, projected, 3);
+            match product.map(|product| parts(c, product, 3)) {
+                None => (x[0], x[2]),
+                Some(h) => {
+                    let reset = c.op("add", &[x[1], h[1]], &[]);
+                    let reset = c.op("sigmoid", &[reset], &[]);
+                    let kept = if c.chance(2) { [reset, h[2]] } else { [h[2], reset] };
+                    let kept = c.op("multiply", &kept, &[]);
+                    (c.op("add", &[x[0], h[0]], &[]), c.op("add", &[x[2], kept], &[]))
+                }
+            }
+        } else {
+            let (gates, candidate) = (part(c, projected, 0, 2 * hidden), part(c, projected, 2 * hidden, 3 * hidden));
+            match state {
+                None => (part(c, gates, 0, hidden), candidate),
+                Some(old) => {
+                    // All weights are one constant here: slices of it are read as weights.
+                    let first = c.op("strided_slice", &[r], &[("begin", longs(&[0])), ("end", longs(&[2 * hidden]))]);
+                    let attrs = [("begin", longs(&[2 * hidden])), ("end", longs(&[3 * hidden]))];
+                    let second = c.op("strided_slice", &[r], &attrs);
+                    let product = c.op("nn.dense", &[old, first], &[]);
+                    let sums = c.op("add", &[gates, product], &[]);
+                    let gates = c.op("sigmoid", &[sums], &[]);
+                    let gates = parts(c, gates, 2);
+                    let kept = c.op("multiply", &[gates[1], old], &[]);
+                    let product = c.op("nn.dense", &[kept, second], &[]);
+                    let candidate = c.op("add", &[candidate, product], &[]);
+                    let candidate = c.op("tanh", &[candidate], &[]);
+                    state = Some(mixed(c, gates[0], candidate, state));
+                    hiddens.extend(state);
+                    continue;
+                }
+            }
+        };
+        let update = c.op("sigmoid", &[update], &[]);
+        let candidate = c.op("tanh", &[inner], &[]);
+        state = Some(mixed(c, update, candidate, state));
+        hiddens.extend(state);
+    }
+    let tuple = c.builder.tuple(&hiddens).expect("a tuple");
+    let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
+    c.done(all);
+}
+
+/// `(1 - z) n + z h`, also as `n + z (h - n)`.
+fn mixed(c: &mut Case, update: ExprId, candidate: ExprId, old: Option<ExprId>) -> ExprId {
+    if let Some(old) = old.filter(|_| c.chance(2)) {
+        let difference = c.op("subtract", &[old, candidate], &[]);
+        let scaled = c.op("multiply", &[difference, update], &[]);
+        return c.op("add", &[scaled, candidate], &[]);
+    }
+    let one = c.scalar(1.0);
+    let rest = c.op("subtract", &[one, update], &[]);
+    let new = c.op("multiply", &[rest, candidate], &[]);
+    match old {
+        None => new,
+        Some(old) => {
+            let kept = c.op("multiply", &[update, old], &[]);
+            if c.chance(2) { c.op("add", &[new, kept], &[]) } else { c.op("add", &[kept, new], &[]) }
+        }
+    }
+}
+
 /// Channels of branches that take turns, and are split again.
 pub fn channel_shuffle(c: &mut Case) {
     let (batch, groups, channels, size) = (c.int(1, 2), c.int(2, 3), c.int(1, 10), c.int(1, 5));

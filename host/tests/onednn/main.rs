@@ -53,6 +53,7 @@ families! {
     attention 60;
     masked_rows 80;
     lstm 80;
+    gru 120;
     channel_shuffle 60;
     residual_blocks 100;
 }

@@ -1,6 +1,6 @@
 //! Which primitive each kind of operator becomes, and the ways in which it is tried.
 
-use crate::cell::{ARG_GATES, ARG_OUT, ARG_STATE, Cell, Gates};
+use crate::cell::{ARG_OUT, Cell, Form, MOST_OPERANDS};
 use crate::frame::Frame;
 use crate::fuse::Link;
 use crate::library::{Attr, Conv, Desc, PrimitiveDesc, Window, ffi};
@@ -108,7 +108,7 @@ impl Lowering<'_> {
             Kind::Binary(alg) => self.binary(op, links, *alg),
             Kind::LayerNorm { epsilon } => self.layer_norm(op, links, *epsilon),
             Kind::Prelu => self.prelu(op, links),
-            Kind::LstmCell(gates) => self.lstm_cell(op, *gates),
+            Kind::Cell(form) => self.cell_of(op, *form),
             Kind::Concat { axis } => self.concat(op, *axis),
             Kind::Pad { before } => self.pad(op, before),
             Kind::NoNan(number) => self.without_nan(op, *number),
@@ -666,21 +666,36 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    fn lstm_cell(&mut self, op: &Op, gates: Gates) -> Taken<usize> {
+    fn cell_of(&mut self, op: &Op, form: Form) -> Taken<usize> {
         let shape = self.program.shape(op.output).to_vec();
+        let hidden = shape.last().copied().unwrap_or(1);
+        let rows = match form {
+            Form::Lstm(_) => shape[1],
+            Form::Gru(_) => count(&shape) / hidden,
+        };
         let mut tensors = Vec::new();
-        for (arg, &value) in [ARG_GATES, ARG_STATE].into_iter().zip(&op.inputs) {
-            let placed = self.at(value);
+        let mut strides = [0; MOST_OPERANDS];
+        for (number, &value) in form.numbers().into_iter().zip(&op.inputs) {
+            let mut placed = self.at(value);
+            let all = count(&placed.view.shape);
+            let columns = placed.view.shape.last().copied().unwrap_or(1);
+            let flat = [all / columns, columns];
             // Rows may lie apart, their elements may not.
-            let rows = placed.view.shape[1] == 1 || placed.view.strides[1] == 1;
-            tensors.push((arg, if rows { placed } else { self.row_major(&placed)? }));
+            let seen = placed.view.reshape(&flat).filter(|view| columns == 1 || view.strides[1] == 1);
+            placed.view = match seen {
+                Some(view) => view,
+                None => {
+                    placed = self.row_major(&placed)?;
+                    placed.view.reshape(&flat).ok_or_else(|| turned_down("rows of a copy".into()))?
+                }
+            };
+            // A single row is the same for all.
+            strides[number] = if flat[0] == 1 { 0 } else { placed.view.strides[0] as usize };
+            tensors.push((number as i32, placed));
         }
-        let stride = |number: usize| tensors.get(number).map_or(0, |(_, placed)| placed.view.strides[0] as usize);
-        let (rows, hidden) = (shape[1] as usize, shape[2] as usize);
-        let cell = Cell { gates, rows, hidden, gates_stride: stride(0), state_stride: stride(1) };
         let out = self.scratch(View::dense(&shape));
         tensors.push((ARG_OUT, out.clone()));
-        self.cell(cell, tensors)?;
+        self.cell(Cell { form, rows: rows as usize, hidden: hidden as usize, strides }, tensors)?;
         self.put_through(op, &[], 0, out, &Frame::plain(&shape, &shape))?;
         Ok(0)
     }

@@ -8,7 +8,7 @@
 //! | `patterns` | the pattern table |
 //! | `attributes`, `translate` | Relay's operators, with their shapes worked out anew |
 //! | `program`, `simplify` | a region in a few kinds of operators; GELU and its like found in what models write |
-//! | `cell` | the step of an LSTM behind its product |
+//! | `recurrent`, `cell` | the steps of an LSTM and a GRU behind their products: found, and computed |
 //! | `fuse` | which operators become one primitive |
 //! | `frame` | in how few dimensions a primitive may see its tensors |
 //! | `view` | strided layouts; transposes, slices and reshapes that cost nothing |
@@ -33,6 +33,7 @@ mod lower;
 mod patterns;
 mod plan;
 mod program;
+mod recurrent;
 mod runtime;
 mod simplify;
 mod translate;

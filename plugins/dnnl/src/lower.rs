@@ -267,14 +267,15 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A step that computes the gates of an LSTM.
+    /// A step of a recurrent layer.
     pub fn cell(&mut self, cell: Cell, tensors: Vec<(i32, Placed)>) -> Taken<()> {
         let mut args = Vec::new();
         for (arg, placed) in tensors {
             let desc = self.desc(&placed.view).map_err(gone_wrong)?;
             args.push(Argument { arg, buffer: placed.buffer, offset: placed.view.offset as usize * 4, desc });
         }
-        self.push(Work::Cell(cell), args, "LSTM cell");
+        tracing::trace!("{}: own loop", cell.form.name());
+        self.push(Work::Cell(cell), args, cell.form.name());
         Ok(())
     }
 
@@ -570,7 +571,7 @@ fn name(kind: &Kind) -> &'static str {
         Kind::NoNan(_) => "numbers for NaN",
         Kind::Binary(_) => "binary",
         Kind::Prelu => "prelu",
-        Kind::LstmCell(_) => "LSTM cell",
+        Kind::Cell(form) => form.name(),
         Kind::Concat { .. } => "concatenation",
         Kind::Reduce { .. } => "reduction",
         Kind::Resample { .. } => "resizing",

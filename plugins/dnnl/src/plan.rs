@@ -54,7 +54,7 @@ pub enum Work {
     Zero,
     /// Puts this number in the place of every NaN among so many elements of its only argument.
     NoNan(f32, usize),
-    /// The gates of an LSTM; the arguments are numbered by `cell`.
+    /// A step of a recurrent layer; the arguments are numbered by `cell`.
     Cell(crate::cell::Cell),
 }
 

@@ -107,9 +107,8 @@ pub enum Kind {
     Binary(i32),
     /// x, or a slope times x below zero; the slope broadcasts.
     Prelu,
-    /// A step of an LSTM behind its product: the gates' sums (B, 4 H) and, but for the first step, the cell state (B, H).
-    /// Gives (2, B, H), the hidden state and the cell state.
-    LstmCell(crate::cell::Gates),
+    /// A step of a recurrent layer behind its product, by the operands that `cell` says.
+    Cell(crate::cell::Form),
     /// Operands behind each other.
     Concat { axis: usize },
     /// A reduction over these axes, which stay as 1.

@@ -2,12 +2,11 @@
 //!
 //! * Arithmetic with one constant number is `alpha x + beta`; two of those in a row are one, and `1 x + 0` is nothing.
 //! * `clip(a x + b, 0, 1)` is the hard sigmoid; `x` times a hard sigmoid or a sigmoid of `x` is hard swish or swish.
-//! * The gates of an LSTM are one operator.
+//! * The gates of an LSTM and of a GRU are one operator (`recurrent`).
 //! * GELU in its erf and its tanh form, and mish, in the orders of operands that models are written in.
 //!
 //! What a rule has looked through may have other users: it stays for them, and is dropped where there are none.
 
-use crate::cell::Gates;
 use crate::library::ffi;
 use crate::program::{Function, Kind, Program, Val};
 
@@ -29,12 +28,13 @@ impl Program {
         }
     }
 
-    fn function_of(&self, value: Val, alg: i32) -> Option<(Function, Val)> {
+    /// What a function of this kind is applied to.
+    pub fn function_of(&self, value: Val, alg: i32) -> Option<(Function, Val)> {
         self.function(value).filter(|(function, _)| function.alg == alg)
     }
 
     /// A value as `factor x + summand`.
-    fn linear(&self, value: Val) -> (f32, f32, Val) {
+    pub fn linear(&self, value: Val) -> (f32, f32, Val) {
         match self.function_of(value, ffi::ELTWISE_LINEAR) {
             Some((f, x)) => (f.alpha, f.beta, x),
             None => (1.0, 0.0, value),
@@ -49,12 +49,14 @@ impl Program {
         }
     }
 
-    fn factors(&self, value: Val) -> Option<(Val, Val)> {
+    /// The two factors of a product.
+    pub fn factors(&self, value: Val) -> Option<(Val, Val)> {
         let op = self.producer(value)?;
         (op.kind == Kind::Binary(ffi::BINARY_MUL)).then(|| (op.inputs[0], op.inputs[1]))
     }
 
-    fn summands(&self, value: Val) -> Option<(Val, Val)> {
+    /// The two summands of a sum.
+    pub fn summands(&self, value: Val) -> Option<(Val, Val)> {
         let op = self.producer(value)?;
         (op.kind == Kind::Binary(ffi::BINARY_ADD)).then(|| (op.inputs[0], op.inputs[1]))
     }
@@ -232,11 +234,19 @@ impl Program {
         }
         if alg == ffi::BINARY_MUL && self.shape(a) == self.shape(b) {
             for (x, y) in [(a, b), (b, a)] {
-                if let Some(result) = self.lstm_cell(x, y) {
+                let cell = self.lstm_cell(x, y).or_else(|| self.gru_reset(x, y)).or_else(|| self.gru_first(x, y));
+                if let Some(result) = cell {
                     return result;
                 }
                 if let Some(result) = self.gated(x, y).or_else(|| self.gelu_erf(x, y)).or_else(|| self.gelu_tanh(x, y))
                 {
+                    return result;
+                }
+            }
+        }
+        if alg == ffi::BINARY_ADD && self.shape(a) == self.shape(b) {
+            for (x, y) in [(a, b), (b, a)] {
+                if let Some(result) = self.gru_next(x, y).or_else(|| self.gru_from(x, y)) {
                     return result;
                 }
             }
@@ -296,67 +306,6 @@ impl Program {
             _ => return None,
         };
         Some(self.eltwise(whole, x))
-    }
-
-    /// `sigmoid(o) tanh(C)` with `C = sigmoid(f) C' + sigmoid(i) tanh(g)`, where the gates are the four parts of one row of
-    /// sums: a step of an LSTM. In the first one there is no earlier `C'`.
-    fn lstm_cell(&mut self, gate: Val, curve: Val) -> Option<Val> {
-        let (_, output) = self.function_of(gate, ffi::ELTWISE_LOGISTIC)?;
-        let (_, cell) = self.function_of(curve, ffi::ELTWISE_TANH)?;
-        let (sums, output) = self.gate(output)?;
-        let gate_of = |value: Val, alg: i32| {
-            let (_, inner) = self.function_of(value, alg)?;
-            self.gate(inner).filter(|(own, _)| *own == sums).map(|(_, number)| number)
-        };
-        let fresh = |value: Val| {
-            let (a, b) = self.factors(value)?;
-            [(a, b), (b, a)].into_iter().find_map(|(input, candidate)| {
-                Some((gate_of(input, ffi::ELTWISE_LOGISTIC)?, gate_of(candidate, ffi::ELTWISE_TANH)?))
-            })
-        };
-        let (gates, state) = match self.summands(cell) {
-            None => {
-                let (input, candidate) = fresh(cell)?;
-                (Gates { input, forget: input, candidate, output }, None)
-            }
-            Some((a, b)) => [(a, b), (b, a)].into_iter().find_map(|(kept, new)| {
-                let (input, candidate) = fresh(new)?;
-                let (a, b) = self.factors(kept)?;
-                [(a, b), (b, a)].into_iter().find_map(|(forget, state)| {
-                    let forget = gate_of(forget, ffi::ELTWISE_LOGISTIC)?;
-                    Some((Gates { input, forget, candidate, output }, Some(state)))
-                })
-            })?,
-        };
-        let shape = self.shape(cell).to_vec();
-        let mut inputs = vec![sums];
-        if let Some(state) = state {
-            if self.shape(state) != shape {
-                return None;
-            }
-            inputs.push(self.cells.get(&state).copied().unwrap_or(state));
-        }
-        let both = self.push(Kind::LstmCell(gates), &inputs, vec![2, shape[0], shape[1]]);
-        let mut part = |begin: i64| {
-            let slice = Kind::Slice { begin: vec![begin, 0, 0], step: vec![1; 3] };
-            let one = self.push(slice, &[both], vec![1, shape[0], shape[1]]);
-            self.push(Kind::Reshape, &[one], shape.clone())
-        };
-        let (hidden, state) = (part(0), part(1));
-        self.cells.insert(cell, state);
-        Some(hidden)
-    }
-
-    /// A quarter of the columns of a matrix, and its number.
-    fn gate(&self, value: Val) -> Option<(Val, usize)> {
-        let op = self.producer(value)?;
-        let Kind::Slice { begin, step } = &op.kind else { return None };
-        let (whole, part) = (self.shape(op.inputs[0]), self.shape(value));
-        let quarter = whole.len() == 2 && whole[0] == part[0] && whole[1] == 4 * part[1];
-        if !quarter || begin[0] != 0 || begin[1] % part[1] != 0 || *step != [1, 1] {
-            return None;
-        }
-        Some((op.inputs[0], (begin[1] / part[1]) as usize))
     }
 
     /// `(k x) (s + s erf(x / sqrt 2)) = 2 k s gelu(x)`.

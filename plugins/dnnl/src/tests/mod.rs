@@ -6,6 +6,7 @@ mod artifacts;
 mod header;
 mod normal;
 mod pool;
+mod recurrent;
 
 use crate::library::{OneDnn, onednn, set_plugin_path};
 use std::path::Path;

@@ -1,0 +1,68 @@
+//! A row of a GRU's step.
+//!
+//! Where the reset gate scales the recurrent product (`linear_before_reset` in ONNX, and what PyTorch computes), a step is one
+//! product and one loop. Where it scales the state before the product, there are two products with a loop behind each.
+
+use super::MOST_OPERANDS;
+use super::math::{LANES, load, sigmoid, store, tanh};
+
+/// What is computed, with the operands by their numbers: gates come as two summands, that of the input and that of the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// `z = sigmoid(0 + 1)`, `r = sigmoid(2 + 3)`, `n = tanh(4 + r 5)`, `(1 - z) n + z 6`.
+    Whole,
+    /// `z = sigmoid(0 + 1)`, `n = tanh(2 + 3)`, `(1 - z) n + z 4`.
+    Mix,
+    /// `sigmoid(0 + 1) 2`.
+    Reset,
+}
+
+/// A loop of a GRU's step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gru {
+    /// What it computes.
+    pub part: Part,
+    /// Which operands there are; the others are zeros.
+    pub given: [bool; MOST_OPERANDS],
+}
+
+/// One row.
+#[inline(always)]
+pub(super) unsafe fn row(part: Part, read: [Option<*const f32>; MOST_OPERANDS], out: *mut f32, n: usize) {
+    let mut at = 0;
+    while at < n {
+        let count = LANES.min(n - at);
+        // SAFETY: the caller's word: `n` elements lie there.
+        let lanes = |number: usize| unsafe { load(read[number], at, count) };
+        let mut result = [0.0f32; LANES];
+        match part {
+            Part::Whole => {
+                let [xz, hz, xr, hr, xn, hn, old] = std::array::from_fn(lanes);
+                for l in 0..LANES {
+                    let reset = sigmoid(xr[l] + hr[l]);
+                    result[l] = mixed(sigmoid(xz[l] + hz[l]), tanh(xn[l] + reset * hn[l]), old[l]);
+                }
+            }
+            Part::Mix => {
+                let [xz, hz, xn, hn, old] = std::array::from_fn(lanes);
+                for l in 0..LANES {
+                    result[l] = mixed(sigmoid(xz[l] + hz[l]), tanh(xn[l] + hn[l]), old[l]);
+                }
+            }
+            Part::Reset => {
+                let [xr, hr, old] = std::array::from_fn(lanes);
+                for l in 0..LANES {
+                    result[l] = sigmoid(xr[l] + hr[l]) * old[l];
+                }
+            }
+        }
+        // SAFETY: as above; the result overlaps nothing that is read.
+        unsafe { store(&result, out, at, count) };
+        at += count;
+    }
+}
+
+#[inline(always)]
+fn mixed(update: f32, candidate: f32, old: f32) -> f32 {
+    (1.0 - update) * candidate + update * old
+}

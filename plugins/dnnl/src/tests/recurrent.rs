@@ -1,0 +1,252 @@
+//! The steps of a GRU: that they are found as importers and exporters write them, and that what only looks like one is not.
+
+use super::artifacts::Bytes;
+use crate::cell::Form;
+use crate::cell::gru::Part;
+use crate::library::ffi;
+use crate::program::{Kind, Program};
+use byoc_plugin_api::*;
+
+const BATCH: usize = 2;
+const HIDDEN: usize = 8;
+
+/// A graph of matrices under construction.
+struct Net {
+    graph: Graph,
+    constants: Vec<Constant>,
+}
+
+/// A matrix, and its columns.
+type Matrix = (ValueRef, usize);
+
+impl Net {
+    fn new() -> Net {
+        Net { graph: Graph::new("region_0"), constants: Vec::new() }
+    }
+
+    fn ty(columns: usize) -> TensorType {
+        TensorType::new(DType::F32, &[BATCH, columns])
+    }
+
+    fn input(&mut self, columns: usize) -> Matrix {
+        let name = format!("x{}", self.graph.inputs.len());
+        (ValueRef::of(self.graph.push_input(&name, Net::ty(columns))), columns)
+    }
+
+    fn constant(&mut self, shape: &[usize]) -> ValueRef {
+        let values = Bytes(vec![1.0; shape.iter().product()]);
+        self.constants.push(Constant::new("w", DType::F32, shape, values));
+        ValueRef::of(self.graph.push_constant(self.constants.len() as u32 - 1, TensorType::new(DType::F32, shape)))
+    }
+
+    fn op(&mut self, name: &str, inputs: &[Matrix], columns: usize, attrs: Vec<Attr>) -> Matrix {
+        let inputs: Vec<ValueRef> = inputs.iter().map(|(value, _)| *value).collect();
+        (ValueRef::of(self.graph.push_op(name, inputs, attrs, [Net::ty(columns)])), columns)
+    }
+
+    fn dense(&mut self, x: Matrix, columns: usize) -> Matrix {
+        let weight = self.constant(&[columns, x.1]);
+        self.op("nn.dense", &[x, (weight, 0)], columns, vec![])
+    }
+
+    fn split(&mut self, x: Matrix, parts: usize) -> Vec<Matrix> {
+        let attrs = [Attr::new("indices_or_sections", parts as i64), Attr::new("axis", 1i64)];
+        let columns = x.1 / parts;
+        let node = self.graph.push_op("split", [x.0], attrs, vec![Net::ty(columns); parts]);
+        (0..parts).map(|i| (ValueRef { node, index: i as u32 }, columns)).collect()
+    }
+
+    fn one(&mut self) -> Matrix {
+        (self.constant(&[]), 0)
+    }
+
+    fn sum(&mut self, a: Matrix, b: Matrix) -> Matrix {
+        self.op("add", &[a, b], a.1, vec![])
+    }
+
+    fn product(&mut self, a: Matrix, b: Matrix) -> Matrix {
+        self.op("multiply", &[a, b], a.1, vec![])
+    }
+
+    fn call(&mut self, name: &str, x: Matrix) -> Matrix {
+        self.op(name, &[x], x.1, vec![])
+    }
+
+    /// `(1 - z) n + z h`.
+    fn mixed(&mut self, z: Matrix, n: Matrix, kept: (Matrix, Matrix)) -> Matrix {
+        let one = self.one();
+        let rest = self.op("subtract", &[one, z], z.1, vec![]);
+        let (new, kept) = (self.product(rest, n), self.product(kept.0, kept.1));
+        self.sum(new, kept)
+    }
+
+    /// The operators of the program that is made of it.
+    fn kinds(mut self, outputs: &[Matrix]) -> Vec<Kind> {
+        self.graph.outputs.extend(outputs.iter().map(|(value, _)| *value));
+        let shapes: Vec<Vec<i64>> = self
+            .graph
+            .inputs
+            .iter()
+            .map(|input| input.ty.shape().unwrap().iter().map(|&d| d as i64).collect())
+            .collect();
+        let program = Program::of(&self.graph, &self.constants, &shapes).unwrap();
+        program.ops.into_iter().map(|op| op.kind).filter(|kind| !kind.is_view()).collect()
+    }
+}
+
+/// The loops among these operators, in order; everything else has to be a product or its bias.
+fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
+    let rest = kinds
+        .iter()
+        .filter(|kind| !matches!(kind, Kind::Cell(_) | Kind::MatMul { .. } | Kind::Binary(ffi::BINARY_ADD)));
+    assert_eq!(rest.collect::<Vec<_>>(), Vec::<&Kind>::new(), "{kinds:?}");
+    kinds
+        .iter()
+        .filter_map(|kind| match kind {
+            Kind::Cell(Form::Gru(gru)) => Some((gru.part, gru.given.iter().filter(|given| **given).count())),
+            _ => None,
+        })
+        .collect()
+}
+
+/// A step with the reset gate behind the recurrent product, whose gates `gate` and candidate `curve` compute.
+fn behind(net: &mut Net, x: Matrix, h: Matrix, [gate, curve]: [&str; 2]) -> [Matrix; 2] {
+    let (x, product) = (net.dense(x, 3 * HIDDEN), net.dense(h, 3 * HIDDEN));
+    let (x, product) = (net.split(x, 3), net.split(product, 3));
+    let z = net.sum(x[0], product[0]);
+    let z = net.call(gate, z);
+    let r = net.sum(x[1], product[1]);
+    let r = net.call("sigmoid", r);
+    let scaled = net.product(r, product[2]);
+    let n = net.sum(x[2], scaled);
+    [z, net.call(curve, n)]
+}
+
+#[test]
+fn a_reset_behind_the_product_makes_a_step_one_loop() {
+    let mut net = Net::new();
+    let (x, mut h) = (net.input(5), net.input(HIDDEN));
+    for _ in 0..3 {
+        let [z, n] = behind(&mut net, x, h, ["sigmoid", "tanh"]);
+        h = net.mixed(z, n, (z, h));
+    }
+    let kinds = net.kinds(&[h]);
+    assert_eq!(loops(&kinds), [(Part::Whole, 7); 3]);
+    assert_eq!(kinds.len(), 3 * 3, "two products and a loop for each step: {kinds:?}");
+}
+
+#[test]
+fn the_same_in_other_words_is_found() {
+    let mut net = Net::new();
+    let (x, h) = (net.input(5), net.input(HIDDEN));
+    let [z, n] = behind(&mut net, x, h, ["sigmoid", "tanh"]);
+    let difference = net.op("subtract", &[h, n], HIDDEN, vec![]);
+    let scaled = net.product(difference, z);
+    let h = net.sum(scaled, n);
+    assert_eq!(loops(&net.kinds(&[h])), [(Part::Whole, 7)]);
+}
+
+#[test]
+fn a_reset_before_the_product_makes_a_step_two_loops() {
+    let mut net = Net::new();
+    let (x, h) = (net.input(5), net.input(HIDDEN));
+    let x = net.dense(x, 3 * HIDDEN);
+    let slice = |net: &mut Net, x: Matrix, from: usize, to: usize| {
+        let ints = |value: usize| vec![value as i64];
+        let attrs = vec![Attr::new("begin", ints(from)), Attr::new("end", ints(to)), Attr::new("axes", ints(1))];
+        net.op("strided_slice", &[x], to - from, attrs)
+    };
+    let (gates, candidate) = (slice(&mut net, x, 0, 2 * HIDDEN), slice(&mut net, x, 2 * HIDDEN, 3 * HIDDEN));
+    let product = net.dense(h, 2 * HIDDEN);
+    let gates = net.sum(gates, product);
+    let gates = net.call("sigmoid", gates);
+    let gates = net.split(gates, 2);
+    let kept = net.product(gates[1], h);
+    let product = net.dense(kept, HIDDEN);
+    let n = net.sum(candidate, product);
+    let n = net.call("tanh", n);
+    let h = net.mixed(gates[0], n, (gates[0], h));
+    let kinds = net.kinds(&[h]);
+    assert_eq!(loops(&kinds), [(Part::Reset, 3), (Part::Mix, 5)]);
+    assert_eq!(kinds.len(), 3 + 2, "three products and two loops: {kinds:?}");
+}
+
+#[test]
+fn a_first_step_is_a_loop_without_a_state() {
+    let mut net = Net::new();
+    let x = net.input(5);
+    let x = net.dense(x, 3 * HIDDEN);
+    let x = net.split(x, 3);
+    // The recurrent bias is all that is left of the product: one row for the whole batch.
+    let bias = [(); 3].map(|()| (net.constant(&[1, HIDDEN]), HIDDEN));
+    let z = net.sum(x[0], bias[0]);
+    let z = net.call("sigmoid", z);
+    let r = net.sum(x[1], bias[1]);
+    let r = net.call("sigmoid", r);
+    let scaled = net.product(r, bias[2]);
+    let n = net.sum(x[2], scaled);
+    let n = net.call("tanh", n);
+    let one = net.one();
+    let rest = net.op("subtract", &[one, z], HIDDEN, vec![]);
+    let h = net.product(rest, n);
+    assert_eq!(loops(&net.kinds(&[h])), [(Part::Whole, 6)]);
+}
+
+#[test]
+fn what_only_looks_like_a_step_is_left_as_it_is() {
+    let found = |make: fn(&mut Net) -> Matrix| {
+        let mut net = Net::new();
+        let h = make(&mut net);
+        net.kinds(&[h]).iter().any(|kind| {
+            // Half a step that was found is right as far as it goes; a state makes it a whole one.
+            matches!(kind, Kind::Cell(Form::Gru(gru)) if gru.given[if gru.part == Part::Whole { 6 } else { 4 }])
+        })
+    };
+    assert!(found(|net| {
+        let (x, h) = (net.input(5), net.input(HIDDEN));
+        let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
+        net.mixed(z, n, (z, h))
+    }));
+    // The state is kept by another gate than the one that lets the candidate in.
+    assert!(!found(|net| {
+        let (x, h) = (net.input(5), net.input(HIDDEN));
+        let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
+        let [other, _] = behind(net, x, h, ["sigmoid", "tanh"]);
+        net.mixed(z, n, (other, h))
+    }));
+    // Other curves.
+    assert!(!found(|net| {
+        let (x, h) = (net.input(5), net.input(HIDDEN));
+        let [z, n] = behind(net, x, h, ["tanh", "tanh"]);
+        net.mixed(z, n, (z, h))
+    }));
+    assert!(!found(|net| {
+        let (x, h) = (net.input(5), net.input(HIDDEN));
+        let [z, n] = behind(net, x, h, ["sigmoid", "sigmoid"]);
+        net.mixed(z, n, (z, h))
+    }));
+    // 2 - z lets the candidate in.
+    assert!(!found(|net| {
+        let (x, h) = (net.input(5), net.input(HIDDEN));
+        let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
+        let (one, other) = (net.one(), net.one());
+        let rest = net.op("subtract", &[one, z], HIDDEN, vec![]);
+        let rest = net.op("add", &[rest, other], HIDDEN, vec![]);
+        let (new, kept) = (net.product(rest, n), net.product(z, h));
+        net.sum(new, kept)
+    }));
+    // From the candidate to another state than the candidate is taken from.
+    assert!(!found(|net| {
+        let (x, h) = (net.input(5), net.input(HIDDEN));
+        let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
+        let difference = net.op("subtract", &[h, z], HIDDEN, vec![]);
+        let scaled = net.product(difference, z);
+        net.sum(scaled, n)
+    }));
+    // Gates that are no columns of a matrix.
+    assert!(!found(|net| {
+        let (z, n, h) = (net.input(HIDDEN), net.input(HIDDEN), net.input(HIDDEN));
+        let (z, n) = (net.call("sigmoid", z), net.call("tanh", n));
+        net.mixed(z, n, (z, h))
+    }));
+}
