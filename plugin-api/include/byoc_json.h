@@ -36,15 +36,35 @@ static inline const char *byoc_json_space(const char *at, const char *end) {
     return at;
 }
 
+/* Which of eight letters are this one: the lowest bit that is set, if any, is in the first that is. (Above it, a letter whose
+ * neighbour is meant may be marked too.) */
+static inline uint64_t byoc_json_marks(uint64_t letters, unsigned char letter) {
+    const uint64_t ones = 0x0101010101010101u;
+    const uint64_t differ = letters ^ (ones * letter);
+    return (differ - ones) & ~differ & (ones << 7);
+}
+
 /* Past the text that begins with a quotation mark at `at`; NULL where it does not end. */
 static inline const char *byoc_json_past_text(const char *at, const char *end) {
-    const char *start = ++at;
-    while (at < end && (at = (const char *)memchr(at, '"', (size_t)(end - at))) != NULL) {
-        /* A quotation mark behind an odd number of backslashes is part of the text. */
-        const char *escape = at;
-        while (escape > start && escape[-1] == '\\') escape--;
-        at++;
-        if ((at - 1 - escape) % 2 == 0) return at;
+    at++;
+    while (at < end) {
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        /* Eight letters at a time: most texts are names. */
+        if (end - at >= 8) {
+            uint64_t letters, quotes, escapes;
+            memcpy(&letters, at, 8);
+            quotes = byoc_json_marks(letters, '"');
+            escapes = byoc_json_marks(letters, '\\');
+            if ((quotes | escapes) == 0) {
+                at += 8;
+                continue;
+            }
+            if (escapes == 0) return at + __builtin_ctzll(quotes) / 8 + 1;
+        }
+#endif
+        if (*at == '"') return at + 1;
+        if (*at == '\\' && end - at == 1) return NULL;
+        at += *at == '\\' ? 2 : 1; /* what is escaped ends nothing */
     }
     return NULL;
 }
@@ -147,16 +167,22 @@ static inline byoc_json byoc_json_first(byoc_json list) {
     return list;
 }
 
+/* The item behind the one that ends at `at`. */
+static inline byoc_json byoc_json_behind(const char *at, const char *end) {
+    byoc_json item;
+    at = byoc_json_space(at, end);
+    if (at >= end || *at != ',') return byoc_json_none();
+    item.at = byoc_json_space(at + 1, end);
+    item.end = end;
+    return item.at < end ? item : byoc_json_none();
+}
+
 /* The item after this one in its list. */
 static inline byoc_json byoc_json_next(byoc_json item) {
     const char *at;
     if (item.at == NULL) return byoc_json_none();
     at = byoc_json_past(item.at, item.end);
-    if (at == NULL) return byoc_json_none();
-    at = byoc_json_space(at, item.end);
-    if (at >= item.end || *at != ',') return byoc_json_none();
-    item.at = byoc_json_space(at + 1, item.end);
-    return item.at < item.end ? item : byoc_json_none();
+    return at == NULL ? byoc_json_none() : byoc_json_behind(at, item.end);
 }
 
 /* Item `index` of a list. */
@@ -208,27 +234,35 @@ static inline byoc_json byoc_json_get(byoc_json object, const char *key) {
     return byoc_json_none();
 }
 
+/* Whether a text of this length is that key. */
+static inline int byoc_json_same(const char *text, size_t length, const char *key) {
+    size_t i = 0;
+    while (i < length && text[i] == key[i]) i++; /* a key ends with a NUL, which is in no JSON text */
+    return i == length && key[i] == 0;
+}
+
 /* Several fields of an object in one pass over it: values[i] becomes the field keys[i], byoc_json_none() where there is none.
+ * Gives where the object ends, or where nothing more was wanted of it if `whole` is 0; NULL where it is no object.
  * Cheapest where the keys are asked for in the order of byoc_plugin.h's JSON. */
-static inline void byoc_json_fields(byoc_json object, const char *const *keys, byoc_json *values, size_t count) {
+static inline const char *byoc_json_scan(byoc_json object, const char *const *keys, byoc_json *values, size_t count, int whole) {
     size_t i, left = count, next = 0;
     const char *at, *past;
     for (i = 0; i < count; i++) values[i] = byoc_json_none();
-    if (count == 0 || object.at == NULL || object.at >= object.end || *object.at != '{') return;
+    if (object.at == NULL || object.at >= object.end || *object.at != '{') return NULL;
     at = byoc_json_space(object.at + 1, object.end);
     while (at < object.end && *at == '"') {
         const char *key = at + 1;
         size_t length;
         past = byoc_json_past_text(at, object.end);
-        if (past == NULL) return;
+        if (past == NULL) return NULL;
         length = (size_t)(past - key) - 1;
         past = byoc_json_space(past, object.end);
-        if (past >= object.end || *past != ':') return;
+        if (past >= object.end || *past != ':') return NULL;
         at = byoc_json_space(past + 1, object.end);
-        if (at >= object.end) return;
-        for (i = 0; i < count; i++) {
-            size_t which = (next + i) % count;
-            if (!byoc_json_there(values[which]) && strncmp(key, keys[which], length) == 0 && keys[which][length] == 0) {
+        if (at >= object.end) return NULL;
+        for (i = 0; i < count && left > 0; i++) {
+            const size_t which = next + i < count ? next + i : next + i - count;
+            if (!byoc_json_there(values[which]) && byoc_json_same(key, length, keys[which])) {
                 values[which].at = at;
                 values[which].end = object.end;
                 next = which + 1;
@@ -236,12 +270,25 @@ static inline void byoc_json_fields(byoc_json object, const char *const *keys, b
                 break;
             }
         }
-        past = left > 0 ? byoc_json_past(at, object.end) : NULL;
-        if (past == NULL) return;
+        if (left == 0 && !whole) return at;
+        past = byoc_json_past(at, object.end);
+        if (past == NULL) return NULL;
         at = byoc_json_space(past, object.end);
-        if (at >= object.end || *at != ',') return;
+        if (at >= object.end || *at != ',') break;
         at = byoc_json_space(at + 1, object.end);
     }
+    return at < object.end && *at == '}' ? at + 1 : NULL;
+}
+
+/* Several fields of an object in one pass over it: values[i] becomes the field keys[i], byoc_json_none() where there is none. */
+static inline void byoc_json_fields(byoc_json object, const char *const *keys, byoc_json *values, size_t count) {
+    byoc_json_scan(object, keys, values, count, 0);
+}
+
+/* The same for an object in a list, and gives the item after it: a list of objects is read in one pass. */
+static inline byoc_json byoc_json_next_fields(byoc_json object, const char *const *keys, byoc_json *values, size_t count) {
+    const char *past = byoc_json_scan(object, keys, values, count, 1);
+    return past == NULL ? byoc_json_none() : byoc_json_behind(past, object.end);
 }
 
 /* Copies a number's letters out of the text, which need not end with a NUL; 0 where there is no number. */

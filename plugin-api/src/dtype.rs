@@ -24,6 +24,14 @@ macro_rules! dtypes {
             $(#[doc = concat!("`", $text, "`")] pub const $name: DType = DType { code: $code, bits: $bits, lanes: 1 };)*
             /// Every element type that has a name, in the order of their declaration.
             pub const ALL: &'static [(DType, &'static str)] = &[$((DType::$name, $text)),*];
+
+            /// Relay's name; `None` for a type that has none here.
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(DType::$name => Some($text),)*
+                    _ => None,
+                }
+            }
         }
     };
 }
@@ -48,11 +56,6 @@ impl DType {
     /// The type of that name (`float32`, `int8`, ...).
     pub fn parse(name: &str) -> Option<DType> {
         DType::ALL.iter().find(|(_, text)| *text == name).map(|(dtype, _)| *dtype)
-    }
-
-    /// Relay's name; `None` for a type that has none here.
-    pub fn name(self) -> Option<&'static str> {
-        DType::ALL.iter().find(|(dtype, _)| *dtype == self).map(|(_, text)| *text)
     }
 
     /// Bytes an element takes.

@@ -74,16 +74,19 @@ impl Writer<'_> {
     }
 
     fn string(&mut self, text: &str) {
-        let escaped = text.bytes().fold(false, |found, byte| found | (byte < b' ') | (byte == b'"') | (byte == b'\\'));
-        if escaped {
+        if is_escaped(text.as_bytes()) {
             return serde_json::to_writer(&mut *self.out, text).expect("a text serialises, and memory takes it");
         }
+        self.out.reserve(text.len() + 2);
         self.text("\"");
         self.text(text);
         self.text("\"");
     }
 
     fn number(&mut self, mut number: u64) {
+        if number < 10 {
+            return self.out.push(b'0' + number as u8);
+        }
         let mut digits = [0; 20];
         let mut at = digits.len();
         loop {
@@ -124,8 +127,10 @@ impl Writer<'_> {
         self.list(&graph.nodes, Self::node);
         self.text(",\"outputs\":");
         self.list(&graph.outputs, Self::value_ref);
-        self.text(",\"attrs\":");
-        self.attrs(&graph.attrs);
+        if !graph.attrs.is_empty() {
+            self.text(",\"attrs\":");
+            self.attrs(&graph.attrs);
+        }
     }
 
     fn node(&mut self, node: &Node) {
@@ -150,14 +155,20 @@ impl Writer<'_> {
                 self.text("}");
             }
         }
-        self.text(",\"inputs\":");
-        self.list(&node.inputs, Self::value_ref);
-        self.text(",\"attrs\":");
-        self.attrs(&node.attrs);
+        if !node.inputs.is_empty() {
+            self.text(",\"inputs\":");
+            self.list(&node.inputs, Self::value_ref);
+        }
+        if !node.attrs.is_empty() {
+            self.text(",\"attrs\":");
+            self.attrs(&node.attrs);
+        }
         self.text(",\"outputs\":");
         self.list(&node.outputs, Self::ty);
-        self.text(",\"sources\":");
-        self.list(&node.sources, |writer, name| writer.string(name));
+        if !node.sources.is_empty() {
+            self.text(",\"sources\":");
+            self.list(&node.sources, |writer, name| writer.string(name));
+        }
         self.text("}");
     }
 
@@ -220,6 +231,23 @@ impl Writer<'_> {
             AttrValue::List(values) => self.list(values, Self::attr),
         }
     }
+}
+
+/// Whether JSON writes some byte of a text otherwise: a quotation mark, a backslash, a control character. Eight bytes at a time:
+/// most texts are the names of operators and attributes.
+fn is_escaped(text: &[u8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    // Whether one of the bytes is below `bound`, at most 128, and so whether one is zero.
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & HIGHS != 0;
+    let any = |word: u64| {
+        below(word, b' '.into())
+            | below(word ^ (ONES * u64::from(b'"')), 1)
+            | below(word ^ (ONES * u64::from(b'\\')), 1)
+    };
+    let (words, rest) = text.as_chunks::<8>();
+    let rest = rest.iter().fold(ONES * u64::from(b' '), |word, &byte| (word << 8) | u64::from(byte));
+    words.iter().any(|word| any(u64::from_le_bytes(*word))) || any(rest)
 }
 
 fn read_graph(value: &Value) -> Result<Graph> {

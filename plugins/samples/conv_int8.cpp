@@ -108,32 +108,35 @@ std::string shown(const Ints &ints) {
 }
 
 // Fields of an object, found in one pass over it.
-template <size_t N> std::array<byoc_json, N> fields(byoc_json object, const std::array<const char *, N> &keys) {
-    std::array<byoc_json, N> values;
+template <size_t N> using Fields = std::array<byoc_json, N>;
+
+template <size_t N> Fields<N> fields(byoc_json object, const std::array<const char *, N> &keys) {
+    Fields<N> values;
     byoc_json_fields(object, keys.data(), values.data(), N);
     return values;
 }
 
 // Element type and dimensions of a node's one output.
-std::array<byoc_json, 2> type_of(byoc_json outputs) { return fields<2>(byoc_json_first(outputs), {"dtype", "dims"}); }
+Fields<2> type_of(byoc_json outputs) { return fields<2>(byoc_json_first(outputs), {"dtype", "dims"}); }
 
 int32_t small(int64_t size, const char *what) {
     if (size < 0 || size > 1 << 20) throw Refusal(BYOC_UNSUPPORTED_SHAPE, std::string(what) + " is " + std::to_string(size));
     return int32_t(size);
 }
 
-Operand operand(byoc_json nodes, byoc_json inputs, size_t which, const char *dtype_wanted, Ints &dims) {
-    const Ints from = ints_of(byoc_json_at(inputs, which));
-    const auto [input, constant, outputs] =
-        fields<3>(byoc_json_at(nodes, size_t(from[0])), {"input", "constant", "outputs"});
-    const auto [dtype, sizes] = type_of(outputs);
+// What the graph says about an operand's node: an input or a constant of the region, and its type.
+struct Given {
+    byoc_json input, constant, outputs;
+};
+
+Operand operand(const Given &given, size_t which, const char *dtype_wanted, Ints &dims) {
+    const auto [dtype, sizes] = type_of(given.outputs);
     if (!byoc_json_is(dtype, dtype_wanted))
         throw Refusal(BYOC_UNSUPPORTED_DTYPE,
                       "input " + std::to_string(which) + " is " + text_of(dtype) + "; conv_int8 takes " + dtype_wanted);
     dims = ints_of(sizes);
-    if (byoc_json_there(constant)) return {1, int32_t(byoc_json_int(constant, 0))};
-    if (byoc_json_there(input)) return {0, int32_t(byoc_json_int(input, 0))};
-    throw Refusal(BYOC_RESOURCE_LIMIT, "two convolutions in one region; conv_int8 takes one");
+    if (byoc_json_there(given.constant)) return {1, int32_t(byoc_json_int(given.constant, 0))};
+    return {0, int32_t(byoc_json_int(given.input, 0))};
 }
 
 // A pair of an attribute: one number for both, or one each.
@@ -144,18 +147,24 @@ std::array<int32_t, 2> pair(byoc_json attribute, const char *name) {
 }
 
 Layer layer_of(const char *graph_text) {
-    byoc_json graph = byoc_json_of(graph_text);
-    byoc_json nodes = byoc_json_get(graph, "nodes"), convolution = byoc_json_none();
-    for (byoc_json node = byoc_json_first(nodes); byoc_json_there(node); node = byoc_json_next(node)) {
-        byoc_json name = byoc_json_get(node, "op");
+    // One pass: each node says whether it is an input, a constant or an operator. Operands come before their operator.
+    const byoc_json nodes = byoc_json_get(byoc_json_of(graph_text), "nodes");
+    const std::array<const char *, 6> keys = {"input", "constant", "op", "inputs", "attrs", "outputs"};
+    std::vector<Given> given;
+    given.reserve(4);
+    byoc_json inputs = byoc_json_none(), attrs = byoc_json_none(), outputs = byoc_json_none();
+    for (byoc_json node = byoc_json_first(nodes); byoc_json_there(node);) {
+        Fields<6> values;
+        node = byoc_json_next_fields(node, keys.data(), values.data(), keys.size());
+        const byoc_json name = values[2];
+        given.push_back({values[0], values[1], values[5]});
         if (!byoc_json_there(name)) continue;
-        if (byoc_json_there(convolution)) throw Refusal(BYOC_RESOURCE_LIMIT, "several operators in one region; conv_int8 takes one");
+        if (byoc_json_there(inputs)) throw Refusal(BYOC_RESOURCE_LIMIT, "several operators in one region; conv_int8 takes one");
         if (!byoc_json_is(name, "nn.conv2d")) throw Refusal(BYOC_UNSUPPORTED_OP, text_of(name) + "; conv_int8 takes nn.conv2d");
-        convolution = node;
+        inputs = values[3], attrs = values[4], outputs = values[5];
     }
-    if (!byoc_json_there(convolution)) throw Refusal(BYOC_UNSUPPORTED_OP, "no operator at all");
+    if (!byoc_json_there(inputs)) throw Refusal(BYOC_UNSUPPORTED_OP, "no operator at all");
 
-    const auto [inputs, attrs, outputs] = fields<3>(convolution, {"inputs", "attrs", "outputs"});
     const auto [strides_given, padding_given, dilation_given, groups, data_layout, kernel_layout, out_layout] = fields<7>(
         attrs, {"strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout"});
     const auto layout = [](byoc_json found, const char *name, const char *taken) {
@@ -170,8 +179,10 @@ Layer layer_of(const char *graph_text) {
     Ints data, weight;
     Layer layer{};
     std::memcpy(layer.magic, MAGIC, sizeof MAGIC);
-    layer.data = operand(nodes, inputs, 0, "int8", data);
-    layer.weight = operand(nodes, inputs, 1, "int8", weight);
+    const byoc_json first = byoc_json_first(inputs);
+    const auto node_of = [&](byoc_json value) { return given.at(size_t(byoc_json_int(byoc_json_first(value), -1))); };
+    layer.data = operand(node_of(first), 0, "int8", data);
+    layer.weight = operand(node_of(byoc_json_next(first)), 1, "int8", weight);
     if (!byoc_json_is(result, "int32"))
         throw Refusal(BYOC_UNSUPPORTED_DTYPE, "the result is " + text_of(result) + "; conv_int8 gives int32");
     if (data.count != 4 || weight.count != 4) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "four dimensions are wanted");
