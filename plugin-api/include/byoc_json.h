@@ -32,7 +32,8 @@ static inline byoc_json byoc_json_none(void) {
 }
 
 static inline const char *byoc_json_space(const char *at, const char *end) {
-    while (at < end && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')) at++;
+    /* Hardly ever is there any. */
+    while (at < end && (unsigned char)*at <= ' ' && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')) at++;
     return at;
 }
 
@@ -314,6 +315,28 @@ static inline int64_t byoc_json_int(byoc_json value, int64_t otherwise) {
     while (at != NULL && at < value.end && *at >= '0' && *at <= '9' && at - value.at < 18) number = number * 10 + (*at++ - '0');
     if (at != NULL && at > value.at && at < value.end && (*at == ',' || *at == ']' || *at == '}')) return number;
     return byoc_json_number(value, digits, sizeof digits) ? (int64_t)strtoll(digits, NULL, 10) : otherwise;
+}
+
+/* The integers of a list, `room` of them at most, in one pass over it; what is no integer is `otherwise`. Gives how many items
+ * the list has, which may be more than there is room for. */
+static inline size_t byoc_json_ints(byoc_json list, int64_t *numbers, size_t room, int64_t otherwise) {
+    size_t count = 0;
+    byoc_json item = byoc_json_first(list);
+    while (byoc_json_there(item)) {
+        /* Dimensions and strides are short and have no sign. */
+        const char *at = item.at;
+        int64_t number = 0;
+        while (at < item.end && (unsigned char)(*at - '0') < 10 && at - item.at < 18) number = number * 10 + (*at++ - '0');
+        if (at > item.at && at < item.end && (*at == ',' || *at == ']')) {
+            item = byoc_json_behind(at, item.end);
+        } else {
+            number = byoc_json_int(item, otherwise);
+            item = byoc_json_next(item);
+        }
+        if (count < room) numbers[count] = number;
+        count++;
+    }
+    return count;
 }
 
 /* The number. (The three floats that JSON has no number for cross as {"float": "nan"}, "inf" and "-inf".) */

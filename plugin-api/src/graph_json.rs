@@ -84,8 +84,12 @@ impl Writer<'_> {
     }
 
     fn number(&mut self, mut number: u64) {
+        // Most are dimensions and strides.
         if number < 10 {
             return self.out.push(b'0' + number as u8);
+        }
+        if number < 100 {
+            return self.out.extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
         }
         let mut digits = [0; 20];
         let mut at = digits.len();
@@ -181,10 +185,14 @@ impl Writer<'_> {
     }
 
     fn ty(&mut self, ty: &TensorType) {
-        self.text("{\"dtype\":");
         match ty.dtype.name() {
-            Some(name) => self.string(name),
+            Some(name) => {
+                self.text("{\"dtype\":\"");
+                self.text(name);
+                self.text("\"");
+            }
             None => {
+                self.text("{\"dtype\":");
                 let DType { code, bits, lanes } = ty.dtype;
                 self.list(&[code.into(), bits.into(), lanes.into()], |writer, &part: &u64| writer.number(part));
             }
@@ -233,21 +241,25 @@ impl Writer<'_> {
     }
 }
 
-/// Whether JSON writes some byte of a text otherwise: a quotation mark, a backslash, a control character. Eight bytes at a time:
-/// most texts are the names of operators and attributes.
+/// Whether JSON writes some letter of a text otherwise: a quotation mark, a backslash, a control character. Eight letters at a
+/// time: most texts are the names of operators and attributes.
 fn is_escaped(text: &[u8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
-    // Whether one of the bytes is below `bound`, at most 128, and so whether one is zero.
-    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word & HIGHS != 0;
-    let any = |word: u64| {
-        below(word, b' '.into())
-            | below(word ^ (ONES * u64::from(b'"')), 1)
-            | below(word ^ (ONES * u64::from(b'\\')), 1)
+    let any = |letters: u64| {
+        let differ = |letter: u8| letters ^ (ONES * u64::from(letter));
+        let (quote, slash) = (differ(b'"'), differ(b'\\'));
+        // The highest bit of a letter is set where it is below a space, or zero; letters above 127 are left out.
+        let control = letters.wrapping_sub(ONES * u64::from(b' ')) & !letters;
+        let found = control | (quote.wrapping_sub(ONES) & !quote) | (slash.wrapping_sub(ONES) & !slash);
+        found & (ONES << 7) != 0
     };
-    let (words, rest) = text.as_chunks::<8>();
-    let rest = rest.iter().fold(ONES * u64::from(b' '), |word, &byte| (word << 8) | u64::from(byte));
-    words.iter().any(|word| any(u64::from_le_bytes(*word))) || any(rest)
+    match text.last_chunk() {
+        // The last eight may have been looked at before.
+        Some(last) => {
+            any(u64::from_le_bytes(*last)) || text.as_chunks().0.iter().any(|word| any(u64::from_le_bytes(*word)))
+        }
+        None => any(text.iter().fold(ONES * u64::from(b' '), |word, &letter| (word << 8) | u64::from(letter))),
+    }
 }
 
 fn read_graph(value: &Value) -> Result<Graph> {

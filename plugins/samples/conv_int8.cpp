@@ -93,10 +93,7 @@ struct Ints {
 
 Ints ints_of(byoc_json list) {
     Ints ints;
-    for (byoc_json item = byoc_json_first(list); byoc_json_there(item); item = byoc_json_next(item)) {
-        if (ints.count < ints.number.size()) ints.number[ints.count] = byoc_json_int(item, -1);
-        ints.count++;
-    }
+    ints.count = byoc_json_ints(list, ints.number.data(), ints.number.size(), -1);
     return ints;
 }
 

@@ -6,7 +6,8 @@ use byoc_plugin_api::{
     Region, Services, TensorMut, TensorRef, TensorType, ValueRef, Verdict, host,
 };
 use host::{Rejection, code};
-use serde_json::json;
+use proptest::prelude::*;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -69,6 +70,14 @@ fn compile_time() {
     failed(codegen.judge_batch(&[named("outside")]).unwrap_err(), "judge", "support: candidate 1, of 1");
     failed(codegen.judge_batch(&[named("wordless")]).unwrap_err(), "judge", "status 7, without a word why");
     assert_eq!(short.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
+
+    // More than one call takes: they go out on several threads, and what is said comes back in order.
+    let mut many: Vec<Candidate> = (0..1000).map(|i| if i % 7 == 3 { region.clone() } else { named("nn.relu") }).collect();
+    let verdicts = codegen.judge_batch(&many).unwrap();
+    let refused: Vec<bool> = verdicts.iter().map(|verdict| *verdict != Verdict::Supported).collect();
+    assert_eq!(refused, (0..1000).map(|i| i % 7 == 3).collect::<Vec<_>>());
+    (many[900], many[300]) = (named("wordless"), named("silent"));
+    failed(codegen.judge_batch(&many).unwrap_err(), "judge", "nothing was said about candidate 300 (silent)");
 
     let options = json!({ "cache_dir": null });
     let compile = |symbol: &str| {
@@ -343,6 +352,61 @@ fn the_samples_compute() {
         bytes[at] = (state >> 24) as u8;
         if let Ok(executable) = load_blob(&bytes) {
             let _ = executable.prepare(&[&[2, 2]]);
+        }
+    }
+}
+
+/// A value of any kind; texts with quotation marks, backslashes and letters of several bytes.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_filter("no number", |value| value.is_finite()).prop_map(Value::from),
+        "[a-z\\\\\"{}\\[\\],:é\n]{0,24}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[a-z\"]{0,9}", inner, 0..4).prop_map(|map| map.into_iter().collect()),
+        ]
+    })
+}
+
+proptest! {
+    /// `byoc_json.h` finds the fields of objects in a list, whatever stands between them and however it is laid out.
+    #[test]
+    fn the_header_reads_json(
+        objects in prop::collection::vec(
+            (prop::collection::vec((".{0,6}", any_json()), 0..4), "[a-z ]{0,20}", prop::collection::vec(any::<i64>(), 0..6), any::<bool>()),
+            0..4,
+        ),
+        pretty in any::<bool>(),
+    ) {
+        let mut expected = String::new();
+        let mut list = Vec::new();
+        for (others, name, dims, name_first) in &objects {
+            let mut object = serde_json::Map::new();
+            let wanted = |key: &str| matches!(key, "name" | "dims");
+            let others = others.iter().filter(|(key, _)| !wanted(key));
+            let (before, after): (Vec<_>, Vec<_>) = others.enumerate().partition(|(i, _)| i % 2 == 0);
+            object.extend(before.into_iter().map(|(_, (key, value))| (key.clone(), value.clone())));
+            let mut own = vec![("name", Value::from(name.as_str())), ("dims", Value::from(dims.clone()))];
+            if !name_first {
+                own.reverse();
+            }
+            object.extend(own.into_iter().map(|(key, value)| (key.to_owned(), value)));
+            object.extend(after.into_iter().map(|(_, (key, value))| (key.clone(), value.clone())));
+            list.push(Value::from(object));
+            expected += &format!("{name}:{dims:?};");
+        }
+        let text = if pretty { serde_json::to_string_pretty(&list) } else { serde_json::to_string(&list) }.unwrap();
+        let (plugin, ..) = everything();
+        let codegen = plugin.codegen("all").unwrap();
+        let read = codegen.query("names and dims", text.as_bytes()).unwrap().unwrap();
+        prop_assert_eq!(String::from_utf8_lossy(&read), expected);
+        for end in (0..text.len()).step_by(7) {
+            prop_assert!(codegen.query("names and dims", &text.as_bytes()[..end]).unwrap().unwrap().is_empty());
         }
     }
 }

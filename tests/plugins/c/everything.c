@@ -60,10 +60,35 @@ static int32_t compile(void *self, byoc_call *call, const byoc_region *region) {
     return BYOC_OK;
 }
 
+/* A list of objects as "name:[dims];" each, read in one pass; nothing where the text is no JSON. */
+static void names_and_dims(byoc_call *call, const char *text, size_t size) {
+    static const char *const keys[] = {"name", "dims"};
+    char *out = (char *)malloc(4 * size + 64);
+    size_t length = 0, i, count;
+    byoc_json object = byoc_json_first(byoc_json_parse(text, size));
+    while (byoc_json_there(object)) {
+        byoc_json values[2];
+        int64_t dims[8];
+        char name[32];
+        object = byoc_json_next_fields(object, keys, values, 2);
+        byoc_json_text(values[0], name, sizeof name);
+        length += (size_t)sprintf(out + length, "%s:[", name);
+        count = byoc_json_ints(values[1], dims, 8, -7);
+        for (i = 0; i < count; i++) length += (size_t)sprintf(out + length, i ? ", %lld" : "%lld", (long long)dims[i]);
+        length += (size_t)sprintf(out + length, "];");
+    }
+    call->host->answer(call, out, length);
+    free(out);
+}
+
 static int32_t query(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
     (void)self;
     if (strcmp(key, "released") == 0) {
         call->host->answer(call, &released, sizeof released);
+        return BYOC_OK;
+    }
+    if (strcmp(key, "names and dims") == 0) {
+        names_and_dims(call, (const char *)data, size);
         return BYOC_OK;
     }
     if (strcmp(key, "echo") != 0) return BYOC_UNKNOWN_KEY;

@@ -6,6 +6,7 @@
 
 use super::abi;
 use super::handles::CConstant;
+use super::prefetch::prefetch;
 use crate::backend::{Candidate, CandidateKind};
 use crate::constant::Constant;
 use crate::graph_json::write_attrs;
@@ -79,9 +80,15 @@ pub struct Batch {
     candidates: Vec<abi::Candidate>,
 }
 
+// SAFETY: its pointers point at what it holds itself, and at constants, which any thread may read.
+unsafe impl Send for Batch {}
+
 impl Batch {
     /// So many candidates make a batch: enough that a call costs nothing, few enough that their texts stay in a cache.
     pub const SIZE: usize = 128;
+
+    /// So many candidates are asked of memory while as many are written.
+    const AHEAD: usize = 8;
 
     /// Holds these candidates, in place of those that it held.
     pub fn fill(&mut self, candidates: &[Candidate]) {
@@ -89,14 +96,19 @@ impl Batch {
         texts.bytes.clear();
         handles.clear();
         let mut starts: Vec<[usize; 4]> = Vec::with_capacity(candidates.len());
-        for candidate in candidates {
-            starts.push([
-                texts.push(&candidate.name),
-                texts.push(&candidate.check),
-                texts.write(|out| candidate.graph.write_json(out)),
-                texts.write(|out| write_attrs(&candidate.attrs, out)),
-            ]);
-            candidate.constants.iter().for_each(|constant| handles.push(constant));
+        let mut groups = candidates.chunks(Batch::AHEAD);
+        groups.next().into_iter().for_each(prefetch);
+        for group in candidates.chunks(Batch::AHEAD) {
+            groups.next().into_iter().for_each(prefetch);
+            for candidate in group {
+                starts.push([
+                    texts.push(&candidate.name),
+                    texts.push(&candidate.check),
+                    texts.write(|out| candidate.graph.write_json(out)),
+                    texts.write(|out| write_attrs(&candidate.attrs, out)),
+                ]);
+                candidate.constants.iter().for_each(|constant| handles.push(constant));
+            }
         }
         let mut constants = &handles.pointers[..];
         let given = candidates.iter().zip(starts).map(|(candidate, [name, check, graph, attrs])| {

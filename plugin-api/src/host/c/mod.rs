@@ -19,6 +19,7 @@ mod given;
 mod handles;
 mod load;
 mod objects;
+mod prefetch;
 
 pub(super) use load::load;
 

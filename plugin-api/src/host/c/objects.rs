@@ -11,7 +11,7 @@ use crate::describe::Description;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 use std::ffi::{c_char, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What an entry begins with: the host's functions, whose plugin it is, and the plugin's own pointer.
 struct Object<T> {
@@ -73,10 +73,33 @@ fn description(answers: Answers) -> Result<Description> {
     Ok(Description::from_json_lossy(&String::from_utf8_lossy(&bytes)))
 }
 
+type Judge = unsafe extern "C" fn(*mut c_void, *mut abi::Call, *const *const abi::Candidate, usize) -> i32;
+
 /// A code generator of a C plugin.
 pub struct CCodegen(Object<abi::Codegen>);
 
 impl CCodegen {
+    /// The verdicts on one batch, whose first candidate has this number.
+    fn judge_in(
+        &self,
+        batch: &mut Batch,
+        candidates: &[Candidate],
+        first: usize,
+        judge: Judge,
+    ) -> Result<Vec<Verdict>> {
+        batch.fill(candidates);
+        let pointers = batch.pointers();
+        let call = self.0.call().judging(candidates.len());
+        // SAFETY: the plugin's entry, as the header has it; what `batch` holds lives until it has returned.
+        let outcome = call.run(|call| unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) });
+        let answers = self.0.named("judge", outcome.map(|(_, answers)| answers.verdicts))?;
+        let verdict = |(i, verdict): (usize, Option<Verdict>)| {
+            let nothing = || format!("nothing was said about candidate {} ({})", first + i, candidates[i].name);
+            self.0.named("judge", verdict.ok_or_else(|| nothing().into()))
+        };
+        answers.into_iter().enumerate().map(verdict).collect()
+    }
+
     pub fn new(
         plugin: Arc<str>,
         host: Arc<HostTable>,
@@ -106,20 +129,23 @@ impl Codegen for CCodegen {
 
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
         let Some(judge) = self.0.table.judge else { return Ok(vec![Verdict::Supported; candidates.len()]) };
-        let mut batch = Batch::default();
+        let batches: Vec<&[Candidate]> = candidates.chunks(Batch::SIZE).collect();
+        let judged: Vec<OnceLock<Result<Vec<Verdict>>>> = batches.iter().map(|_| OnceLock::new()).collect();
+        // Buffers that serve one batch after the other, one for each thread that is at it.
+        let buffers: Mutex<Vec<Batch>> = Mutex::default();
+        let locked = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let task = |i: usize| {
+            let mut buffer = locked().pop().unwrap_or_default();
+            let _ = judged[i].set(self.judge_in(&mut buffer, batches[i], i * Batch::SIZE, judge));
+            locked().push(buffer);
+        };
+        match batches.len() {
+            0 | 1 => (0..batches.len()).for_each(task),
+            several => self.0.host.services.parallel_for(several, task)?,
+        }
         let mut verdicts = Vec::with_capacity(candidates.len());
-        for candidates in candidates.chunks(Batch::SIZE) {
-            batch.fill(candidates);
-            let pointers = batch.pointers();
-            let call = self.0.call().judging(candidates.len());
-            // SAFETY: the plugin's entry, as the header has it; what `batch` holds lives until it has returned.
-            let outcome = call.run(|call| unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) });
-            let answers = self.0.named("judge", outcome.map(|(_, answers)| answers.verdicts))?;
-            for (candidate, verdict) in candidates.iter().zip(answers) {
-                let nothing =
-                    || Error::new(format!("nothing was said about candidate {} ({})", verdicts.len(), candidate.name));
-                verdicts.push(self.0.named("judge", verdict.ok_or_else(nothing))?);
-            }
+        for judged in judged {
+            verdicts.extend(judged.into_inner().unwrap_or_else(|| Err("a batch was left out".into()))?);
         }
         Ok(verdicts)
     }

@@ -1,0 +1,88 @@
+//! Asks memory for candidates before they are written.
+//!
+//! A candidate is some fifty small pieces of memory, each behind a pointer, and thousands of candidates are more than the caches
+//! hold: written one after the other, most of the time goes by waiting for one piece at a time. So a group of them is asked for
+//! level by level, each level's pieces all at once, while the group before it is written.
+
+use crate::backend::Candidate;
+use crate::graph::{AttrValue, Graph, NodeKind};
+
+/// Asks for what the JSON of these candidates is made of. Bodies of composites are left to themselves.
+pub fn prefetch(candidates: &[Candidate]) {
+    candidates.iter().for_each(|candidate| top(&candidate.graph));
+    candidates.iter().for_each(|candidate| nodes(&candidate.graph));
+    candidates.iter().for_each(|candidate| leaves(&candidate.graph));
+}
+
+fn top(graph: &Graph) {
+    ask(&graph.symbol);
+    ask(&graph.inputs);
+    ask(&graph.nodes);
+    ask(&graph.outputs);
+}
+
+fn nodes(graph: &Graph) {
+    for input in &graph.inputs {
+        ask(&input.name);
+        ask(&input.ty.dims);
+    }
+    for node in &graph.nodes {
+        if let NodeKind::Op(name) = &node.kind {
+            ask(name);
+        }
+        ask(&node.inputs);
+        ask(&node.attrs);
+        ask(&node.outputs);
+        ask(&node.sources);
+    }
+}
+
+fn leaves(graph: &Graph) {
+    for node in &graph.nodes {
+        node.outputs.iter().for_each(|ty| ask(&ty.dims));
+        node.sources.iter().for_each(ask);
+        for attr in &node.attrs {
+            ask(&attr.key);
+            match &attr.value {
+                AttrValue::Str(text) => ask(text),
+                AttrValue::List(items) => ask(items),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What lies in one piece of memory behind a pointer.
+trait Piece {
+    fn bytes(&self) -> (*const i8, usize);
+}
+
+impl<T> Piece for abi_stable::std_types::RVec<T> {
+    fn bytes(&self) -> (*const i8, usize) {
+        (self.as_ptr().cast(), size_of_val(self.as_slice()))
+    }
+}
+
+impl Piece for abi_stable::std_types::RString {
+    fn bytes(&self) -> (*const i8, usize) {
+        (self.as_ptr().cast(), self.len())
+    }
+}
+
+/// Asks for a piece, line by line.
+fn ask(piece: &impl Piece) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        const LINE: usize = 64;
+        let (start, size) = piece.bytes();
+        let mut at = 0;
+        while at < size {
+            // SAFETY: the address lies in the piece, and asking for it reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(at)) };
+            at += LINE;
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = piece.bytes();
+}
