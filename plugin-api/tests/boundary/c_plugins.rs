@@ -72,7 +72,8 @@ fn compile_time() {
     assert_eq!(short.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
 
     // More than one call takes: they go out on several threads, and what is said comes back in order.
-    let mut many: Vec<Candidate> = (0..1000).map(|i| if i % 7 == 3 { region.clone() } else { named("nn.relu") }).collect();
+    let mut many: Vec<Candidate> =
+        (0..1000).map(|i| if i % 7 == 3 { region.clone() } else { named("nn.relu") }).collect();
     let verdicts = codegen.judge_batch(&many).unwrap();
     let refused: Vec<bool> = verdicts.iter().map(|verdict| *verdict != Verdict::Supported).collect();
     assert_eq!(refused, (0..1000).map(|i| i % 7 == 3).collect::<Vec<_>>());
