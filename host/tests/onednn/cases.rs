@@ -15,7 +15,8 @@ pub struct Case {
     pub inputs: Vec<Tensor>,
     /// What an element may be off, as a share of the largest one.
     pub tolerance: f64,
-    builder: Builder,
+    /// The program so far.
+    pub builder: Builder,
     params: Vec<ExprId>,
     body: Option<ExprId>,
     random: Random,
@@ -44,22 +45,36 @@ impl Case {
         builder.module
     }
 
-    fn int(&mut self, from: usize, to: usize) -> usize {
+    /// A whole number, both ends included.
+    pub fn int(&mut self, from: usize, to: usize) -> usize {
         from + (self.random.next_u64() % (to - from + 1) as u64) as usize
     }
 
-    fn chance(&mut self, one_in: usize) -> bool {
+    /// Whether one in so many times.
+    pub fn chance(&mut self, one_in: usize) -> bool {
         self.int(1, one_in) == 1
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    /// One of these.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.int(0, from.len() - 1)]
+    }
+
+    /// A number in [0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        self.random.uniform()
     }
 
     fn input(&mut self, shape: &[usize]) -> ExprId {
         let seed = self.random.next_u64();
-        self.inputs.push(random::tensor(DType::F32, shape, seed));
-        let var = self.builder.var(format!("x{}", self.params.len()), Type::tensor(DType::F32, shape));
+        self.input_of(random::tensor(DType::F32, shape, seed))
+    }
+
+    /// An input, and its value.
+    pub fn input_of(&mut self, value: Tensor) -> ExprId {
+        let ty = Type::tensor(value.dtype(), value.shape());
+        self.inputs.push(value);
+        let var = self.builder.var(format!("x{}", self.params.len()), ty);
         self.params.push(var);
         var
     }
@@ -73,7 +88,8 @@ impl Case {
         self.builder.constant(Tensor::scalar(value))
     }
 
-    fn op(&mut self, name: &str, args: &[ExprId], attrs: &[(&str, AttrValue)]) -> ExprId {
+    /// A call of an operator.
+    pub fn op(&mut self, name: &str, args: &[ExprId], attrs: &[(&str, AttrValue)]) -> ExprId {
         if name == "log" {
             // The library's logarithm is off by some 4e-6 near 1, where it is itself small.
             self.tolerance = 2e-4;
@@ -82,11 +98,13 @@ impl Case {
         self.builder.op(name, args, attrs).unwrap_or_else(|e| panic!("{}, seed {}: {e:?}", self.name, self.seed))
     }
 
-    fn shape(&self, value: ExprId) -> Vec<usize> {
+    /// The shape of a value.
+    pub fn shape(&self, value: ExprId) -> Vec<usize> {
         self.builder.module.ty(value).as_tensor().and_then(|t| t.shape()).expect("a known shape").to_vec()
     }
 
-    fn done(&mut self, result: ExprId) {
+    /// Says what the program gives.
+    pub fn done(&mut self, result: ExprId) {
         self.body = Some(result);
     }
 
@@ -207,7 +225,8 @@ impl Case {
     }
 }
 
-fn longs(values: &[usize]) -> AttrValue {
+/// An attribute that is a list of integers.
+pub fn longs(values: &[usize]) -> AttrValue {
     AttrValue::ints(values.iter().map(|&v| v as i64))
 }
 

@@ -5,7 +5,7 @@ use crate::support;
 use byoc::plugin::bridge::{ConstantTable, dtype_out, function_graph};
 use byoc::session::Session;
 use byoc_core::ir::Module;
-use byoc_core::tensor::Tensor;
+use byoc_core::tensor::{DType, Tensor};
 use byoc_plugin_api::{
     Call, Candidate, CandidateKind, Codegen, Executable, Graph, LoadRequest, Loader, Region, TensorMut, TensorRef,
     Verdict,
@@ -76,8 +76,9 @@ impl Bench {
         let executable = self.load(&graph, &constants);
         let expected = support::run(&module, &inputs).unwrap_or_else(|error| panic!("{what}: {error}"));
         // Twice: the second run finds the memory as the first one left it.
+        let dtypes: Vec<DType> = expected.iter().map(Tensor::dtype).collect();
         for _ in 0..2 {
-            compare_within(&what, case_tolerance, &run(&*executable, &inputs), &expected);
+            compare_within(&what, case_tolerance, &run_as(&*executable, &inputs, &dtypes), &expected);
         }
         Ok(())
     }
@@ -93,6 +94,13 @@ pub fn compare_within(what: &str, tolerance: f64, got: &[Tensor], expected: &[Te
     assert_eq!(got.len(), expected.len(), "{what}");
     for (k, (got, expected)) in got.iter().zip(expected).enumerate() {
         assert_eq!(got.shape(), expected.shape(), "{what}, output {k}");
+        if tolerance == 0.0 {
+            let at = got.bytes().iter().zip(expected.bytes()).position(|(a, b)| a != b);
+            let at = at.map(|byte| byte / got.dtype().size());
+            let value = |t: &Tensor| at.map(|at| t.view().to_f64s()[at]);
+            let (a, b) = (value(got), value(expected));
+            assert!(at.is_none(), "{what}, output {k}, element {at:?}: {a:?}, not {b:?}");
+        }
         let (a, b) = (got.view().to_f64s(), expected.view().to_f64s());
         let largest = b.iter().fold(1e-20f64, |most, v| most.max(v.abs()));
         for (i, (a, b)) in a.iter().zip(&b).enumerate() {
@@ -102,8 +110,13 @@ pub fn compare_within(what: &str, tolerance: f64, got: &[Tensor], expected: &[Te
     }
 }
 
-/// Runs an executable on tensors of 32-bit floats.
+/// Runs an executable that gives tensors of 32-bit floats.
 pub fn run(executable: &dyn Executable, inputs: &[Tensor]) -> Vec<Tensor> {
+    run_as(executable, inputs, &[DType::F32; 8])
+}
+
+/// Runs an executable that gives tensors of these element types.
+pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) -> Vec<Tensor> {
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let prepared = executable.prepare(&dims).unwrap_or_else(|error| panic!("{error}"));
     let refs: Vec<TensorRef<'_>> =
@@ -117,13 +130,13 @@ pub fn run(executable: &dyn Executable, inputs: &[Tensor]) -> Vec<Tensor> {
         // SAFETY: the lines are plain bytes, at least `len` of them.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), len) }
     };
-    let dtype = byoc_plugin_api::DType::F32;
     let mut outputs: Vec<TensorMut<'_>> = shapes
         .iter_mut()
         .zip(&mut memory)
-        .map(|(shape, lines)| {
-            let len = shape.iter().product::<usize>() * 4;
-            TensorMut::new(dtype, shape, bytes(lines, len))
+        .zip(dtypes)
+        .map(|((shape, lines), dtype)| {
+            let len = shape.iter().product::<usize>() * dtype.size();
+            TensorMut::new(dtype_out(*dtype), shape, bytes(lines, len))
         })
         .collect();
     let workspace = bytes(&mut workspace, prepared.workspace);
@@ -133,9 +146,10 @@ pub fn run(executable: &dyn Executable, inputs: &[Tensor]) -> Vec<Tensor> {
     shapes
         .iter()
         .zip(&mut memory)
-        .map(|(shape, lines)| {
-            let len = shape.iter().product::<usize>() * 4;
-            Tensor::from_bytes(byoc_core::tensor::DType::F32, shape, bytes(lines, len)).expect("a tensor of that size")
+        .zip(dtypes)
+        .map(|((shape, lines), dtype)| {
+            let len = shape.iter().product::<usize>() * dtype.size();
+            Tensor::from_bytes(*dtype, shape, bytes(lines, len)).expect("a tensor of that size")
         })
         .collect()
 }

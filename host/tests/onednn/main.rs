@@ -7,6 +7,7 @@ mod support;
 mod cases;
 mod check;
 mod dynamic;
+mod quantized;
 
 use check::Bench;
 
@@ -25,15 +26,16 @@ fn family(name: &str, count: u64, make: fn(&mut cases::Case)) {
 }
 
 macro_rules! families {
-    ($($name:ident $count:literal;)*) => {$(
+    (in $of:ident: $($name:ident $count:literal;)*) => {$(
         #[test]
         fn $name() {
-            family(stringify!($name), $count, cases::$name);
+            family(stringify!($name), $count, $of::$name);
         }
     )*};
 }
 
 families! {
+    in cases:
     convolution_1d 200;
     convolution_2d 500;
     convolution_3d 100;
@@ -56,4 +58,14 @@ families! {
     gru 120;
     channel_shuffle 60;
     residual_blocks 100;
+}
+
+families! {
+    in quantized:
+    quantized_convolution 400;
+    quantized_depthwise 120;
+    quantized_dense 200;
+    quantized_wide_sums 60;
+    quantized_elementwise 200;
+    quantized_blocks 100;
 }

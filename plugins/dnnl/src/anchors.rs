@@ -7,8 +7,9 @@ use crate::library::{Attr, Conv, Desc, PrimitiveDesc, Window, ffi};
 use crate::lower::{Chain, Lowering, Placed};
 use crate::plan::Buf;
 use crate::program::{Function, Kind, Op, Reason, Taken, Val};
+use crate::qnn::Trust;
 use crate::view::{View, channels_last, count};
-use byoc_plugin_api::RefusalCode;
+use byoc_plugin_api::{DType, RefusalCode};
 
 /// A tensor that a primitive reads: as it lies, or copied into a dense layout of this order.
 #[derive(Clone)]
@@ -66,6 +67,8 @@ struct Ways<'a> {
     sums: bool,
     /// How it sees its result.
     frame: Frame,
+    /// The element type of the result.
+    dtype: DType,
 }
 
 /// The way that was taken.
@@ -110,7 +113,9 @@ impl Lowering<'_> {
             Kind::Prelu => self.prelu(op, links),
             Kind::Cell(form) => self.cell_of(op, *form),
             Kind::Concat { axis } => self.concat(op, *axis),
-            Kind::Pad { before } => self.pad(op, before),
+            Kind::Pad { before } => self.pad(op, before, 0),
+            Kind::PadBytes { before, value } => self.pad(op, before, *value),
+            Kind::Stage(_) => self.stages(op, links),
             Kind::NoNan(number) => self.without_nan(op, *number),
             Kind::IsNan => Err(Reason::new(RefusalCode::UnsupportedOp, "only where it chooses between x and a number")),
             Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
@@ -146,10 +151,10 @@ impl Lowering<'_> {
                                 continue;
                             }
                         }
-                        match self.attempt(sources, target.view(), &chain, bias.is_some(), make) {
+                        match self.attempt(sources, (ways.dtype, target.view()), &chain, bias.is_some(), make) {
                             Ok(desc) if reference || !desc.is_reference() => {
                                 let bias = bias.is_some();
-                                return self.take(desc, sources, target, chain, bias, &ways.frame);
+                                return self.take(desc, sources, target, chain, bias, ways);
                             }
                             Ok(_) => {}
                             Err(what) => failure = what,
@@ -176,13 +181,14 @@ impl Lowering<'_> {
     fn attempt(
         &self,
         sources: &[Source],
-        target: &View,
+        (dtype, target): (DType, &View),
         chain: &Chain,
         bias: bool,
         make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
     ) -> Outcome<PrimitiveDesc> {
-        let descs: Vec<Desc> = sources.iter().map(|source| self.desc(&source.view())).collect::<Outcome<_>>()?;
-        let desc = make(&descs, &self.desc(target)?, &self.attr(&chain.posts)?, bias)?;
+        let own = |source: &Source| self.desc_as(self.dtype(&source.placed), &source.view());
+        let descs: Vec<Desc> = sources.iter().map(own).collect::<Outcome<_>>()?;
+        let desc = make(&descs, &self.desc_as(dtype, target)?, &self.attr(&chain.posts)?, bias)?;
         tracing::trace!("tried: {}", desc.implementation());
         Ok(desc)
     }
@@ -194,7 +200,7 @@ impl Lowering<'_> {
         target: &Target,
         chain: Chain,
         bias: bool,
-        frame: &Frame,
+        ways: &Ways<'_>,
     ) -> Taken<Settled> {
         let mut tensors = Vec::new();
         for source in sources {
@@ -202,14 +208,14 @@ impl Lowering<'_> {
                 None => source.placed.clone(),
                 Some(order) => self.in_order(&source.placed, order)?,
             };
-            let layout = self.desc(&placed.view).map_err(turned_down)?;
+            let layout = self.desc_of(&placed).map_err(turned_down)?;
             tensors.push((source.arg, placed, layout));
         }
         let target = match (&chain.sum_into, target) {
             (Some(placed), _) | (None, Target::There(placed)) => placed.clone(),
-            (None, Target::New(view)) => self.scratch(view.clone()),
+            (None, Target::New(view)) => self.scratch_of(ways.dtype, view.clone()),
         };
-        Ok(Settled { desc, sources: tensors, target, chain, bias, frame: frame.clone() })
+        Ok(Settled { desc, sources: tensors, target, chain, bias, frame: ways.frame.clone() })
     }
 
     /// Makes the step of what was settled, with further tensors, and places its value.
@@ -223,7 +229,7 @@ impl Lowering<'_> {
     ) -> Taken<usize> {
         let Settled { desc, mut sources, target, chain, frame, .. } = settled;
         sources.extend(more);
-        sources.push((ffi::ARG_DST, target.clone(), self.desc(&target.view).map_err(turned_down)?));
+        sources.push((ffi::ARG_DST, target.clone(), self.desc_of(&target).map_err(turned_down)?));
         sources.extend(self.post_args(&chain.posts).map_err(turned_down)?);
         self.step(desc, sources, what);
         self.put_through(op, links, chain.links, target, &frame)?;
@@ -239,6 +245,7 @@ impl Lowering<'_> {
     ) -> Taken<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.program.shape(op.output).to_vec();
+        let dtype = self.program.get(op.output).dtype;
         let rank = shape.len();
         let row: Vec<usize> = (0..rank).collect();
         let orders = match op.kind {
@@ -256,7 +263,8 @@ impl Lowering<'_> {
                 };
                 let targets = vec![Target::New(View::in_order(&shape, order))];
                 let frame = Frame::plain(&shape, &shape);
-                let ways = Ways { links: part, sources: vec![vec![source]], targets, bias: None, sums: false, frame };
+                let sources = vec![vec![source]];
+                let ways = Ways { links: part, sources, targets, bias: None, sums: false, frame, dtype };
                 match self.settle(&ways, &|s, d, a, _| make(s, d, a)) {
                     Ok(found) if !found.desc.is_reference() => {
                         settled = Some(found);
@@ -277,16 +285,18 @@ impl Lowering<'_> {
     fn convolution(&mut self, op: &Op, links: &[Link], window: &Window, groups: i64, transposed: bool) -> Taken<usize> {
         let (x, w) = (self.at(op.inputs[0]), self.at(op.inputs[1]));
         let shape = self.program.shape(op.output).to_vec();
+        let dtype = self.program.get(op.output).dtype;
+        // What follows sums of integers is computed by `qnn`.
+        let links = if dtype == DType::F32 { links } else { &[] };
         let last = channels_last(shape.len());
         let weights = kernel(&w, groups, transposed).ok_or_else(|| turned_down("kernels in groups".into()))?;
-        let any = Desc::any(self.library, byoc_plugin_api::DType::F32, &weights.view.shape).map_err(turned_down)?;
+        let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape).map_err(turned_down)?;
         // The layouts that another plan packed the weights into come first, so that they are held once.
-        let is_constant = self.program.constant(op.inputs[1]).is_some();
+        let is_constant = self.is_constant(&w);
         let mut wanted = self.packed_before(&weights);
-        wanted.push(if is_constant { any } else { self.desc(&weights.view).map_err(turned_down)? });
+        wanted.push(if is_constant { any } else { self.desc_of(&weights).map_err(turned_down)? });
         let bias = self.bias(op, links, 1, &shape);
-        let bias_desc =
-            Desc::strided(self.library, byoc_plugin_api::DType::F32, &[shape[1]], &[1]).map_err(turned_down)?;
+        let bias_desc = Desc::strided(self.library, DType::F32, &[shape[1]], &[1]).map_err(turned_down)?;
         let mut sources = Vec::new();
         if x.view.is_packed() {
             sources.push(vec![Source::as_is(ffi::ARG_SRC, &x)]);
@@ -294,8 +304,8 @@ impl Lowering<'_> {
         sources.push(vec![Source::copied(ffi::ARG_SRC, &x, &last)]);
         let targets = vec![Target::New(View::in_order(&shape, &last))];
         let frame = Frame::plain(&shape, &shape);
-        let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame };
-        let library = self.library;
+        let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame, dtype };
+        let (library, trust) = (self.library, Trust::of(self.program, op.output));
         let settled = self.settle(&ways, &|s, d, attr, with_bias| {
             let mut outcome = Err(String::new());
             for weights in &wanted {
@@ -305,6 +315,7 @@ impl Lowering<'_> {
                     false => PrimitiveDesc::convolution(library, &io, window, attr),
                     true => PrimitiveDesc::deconvolution(library, &io, window, attr),
                 };
+                outcome = outcome.and_then(|desc| trust.check(desc));
                 if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
                     break;
                 }
@@ -323,7 +334,7 @@ impl Lowering<'_> {
     /// The weights in the layout that the primitive chose.
     fn weights(&mut self, settled: &Settled, weights: &Placed) -> Taken<(i32, Placed, Desc)> {
         let layout = settled.desc.weights().map_err(turned_down)?;
-        if layout == self.desc(&weights.view).map_err(turned_down)? {
+        if layout == self.desc_of(weights).map_err(turned_down)? {
             return Ok((ffi::ARG_WEIGHTS, weights.clone(), layout));
         }
         match self.pack(weights, layout.clone())? {
@@ -363,6 +374,9 @@ impl Lowering<'_> {
         if transpose_b {
             swap(&mut b);
         }
+        let dtype = self.program.get(op.output).dtype;
+        // What follows sums of integers is computed by `qnn`.
+        let links = if dtype == DType::F32 { links } else { &[] };
         let mut shape = self.program.shape(op.output).to_vec();
         let rank = shape.len();
         if b.view.shape.len() == 2 && rank > 2 {
@@ -382,7 +396,7 @@ impl Lowering<'_> {
         }
         let rank = shape.len();
         let row: Vec<usize> = (0..rank).collect();
-        let is_constant = self.program.constant(op.inputs[1]).is_some();
+        let is_constant = self.is_constant(&b);
         let bias = self.bias(op, links, rank - 1, &shape);
         let mut along = vec![1; rank];
         along[rank - 1] = shape[rank - 1];
@@ -391,7 +405,7 @@ impl Lowering<'_> {
         let mut wanted = Vec::new();
         if is_constant {
             wanted = self.packed_before(&b);
-            wanted.push(Desc::any(self.library, byoc_plugin_api::DType::F32, &b.view.shape).map_err(turned_down)?);
+            wanted.push(Desc::any(self.library, self.dtype(&b), &b.view.shape).map_err(turned_down)?);
         }
         // As it lies, then copied operand by operand, the right one in the order of rows and columns that it has.
         let mut columns = row.clone();
@@ -422,14 +436,14 @@ impl Lowering<'_> {
         }
         targets.push(Target::New(View::dense(&shape)));
         let frame = Frame::plain(self.program.shape(op.output), &shape);
-        let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame };
-        let library = self.library;
+        let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame, dtype };
+        let (library, trust) = (self.library, Trust::of(self.program, op.output));
         let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let bias = with_bias.then_some(&bias_desc);
             let mut outcome = Err(String::new());
             for weights in wanted.iter().chain(s.get(1)) {
                 let io = Conv { src: &s[0], weights, bias, dst: d };
-                outcome = PrimitiveDesc::matmul(library, &io, attr);
+                outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| trust.check(desc));
                 if outcome.as_ref().is_ok_and(|desc| !desc.is_reference()) {
                     break;
                 }
@@ -496,7 +510,15 @@ impl Lowering<'_> {
                 targets.push(Target::There(sources[0].placed.clone()));
             }
             targets.push(Target::New(View::dense(&frame.exec)));
-            let ways = Ways { links: part, sources: vec![sources], targets, bias: None, sums: false, frame };
+            let ways = Ways {
+                links: part,
+                sources: vec![sources],
+                targets,
+                bias: None,
+                sums: false,
+                frame,
+                dtype: DType::F32,
+            };
             match self.settle(&ways, make) {
                 Ok(settled) if !settled.desc.is_reference() => {
                     best = Some(settled);
@@ -581,7 +603,15 @@ impl Lowering<'_> {
         let second = Source::copied(ffi::ARG_WEIGHTS, &slope, &order);
         let targets = vec![Target::New(View::in_order(&shape, &order))];
         let frame = Frame::plain(&shape, &shape);
-        let ways = Ways { links, sources: vec![vec![first, second]], targets, bias: None, sums: false, frame };
+        let ways = Ways {
+            links,
+            sources: vec![vec![first, second]],
+            targets,
+            bias: None,
+            sums: false,
+            frame,
+            dtype: DType::F32,
+        };
         let library = self.library;
         let settled = self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::prelu(library, &s[0], &s[1], d, attr))?;
         self.emit(op, links, settled, Vec::new(), "prelu")
@@ -614,7 +644,7 @@ impl Lowering<'_> {
         let sources = vec![vec![Source::as_is(ffi::ARG_SRC, &x)]];
         let targets = vec![Target::New(View::dense(&rows))];
         let frame = Frame::plain(&shape, &rows);
-        let ways = Ways { links, sources, targets, bias: None, sums: false, frame };
+        let ways = Ways { links, sources, targets, bias: None, sums: false, frame, dtype: DType::F32 };
         let library = self.library;
         let settled =
             self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::layer_norm(library, &s[0], d, epsilon, attr))?;
@@ -637,7 +667,8 @@ impl Lowering<'_> {
         for (source, order) in sources {
             let targets = vec![Target::New(View::in_order(&shape, &order))];
             let frame = Frame::plain(&shape, &shape);
-            let ways = Ways { links, sources: vec![vec![source]], targets, bias: None, sums: false, frame };
+            let ways =
+                Ways { links, sources: vec![vec![source]], targets, bias: None, sums: false, frame, dtype: DType::F32 };
             let settled = self.settle(&ways, &|s, d, a, _| PrimitiveDesc::reduction(library, alg, &s[0], d, a))?;
             let fast = !settled.desc.is_reference();
             best = Some(settled);
@@ -739,15 +770,16 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    fn pad(&mut self, op: &Op, before: &[i64]) -> Taken<usize> {
+    /// A copy of the data in a tensor whose every byte was `value`.
+    fn pad(&mut self, op: &Op, before: &[i64], value: u8) -> Taken<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.program.shape(op.output).to_vec();
-        let whole = self.scratch(View::in_order(&shape, &x.view.order()));
+        let whole = self.scratch_of(self.dtype(&x), View::in_order(&shape, &x.view.order()));
         let mut inner = whole.clone();
         for (axis, (&begin, &size)) in before.iter().zip(&x.view.shape).enumerate() {
             inner.view = inner.view.slice(axis, begin, 1, size);
         }
-        self.zero(&whole)?;
+        self.fill(&whole, value)?;
         self.copy(&x, &inner, "padding")?;
         let frame = Frame::plain(&shape, &shape);
         self.put_through(op, &[], 0, whole, &frame)?;

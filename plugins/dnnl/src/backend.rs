@@ -4,7 +4,7 @@ use crate::library::onednn;
 use crate::lower::{Packs, lower};
 use crate::program::{Program, Reason};
 use crate::runtime::Region as Loaded;
-use crate::{blob, patterns, translate};
+use crate::{blob, patterns, qnn, translate};
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Cost, Description, Dim, Error, Executable, Graph,
     LoadRequest, Loader, RefusalCode, Region, Result, Source, Verdict,
@@ -29,6 +29,8 @@ const HEAVY: &[&str] = &[
     "nn.conv2d_transpose",
     "nn.conv3d_transpose",
     "nn.dense",
+    "qnn.conv2d",
+    "qnn.dense",
     "nn.matmul",
     "nn.batch_matmul",
     "nn.layer_norm",
@@ -66,7 +68,7 @@ impl Codegen for Dnnl {
         Ok(Description {
             about: "runs networks on oneDNN: channels-last layouts, fused operators, packed weights".into(),
             patterns: patterns::table(),
-            operators: translate::OPERATORS.iter().map(|&name| name.to_owned()).collect(),
+            operators: translate::OPERATORS.iter().chain(qnn::OPERATORS).map(|&name| name.to_owned()).collect(),
             dynamic_dims: true,
             cost: Cost { min_region_flops: LEAST_FLOPS, min_region_operators: 1 },
             ..Description::default()

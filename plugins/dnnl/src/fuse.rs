@@ -6,6 +6,7 @@
 
 use crate::library::ffi;
 use crate::program::{Kind, Program, Val};
+use byoc_plugin_api::DType;
 
 /// An operator in the chain behind an anchor, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +22,20 @@ pub enum Link {
         /// The other tensor.
         other: Val,
     },
+    /// A function of each integer, and of that of another tensor where it takes one.
+    Stage {
+        /// The operator.
+        op: usize,
+        /// The other tensor.
+        other: Option<Val>,
+    },
 }
 
 impl Link {
     /// The operator's number.
     pub fn op(self) -> usize {
         match self {
-            Link::View(op) | Link::Eltwise(op) | Link::Binary { op, .. } => op,
+            Link::View(op) | Link::Eltwise(op) | Link::Binary { op, .. } | Link::Stage { op, .. } => op,
         }
     }
 }
@@ -58,7 +66,18 @@ fn takes_chain(kind: &Kind) -> bool {
             | Kind::Binary(_)
             | Kind::Reduce { .. }
             | Kind::Resample { .. }
+            | Kind::Stage(_)
     )
+}
+
+/// Whether the chain is one of integers, which the library has no part in.
+fn takes_stages(program: &Program, anchor: usize) -> bool {
+    let op = &program.ops[anchor];
+    match op.kind {
+        Kind::Stage(_) => true,
+        Kind::Conv { .. } | Kind::MatMul { .. } => program.get(op.output).dtype != DType::F32,
+        _ => false,
+    }
 }
 
 /// Whether another tensor may come into the chain. Where it may not, the library was seen to combine the wrong elements: a pool
@@ -98,6 +117,7 @@ fn follow(
     chain: &mut Vec<Link>,
 ) {
     let mut value = program.ops[anchor].output;
+    let stages = takes_stages(program, anchor);
     let mut kept = 0;
     while let [user] = users[value.index()][..] {
         if is_output[value.index()] || absorbed[user] {
@@ -105,6 +125,11 @@ fn follow(
         }
         let op = &program.ops[user];
         match &op.kind {
+            Kind::Stage(_) if stages => {
+                let other = op.inputs.iter().copied().find(|&input| input != value);
+                chain.push(Link::Stage { op: user, other });
+            }
+            Kind::Eltwise(_) | Kind::Binary(_) if stages => break,
             Kind::Eltwise(_) => chain.push(Link::Eltwise(user)),
             Kind::Binary(alg) if takes_tensors(&program.ops[anchor].kind) => {
                 let first = op.inputs[0] == value;

@@ -9,6 +9,7 @@
 //! | `attributes`, `translate` | Relay's operators, with their shapes worked out anew |
 //! | `program`, `simplify` | a region in a few kinds of operators; GELU and its like found in what models write |
 //! | `recurrent`, `cell` | the steps of an LSTM and a GRU behind their products: found, and computed |
+//! | `qnn` | quantized operators: what is summed by the library, and the loop behind the sums |
 //! | `fuse` | which operators become one primitive |
 //! | `frame` | in how few dimensions a primitive may see its tensors |
 //! | `view` | strided layouts; transposes, slices and reshapes that cost nothing |
@@ -33,6 +34,7 @@ mod lower;
 mod patterns;
 mod plan;
 mod program;
+mod qnn;
 mod recurrent;
 mod runtime;
 mod simplify;

@@ -13,6 +13,7 @@ use crate::fuse::{Item, Link, items};
 use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
 use crate::plan::{Argument, Buf, Buffer, Pack, Place, Plan, Step, Work, place_in_arena};
 use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
+use crate::qnn::Finish;
 use crate::view::{View, count, regroup};
 use byoc_plugin_api::{DType, RefusalCode};
 use std::collections::HashMap;
@@ -99,8 +100,7 @@ pub fn lower(library: &'static OneDnn, program: &Program, packs: &mut Packs) -> 
     };
     for (i, &input) in program.inputs.iter().enumerate() {
         let view = View::dense(program.shape(input));
-        let bytes = count(&view.shape) as usize * program.get(input).dtype.size();
-        let buffer = lowering.buffer(Place::Input(i), bytes);
+        let buffer = lowering.buffer(Place::Input(i), count(&view.shape), program.get(input).dtype);
         lowering.placed[input.index()] = Some(Placed { buffer, view });
     }
     for (now, item) in items.iter().enumerate() {
@@ -128,16 +128,37 @@ fn gone_wrong(what: String) -> Reason {
 }
 
 impl Lowering<'_> {
-    pub fn buffer(&mut self, place: Place, bytes: usize) -> Buf {
-        self.buffers.push(Buffer { place, bytes });
+    /// A buffer of so many elements.
+    pub fn buffer(&mut self, place: Place, elements: i64, dtype: DType) -> Buf {
+        self.buffers.push(Buffer { place, bytes: elements as usize * dtype.size(), dtype });
         self.needed_until.push(if matches!(place, Place::Arena(_)) { 0 } else { usize::MAX });
         Buf((self.buffers.len() - 1) as u32)
     }
 
-    /// A dense tensor in the arena.
+    /// A dense tensor of 32-bit floats in the arena.
     pub fn scratch(&mut self, view: View) -> Placed {
-        let buffer = self.buffer(Place::Arena(0), count(&view.shape) as usize * 4);
+        self.scratch_of(DType::F32, view)
+    }
+
+    /// A dense tensor in the arena.
+    pub fn scratch_of(&mut self, dtype: DType, view: View) -> Placed {
+        let buffer = self.buffer(Place::Arena(0), count(&view.shape), dtype);
         Placed { buffer, view }
+    }
+
+    /// The element type of a tensor.
+    pub fn dtype(&self, placed: &Placed) -> DType {
+        self.buffers[placed.buffer.0 as usize].dtype
+    }
+
+    /// Whether a tensor lies in a constant, which can be packed when it is loaded.
+    pub fn is_constant(&self, placed: &Placed) -> bool {
+        matches!(self.buffers[placed.buffer.0 as usize].place, Place::Constant(_))
+    }
+
+    /// Bytes from the start of its buffer to a tensor's first element.
+    fn offset(&self, placed: &Placed) -> usize {
+        placed.view.offset as usize * self.dtype(placed).size()
     }
 
     /// Where a value lies.
@@ -149,11 +170,11 @@ impl Lowering<'_> {
         let Def::Constant(number) = self.program.get(value).def else {
             unreachable!("operands come before their users")
         };
-        let bytes = count(&view.shape) as usize * self.program.get(value).dtype.size();
+        let dtype = self.program.get(value).dtype;
         let buffer = match self.constants.get(&number) {
             Some(&buffer) => buffer,
             None => {
-                let buffer = self.buffer(Place::Constant(number), bytes);
+                let buffer = self.buffer(Place::Constant(number), count(&view.shape), dtype);
                 self.constants.insert(number, buffer);
                 buffer
             }
@@ -163,7 +184,8 @@ impl Lowering<'_> {
         placed
     }
 
-    fn put(&mut self, value: Val, placed: Placed) {
+    /// Says where a value lies.
+    pub fn put(&mut self, value: Val, placed: Placed) {
         let until = &mut self.needed_until[placed.buffer.0 as usize];
         *until = (*until).max(self.last_read[value.index()]);
         self.placed[value.index()] = Some(placed);
@@ -175,11 +197,22 @@ impl Lowering<'_> {
             && self.needed_until[buffer.0 as usize] <= self.now
     }
 
+    /// The descriptor of 32-bit floats that lie so.
     pub fn desc(&self, view: &View) -> Result<Desc, String> {
+        self.desc_as(DType::F32, view)
+    }
+
+    /// The descriptor of elements that lie so.
+    pub fn desc_as(&self, dtype: DType, view: &View) -> Result<Desc, String> {
         if view.shape.is_empty() {
-            return Desc::strided(self.library, DType::F32, &[1], &[1]);
+            return Desc::strided(self.library, dtype, &[1], &[1]);
         }
-        Desc::strided(self.library, DType::F32, &view.shape, &view.strides)
+        Desc::strided(self.library, dtype, &view.shape, &view.strides)
+    }
+
+    /// The descriptor of a tensor.
+    pub fn desc_of(&self, placed: &Placed) -> Result<Desc, String> {
+        self.desc_as(self.dtype(placed), &placed.view)
     }
 
     /// A tensor in a dense layout of that order, copied there if it lies otherwise. A constant is copied when it is loaded.
@@ -191,11 +224,12 @@ impl Lowering<'_> {
         if let Some((_, copy)) = self.copies.iter().find(|(from, to)| from == placed && to.view == wanted) {
             return Ok(copy.clone());
         }
-        let desc = self.desc(&wanted).map_err(gone_wrong)?;
+        let dtype = self.dtype(placed);
+        let desc = self.desc_as(dtype, &wanted).map_err(gone_wrong)?;
         if let Some(packed) = self.pack(placed, desc)? {
             return Ok(Placed { buffer: packed, view: wanted });
         }
-        let copy = self.scratch(wanted);
+        let copy = self.scratch_of(dtype, wanted);
         self.copy(placed, &copy, "reorder")?;
         // A copy may be read by whoever reads the original.
         self.needed_until[copy.buffer.0 as usize] = usize::MAX;
@@ -212,8 +246,8 @@ impl Lowering<'_> {
     /// A constant in a layout of the library's, packed when it is loaded. `None` where the tensor is no constant.
     pub fn pack(&mut self, placed: &Placed, to: Desc) -> Taken<Option<Buf>> {
         let Place::Constant(constant) = self.buffers[placed.buffer.0 as usize].place else { return Ok(None) };
-        let from = self.desc(&placed.view).map_err(gone_wrong)?;
-        let offset = placed.view.offset as usize * 4;
+        let from = self.desc_of(placed).map_err(gone_wrong)?;
+        let offset = self.offset(placed);
         let same =
             |pack: &Pack| pack.constant == constant && pack.offset == offset && pack.from == from && pack.to == to;
         let number = match self.packs.packs.iter().position(same) {
@@ -227,7 +261,8 @@ impl Lowering<'_> {
             return Ok(Some(buffer));
         }
         let bytes = self.packs.packs[number].to.size();
-        let buffer = self.buffer(Place::Packed(number), bytes);
+        let dtype = self.dtype(placed);
+        let buffer = self.buffer(Place::Packed(number), bytes.div_ceil(dtype.size()) as i64, dtype);
         self.packed.insert(number, buffer);
         Ok(Some(buffer))
     }
@@ -235,33 +270,33 @@ impl Lowering<'_> {
     /// The layouts that this tensor, a constant, has been packed into before.
     pub fn packed_before(&self, placed: &Placed) -> Vec<Desc> {
         let Place::Constant(constant) = self.buffers[placed.buffer.0 as usize].place else { return Vec::new() };
-        let Ok(from) = self.desc(&placed.view) else { return Vec::new() };
-        let offset = placed.view.offset as usize * 4;
+        let Ok(from) = self.desc_of(placed) else { return Vec::new() };
+        let offset = self.offset(placed);
         let own = |pack: &&Pack| pack.constant == constant && pack.offset == offset && pack.from == from;
         self.packs.packs.iter().filter(own).map(|pack| pack.to.clone()).collect()
     }
 
     /// A step that copies a tensor into another layout.
     pub fn copy(&mut self, from: &Placed, to: &Placed, what: &str) -> Taken<()> {
-        let (src, dst) = (self.desc(&from.view).map_err(gone_wrong)?, self.desc(&to.view).map_err(gone_wrong)?);
+        let (src, dst) = (self.desc_of(from).map_err(gone_wrong)?, self.desc_of(to).map_err(gone_wrong)?);
         let attr = self.attr(&[]).map_err(gone_wrong)?;
         let desc = PrimitiveDesc::reorder(self.library, &src, &dst, &attr).map_err(gone_wrong)?;
         self.step(desc, vec![(ffi::ARG_SRC, from.clone(), src), (ffi::ARG_DST, to.clone(), dst)], what);
         Ok(())
     }
 
-    /// A step that fills a whole buffer with zeros.
-    pub fn zero(&mut self, placed: &Placed) -> Taken<()> {
-        let desc = self.desc(&placed.view).map_err(gone_wrong)?;
+    /// A step that fills a whole buffer with a byte.
+    pub fn fill(&mut self, placed: &Placed, byte: u8) -> Taken<()> {
+        let desc = self.desc_of(placed).map_err(gone_wrong)?;
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset: 0, desc }];
-        self.push(Work::Zero, args, "zeros");
+        self.push(Work::Fill(byte), args, "filling");
         Ok(())
     }
 
     /// A step that puts a number in the place of every NaN of a tensor without gaps.
     pub fn replace_nan(&mut self, placed: &Placed, number: f32) -> Taken<()> {
         let desc = self.desc(&placed.view).map_err(gone_wrong)?;
-        let offset = placed.view.offset as usize * 4;
+        let offset = self.offset(placed);
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset, desc }];
         self.push(Work::NoNan(number, count(&placed.view.shape) as usize), args, "numbers for NaN");
         Ok(())
@@ -272,10 +307,21 @@ impl Lowering<'_> {
         let mut args = Vec::new();
         for (arg, placed) in tensors {
             let desc = self.desc(&placed.view).map_err(gone_wrong)?;
-            args.push(Argument { arg, buffer: placed.buffer, offset: placed.view.offset as usize * 4, desc });
+            args.push(Argument { arg, buffer: placed.buffer, offset: self.offset(&placed), desc });
         }
         tracing::trace!("{}: own loop", cell.form.name());
         self.push(Work::Cell(cell), args, cell.form.name());
+        Ok(())
+    }
+
+    /// A step of the plugin's own over bytes and `int32` sums.
+    pub fn integer_step(&mut self, finish: Finish, tensors: Vec<(i32, Placed)>) -> Taken<()> {
+        let mut args = Vec::new();
+        for (arg, placed) in tensors {
+            let desc = self.desc_of(&placed).map_err(gone_wrong)?;
+            args.push(Argument { arg, buffer: placed.buffer, offset: self.offset(&placed), desc });
+        }
+        self.push(Work::Finish(finish), args, "integers");
         Ok(())
     }
 
@@ -283,15 +329,10 @@ impl Lowering<'_> {
     pub fn step(&mut self, desc: PrimitiveDesc, tensors: Vec<(i32, Placed, Desc)>, what: &str) {
         let mut args: Vec<Argument> = tensors
             .into_iter()
-            .map(|(arg, placed, desc)| Argument {
-                arg,
-                buffer: placed.buffer,
-                offset: placed.view.offset as usize * 4,
-                desc,
-            })
+            .map(|(arg, placed, desc)| Argument { arg, buffer: placed.buffer, offset: self.offset(&placed), desc })
             .collect();
         if let Some(scratch) = desc.scratchpad() {
-            let buffer = self.buffer(Place::Arena(0), scratch.size());
+            let buffer = self.buffer(Place::Arena(0), scratch.size() as i64, DType::U8);
             args.push(Argument { arg: ffi::ARG_SCRATCHPAD, buffer, offset: 0, desc: scratch });
         }
         tracing::trace!("{what}: {}", desc.implementation());
@@ -384,6 +425,7 @@ impl Lowering<'_> {
             }
             match link {
                 Link::View(_) => path.push(link),
+                Link::Stage { .. } => break,
                 _ if bias == Some(i) => chain.links = i + 1,
                 Link::Eltwise(op) => {
                     let Kind::Eltwise(function) = self.program.ops[op].kind else { break };
@@ -501,7 +543,7 @@ impl Lowering<'_> {
                 Link::Binary { other, .. } => {
                     shapes.extend(self.operand(other, &path, &whole).map(|placed| placed.view.shape));
                 }
-                Link::Eltwise(_) => {}
+                Link::Eltwise(_) | Link::Stage { .. } => {}
             }
         }
         Frame::fewest(&start, order, &shapes)
@@ -539,14 +581,16 @@ impl Lowering<'_> {
         let mut outputs = Vec::new();
         for (k, &output) in self.program.outputs.iter().enumerate() {
             let shape = self.program.shape(output).to_vec();
-            let bytes = count(&shape) as usize * self.program.get(output).dtype.size();
+            let dtype = self.program.get(output).dtype;
+            let bytes = count(&shape) as usize * dtype.size();
             let placed = self.at(output);
             let buffer = &mut self.buffers[placed.buffer.0 as usize];
             let whole = placed.view.is_dense() && placed.view.offset == 0 && buffer.bytes == bytes;
             if whole && matches!(buffer.place, Place::Arena(_)) {
                 buffer.place = Place::Output(k);
             } else {
-                let to = Placed { buffer: self.buffer(Place::Output(k), bytes), view: View::dense(&shape) };
+                let buffer = self.buffer(Place::Output(k), count(&shape), dtype);
+                let to = Placed { buffer, view: View::dense(&shape) };
                 self.copy(&placed, &to, "output")?;
             }
             outputs.push(shape.iter().map(|&d| d as usize).collect());
@@ -575,7 +619,8 @@ fn name(kind: &Kind) -> &'static str {
         Kind::Concat { .. } => "concatenation",
         Kind::Reduce { .. } => "reduction",
         Kind::Resample { .. } => "resizing",
-        Kind::Pad { .. } => "padding",
+        Kind::Pad { .. } | Kind::PadBytes { .. } => "padding",
+        Kind::Stage(_) => "integers",
         Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => "view",
     }
 }

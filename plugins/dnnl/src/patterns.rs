@@ -44,9 +44,27 @@ const GELU_TANH: &str = "multiply(multiply(c, const), \
 const HARDSWISH: &str = "multiply(c, clip(add(multiply(c, const), const))) \
     | divide(multiply(c, clip(add(c, const))), const) | multiply(multiply(c, clip(add(c, const))), const)";
 
+/// A residual sum of bytes, on either side.
+const QUANTIZED_SUM: &str = "(qnn.add(scaled ? nn.relu ? clip, *, const, const, const, const, const, const) \
+    | qnn.add(*, scaled ? nn.relu ? clip, const, const, const, const, const, const))";
+
+/// Sums of products of bytes, with a bias or without one, as the integers `scaled`.
+fn requantized(op: &str) -> String {
+    format!(
+        "let sum = qnn.{op}(*, const, const, const, const, const);\n    \
+         let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;\n    \
+         let scaled = qnn.requantize(biased, const, const, const, const)"
+    )
+}
+
 /// The table.
 pub fn table() -> String {
-    let mut text = String::from("# Residuals, then biases and activations, then what stands without an anchor.\n");
+    let mut text = String::from("# Integers: sums with what brings them back to bytes.\n");
+    for op in ["conv2d", "dense"] {
+        let _ = writeln!(text, "qnn_{op}_requantize_sum: {};\n    {QUANTIZED_SUM} ? nn.relu ? clip", requantized(op));
+        let _ = writeln!(text, "qnn_{op}_requantize: {};\n    scaled ? nn.relu ? clip", requantized(op));
+    }
+    text.push_str("# Residuals, then biases and activations, then what stands without an anchor.\n");
     for (name, op) in ANCHORS {
         let biased = biased(op);
         for (activation, pattern) in [("_relu", "nn.relu(c)"), ("", "c")] {

@@ -4,6 +4,7 @@
 //! never needed at once.
 
 use crate::library::{Desc, PrimitiveDesc};
+use byoc_plugin_api::DType;
 use std::collections::BTreeMap;
 
 /// A buffer of a plan.
@@ -32,6 +33,8 @@ pub struct Buffer {
     pub place: Place,
     /// Its size in bytes.
     pub bytes: usize,
+    /// The type of its elements.
+    pub dtype: DType,
 }
 
 /// A tensor of a step.
@@ -50,12 +53,14 @@ pub struct Argument {
 pub enum Work {
     /// Runs a primitive.
     Primitive(PrimitiveDesc),
-    /// Fills the buffer of its only argument with zeros.
-    Zero,
+    /// Fills the buffer of its only argument with this byte.
+    Fill(u8),
     /// Puts this number in the place of every NaN among so many elements of its only argument.
     NoNan(f32, usize),
     /// A step of a recurrent layer; the arguments are numbered by `cell`.
     Cell(crate::cell::Cell),
+    /// A chain of integer operators, on each element; the arguments are numbered by `qnn`.
+    Finish(crate::qnn::Finish),
 }
 
 /// A step.

@@ -4,7 +4,7 @@
 //! wrote out in seven operators is one here. What lost its users on the way is dropped at the end.
 
 use byoc_plugin_api::{Constant, DType, RefusalCode};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// A tensor of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,6 +117,10 @@ pub enum Kind {
     Resample { alg: i32 },
     /// Zeros around.
     Pad { before: Vec<i64> },
+    /// This byte around bytes.
+    PadBytes { before: Vec<i64>, value: u8 },
+    /// A function of each integer, and of that of a second tensor of the same shape where it takes one.
+    Stage(crate::qnn::Stage),
     /// The same elements under another shape.
     Reshape,
     /// The dimensions in this order.
@@ -156,6 +160,8 @@ pub struct Program {
     pub outputs: Vec<Val>,
     /// The constants, as far as they are still held.
     pub constants: Vec<Constant>,
+    /// `int32` sums that may pass 2^24.
+    pub wide: BTreeSet<Val>,
     /// Cell states that a step of an LSTM gives, by the value that the model computed instead.
     pub cells: HashMap<Val, Val>,
     /// Operators by what they compute, while the program is made.
@@ -177,11 +183,15 @@ impl Program {
     /// An operator on tensors of the type of its first operand, without simplification. The same operator on the same operands
     /// is there once: composites may hold copies of what another one computes.
     pub fn push(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>) -> Val {
-        let key = format!("{kind:?} {inputs:?} {shape:?}");
+        self.push_as(kind, inputs, shape, self.get(inputs[0]).dtype)
+    }
+
+    /// [`push`](Program::push), for a result of that element type.
+    pub fn push_as(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>, dtype: DType) -> Val {
+        let key = format!("{kind:?} {inputs:?} {shape:?} {dtype:?}");
         if let Some(&known) = self.known.get(&key) {
             return known;
         }
-        let dtype = self.get(inputs[0]).dtype;
         let output = self.value(shape, dtype, Def::Op(self.ops.len()));
         self.ops.push(Op { kind, inputs: inputs.to_vec(), output });
         self.known.insert(key, output);

@@ -228,7 +228,7 @@ impl Region {
         let plan = lower(self.library, &program, packs).map_err(|reason| Error::new(reason.detail))?;
         let primitives = plan.steps.iter().map(|step| match &step.work {
             Work::Primitive(desc) => Primitive::new(desc).map(Some),
-            Work::Zero | Work::NoNan(..) | Work::Cell(_) => Ok(None),
+            Work::Fill(_) | Work::NoNan(..) | Work::Cell(_) | Work::Finish(_) => Ok(None),
         });
         let primitives = primitives.collect::<std::result::Result<_, String>>()?;
         self.library.let_go_of_code();
@@ -373,7 +373,7 @@ impl Ready {
         Ok(())
     }
 
-    fn execute(&self, tensors: &Tensors) -> Result<()> {
+    fn execute(&self, library: &OneDnn, tensors: &Tensors) -> Result<()> {
         for (number, step) in self.plan.steps.iter().enumerate() {
             let (from, to) = tensors.ranges[number];
             match (&self.primitives[number], &step.work) {
@@ -387,6 +387,12 @@ impl Ready {
                     // SAFETY: as above; what a cell gives has a buffer of its own.
                     unsafe { cell.run(&step.args, place) };
                 }
+                (None, Work::Finish(finish)) => {
+                    let place =
+                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
+                    // SAFETY: as above; what a chain gives has a buffer of its own.
+                    unsafe { finish.run(library, &step.args, place) };
+                }
                 (None, Work::NoNan(number, count)) => {
                     let at = &step.args[0];
                     let from = tensors.bases[at.buffer.0 as usize].wrapping_add(at.offset).cast::<f32>();
@@ -394,11 +400,12 @@ impl Ready {
                     let elements = unsafe { std::slice::from_raw_parts_mut(from, *count) };
                     elements.iter_mut().for_each(|x| *x = if x.is_nan() { *number } else { *x });
                 }
-                (None, _) => {
+                (None, Work::Fill(byte)) => {
                     let buffer = step.args[0].buffer.0 as usize;
                     // SAFETY: the buffer is this run's own, with that many bytes.
-                    unsafe { tensors.bases[buffer].write_bytes(0, self.plan.buffers[buffer].bytes) };
+                    unsafe { tensors.bases[buffer].write_bytes(*byte, self.plan.buffers[buffer].bytes) };
                 }
+                (None, Work::Primitive(_)) => return Err(Error::new(format!("{} has no generated code", step.what))),
             }
         }
         Ok(())
@@ -426,7 +433,7 @@ impl Executable for Region {
         self.library.set_threads(self.services.num_threads());
         let mut tensors = ready.tensors(self.library)?;
         ready.aim(&mut tensors, &mut call)?;
-        let done = ready.execute(&tensors);
+        let done = ready.execute(self.library, &tensors);
         ready.idle.lock().unwrap_or_else(PoisonError::into_inner).push(tensors);
         done
     }

@@ -6,6 +6,7 @@
 use crate::attributes::Attributes;
 use crate::library::{Window, ffi};
 use crate::program::{Def, Function, Kind, Program, Reason, Taken, Val};
+use crate::qnn;
 use crate::view::count;
 use byoc_plugin_api::{Constant, DType, Dim, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
 
@@ -107,10 +108,10 @@ fn fits(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
 
 /// Whether an operator has a translation at all.
 pub fn is_known(name: &str) -> bool {
-    OPERATORS.contains(&name)
+    OPERATORS.contains(&name) || qnn::OPERATORS.contains(&name)
 }
 
-/// Every operator that is translated, which are also the ones that the backend asks for one by one.
+/// Every operator of floats that is translated, which are also the ones that the backend asks for one by one.
 pub const OPERATORS: &[&str] = &[
     "nn.conv2d",
     "nn.conv1d",
@@ -195,6 +196,16 @@ fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<
     if inputs.is_empty() || node.outputs.is_empty() {
         return Err(with_name(shape_error("an operator without operands or results")));
     }
+    for (i, &input) in inputs.iter().enumerate() {
+        if p.shape(input).contains(&0) {
+            return Err(with_name(shape_error(format!("input {i} has no elements"))));
+        }
+    }
+    if is_quantized(p, name, node, inputs) {
+        let mut at = Translation { p, node, attrs: Attributes(node), inputs };
+        let values = at.quantized(name).map_err(with_name)?;
+        return checked(p, values).map_err(with_name);
+    }
     for (i, ty) in node.outputs.iter().enumerate() {
         if ty.dtype != DType::F32 && name != "isnan" {
             let detail = format!("output {i} is {}; float32 is wanted", ty.dtype);
@@ -208,28 +219,54 @@ fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<
             let detail = format!("input {i} is {}; float32 is wanted", value.dtype);
             return Err(with_name(Reason::new(RefusalCode::UnsupportedDtype, detail)));
         }
-        if value.shape.contains(&0) {
-            return Err(with_name(shape_error(format!("input {i} has no elements"))));
-        }
     }
     let mut at = Translation { p, node, attrs: Attributes(node), inputs };
     let values = at.run(name).map_err(with_name)?;
+    checked(p, values).map_err(with_name)
+}
+
+fn checked(p: &Program, values: Vec<Val>) -> Taken<Vec<Val>> {
     let shapeless = |value: &Val| p.shape(*value).iter().any(|&d| d < 1) || p.shape(*value).len() > ffi::MAX_NDIMS;
     if values.iter().any(shapeless) {
-        return Err(with_name(shape_error("the result has no elements, or too many dimensions")));
+        return Err(shape_error("the result has no elements, or too many dimensions"));
     }
     Ok(values)
 }
 
-struct Translation<'a> {
-    p: &'a mut Program,
-    node: &'a Node,
-    attrs: Attributes<'a>,
-    inputs: &'a [Val],
+/// Whether integers go in or come out.
+fn is_quantized(p: &Program, name: &str, node: &Node, inputs: &[Val]) -> bool {
+    let integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
+    qnn::OPERATORS.contains(&name) || integer(p.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
+}
+
+/// An operator of the graph on its way into a program.
+pub struct Translation<'a> {
+    /// The program.
+    pub p: &'a mut Program,
+    /// The operator.
+    pub node: &'a Node,
+    /// Its attributes.
+    pub attrs: Attributes<'a>,
+    /// Its operands.
+    pub inputs: &'a [Val],
+}
+
+/// A convolution with its dimensions in one order: (N, C, spatial...), (O, I / groups, spatial...).
+pub struct Convolution {
+    pub data: Val,
+    pub weight: Val,
+    pub window: Window,
+    pub groups: i64,
+    /// The shape of the result.
+    pub shape: Vec<i64>,
+    /// The order of the result's dimensions, and the layout that it is wanted in.
+    pub order: String,
+    pub out_layout: String,
 }
 
 impl Translation<'_> {
-    fn run(&mut self, name: &str) -> Taken<Vec<Val>> {
+    /// The operator's results.
+    pub fn run(&mut self, name: &str) -> Taken<Vec<Val>> {
         let x = self.inputs[0];
         let one = |value: Val| Ok(vec![value]);
         let function = |alg| Function::plain(alg);
@@ -362,15 +399,15 @@ impl Translation<'_> {
         }
     }
 
-    fn shape(&self, value: Val) -> Vec<i64> {
+    pub fn shape(&self, value: Val) -> Vec<i64> {
         self.p.shape(value).to_vec()
     }
 
-    fn rank(&self, value: Val) -> usize {
+    pub fn rank(&self, value: Val) -> usize {
         self.p.shape(value).len()
     }
 
-    fn input(&self, number: usize) -> Taken<Val> {
+    pub fn input(&self, number: usize) -> Taken<Val> {
         self.inputs.get(number).copied().ok_or_else(|| shape_error(format!("operand {number} is missing")))
     }
 
@@ -396,12 +433,20 @@ impl Translation<'_> {
     }
 
     /// A tensor whose dimensions are in the order `from`, as `layout` wants it.
-    fn laid_out(&mut self, x: Val, from: &str, layout: &str) -> Taken<Val> {
+    pub fn laid_out(&mut self, x: Val, from: &str, layout: &str) -> Taken<Val> {
         let axes = layout_order(from, layout, self.rank(x))?;
         Ok(self.transpose(x, axes))
     }
 
     fn convolution(&mut self, transposed: bool) -> Taken<Val> {
+        let Convolution { data, weight, window, groups, shape, order, out_layout } =
+            self.convolution_parts(transposed)?;
+        let result = self.p.push(Kind::Conv { window, groups, transposed }, &[data, weight], shape);
+        self.laid_out(result, &order, &out_layout)
+    }
+
+    /// What a convolution is made of.
+    pub fn convolution_parts(&mut self, transposed: bool) -> Taken<Convolution> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
         let axes = axes.ok_or_else(|| shape_error(format!("data of {} dimensions", self.rank(data))))?;
@@ -421,7 +466,8 @@ impl Translation<'_> {
         let out_layout = match self.attrs.text("out_layout") {
             "" => data_layout,
             other => other,
-        };
+        }
+        .to_owned();
         let data = self.out_of_layout(data, data_layout, &order)?;
         let weight = self.out_of_layout(weight, kernel_layout, &kernel_order)?;
         let (x, w) = (self.shape(data), self.shape(weight));
@@ -452,8 +498,7 @@ impl Translation<'_> {
                 window.after[i] -= room % window.strides[i];
             }
         }
-        let result = self.p.push(Kind::Conv { window, groups, transposed }, &[data, weight], shape);
-        self.laid_out(result, &order, out_layout)
+        Ok(Convolution { data, weight, window, groups, shape, order, out_layout })
     }
 
     /// `where(isnan(x), number, x)`.

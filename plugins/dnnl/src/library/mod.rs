@@ -11,7 +11,7 @@ pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, S
 
 use byoc_plugin_api::{Error, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use openmp::SetThreads;
+use openmp::{SetThreads, Team};
 use std::sync::OnceLock;
 
 /// The library, open for the life of the process.
@@ -19,6 +19,7 @@ pub struct OneDnn {
     api: ffi::Api,
     engine: *mut ffi::CEngine,
     set_threads: SetThreads,
+    team: Option<Team>,
     /// Its version: `3.2.0`.
     pub version: String,
     /// Its code that can be read again from its file.
@@ -76,7 +77,8 @@ fn open() -> Result<OneDnn> {
         return Err(wrong(format!("no engine for this CPU: {}", handles::status_name(status))));
     }
     tracing::debug!("oneDNN {shown_version} from {shown}");
-    Ok(OneDnn { api, engine, set_threads, version: shown_version, code, _library: library })
+    let team = Team::of(&library);
+    Ok(OneDnn { api, engine, set_threads, team, version: shown_version, code, _library: library })
 }
 
 impl OneDnn {
@@ -84,6 +86,14 @@ impl OneDnn {
     /// what a run needs is a tenth of it, and comes back by itself.
     pub fn let_go_of_code(&self) {
         self.code.let_go();
+    }
+
+    /// Calls `body(thread, threads)` on every thread of the library's pool, which may not panic there.
+    pub fn on_every_thread(&self, body: &(dyn Fn(usize, usize) + Sync)) {
+        match &self.team {
+            Some(team) => team.run(body),
+            None => body(0, 1),
+        }
     }
 
     /// Sizes the library's pool for what this thread calls from now on.

@@ -5,7 +5,7 @@
 //! milliseconds. So the library is loaded under an environment that names a shorter time, unless the user's names one.
 
 use libloading::os::unix::Library;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +24,46 @@ const OWN_WISH: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
 unsafe extern "C" {
     // The environment of the C library, a null-terminated array of `NAME=value`.
     static environ: AtomicPtr<*mut c_char>;
+}
+
+/// A team of threads for work of the plugin's own, so that it runs on the threads that the library computes with.
+#[derive(Clone, Copy)]
+pub struct Team {
+    parallel: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint),
+    thread: unsafe extern "C" fn() -> c_int,
+    threads: unsafe extern "C" fn() -> c_int,
+}
+
+impl Team {
+    /// The functions of GNU OpenMP; `None` where this library has another one.
+    pub fn of(library: &Library) -> Option<Team> {
+        // SAFETY: in GNU OpenMP, and in those that stand in for it, the functions have these signatures.
+        unsafe {
+            Some(Team {
+                parallel: *library.get(b"GOMP_parallel").ok()?,
+                thread: *library.get(b"omp_get_thread_num").ok()?,
+                threads: *library.get(b"omp_get_num_threads").ok()?,
+            })
+        }
+    }
+
+    /// Calls `body(thread, threads)` on every thread of the team.
+    pub fn run(&self, body: &(dyn Fn(usize, usize) + Sync)) {
+        struct Work<'a> {
+            team: Team,
+            body: &'a (dyn Fn(usize, usize) + Sync),
+        }
+        unsafe extern "C" fn enter(work: *mut c_void) {
+            // SAFETY: it is the work below, which outlives the team's run.
+            let work = unsafe { &*work.cast::<Work<'_>>() };
+            // SAFETY: the functions take nothing, and this is a thread of the team.
+            let (thread, threads) = unsafe { ((work.team.thread)(), (work.team.threads)()) };
+            (work.body)(thread.max(0) as usize, threads.max(1) as usize);
+        }
+        let mut work = Work { team: *self, body };
+        // SAFETY: the team is done when the function returns; 0 threads are as many as the calling thread was given.
+        unsafe { (self.parallel)(enter, (&raw mut work).cast(), 0, 0) };
+    }
 }
 
 /// The function of the OpenMP library that this library depends on.

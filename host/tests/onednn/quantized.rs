@@ -1,0 +1,367 @@
+//! Random programs of quantized operators. Their results are integers, which have to be the same bits.
+
+use crate::cases::{Case, longs};
+use byoc_core::ir::{AttrValue, ExprId};
+use byoc_core::tensor::{DType, Tensor};
+
+/// A tensor of integers of their whole range, the ends of it more often than anything else.
+fn bytes(c: &mut Case, dtype: DType, shape: &[usize]) -> Tensor {
+    let ends = c.chance(4);
+    let len: usize = shape.iter().product();
+    let mut byte = || match c.int(0, if ends { 3 } else { 30 }) {
+        0 => 0x7f,
+        1 => 0x80,
+        2 => 0xff,
+        _ => c.int(0, 255) as u8,
+    };
+    let bytes: Vec<u8> = (0..len).map(|_| byte()).collect();
+    Tensor::from_bytes(dtype, shape, &bytes).expect("bytes")
+}
+
+/// Which bytes data are.
+fn byte_type(c: &mut Case) -> DType {
+    c.pick(&[DType::I8, DType::I8, DType::U8])
+}
+
+/// A zero point of that type, most often none.
+fn zero_point(c: &mut Case, dtype: DType) -> i32 {
+    let low = if dtype == DType::I8 { -128 } else { 0 };
+    if c.chance(2) { 0 } else { low + c.int(0, 255) as i32 }
+}
+
+fn scalar(c: &mut Case, value: f32) -> ExprId {
+    c.builder.constant(Tensor::scalar(value))
+}
+
+fn integer(c: &mut Case, value: i32) -> ExprId {
+    c.builder.constant(Tensor::scalar(value))
+}
+
+/// A scale around `about`: now and then a power of two.
+fn scale(c: &mut Case, about: f64) -> f32 {
+    let value = about * (0.3 + 2.0 * c.uniform());
+    if c.chance(6) { 2f64.powi(value.log2().round() as i32) as f32 } else { value as f32 }
+}
+
+/// Scales around `about`, one or one for each place.
+fn scales(c: &mut Case, about: f64, places: usize) -> ExprId {
+    if c.chance(3) {
+        let one = scale(c, about);
+        return scalar(c, one);
+    }
+    let values: Vec<f32> = (0..places).map(|_| scale(c, about)).collect();
+    c.builder.constant(Tensor::from_slice(&[places], &values))
+}
+
+fn word(text: &str) -> AttrValue {
+    AttrValue::Str(text.into())
+}
+
+fn dtype_word(dtype: DType) -> AttrValue {
+    word(dtype.name())
+}
+
+/// A requantization of integers of size `about` along an axis, to bytes mostly.
+fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to: DType) -> ExprId {
+    let places = c.shape(x)[axis];
+    let out = scale(c, 0.05);
+    // From results that are all 0 to those that all saturate, most often in between.
+    let reach = c.pick(&[1.0, 40.0, 60.0, 60.0, 120.0, 3e4]);
+    let from = scales(c, f64::from(out) * reach / about, places);
+    let (zero_in, out) = (integer(c, zero_in), scalar(c, out));
+    let zero_out = zero_point(c, to);
+    let zero_out = integer(c, zero_out);
+    let mut attrs = vec![("axis", AttrValue::Int(axis as i64)), ("out_dtype", dtype_word(to))];
+    match c.pick(&["", "", "UPWARD", "TONEAREST", "TOEVEN"]) {
+        "" => {}
+        rounding => attrs.push(("rounding", word(rounding))),
+    }
+    match c.pick(&["", "", "int64", "float32"]) {
+        "" => {}
+        compute => attrs.push(("compute_dtype", word(compute))),
+    }
+    c.op("qnn.requantize", &[x, from, zero_in, out, zero_out], &attrs)
+}
+
+/// Bounds, perhaps.
+fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
+    match c.int(0, 3) {
+        0 => c.op("nn.relu", &[x], &[]),
+        1 => {
+            let low = if dtype == DType::U8 { c.int(0, 60) as i64 } else { c.int(0, 100) as i64 - 120 };
+            let high = c.int(60, 140) as i64;
+            c.op("clip", &[x], &[("a_min", AttrValue::Float(low as f64)), ("a_max", AttrValue::Float(high as f64))])
+        }
+        _ => x,
+    }
+}
+
+/// A sum with an input of its shape, and bounds behind it.
+fn residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
+    let shape = c.shape(x);
+    let other = bytes(c, dtype, &shape);
+    let other = c.input_of(other);
+    let (own_scale, out_scale) = (scale(c, 0.05), scale(c, 0.08));
+    let same = c.chance(4);
+    let other_scale = if same { out_scale } else { scale(c, 0.05) };
+    let out_zero = zero_point(c, dtype);
+    let (own_zero, other_zero) = (zero_point(c, dtype), if same { out_zero } else { zero_point(c, dtype) });
+    let own = [scalar(c, own_scale), integer(c, own_zero)];
+    let beside = [scalar(c, other_scale), integer(c, other_zero)];
+    let out = [scalar(c, out_scale), integer(c, out_zero)];
+    let args = match c.chance(2) {
+        true => [x, other, own[0], own[1], beside[0], beside[1], out[0], out[1]],
+        false => [other, x, beside[0], beside[1], own[0], own[1], out[0], out[1]],
+    };
+    let sum = c.op("qnn.add", &args, &[]);
+    bounds(c, sum, dtype)
+}
+
+/// What stands behind sums: a bias, a requantization, bounds, a residual; and perhaps the real numbers.
+fn behind(c: &mut Case, sums: ExprId, terms: usize, axis: usize) -> ExprId {
+    let places = c.shape(sums)[axis];
+    let mut x = sums;
+    if !c.chance(4) {
+        let wraps = c.chance(10);
+        let most = if wraps { 1 << 31 } else { 20_000 };
+        let values: Vec<i32> = (0..places).map(|_| (c.int(0, 2 * most - 1) as i64 - most as i64) as i32).collect();
+        if c.chance(3) {
+            let rank = c.shape(x).len();
+            let mut shape = vec![1; rank - axis];
+            shape[0] = places;
+            let bias = c.builder.constant(Tensor::from_slice(&shape, &values));
+            x = c.op("add", &[x, bias], &[]);
+        } else {
+            let bias = c.builder.constant(Tensor::from_slice(&[places], &values));
+            x = c.op("nn.bias_add", &[x, bias], &[("axis", AttrValue::Int(axis as i64))]);
+        }
+    }
+    let about = (terms as f64).sqrt() * 5500.0;
+    if c.chance(8) {
+        let from = scales(c, 1e-3, places);
+        let zero = integer(c, 0);
+        return c.op("qnn.dequantize", &[x, from, zero], &[("axis", AttrValue::Int(axis as i64))]);
+    }
+    let to = if c.chance(12) { DType::I32 } else { byte_type(c) };
+    let zero_in = if c.chance(12) { c.int(0, 60) as i32 - 30 } else { 0 };
+    x = requantize(c, x, about, axis, zero_in, to);
+    x = bounds(c, x, if to == DType::I32 { DType::I8 } else { to });
+    if to != DType::I32 && c.chance(3) {
+        x = residual(c, x, to);
+    }
+    if to != DType::I32 && c.chance(6) {
+        let (from, zero) = (scales(c, 0.05, places), zero_point(c, to));
+        let zero = integer(c, zero);
+        x = c.op("qnn.dequantize", &[x, from, zero], &[("axis", AttrValue::Int(axis as i64))]);
+    }
+    x
+}
+
+/// The parameters of a product of data of that type: both zero points and both scales.
+fn parameters(c: &mut Case, dtype: DType) -> [ExprId; 4] {
+    let zero = zero_point(c, dtype);
+    [integer(c, zero), integer(c, 0), scalar(c, 0.05), scalar(c, 0.01)]
+}
+
+struct Sizes {
+    groups: usize,
+    per_group: usize,
+    out_per_group: usize,
+}
+
+/// A convolution of `x`, or of an input.
+fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, last: bool) -> (ExprId, usize, usize) {
+    let Sizes { groups, per_group, out_per_group } = *sizes;
+    let own = x.map(|x| c.shape(x));
+    let mut data = own.clone().unwrap_or(vec![c.int(1, 2), groups * per_group, 0, 0]);
+    let (mut kernel, mut strides, mut dilation, mut padding) = (vec![], vec![], vec![], vec![0; 4]);
+    for i in 0..2 {
+        let size = if own.is_some() { data[2 + i] } else { usize::MAX };
+        kernel.push(c.pick(&[1, 1, 2, 3, 3, 5]).min(size));
+        strides.push(c.pick(&[1, 1, 2, 3]));
+        dilation.push(if own.is_some() { 1 } else { c.pick(&[1, 1, 1, 2]) });
+        let reach = (kernel[i] - 1) * dilation[i] + 1;
+        padding[i] = c.int(0, reach - 1);
+        padding[2 + i] = if c.chance(2) { padding[i] } else { c.int(0, reach - 1) };
+        let least = reach.saturating_sub(padding[i] + padding[2 + i]).max(1);
+        if own.is_none() {
+            data[2 + i] = c.int(least, least + 9);
+        }
+    }
+    let x = x.unwrap_or_else(|| {
+        let dtype = byte_type(c);
+        let shape = if last { vec![data[0], data[2], data[3], data[1]] } else { data.clone() };
+        let value = bytes(c, dtype, &shape);
+        c.input_of(value)
+    });
+    let dtype = c.builder.module.ty(x).as_tensor().expect("a tensor").dtype;
+    let [zero, kernel_zero, from, kernel_scale] = parameters(c, dtype);
+    let channels = groups * out_per_group;
+    let shape = match last {
+        true => vec![kernel[0], kernel[1], per_group, channels],
+        false => vec![channels, per_group, kernel[0], kernel[1]],
+    };
+    let weight = bytes(c, DType::I8, &shape);
+    let weight = c.builder.constant(weight);
+    let mut attrs = vec![
+        ("strides", longs(&strides)),
+        ("padding", longs(&padding)),
+        ("dilation", longs(&dilation)),
+        ("groups", AttrValue::Int(groups as i64)),
+        ("channels", AttrValue::Int(channels as i64)),
+        ("kernel_size", longs(&kernel)),
+    ];
+    if last {
+        attrs.push(("data_layout", word("NHWC")));
+        attrs.push(("kernel_layout", word("HWIO")));
+    }
+    let sums = c.op("qnn.conv2d", &[x, weight, zero, kernel_zero, from, kernel_scale], &attrs);
+    (sums, per_group * kernel[0] * kernel[1], if last { 3 } else { 1 })
+}
+
+pub fn quantized_convolution(c: &mut Case) {
+    c.tolerance = 0.0;
+    let groups = c.pick(&[1, 1, 1, 2, 3]);
+    let sizes =
+        Sizes { groups, per_group: c.pick(&[1, 2, 3, 4, 8, 16, 33]), out_per_group: c.pick(&[1, 2, 4, 5, 8, 16, 40]) };
+    let last = groups == 1 && c.chance(4);
+    let (sums, terms, axis) = convolve(c, None, &sizes, last);
+    let result = behind(c, sums, terms, axis);
+    c.done(result);
+}
+
+pub fn quantized_depthwise(c: &mut Case) {
+    c.tolerance = 0.0;
+    let sizes = Sizes { groups: c.pick(&[2, 3, 8, 16, 17, 32]), per_group: 1, out_per_group: c.pick(&[1, 1, 1, 2]) };
+    let (sums, terms, axis) = convolve(c, None, &sizes, false);
+    let result = behind(c, sums, terms, axis);
+    c.done(result);
+}
+
+fn product(c: &mut Case, x: ExprId, units: usize, weight: Tensor) -> ExprId {
+    let dtype = c.builder.module.ty(x).as_tensor().expect("a tensor").dtype;
+    let [zero, kernel_zero, from, kernel_scale] = parameters(c, dtype);
+    let weight = c.builder.constant(weight);
+    let attrs = [("units", AttrValue::Int(units as i64))];
+    c.op("qnn.dense", &[x, weight, zero, kernel_zero, from, kernel_scale], &attrs)
+}
+
+pub fn quantized_dense(c: &mut Case) {
+    c.tolerance = 0.0;
+    let (rows, terms, units) =
+        (c.pick(&[1, 1, 2, 5, 17]), c.pick(&[1, 3, 7, 16, 64, 100]), c.pick(&[1, 2, 10, 16, 33, 64, 130]));
+    let dtype = byte_type(c);
+    let data = bytes(c, dtype, &[rows, terms]);
+    let x = c.input_of(data);
+    let weight = bytes(c, DType::I8, &[units, terms]);
+    let sums = product(c, x, units, weight);
+    let result = behind(c, sums, terms, 1);
+    c.done(result);
+}
+
+/// Sums of 2^24 and more, which 32-bit floats do not hold.
+pub fn quantized_wide_sums(c: &mut Case) {
+    c.tolerance = 0.0;
+    let dtype = byte_type(c);
+    // All data and weights near one end, so that sums grow.
+    let near = |c: &mut Case, dtype: DType, shape: &[usize]| {
+        let len: usize = shape.iter().product();
+        let top = if dtype == DType::U8 { 255 } else { 127 };
+        let values: Vec<u8> = (0..len).map(|_| (top - c.int(0, 6) as i32) as u8).collect();
+        Tensor::from_bytes(dtype, shape, &values).expect("bytes")
+    };
+    if c.chance(2) {
+        let (terms, units) = (c.int(1100, 2100), c.pick(&[1, 7, 16, 40]));
+        let (data, weight) = (near(c, dtype, &[3, terms]), near(c, DType::I8, &[units, terms]));
+        let x = c.input_of(data);
+        let sums = product(c, x, units, weight);
+        c.done(sums);
+        return;
+    }
+    let (channels, out, size) = (c.int(120, 260), c.pick(&[4, 8, 16, 24]), c.int(3, 6));
+    let (data, weight) = (near(c, dtype, &[1, channels, size, size]), near(c, DType::I8, &[out, channels, 3, 3]));
+    let x = c.input_of(data);
+    let weight = c.builder.constant(weight);
+    let [zero, kernel_zero, from, kernel_scale] = parameters(c, dtype);
+    let attrs =
+        [("padding", longs(&[1, 1])), ("channels", AttrValue::Int(out as i64)), ("kernel_size", longs(&[3, 3]))];
+    let sums = c.op("qnn.conv2d", &[x, weight, zero, kernel_zero, from, kernel_scale], &attrs);
+    c.done(sums);
+}
+
+/// Chains without a product: into bytes, from scale to scale, sums, and back.
+pub fn quantized_elementwise(c: &mut Case) {
+    c.tolerance = 0.0;
+    let rank = c.int(1, 4);
+    let shape: Vec<usize> = (0..rank).map(|_| c.int(1, 9)).collect();
+    let len: usize = shape.iter().product();
+    let dtype = byte_type(c);
+    let mut x = if c.chance(2) {
+        let value = bytes(c, dtype, &shape);
+        c.input_of(value)
+    } else {
+        let mut values: Vec<f32> = (0..len).map(|_| (c.uniform() * 40.0 - 20.0) as f32).collect();
+        // Halves, infinities and what is no number.
+        let special = [0.5, -0.5, 2.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e30];
+        if c.chance(2) {
+            let at = c.int(0, len - 1);
+            values[at] = c.pick(&special);
+        }
+        let value = c.input_of(Tensor::from_slice(&shape, &values));
+        let (to, zero) = (if c.chance(3) { 1.0 } else { scale(c, 0.1) }, zero_point(c, dtype));
+        let (to, zero) = (scalar(c, to), integer(c, zero));
+        let mut attrs = vec![("out_dtype", dtype_word(dtype))];
+        if c.chance(2) {
+            attrs.push(("rounding", word("TOEVEN")));
+        }
+        c.op("qnn.quantize", &[value, to, zero], &attrs)
+    };
+    let mut own = dtype;
+    for _ in 0..c.int(1, 3) {
+        x = match c.int(0, 2) {
+            0 => residual(c, x, own),
+            1 => {
+                let (axis, zero) = (c.int(0, rank - 1), zero_point(c, own));
+                own = byte_type(c);
+                requantize(c, x, 100.0, axis, zero, own)
+            }
+            _ => bounds(c, x, own),
+        };
+    }
+    if c.chance(2) {
+        let axis = c.int(0, rank - 1);
+        let (from, zero) = (scales(c, 0.05, shape[axis]), zero_point(c, own));
+        let zero = integer(c, zero);
+        x = c.op("qnn.dequantize", &[x, from, zero], &[("axis", AttrValue::Int(axis as i64))]);
+    }
+    c.done(x);
+}
+
+/// Convolutions behind each other, with pools between them and a product at the end: a small network.
+pub fn quantized_blocks(c: &mut Case) {
+    c.tolerance = 0.0;
+    let first = Sizes { groups: 1, per_group: c.pick(&[1, 3, 8]), out_per_group: c.pick(&[4, 8, 16]) };
+    let (sums, terms, _) = convolve(c, None, &first, false);
+    let dtype = byte_type(c);
+    let x = requantize(c, sums, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
+    let mut x = bounds(c, x, dtype);
+    let shape = c.shape(x);
+    if shape[2] > 1 && shape[3] > 1 && c.chance(2) {
+        let attrs = [("pool_size", longs(&[2, 2])), ("strides", longs(&[2, 2])), ("padding", longs(&[0, 0]))];
+        x = c.op("nn.max_pool2d", &[x], &attrs);
+    }
+    let channels = c.shape(x)[1];
+    let sizes = match c.chance(2) {
+        true => Sizes { groups: channels, per_group: 1, out_per_group: 1 },
+        false => Sizes { groups: 1, per_group: channels, out_per_group: c.pick(&[4, 8, 12]) },
+    };
+    let (sums, terms, _) = convolve(c, Some(x), &sizes, false);
+    let x = requantize(c, sums, (terms as f64).sqrt() * 5500.0, 1, 0, dtype);
+    let x = residual(c, x, dtype);
+    let x = c.op("nn.batch_flatten", &[x], &[]);
+    let terms = c.shape(x)[1];
+    let weight = bytes(c, DType::I8, &[6, terms]);
+    let sums = product(c, x, 6, weight);
+    let result = behind(c, sums, terms, 1);
+    c.done(result);
+}

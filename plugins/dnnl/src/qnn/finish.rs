@@ -1,0 +1,412 @@
+//! The loop behind sums of integers: blocks of elements through a list of steps, on the threads of the library's pool.
+
+use super::ratio::Rounding;
+use crate::library::{OneDnn, ffi};
+use crate::plan::Argument;
+use byoc_plugin_api::DType;
+use std::sync::OnceLock;
+
+/// Elements that go through the steps together.
+pub const BLOCK: usize = 64;
+
+/// Elements that are worth the wake-up of another thread.
+const SHARE: usize = 8192;
+
+type Ints = [i32; BLOCK];
+type Reals = [f32; BLOCK];
+
+/// A parameter: one for all elements, or one for each place on an axis, once more from the first on for a block behind the last.
+#[derive(Clone, Debug)]
+pub enum Row<T> {
+    /// The same for all.
+    One(T),
+    /// By place.
+    Each(Vec<T>),
+}
+
+impl<T: Copy> Row<T> {
+    /// Of one value, or of one for each place.
+    pub fn new(values: &[T]) -> Row<T> {
+        match values {
+            [one] => Row::One(*one),
+            _ => Row::Each(values.iter().copied().cycle().take(values.len() + BLOCK).collect()),
+        }
+    }
+}
+
+impl Row<i32> {
+    /// Adds other numbers to these, wrapping.
+    pub fn add(&mut self, values: &[i32]) {
+        *self = match (&*self, values) {
+            (Row::One(a), [b]) => Row::One(a.wrapping_add(*b)),
+            (Row::One(a), _) => Row::new(&values.iter().map(|b| a.wrapping_add(*b)).collect::<Vec<_>>()),
+            (Row::Each(all), [b]) => Row::Each(all.iter().map(|a| a.wrapping_add(*b)).collect()),
+            (Row::Each(all), _) => {
+                Row::Each(all.iter().zip(values.iter().cycle()).map(|(a, b)| a.wrapping_add(*b)).collect())
+            }
+        };
+    }
+}
+
+/// A multiplication by `multiplier * 2^(left - shift)`, and a zero point.
+#[derive(Clone, Debug)]
+pub struct Fixing {
+    pub multipliers: Row<i32>,
+    /// `None` where all are 0.
+    pub left: Option<Row<i64>>,
+    /// From 31 to 63.
+    pub shifts: Row<i64>,
+    pub rounding: Rounding,
+    pub zero: i32,
+    /// Whether the bounds are those of bytes, so that the zero point can be added behind them.
+    pub bytes: bool,
+}
+
+/// A multiplication by floats, and a zero point.
+#[derive(Clone, Debug)]
+pub struct Scaling {
+    pub ratios: Row<f32>,
+    pub rounding: Rounding,
+    pub zero: i32,
+    pub low: i32,
+    pub high: i32,
+}
+
+/// What is done to each element. Elements are `int32`, whatever they are loaded from and stored to, or floats behind
+/// [`Do::Real`] and before [`Do::Quantize`].
+#[derive(Clone, Debug)]
+pub enum Do {
+    /// `x + b`, wrapping.
+    Offset(Row<i32>),
+    /// `x - zero`, saturating.
+    Less(i32),
+    /// `round(x ratio) + zero` in 64-bit fixed point, between two bounds.
+    Fixed(Fixing, i32, i32),
+    /// `round(x ratio) + zero` in floats, between two bounds.
+    Float(Scaling),
+    /// `x + zero`, saturating, between two bounds.
+    Move { zero: i32, low: i32, high: i32 },
+    /// Between two bounds.
+    Clamp { low: i32, high: i32 },
+    /// `x + y - zero` between two bounds, with the next tensor after these steps.
+    Sum { other: Vec<Do>, from: DType, zero: i32, low: i32, high: i32 },
+    /// `x scale` as a float.
+    Real(Row<f32>),
+    /// `round(x / scale) + zero` between two bounds.
+    Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
+}
+
+/// A chain on elements that lie one behind another.
+#[derive(Clone, Debug)]
+pub struct Finish {
+    elements: usize,
+    /// Places of the axis that parameters lie along, and elements from one place to the next.
+    places: (usize, usize),
+    from: DType,
+    to: DType,
+    steps: Vec<Do>,
+}
+
+/// The tensors of a run.
+#[derive(Clone, Copy)]
+struct Tensors<'a> {
+    from: *const u8,
+    to: *mut u8,
+    others: &'a [*const u8],
+}
+
+// SAFETY: each thread writes elements of its own, and nobody writes what is read.
+unsafe impl Sync for Tensors<'_> {}
+
+/// The most sums in one chain: their operands are found without an allocation.
+pub const MOST_OTHERS: usize = 8;
+
+impl Finish {
+    /// A chain. `places`: how many places there are on the axis that parameters lie along, and elements from one to the next.
+    pub fn new(elements: usize, places: (usize, usize), (from, to): (DType, DType), steps: Vec<Do>) -> Finish {
+        Finish { elements, places, from, to, steps }
+    }
+
+    /// Goes over all elements. `place` gives the address of an argument.
+    ///
+    /// # Safety
+    /// Each argument has to lie where `place` says, with the chain's number of elements, and the result may overlap no other.
+    pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
+        let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(&place);
+        let (Some(from), Some(to)) = (find(ffi::ARG_SRC), find(ffi::ARG_DST)) else { return };
+        let mut others = [std::ptr::null::<u8>(); MOST_OTHERS];
+        for (k, other) in others.iter_mut().enumerate() {
+            let Some(at) = find(ffi::ARG_MULTIPLE_SRC + k as i32) else { break };
+            *other = at.cast_const();
+        }
+        let tensors = Tensors { from: from.cast_const(), to, others: &others };
+        let blocks = self.elements.div_ceil(BLOCK);
+        let code = code();
+        let part = |thread: usize, threads: usize| {
+            let tensors = &tensors;
+            let (first, last) = (blocks * thread / threads, blocks * (thread + 1) / threads);
+            // SAFETY: the blocks lie in the tensors that the caller vouches for, and belong to this thread alone.
+            unsafe { code(self, tensors, first, last) };
+        };
+        if self.elements < SHARE {
+            part(0, 1);
+        } else {
+            library.on_every_thread(&part);
+        }
+    }
+}
+
+type Code = unsafe fn(&Finish, &Tensors<'_>, usize, usize);
+
+/// The fastest code for this CPU.
+fn code() -> Code {
+    static CHOSEN: OnceLock<Code> = OnceLock::new();
+    *CHOSEN.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+            {
+                return blocks_avx512;
+            }
+            if is_x86_feature_detected!("avx2") {
+                return blocks_avx2;
+            }
+        }
+        blocks
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+unsafe fn blocks_avx512(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) {
+    // SAFETY: the caller's word.
+    unsafe { blocks(finish, tensors, first, last) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn blocks_avx2(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) {
+    // SAFETY: the caller's word.
+    unsafe { blocks(finish, tensors, first, last) }
+}
+
+/// Where a block's parameters begin.
+struct Spot {
+    /// The place of its first element, where neighbours have neighbouring places.
+    at: usize,
+    /// The place of each element, where they have not.
+    each: Option<[u32; BLOCK]>,
+}
+
+/// # Safety
+/// The blocks have to lie in the tensors, and no other thread may write to them.
+#[inline(always)]
+unsafe fn blocks(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) {
+    let (places, inner) = finish.places;
+    for block in first..last {
+        let start = block * BLOCK;
+        let len = BLOCK.min(finish.elements - start);
+        let each = (inner != 1 && places != 1).then(|| std::array::from_fn(|l| ((start + l) / inner % places) as u32));
+        let spot = Spot { at: if inner == 1 { start % places } else { 0 }, each };
+        let (mut x, mut real) = ([0; BLOCK], [0.0; BLOCK]);
+        let mut other = 0;
+        // SAFETY: the block lies in the tensors.
+        unsafe {
+            load(finish.from, tensors.from, start, len, &mut x, &mut real);
+            for step in &finish.steps {
+                if let Do::Sum { other: steps, from, zero, low, high } = step {
+                    let (mut y, mut unused) = ([0; BLOCK], [0.0; BLOCK]);
+                    load(*from, tensors.others[other], start, len, &mut y, &mut unused);
+                    other += 1;
+                    steps.iter().for_each(|step| apply(step, &spot, &mut y, &mut unused));
+                    for (x, y) in x.iter_mut().zip(&y) {
+                        let sum = i64::from(*x) + i64::from(*y) - i64::from(*zero);
+                        *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
+                    }
+                } else {
+                    apply(step, &spot, &mut x, &mut real);
+                }
+            }
+            store(finish.to, tensors.to, start, len, &x, &real);
+        }
+    }
+}
+
+/// Reads a block as integers or as floats.
+///
+/// # Safety
+/// `len` elements of that type lie there from element `start` on.
+#[inline(always)]
+unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut Ints, real: &mut Reals) {
+    macro_rules! into {
+        ($ty:ty, $lanes:expr, |$v:ident| $convert:expr) => {{
+            let mut block = [<$ty>::default(); BLOCK];
+            // SAFETY: the caller's word.
+            unsafe { std::ptr::copy_nonoverlapping(from.cast::<$ty>().add(start), block.as_mut_ptr(), len) };
+            $lanes.iter_mut().zip(&block).for_each(|(lane, &$v)| *lane = $convert);
+        }};
+    }
+    match dtype {
+        DType::I8 => into!(i8, x, |v| v.into()),
+        DType::U8 => into!(u8, x, |v| v.into()),
+        DType::I32 => into!(i32, x, |v| v),
+        _ => into!(f32, real, |v| v),
+    }
+}
+
+/// Writes a block.
+///
+/// # Safety
+/// `len` elements of that type lie there from element `start` on.
+#[inline(always)]
+unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, real: &Reals) {
+    macro_rules! from {
+        ($ty:ty, $lanes:expr) => {{
+            let mut block = [<$ty>::default(); BLOCK];
+            block.iter_mut().zip($lanes).for_each(|(out, &v)| *out = v as $ty);
+            // SAFETY: the caller's word.
+            unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), to.cast::<$ty>().add(start), len) };
+        }};
+    }
+    match dtype {
+        DType::I8 => from!(i8, x),
+        DType::U8 => from!(u8, x),
+        DType::I32 => from!(i32, x),
+        _ => from!(f32, real),
+    }
+}
+
+/// The parameters of a block's elements.
+#[inline(always)]
+fn row<'a, T: Copy>(row: &'a Row<T>, spot: &Spot, own: &'a mut [T; BLOCK]) -> &'a [T; BLOCK] {
+    match (row, &spot.each) {
+        (Row::One(value), _) => own.fill(*value),
+        (Row::Each(values), None) => match values.get(spot.at..).and_then(<[T]>::first_chunk) {
+            Some(own) => return own,
+            None => debug_assert!(false, "a row is a block longer than its axis"),
+        },
+        (Row::Each(values), Some(each)) => {
+            for (own, &place) in own.iter_mut().zip(each) {
+                *own = values.get(place as usize).copied().unwrap_or(*own);
+            }
+        }
+    }
+    own
+}
+
+#[inline(always)]
+fn apply(step: &Do, spot: &Spot, x: &mut Ints, real: &mut Reals) {
+    match step {
+        Do::Offset(offsets) => {
+            let mut own = [0; BLOCK];
+            let offsets = row(offsets, spot, &mut own);
+            x.iter_mut().zip(offsets).for_each(|(x, offset)| *x = x.wrapping_add(*offset));
+        }
+        Do::Less(zero) => x.iter_mut().for_each(|x| *x = x.saturating_sub(*zero)),
+        Do::Fixed(fixing, low, high) => fix(fixing, spot, *low, *high, x),
+        Do::Float(scaling) => {
+            let mut own = [0.0; BLOCK];
+            let ratios = row(&scaling.ratios, spot, &mut own);
+            let zero = scaling.zero as f32;
+            let each = |x: &mut Ints, round: fn(f32) -> f32| {
+                for (x, ratio) in x.iter_mut().zip(ratios) {
+                    *x = ((round(*x as f32 * ratio) + zero) as i32).max(scaling.low).min(scaling.high);
+                }
+            };
+            match scaling.rounding {
+                Rounding::Up => each(x, up),
+                Rounding::Away => each(x, f32::round),
+                Rounding::Even => each(x, f32::round_ties_even),
+            }
+        }
+        Do::Move { zero, low, high } => {
+            x.iter_mut().for_each(|x| *x = x.saturating_add(*zero).max(*low).min(*high));
+        }
+        Do::Clamp { low, high } => x.iter_mut().for_each(|x| *x = (*x).max(*low).min(*high)),
+        // Computed where the tensors are.
+        Do::Sum { .. } => {}
+        Do::Real(scales) => {
+            let mut own = [0.0; BLOCK];
+            let scales = row(scales, spot, &mut own);
+            for ((real, x), scale) in real.iter_mut().zip(&*x).zip(scales) {
+                *real = *x as f32 * scale;
+            }
+        }
+        Do::Quantize { scale, zero, rounding, low, high } => {
+            let zero = *zero as f32;
+            let each = |x: &mut Ints, round: fn(f32) -> f32| {
+                for (x, real) in x.iter_mut().zip(&*real) {
+                    // A NaN becomes 0 before the bounds, which it passes where they are those of a type.
+                    *x = ((round(*real / scale) + zero) as i32).max(*low).min(*high);
+                }
+            };
+            match rounding {
+                Rounding::Up => each(x, up),
+                Rounding::Away => each(x, f32::round),
+                Rounding::Even => each(x, f32::round_ties_even),
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn up(x: f32) -> f32 {
+    (x + 0.5).floor()
+}
+
+/// `x multiplier 2^(left - shift)`, rounded.
+#[inline(always)]
+fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
+    let (mut own, mut own_shifts) = ([0; BLOCK], [0; BLOCK]);
+    let multipliers = row(&fixing.multipliers, spot, &mut own);
+    let shifts = row(&fixing.shifts, spot, &mut own_shifts);
+    let mut wide = [0i64; BLOCK];
+    match &fixing.left {
+        None => {
+            for ((wide, x), multiplier) in wide.iter_mut().zip(&*x).zip(multipliers) {
+                *wide = i64::from(*x) * i64::from(*multiplier);
+            }
+        }
+        Some(left) => {
+            let mut own = [0; BLOCK];
+            let left = row(left, spot, &mut own);
+            for (((wide, x), multiplier), left) in wide.iter_mut().zip(&*x).zip(multipliers).zip(left) {
+                // From 2^32 on, times a multiplier of at least 2^30, the result has left `int32`; up to there the product
+                // fits.
+                let bound = 1i64 << (32 - left);
+                *wide = (i64::from(*x).max(-bound).min(bound) << left) * i64::from(*multiplier);
+            }
+        }
+    }
+    match fixing.rounding {
+        Rounding::Up => {
+            for (wide, shift) in wide.iter_mut().zip(shifts) {
+                *wide = (*wide + (1 << (shift - 1))) >> shift;
+            }
+        }
+        Rounding::Away => {
+            for (wide, shift) in wide.iter_mut().zip(shifts) {
+                *wide = (*wide + (1 << (shift - 1)) - i64::from(*wide < 0)) >> shift;
+            }
+        }
+        Rounding::Even => {
+            for (wide, shift) in wide.iter_mut().zip(shifts) {
+                *wide = (*wide + ((1 << (shift - 1)) - 1) + ((*wide >> shift) & 1)) >> shift;
+            }
+        }
+    }
+    if fixing.left.is_some() {
+        wide.iter_mut().for_each(|wide| *wide = (*wide).max(i32::MIN.into()).min(i32::MAX.into()));
+    }
+    if fixing.bytes {
+        let (low, high) = (low - fixing.zero, high - fixing.zero);
+        x.iter_mut().zip(&wide).for_each(|(x, wide)| *x = (*wide as i32).max(low).min(high) + fixing.zero);
+    } else {
+        x.iter_mut()
+            .zip(&wide)
+            .for_each(|(x, wide)| *x = (*wide as i32).saturating_add(fixing.zero).max(low).min(high));
+    }
+}

@@ -1,0 +1,74 @@
+//! Quantized operators: convolutions and products of bytes, and the integers behind their sums.
+//!
+//! **Integers are exact**: a region gives the bits that the operators' definitions give. The library sums products of bytes in
+//! `int32` without a rounding, but whatever it computes behind the sums it computes in 32-bit floats, which hold integers up to
+//! 2^24 and round products of scales. A requantization in 64-bit fixed point is out of their reach. So the work is divided:
+//!
+//! * the library multiplies and sums, and writes the `int32` sums;
+//! * everything behind them, up to the next convolution, is one loop of the plugin's own (`finish`): biases, requantizations,
+//!   bounds, residual sums, conversions. What each of these operators computes is said by [`Stage`].
+//!
+//! Even `int32` sums pass through floats where the library compensates for signed data. [`Trust`] says which implementations
+//! are taken: those that multiply bytes without saturating (VNNI), and, where the weights allow sums of 2^24 and more, those
+//! that write sums of unsigned data as they are. Signed data become unsigned for those: `x + 128`, and a bias that takes it back.
+//!
+//! The zero point of the data is folded into a bias (`Σ (x - z) w = Σ x w - z Σ w`), and padding, which stands for zero, is made
+//! by hand where the zero point is none.
+
+mod finish;
+mod ratio;
+mod stage;
+mod steps;
+mod translate;
+
+pub use finish::Finish;
+pub use stage::Stage;
+pub use translate::OPERATORS;
+
+use crate::library::PrimitiveDesc;
+use crate::program::{Program, Val};
+use byoc_plugin_api::DType;
+
+/// Sums below this are exact in 32-bit floats.
+const EXACT: i64 = 1 << 24;
+
+/// Which implementations give the right sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// No integers.
+    Any,
+    /// Those that multiply bytes without saturating.
+    Exact,
+    /// Those that do not take sums through floats either.
+    Wide,
+}
+
+impl Trust {
+    /// For the operator that gives this value.
+    pub fn of(program: &Program, value: Val) -> Trust {
+        match program.get(value).dtype {
+            DType::F32 => Trust::Any,
+            _ if program.wide.contains(&value) => Trust::Wide,
+            _ => Trust::Exact,
+        }
+    }
+
+    /// An implementation, unless it is none of those.
+    ///
+    /// # Errors
+    /// In words, why it is not taken.
+    pub fn check(self, desc: PrimitiveDesc) -> Result<PrimitiveDesc, String> {
+        let name = desc.implementation();
+        let multiplies = name.contains("vnni") || name.contains("amx");
+        match self {
+            Trust::Any => Ok(desc),
+            Trust::Exact | Trust::Wide if !multiplies => {
+                Err(format!("products of bytes saturate on a CPU without VNNI (oneDNN would use {name})"))
+            }
+            Trust::Wide if !name.starts_with("brg") => {
+                Err(format!("sums that may reach 2^24, which oneDNN's {name} rounds to 32-bit floats"))
+            }
+            Trust::Exact | Trust::Wide => Ok(desc),
+        }
+    }
+}

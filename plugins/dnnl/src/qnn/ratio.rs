@@ -1,0 +1,82 @@
+//! The ratio of two scales, by which integers are multiplied.
+
+/// Where a number halfway between two integers goes; every other goes to the nearest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// To the larger one.
+    Up,
+    /// To the one farther from zero.
+    Away,
+    /// To the even one.
+    Even,
+}
+
+/// `multiplier * 2^(exponent - 31)`, with 2^30 <= multiplier < 2^31.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// The leading 31 bits.
+    pub multiplier: i32,
+    /// The power of two.
+    pub exponent: i32,
+}
+
+impl Fixed {
+    /// The ratio of two scales, finite and above zero, rounded to 31 bits; halves are rounded up.
+    pub fn ratio(from: f32, to: f32) -> Fixed {
+        // The quotient of two 32-bit floats is a normal 64-bit one, 1.m * 2^(e - 1023).
+        let bits = (f64::from(from) / f64::from(to)).to_bits();
+        let exponent = ((bits >> 52) & 0x7ff) as i32 - 1022;
+        let mantissa = (bits & ((1 << 52) - 1)) | (1 << 52);
+        match (mantissa + (1 << 21)) >> 22 {
+            // It rounds up to the next power of two.
+            0x8000_0000 => Fixed { multiplier: 1 << 30, exponent: exponent + 1 },
+            multiplier => Fixed { multiplier: multiplier as i32, exponent },
+        }
+    }
+}
+
+/// How integers are brought from one scale to another, for all of them or for each place on an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ratios {
+    /// Not at all: the scales are equal.
+    Same,
+    /// In 64-bit fixed point.
+    Fixed(Vec<Fixed>),
+    /// In 32-bit floats.
+    Float(Vec<f32>),
+}
+
+impl Ratios {
+    /// From scales, one or one for each place, to a scale, all of them finite and above zero; in fixed point or in floats.
+    pub fn new(from: &[f32], to: f32, floats: bool) -> Ratios {
+        if from.iter().all(|&from| from == to) {
+            Ratios::Same
+        } else if floats {
+            Ratios::Float(from.iter().map(|&from| from / to).collect())
+        } else {
+            Ratios::Fixed(from.iter().map(|&from| Fixed::ratio(from, to)).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_a_fraction_and_a_power_of_two() {
+        let fixed = |multiplier, exponent| Fixed { multiplier, exponent };
+        assert_eq!(Fixed::ratio(1.0, 1.0), fixed(1 << 30, 1));
+        assert_eq!(Fixed::ratio(0.75, 1.0), fixed(3 << 29, 0));
+        assert_eq!(Fixed::ratio(3.0, 0.25), fixed(3 << 29, 4));
+        assert_eq!(Fixed::ratio(1.0, 3.0), fixed(1_431_655_765, -1));
+        let least = f32::from_bits(1);
+        assert_eq!(Fixed::ratio(least, least * 8.0), fixed(1 << 30, -2));
+        assert_eq!(Fixed::ratio(least, f32::MAX).exponent, -276);
+        // 1 - 2^-48 or so has more leading ones than fit.
+        let below = Fixed::ratio(f32::from_bits(0x3f7f_ffff), 1.0);
+        assert_eq!(below, fixed(0x7fff_ff80, 0));
+        let close = (8_388_609.0f32, 8_388_608.0f32);
+        assert_eq!(Fixed::ratio(close.1, close.0), fixed(0x7fff_ff00, 0));
+    }
+}

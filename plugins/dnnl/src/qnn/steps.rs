@@ -1,0 +1,219 @@
+//! From a chain of [`Stage`]s to the steps of a loop: where parameters lie along an axis, a row of them that can be read from
+//! any place on, and bounds and sums of neighbours taken together.
+
+use super::finish::{Do, Finish, Fixing, MOST_OTHERS, Row, Scaling};
+use super::ratio::{Fixed, Ratios, Rounding};
+use super::stage::{Side, Stage, range};
+use crate::fuse::Link;
+use crate::library::ffi;
+use crate::lower::{Lowering, Placed};
+use crate::program::{Def, Kind, Op, Reason, Taken, Val};
+use crate::view::{View, count};
+use byoc_plugin_api::{DType, RefusalCode};
+
+/// Where the places of an axis lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Places {
+    /// How many there are.
+    count: usize,
+    /// Elements from one to the next.
+    inner: usize,
+}
+
+/// Steps under construction.
+struct Chain {
+    /// What all parameters that are no single numbers lie along.
+    places: Option<Places>,
+    steps: Vec<Do>,
+}
+
+fn wrong(what: &str) -> Reason {
+    Reason::new(RefusalCode::UnsupportedShape, what)
+}
+
+impl Lowering<'_> {
+    /// A step of the plugin's own for a stage and those behind it, as many as lie along one axis. Gives how many links that is.
+    pub fn stages(&mut self, op: &Op, links: &[Link]) -> Taken<usize> {
+        let mut x = self.at(op.inputs[0]);
+        if !x.view.is_packed() {
+            x = self.in_order(&x, &x.view.order())?;
+        }
+        let from = self.dtype(&x);
+        let mut view = View { offset: 0, ..x.view.clone() };
+        let mut chain = Chain { places: None, steps: Vec::new() };
+        let mut tensors = Vec::new();
+        let (mut done, mut last) = (None, (op.output, view.clone()));
+        let first = Link::Stage { op: self.number(op), other: op.inputs.get(1).copied() };
+        for (i, link) in std::iter::once(&first).chain(links).enumerate() {
+            let own = &self.program.ops[link.op()];
+            match (link, &own.kind) {
+                (Link::Stage { other, .. }, Kind::Stage(stage)) => {
+                    let swapped = matches!(other, Some(other) if *other == own.inputs[0]) && own.inputs.len() > 1;
+                    if (other.is_some() && tensors.len() == MOST_OTHERS) || !chain.add(stage, &view, swapped && i > 0) {
+                        break;
+                    }
+                    if let Some(other) = other {
+                        tensors.push(self.beside(*other, &view)?);
+                    }
+                    (done, last) = (Some(i), (own.output, view.clone()));
+                }
+                (_, Kind::Transpose(axes)) => view = view.permute(axes),
+                (_, Kind::Reshape) => match view.reshape(self.program.shape(own.output)) {
+                    Some(reshaped) => view = reshaped,
+                    None => break,
+                },
+                _ => break,
+            }
+        }
+        let done = done.ok_or_else(|| wrong("parameters that lie along no axis"))?;
+        let (value, view) = last;
+        let to = self.program.get(value).dtype;
+        let elements = count(&view.shape) as usize;
+        let result = Placed { buffer: self.scratch_of(to, View::dense(&view.shape)).buffer, view };
+        let places = chain.places.unwrap_or(Places { count: 1, inner: 1 });
+        let finish = Finish::new(elements, (places.count, places.inner), (from, to), chain.steps);
+        let mut args = vec![(ffi::ARG_SRC, x)];
+        args.extend(tensors.into_iter().enumerate().map(|(k, tensor)| (ffi::ARG_MULTIPLE_SRC + k as i32, tensor)));
+        args.push((ffi::ARG_DST, result.clone()));
+        self.integer_step(finish, args)?;
+        self.put(value, result);
+        Ok(done)
+    }
+
+    fn number(&self, op: &Op) -> usize {
+        match self.program.get(op.output).def {
+            Def::Op(number) => number,
+            _ => usize::MAX,
+        }
+    }
+
+    /// A tensor whose elements lie in the order of those of a packed view of its shape.
+    fn beside(&mut self, other: Val, view: &View) -> Taken<Placed> {
+        let other = self.at(other);
+        if other.view.same_layout(view) {
+            return Ok(other);
+        }
+        let other = self.in_order(&other, &view.order())?;
+        if other.view.same_layout(view) { Ok(other) } else { Err(wrong("an operand in another order")) }
+    }
+}
+
+impl Chain {
+    /// Takes a stage on elements that lie so, if its parameters lie where those of the others do.
+    fn add(&mut self, stage: &Stage, view: &View, swapped: bool) -> bool {
+        let along = match stage {
+            Stage::Offset(along) => (along.values.len(), along.axis),
+            Stage::Dequantize { scale, .. } => (scale.values.len(), scale.axis),
+            Stage::Rescale { by: Ratios::Fixed(ratios), axis, .. } => (ratios.len(), *axis),
+            Stage::Rescale { by: Ratios::Float(ratios), axis, .. } => (ratios.len(), *axis),
+            _ => (1, 0),
+        };
+        if along.0 != 1 {
+            let places = Places { count: along.0, inner: view.strides[along.1] as usize };
+            if *self.places.get_or_insert(places) != places {
+                return false;
+            }
+        }
+        match stage {
+            Stage::Offset(along) => match self.steps.last_mut() {
+                Some(Do::Offset(before)) => before.add(&along.values),
+                _ => self.steps.push(Do::Offset(Row::new(&along.values))),
+            },
+            Stage::Rescale { zero_in, by, rounding, zero_out, to, .. } => {
+                self.less(*zero_in);
+                let (low, high) = range(*to);
+                let (zero, to_bytes) = (*zero_out, *to != DType::I32);
+                self.steps.push(match by {
+                    Ratios::Float(ratios) => {
+                        Do::Float(Scaling { ratios: Row::new(ratios), rounding: *rounding, zero, low, high })
+                    }
+                    Ratios::Fixed(ratios) => Do::Fixed(fixing(ratios, *rounding, zero, to_bytes), low, high),
+                    Ratios::Same => Do::Move { zero, low, high },
+                });
+            }
+            Stage::Clamp { low, high } => self.clamp(*low, *high),
+            Stage::Sum { sides, zero, to } => {
+                let [left, right] = sides.each_ref().map(|side| side.as_ref().map(Operand::of));
+                let (own, other) = if swapped { (right, left) } else { (left, right) };
+                if let Some(own) = own {
+                    self.less(own.zero_in);
+                    self.steps.push(own.step);
+                }
+                let other = match other {
+                    Some(Operand { zero_in, step }) => {
+                        let less = (zero_in != 0).then_some(Do::Less(zero_in));
+                        less.into_iter().chain([step]).collect()
+                    }
+                    None => Vec::new(),
+                };
+                let (low, high) = range(*to);
+                self.steps.push(Do::Sum { other, from: *to, zero: *zero, low, high });
+            }
+            Stage::Dequantize { zero, scale } => {
+                self.less(*zero);
+                self.steps.push(Do::Real(Row::new(&scale.values)));
+            }
+            Stage::Quantize { scale, zero, rounding, to } => {
+                let (low, high) = range(*to);
+                self.steps.push(Do::Quantize { scale: *scale, zero: *zero, rounding: *rounding, low, high });
+            }
+        }
+        true
+    }
+
+    fn less(&mut self, zero: i32) {
+        if zero != 0 {
+            self.steps.push(Do::Less(zero));
+        }
+    }
+
+    /// Bounds; those of the step before are held within them.
+    fn clamp(&mut self, least: i32, greatest: i32) {
+        match self.steps.last_mut() {
+            Some(
+                Do::Fixed(_, low, high)
+                | Do::Float(Scaling { low, high, .. })
+                | Do::Move { low, high, .. }
+                | Do::Sum { low, high, .. }
+                | Do::Quantize { low, high, .. },
+            ) => {
+                *low = (*low).clamp(least, greatest);
+                *high = (*high).clamp(least, greatest);
+            }
+            _ => self.steps.push(Do::Clamp { low: least, high: greatest }),
+        }
+    }
+}
+
+/// An operand of a sum on its way to the scale of the result.
+struct Operand {
+    zero_in: i32,
+    step: Do,
+}
+
+impl Operand {
+    fn of(side: &Side) -> Operand {
+        let (low, high) = range(DType::I32);
+        let step = match &side.by {
+            Ratios::Fixed(ratios) => Do::Fixed(fixing(ratios, Rounding::Up, side.zero_out, false), low, high),
+            _ => Do::Move { zero: side.zero_out, low, high },
+        };
+        Operand { zero_in: side.zero_in, step }
+    }
+}
+
+fn fixing(ratios: &[Fixed], rounding: Rounding, zero: i32, bytes: bool) -> Fixing {
+    // Beyond 32 to the left every number but 0 has left `int32`; beyond 32 to the right every result is 0.
+    let left: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
+    let shifts: Vec<i64> = ratios.iter().map(|ratio| 31 + i64::from((-ratio.exponent).clamp(0, 32))).collect();
+    let multipliers: Vec<i32> = ratios.iter().map(|ratio| ratio.multiplier).collect();
+    let grows = left.iter().any(|&left| left > 0);
+    Fixing {
+        multipliers: Row::new(&multipliers),
+        left: grows.then(|| Row::new(&left)),
+        shifts: Row::new(&shifts),
+        rounding,
+        zero,
+        bytes,
+    }
+}

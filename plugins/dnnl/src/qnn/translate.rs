@@ -1,0 +1,391 @@
+//! Quantized operators out of the graph: their parameters, which have to be constants, and what they are made of.
+
+use super::EXACT;
+use super::ratio::{Ratios, Rounding};
+use super::stage::{Along, Side, Stage, range};
+use crate::program::{Kind, Reason, Taken, Val};
+use crate::translate::Translation;
+use byoc_plugin_api::{DType, RefusalCode, TensorRef};
+
+/// The largest zero point that is taken. Those of bytes are bytes; one far beyond only says that everything saturates.
+const LARGEST_ZERO_POINT: i32 = 1 << 15;
+
+fn scheme(detail: impl Into<String>) -> Reason {
+    Reason::new(RefusalCode::QuantScheme, detail)
+}
+
+fn wrong_dtype(detail: impl Into<String>) -> Reason {
+    Reason::new(RefusalCode::UnsupportedDtype, detail)
+}
+
+fn is_byte(dtype: DType) -> bool {
+    matches!(dtype, DType::I8 | DType::U8)
+}
+
+fn is_integer(dtype: DType) -> bool {
+    is_byte(dtype) || dtype == DType::I32
+}
+
+/// Operators that only look at their operand in another way, whatever its elements are.
+const VIEWS: &[&str] = &[
+    "reshape",
+    "reshape_like",
+    "nn.batch_flatten",
+    "squeeze",
+    "expand_dims",
+    "transpose",
+    "strided_slice",
+    "split",
+    "copy",
+    "nn.dropout",
+    "nn.max_pool1d",
+    "nn.max_pool2d",
+    "nn.max_pool3d",
+    "nn.global_max_pool2d",
+    "nn.adaptive_max_pool1d",
+    "nn.adaptive_max_pool2d",
+    "nn.adaptive_max_pool3d",
+];
+
+impl Translation<'_> {
+    /// An operator that takes or gives integers.
+    pub fn quantized(&mut self, name: &str) -> Taken<Vec<Val>> {
+        let x = self.inputs[0];
+        let from = self.p.get(x).dtype;
+        let to = self.node.outputs[0].dtype;
+        let one = |value: Val| Ok(vec![value]);
+        match name {
+            "qnn.conv2d" => one(self.sum_of_window()?),
+            "qnn.dense" => one(self.sum_of_row()?),
+            "qnn.requantize" => one(self.requantize(from, to)?),
+            "qnn.quantize" => one(self.quantize(from, to)?),
+            "qnn.dequantize" => one(self.dequantize(from, to)?),
+            "qnn.add" => one(self.quantized_sum(to)?),
+            "nn.bias_add" | "add" if from == DType::I32 && to == DType::I32 => one(self.integer_bias(name)?),
+            "nn.relu" if is_integer(from) && from == to => {
+                one(self.stage(Stage::Clamp { low: 0, high: range(to).1 }, to))
+            }
+            "clip" if is_integer(from) && from == to => one(self.integer_clip(to)?),
+            // Whatever they read, they give.
+            _ if VIEWS.contains(&name) && is_byte(from) && from == to => self.run(name),
+            _ => Err(wrong_dtype(format!("{from} into {to}; float32 is wanted"))),
+        }
+    }
+
+    /// A stage behind the first operand.
+    fn stage(&mut self, stage: Stage, to: DType) -> Val {
+        let x = self.inputs[0];
+        self.behind(x, stage, to)
+    }
+
+    fn behind(&mut self, x: Val, stage: Stage, to: DType) -> Val {
+        let shape = self.p.shape(x).to_vec();
+        self.p.push_as(Kind::Stage(stage), &[x], shape, to)
+    }
+
+    /// The constant that an operand has to be.
+    fn known(&self, number: usize, what: &str) -> Taken<TensorRef<'_>> {
+        let value = self.input(number)?;
+        let constant = self.p.constant(value);
+        let reason = || Reason::new(RefusalCode::NotConstant, format!("{what} is not a constant"));
+        Ok(self.p.constants[constant.ok_or_else(reason)?].tensor())
+    }
+
+    /// Scales, one or as many as the axis has places.
+    fn scales(&self, number: usize, what: &str) -> Taken<Vec<f32>> {
+        let known = self.known(number, what)?;
+        if known.dtype() != DType::F32 {
+            return Err(wrong_dtype(format!("{what} is {}; float32 is wanted", known.dtype())));
+        }
+        let values = known.as_slice::<f32>().to_vec();
+        match values.iter().find(|&&scale| !(scale.is_finite() && scale > 0.0)) {
+            Some(bad) => Err(scheme(format!("{what} is {bad}; a scale is finite and above zero"))),
+            None if values.is_empty() => Err(scheme(format!("{what} has no values"))),
+            None => Ok(values),
+        }
+    }
+
+    fn scale(&self, number: usize, what: &str) -> Taken<f32> {
+        match self.scales(number, what)?[..] {
+            [scale] => Ok(scale),
+            ref several => Err(scheme(format!("{what} has {} values; one is taken", several.len()))),
+        }
+    }
+
+    /// A zero point: one for all elements, though it may be written once for each place on an axis.
+    fn zero_point(&self, number: usize, what: &str) -> Taken<i32> {
+        let known = self.known(number, what)?;
+        if known.dtype() != DType::I32 {
+            return Err(wrong_dtype(format!("{what} is {}; int32 is wanted", known.dtype())));
+        }
+        match known.as_slice::<i32>() {
+            [first, rest @ ..] if rest.iter().any(|other| other != first) => {
+                Err(scheme(format!("{what} differs from place to place; one for all is taken")))
+            }
+            [first, ..] if first.abs() <= LARGEST_ZERO_POINT => Ok(*first),
+            [first, ..] => Err(scheme(format!("{what} is {first}, which is far from all bytes"))),
+            [] => Err(scheme(format!("{what} has no values"))),
+        }
+    }
+
+    /// The axis of parameters of which there are so many.
+    fn parameter_axis(&self, key: &str, values: usize) -> Taken<usize> {
+        let shape = self.p.shape(self.inputs[0]);
+        if values == 1 {
+            return Ok(0);
+        }
+        let axis = self.attrs.axis(key, -1, shape.len())?;
+        if shape[axis] != values as i64 {
+            return Err(scheme(format!("{values} scales for {} places", shape[axis])));
+        }
+        Ok(axis)
+    }
+
+    /// The sums of the weights and of their magnitudes, for each place of the axis that holds the results' channels.
+    fn weight_sums(&self, axis: usize) -> Taken<Vec<(i32, i64)>> {
+        let known = self.known(1, "the weight")?;
+        if known.dtype() != DType::I8 {
+            let detail = format!("the weight is {}; oneDNN multiplies by int8 alone", known.dtype());
+            return Err(wrong_dtype(detail));
+        }
+        let zero_points = self.known(3, "the kernel's zero point")?;
+        if zero_points.dtype() != DType::I32 || zero_points.as_slice::<i32>().iter().any(|&zero| zero != 0) {
+            return Err(scheme("the kernel has a zero point other than 0"));
+        }
+        let shape = known.shape();
+        let (places, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
+        let mut sums = vec![(0i32, 0i64); places];
+        for (run, weights) in known.as_slice::<i8>().chunks(inner).enumerate() {
+            let (sum, magnitude) = &mut sums[run % places];
+            for &weight in weights {
+                *sum = sum.wrapping_add(weight.into());
+                *magnitude += i64::from(weight).abs();
+            }
+        }
+        Ok(sums)
+    }
+
+    /// What the data are summed as: the data, their zero point, and whether sums may pass 2^24.
+    fn data(&mut self, data: Val, sums: &[(i32, i64)]) -> Taken<(Val, i32, bool)> {
+        let dtype = self.p.get(data).dtype;
+        let zero = self.zero_point(2, "the data's zero point")?;
+        let most = sums.iter().map(|(_, magnitude)| *magnitude).max().unwrap_or(0);
+        let reach = if dtype == DType::U8 { 255 } else { 128 };
+        match dtype {
+            DType::I8 | DType::U8 if most * 255 > i64::from(i32::MAX) => {
+                Err(Reason::new(RefusalCode::UnsupportedShape, "sums that may pass the range of int32"))
+            }
+            DType::U8 => Ok((data, zero, most * reach >= EXACT)),
+            DType::I8 if most * reach < EXACT => Ok((data, zero, false)),
+            DType::I8 => {
+                let moved = Stage::Rescale {
+                    zero_in: 0,
+                    by: Ratios::Same,
+                    axis: 0,
+                    rounding: Rounding::Up,
+                    zero_out: 128,
+                    to: DType::U8,
+                };
+                Ok((self.behind(data, moved, DType::U8), zero + 128, true))
+            }
+            other => Err(wrong_dtype(format!("the data are {other}; int8 or uint8 is wanted"))),
+        }
+    }
+
+    /// The sums of a product, with what the data's zero point adds to them.
+    fn summed(&mut self, kind: Kind, operands: [Val; 2], shape: Vec<i64>, rest: Rest<'_>) -> Taken<Val> {
+        if self.node.outputs[0].dtype != DType::I32 {
+            return Err(wrong_dtype(format!("sums in {}; int32 is wanted", self.node.outputs[0].dtype)));
+        }
+        let result = self.p.push_as(kind, &operands, shape, DType::I32);
+        if rest.wide {
+            self.p.wide.insert(result);
+        }
+        if rest.zero == 0 {
+            return Ok(result);
+        }
+        let values = rest.sums.iter().map(|(sum, _)| sum.wrapping_mul(rest.zero).wrapping_neg()).collect();
+        Ok(self.behind(result, Stage::Offset(Along { values, axis: rest.axis }), DType::I32))
+    }
+
+    fn sum_of_window(&mut self) -> Taken<Val> {
+        let layout = self.attrs.text("kernel_layout");
+        let axis = if layout.is_empty() { Some(0) } else { layout.find('O').filter(|&axis| axis < 4) };
+        let rank = self.rank(self.input(1)?);
+        let axis = axis.filter(|_| rank == 4).ok_or_else(|| {
+            Reason::new(RefusalCode::UnsupportedLayout, format!("a kernel of {rank} dimensions in layout {layout}"))
+        })?;
+        let sums = self.weight_sums(axis)?;
+        let parts = self.convolution_parts(false)?;
+        let (mut data, zero, wide) = self.data(parts.data, &sums)?;
+        let mut window = parts.window;
+        let padding = |pads: &[i64]| pads.iter().any(|&pad| pad > 0);
+        if zero != 0 && (padding(&window.before) || padding(&window.after)) {
+            let dtype = self.p.get(data).dtype;
+            let (low, high) = range(dtype);
+            if !(low..=high).contains(&zero) {
+                return Err(scheme(format!("padding with the zero point {zero}, which is no {dtype}")));
+            }
+            let (mut shape, mut lead) = (self.shape(data), vec![0; 4]);
+            for axis in 0..2 {
+                // What the windows leave out at the end stays left out.
+                let (before, after) = (window.before[axis], window.after[axis].max(0));
+                shape[2 + axis] += before + after;
+                lead[2 + axis] = before;
+                window.before[axis] = 0;
+                window.after[axis] -= after;
+            }
+            data = self.p.push(Kind::PadBytes { before: lead, value: zero as u8 }, &[data], shape);
+        }
+        let kind = Kind::Conv { window, groups: parts.groups, transposed: false };
+        let rest = Rest { zero, sums: &sums, axis: 1, wide };
+        let result = self.summed(kind, [data, parts.weight], parts.shape, rest)?;
+        self.laid_out(result, &parts.order, &parts.out_layout)
+    }
+
+    fn sum_of_row(&mut self) -> Taken<Val> {
+        let (data, weight) = (self.inputs[0], self.input(1)?);
+        let (mut shape, own) = (self.shape(data), self.shape(weight));
+        if own.len() != 2 || shape.len() < 2 || shape[shape.len() - 1] != own[1] {
+            let detail = format!("{shape:?} times {own:?}");
+            return Err(Reason::new(RefusalCode::UnsupportedShape, detail));
+        }
+        let sums = self.weight_sums(0)?;
+        let (data, zero, wide) = self.data(data, &sums)?;
+        let axis = shape.len() - 1;
+        shape[axis] = own[0];
+        let kind = Kind::MatMul { transpose_a: false, transpose_b: true };
+        self.summed(kind, [data, weight], shape, Rest { zero, sums: &sums, axis, wide })
+    }
+
+    /// `int32` numbers along one axis.
+    fn integer_bias(&mut self, name: &str) -> Taken<Val> {
+        let swapped = name == "add" && self.p.constant(self.inputs[0]).is_some();
+        let (x, bias) = if swapped { (self.input(1)?, 0) } else { (self.inputs[0], 1) };
+        let shape = self.shape(x);
+        let own = self.shape(self.input(bias)?);
+        let known = self.known(bias, "the bias")?;
+        if known.dtype() != DType::I32 {
+            return Err(wrong_dtype(format!("the bias is {}; int32 is wanted", known.dtype())));
+        }
+        let values = known.as_slice::<i32>().to_vec();
+        let axis = match name {
+            "nn.bias_add" => self.attrs.axis("axis", 1, shape.len())?,
+            _ => {
+                let lead = shape.len().checked_sub(own.len());
+                let at = own.iter().position(|&size| size != 1).unwrap_or(0);
+                lead.map(|lead| lead + at).filter(|&axis| axis < shape.len()).unwrap_or(usize::MAX)
+            }
+        };
+        if values.len() != 1 && shape.get(axis) != Some(&(values.len() as i64)) {
+            let detail = format!("{own:?} to {shape:?}; numbers along one axis are wanted");
+            return Err(Reason::new(RefusalCode::UnsupportedShape, detail));
+        }
+        Ok(self.behind(x, Stage::Offset(Along { values, axis }), DType::I32))
+    }
+
+    /// Between two integers.
+    fn integer_clip(&mut self, dtype: DType) -> Taken<Val> {
+        let (least, greatest) = range(dtype);
+        let (low, high) = (self.attrs.float("a_min", f64::NEG_INFINITY), self.attrs.float("a_max", f64::INFINITY));
+        let whole = |bound: f64| bound.is_infinite() || bound == bound.trunc();
+        let meets = low <= high && low <= f64::from(greatest) && high >= f64::from(least);
+        if !whole(low) || !whole(high) || !meets {
+            let detail = format!("bounds {low} and {high} of {dtype}; integers of that type are wanted");
+            return Err(Reason::new(RefusalCode::UnsupportedAttr, detail));
+        }
+        let bound = |bound: f64| bound.clamp(least.into(), greatest.into()) as i32;
+        Ok(self.stage(Stage::Clamp { low: bound(low), high: bound(high) }, dtype))
+    }
+
+    fn requantize(&mut self, from: DType, to: DType) -> Taken<Val> {
+        if !is_integer(from) || !is_integer(to) {
+            return Err(wrong_dtype(format!("{from} into {to}; int8, uint8 and int32 are taken")));
+        }
+        let scales = self.scales(1, "the input's scale")?;
+        let zero_in = self.zero_point(2, "the input's zero point")?;
+        let scale = self.scale(3, "the output's scale")?;
+        let zero_out = self.zero_point(4, "the output's zero point")?;
+        let axis = self.parameter_axis("axis", scales.len())?;
+        let rounding = match self.attrs.text("rounding") {
+            "" | "None" | "UPWARD" => Rounding::Up,
+            "TONEAREST" => Rounding::Away,
+            "TOEVEN" => Rounding::Even,
+            other => return Err(scheme(format!("rounding {other}"))),
+        };
+        let floats = match self.attrs.text("compute_dtype") {
+            "" | "None" | "int64" => false,
+            "float32" => true,
+            other => return Err(scheme(format!("computed in {other}; int64 or float32 is taken"))),
+        };
+        let by = Ratios::new(&scales, scale, floats);
+        if let Ratios::Float(ratios) = &by
+            && let Some(ratio) = ratios.iter().find(|ratio| !ratio.is_finite())
+        {
+            return Err(scheme(format!("the ratio of the scales is {ratio} in float32")));
+        }
+        Ok(self.stage(Stage::Rescale { zero_in, by, axis, rounding, zero_out, to }, to))
+    }
+
+    fn quantize(&mut self, from: DType, to: DType) -> Taken<Val> {
+        if from != DType::F32 || !is_integer(to) {
+            return Err(wrong_dtype(format!("{from} into {to}; float32 into int8, uint8 or int32 is taken")));
+        }
+        let scale = self.scale(1, "the output's scale")?;
+        let zero = self.zero_point(2, "the output's zero point")?;
+        let rounding = match self.attrs.text("rounding") {
+            "" | "TONEAREST" => Rounding::Away,
+            "TOEVEN" => Rounding::Even,
+            other => return Err(scheme(format!("rounding {other}"))),
+        };
+        Ok(self.stage(Stage::Quantize { scale, zero, rounding, to }, to))
+    }
+
+    fn dequantize(&mut self, from: DType, to: DType) -> Taken<Val> {
+        if !is_integer(from) || to != DType::F32 {
+            return Err(wrong_dtype(format!("{from} into {to}; int8, uint8 or int32 into float32 is taken")));
+        }
+        let scales = self.scales(1, "the input's scale")?;
+        let zero = self.zero_point(2, "the input's zero point")?;
+        let axis = self.parameter_axis("axis", scales.len())?;
+        Ok(self.stage(Stage::Dequantize { zero, scale: Along { values: scales, axis } }, to))
+    }
+
+    fn quantized_sum(&mut self, to: DType) -> Taken<Val> {
+        let (x, y) = (self.inputs[0], self.input(1)?);
+        let shape = self.shape(x);
+        if shape != self.shape(y) {
+            let detail = format!("{shape:?} and {:?}; operands of one shape are taken", self.shape(y));
+            return Err(Reason::new(RefusalCode::UnsupportedShape, detail));
+        }
+        let dtypes = [self.p.get(x).dtype, self.p.get(y).dtype];
+        if !is_byte(to) || dtypes != [to; 2] {
+            return Err(wrong_dtype(format!(
+                "{} and {} into {to}; bytes of one type are wanted",
+                dtypes[0], dtypes[1]
+            )));
+        }
+        let (scale, zero) = (self.scale(6, "the output's scale")?, self.zero_point(7, "the output's zero point")?);
+        let side = |number: usize, what: &str| {
+            let from = self.scale(number, &format!("the scale of {what}"))?;
+            let zero_in = self.zero_point(number + 1, &format!("the zero point of {what}"))?;
+            let moved = from != scale || zero_in != zero;
+            Ok(moved.then(|| Side { zero_in, by: Ratios::new(&[from], scale, false), zero_out: zero }))
+        };
+        let sides = [side(2, "lhs")?, side(4, "rhs")?];
+        Ok(self.p.push_as(Kind::Stage(Stage::Sum { sides, zero, to }), &[x, y], shape, to))
+    }
+}
+
+/// What belongs to a sum beside its operands.
+struct Rest<'a> {
+    zero: i32,
+    sums: &'a [(i32, i64)],
+    /// The axis of the result's channels.
+    axis: usize,
+    wide: bool,
+}
+
+/// Operators of integers that are translated, which are also those that the backend asks for one by one.
+pub const OPERATORS: &[&str] =
+    &["qnn.conv2d", "qnn.dense", "qnn.requantize", "qnn.quantize", "qnn.dequantize", "qnn.add"];
