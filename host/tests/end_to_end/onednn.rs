@@ -1,6 +1,8 @@
 //! The recorded models on oneDNN. Where it is not on the machine, these stories are left out.
 
-use crate::{byoc, data_text, models};
+use crate::{byoc, data, data_text, models};
+use byoc::io;
+use byoc_core::tensor::Tensor;
 
 /// A folder with the backend, or nothing where oneDNN is not on the machine.
 fn plugins() -> Option<tempfile::TempDir> {
@@ -101,4 +103,58 @@ fn a_guard_behind_a_softmax_stays_in_the_region() {
     assert_eq!(explained["regions"].as_array().unwrap().len(), 1, "{explained}");
     let elsewhere = explained["nodes"].as_array().unwrap().iter().filter(|node| node["placement"]["kind"] == "host");
     assert_eq!(elsewhere.count(), 0, "{explained}");
+}
+
+/// The first output of a run on an array of samples.
+fn outputs(model: &str, input: &str, extra: &[&str]) -> Tensor {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().join("y.npz");
+    let results_text = results.display().to_string();
+    byoc([&["run", model, "--input", input, "--output", &results_text], extra].concat()).ok();
+    io::npz::read(&results).unwrap().remove(0).1
+}
+
+/// A quantized network is one region, in which nothing is left to the host, and gives the host's bits.
+fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sums: usize) {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
+    let file = plugins.path().join("int8.relay").display().to_string();
+    byoc([&["quantize", model, "-o", &file], quantize].concat()).ok();
+
+    let explained = &byoc([&["explain", &file, "--json"], &backend[..]].concat()).ok().json()[0];
+    assert_eq!(explained["regions"].as_array().unwrap().len(), 1);
+    let nodes = explained["nodes"].as_array().unwrap();
+    let count = |what: &dyn Fn(&serde_json::Value) -> bool| nodes.iter().filter(|node| what(node)).count();
+    assert_eq!(count(&|node| node["placement"]["kind"] == "host"), 0, "{explained}");
+    let summed = count(&|node| {
+        let sum = node["op"] == "qnn.conv2d" || node["op"] == "qnn.dense";
+        sum && node["placement"]["backend"] == "dnnl"
+    });
+    assert_eq!(summed, sums, "{explained}");
+
+    let (expected, got) = (outputs(&file, input, &[]), outputs(&file, input, &backend));
+    assert_eq!(got.shape(), expected.shape());
+    assert_eq!(got.bytes(), expected.bytes(), "the bits of the host");
+}
+
+#[test]
+fn quantized_digits_are_one_region_with_the_bits_of_the_host() {
+    let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
+    let folder = tempfile::tempdir().unwrap();
+    let array = folder.path().join("x.npy");
+    let images = io::npz::read_entry(&data("digits/test.npz"), Some("image")).unwrap();
+    assert_eq!(images.shape()[0], 360);
+    io::npy::write(&array, &images).unwrap();
+    let input = format!("image={}", array.display());
+    for scheme in [&["--keep", "none"][..], &["--keep", "none", "--scheme", "asymmetric,uint8"]] {
+        quantized_is_one_region(&model, &input, &[&["--calibrate", &calibration], scheme].concat(), 5);
+    }
+}
+
+#[test]
+fn a_quantized_network_with_residuals_is_one_region_with_the_bits_of_the_host() {
+    let model = data_text("models/resnet50_w8/model.onnx");
+    let quantize = ["--calibrate", "random:1", "--samples", "2"];
+    quantized_is_one_region(&model, "input_1=random:3", &quantize, 53);
 }

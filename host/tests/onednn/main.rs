@@ -68,4 +68,5 @@ families! {
     quantized_wide_sums 60;
     quantized_elementwise 200;
     quantized_blocks 100;
+    quantized_pools_and_joins 200;
 }

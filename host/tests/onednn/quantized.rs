@@ -365,3 +365,60 @@ pub fn quantized_blocks(c: &mut Case) {
     let result = behind(c, sums, terms, 1);
     c.done(result);
 }
+
+/// Means and maxima of windows, and tensors of other scales behind each other.
+pub fn quantized_pools_and_joins(c: &mut Case) {
+    c.tolerance = 0.0;
+    let dtype = byte_type(c);
+    let mut shape = vec![c.int(1, 2), c.pick(&[1, 3, 8, 64, 70]), c.int(1, 9), c.int(1, 9)];
+    let value = bytes(c, dtype, &shape);
+    let mut x = c.input_of(value);
+    if c.chance(2) {
+        let axis = c.int(0, 3);
+        let mut values = vec![x];
+        for _ in 0..c.int(1, 2) {
+            shape[axis] = c.int(1, 6);
+            let value = bytes(c, dtype, &shape);
+            values.push(c.input_of(value));
+        }
+        let out = scale(c, 0.07);
+        let (mut from, mut zeros) = (vec![], vec![]);
+        let out_zero = zero_point(c, dtype);
+        for _ in &values {
+            let same = c.chance(3);
+            let (own, zero) = if same { (out, out_zero) } else { (scale(c, 0.06), zero_point(c, dtype)) };
+            from.push(scalar(c, own));
+            zeros.push(integer(c, zero));
+        }
+        let tuple = |c: &mut Case, fields: &[ExprId]| c.builder.tuple(fields).expect("a tuple");
+        let (data, from, zeros) = (tuple(c, &values), tuple(c, &from), tuple(c, &zeros));
+        let (out, out_zero) = (scalar(c, out), integer(c, out_zero));
+        let attrs = [("axis", AttrValue::Int(axis as i64))];
+        x = c.op("qnn.concatenate", &[data, from, zeros, out, out_zero], &attrs);
+    }
+    let shape = c.shape(x);
+    if c.chance(4) {
+        c.done(x);
+        return;
+    }
+    let (mut kernel, mut strides, mut padding) = (vec![], vec![], vec![0; 4]);
+    for i in 0..2 {
+        let whole = c.chance(4);
+        kernel.push(if whole { shape[2 + i] } else { c.int(1, shape[2 + i].min(4)) });
+        strides.push(c.pick(&[1, 1, 2, 3]));
+        padding[i] = c.int(0, kernel[i] - 1);
+        padding[2 + i] = c.int(0, kernel[i] - 1);
+    }
+    let mut attrs = vec![("pool_size", longs(&kernel)), ("strides", longs(&strides)), ("padding", longs(&padding))];
+    x = if c.chance(3) {
+        c.op("nn.max_pool2d", &[x], &attrs)
+    } else {
+        attrs.push(("count_include_pad", AttrValue::Bool(c.chance(2))));
+        let (from, to) = (scale(c, 0.05), scale(c, 0.04));
+        let zeros = [zero_point(c, dtype), zero_point(c, dtype)];
+        let args = [x, scalar(c, from), integer(c, zeros[0]), scalar(c, to), integer(c, zeros[1])];
+        c.op("qnn.avg_pool2d", &args, &attrs)
+    };
+    let x = bounds(c, x, dtype);
+    c.done(x);
+}

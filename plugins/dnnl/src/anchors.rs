@@ -116,6 +116,7 @@ impl Lowering<'_> {
             Kind::Pad { before } => self.pad(op, before, 0),
             Kind::PadBytes { before, value } => self.pad(op, before, *value),
             Kind::Stage(_) => self.stages(op, links),
+            Kind::Mean(mean) => self.mean(op, mean),
             Kind::NoNan(number) => self.without_nan(op, *number),
             Kind::IsNan => Err(Reason::new(RefusalCode::UnsupportedOp, "only where it chooses between x and a number")),
             Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
@@ -733,6 +734,7 @@ impl Lowering<'_> {
 
     fn concat(&mut self, op: &Op, axis: usize) -> Taken<usize> {
         let shape = self.program.shape(op.output).to_vec();
+        let dtype = self.program.get(op.output).dtype;
         let parts: Vec<Placed> = op.inputs.iter().map(|&part| self.at(part)).collect();
         let order = parts.iter().max_by_key(|part| count(&part.view.shape)).map(|part| part.view.order());
         let mut order = order.unwrap_or_default();
@@ -742,7 +744,7 @@ impl Lowering<'_> {
             order.retain(|&d| d != axis);
             let at = order.iter().position(|&d| d == before).map_or(order.len(), |at| at + 1);
             order.insert(at, axis);
-            let whole = self.scratch(View::in_order(&shape, &order));
+            let whole = self.scratch_of(dtype, View::in_order(&shape, &order));
             for (i, part) in parts.iter().enumerate() {
                 let to = Placed { view: whole.view.slice(axis, i as i64, 1, 1), ..whole.clone() };
                 self.copy(part, &to, "interleaving")?;
@@ -750,10 +752,10 @@ impl Lowering<'_> {
             self.put_through(op, &[], 0, whole, &Frame::plain(&shape, &shape))?;
             return Ok(0);
         }
-        let whole = self.scratch(View::in_order(&shape, &order));
+        let whole = self.scratch_of(dtype, View::in_order(&shape, &order));
         // Operands are read as they lie: the library copies each of them into its place.
-        let descs = parts.iter().map(|part| self.desc(&part.view)).collect::<Outcome<Vec<_>>>().map_err(turned_down)?;
-        let dst = self.desc(&whole.view).map_err(turned_down)?;
+        let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Outcome<Vec<_>>>().map_err(turned_down)?;
+        let dst = self.desc_of(&whole).map_err(turned_down)?;
         let attr = self.attr(&[]).map_err(turned_down)?;
         let refs: Vec<&Desc> = descs.iter().collect();
         let desc = PrimitiveDesc::concat(self.library, axis, &refs, &dst, &attr).map_err(turned_down)?;

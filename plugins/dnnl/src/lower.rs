@@ -13,7 +13,6 @@ use crate::fuse::{Item, Link, items};
 use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
 use crate::plan::{Argument, Buf, Buffer, Pack, Place, Plan, Step, Work, place_in_arena};
 use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
-use crate::qnn::Finish;
 use crate::view::{View, count, regroup};
 use byoc_plugin_api::{DType, RefusalCode};
 use std::collections::HashMap;
@@ -315,13 +314,13 @@ impl Lowering<'_> {
     }
 
     /// A step of the plugin's own over bytes and `int32` sums.
-    pub fn integer_step(&mut self, finish: Finish, tensors: Vec<(i32, Placed)>) -> Taken<()> {
+    pub fn integer_step(&mut self, work: Work, tensors: Vec<(i32, Placed)>) -> Taken<()> {
         let mut args = Vec::new();
         for (arg, placed) in tensors {
             let desc = self.desc_of(&placed).map_err(gone_wrong)?;
             args.push(Argument { arg, buffer: placed.buffer, offset: self.offset(&placed), desc });
         }
-        self.push(Work::Finish(finish), args, "integers");
+        self.push(work, args, "integers");
         Ok(())
     }
 
@@ -621,6 +620,7 @@ fn name(kind: &Kind) -> &'static str {
         Kind::Resample { .. } => "resizing",
         Kind::Pad { .. } | Kind::PadBytes { .. } => "padding",
         Kind::Stage(_) => "integers",
+        Kind::Mean(_) => "mean of integers",
         Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => "view",
     }
 }

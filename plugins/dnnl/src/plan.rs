@@ -61,6 +61,8 @@ pub enum Work {
     Cell(crate::cell::Cell),
     /// A chain of integer operators, on each element; the arguments are numbered by `qnn`.
     Finish(crate::qnn::Finish),
+    /// Means of windows of bytes; the arguments are numbered likewise.
+    Means(crate::qnn::Means),
 }
 
 /// A step.

@@ -121,6 +121,8 @@ pub enum Kind {
     PadBytes { before: Vec<i64>, value: u8 },
     /// A function of each integer, and of that of a second tensor of the same shape where it takes one.
     Stage(crate::qnn::Stage),
+    /// Means of windows of bytes, as real numbers.
+    Mean(crate::qnn::Mean),
     /// The same elements under another shape.
     Reshape,
     /// The dimensions in this order.

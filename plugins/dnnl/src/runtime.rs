@@ -228,7 +228,7 @@ impl Region {
         let plan = lower(self.library, &program, packs).map_err(|reason| Error::new(reason.detail))?;
         let primitives = plan.steps.iter().map(|step| match &step.work {
             Work::Primitive(desc) => Primitive::new(desc).map(Some),
-            Work::Fill(_) | Work::NoNan(..) | Work::Cell(_) | Work::Finish(_) => Ok(None),
+            Work::Fill(_) | Work::NoNan(..) | Work::Cell(_) | Work::Finish(_) | Work::Means(_) => Ok(None),
         });
         let primitives = primitives.collect::<std::result::Result<_, String>>()?;
         self.library.let_go_of_code();
@@ -392,6 +392,12 @@ impl Ready {
                         |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
                     // SAFETY: as above; what a chain gives has a buffer of its own.
                     unsafe { finish.run(library, &step.args, place) };
+                }
+                (None, Work::Means(means)) => {
+                    let place =
+                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
+                    // SAFETY: as above.
+                    unsafe { means.run(library, &step.args, place) };
                 }
                 (None, Work::NoNan(number, count)) => {
                     let at = &step.args[0];

@@ -557,6 +557,12 @@ impl Translation<'_> {
     }
 
     fn pool(&mut self, alg: i32) -> Taken<Val> {
+        let dtype = self.p.get(self.inputs[0]).dtype;
+        self.pool_by(alg, dtype, |window| Kind::Pool { alg, window })
+    }
+
+    /// A pool whose windows are those of oneDNN's algorithm, as the operator that `make` says, with results of that type.
+    pub fn pool_by(&mut self, alg: i32, dtype: DType, make: impl FnOnce(Window) -> Kind) -> Taken<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         let axes = x.len() - 2;
@@ -589,7 +595,7 @@ impl Translation<'_> {
             }
             shape.push(size);
         }
-        let result = self.p.push(Kind::Pool { alg, window }, &[data], shape);
+        let result = self.p.push_as(make(window), &[data], shape, dtype);
         self.laid_out(result, &order, &layout)
     }
 
@@ -753,7 +759,8 @@ impl Translation<'_> {
         self.reshape(result, left)
     }
 
-    fn concat(&mut self, parts: &[Val], axis: usize) -> Taken<Val> {
+    /// Tensors behind each other.
+    pub fn concat(&mut self, parts: &[Val], axis: usize) -> Taken<Val> {
         let mut shape = self.shape(parts[0]);
         for &part in &parts[1..] {
             let own = self.p.shape(part);

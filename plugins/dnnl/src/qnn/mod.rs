@@ -16,12 +16,14 @@
 //! by hand where the zero point is none.
 
 mod finish;
+mod mean;
 mod ratio;
 mod stage;
 mod steps;
 mod translate;
 
 pub use finish::Finish;
+pub use mean::{Mean, Means};
 pub use stage::Stage;
 pub use translate::OPERATORS;
 

@@ -7,6 +7,7 @@ use super::stage::{Side, Stage, range};
 use crate::fuse::Link;
 use crate::library::ffi;
 use crate::lower::{Lowering, Placed};
+use crate::plan::Work;
 use crate::program::{Def, Kind, Op, Reason, Taken, Val};
 use crate::view::{View, count};
 use byoc_plugin_api::{DType, RefusalCode};
@@ -75,7 +76,7 @@ impl Lowering<'_> {
         let mut args = vec![(ffi::ARG_SRC, x)];
         args.extend(tensors.into_iter().enumerate().map(|(k, tensor)| (ffi::ARG_MULTIPLE_SRC + k as i32, tensor)));
         args.push((ffi::ARG_DST, result.clone()));
-        self.integer_step(finish, args)?;
+        self.integer_step(Work::Finish(finish), args)?;
         self.put(value, result);
         Ok(done)
     }

@@ -1,8 +1,9 @@
 //! Quantized operators out of the graph: their parameters, which have to be constants, and what they are made of.
 
-use super::EXACT;
 use super::ratio::{Ratios, Rounding};
 use super::stage::{Along, Side, Stage, range};
+use super::{EXACT, Mean};
+use crate::library::ffi;
 use crate::program::{Kind, Reason, Taken, Val};
 use crate::translate::Translation;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
@@ -36,6 +37,7 @@ const VIEWS: &[&str] = &[
     "transpose",
     "strided_slice",
     "split",
+    "concatenate",
     "copy",
     "nn.dropout",
     "nn.max_pool1d",
@@ -61,13 +63,17 @@ impl Translation<'_> {
             "qnn.quantize" => one(self.quantize(from, to)?),
             "qnn.dequantize" => one(self.dequantize(from, to)?),
             "qnn.add" => one(self.quantized_sum(to)?),
+            "qnn.concatenate" => one(self.joined(to)?),
+            "qnn.avg_pool2d" => one(self.mean(from, to)?),
             "nn.bias_add" | "add" if from == DType::I32 && to == DType::I32 => one(self.integer_bias(name)?),
             "nn.relu" if is_integer(from) && from == to => {
                 one(self.stage(Stage::Clamp { low: 0, high: range(to).1 }, to))
             }
             "clip" if is_integer(from) && from == to => one(self.integer_clip(to)?),
             // Whatever they read, they give.
-            _ if VIEWS.contains(&name) && is_byte(from) && from == to => self.run(name),
+            _ if VIEWS.contains(&name) && is_byte(from) && self.inputs.iter().all(|&x| self.p.get(x).dtype == to) => {
+                self.run(name)
+            }
             _ => Err(wrong_dtype(format!("{from} into {to}; float32 is wanted"))),
         }
     }
@@ -377,6 +383,53 @@ impl Translation<'_> {
     }
 }
 
+impl Translation<'_> {
+    /// Tensors behind each other, all brought to the scale of the result.
+    fn joined(&mut self, to: DType) -> Taken<Val> {
+        // Tuples come flattened: tensors, as many scales, as many zero points, and the output's two.
+        let count = self.inputs.len().saturating_sub(2) / 3;
+        if count == 0 || self.inputs.len() != 3 * count + 2 || !is_byte(to) {
+            return Err(wrong_dtype(format!("{} operands into {to}; bytes are wanted", self.inputs.len())));
+        }
+        let (scale, zero_out) =
+            (self.scale(3 * count, "the output's scale")?, self.zero_point(3 * count + 1, "the output's zero point")?);
+        let mut parts = Vec::with_capacity(count);
+        for part in 0..count {
+            let x = self.inputs[part];
+            if self.p.get(x).dtype != to {
+                return Err(wrong_dtype(format!("part {part} is {}; {to} is wanted", self.p.get(x).dtype)));
+            }
+            let from = self.scale(count + part, &format!("the scale of part {part}"))?;
+            let zero_in = self.zero_point(2 * count + part, &format!("the zero point of part {part}"))?;
+            parts.push(match from == scale && zero_in == zero_out {
+                true => x,
+                false => {
+                    let by = Ratios::new(&[from], scale, false);
+                    let stage = Stage::Rescale { zero_in, by, axis: 0, rounding: Rounding::Up, zero_out, to };
+                    self.behind(x, stage, to)
+                }
+            });
+        }
+        let axis = self.attrs.axis("axis", 0, self.rank(parts[0]))?;
+        self.concat(&parts, axis)
+    }
+
+    /// The means of windows, as real numbers, and those as bytes.
+    fn mean(&mut self, from: DType, to: DType) -> Taken<Val> {
+        if !is_byte(from) || from != to {
+            return Err(wrong_dtype(format!("{from} into {to}; bytes of one type are wanted")));
+        }
+        let (scale, zero) = (self.scale(1, "the input's scale")?, self.zero_point(2, "the input's zero point")?);
+        let (scale_out, zero_out) =
+            (self.scale(3, "the output's scale")?, self.zero_point(4, "the output's zero point")?);
+        let padded = self.attrs.flag("count_include_pad", false);
+        let alg = if padded { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING };
+        let real = self.pool_by(alg, DType::F32, |window| Kind::Mean(Mean { window, padded, zero, scale }))?;
+        let stage = Stage::Quantize { scale: scale_out, zero: zero_out, rounding: Rounding::Away, to };
+        Ok(self.behind(real, stage, to))
+    }
+}
+
 /// What belongs to a sum beside its operands.
 struct Rest<'a> {
     zero: i32,
@@ -387,5 +440,13 @@ struct Rest<'a> {
 }
 
 /// Operators of integers that are translated, which are also those that the backend asks for one by one.
-pub const OPERATORS: &[&str] =
-    &["qnn.conv2d", "qnn.dense", "qnn.requantize", "qnn.quantize", "qnn.dequantize", "qnn.add"];
+pub const OPERATORS: &[&str] = &[
+    "qnn.conv2d",
+    "qnn.dense",
+    "qnn.requantize",
+    "qnn.quantize",
+    "qnn.dequantize",
+    "qnn.add",
+    "qnn.concatenate",
+    "qnn.avg_pool2d",
+];

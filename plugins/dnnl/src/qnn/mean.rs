@@ -1,0 +1,172 @@
+//! Means of windows of bytes: `(Σ (x - zero) / count) scale`, the sum exact, the quotient rounded once.
+
+use crate::library::{OneDnn, Window, ffi};
+use crate::lower::Lowering;
+use crate::plan::{Argument, Work};
+use crate::program::{Op, Reason, Taken};
+use crate::view::{View, channels_last};
+use byoc_plugin_api::{DType, RefusalCode};
+
+/// A pool of means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mean {
+    /// Its windows.
+    pub window: Window,
+    /// Whether padding counts, as the zero point.
+    pub padded: bool,
+    /// The zero point of the data.
+    pub zero: i32,
+    /// The scale of the data.
+    pub scale: f32,
+}
+
+/// The windows along one axis.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    /// Elements of the data.
+    size: i64,
+    /// Windows.
+    out: i64,
+    kernel: i64,
+    stride: i64,
+    dilation: i64,
+    before: i64,
+}
+
+impl Axis {
+    /// The taps of a window that lie on data.
+    fn taps(self, at: i64) -> std::ops::Range<i64> {
+        let start = at * self.stride - self.before;
+        let first = if start < 0 { (-start + self.dilation - 1) / self.dilation } else { 0 };
+        let last = if start >= self.size { 0 } else { (self.size - 1 - start) / self.dilation + 1 };
+        first.min(self.kernel)..last.clamp(first.min(self.kernel), self.kernel)
+    }
+}
+
+/// A pool over images whose channels lie last.
+#[derive(Clone, Debug)]
+pub struct Means {
+    images: usize,
+    channels: usize,
+    axes: [Axis; 2],
+    padded: bool,
+    zero: i32,
+    scale: f32,
+    signed: bool,
+}
+
+/// Channels that are summed together.
+const LANES: usize = 64;
+
+/// Bytes to read that are worth the wake-up of another thread.
+const SHARE: usize = 1 << 15;
+
+/// The tensors of a run.
+#[derive(Clone, Copy)]
+struct Tensors {
+    from: *const u8,
+    to: *mut f32,
+}
+
+// SAFETY: each thread writes elements of its own, and nobody writes what is read.
+unsafe impl Sync for Tensors {}
+
+impl Lowering<'_> {
+    /// A step for a pool of means.
+    pub fn mean(&mut self, op: &Op, mean: &Mean) -> Taken<usize> {
+        let x = self.at(op.inputs[0]);
+        let shape = self.program.shape(op.output).to_vec();
+        if shape.len() != 4 {
+            return Err(Reason::new(RefusalCode::UnsupportedShape, format!("a mean over {shape:?}")));
+        }
+        let last = channels_last(4);
+        let x = self.in_order(&x, &last)?;
+        let axis = |i: usize| Axis {
+            size: x.view.shape[2 + i],
+            out: shape[2 + i],
+            kernel: mean.window.kernel[i],
+            stride: mean.window.strides[i],
+            dilation: mean.window.dilation[i],
+            before: mean.window.before[i],
+        };
+        let means = Means {
+            images: shape[0] as usize,
+            channels: shape[1] as usize,
+            axes: [axis(0), axis(1)],
+            padded: mean.padded,
+            zero: mean.zero,
+            scale: mean.scale,
+            signed: self.dtype(&x) == DType::I8,
+        };
+        let result = self.scratch(View::in_order(&shape, &last));
+        self.integer_step(Work::Means(means), vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, result.clone())])?;
+        self.put(op.output, result);
+        Ok(0)
+    }
+}
+
+impl Means {
+    /// Computes the pool. `place` gives the address of an argument.
+    ///
+    /// # Safety
+    /// Each argument has to lie where `place` says, with channels last and the pool's sizes; the two may not overlap.
+    pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
+        let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(&place);
+        let (Some(from), Some(to)) = (find(ffi::ARG_SRC), find(ffi::ARG_DST)) else { return };
+        let tensors = Tensors { from: from.cast_const(), to: to.cast() };
+        let [height, width] = self.axes;
+        let blocks = self.channels.div_ceil(LANES);
+        let units = self.images * (height.out * width.out) as usize * blocks;
+        let part = |thread: usize, threads: usize| {
+            let tensors = &tensors;
+            for unit in units * thread / threads..units * (thread + 1) / threads {
+                // SAFETY: the unit lies in the tensors that the caller vouches for, and belongs to this thread alone.
+                unsafe { self.unit(*tensors, unit / blocks, unit % blocks * LANES) };
+            }
+        };
+        if units * LANES * (height.kernel * width.kernel) as usize <= SHARE {
+            part(0, 1);
+        } else {
+            library.on_every_thread(&part);
+        }
+    }
+
+    /// The means of one window, from one channel on.
+    ///
+    /// # Safety
+    /// The tensors have the pool's sizes.
+    unsafe fn unit(&self, tensors: Tensors, place: usize, channel: usize) {
+        let [height, width] = self.axes;
+        let row = place as i64 / width.out;
+        let (image, y, x) = (row / height.out, row % height.out, place as i64 % width.out);
+        let (rows, columns) = (height.taps(y), width.taps(x));
+        let len = LANES.min(self.channels - channel);
+        let mut sums = [0i64; LANES];
+        let mut inside = 0i64;
+        for tap_y in rows {
+            for tap_x in columns.clone() {
+                let at_y = y * height.stride - height.before + tap_y * height.dilation;
+                let at_x = x * width.stride - width.before + tap_x * width.dilation;
+                let at = ((image * height.size + at_y) * width.size + at_x) as usize * self.channels + channel;
+                let mut block = [0u8; LANES];
+                // SAFETY: the tap lies on the data, which has so many channels from this one on.
+                unsafe { std::ptr::copy_nonoverlapping(tensors.from.add(at), block.as_mut_ptr(), len) };
+                for (sum, &byte) in sums.iter_mut().zip(&block) {
+                    *sum += if self.signed { i64::from(byte as i8) } else { i64::from(byte) };
+                }
+                inside += 1;
+            }
+        }
+        let count = if self.padded { height.kernel * width.kernel } else { inside };
+        let mut means = [0f32; LANES];
+        for (mean, sum) in means.iter_mut().zip(&sums) {
+            let sum = sum - inside * i64::from(self.zero);
+            *mean = (sum as f64 / count.max(1) as f64) as f32 * self.scale;
+        }
+        // SAFETY: the window's result has so many channels from this one on.
+        unsafe {
+            let to = tensors.to.add(place * self.channels + channel);
+            std::ptr::copy_nonoverlapping(means.as_ptr(), to, len);
+        }
+    }
+}
