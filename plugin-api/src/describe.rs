@@ -37,6 +37,9 @@ pub struct Description {
     /// the host. No limit when it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_blob_bytes: Option<u64>,
+    /// What its users may choose, by name. What they chose is in the options of `compile`, under `backend_options`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, BackendOption>,
     /// What a later version says and this one does not know.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
@@ -58,6 +61,7 @@ impl Default for Description {
             pre_passes: Vec::new(),
             quantization: None,
             max_blob_bytes: None,
+            options: BTreeMap::new(),
             unknown: Map::new(),
             problems: Vec::new(),
         }
@@ -72,6 +76,16 @@ pub struct Cost {
     pub min_region_flops: u64,
     /// The fewest operators.
     pub min_region_operators: u32,
+}
+
+/// Something that its users may choose, with a word for each way.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackendOption {
+    /// One line about it, for people.
+    pub about: String,
+    /// The words, the one that counts when nothing is chosen first. Any word where there are none.
+    pub values: Vec<String>,
 }
 
 /// How a float model becomes an integer one.
@@ -134,6 +148,11 @@ impl Description {
                 "pre_passes" => reader.list(&mut description.pre_passes, &key, value),
                 "quantization" => reader.set(&mut description.quantization, &key, value),
                 "max_blob_bytes" => reader.set(&mut description.max_blob_bytes, &key, value),
+                "options" => reader.fields(&key, value, |reader, name, value| {
+                    let mut option = BackendOption::default();
+                    reader.set(&mut option, name, value);
+                    description.options.insert(name["options.".len()..].to_owned(), option);
+                }),
                 _ => {
                     reader.unknown(&key);
                     description.unknown.insert(key, value);
@@ -226,6 +245,8 @@ mod tests {
             pre_passes: vec!["fold_constant".into()],
             quantization: Some(Quantization { activation: "int8".into(), symmetric: true, ..Default::default() }),
             max_blob_bytes: Some(1 << 20),
+            options: [("half".to_owned(), BackendOption { about: "faster".into(), values: vec!["false".into()] })]
+                .into(),
             ..Description::default()
         };
         assert_eq!(Description::from_json(&description.to_json()).unwrap(), description);

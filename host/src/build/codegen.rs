@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// The options that every code generator and loader gets.
+/// The options that every code generator and loader gets. A code generator gets `backend_options` too, which are its own.
 pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
     json!({
         "cache_dir": cache_dir.map(|d| d.display().to_string()),
@@ -71,7 +71,11 @@ impl<'a> RegionCompiler<'a> {
         let graph = function_graph(self.module, symbol, function, &mut table).map_err(|d| not_compiled(*d))?;
         let bad_graph = |e: String| not_compiled(Diagnostic::error(codes::plugins::BAD_GRAPH, e));
         graph.check(table.handles.len()).map_err(bad_graph)?;
-        let region = Region { graph: &graph, constants: &table.handles, options: &self.options };
+        let mut options = self.options.clone();
+        if !backend.chosen.is_empty() {
+            options["backend_options"] = json!(backend.chosen);
+        }
+        let region = Region { graph: &graph, constants: &table.handles, options: &options };
         let made = backend.codegen.compile(&region).map_err(|error| {
             Box::new(NotCompiled { diagnostic: fault(&error), refusal: refusal_of(&error, RefusalCode::CompileFailed) })
         })?;

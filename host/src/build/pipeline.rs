@@ -14,7 +14,7 @@ use byoc_core::ir::{Module, TensorType};
 use byoc_core::pass::manager::{self, RunOptions, Timing};
 use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, Report, partition_for};
 use byoc_core::text::{PrintOptions, print};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,8 @@ pub const SIMPLIFY: &[&str] = &[
 pub struct BuildOptions {
     /// Backends in priority order; `auto` stands for every one that was found.
     pub backends: Vec<String>,
+    /// What is chosen among the options that backends describe: backend, option, value.
+    pub backend_options: Vec<(String, String, String)>,
     /// Where backends keep what they compiled; `None` for no cache.
     pub cache_dir: Option<PathBuf>,
     /// Print the program after this pass, or after each one (`all`).
@@ -63,7 +65,7 @@ pub struct Built {
 /// Builds a model. `say` gets the lines that `print_after` and `time_passes` ask for.
 ///
 /// # Errors
-/// An unknown backend, a model that cannot be typed or planned, a build that was called off.
+/// An unknown backend or option of one, a model that cannot be typed or planned, a build that was called off.
 pub fn build(
     session: &Session,
     loaded: Loaded,
@@ -71,7 +73,8 @@ pub fn build(
     say: &mut dyn FnMut(&str),
 ) -> Result<Built, Failure> {
     let mut warnings = loaded.warnings;
-    let backends = backends(session, &options.backends)?;
+    let mut backends = backends(session, &options.backends)?;
+    choose(&mut backends, &options.backend_options)?;
     for backend in &backends {
         warnings.extend(backend.warnings.iter().cloned());
     }
@@ -161,14 +164,13 @@ pub fn build(
             warnings.push(diagnostic);
         }
     }
-    let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let compiled = Compiled {
         program,
         constants,
         regions,
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
         model_digest: digest,
-        options: json!({"backends": names, "dims": loaded.bound}),
+        options: compiled_options(&backends, &loaded.bound),
     };
     Ok(Built { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
 }
@@ -192,6 +194,35 @@ fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s
         });
     }
     wanted.into_iter().map(|name| session.registry.backend(name)).collect()
+}
+
+/// Gives backends what the user chose among their options.
+fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> Result<(), Failure> {
+    for (name, option, value) in chosen {
+        let names: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
+        let Some(backend) = backends.iter_mut().find(|backend| backend.name == *name) else {
+            let message = format!("an option \"{option}\" is given for {name}, which is no backend of this build");
+            let asked = if names.is_empty() { "--backend names none".into() } else { names.join(", ") };
+            return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
+                .note(format!("the backends asked for: {asked}"))
+                .help(format!("a backend is asked for with --backend {name}"))
+                .into());
+        };
+        backend.choose(option, value)?;
+    }
+    Ok(())
+}
+
+/// What shaped the result, for the artifact.
+fn compiled_options(backends: &[Backend<'_>], dims: &BTreeMap<String, usize>) -> Value {
+    let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
+    let mut options = json!({"backends": names, "dims": dims});
+    let chosen: BTreeMap<&str, _> =
+        backends.iter().filter(|b| !b.chosen.is_empty()).map(|b| (b.name.as_str(), &b.chosen)).collect();
+    if !chosen.is_empty() {
+        options["backend_options"] = json!(chosen);
+    }
+    options
 }
 
 fn simplify(

@@ -69,6 +69,9 @@ pub struct BuildArgs {
     /// Backends in priority order; "auto" takes every plugin that loads. Without it the host runs everything.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
+    /// Choose among the options that a backend has; "byoc plugins show NAME" lists them (may be repeated).
+    #[arg(long = "backend-option", value_name = "NAME.OPTION=VALUE", value_parser = backend_option)]
+    pub backend_options: Vec<(String, String, String)>,
     /// Not an option of this program: a backend is named with --backend.
     #[arg(long, value_name = "NAME", hide = true)]
     pub target: Option<String>,
@@ -515,6 +518,16 @@ fn named_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("NAME=VALUE is wanted".to_owned()),
+    }
+}
+
+fn backend_option(text: &str) -> Result<(String, String, String), String> {
+    let parts = text.split_once('=').and_then(|(key, value)| Some((key.split_once('.')?, value)));
+    match parts {
+        Some(((name, option), value)) if ![name, option, value].contains(&"") => {
+            Ok((name.to_owned(), option.to_owned(), value.to_owned()))
+        }
+        _ => Err("NAME.OPTION=VALUE is wanted: a backend, one of its options, and what it is to be".to_owned()),
     }
 }
 

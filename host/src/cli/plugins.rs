@@ -53,5 +53,12 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode
     if cost.min_region_flops > 0 || cost.min_region_operators > 0 {
         println!("regions of at least {} FLOPs and {} operators", cost.min_region_flops, cost.min_region_operators);
     }
+    if !backend.description.options.is_empty() {
+        println!("\noptions, for --backend-option {name}.OPTION=VALUE:");
+    }
+    for (option, described) in &backend.description.options {
+        let values = if described.values.is_empty() { "any".into() } else { described.values.join(" or ") };
+        println!("  {option} ({values}): {}", described.about);
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -54,6 +54,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
     };
     BuildOptions {
         backends: args.backend.iter().map(|b| b.trim().to_owned()).filter(|b| !b.is_empty()).collect(),
+        backend_options: args.backend_options.clone(),
         cache_dir,
         print_after: args.print_after.clone(),
         time_passes: args.time_passes,
@@ -153,6 +154,12 @@ pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
 
 /// Reads, builds and loads a model, whatever it was given as.
 pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &Session) -> Result<Ready, Failure> {
+    if let (true, Some((name, option, _))) = (is_artifact(path), build_args.backend_options.first()) {
+        let message = format!("{} is compiled already, and {name}.{option} is chosen then", path.display());
+        return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
+            .help(format!("\"byoc inspect {}\" shows what was chosen", path.display()))
+            .into());
+    }
     let given = given(path, input)?;
     let start = Instant::now();
     let compiled = || match is_artifact(path) {

@@ -11,6 +11,7 @@ use byoc_core::pass::{Candidate, DesiredLayout, Judge, Question, Refusal, Refusa
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_plugin_api::host::LoadedPlugin;
 use byoc_plugin_api::{self as api, Codegen, Description};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A backend that was asked for.
@@ -27,6 +28,8 @@ pub struct Backend<'r> {
     pub description: Description,
     /// The layouts that it wants its operators in, as far as they can be made.
     pub layouts: Vec<DesiredLayout>,
+    /// What the user chose among its options.
+    pub chosen: BTreeMap<String, String>,
     /// Its pattern table, as far as it could be read; every name begins with the backend's.
     pub table: Vec<Entry>,
     /// What is wrong with the description or the table, as warnings.
@@ -85,7 +88,35 @@ impl Registry {
             }
             known
         });
-        Ok(Backend { name: name.to_owned(), codegen, plugin, found, description, layouts, table, warnings })
+        let chosen = BTreeMap::new();
+        Ok(Backend { name: name.to_owned(), codegen, plugin, found, description, layouts, chosen, table, warnings })
+    }
+}
+
+impl Backend<'_> {
+    /// Takes a choice of the user's.
+    ///
+    /// # Errors
+    /// E0427 when the backend has no such option, or the option does not know that word.
+    pub fn choose(&mut self, option: &str, value: &str) -> Result<(), Box<Diagnostic>> {
+        let (name, known) = (&self.name, &self.description.options);
+        let wrong = |message: String| Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
+        let Some(described) = known.get(option) else {
+            let error = did_you_mean(
+                wrong(format!("{name} has no option \"{option}\"")),
+                option,
+                known.keys().map(String::as_str),
+            );
+            let all: Vec<&str> = known.keys().map(String::as_str).collect();
+            let all = if all.is_empty() { "it has none".to_owned() } else { format!("it has {}", all.join(", ")) };
+            return Err(Box::new(error.note(all)));
+        };
+        if !described.values.is_empty() && !described.values.iter().any(|known| known == value) {
+            let error = wrong(format!("{name}.{option} is not \"{value}\""));
+            return Err(Box::new(error.note(format!("it is one of {}", described.values.join(", ")))));
+        }
+        self.chosen.insert(option.to_owned(), value.to_owned());
+        Ok(())
     }
 }
 

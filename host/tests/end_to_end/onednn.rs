@@ -68,6 +68,71 @@ fn a_network_is_one_region_and_the_artifact_runs() {
     byoc(["run", &file, "--plugin-dir", &dir, "--input", "input.1=ones", "--output", &out]).ok();
 }
 
+/// The first output of a run over ones, as it lies in the file.
+fn outputs(args: &[&str], folder: &std::path::Path) -> (Vec<f64>, String) {
+    let out = folder.join("out.npz").display().to_string();
+    let ran = byoc([args, &["--input", "input.1=ones", "--output", &out]].concat()).ok();
+    let archive = byoc::io::npz::read(std::path::Path::new(&out)).expect("the outputs");
+    let (_, tensor) = archive.into_iter().next().expect("an output");
+    (tensor.view().to_f64s(), ran.err)
+}
+
+/// What is chosen when a model is compiled shapes its results, goes into its artifact, and is off otherwise.
+#[test]
+fn bfloat16_is_computed_where_it_is_asked_for() {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    let model = data_text("models/resnet50_w8/model.onnx");
+    let run = ["run", &model, "--backend", "dnnl", "--plugin-dir", &dir];
+    let (plain, _) = outputs(&run, plugins.path());
+    let (off, _) = outputs(&[&run[..], &["--backend-option", "dnnl.bf16=false"]].concat(), plugins.path());
+    assert_eq!(plain, off);
+    let (narrow, said) = outputs(&[&run[..], &["--backend-option", "dnnl.bf16=true"]].concat(), plugins.path());
+
+    let file = plugins.path().join("narrow.byoc").display().to_string();
+    let compile = ["compile", &model, "-o", &file, "--backend", "dnnl", "--plugin-dir", &dir];
+    byoc([&compile[..], &["--backend-option", "dnnl.bf16=true"]].concat()).ok();
+    let (loaded, _) = outputs(&["run", &file, "--plugin-dir", &dir], plugins.path());
+    assert_eq!(narrow, loaded);
+    let inspected = byoc(["inspect", &file]).ok().out;
+    assert!(inspected.contains(r#""backend_options":{"dnnl":{"bf16":"true"}}"#), "{inspected}");
+    byoc(["run", &file, "--plugin-dir", &dir, "--backend-option", "dnnl.bf16=true"]).fails_with("E0427");
+
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512bf16") {
+        let largest = plain.iter().fold(0f64, |m, x| m.max(x.abs()));
+        let off_by = plain.iter().zip(&narrow).fold(0f64, |m, (a, b)| m.max((a - b).abs()));
+        assert!(off_by > 0.0 && off_by <= 1e-2 * largest, "off by {off_by} of {largest}");
+        assert!(!said.contains("ignored"), "{said}");
+        return;
+    }
+    assert_eq!(plain, narrow);
+    assert!(said.contains("the option bf16 is ignored"), "{said}");
+}
+
+/// An option that there is not is said before anything is built, with what there is.
+#[test]
+fn options_that_there_are_not_are_said() {
+    let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
+    let dir = plugins.path().display().to_string();
+    let model = data_text("models/resnet18_w16/model.onnx");
+    let explain = |backend: &str, option: &str| {
+        byoc(["explain", &model, "--backend", backend, "--plugin-dir", &dir, "--backend-option", option])
+    };
+    for (backend, option, wanted) in [
+        ("dnnl", "dnnl.bf1=true", "did you mean \"bf16\"?"),
+        ("dnnl", "dnnl.bf16=yes", "it is one of false, true"),
+        ("dnnl", "dnll.bf16=true", "the backends asked for: dnnl"),
+        ("", "dnnl.bf16=true", "--backend dnnl"),
+    ] {
+        let ran = explain(backend, option).fails_with("E0427");
+        assert!(ran.err.contains(wanted), "{}", ran.err);
+    }
+    assert_eq!(explain("dnnl", "bf16").code, 2);
+    let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &dir]).ok().out;
+    assert!(shown.contains("bf16 (false or true): "), "{shown}");
+}
+
 /// Without the library the plugin loads, takes nothing, and says how to get it.
 #[test]
 fn without_the_library_the_reason_names_the_line_that_installs_it() {

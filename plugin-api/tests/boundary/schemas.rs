@@ -1,7 +1,7 @@
 //! The published schemas of what crosses as JSON say what is written and read.
 
 use crate::common::add_relu;
-use byoc_plugin_api::{Attr, Cost, Description, Dim, Graph, Quantization, host};
+use byoc_plugin_api::{Attr, BackendOption, Cost, Description, Dim, Graph, Quantization, host};
 use byoc_test_support::schema::{check, schema};
 use serde_json::{Value, json};
 
@@ -47,6 +47,7 @@ fn descriptions() {
         layouts: [("nn.conv2d".to_owned(), vec!["NHWC".to_owned()])].into(),
         quantization: Some(Quantization::default()),
         max_blob_bytes: Some(1),
+        options: [("half".to_owned(), BackendOption::default())].into(),
         ..Description::default()
     };
     let full = value(&description.to_json());
@@ -68,4 +69,6 @@ fn the_headers_name_schemas_that_exist() {
         check(&schema(name), &json!({})).unwrap_or_else(|_| assert_eq!(name, "graph"));
     }
     check(&schema("options"), &json!({"cache_dir": null, "cpu_features": ["avx2"], "threads": 2})).unwrap();
+    check(&schema("options"), &json!({"backend_options": {"half": "true"}})).unwrap();
+    check(&schema("options"), &json!({"backend_options": {"half": true}})).unwrap_err();
 }

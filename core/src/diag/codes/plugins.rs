@@ -27,6 +27,7 @@ codes! {
     BLOB_TOO_LARGE = 424, "a compiled region is larger than its backend says that one may be";
     CANNOT_CREATE = 425, "a new plugin cannot be written";
     CALLED_OFF = 426, "a build was called off";
+    UNKNOWN_OPTION = 427, "a backend has no such option, or the option no such value";
     NO_SCHEME = 430, "no scheme to quantize a model by";
     BAD_CASE = 440, "a file is no case of a conformance run";
     NOT_CONFORMING = 441, "a plugin does not keep what it promises";
