@@ -17,15 +17,21 @@ struct Source {
     arg: i32,
     placed: Placed,
     order: Option<Vec<usize>>,
+    /// Whether the copy is one in bfloat16.
+    narrow: bool,
 }
 
 impl Source {
     fn as_is(arg: i32, placed: &Placed) -> Source {
-        Source { arg, placed: placed.clone(), order: None }
+        Source { arg, placed: placed.clone(), order: None, narrow: false }
     }
 
     fn copied(arg: i32, placed: &Placed, order: &[usize]) -> Source {
-        Source { arg, placed: placed.clone(), order: Some(order.to_vec()) }
+        Source { arg, placed: placed.clone(), order: Some(order.to_vec()), narrow: false }
+    }
+
+    fn narrowed(arg: i32, placed: &Placed, order: &[usize]) -> Source {
+        Source { narrow: true, ..Source::copied(arg, placed, order) }
     }
 
     fn view(&self) -> View {
@@ -169,6 +175,11 @@ impl Lowering<'_> {
         Err(turned_down(failure))
     }
 
+    /// The element type that a primitive reads from a source.
+    fn read_as(&self, source: &Source) -> DType {
+        if source.narrow { DType::BF16 } else { self.dtype(&source.placed) }
+    }
+
     /// Whether a result may be written there.
     fn is_free_for(&self, placed: &Placed, read: &[Buf], first: Option<&Source>) -> bool {
         match first {
@@ -187,7 +198,7 @@ impl Lowering<'_> {
         bias: bool,
         make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
     ) -> Outcome<PrimitiveDesc> {
-        let own = |source: &Source| self.desc_as(self.dtype(&source.placed), &source.view());
+        let own = |source: &Source| self.desc_as(self.read_as(source), &source.view());
         let descs: Vec<Desc> = sources.iter().map(own).collect::<Outcome<_>>()?;
         let desc = make(&descs, &self.desc_as(dtype, target)?, &self.attr(&chain.posts)?, bias)?;
         tracing::trace!("tried: {}", desc.implementation());
@@ -207,6 +218,7 @@ impl Lowering<'_> {
         for source in sources {
             let placed = match &source.order {
                 None => source.placed.clone(),
+                Some(order) if source.narrow => self.narrowed(&source.placed, order)?,
                 Some(order) => self.in_order(&source.placed, order)?,
             };
             let layout = self.desc_of(&placed).map_err(turned_down)?;
@@ -296,9 +308,17 @@ impl Lowering<'_> {
         let is_constant = self.is_constant(&w);
         let mut wanted = self.packed_before(&weights);
         wanted.push(if is_constant { any } else { self.desc_of(&weights).map_err(turned_down)? });
+        let depthwise = weights.view.shape.len() > shape.len() && weights.view.shape[1..3] == [1, 1];
+        let narrow = self.may_narrow(&x, &weights) && !depthwise;
+        if narrow {
+            wanted.push(Desc::any(self.library, DType::BF16, &weights.view.shape).map_err(turned_down)?);
+        }
         let bias = self.bias(op, links, 1, &shape);
         let bias_desc = Desc::strided(self.library, DType::F32, &[shape[1]], &[1]).map_err(turned_down)?;
         let mut sources = Vec::new();
+        if narrow {
+            sources.push(vec![Source::narrowed(ffi::ARG_SRC, &x, &last)]);
+        }
         if x.view.is_packed() {
             sources.push(vec![Source::as_is(ffi::ARG_SRC, &x)]);
         }
@@ -408,12 +428,19 @@ impl Lowering<'_> {
             wanted = self.packed_before(&b);
             wanted.push(Desc::any(self.library, self.dtype(&b), &b.view.shape).map_err(turned_down)?);
         }
+        let narrow = self.may_narrow(&a, &b);
+        if narrow {
+            wanted.push(Desc::any(self.library, DType::BF16, &b.view.shape).map_err(turned_down)?);
+        }
         // As it lies, then copied operand by operand, the right one in the order of rows and columns that it has.
         let mut columns = row.clone();
         if rank >= 2 && b.view.strides[b.view.strides.len() - 2] < b.view.strides[b.view.strides.len() - 1] {
             columns.swap(rank - 2, rank - 1);
         }
         let mut sources = Vec::new();
+        if narrow {
+            sources.push(vec![Source::narrowed(ffi::ARG_SRC, &a, &row)]);
+        }
         for (copy_a, copy_b) in [(false, false), (true, false), (false, true), (true, true)] {
             let pick = |arg, placed: &Placed, order: &[usize], copy: bool| match copy {
                 true => Source::copied(arg, placed, order),

@@ -13,6 +13,7 @@
 //! | `fuse` | which operators become one primitive |
 //! | `frame` | in how few dimensions a primitive may see its tensors |
 //! | `view` | strided layouts; transposes, slices and reshapes that cost nothing |
+//! | `narrow` | bfloat16, where its user asks for it |
 //! | `lower`, `anchors` | a layout for every tensor, a primitive for every group |
 //! | `plan` | the steps of a run, and one arena for all that lives during it |
 //! | `runtime` | generated code, packed weights, runs |
@@ -31,6 +32,7 @@ mod frame;
 mod fuse;
 mod library;
 mod lower;
+mod narrow;
 mod patterns;
 mod plan;
 mod program;

@@ -73,6 +73,8 @@ pub struct Lowering<'p> {
     needed_until: Vec<usize>,
     /// Copies into other layouts, so that a tensor is copied once.
     copies: Vec<(Placed, Placed)>,
+    /// The same for copies in bfloat16.
+    pub narrow_copies: Vec<(Placed, Placed)>,
     now: usize,
 }
 
@@ -95,6 +97,7 @@ pub fn lower(library: &'static OneDnn, program: &Program, packs: &mut Packs) -> 
         last_read: last_reads(program, &items),
         needed_until: Vec::new(),
         copies: Vec::new(),
+        narrow_copies: Vec::new(),
         now: 0,
     };
     for (i, &input) in program.inputs.iter().enumerate() {
@@ -342,6 +345,7 @@ impl Lowering<'_> {
         // What is overwritten is no longer what was copied.
         for written in args.iter().filter(|argument| argument.arg == ffi::ARG_DST) {
             self.copies.retain(|(from, to)| from.buffer != written.buffer && to.buffer != written.buffer);
+            self.forget_narrowed(written.buffer);
         }
         self.steps.push(Step { work, args, what: what.to_owned() });
     }

@@ -166,6 +166,8 @@ pub struct Program {
     pub wide: BTreeSet<Val>,
     /// Cell states that a step of an LSTM gives, by the value that the model computed instead.
     pub cells: HashMap<Val, Val>,
+    /// Whether products and convolutions with constant weights may read bfloat16.
+    pub narrow: bool,
     /// Operators by what they compute, while the program is made.
     known: HashMap<String, Val>,
 }

@@ -7,6 +7,7 @@
 use crate::library::ffi::ExecArg;
 use crate::library::{Memory, OneDnn, Primitive, Stream, onednn, pages};
 use crate::lower::{Packs, lower};
+use crate::narrow;
 use crate::plan::{Argument, Place, Plan, Work};
 use crate::program::Program;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, Input, Prepared, Result, Services};
@@ -20,6 +21,8 @@ pub struct Region {
     graph: Graph,
     services: Services,
     threads: usize,
+    /// Whether bfloat16 is read where that is faster.
+    narrow: bool,
     state: Mutex<State>,
     plans: RwLock<Vec<Arc<Ready>>>,
 }
@@ -167,6 +170,7 @@ impl Region {
         };
         let region = Region {
             library,
+            narrow: narrow::wanted(&graph),
             graph,
             threads: services.num_threads(),
             services: services.clone(),
@@ -224,7 +228,8 @@ impl Region {
     fn make(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Made> {
         // What primitives are made for depends on how many threads there are.
         self.library.set_threads(self.threads);
-        let program = Program::of(&self.graph, constants, shapes).map_err(|reason| Error::new(reason.detail))?;
+        let mut program = Program::of(&self.graph, constants, shapes).map_err(|reason| Error::new(reason.detail))?;
+        program.narrow = self.narrow;
         let plan = lower(self.library, &program, packs).map_err(|reason| Error::new(reason.detail))?;
         let primitives = plan.steps.iter().map(|step| match &step.work {
             Work::Primitive(desc) => Primitive::new(desc).map(Some),

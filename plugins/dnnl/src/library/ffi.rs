@@ -87,6 +87,8 @@ constants! {
     /// Threads by OpenMP.
     RUNTIME_OMP = "DNNL_RUNTIME_OMP" 2;
 
+    /// 16-bit floats with the exponents of 32-bit ones.
+    BF16 = "dnnl_bf16" 2;
     /// 32-bit floats.
     F32 = "dnnl_f32" 3;
     /// 32-bit signed integers.

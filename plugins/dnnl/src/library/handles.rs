@@ -34,6 +34,7 @@ fn checked(status: ffi::Status, what: &str) -> Outcome<()> {
 fn dtype_number(dtype: DType) -> Outcome<c_int> {
     Ok(match dtype {
         DType::F32 => ffi::F32,
+        DType::BF16 => ffi::BF16,
         DType::I32 => ffi::S32,
         DType::I8 => ffi::S8,
         DType::U8 | DType::BOOL => ffi::U8,

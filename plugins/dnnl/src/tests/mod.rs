@@ -4,6 +4,7 @@
 
 mod artifacts;
 mod header;
+mod narrow;
 mod normal;
 mod pool;
 mod recurrent;

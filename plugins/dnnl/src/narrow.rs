@@ -1,0 +1,76 @@
+//! bfloat16, where its user asks for it: products and convolutions whose weights are constant read 16-bit operands and sum in
+//! 32 bits, everything else stays as it is.
+//!
+//! The library's own mode for that (`fpmath`) changes nothing on CPUs without matrix tiles. So weights are packed as bfloat16 when
+//! they are loaded, which halves them, and data is copied on the way in; results are 32-bit floats again. A copy costs a pass over
+//! the data, which is why depthwise convolutions are left alone: they compute hardly more than that.
+//!
+//! The choice is made when a region is compiled, and is in its graph from then on.
+
+use crate::lower::{Lowering, Placed};
+use crate::plan::Buf;
+use crate::program::Taken;
+use crate::view::View;
+use byoc_plugin_api::{Attr, AttrValue, BackendOption, DType, Graph};
+
+/// The option, and the attribute of a region's graph.
+pub const OPTION: &str = "bf16";
+
+/// What is said of the option.
+pub fn option() -> BackendOption {
+    BackendOption {
+        about: "products and convolutions read bfloat16 and sum in float32, where the CPU has AVX512_BF16".into(),
+        values: vec!["false".into(), "true".into()],
+    }
+}
+
+/// Writes into a region's graph what was chosen.
+pub fn mark(graph: &mut Graph, options: &serde_json::Value) {
+    if options["backend_options"][OPTION] == "true" {
+        graph.attrs.push(Attr::new(OPTION, true));
+    }
+}
+
+/// Whether a region is to be computed so: what was chosen, where the CPU can. Says where it cannot.
+pub fn wanted(graph: &Graph) -> bool {
+    let chosen = matches!(graph.attr(OPTION), Some(AttrValue::Bool(true)));
+    if chosen && !cpu_computes() {
+        tracing::warn!("{}: {IGNORED}", graph.symbol);
+    }
+    chosen && cpu_computes()
+}
+
+/// What is said on other CPUs.
+pub const IGNORED: &str = "the option bf16 is ignored: this CPU does not have AVX512_BF16; float32 is computed";
+
+/// Whether the CPU has instructions for it. Without them the library would emulate it, more slowly than it computes 32 bits.
+pub fn cpu_computes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+impl Lowering<'_> {
+    /// Whether a product of data by weights is to read bfloat16.
+    pub fn may_narrow(&self, data: &Placed, weights: &Placed) -> bool {
+        self.program.narrow && self.is_constant(weights) && [data, weights].map(|p| self.dtype(p)) == [DType::F32; 2]
+    }
+
+    /// A copy in bfloat16, dense in that order, made once for all who read it.
+    pub fn narrowed(&mut self, placed: &Placed, order: &[usize]) -> Taken<Placed> {
+        let view = View::in_order(&placed.view.shape, order);
+        if let Some((_, copy)) = self.narrow_copies.iter().find(|(from, to)| from == placed && to.view == view) {
+            return Ok(copy.clone());
+        }
+        let copy = self.scratch_of(DType::BF16, view);
+        self.copy(placed, &copy, "bfloat16")?;
+        self.narrow_copies.push((placed.clone(), copy.clone()));
+        Ok(copy)
+    }
+
+    /// Forgets the copies of what is overwritten.
+    pub fn forget_narrowed(&mut self, written: Buf) {
+        self.narrow_copies.retain(|(from, _)| from.buffer != written);
+    }
+}
