@@ -235,3 +235,36 @@ fn a_quantized_network_with_residuals_is_one_region_with_the_bits_of_the_host() 
     let quantize = ["--calibrate", "random:1", "--samples", "2"];
     quantized_is_one_region(&model, "input_1=random:3", &quantize, 53);
 }
+
+/// Quantized convolutions whose scales a pass wrote out in real numbers are one composite each.
+#[test]
+fn a_convolution_with_scales_written_out_is_one_composite() {
+    let Some(plugins) = plugins() else { return };
+    let dir = plugins.path().display().to_string();
+    let file = plugins.path().join("written_out.relay");
+    std::fs::write(
+        &file,
+        r#"#[version = "0.0.5"]
+def @main(%x: Tensor[(1, 8, 12, 12), uint8], %r: Tensor[(1, 16, 12, 12), uint8]) {
+  %0 = qnn.conv2d(%x, ones(shape=[16, 8, 3, 3], dtype="int8"), 0, 0, 0.5f, 0.25f,
+    padding=[1, 1, 1, 1], channels=16, kernel_size=[3, 3]);
+  %1 = add(cast(%0, dtype="float32"), 3.5f);
+  %2 = multiply(clip(multiply(%1, 0.37f), a_min=0f, a_max=255f), 0.7f);
+  %3 = add(add(%2, multiply(0.3f, cast(%r, dtype="float32"))), 4f);
+  cast(%3, dtype="uint8")
+}
+"#,
+    )
+    .unwrap();
+    let file = file.display().to_string();
+    let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
+    let text = byoc([&["source", &file], &backend[..]].concat()).ok().out;
+    assert!(text.contains("dnnl.qnn.conv2d"), "{text}");
+    let run = |extra: &[&str]| {
+        let results = plugins.path().join("y.npz").display().to_string();
+        let inputs = ["--input", "x=random:1", "--input", "r=random:2", "--output", &results];
+        byoc([&["run", &file], &inputs[..], extra].concat()).ok();
+        io::npz::read(results.as_ref()).unwrap().remove(0).1
+    };
+    assert_eq!(run(&backend).bytes(), run(&[]).bytes(), "the bits of the host");
+}

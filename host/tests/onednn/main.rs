@@ -69,4 +69,5 @@ families! {
     quantized_elementwise 200;
     quantized_blocks 100;
     quantized_pools_and_joins 200;
+    quantized_written_out 200;
 }

@@ -422,3 +422,66 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
     let x = bounds(c, x, dtype);
     c.done(x);
 }
+
+/// A factor or a summand: one number, or one for each place of an axis.
+fn numbers(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
+    let shape = c.shape(x);
+    if c.chance(2) {
+        let one = scale(c, about);
+        return scalar(c, one);
+    }
+    let values: Vec<f32> = (0..shape[axis]).map(|_| scale(c, about)).collect();
+    let mut along = vec![1; shape.len() - axis];
+    along[0] = shape[axis];
+    c.builder.constant(Tensor::from_slice(&along, &values))
+}
+
+/// What stands behind sums in real numbers, ended by a conversion that drops the fraction.
+pub fn quantized_written_out(c: &mut Case) {
+    c.tolerance = 0.0;
+    let (sums, terms, axis) = if c.chance(3) {
+        let (rows, terms, units) = (c.int(1, 5), c.int(1, 80), c.pick(&[1, 10, 64]));
+        let dtype = byte_type(c);
+        let data = bytes(c, dtype, &[rows, terms]);
+        let x = c.input_of(data);
+        let weight = bytes(c, DType::I8, &[units, terms]);
+        (product(c, x, units, weight), terms, 1)
+    } else {
+        let sizes = Sizes { groups: c.pick(&[1, 1, 2]), per_group: c.int(1, 9), out_per_group: c.int(1, 20) };
+        convolve(c, None, &sizes, false)
+    };
+    let real = [("dtype", word("float32"))];
+    let mut x = c.op("cast", &[sums], &real);
+    if c.chance(2) {
+        let bias = numbers(c, x, axis, 900.0);
+        let args = if c.chance(2) { [x, bias] } else { [bias, x] };
+        x = c.op("add", &args, &[]);
+    }
+    let factor = numbers(c, x, axis, 150.0 / ((terms as f64).sqrt() * 5500.0));
+    x = c.op("multiply", &[x, factor], &[]);
+    x = c.op("clip", &[x], &[("a_min", AttrValue::Float(0.0)), ("a_max", AttrValue::Float(255.0))]);
+    if c.chance(2) {
+        let factor = scale(c, 0.6);
+        let factor = scalar(c, factor);
+        x = c.op("multiply", &[x, factor], &[]);
+    }
+    if c.chance(2) {
+        let (dtype, shape) = (byte_type(c), c.shape(x));
+        let other = bytes(c, dtype, &shape);
+        let other = c.input_of(other);
+        let other = c.op("cast", &[other], &real);
+        let factor = scale(c, 0.4);
+        let factor = scalar(c, factor);
+        let other = c.op("multiply", &[factor, other], &[]);
+        let args = if c.chance(4) { [other, x] } else { [x, other] };
+        x = c.op("add", &args, &[]);
+    }
+    if c.chance(2) {
+        let zero = scale(c, 7.0);
+        let zero = scalar(c, zero);
+        x = c.op("add", &[x, zero], &[]);
+    }
+    let to = byte_type(c);
+    let x = c.op("cast", &[x], &[("dtype", dtype_word(to))]);
+    c.done(x);
+}

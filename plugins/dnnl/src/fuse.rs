@@ -6,6 +6,7 @@
 
 use crate::library::ffi;
 use crate::program::{Kind, Program, Val};
+use crate::qnn::Stage;
 use byoc_plugin_api::DType;
 
 /// An operator in the chain behind an anchor, by its number.
@@ -125,7 +126,8 @@ fn follow(
         }
         let op = &program.ops[user];
         match &op.kind {
-            Kind::Stage(_) if stages => {
+            // Of two operands only those of a sum of integers may change places.
+            Kind::Stage(stage) if stages && (op.inputs[0] == value || matches!(stage, Stage::Sum { .. })) => {
                 let other = op.inputs.iter().copied().find(|&input| input != value);
                 chain.push(Link::Stage { op: user, other });
             }

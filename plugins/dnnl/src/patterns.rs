@@ -57,12 +57,29 @@ fn requantized(op: &str) -> String {
     )
 }
 
+/// The same in real numbers, as passes for this library write it: a bias, the scale, bounds, the scale of a residual sum and
+/// the residual, the zero point of the result.
+fn written_out(op: &str) -> String {
+    format!(
+        "let sum = cast(qnn.{op}(*, const, const(0), const(0), const, const));\n    \
+         let biased = add(sum, const) | sum;\n    \
+         let bounded = clip(multiply(biased, const));\n    \
+         let scaled = multiply(bounded, const) | bounded;\n    \
+         let summed = add(scaled, multiply(const, cast(*))) | scaled;\n    \
+         let moved = add(summed, const) | summed;\n    \
+         cast(moved)"
+    )
+}
+
 /// The table.
 pub fn table() -> String {
     let mut text = String::from("# Integers: sums with what brings them back to bytes.\n");
     for op in ["conv2d", "dense"] {
+        let _ = writeln!(text, "qnn.{op}: {}", written_out(op));
+    }
+    for op in ["conv2d", "dense"] {
         let _ = writeln!(text, "qnn_{op}_requantize_sum: {};\n    {QUANTIZED_SUM} ? nn.relu ? clip", requantized(op));
-        let _ = writeln!(text, "qnn_{op}_requantize: {};\n    scaled ? nn.relu ? clip", requantized(op));
+        let _ = writeln!(text, "qnn_{op}_requantize: {};\n    scaled ? nn.relu ? clip ? cast", requantized(op));
     }
     text.push_str("# Residuals, then biases and activations, then what stands without an anchor.\n");
     for (name, op) in ANCHORS {

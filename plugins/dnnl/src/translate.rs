@@ -185,7 +185,7 @@ pub const OPERATORS: &[&str] = &[
 ];
 
 /// Operators that are translated, and stand for something only as parts of a composite.
-const PARTS: &[&str] = &["isnan", "where"];
+const PARTS: &[&str] = &["isnan", "where", "cast"];
 
 fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<Vec<Val>> {
     let with_name = |reason: Reason| Reason { detail: format!("{name}: {}", reason.detail), ..reason };
@@ -205,6 +205,11 @@ fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<
         let mut at = Translation { p, node, attrs: Attributes(node), inputs };
         let values = at.quantized(name).map_err(with_name)?;
         return checked(p, values).map_err(with_name);
+    }
+    let exact =
+        Translation { p: &mut *p, node, attrs: Attributes(node), inputs }.exact_real(name).map_err(with_name)?;
+    if let Some(value) = exact {
+        return checked(p, vec![value]).map_err(with_name);
     }
     for (i, ty) in node.outputs.iter().enumerate() {
         if ty.dtype != DType::F32 && name != "isnan" {

@@ -73,7 +73,7 @@ pub struct Scaling {
 }
 
 /// What is done to each element. Elements are `int32`, whatever they are loaded from and stored to, or floats behind
-/// [`Do::Real`] and before [`Do::Quantize`].
+/// [`Do::Real`] and [`Do::ToReal`], up to [`Do::Quantize`] and [`Do::ToInteger`].
 #[derive(Clone, Debug)]
 pub enum Do {
     /// `x + b`, wrapping.
@@ -92,6 +92,20 @@ pub enum Do {
     Sum { other: Vec<Do>, from: DType, zero: i32, low: i32, high: i32 },
     /// `x scale` as a float.
     Real(Row<f32>),
+    /// The integer as one of these types holds it, wrapping.
+    Wrap(DType),
+    /// The integer as a float.
+    ToReal,
+    /// The float toward zero, between two bounds.
+    ToInteger { low: i32, high: i32 },
+    /// `x + b` of floats.
+    RealAdd(Row<f32>),
+    /// `x b` of floats.
+    RealMultiply(Row<f32>),
+    /// A float between two bounds.
+    RealClamp { low: f32, high: f32 },
+    /// `x + y` of floats, with the next tensor after these steps.
+    RealSum { other: Vec<Do>, from: DType },
     /// `round(x / scale) + zero` between two bounds.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
 }
@@ -226,6 +240,12 @@ unsafe fn blocks(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usi
                         let sum = i64::from(*x) + i64::from(*y) - i64::from(*zero);
                         *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
                     }
+                } else if let Do::RealSum { other: steps, from } = step {
+                    let (mut unused, mut y) = ([0; BLOCK], [0.0; BLOCK]);
+                    load(*from, tensors.others[other], start, len, &mut unused, &mut y);
+                    other += 1;
+                    steps.iter().for_each(|step| apply(step, &spot, &mut unused, &mut y));
+                    real.iter_mut().zip(&y).for_each(|(x, y)| *x += y);
                 } else {
                     apply(step, &spot, &mut x, &mut real);
                 }
@@ -327,7 +347,31 @@ fn apply(step: &Do, spot: &Spot, x: &mut Ints, real: &mut Reals) {
         }
         Do::Clamp { low, high } => x.iter_mut().for_each(|x| *x = (*x).max(*low).min(*high)),
         // Computed where the tensors are.
-        Do::Sum { .. } => {}
+        Do::Sum { .. } | Do::RealSum { .. } => {}
+        Do::Wrap(DType::I8) => x.iter_mut().for_each(|x| *x = i32::from(*x as i8)),
+        Do::Wrap(DType::U8) => x.iter_mut().for_each(|x| *x = i32::from(*x as u8)),
+        Do::Wrap(_) => {}
+        Do::ToReal => real.iter_mut().zip(&*x).for_each(|(real, x)| *real = *x as f32),
+        Do::ToInteger { low, high } => {
+            x.iter_mut().zip(&*real).for_each(|(x, real)| *x = (*real as i32).max(*low).min(*high));
+        }
+        Do::RealAdd(summands) => {
+            let mut own = [0.0; BLOCK];
+            let summands = row(summands, spot, &mut own);
+            real.iter_mut().zip(summands).for_each(|(real, summand)| *real += summand);
+        }
+        Do::RealMultiply(factors) => {
+            let mut own = [0.0; BLOCK];
+            let factors = row(factors, spot, &mut own);
+            real.iter_mut().zip(factors).for_each(|(real, factor)| *real *= factor);
+        }
+        Do::RealClamp { low, high } => {
+            for real in real.iter_mut() {
+                // Written so that NaN stays NaN.
+                let x = if *real < *low { *low } else { *real };
+                *real = if x > *high { *high } else { x };
+            }
+        }
         Do::Real(scales) => {
             let mut own = [0.0; BLOCK];
             let scales = row(scales, spot, &mut own);

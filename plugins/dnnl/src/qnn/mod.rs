@@ -16,8 +16,10 @@
 //! by hand where the zero point is none.
 
 mod finish;
+mod joins;
 mod mean;
 mod ratio;
+mod real;
 mod stage;
 mod steps;
 mod translate;

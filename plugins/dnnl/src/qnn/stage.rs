@@ -79,6 +79,36 @@ pub enum Stage {
         /// The type of the result.
         to: DType,
     },
+    /// `cast`: integers wrap; a real number becomes the integer toward zero, saturating, and NaN becomes 0.
+    Convert(DType),
+    /// A real number and one of these, added.
+    RealAdd(Along<f32>),
+    /// A real number and one of these, multiplied.
+    RealMultiply(Along<f32>),
+    /// A real number held between two.
+    RealClamp {
+        /// The least.
+        low: f32,
+        /// The greatest.
+        high: f32,
+    },
+    /// The sum with a second tensor behind these stages, which take one number for all elements.
+    RealSum(Vec<Stage>),
+}
+
+impl Stage {
+    /// Whether it gives real numbers that a conversion to integers is on its way from: each step of them is rounded as it is
+    /// written, so that none may be left to a library that takes two for one.
+    pub fn is_exact_real(&self) -> bool {
+        matches!(
+            self,
+            Stage::Convert(DType::F32)
+                | Stage::RealAdd(_)
+                | Stage::RealMultiply(_)
+                | Stage::RealClamp { .. }
+                | Stage::RealSum(_)
+        )
+    }
 }
 
 /// The least and the greatest value of an integer type.

@@ -26,6 +26,8 @@ struct Chain {
     /// What all parameters that are no single numbers lie along.
     places: Option<Places>,
     steps: Vec<Do>,
+    /// Whether what the steps so far give are floats.
+    real: bool,
 }
 
 fn wrong(what: &str) -> Reason {
@@ -41,7 +43,7 @@ impl Lowering<'_> {
         }
         let from = self.dtype(&x);
         let mut view = View { offset: 0, ..x.view.clone() };
-        let mut chain = Chain { places: None, steps: Vec::new() };
+        let mut chain = Chain { places: None, steps: Vec::new(), real: from == DType::F32 };
         let mut tensors = Vec::new();
         let (mut done, mut last) = (None, (op.output, view.clone()));
         let first = Link::Stage { op: self.number(op), other: op.inputs.get(1).copied() };
@@ -54,7 +56,9 @@ impl Lowering<'_> {
                         break;
                     }
                     if let Some(other) = other {
-                        tensors.push(self.beside(*other, &view)?);
+                        let tensor = self.beside(*other, &view)?;
+                        chain.beside(self.dtype(&tensor));
+                        tensors.push(tensor);
                     }
                     (done, last) = (Some(i), (own.output, view.clone()));
                 }
@@ -105,6 +109,7 @@ impl Chain {
         let along = match stage {
             Stage::Offset(along) => (along.values.len(), along.axis),
             Stage::Dequantize { scale, .. } => (scale.values.len(), scale.axis),
+            Stage::RealAdd(along) | Stage::RealMultiply(along) => (along.values.len(), along.axis),
             Stage::Rescale { by: Ratios::Fixed(ratios), axis, .. } => (ratios.len(), *axis),
             Stage::Rescale { by: Ratios::Float(ratios), axis, .. } => (ratios.len(), *axis),
             _ => (1, 0),
@@ -153,13 +158,46 @@ impl Chain {
             Stage::Dequantize { zero, scale } => {
                 self.less(*zero);
                 self.steps.push(Do::Real(Row::new(&scale.values)));
+                self.real = true;
             }
             Stage::Quantize { scale, zero, rounding, to } => {
                 let (low, high) = range(*to);
                 self.steps.push(Do::Quantize { scale: *scale, zero: *zero, rounding: *rounding, low, high });
+                self.real = false;
+            }
+            Stage::Convert(to) => {
+                let to_real = *to == DType::F32;
+                match (self.real, to_real) {
+                    (true, true) => {}
+                    (false, true) => self.steps.push(Do::ToReal),
+                    (true, false) => {
+                        let (low, high) = range(*to);
+                        self.steps.push(Do::ToInteger { low, high });
+                    }
+                    (false, false) => self.steps.push(Do::Wrap(*to)),
+                }
+                self.real = to_real;
+            }
+            Stage::RealAdd(along) => self.steps.push(Do::RealAdd(Row::new(&along.values))),
+            Stage::RealMultiply(along) => self.steps.push(Do::RealMultiply(Row::new(&along.values))),
+            Stage::RealClamp { low, high } => self.steps.push(Do::RealClamp { low: *low, high: *high }),
+            Stage::RealSum(other) => {
+                let first = matches!(other.first(), Some(Stage::Convert(_)));
+                let mut inner = Chain { places: None, steps: Vec::new(), real: !first };
+                if !other.iter().all(|stage| inner.add(stage, view, false)) || inner.places.is_some() {
+                    return false;
+                }
+                self.steps.push(Do::RealSum { other: inner.steps, from: DType::F32 });
             }
         }
         true
+    }
+
+    /// Says what the second tensor of the last step holds.
+    fn beside(&mut self, dtype: DType) {
+        if let Some(Do::RealSum { from, .. } | Do::Sum { from, .. }) = self.steps.last_mut() {
+            *from = dtype;
+        }
     }
 
     fn less(&mut self, zero: i32) {
@@ -176,6 +214,7 @@ impl Chain {
                 | Do::Float(Scaling { low, high, .. })
                 | Do::Move { low, high, .. }
                 | Do::Sum { low, high, .. }
+                | Do::ToInteger { low, high }
                 | Do::Quantize { low, high, .. },
             ) => {
                 *low = (*low).clamp(least, greatest);

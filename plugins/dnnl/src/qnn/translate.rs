@@ -1,9 +1,8 @@
 //! Quantized operators out of the graph: their parameters, which have to be constants, and what they are made of.
 
+use super::EXACT;
 use super::ratio::{Ratios, Rounding};
 use super::stage::{Along, Side, Stage, range};
-use super::{EXACT, Mean};
-use crate::library::ffi;
 use crate::program::{Kind, Reason, Taken, Val};
 use crate::translate::Translation;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
@@ -15,11 +14,11 @@ fn scheme(detail: impl Into<String>) -> Reason {
     Reason::new(RefusalCode::QuantScheme, detail)
 }
 
-fn wrong_dtype(detail: impl Into<String>) -> Reason {
+pub fn wrong_dtype(detail: impl Into<String>) -> Reason {
     Reason::new(RefusalCode::UnsupportedDtype, detail)
 }
 
-fn is_byte(dtype: DType) -> bool {
+pub fn is_byte(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::U8)
 }
 
@@ -65,6 +64,9 @@ impl Translation<'_> {
             "qnn.add" => one(self.quantized_sum(to)?),
             "qnn.concatenate" => one(self.joined(to)?),
             "qnn.avg_pool2d" => one(self.mean(from, to)?),
+            "cast" if (is_integer(from) || from == DType::F32) && (is_integer(to) || to == DType::F32) => {
+                one(self.stage(Stage::Convert(to), to))
+            }
             "nn.bias_add" | "add" if from == DType::I32 && to == DType::I32 => one(self.integer_bias(name)?),
             "nn.relu" if is_integer(from) && from == to => {
                 one(self.stage(Stage::Clamp { low: 0, high: range(to).1 }, to))
@@ -84,7 +86,8 @@ impl Translation<'_> {
         self.behind(x, stage, to)
     }
 
-    fn behind(&mut self, x: Val, stage: Stage, to: DType) -> Val {
+    /// A stage behind a value.
+    pub fn behind(&mut self, x: Val, stage: Stage, to: DType) -> Val {
         let shape = self.p.shape(x).to_vec();
         self.p.push_as(Kind::Stage(stage), &[x], shape, to)
     }
@@ -111,7 +114,8 @@ impl Translation<'_> {
         }
     }
 
-    fn scale(&self, number: usize, what: &str) -> Taken<f32> {
+    /// One scale.
+    pub fn scale(&self, number: usize, what: &str) -> Taken<f32> {
         match self.scales(number, what)?[..] {
             [scale] => Ok(scale),
             ref several => Err(scheme(format!("{what} has {} values; one is taken", several.len()))),
@@ -119,7 +123,7 @@ impl Translation<'_> {
     }
 
     /// A zero point: one for all elements, though it may be written once for each place on an axis.
-    fn zero_point(&self, number: usize, what: &str) -> Taken<i32> {
+    pub fn zero_point(&self, number: usize, what: &str) -> Taken<i32> {
         let known = self.known(number, what)?;
         if known.dtype() != DType::I32 {
             return Err(wrong_dtype(format!("{what} is {}; int32 is wanted", known.dtype())));
@@ -380,53 +384,6 @@ impl Translation<'_> {
         };
         let sides = [side(2, "lhs")?, side(4, "rhs")?];
         Ok(self.p.push_as(Kind::Stage(Stage::Sum { sides, zero, to }), &[x, y], shape, to))
-    }
-}
-
-impl Translation<'_> {
-    /// Tensors behind each other, all brought to the scale of the result.
-    fn joined(&mut self, to: DType) -> Taken<Val> {
-        // Tuples come flattened: tensors, as many scales, as many zero points, and the output's two.
-        let count = self.inputs.len().saturating_sub(2) / 3;
-        if count == 0 || self.inputs.len() != 3 * count + 2 || !is_byte(to) {
-            return Err(wrong_dtype(format!("{} operands into {to}; bytes are wanted", self.inputs.len())));
-        }
-        let (scale, zero_out) =
-            (self.scale(3 * count, "the output's scale")?, self.zero_point(3 * count + 1, "the output's zero point")?);
-        let mut parts = Vec::with_capacity(count);
-        for part in 0..count {
-            let x = self.inputs[part];
-            if self.p.get(x).dtype != to {
-                return Err(wrong_dtype(format!("part {part} is {}; {to} is wanted", self.p.get(x).dtype)));
-            }
-            let from = self.scale(count + part, &format!("the scale of part {part}"))?;
-            let zero_in = self.zero_point(2 * count + part, &format!("the zero point of part {part}"))?;
-            parts.push(match from == scale && zero_in == zero_out {
-                true => x,
-                false => {
-                    let by = Ratios::new(&[from], scale, false);
-                    let stage = Stage::Rescale { zero_in, by, axis: 0, rounding: Rounding::Up, zero_out, to };
-                    self.behind(x, stage, to)
-                }
-            });
-        }
-        let axis = self.attrs.axis("axis", 0, self.rank(parts[0]))?;
-        self.concat(&parts, axis)
-    }
-
-    /// The means of windows, as real numbers, and those as bytes.
-    fn mean(&mut self, from: DType, to: DType) -> Taken<Val> {
-        if !is_byte(from) || from != to {
-            return Err(wrong_dtype(format!("{from} into {to}; bytes of one type are wanted")));
-        }
-        let (scale, zero) = (self.scale(1, "the input's scale")?, self.zero_point(2, "the input's zero point")?);
-        let (scale_out, zero_out) =
-            (self.scale(3, "the output's scale")?, self.zero_point(4, "the output's zero point")?);
-        let padded = self.attrs.flag("count_include_pad", false);
-        let alg = if padded { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING };
-        let real = self.pool_by(alg, DType::F32, |window| Kind::Mean(Mean { window, padded, zero, scale }))?;
-        let stage = Stage::Quantize { scale: scale_out, zero: zero_out, rounding: Rounding::Away, to };
-        Ok(self.behind(real, stage, to))
     }
 }
 

@@ -1,0 +1,57 @@
+//! Quantized operators over several elements: tensors behind each other, and means of windows.
+
+use super::Mean;
+use super::ratio::{Ratios, Rounding};
+use super::stage::Stage;
+use super::translate::{is_byte, wrong_dtype};
+use crate::library::ffi;
+use crate::program::{Kind, Taken, Val};
+use crate::translate::Translation;
+use byoc_plugin_api::DType;
+
+impl Translation<'_> {
+    /// Tensors behind each other, all brought to the scale of the result.
+    pub fn joined(&mut self, to: DType) -> Taken<Val> {
+        // Tuples come flattened: tensors, as many scales, as many zero points, and the output's two.
+        let count = self.inputs.len().saturating_sub(2) / 3;
+        if count == 0 || self.inputs.len() != 3 * count + 2 || !is_byte(to) {
+            return Err(wrong_dtype(format!("{} operands into {to}; bytes are wanted", self.inputs.len())));
+        }
+        let (scale, zero_out) =
+            (self.scale(3 * count, "the output's scale")?, self.zero_point(3 * count + 1, "the output's zero point")?);
+        let mut parts = Vec::with_capacity(count);
+        for part in 0..count {
+            let x = self.inputs[part];
+            if self.p.get(x).dtype != to {
+                return Err(wrong_dtype(format!("part {part} is {}; {to} is wanted", self.p.get(x).dtype)));
+            }
+            let from = self.scale(count + part, &format!("the scale of part {part}"))?;
+            let zero_in = self.zero_point(2 * count + part, &format!("the zero point of part {part}"))?;
+            parts.push(match from == scale && zero_in == zero_out {
+                true => x,
+                false => {
+                    let by = Ratios::new(&[from], scale, false);
+                    let stage = Stage::Rescale { zero_in, by, axis: 0, rounding: Rounding::Up, zero_out, to };
+                    self.behind(x, stage, to)
+                }
+            });
+        }
+        let axis = self.attrs.axis("axis", 0, self.rank(parts[0]))?;
+        self.concat(&parts, axis)
+    }
+
+    /// The means of windows, as real numbers, and those as bytes.
+    pub fn mean(&mut self, from: DType, to: DType) -> Taken<Val> {
+        if !is_byte(from) || from != to {
+            return Err(wrong_dtype(format!("{from} into {to}; bytes of one type are wanted")));
+        }
+        let (scale, zero) = (self.scale(1, "the input's scale")?, self.zero_point(2, "the input's zero point")?);
+        let (scale_out, zero_out) =
+            (self.scale(3, "the output's scale")?, self.zero_point(4, "the output's zero point")?);
+        let padded = self.attrs.flag("count_include_pad", false);
+        let alg = if padded { ffi::POOLING_AVG_INCLUDE_PADDING } else { ffi::POOLING_AVG_EXCLUDE_PADDING };
+        let real = self.pool_by(alg, DType::F32, |window| Kind::Mean(Mean { window, padded, zero, scale }))?;
+        let stage = Stage::Quantize { scale: scale_out, zero: zero_out, rounding: Rounding::Away, to };
+        Ok(self.behind(real, stage, to))
+    }
+}

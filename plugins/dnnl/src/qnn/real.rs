@@ -1,0 +1,87 @@
+//! Arithmetic on real numbers between sums of integers and the bytes that they become, where a program writes it out: `cast` to
+//! floats, a bias, factors, bounds, a residual, and `cast` back.
+//!
+//! The last of these drops the fraction, so that one rounding more or less before it is another integer. The library is free to
+//! take `x a + b` for one operation; here each is rounded as it stands in the program.
+
+use super::stage::{Along, Stage};
+use crate::program::{Kind, Taken, Val};
+use crate::translate::Translation;
+use byoc_plugin_api::DType;
+
+impl Translation<'_> {
+    /// The operator on numbers that come from integers by [`Stage::Convert`]; `None` where it is none of those that are
+    /// computed here.
+    pub fn exact_real(&mut self, name: &str) -> Taken<Option<Val>> {
+        let shape = self.p.shape(self.inputs[0]).to_vec();
+        let stage = match (name, self.inputs) {
+            ("nn.relu", &[x]) if self.is_exact(x) => (x, Stage::RealClamp { low: 0.0, high: f32::INFINITY }),
+            ("clip", &[x]) if self.is_exact(x) => {
+                let low = self.attrs.float("a_min", f64::NEG_INFINITY) as f32;
+                let high = self.attrs.float("a_max", f64::INFINITY) as f32;
+                (x, Stage::RealClamp { low, high })
+            }
+            ("add", &[x, y]) if self.is_exact(x) && self.is_exact(y) && shape == self.p.shape(y) => {
+                let (other, stages) = self.behind_which(y);
+                let sum = self.p.push(Kind::Stage(Stage::RealSum(stages)), &[x, other], shape);
+                return Ok(Some(sum));
+            }
+            ("add" | "multiply" | "nn.bias_add", &[a, b]) => {
+                let (x, number) = if self.is_exact(a) { (a, b) } else { (b, a) };
+                if !self.is_exact(x) {
+                    return Ok(None);
+                }
+                let axis = match name {
+                    "nn.bias_add" => Some(self.attrs.axis("axis", 1, shape.len())?),
+                    _ => None,
+                };
+                let Some(along) = self.numbers(x, number, axis) else { return Ok(None) };
+                (x, if name == "multiply" { Stage::RealMultiply(along) } else { Stage::RealAdd(along) })
+            }
+            _ => return Ok(None),
+        };
+        let (x, stage) = stage;
+        Ok(Some(self.behind(x, stage, DType::F32)))
+    }
+
+    fn is_exact(&self, value: Val) -> bool {
+        let op = self.p.producer(value);
+        op.is_some_and(|op| matches!(&op.kind, Kind::Stage(stage) if stage.is_exact_real()))
+    }
+
+    /// A constant that broadcasts to `x` along one axis at most.
+    fn numbers(&self, x: Val, number: Val, axis: Option<usize>) -> Option<Along<f32>> {
+        let constant = &self.p.constants[self.p.constant(number)?];
+        if constant.dtype() != DType::F32 {
+            return None;
+        }
+        let (shape, own) = (self.p.shape(x), self.p.shape(number));
+        let values = constant.tensor().as_slice::<f32>().to_vec();
+        let lead = shape.len().checked_sub(own.len())?;
+        let at = axis.unwrap_or(lead + own.iter().position(|&size| size != 1).unwrap_or(0));
+        let fits = values.len() == 1 || shape.get(at) == Some(&(values.len() as i64));
+        fits.then_some(Along { values, axis: at })
+    }
+
+    /// The tensor that a number comes from by a few stages with one number for all elements, and those stages.
+    fn behind_which(&self, value: Val) -> (Val, Vec<Stage>) {
+        let (mut at, mut stages) = (value, Vec::new());
+        while let Some(op) = self.p.producer(at) {
+            match &op.kind {
+                Kind::Stage(stage @ Stage::Convert(DType::F32)) => {
+                    stages.push(stage.clone());
+                    stages.reverse();
+                    return (op.inputs[0], stages);
+                }
+                Kind::Stage(stage @ (Stage::RealMultiply(along) | Stage::RealAdd(along)))
+                    if along.values.len() == 1 =>
+                {
+                    stages.push(stage.clone());
+                    at = op.inputs[0];
+                }
+                _ => break,
+            }
+        }
+        (value, Vec::new())
+    }
+}
