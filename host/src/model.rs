@@ -10,7 +10,7 @@ use crate::runtime::executor::Executor;
 use crate::runtime::needs::needed_constants;
 use crate::runtime::program::Port;
 use crate::runtime::trace::{Observer, StepKind};
-use crate::runtime::{Region, validate};
+use crate::runtime::{Region, memory, validate};
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
 use byoc_core::tensor::Tensor;
@@ -54,8 +54,9 @@ impl Model {
     }
 
     /// As [`Model::load`], but the constants that only regions read belong to their backends as soon as these have loaded
-    /// them: a backend that packs them one by one and lets each go never holds more than one of them twice. Where a
-    /// backend turns a region down after that, the model is made once more by `again`, and loaded as by [`Model::load`].
+    /// them: a backend that packs them one by one and lets each go never holds more than one of them twice. Code that only
+    /// compiling and loading run is let go too. Where a backend turns a region down after that, the model is made once more
+    /// by `again`, and loaded as by [`Model::load`].
     ///
     /// # Errors
     /// As [`Model::load`], and what `again` gives.
@@ -187,6 +188,10 @@ fn load(
     let needed = needed_constants(&program, |region| regions[region as usize].is_some());
     let kept = |(constant, needed): (Tensor, bool)| (needed || hold == Hold::UntilReady).then_some(constant);
     let constants = compiled.constants.into_iter().zip(needed).map(kept).collect();
+    memory::give_back_heap();
+    if hold == Hold::UntilLoaded {
+        memory::let_go_of_code();
+    }
     let mut executor = Executor::with_some(program, constants, regions, session.pool.clone())?;
     executor.let_go();
     if on_caller {

@@ -17,6 +17,7 @@ pub mod executor;
 mod frame;
 mod load;
 mod machine;
+pub(crate) mod memory;
 pub mod needs;
 pub mod pool;
 pub mod program;

@@ -3,7 +3,7 @@
 //! Intermediate tensors and the scratch memory of primitives share one arena, in which two of them overlap only if they are
 //! never needed at once.
 
-use crate::library::{Desc, PrimitiveDesc};
+use crate::library::{Desc, Primitive, PrimitiveDesc};
 use byoc_plugin_api::DType;
 use std::collections::BTreeMap;
 
@@ -51,8 +51,10 @@ pub struct Argument {
 
 /// What a step does.
 pub enum Work {
-    /// Runs a primitive.
+    /// Runs a primitive, for which code is yet to be generated.
     Primitive(PrimitiveDesc),
+    /// Runs a primitive. Its description is gone, which takes twice what the primitive does.
+    Code(Primitive),
     /// Fills the buffer of its only argument with this byte.
     Fill(u8),
     /// Puts this number in the place of every NaN among so many elements of its only argument.

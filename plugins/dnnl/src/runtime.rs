@@ -36,13 +36,7 @@ struct State {
     by_dims: HashMap<Vec<Vec<i64>>, u64>,
     /// The plan of a region whose dimensions are all known, until it is prepared: weights are packed then, when the host
     /// has let go of the constants too, so that each is gone as soon as it is packed.
-    made: Option<Made>,
-}
-
-/// A plan with its generated code, whose weights are not packed yet.
-struct Made {
-    plan: Plan,
-    primitives: Vec<Option<Primitive>>,
+    made: Option<Plan>,
 }
 
 /// A cache line.
@@ -117,7 +111,6 @@ impl Drop for Lines {
 /// A plan, ready to run.
 struct Ready {
     plan: Plan,
-    primitives: Vec<Option<Primitive>>,
     /// Where the buffers lie that are the same in every run; null for the others.
     fixed: Vec<*mut u8>,
     /// What `fixed` points into.
@@ -209,9 +202,9 @@ impl Region {
             }
         };
         if !open {
-            state.drop_unused(&made.plan);
+            state.drop_unused(&made);
         }
-        self.pack(&mut state, &made.plan, open)?;
+        self.pack(&mut state, &made, open)?;
         let ready = Ready::new(made, &state.constants, &state.packed)?;
         if !open {
             // The plan holds what it reads in place.
@@ -225,19 +218,18 @@ impl Region {
     }
 
     /// Plans for input dimensions, and generates code.
-    fn make(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Made> {
+    fn make(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Plan> {
         // What primitives are made for depends on how many threads there are.
         self.library.set_threads(self.threads);
         let mut program = Program::of(&self.graph, constants, shapes).map_err(|reason| Error::new(reason.detail))?;
         program.narrow = self.narrow;
-        let plan = lower(self.library, &program, packs).map_err(|reason| Error::new(reason.detail))?;
-        let primitives = plan.steps.iter().map(|step| match &step.work {
-            Work::Primitive(desc) => Primitive::new(desc).map(Some),
-            Work::Fill(_) | Work::NoNan(..) | Work::Cell(_) | Work::Finish(_) | Work::Means(_) => Ok(None),
-        });
-        let primitives = primitives.collect::<std::result::Result<_, String>>()?;
-        self.library.let_go_of_code();
-        Ok(Made { plan, primitives })
+        let mut plan = lower(self.library, &program, packs).map_err(|reason| Error::new(reason.detail))?;
+        for step in &mut plan.steps {
+            if let Work::Primitive(desc) = &step.work {
+                step.work = Work::Code(Primitive::new(desc)?);
+            }
+        }
+        Ok(plan)
     }
 
     /// Packs what the newest plan wants and no plan before did. Unless there may be further plans, constants that are not read
@@ -299,8 +291,7 @@ impl State {
 }
 
 impl Ready {
-    fn new(made: Made, constants: &[Option<Constant>], packed: &[Packed]) -> Result<Ready> {
-        let Made { plan, primitives } = made;
+    fn new(plan: Plan, constants: &[Option<Constant>], packed: &[Packed]) -> Result<Ready> {
         let mut fixed = vec![std::ptr::null_mut(); plan.buffers.len()];
         let (mut held_packed, mut held_constants) = (Vec::new(), Vec::new());
         let buffers = plan.buffers.iter().zip(&mut fixed).zip(plan.touched());
@@ -331,7 +322,7 @@ impl Ready {
             }
         }
         let idle = Mutex::new(Vec::new());
-        Ok(Ready { plan, primitives, fixed, _packed: held_packed, _constants: held_constants, idle })
+        Ok(Ready { plan, fixed, _packed: held_packed, _constants: held_constants, idle })
     }
 
     fn tensors(&self, library: &'static OneDnn) -> Result<Tensors> {
@@ -381,42 +372,42 @@ impl Ready {
     fn execute(&self, library: &OneDnn, tensors: &Tensors) -> Result<()> {
         for (number, step) in self.plan.steps.iter().enumerate() {
             let (from, to) = tensors.ranges[number];
-            match (&self.primitives[number], &step.work) {
+            match &step.work {
                 // SAFETY: every memory object has the layout of its argument, and was pointed at a buffer of the size that
                 // the plan says: the host's tensors of checked dimensions, the arena, constants and packed weights.
-                (Some(primitive), _) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
+                Work::Code(primitive) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
                     .map_err(|what| Error::new(format!("{}: {what}", step.what)))?,
-                (None, Work::Cell(cell)) => {
+                Work::Cell(cell) => {
                     let place =
                         |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
                     // SAFETY: as above; what a cell gives has a buffer of its own.
                     unsafe { cell.run(&step.args, place) };
                 }
-                (None, Work::Finish(finish)) => {
+                Work::Finish(finish) => {
                     let place =
                         |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
                     // SAFETY: as above; what a chain gives has a buffer of its own.
                     unsafe { finish.run(library, &step.args, place) };
                 }
-                (None, Work::Means(means)) => {
+                Work::Means(means) => {
                     let place =
                         |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
                     // SAFETY: as above.
                     unsafe { means.run(library, &step.args, place) };
                 }
-                (None, Work::NoNan(number, count)) => {
+                Work::NoNan(number, count) => {
                     let at = &step.args[0];
                     let from = tensors.bases[at.buffer.0 as usize].wrapping_add(at.offset).cast::<f32>();
                     // SAFETY: as above; the tensor lies there without gaps, and this step alone writes to it now.
                     let elements = unsafe { std::slice::from_raw_parts_mut(from, *count) };
                     elements.iter_mut().for_each(|x| *x = if x.is_nan() { *number } else { *x });
                 }
-                (None, Work::Fill(byte)) => {
+                Work::Fill(byte) => {
                     let buffer = step.args[0].buffer.0 as usize;
                     // SAFETY: the buffer is this run's own, with that many bytes.
                     unsafe { tensors.bases[buffer].write_bytes(*byte, self.plan.buffers[buffer].bytes) };
                 }
-                (None, Work::Primitive(_)) => return Err(Error::new(format!("{} has no generated code", step.what))),
+                Work::Primitive(_) => return Err(Error::new(format!("{} has no generated code", step.what))),
             }
         }
         Ok(())

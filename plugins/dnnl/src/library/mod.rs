@@ -22,8 +22,6 @@ pub struct OneDnn {
     team: Option<Team>,
     /// Its version: `3.2.0`.
     pub version: String,
-    /// Its code that can be read again from its file.
-    code: pages::Code,
     // Never unmapped: it stays in a static.
     _library: Library,
 }
@@ -55,7 +53,6 @@ fn open() -> Result<OneDnn> {
     // SAFETY: every version of the library has this function, and its structure begins with these fields.
     let version = unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version") };
     let version = version.map_err(|_| wrong("this is not oneDNN: it has no function dnnl_version".into()))?;
-    let code = pages::Code::around(*version as usize);
     // SAFETY: the function returns a pointer to a constant.
     let version = unsafe { &*version() };
     let shown_version = format!("{}.{}.{}", version.major, version.minor, version.patch);
@@ -78,16 +75,10 @@ fn open() -> Result<OneDnn> {
     }
     tracing::debug!("oneDNN {shown_version} from {shown}");
     let team = Team::of(&library);
-    Ok(OneDnn { api, engine, set_threads, team, version: shown_version, code, _library: library })
+    Ok(OneDnn { api, engine, set_threads, team, version: shown_version, _library: library })
 }
 
 impl OneDnn {
-    /// Lets go of the pages of the library's own code, most of which looks for implementations and generates code for them:
-    /// what a run needs is a tenth of it, and comes back by itself.
-    pub fn let_go_of_code(&self) {
-        self.code.let_go();
-    }
-
     /// Calls `body(thread, threads)` on every thread of the library's pool, which may not panic there.
     pub fn on_every_thread(&self, body: &(dyn Fn(usize, usize) + Sync)) {
         match &self.team {

@@ -1,0 +1,85 @@
+//! Memory that the system may have back before a model runs in it.
+
+/// Gives pages back that hold nothing any more. What compiles a model leaves many small holes behind, between what stays; to be
+/// called before the memory that a model runs in is taken.
+pub fn give_back_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            /// Of the C library: gives pages that hold nothing back to the system, all but `pad` bytes at the top.
+            fn malloc_trim(pad: usize) -> i32;
+        }
+        // SAFETY: may be called at any time, from any thread.
+        unsafe { malloc_trim(0) };
+    }
+}
+
+/// Lets go of pages of code: a run needs little of what reads, compiles and loads a model, some fifteen megabytes with a large
+/// library. What is needed again comes back from its file.
+pub fn let_go_of_code() {
+    #[cfg(target_os = "linux")]
+    for range in clean_code(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
+        /// `MADV_DONTNEED`.
+        const DONT_NEED: std::ffi::c_int = 4;
+        unsafe extern "C" {
+            fn madvise(address: *mut std::ffi::c_void, bytes: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
+        }
+        let address = std::ptr::with_exposed_provenance_mut(range.start);
+        // SAFETY: a mapping of a file that may not be written to, no page of which differs from the file: its pages hold the
+        // same when they are read again. If the mapping were gone by now, there would be nothing at its place.
+        unsafe { madvise(address, range.len(), DONT_NEED) };
+    }
+}
+
+/// The mappings of files in `/proc/self/smaps` that may be run and not written to, and no page of which was changed (as a
+/// loader does that writes addresses into code, or a debugger that sets a breakpoint).
+fn clean_code(smaps: &str) -> Vec<std::ops::Range<usize>> {
+    let mut found = Vec::new();
+    let mut code = None;
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let Some(first) = words.next() else { continue };
+        if let Some(key) = first.strip_suffix(':') {
+            if key == "Anonymous" && words.next() == Some("0") {
+                found.extend(code.take());
+            }
+        } else {
+            let address = |text| usize::from_str_radix(text, 16).ok();
+            let range = first.split_once('-').and_then(|(from, to)| Some(address(from)?..address(to)?));
+            let is_code = words.next() == Some("r-xp") && words.nth(3).is_some_and(|file| file.starts_with('/'));
+            code = range.filter(|_| is_code);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clean_code_is_found() {
+        let mapping = |range: &str, rights: &str, file: &str, anonymous: u32| {
+            let numbers = format!("Size:  8 kB\nRss:  8 kB\nAnonymous:  {anonymous} kB\nVmFlags: rd ex mr\n");
+            format!("{range} {rights} 00001000 08:01 1234    {file}\n{numbers}")
+        };
+        let smaps = mapping("1000-3000", "r-xp", "/usr/bin/a b", 0)
+            + &mapping("3000-4000", "rw-p", "/usr/bin/a b", 0)
+            + &mapping("5000-6000", "r-xp", "/usr/lib/changed.so", 4)
+            + &mapping("6000-7000", "r-xp", "", 0)
+            + &mapping("7ffc2d5e9000-7ffc2d5ea000", "r-xp", "[vdso]", 0)
+            + &mapping("8000-a000", "r-xp", "/usr/lib/b.so", 0);
+        assert_eq!(clean_code(&smaps), [0x1000..0x3000, 0x8000..0xa000]);
+    }
+
+    #[test]
+    fn code_that_was_let_go_runs_again() {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let own = clean_code as *const () as usize;
+        if cfg!(target_os = "linux") {
+            assert!(clean_code(&smaps).iter().any(|range| range.contains(&own)), "the code of this test");
+        }
+        let_go_of_code();
+        clean_code_is_found();
+    }
+}
