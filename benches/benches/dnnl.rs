@@ -1,10 +1,10 @@
-//! The dnnl backend by operator family, whole models on it, what many runs leave behind in memory, and how soon its workers
+//! The dnnl backend by operator family and by pattern, whole models on it, what many runs leave behind in memory, and how soon its workers
 //! sleep. Elements in a throughput are floating-point operations; families that the backend does not take are marked.
 
 #![expect(clippy::print_stdout, reason = "a bench talks to whoever called it")]
 
 use byoc::session::Session;
-use byoc_benches::models::{Ready, bench_families, ready};
+use byoc_benches::models::{Ready, bench_families, bench_patterns, ready};
 use criterion::Criterion;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ fn main() {
     for threads in [1, 2] {
         let session = Session::new(&[plugins.path().to_owned()], threads).expect("the threads start");
         bench_families(&mut criterion, &format!("dnnl, {threads} threads"), &session, &["dnnl"]);
+        bench_patterns(&mut criterion, &format!("patterns on dnnl, {threads} threads"), &session, "dnnl");
         models(&mut criterion, &session, threads);
         if threads == 2 {
             memory(&session);

@@ -6,6 +6,7 @@
 pub mod backends;
 pub mod families;
 pub mod models;
+pub mod patterns;
 pub mod process;
 pub mod programs;
 

@@ -38,6 +38,25 @@ pub fn ready(session: &Session, file: &Path, backends: &[&str]) -> Ready {
     Ready { model, inputs }
 }
 
+/// Benches every pattern on `session`, for this backend. What is not one region is marked.
+///
+/// # Panics
+/// When a program does not build or run.
+pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session, backend: &str) {
+    let folder = byoc_test_support::temporary_folder();
+    let mut group = criterion.benchmark_group(group);
+    for (name, module) in crate::patterns::all() {
+        let file = folder.path().join("pattern.relay");
+        frontend::relay::write(&file, &module).expect("the program is written");
+        let Ready { model, inputs } = ready(session, &file, &[backend]);
+        group.throughput(Throughput::Elements(model.offload_flops));
+        let whole = model.regions == 1 && model.offload_share >= 1.0;
+        let name = if whole { name } else { format!("{name} (in part on the host)") };
+        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("it runs")));
+    }
+    group.finish();
+}
+
 /// Benches every family on `session`, for these backends.
 ///
 /// # Panics
