@@ -308,8 +308,7 @@ impl Lowering<'_> {
         let is_constant = self.is_constant(&w);
         let mut wanted = self.packed_before(&weights);
         wanted.push(if is_constant { any } else { self.desc_of(&weights).map_err(turned_down)? });
-        let depthwise = weights.view.shape.len() > shape.len() && weights.view.shape[1..3] == [1, 1];
-        let narrow = self.may_narrow(&x, &weights) && !depthwise;
+        let narrow = self.may_narrow(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
         if narrow {
             wanted.push(Desc::any(self.library, DType::BF16, &weights.view.shape).map_err(turned_down)?);
         }
@@ -428,7 +427,7 @@ impl Lowering<'_> {
             wanted = self.packed_before(&b);
             wanted.push(Desc::any(self.library, self.dtype(&b), &b.view.shape).map_err(turned_down)?);
         }
-        let narrow = self.may_narrow(&a, &b);
+        let narrow = self.may_narrow(&a, &b, count(&shape) * a.view.shape[a.view.shape.len() - 1]);
         if narrow {
             wanted.push(Desc::any(self.library, DType::BF16, &b.view.shape).map_err(turned_down)?);
         }

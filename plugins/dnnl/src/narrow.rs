@@ -3,14 +3,15 @@
 //!
 //! The library's own mode for that (`fpmath`) changes nothing on CPUs without matrix tiles. So weights are packed as bfloat16 when
 //! they are loaded, which halves them, and data is copied on the way in; results are 32-bit floats again. A copy costs a pass over
-//! the data, which is why depthwise convolutions are left alone: they compute hardly more than that.
+//! the data, which is why convolutions that do little with each element are left alone: depthwise
+//! ones, and those into few channels.
 //!
 //! The choice is made when a region is compiled, and is in its graph from then on.
 
 use crate::lower::{Lowering, Placed};
 use crate::plan::Buf;
 use crate::program::Taken;
-use crate::view::View;
+use crate::view::{View, count};
 use byoc_plugin_api::{Attr, AttrValue, BackendOption, DType, Graph};
 
 /// The option, and the attribute of a region's graph.
@@ -51,10 +52,17 @@ pub fn cpu_computes() -> bool {
     false
 }
 
+/// The fewest multiplications of a product that is worth a copy of its data, and for each of its elements. On MobileNetV2, where
+/// few are, the copies took more than the products gained as long as everything was copied.
+const LEAST: i64 = 500_000;
+const LEAST_EACH: i64 = 48;
+
 impl Lowering<'_> {
-    /// Whether a product of data by weights is to read bfloat16.
-    pub fn may_narrow(&self, data: &Placed, weights: &Placed) -> bool {
-        self.program.narrow && self.is_constant(weights) && [data, weights].map(|p| self.dtype(p)) == [DType::F32; 2]
+    /// Whether a product of data by weights is to read bfloat16, which takes so many multiplications.
+    pub fn may_narrow(&self, data: &Placed, weights: &Placed, multiplications: i64) -> bool {
+        let narrows = [data, weights].map(|placed| self.dtype(placed)) == [DType::F32; 2] && self.is_constant(weights);
+        let gains = multiplications >= LEAST && multiplications >= LEAST_EACH * count(&data.view.shape);
+        self.program.narrow && narrows && gains
     }
 
     /// A copy in bfloat16, dense in that order, made once for all who read it.

@@ -11,19 +11,22 @@ use serde_json::json;
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
+/// Rows and columns: enough for a copy of the data to be worth it.
+const N: usize = 96;
+
 /// 1 and half of what bfloat16 can say above it, which it does not know, and twice that, which it does.
 const BETWEEN: f32 = 1.0 + 1.0 / 256.0;
 const ABOVE: f32 = 1.0 + 1.0 / 128.0;
 
-/// x (4, 4) times a (4, 4) weight of `ABOVE`, compiled with these options: the blob and the product of an x of `BETWEEN`.
+/// x (N, N) times a weight of `ABOVE`, compiled with these options: the blob and an element of the product of an x of `BETWEEN`.
 fn product(options: &serde_json::Value) -> (String, f32) {
-    let ty = TensorType::new(DType::F32, &[4, 4]);
+    let ty = TensorType::new(DType::F32, &[N, N]);
     let mut graph = Graph::new("region_0");
     let x = graph.push_input("x", ty.clone());
     let w = graph.push_constant(0, ty.clone());
     let y = graph.push_op("nn.dense", [ValueRef::of(x), ValueRef::of(w)], [], [ty]);
     graph.outputs.push(ValueRef::of(y));
-    let constants = [Constant::new("w", DType::F32, &[4, 4], Bytes(vec![ABOVE; 16]))];
+    let constants = [Constant::new("w", DType::F32, &[N, N], Bytes(vec![ABOVE; N * N]))];
     let compiled = Dnnl.compile(&Region { graph: &graph, constants: &constants, options }).unwrap();
     let services = Services::new(Alone(1));
     // Whoever loads chooses nothing.
@@ -35,23 +38,23 @@ fn product(options: &serde_json::Value) -> (String, f32) {
         services: &services,
     };
     let region = JsonLoader.load(&request).unwrap();
-    let shape = [4, 4];
+    let shape = [N, N];
     let prepared = region.prepare(&[&shape]).unwrap();
-    let input = [Line([BETWEEN; 16])];
-    let (mut output, mut out_shape) = ([Line([f32::NAN; 16])], shape);
+    let input = vec![Line([BETWEEN; 16]); N * N / 16];
+    let (mut output, mut out_shape) = (vec![Line([f32::NAN; 16]); N * N / 16], shape);
     let mut workspace = vec![Line([f32::NAN; 16]); prepared.workspace.div_ceil(64)];
     // SAFETY: floats are plain bytes, and the slices are the lines.
     let (input, output_bytes, workspace) = unsafe {
         (
-            std::slice::from_raw_parts(input.as_ptr().cast::<u8>(), 64),
-            std::slice::from_raw_parts_mut(output.as_mut_ptr().cast::<u8>(), 64),
+            std::slice::from_raw_parts(input.as_ptr().cast::<u8>(), N * N * 4),
+            std::slice::from_raw_parts_mut(output.as_mut_ptr().cast::<u8>(), N * N * 4),
             std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast::<u8>(), prepared.workspace),
         )
     };
     let inputs = [TensorRef::new(DType::F32, &shape, input)];
     let mut outputs = [TensorMut::new(DType::F32, &mut out_shape, output_bytes)];
     region.run(Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: prepared.plan }).unwrap();
-    assert!(output[0].0.iter().all(|&y| y == output[0].0[0]), "{:?}", output[0].0);
+    assert!(output.iter().all(|line| line.0 == output[0].0), "{:?}", output[0].0);
     (String::from_utf8(compiled.blob.to_vec()).unwrap(), output[0].0[0])
 }
 
@@ -60,14 +63,14 @@ fn operands_are_rounded_where_it_was_asked_for() {
     if library().is_none() {
         return;
     }
-    let exact = 4.0 * BETWEEN * ABOVE;
+    let exact = N as f32 * BETWEEN * ABOVE;
     for options in [json!({}), json!({"backend_options": {}}), json!({"backend_options": {"bf16": "false"}})] {
         let (blob, y) = product(&options);
         assert_eq!((y, blob.contains("bf16")), (exact, false), "{options}");
     }
     let (blob, y) = product(&json!({"backend_options": {"bf16": "true"}}));
     assert!(blob.contains("bf16"));
-    // A tie goes to the even one, which is 1; the sum is one of 32 bits, or it would be 4.
-    let rounded = if narrow::cpu_computes() { 4.0 * ABOVE } else { exact };
+    // A tie goes to the even one, which is 1. The sum is one of 32 bits: 96.75 is no bfloat16.
+    let rounded = if narrow::cpu_computes() { N as f32 * ABOVE } else { exact };
     assert_eq!(y, rounded);
 }
