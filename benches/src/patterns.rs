@@ -224,9 +224,9 @@ pub fn all() -> Vec<(String, Module)> {
         let tuple = n.builder.tuple(&parts).expect("a tuple");
         n.op("concatenate", &[tuple], &[("axis", 1.into())])
     });
-    add("LSTM, 16 steps of 512", |n| recurrent(n, 4, lstm_step));
-    add("GRU, 16 steps of 512", |n| recurrent(n, 3, gru_step));
-    add("GRU reset before the product, 16 steps of 512", |n| recurrent(n, 3, gru_step_reset_first));
+    add("LSTM, 16 steps of 512", |n| recurrent(n, &[4], lstm_step));
+    add("GRU, 16 steps of 512", |n| recurrent(n, &[3], gru_step));
+    add("GRU reset before the product, 16 steps of 512", |n| recurrent(n, &[2, 1], gru_step_reset_first));
     all
 }
 
@@ -277,23 +277,25 @@ fn pooled(n: &mut Net, [input, channels, size]: [usize; 3], name: &str, attrs: &
     n.op(name, &[y], attrs)
 }
 
-/// A step from the projected input, the recurrent weights and the state: the hidden state and what else goes on.
-type Step = fn(&mut Net, ExprId, ExprId, Option<[ExprId; 2]>) -> [ExprId; 2];
+/// A step from the projected input, the weights of its recurrent products and the state: the hidden state and what else goes on.
+type Step = fn(&mut Net, ExprId, &[ExprId], Option<[ExprId; 2]>) -> [ExprId; 2];
 
 const STEPS: usize = 16;
 const HIDDEN: usize = 512;
 
-/// A sequence through a recurrent layer without a state before the first step.
-fn recurrent(n: &mut Net, gates: usize, step: Step) -> ExprId {
+/// A sequence through a recurrent layer without a state before the first step. `gates` are those of each recurrent product.
+fn recurrent(n: &mut Net, gates: &[usize], step: Step) -> ExprId {
     let x = n.input(&[STEPS, 256]);
-    let (w, r) = (n.weight(&[gates * HIDDEN, 256]), n.weight(&[gates * HIDDEN, HIDDEN]));
-    let projected = n.op("nn.dense", &[x, w], &[("units", ((gates * HIDDEN) as i64).into())]);
+    let columns = gates.iter().sum::<usize>() * HIDDEN;
+    let w = n.weight(&[columns, 256]);
+    let r: Vec<ExprId> = gates.iter().map(|count| n.weight(&[count * HIDDEN, HIDDEN])).collect();
+    let projected = by(n, x, w, columns);
     let attrs = [("indices_or_sections", (STEPS as i64).into()), ("axis", 0.into())];
     let by_step = n.op("split", &[projected], &attrs);
     let (mut state, mut hiddens) = (None, Vec::new());
     for t in 0..STEPS {
         let sums = n.builder.project(by_step, t as u32).expect("a step");
-        let next = step(n, sums, r, state);
+        let next = step(n, sums, &r, state);
         hiddens.push(next[0]);
         state = Some(next);
     }
@@ -305,10 +307,10 @@ fn by(n: &mut Net, state: ExprId, weights: ExprId, units: usize) -> ExprId {
     n.op("nn.dense", &[state, weights], &[("units", (units as i64).into())])
 }
 
-fn lstm_step(n: &mut Net, projected: ExprId, weights: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
+fn lstm_step(n: &mut Net, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
     let mut sums = projected;
     if let Some([h, _]) = state {
-        let product = by(n, h, weights, 4 * HIDDEN);
+        let product = by(n, h, weights[0], 4 * HIDDEN);
         sums = n.op("add", &[sums, product], &[]);
     }
     let parts = n.parts(sums, 4);
@@ -335,11 +337,11 @@ fn mixed(n: &mut Net, update: ExprId, candidate: ExprId, state: Option<[ExprId; 
     [next; 2]
 }
 
-fn gru_step(n: &mut Net, projected: ExprId, weights: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
+fn gru_step(n: &mut Net, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
     let x = n.parts(projected, 3);
     let (mut update, mut candidate) = (x[0], x[2]);
     if let Some([h, _]) = state {
-        let product = by(n, h, weights, 3 * HIDDEN);
+        let product = by(n, h, weights[0], 3 * HIDDEN);
         let product = n.biased(product, 3 * HIDDEN, 1);
         let h = n.parts(product, 3);
         update = n.op("add", &[x[0], h[0]], &[]);
@@ -353,26 +355,21 @@ fn gru_step(n: &mut Net, projected: ExprId, weights: ExprId, state: Option<[Expr
     mixed(n, update, candidate, state)
 }
 
-fn gru_step_reset_first(n: &mut Net, projected: ExprId, weights: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
+fn gru_step_reset_first(n: &mut Net, projected: ExprId, weights: &[ExprId], state: Option<[ExprId; 2]>) -> [ExprId; 2] {
     let x = n.parts(projected, 3);
     let Some([h, _]) = state else {
         let update = n.op("sigmoid", &[x[0]], &[]);
         let candidate = n.op("tanh", &[x[2]], &[]);
         return mixed(n, update, candidate, state);
     };
-    let rows = |n: &mut Net, from: usize, to: usize| {
-        let attrs = [("begin", longs(&[from as i64])), ("end", longs(&[to as i64]))];
-        n.op("strided_slice", &[weights], &attrs)
-    };
-    let (first, second) = (rows(n, 0, 2 * HIDDEN), rows(n, 2 * HIDDEN, 3 * HIDDEN));
-    let product = by(n, h, first, 2 * HIDDEN);
+    let product = by(n, h, weights[0], 2 * HIDDEN);
     let gates = n.parts(product, 2);
     let [update, reset] = [(x[0], gates[0]), (x[1], gates[1])].map(|(x, h)| {
         let sum = n.op("add", &[x, h], &[]);
         n.op("sigmoid", &[sum], &[])
     });
     let kept = n.op("multiply", &[reset, h], &[]);
-    let product = by(n, kept, second, HIDDEN);
+    let product = by(n, kept, weights[1], HIDDEN);
     let candidate = n.op("add", &[x[2], product], &[]);
     let candidate = n.op("tanh", &[candidate], &[]);
     mixed(n, update, candidate, state)

@@ -5,7 +5,7 @@ mod support;
 use byoc::frontend::folder::TestFolder;
 use byoc::frontend::{self, LoadOptions};
 use byoc_core::ir::{Expr, Type};
-use byoc_core::tensor::Tensor;
+use byoc_core::tensor::{DType, Tensor};
 use support::{max_rel_err, model_folders, run, test_data};
 
 /// Rounding of float32 over a whole model.
@@ -96,4 +96,18 @@ fn digits_are_classified_as_pytorch_does() {
         .filter(|(row, label)| (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])) == Some(*label as usize))
         .count();
     assert_eq!(right, 357, "of {}", images.shape()[0]);
+}
+
+/// A GRU that resets its state before the product reads two parts of the recurrent weights. Cut step by step, each would be a
+/// constant of its own for every step when they are folded.
+#[test]
+fn the_weights_of_a_recurrent_layer_are_cut_once() {
+    let folder = TestFolder::open(&test_data("operators/gru")).unwrap();
+    let loaded = folder.load(&LoadOptions::default()).unwrap();
+    let module = &loaded.module;
+    let of = |shape: &[usize]| {
+        module.nodes.iter().filter(|(id, _)| *module.ty(*id) == Type::tensor(DType::F32, shape)).count()
+    };
+    // Four steps of 5 hidden elements.
+    assert_eq!((of(&[10, 5]), of(&[5, 5])), (1, 1));
 }

@@ -57,6 +57,9 @@ struct Direction<'a> {
     clip: Option<f64>,
     /// Recurrent weights (gates * hidden, hidden).
     recurrent: ExprId,
+    /// Its rows for the gates and for the candidate, where a GRU's reset gate scales the state before the product. Cut once:
+    /// each cut of a constant is a constant of its own.
+    recurrent_parts: Option<[ExprId; 2]>,
     /// Recurrent bias (gates * hidden), where it must stay apart from that of the input.
     recurrent_bias: Option<ExprId>,
     /// Peephole weights of the input, output and forget gate, each (hidden).
@@ -147,12 +150,19 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
             projected = n.op("nn.bias_add", &[projected, bias], attrs![axis: 1])?;
         }
         let by_step = split(n, projected, steps, 0)?;
+        let recurrent_parts = if kind == Kind::Gru && !linear_before_reset {
+            let gates = n.slice(recurrent_weight, 0, 0, 2 * hidden)?;
+            Some([gates, n.slice(recurrent_weight, 0, 2 * hidden, 3 * hidden)?])
+        } else {
+            None
+        };
         let direction = Direction {
             kind,
             hidden,
             activations: &activations[d],
             clip,
             recurrent: recurrent_weight,
+            recurrent_parts,
             recurrent_bias,
             peepholes,
             linear_before_reset,
@@ -421,14 +431,12 @@ impl Direction<'_> {
         }
         let x_gates = n.slice(projected, 1, 0, 2 * hidden)?;
         let x_candidate = n.slice(projected, 1, 2 * hidden, 3 * hidden)?;
-        let Some(old) = state.hidden else {
+        let (Some(old), Some([gates_weight, candidate_weight])) = (state.hidden, self.recurrent_parts) else {
             let update = n.slice(x_gates, 1, 0, hidden)?;
             let update = self.activate(n, 0, update)?;
             let candidate = self.activate(n, 1, x_candidate)?;
             return self.mix(n, update, candidate, state);
         };
-        let gates_weight = n.slice(self.recurrent, 0, 0, 2 * hidden)?;
-        let candidate_weight = n.slice(self.recurrent, 0, 2 * hidden, 3 * hidden)?;
         let product = n.op("nn.dense", &[old, gates_weight], attrs![units: (2 * hidden) as i64])?;
         let gates = n.plain("add", &[x_gates, product])?;
         let gates = self.activate(n, 0, gates)?;
