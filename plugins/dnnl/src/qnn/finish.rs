@@ -235,7 +235,9 @@ unsafe fn blocks(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usi
                     let (mut y, mut unused) = ([0; BLOCK], [0.0; BLOCK]);
                     load(*from, tensors.others[other], start, len, &mut y, &mut unused);
                     other += 1;
-                    steps.iter().for_each(|step| apply(step, &spot, &mut y, &mut unused));
+                    for step in steps {
+                        apply(step, &spot, &mut y, &mut unused);
+                    }
                     for (x, y) in x.iter_mut().zip(&y) {
                         let sum = i64::from(*x) + i64::from(*y) - i64::from(*zero);
                         *x = sum.max(i64::from(*low)).min(i64::from(*high)) as i32;
@@ -244,8 +246,12 @@ unsafe fn blocks(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usi
                     let (mut unused, mut y) = ([0; BLOCK], [0.0; BLOCK]);
                     load(*from, tensors.others[other], start, len, &mut unused, &mut y);
                     other += 1;
-                    steps.iter().for_each(|step| apply(step, &spot, &mut unused, &mut y));
-                    real.iter_mut().zip(&y).for_each(|(x, y)| *x += y);
+                    for step in steps {
+                        apply(step, &spot, &mut unused, &mut y);
+                    }
+                    for (x, y) in real.iter_mut().zip(&y) {
+                        *x += y;
+                    }
                 } else {
                     apply(step, &spot, &mut x, &mut real);
                 }
@@ -264,9 +270,17 @@ unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut 
     macro_rules! into {
         ($ty:ty, $lanes:expr, |$v:ident| $convert:expr) => {{
             let mut block = [<$ty>::default(); BLOCK];
-            // SAFETY: the caller's word.
-            unsafe { std::ptr::copy_nonoverlapping(from.cast::<$ty>().add(start), block.as_mut_ptr(), len) };
-            $lanes.iter_mut().zip(&block).for_each(|(lane, &$v)| *lane = $convert);
+            // SAFETY: the caller's word. A whole block is copied without a call.
+            unsafe {
+                let from = from.cast::<$ty>().add(start);
+                match len {
+                    BLOCK => std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), BLOCK),
+                    _ => std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), len),
+                }
+            }
+            for (lane, &$v) in $lanes.iter_mut().zip(&block) {
+                *lane = $convert;
+            }
         }};
     }
     match dtype {
@@ -286,9 +300,17 @@ unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, r
     macro_rules! from {
         ($ty:ty, $lanes:expr) => {{
             let mut block = [<$ty>::default(); BLOCK];
-            block.iter_mut().zip($lanes).for_each(|(out, &v)| *out = v as $ty);
-            // SAFETY: the caller's word.
-            unsafe { std::ptr::copy_nonoverlapping(block.as_ptr(), to.cast::<$ty>().add(start), len) };
+            for (out, &v) in block.iter_mut().zip($lanes) {
+                *out = v as $ty;
+            }
+            // SAFETY: the caller's word. A whole block is copied without a call.
+            unsafe {
+                let to = to.cast::<$ty>().add(start);
+                match len {
+                    BLOCK => std::ptr::copy_nonoverlapping(block.as_ptr(), to, BLOCK),
+                    _ => std::ptr::copy_nonoverlapping(block.as_ptr(), to, len),
+                }
+            }
         }};
     }
     match dtype {
@@ -323,47 +345,74 @@ fn apply(step: &Do, spot: &Spot, x: &mut Ints, real: &mut Reals) {
         Do::Offset(offsets) => {
             let mut own = [0; BLOCK];
             let offsets = row(offsets, spot, &mut own);
-            x.iter_mut().zip(offsets).for_each(|(x, offset)| *x = x.wrapping_add(*offset));
+            for (x, offset) in x.iter_mut().zip(offsets) {
+                *x = x.wrapping_add(*offset);
+            }
         }
-        Do::Less(zero) => x.iter_mut().for_each(|x| *x = x.saturating_sub(*zero)),
+        Do::Less(zero) => {
+            for x in x.iter_mut() {
+                *x = x.saturating_sub(*zero);
+            }
+        }
         Do::Fixed(fixing, low, high) => fix(fixing, spot, *low, *high, x),
         Do::Float(scaling) => {
             let mut own = [0.0; BLOCK];
             let ratios = row(&scaling.ratios, spot, &mut own);
-            let zero = scaling.zero as f32;
-            let each = |x: &mut Ints, round: fn(f32) -> f32| {
-                for (x, ratio) in x.iter_mut().zip(ratios) {
-                    *x = ((round(*x as f32 * ratio) + zero) as i32).max(scaling.low).min(scaling.high);
-                }
-            };
-            match scaling.rounding {
-                Rounding::Up => each(x, up),
-                Rounding::Away => each(x, f32::round),
-                Rounding::Even => each(x, f32::round_ties_even),
+            let (zero, mut scaled) = (scaling.zero as f32, [0.0; BLOCK]);
+            for ((scaled, x), ratio) in scaled.iter_mut().zip(&*x).zip(ratios) {
+                *scaled = *x as f32 * ratio;
+            }
+            round(scaling.rounding, &mut scaled);
+            for (x, scaled) in x.iter_mut().zip(&scaled) {
+                *x = ((scaled + zero) as i32).max(scaling.low).min(scaling.high);
             }
         }
         Do::Move { zero, low, high } => {
-            x.iter_mut().for_each(|x| *x = x.saturating_add(*zero).max(*low).min(*high));
+            for x in x.iter_mut() {
+                *x = x.saturating_add(*zero).max(*low).min(*high);
+            }
         }
-        Do::Clamp { low, high } => x.iter_mut().for_each(|x| *x = (*x).max(*low).min(*high)),
+        Do::Clamp { low, high } => {
+            for x in x.iter_mut() {
+                *x = (*x).max(*low).min(*high);
+            }
+        }
         // Computed where the tensors are.
         Do::Sum { .. } | Do::RealSum { .. } => {}
-        Do::Wrap(DType::I8) => x.iter_mut().for_each(|x| *x = i32::from(*x as i8)),
-        Do::Wrap(DType::U8) => x.iter_mut().for_each(|x| *x = i32::from(*x as u8)),
+        Do::Wrap(DType::I8) => {
+            for x in x.iter_mut() {
+                *x = i32::from(*x as i8);
+            }
+        }
+        Do::Wrap(DType::U8) => {
+            for x in x.iter_mut() {
+                *x = i32::from(*x as u8);
+            }
+        }
         Do::Wrap(_) => {}
-        Do::ToReal => real.iter_mut().zip(&*x).for_each(|(real, x)| *real = *x as f32),
+        Do::ToReal => {
+            for (real, x) in real.iter_mut().zip(&*x) {
+                *real = *x as f32;
+            }
+        }
         Do::ToInteger { low, high } => {
-            x.iter_mut().zip(&*real).for_each(|(x, real)| *x = (*real as i32).max(*low).min(*high));
+            for (x, real) in x.iter_mut().zip(&*real) {
+                *x = (*real as i32).max(*low).min(*high);
+            }
         }
         Do::RealAdd(summands) => {
             let mut own = [0.0; BLOCK];
             let summands = row(summands, spot, &mut own);
-            real.iter_mut().zip(summands).for_each(|(real, summand)| *real += summand);
+            for (real, summand) in real.iter_mut().zip(summands) {
+                *real += summand;
+            }
         }
         Do::RealMultiply(factors) => {
             let mut own = [0.0; BLOCK];
             let factors = row(factors, spot, &mut own);
-            real.iter_mut().zip(factors).for_each(|(real, factor)| *real *= factor);
+            for (real, factor) in real.iter_mut().zip(factors) {
+                *real *= factor;
+            }
         }
         Do::RealClamp { low, high } => {
             for real in real.iter_mut() {
@@ -381,24 +430,38 @@ fn apply(step: &Do, spot: &Spot, x: &mut Ints, real: &mut Reals) {
         }
         Do::Quantize { scale, zero, rounding, low, high } => {
             let zero = *zero as f32;
-            let each = |x: &mut Ints, round: fn(f32) -> f32| {
-                for (x, real) in x.iter_mut().zip(&*real) {
-                    // A NaN becomes 0 before the bounds, which it passes where they are those of a type.
-                    *x = ((round(*real / scale) + zero) as i32).max(*low).min(*high);
-                }
-            };
-            match rounding {
-                Rounding::Up => each(x, up),
-                Rounding::Away => each(x, f32::round),
-                Rounding::Even => each(x, f32::round_ties_even),
+            for real in real.iter_mut() {
+                *real /= scale;
+            }
+            round(*rounding, real);
+            for (x, real) in x.iter_mut().zip(&*real) {
+                // What is no number becomes 0, before the bounds.
+                *x = ((real + zero) as i32).max(*low).min(*high);
             }
         }
     }
 }
 
+/// Whole numbers.
 #[inline(always)]
-fn up(x: f32) -> f32 {
-    (x + 0.5).floor()
+fn round(rounding: Rounding, x: &mut Reals) {
+    match rounding {
+        Rounding::Up => {
+            for x in x.iter_mut() {
+                *x = (*x + 0.5).floor();
+            }
+        }
+        Rounding::Away => {
+            for x in x.iter_mut() {
+                *x = x.round();
+            }
+        }
+        Rounding::Even => {
+            for x in x.iter_mut() {
+                *x = x.round_ties_even();
+            }
+        }
+    }
 }
 
 /// `x multiplier 2^(left - shift)`, rounded.
@@ -443,14 +506,18 @@ fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
         }
     }
     if fixing.left.is_some() {
-        wide.iter_mut().for_each(|wide| *wide = (*wide).max(i32::MIN.into()).min(i32::MAX.into()));
+        for wide in &mut wide {
+            *wide = (*wide).max(i32::MIN.into()).min(i32::MAX.into());
+        }
     }
     if fixing.bytes {
         let (low, high) = (low - fixing.zero, high - fixing.zero);
-        x.iter_mut().zip(&wide).for_each(|(x, wide)| *x = (*wide as i32).max(low).min(high) + fixing.zero);
+        for (x, wide) in x.iter_mut().zip(&wide) {
+            *x = (*wide as i32).max(low).min(high) + fixing.zero;
+        }
     } else {
-        x.iter_mut()
-            .zip(&wide)
-            .for_each(|(x, wide)| *x = (*wide as i32).saturating_add(fixing.zero).max(low).min(high));
+        for (x, wide) in x.iter_mut().zip(&wide) {
+            *x = (*wide as i32).saturating_add(fixing.zero).max(low).min(high);
+        }
     }
 }

@@ -76,7 +76,8 @@ impl Translation<'_> {
             _ if VIEWS.contains(&name) && is_byte(from) && self.inputs.iter().all(|&x| self.p.get(x).dtype == to) => {
                 self.run(name)
             }
-            _ => Err(wrong_dtype(format!("{from} into {to}; float32 is wanted"))),
+            "cast" => Err(wrong_dtype(format!("{from} into {to}; float32, int32, int8 and uint8 are converted"))),
+            _ => Err(wrong_dtype(format!("takes {from} and gives {to}; float32 is wanted"))),
         }
     }
 
@@ -132,7 +133,7 @@ impl Translation<'_> {
             [first, rest @ ..] if rest.iter().any(|other| other != first) => {
                 Err(scheme(format!("{what} differs from place to place; one for all is taken")))
             }
-            [first, ..] if first.abs() <= LARGEST_ZERO_POINT => Ok(*first),
+            [first, ..] if (-LARGEST_ZERO_POINT..=LARGEST_ZERO_POINT).contains(first) => Ok(*first),
             [first, ..] => Err(scheme(format!("{what} is {first}, which is far from all bytes"))),
             [] => Err(scheme(format!("{what} has no values"))),
         }
