@@ -15,47 +15,48 @@ const SHARE: usize = 8192;
 type Ints = [i32; BLOCK];
 type Reals = [f32; BLOCK];
 
-/// A parameter: one for all elements, or one for each place on an axis, once more from the first on for a block behind the last.
+/// A parameter: one for all elements, or one for each place on an axis. A block's worth can be read from any place on: the one
+/// again and again, and behind the last place the first ones once more.
 #[derive(Clone, Debug)]
-pub enum Row<T> {
-    /// The same for all.
-    One(T),
-    /// By place.
-    Each(Vec<T>),
+pub struct Row<T> {
+    values: Vec<T>,
+    /// Whether there is one for each place.
+    each: bool,
 }
 
 impl<T: Copy> Row<T> {
     /// Of one value, or of one for each place.
     pub fn new(values: &[T]) -> Row<T> {
-        match values {
-            [one] => Row::One(*one),
-            _ => Row::Each(values.iter().copied().cycle().take(values.len() + BLOCK).collect()),
-        }
+        let each = values.len() != 1;
+        let len = if each { values.len() + BLOCK } else { BLOCK };
+        Row { values: values.iter().copied().cycle().take(len).collect(), each }
+    }
+
+    /// The values.
+    fn places(&self) -> &[T] {
+        &self.values[..if self.each { self.values.len() - BLOCK } else { 1 }]
     }
 }
 
 impl Row<i32> {
     /// Adds other numbers to these, wrapping.
     pub fn add(&mut self, values: &[i32]) {
-        *self = match (&*self, values) {
-            (Row::One(a), [b]) => Row::One(a.wrapping_add(*b)),
-            (Row::One(a), _) => Row::new(&values.iter().map(|b| a.wrapping_add(*b)).collect::<Vec<_>>()),
-            (Row::Each(all), [b]) => Row::Each(all.iter().map(|a| a.wrapping_add(*b)).collect()),
-            (Row::Each(all), _) => {
-                Row::Each(all.iter().zip(values.iter().cycle()).map(|(a, b)| a.wrapping_add(*b)).collect())
-            }
-        };
+        let own = self.places();
+        let len = own.len().max(values.len());
+        let sums = own.iter().cycle().zip(values.iter().cycle()).take(len).map(|(a, b)| a.wrapping_add(*b));
+        *self = Row::new(&sums.collect::<Vec<_>>());
     }
 }
 
-/// A multiplication by `multiplier * 2^(left - shift)`, and a zero point.
+/// `(x + offset) multiplier 2^(left - shift) + zero`; the first sum wraps.
 #[derive(Clone, Debug)]
 pub struct Fixing {
+    pub offsets: Row<i32>,
     pub multipliers: Row<i32>,
     /// `None` where all are 0.
     pub left: Option<Row<i64>>,
     /// From 31 to 63.
-    pub shifts: Row<i64>,
+    pub shifts: Row<i32>,
     pub rounding: Rounding,
     pub zero: i32,
     /// Whether the bounds are those of bytes, so that the zero point can be added behind them.
@@ -80,7 +81,7 @@ pub enum Do {
     Offset(Row<i32>),
     /// `x - zero`, saturating.
     Less(i32),
-    /// `round(x ratio) + zero` in 64-bit fixed point, between two bounds.
+    /// `round((x + offset) ratio) + zero` in 64-bit fixed point, between two bounds.
     Fixed(Fixing, i32, i32),
     /// `round(x ratio) + zero` in floats, between two bounds.
     Float(Scaling),
@@ -324,19 +325,20 @@ unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, r
 /// The parameters of a block's elements.
 #[inline(always)]
 fn row<'a, T: Copy>(row: &'a Row<T>, spot: &Spot, own: &'a mut [T; BLOCK]) -> &'a [T; BLOCK] {
-    match (row, &spot.each) {
-        (Row::One(value), _) => own.fill(*value),
-        (Row::Each(values), None) => match values.get(spot.at..).and_then(<[T]>::first_chunk) {
-            Some(own) => return own,
-            None => debug_assert!(false, "a row is a block longer than its axis"),
-        },
-        (Row::Each(values), Some(each)) => {
+    match &spot.each {
+        Some(each) if row.each => {
             for (own, &place) in own.iter_mut().zip(each) {
-                *own = values.get(place as usize).copied().unwrap_or(*own);
+                *own = row.values.get(place as usize).copied().unwrap_or(*own);
             }
+            own
+        }
+        _ => {
+            let at = if row.each { spot.at } else { 0 };
+            let from = row.values.get(at..).and_then(<[T]>::first_chunk);
+            debug_assert!(from.is_some(), "a row is a block longer than its axis");
+            from.unwrap_or(own)
         }
     }
-    own
 }
 
 #[inline(always)]
@@ -464,12 +466,39 @@ fn round(rounding: Rounding, x: &mut Reals) {
     }
 }
 
-/// `x multiplier 2^(left - shift)`, rounded.
+/// A shift, which is at most 63, as the compiler does not know.
+#[inline(always)]
+fn shift(by: i32) -> i64 {
+    i64::from(by) & 63
+}
+
+/// Half of what is shifted out.
+#[inline(always)]
+fn half(by: i32) -> i64 {
+    1 << (shift(by) - 1)
+}
+
+/// `(x + offset) multiplier 2^(left - shift)`, rounded.
 #[inline(always)]
 fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
-    let (mut own, mut own_shifts) = ([0; BLOCK], [0; BLOCK]);
-    let multipliers = row(&fixing.multipliers, spot, &mut own);
+    let (mut own_offsets, mut own_multipliers) = ([0; BLOCK], [0; BLOCK]);
+    let mut own_shifts = [0; BLOCK];
+    let offsets = row(&fixing.offsets, spot, &mut own_offsets);
+    let multipliers = row(&fixing.multipliers, spot, &mut own_multipliers);
     let shifts = row(&fixing.shifts, spot, &mut own_shifts);
+    if let (None, Rounding::Up, true) = (&fixing.left, fixing.rounding, fixing.bytes) {
+        // What nearly all networks ask for, in one go.
+        let (low, high) = (low - fixing.zero, high - fixing.zero);
+        for l in 0..BLOCK {
+            let product = i64::from(x[l].wrapping_add(offsets[l])) * i64::from(multipliers[l]);
+            let whole = (product + half(shifts[l])) >> shift(shifts[l]);
+            x[l] = (whole as i32).max(low).min(high) + fixing.zero;
+        }
+        return;
+    }
+    for (x, offset) in x.iter_mut().zip(offsets) {
+        *x = x.wrapping_add(*offset);
+    }
     let mut wide = [0i64; BLOCK];
     match &fixing.left {
         None => {
@@ -488,20 +517,21 @@ fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
             }
         }
     }
+    let places = wide.iter_mut().zip(shifts);
     match fixing.rounding {
         Rounding::Up => {
-            for (wide, shift) in wide.iter_mut().zip(shifts) {
-                *wide = (*wide + (1 << (shift - 1))) >> shift;
+            for (wide, &by) in places {
+                *wide = (*wide + half(by)) >> shift(by);
             }
         }
         Rounding::Away => {
-            for (wide, shift) in wide.iter_mut().zip(shifts) {
-                *wide = (*wide + (1 << (shift - 1)) - i64::from(*wide < 0)) >> shift;
+            for (wide, &by) in places {
+                *wide = (*wide + half(by) - i64::from(*wide < 0)) >> shift(by);
             }
         }
         Rounding::Even => {
-            for (wide, shift) in wide.iter_mut().zip(shifts) {
-                *wide = (*wide + ((1 << (shift - 1)) - 1) + ((*wide >> shift) & 1)) >> shift;
+            for (wide, &by) in places {
+                *wide = (*wide + (half(by) - 1) + ((*wide >> shift(by)) & 1)) >> shift(by);
             }
         }
     }

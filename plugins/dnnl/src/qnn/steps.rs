@@ -129,13 +129,19 @@ impl Chain {
                 self.less(*zero_in);
                 let (low, high) = range(*to);
                 let (zero, to_bytes) = (*zero_out, *to != DType::I32);
-                self.steps.push(match by {
+                let step = match by {
                     Ratios::Float(ratios) => {
                         Do::Float(Scaling { ratios: Row::new(ratios), rounding: *rounding, zero, low, high })
                     }
-                    Ratios::Fixed(ratios) => Do::Fixed(fixing(ratios, *rounding, zero, to_bytes), low, high),
+                    Ratios::Fixed(ratios) => {
+                        // A bias before it is added in the same go.
+                        let offsets = self.steps.pop_if(|step| matches!(step, Do::Offset(_)));
+                        let offsets = if let Some(Do::Offset(offsets)) = offsets { Some(offsets) } else { None };
+                        Do::Fixed(fixing(offsets, ratios, *rounding, zero, to_bytes), low, high)
+                    }
                     Ratios::Same => Do::Move { zero, low, high },
-                });
+                };
+                self.steps.push(step);
             }
             Stage::Clamp { low, high } => self.clamp(*low, *high),
             Stage::Sum { sides, zero, to } => {
@@ -235,20 +241,21 @@ impl Operand {
     fn of(side: &Side) -> Operand {
         let (low, high) = range(DType::I32);
         let step = match &side.by {
-            Ratios::Fixed(ratios) => Do::Fixed(fixing(ratios, Rounding::Up, side.zero_out, false), low, high),
+            Ratios::Fixed(ratios) => Do::Fixed(fixing(None, ratios, Rounding::Up, side.zero_out, false), low, high),
             _ => Do::Move { zero: side.zero_out, low, high },
         };
         Operand { zero_in: side.zero_in, step }
     }
 }
 
-fn fixing(ratios: &[Fixed], rounding: Rounding, zero: i32, bytes: bool) -> Fixing {
+fn fixing(offsets: Option<Row<i32>>, ratios: &[Fixed], rounding: Rounding, zero: i32, bytes: bool) -> Fixing {
     // Beyond 32 to the left every number but 0 has left `int32`; beyond 32 to the right every result is 0.
     let left: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
-    let shifts: Vec<i64> = ratios.iter().map(|ratio| 31 + i64::from((-ratio.exponent).clamp(0, 32))).collect();
+    let shifts: Vec<i32> = ratios.iter().map(|ratio| 31 + (-ratio.exponent).clamp(0, 32)).collect();
     let multipliers: Vec<i32> = ratios.iter().map(|ratio| ratio.multiplier).collect();
     let grows = left.iter().any(|&left| left > 0);
     Fixing {
+        offsets: offsets.unwrap_or_else(|| Row::new(&[0])),
         multipliers: Row::new(&multipliers),
         left: grows.then(|| Row::new(&left)),
         shifts: Row::new(&shifts),
