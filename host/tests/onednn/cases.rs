@@ -5,6 +5,11 @@ use byoc_core::ir::{AttrValue, Attrs, ExprId, Module, Type};
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
 
+/// Whether the CPU computes these families.
+pub fn computes() -> bool {
+    true
+}
+
 /// A program under construction, with the values of its inputs.
 pub struct Case {
     /// The family.

@@ -4,6 +4,11 @@ use crate::cases::{Case, longs};
 use byoc_core::ir::{AttrValue, ExprId};
 use byoc_core::tensor::{DType, Tensor};
 
+/// Whether the CPU computes these families: without VNNI instructions the backend leaves sums of bytes to the host.
+pub fn computes() -> bool {
+    byoc_test_support::multiplies_bytes()
+}
+
 /// A tensor of integers of their whole range, the ends of it more often than anything else.
 fn bytes(c: &mut Case, dtype: DType, shape: &[usize]) -> Tensor {
     let ends = c.chance(4);

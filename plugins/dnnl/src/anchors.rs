@@ -325,7 +325,7 @@ impl Lowering<'_> {
         let targets = vec![Target::New(View::in_order(&shape, &last))];
         let frame = Frame::plain(&shape, &shape);
         let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame, dtype };
-        let (library, trust) = (self.library, Trust::of(self.program, op.output));
+        let (library, trust) = (self.library, Trust::of(self.program, op.output)?);
         let settled = self.settle(&ways, &|s, d, attr, with_bias| {
             let mut outcome = Err(String::new());
             for weights in &wanted {
@@ -464,7 +464,7 @@ impl Lowering<'_> {
         targets.push(Target::New(View::dense(&shape)));
         let frame = Frame::plain(self.program.shape(op.output), &shape);
         let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame, dtype };
-        let (library, trust) = (self.library, Trust::of(self.program, op.output));
+        let (library, trust) = (self.library, Trust::of(self.program, op.output)?);
         let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let bias = with_bias.then_some(&bias_desc);
             let mut outcome = Err(String::new());

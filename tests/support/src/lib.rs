@@ -128,6 +128,20 @@ pub fn onednn() -> Option<PathBuf> {
     named.or_else(|| Some(workspace().join("vendor/onednn/libdnnl.so.3"))).filter(|file| file.is_file())
 }
 
+/// Whether the CPU has instructions for sums of products of bytes (VNNI), without which oneDNN is not given any. Says so where
+/// it has none, as tests then leave out what needs them.
+#[expect(clippy::print_stdout, reason = "a test says what it leaves out")]
+pub fn multiplies_bytes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has = is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has = false;
+    if !has {
+        println!("left out: this CPU has no instructions for products of bytes");
+    }
+    has
+}
+
 /// Copies a file.
 ///
 /// # Panics

@@ -30,11 +30,19 @@ pub use stage::Stage;
 pub use translate::OPERATORS;
 
 use crate::library::PrimitiveDesc;
-use crate::program::{Program, Val};
-use byoc_plugin_api::DType;
+use crate::program::{Program, Reason, Taken, Val};
+use byoc_plugin_api::{DType, RefusalCode};
 
 /// Sums below this are exact in 32-bit floats.
 const EXACT: i64 = 1 << 24;
+
+/// Whether the CPU multiplies bytes and sums the products in `int32`. Others sum two of them in 16 bits, which saturate.
+fn cpu_multiplies() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
 
 /// Which implementations give the right sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +57,18 @@ pub enum Trust {
 
 impl Trust {
     /// For the operator that gives this value.
-    pub fn of(program: &Program, value: Val) -> Trust {
+    ///
+    /// # Errors
+    /// Sums of products of bytes, on a CPU that has no instructions for them.
+    pub fn of(program: &Program, value: Val) -> Taken<Trust> {
         match program.get(value).dtype {
-            DType::F32 => Trust::Any,
-            _ if program.wide.contains(&value) => Trust::Wide,
-            _ => Trust::Exact,
+            DType::F32 => Ok(Trust::Any),
+            _ if !cpu_multiplies() => {
+                let detail = "this CPU has no instructions for products of bytes (AVX512_VNNI or AVX_VNNI)";
+                Err(Reason::new(RefusalCode::Unavailable, detail))
+            }
+            _ if program.wide.contains(&value) => Ok(Trust::Wide),
+            _ => Ok(Trust::Exact),
         }
     }
 
@@ -67,7 +82,7 @@ impl Trust {
         match self {
             Trust::Any => Ok(desc),
             Trust::Exact | Trust::Wide if !multiplies => {
-                Err(format!("products of bytes saturate on a CPU without VNNI (oneDNN would use {name})"))
+                Err(format!("products of bytes that saturate: oneDNN would use {name}, without VNNI instructions"))
             }
             Trust::Wide if !name.starts_with("brg") => {
                 Err(format!("sums that may reach 2^24, which oneDNN's {name} rounds to 32-bit floats"))
