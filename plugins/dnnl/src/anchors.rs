@@ -3,6 +3,7 @@
 use crate::cell::{ARG_OUT, Cell, Form, MOST_OPERANDS};
 use crate::frame::Frame;
 use crate::fuse::Link;
+use crate::join::{Join, MOST_PARTS, Part};
 use crate::library::{Attr, Conv, Desc, PrimitiveDesc, Window, ffi};
 use crate::lower::{Chain, Lowering, Placed};
 use crate::plan::Buf;
@@ -779,6 +780,11 @@ impl Lowering<'_> {
             return Ok(0);
         }
         let whole = self.scratch_of(dtype, View::in_order(&shape, &order));
+        if let Some(join) = rows_to_join(&parts, axis, &order, dtype.size()) {
+            self.join(join, &parts, &whole)?;
+            self.put_through(op, &[], 0, whole, &Frame::plain(&shape, &shape))?;
+            return Ok(0);
+        }
         // Operands are read as they lie: the library copies each of them into its place.
         let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Outcome<Vec<_>>>().map_err(turned_down)?;
         let dst = self.desc_of(&whole).map_err(turned_down)?;
@@ -813,6 +819,22 @@ impl Lowering<'_> {
         self.put_through(op, &[], 0, whole, &frame)?;
         Ok(0)
     }
+}
+
+/// A concatenation as one of rows: where its axis lies innermost, and the parts lie in the order of the whole.
+fn rows_to_join(parts: &[Placed], axis: usize, order: &[usize], size: usize) -> Option<Join> {
+    if order.last() != Some(&axis) || parts.len() > MOST_PARTS {
+        return None;
+    }
+    let columns = |part: &Placed| part.view.shape[axis];
+    let rows = parts.first().map(|part| count(&part.view.shape) / columns(part))?;
+    let one = |part: &Placed| {
+        let view = part.view.permute(order).reshape(&[rows, columns(part)])?;
+        let dense = columns(part) == 1 || view.strides[1] == 1;
+        let (row, step) = (columns(part) as usize * size, view.strides[0] as usize * size);
+        dense.then_some(Part { bytes: row, stride: step })
+    };
+    Some(Join { rows: rows as usize, parts: parts.iter().map(one).collect::<Option<_>>()? })
 }
 
 /// A kernel as the library takes it: (G, O / G, I / G, spatial...), or without groups (O, I, spatial...).

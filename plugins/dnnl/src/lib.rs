@@ -13,6 +13,7 @@
 //! | `fuse` | which operators become one primitive |
 //! | `frame` | in how few dimensions a primitive may see its tensors |
 //! | `view` | strided layouts; transposes, slices and reshapes that cost nothing |
+//! | `join` | concatenation of channels |
 //! | `narrow` | bfloat16, where its user asks for it |
 //! | `lower`, `anchors` | a layout for every tensor, a primitive for every group |
 //! | `plan` | the steps of a run, and one arena for all that lives during it |
@@ -30,6 +31,7 @@ mod blob;
 mod cell;
 mod frame;
 mod fuse;
+mod join;
 mod library;
 mod lower;
 mod narrow;

@@ -10,6 +10,7 @@
 use crate::cell::Cell;
 use crate::frame::Frame;
 use crate::fuse::{Item, Link, items};
+use crate::join::Join;
 use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
 use crate::plan::{Argument, Buf, Buffer, Pack, Place, Plan, Step, Work, place_in_arena};
 use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
@@ -301,6 +302,19 @@ impl Lowering<'_> {
         let offset = self.offset(placed);
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset, desc }];
         self.push(Work::NoNan(number, count(&placed.view.shape) as usize), args, "numbers for NaN");
+        Ok(())
+    }
+
+    /// A step that puts the rows of tensors behind each other.
+    pub fn join(&mut self, join: Join, parts: &[Placed], whole: &Placed) -> Taken<()> {
+        let sources = parts.iter().enumerate().map(|(i, part)| (ffi::ARG_MULTIPLE_SRC + i as i32, part));
+        let mut args = Vec::new();
+        for (arg, placed) in sources.chain([(ffi::ARG_DST, whole)]) {
+            let (offset, desc) = (self.offset(placed), self.desc_of(placed).map_err(gone_wrong)?);
+            args.push(Argument { arg, buffer: placed.buffer, offset, desc });
+        }
+        tracing::trace!("concatenation: own loop");
+        self.push(Work::Join(join), args, "concatenation");
         Ok(())
     }
 

@@ -61,6 +61,8 @@ pub enum Work {
     NoNan(f32, usize),
     /// A step of a recurrent layer; the arguments are numbered by `cell`.
     Cell(crate::cell::Cell),
+    /// Rows behind each other.
+    Join(crate::join::Join),
     /// A chain of integer operators, on each element; the arguments are numbered by `qnn`.
     Finish(crate::qnn::Finish),
     /// Means of windows of bytes; the arguments are numbered likewise.

@@ -383,6 +383,12 @@ impl Ready {
                     // SAFETY: as above; what a cell gives has a buffer of its own.
                     unsafe { cell.run(&step.args, place) };
                 }
+                Work::Join(join) => {
+                    let place =
+                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
+                    // SAFETY: as above.
+                    unsafe { join.run(library, &step.args, place) };
+                }
                 Work::Finish(finish) => {
                     let place =
                         |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);

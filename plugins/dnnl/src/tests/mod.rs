@@ -4,6 +4,7 @@
 
 mod artifacts;
 mod header;
+mod join;
 mod narrow;
 mod normal;
 mod pool;

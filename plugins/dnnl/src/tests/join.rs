@@ -1,0 +1,42 @@
+//! Rows behind each other: widths of every remainder, parts with gaps, alone and on all threads.
+
+use super::library;
+use crate::join::{Join, Part};
+use crate::library::{Desc, ffi};
+use crate::plan::{Argument, Buf};
+use byoc_plugin_api::DType;
+
+#[test]
+fn every_row_is_the_rows_of_its_parts() {
+    let Some(library) = library() else { return };
+    library.set_threads(2);
+    for (rows, widths) in [(1, vec![1, 3]), (7, vec![64, 5, 20]), (301, vec![131, 256, 1, 97]), (4000, vec![16; 9])] {
+        let part = |(i, &bytes): (usize, &usize)| Part { bytes, stride: bytes + i * 8 };
+        let parts: Vec<Part> = widths.iter().enumerate().map(part).collect();
+        let byte = |i: usize, at: usize| (at * 31 + i * 7 + at / 251) as u8;
+        let mut tensors: Vec<Vec<u8>> =
+            parts.iter().enumerate().map(|(i, part)| (0..rows * part.stride).map(|at| byte(i, at)).collect()).collect();
+        let whole: usize = widths.iter().sum();
+        tensors.push(vec![0xee; rows * whole + 1]);
+        let argument = |i: usize| {
+            let arg = if i == parts.len() { ffi::ARG_DST } else { ffi::ARG_MULTIPLE_SRC + i as i32 };
+            let desc = Desc::strided(library, DType::U8, &[1], &[1]).unwrap();
+            Argument { arg, buffer: Buf(i as u32), offset: 0, desc }
+        };
+        let args: Vec<Argument> = (0..tensors.len()).map(argument).collect();
+        let places: Vec<*mut u8> = tensors.iter_mut().map(Vec::as_mut_ptr).collect();
+        let join = Join { rows, parts: parts.clone() };
+        // SAFETY: every tensor has the rows that its stride says.
+        unsafe { join.run(library, &args, |argument| places[argument.buffer.0 as usize]) };
+        let joined = &tensors[parts.len()];
+        let mut at = 0;
+        for r in 0..rows {
+            for (i, part) in parts.iter().enumerate() {
+                let wanted: Vec<u8> = (0..part.bytes).map(|k| byte(i, r * part.stride + k)).collect();
+                assert_eq!(joined[at..at + part.bytes], wanted, "row {r}, part {i} of {widths:?}");
+                at += part.bytes;
+            }
+        }
+        assert_eq!(joined[at], 0xee, "nothing is written behind the whole");
+    }
+}
