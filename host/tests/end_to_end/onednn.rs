@@ -267,3 +267,32 @@ def @main(%x: Tensor[(1, 8, 12, 12), uint8], %r: Tensor[(1, 16, 12, 12), uint8])
     };
     assert_eq!(run(&backend).bytes(), run(&[]).bytes(), "the bits of the host");
 }
+
+/// Tensors of scales of their own behind each other are taken with the tuples that their scales come in.
+#[test]
+fn quantized_tensors_behind_each_other_stay_in_the_region() {
+    let Some(plugins) = plugins().filter(|_| byoc_test_support::multiplies_bytes()) else { return };
+    let dir = plugins.path().display().to_string();
+    let file = plugins.path().join("joined.relay");
+    std::fs::write(
+        &file,
+        r#"#[version = "0.0.5"]
+def @main(%x: Tensor[(1, 8, 12, 12), int8]) {
+  %0 = qnn.conv2d(%x, ones(shape=[16, 8, 3, 3], dtype="int8"), 0, 0, 0.5f, 0.25f,
+    padding=[1, 1, 1, 1], channels=16, kernel_size=[3, 3]);
+  %1 = qnn.requantize(%0, 0.125f, 0, 1.5f, 3);
+  %2 = qnn.concatenate((%1, %x), (1.5f, 0.5f), (3, 0), 1.2f, 1, axis=1);
+  nn.max_pool2d(%2, pool_size=[2, 2], strides=[2, 2])
+}
+"#,
+    )
+    .unwrap();
+    let file = file.display().to_string();
+    let backend = ["--backend", "dnnl", "--plugin-dir", &dir];
+    let explained = &byoc([&["explain", &file, "--json"], &backend[..]].concat()).ok().json()[0];
+    let joined = explained["nodes"].as_array().unwrap().iter().find(|node| node["op"] == "qnn.concatenate");
+    assert_eq!(joined.unwrap()["placement"]["backend"], "dnnl", "{explained}");
+    assert_eq!(explained["regions"].as_array().unwrap().len(), 1);
+    let (expected, got) = (outputs(&file, "x=random:1", &[]), outputs(&file, "x=random:1", &backend));
+    assert_eq!(got.bytes(), expected.bytes(), "the bits of the host");
+}

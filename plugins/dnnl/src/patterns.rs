@@ -57,6 +57,16 @@ fn requantized(op: &str) -> String {
     )
 }
 
+/// The most tensors behind each other that an entry is for.
+const MOST_JOINED: usize = 6;
+
+/// So many tensors of scales of their own behind each other. Their scales come in a tuple, which is known only as a part of
+/// what is claimed.
+fn joined(count: usize) -> String {
+    let of = |part: &str| vec![part; count].join(", ");
+    format!("qnn.concatenate(({}), ({}), ({}), const, const)", of("*"), of("const"), of("const"))
+}
+
 /// The same in real numbers, as passes for this library write it: a bias, the scale, bounds, the scale of a residual sum and
 /// the residual, the zero point of the result.
 fn written_out(op: &str) -> String {
@@ -81,6 +91,8 @@ pub fn table() -> String {
         let _ = writeln!(text, "qnn_{op}_requantize_sum: {};\n    {QUANTIZED_SUM} ? nn.relu ? clip", requantized(op));
         let _ = writeln!(text, "qnn_{op}_requantize: {};\n    scaled ? nn.relu ? clip ? cast", requantized(op));
     }
+    let joins: Vec<String> = (2..=MOST_JOINED).map(joined).collect();
+    let _ = writeln!(text, "qnn_concatenate: {}", joins.join("\n    | "));
     text.push_str("# Residuals, then biases and activations, then what stands without an anchor.\n");
     for (name, op) in ANCHORS {
         let biased = biased(op);
