@@ -1,12 +1,12 @@
 //! Which primitive each kind of operator becomes, and the ways in which it is tried.
 
+use crate::argument::Buf;
 use crate::cell::{ARG_OUT, Cell, Form, MOST_OPERANDS};
 use crate::frame::Frame;
 use crate::fuse::Link;
 use crate::join::{Join, MOST_PARTS, Part};
 use crate::library::{Attr, Conv, Desc, PrimitiveDesc, Window, ffi};
 use crate::lower::{Chain, Lowering, Placed};
-use crate::plan::Buf;
 use crate::program::{Function, Kind, Op, Reason, Taken, Val};
 use crate::qnn::Trust;
 use crate::view::{View, channels_last, count};

@@ -4,8 +4,8 @@
 //! times as long (networks' sizes, two threads). No part can be written into its place to begin with: for a destination with
 //! gaps between its rows the library has only its reference for convolutions, pools and elementwise functions.
 
+use crate::argument::Argument;
 use crate::library::{OneDnn, ffi};
-use crate::plan::Argument;
 
 /// A concatenation of rows. The parts are the arguments `ARG_MULTIPLE_SRC + i`, the whole is `ARG_DST`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@
 //! | `join` | concatenation of channels |
 //! | `narrow` | bfloat16, where its user asks for it |
 //! | `lower`, `anchors` | a layout for every tensor, a primitive for every group |
-//! | `plan` | the steps of a run, and one arena for all that lives during it |
+//! | `plan`, `argument` | the steps of a run and their tensors, and one arena for all that lives during it |
 //! | `runtime` | generated code, packed weights, runs |
 //! | `blob`, `backend` | what is shipped; the two halves as the host sees them |
 //! | `library` | finding and opening oneDNN, its C API, a safe layer over it |
@@ -25,6 +25,7 @@
 //! installs it.
 
 mod anchors;
+mod argument;
 mod attributes;
 mod backend;
 mod blob;

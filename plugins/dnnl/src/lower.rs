@@ -7,12 +7,13 @@
 //! For each item the ways of computing it are tried in order of preference, and the first one that the library has an
 //! implementation for is taken: the whole chain as post-operators before a part of it, layouts as they are before copies.
 
+use crate::argument::{Argument, Buf};
 use crate::cell::Cell;
 use crate::frame::Frame;
 use crate::fuse::{Item, Link, items};
 use crate::join::Join;
 use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
-use crate::plan::{Argument, Buf, Buffer, Pack, Place, Plan, Step, Work, place_in_arena};
+use crate::plan::{Buffer, Pack, Place, Plan, Step, Work, place_in_arena};
 use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
 use crate::view::{View, count, regroup};
 use byoc_plugin_api::{DType, RefusalCode};

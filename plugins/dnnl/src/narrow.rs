@@ -8,8 +8,8 @@
 //!
 //! The choice is made when a region is compiled, and is in its graph from then on.
 
+use crate::argument::Buf;
 use crate::lower::{Lowering, Placed};
-use crate::plan::Buf;
 use crate::program::Taken;
 use crate::view::{View, count};
 use byoc_plugin_api::{Attr, AttrValue, BackendOption, DType, Graph};

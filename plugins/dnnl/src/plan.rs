@@ -3,13 +3,10 @@
 //! Intermediate tensors and the scratch memory of primitives share one arena, in which two of them overlap only if they are
 //! never needed at once.
 
+use crate::argument::Argument;
 use crate::library::{Desc, Primitive, PrimitiveDesc};
 use byoc_plugin_api::DType;
 use std::collections::BTreeMap;
-
-/// A buffer of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Buf(pub u32);
 
 /// Where a buffer lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,18 +32,6 @@ pub struct Buffer {
     pub bytes: usize,
     /// The type of its elements.
     pub dtype: DType,
-}
-
-/// A tensor of a step.
-pub struct Argument {
-    /// Which of the primitive's arguments it is: `ffi::ARG_*`.
-    pub arg: i32,
-    /// Its buffer.
-    pub buffer: Buf,
-    /// Where in the buffer it begins.
-    pub offset: usize,
-    /// Its layout.
-    pub desc: Desc,
 }
 
 /// What a step does.

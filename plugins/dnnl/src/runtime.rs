@@ -4,11 +4,12 @@
 //! run, so each run takes a set of them for itself; there are as many sets as there were runs at once. A set remembers the
 //! places of the run before, and only what has moved is said anew.
 
+use crate::argument::Argument;
 use crate::library::ffi::ExecArg;
 use crate::library::{Memory, OneDnn, Primitive, Stream, onednn, pages};
 use crate::lower::{Packs, lower};
 use crate::narrow;
-use crate::plan::{Argument, Place, Plan, Work};
+use crate::plan::{Place, Plan, Work};
 use crate::program::Program;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, Input, Prepared, Result, Services};
 use std::alloc::Layout;

@@ -9,8 +9,8 @@ pub mod gru;
 pub mod lstm;
 mod math;
 
+use crate::argument::Argument;
 use crate::library::ffi;
-use crate::plan::Argument;
 use gru::Gru;
 use lstm::Gates;
 use std::sync::OnceLock;

@@ -1,8 +1,8 @@
 //! The loop behind sums of integers: blocks of elements through a list of steps, on the threads of the library's pool.
 
 use super::ratio::Rounding;
+use crate::argument::Argument;
 use crate::library::{OneDnn, ffi};
-use crate::plan::Argument;
 use byoc_plugin_api::DType;
 use std::sync::OnceLock;
 

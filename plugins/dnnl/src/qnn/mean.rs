@@ -1,8 +1,9 @@
 //! Means of windows of bytes: `(Σ (x - zero) / count) scale`, the sum exact, the quotient rounded once.
 
+use crate::argument::Argument;
 use crate::library::{OneDnn, Window, ffi};
 use crate::lower::Lowering;
-use crate::plan::{Argument, Work};
+use crate::plan::Work;
 use crate::program::{Op, Reason, Taken};
 use crate::view::{View, channels_last};
 use byoc_plugin_api::{DType, RefusalCode};

@@ -1,8 +1,8 @@
 //! Quantized operators out of the graph: their parameters, which have to be constants, and what they are made of.
 
-use super::EXACT;
 use super::ratio::{Ratios, Rounding};
 use super::stage::{Along, Side, Stage, range};
+use super::trust::EXACT;
 use crate::program::{Kind, Reason, Taken, Val};
 use crate::translate::Translation;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};

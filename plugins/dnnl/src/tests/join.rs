@@ -1,9 +1,9 @@
 //! Rows behind each other: widths of every remainder, parts with gaps, alone and on all threads.
 
 use super::library;
+use crate::argument::{Argument, Buf};
 use crate::join::{Join, Part};
 use crate::library::{Desc, ffi};
-use crate::plan::{Argument, Buf};
 use byoc_plugin_api::DType;
 
 #[test]
