@@ -477,6 +477,28 @@ pub fn binary(c: &mut Case) {
     c.done(z);
 }
 
+/// Values that are read again further down, beside operands that broadcast: what is computed in place must not be read later.
+pub fn diamonds(c: &mut Case) {
+    let shape = any_shape(c, 2..=5);
+    let x = c.input(&shape);
+    let mut last = c.activation(x);
+    let mut values = vec![last];
+    for _ in 0..c.int(2, 5) {
+        let other = if c.chance(2) {
+            c.pick(&values)
+        } else {
+            let other: Vec<usize> = shape.iter().map(|&size| if c.chance(2) { 1 } else { size }).collect();
+            if c.chance(2) { c.input(&other) } else { c.constant(&other) }
+        };
+        let name = c.pick(&["add", "add", "multiply", "maximum", "minimum", "subtract"]);
+        let args = if c.chance(3) { [other, last] } else { [last, other] };
+        let y = c.op(name, &args, &[]);
+        last = if c.chance(4) { c.activation(y) } else { y };
+        values.push(last);
+    }
+    c.done(last);
+}
+
 pub fn reductions(c: &mut Case) {
     let shape = any_shape(c, 1..=4);
     let x = c.input(&shape);

@@ -51,6 +51,7 @@ families! {
     batch_norm 100;
     elementwise 300;
     binary 300;
+    diamonds 400;
     reductions 200;
     joins_and_views 300;
     resizing 80;

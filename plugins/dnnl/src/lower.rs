@@ -77,6 +77,8 @@ pub struct Lowering<'p> {
     copies: Vec<(Placed, Placed)>,
     /// The same for copies in bfloat16.
     pub narrow_copies: Vec<(Placed, Placed)>,
+    /// What the rest of the item's chain reads from elsewhere, whether the anchor at hand takes it along or not.
+    read_behind: Vec<Buf>,
     now: usize,
 }
 
@@ -100,6 +102,7 @@ pub fn lower(library: &'static OneDnn, program: &Program, packs: &mut Packs) -> 
         needed_until: Vec::new(),
         copies: Vec::new(),
         narrow_copies: Vec::new(),
+        read_behind: Vec::new(),
         now: 0,
     };
     for (i, &input) in program.inputs.iter().enumerate() {
@@ -495,6 +498,7 @@ impl Lowering<'_> {
     /// Whether an anchor may write over this operand: nothing else of its item reads it, nor anything after.
     pub fn may_overwrite(&self, placed: &Placed, read: &[Buf]) -> bool {
         self.dies(placed.buffer)
+            && !self.read_behind.contains(&placed.buffer)
             && placed.view.is_packed()
             && read.iter().filter(|&&buffer| buffer == placed.buffer).count() == 1
     }
@@ -515,6 +519,7 @@ impl Lowering<'_> {
         let mut links = &item.chain[..];
         loop {
             let op = &self.program.ops[anchor];
+            self.read_behind = self.reads(links);
             let done = if op.kind.is_view() {
                 self.view(op)?;
                 0
