@@ -285,6 +285,41 @@ pub fn convolution_2d(c: &mut Case) {
     grouped(c, 2, false);
 }
 
+/// Kernels of 3 x 3 that lie densely, over as many channels and places as it takes for multiplying less to gain: with every
+/// layout of data and kernels that a model may have.
+pub fn three_by_three(c: &mut Case) {
+    let (images, channels, filters) = (c.int(1, 3), c.int(16, 70), c.int(16, 70));
+    let padding: Vec<usize> = (0..4).map(|_| c.pick(&[0, 1, 1, 2])).collect();
+    let (height, width) = (c.int(8, 24), c.int(8, 24));
+    let mut x = c.input(&[images, channels, height, width]);
+    if c.chance(3) {
+        // Some channels of more, so that they lie with gaps.
+        let all = c.input(&[images, channels + 8, height, width]);
+        let more = c.op("tanh", &[all], &[]);
+        let begin = c.int(0, 8);
+        let attrs = [
+            ("begin", longs(&[0, begin, 0, 0])),
+            ("end", longs(&[images, begin + channels, height, width])),
+            ("strides", longs(&[1, 1, 1, 1])),
+        ];
+        let some = c.op("strided_slice", &[more], &attrs);
+        x = c.op("add", &[x, some], &[]);
+        if c.chance(2) {
+            x = some;
+        }
+    }
+    let rows_first = c.chance(3);
+    let shape = if rows_first { [3, 3, channels, filters] } else { [filters, channels, 3, 3] };
+    let mut w = c.constant(&shape);
+    if rows_first {
+        w = c.op("transpose", &[w], &[("axes", longs(&[3, 2, 0, 1]))]);
+    }
+    let attrs = [("padding", longs(&padding)), ("channels", (filters as i64).into()), ("kernel_size", longs(&[3, 3]))];
+    let y = c.op("nn.conv2d", &[x, w], &attrs);
+    let y = c.chain(y, 1);
+    c.done(y);
+}
+
 pub fn convolution_3d(c: &mut Case) {
     grouped(c, 3, false);
 }

@@ -7,6 +7,7 @@ use crate::fuse::Link;
 use crate::join::{Join, MOST_PARTS, Part};
 use crate::library::{Attr, Conv, Desc, PrimitiveDesc, Window, ffi};
 use crate::lower::{Chain, Lowering, Placed};
+use crate::plan::Work;
 use crate::program::{Function, Kind, Op, Reason, Taken, Val};
 use crate::qnn::Trust;
 use crate::view::{View, channels_last, count};
@@ -307,13 +308,18 @@ impl Lowering<'_> {
         let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape).map_err(turned_down)?;
         // The layouts that another plan packed the weights into come first, so that they are held once.
         let is_constant = self.is_constant(&w);
-        let mut wanted = self.packed_before(&weights);
+        let mut wanted = self.layouts_before(&weights);
         wanted.push(if is_constant { any } else { self.desc_of(&weights).map_err(turned_down)? });
         let narrow = self.may_narrow(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
         if narrow {
             wanted.push(Desc::any(self.library, DType::BF16, &weights.view.shape).map_err(turned_down)?);
         }
         let bias = self.bias(op, links, 1, &shape);
+        if !(narrow || transposed || groups > 1)
+            && let Some(done) = self.winograd(op, links, (&x, &w), window, bias.as_ref())?
+        {
+            return Ok(done);
+        }
         let bias_desc = Desc::strided(self.library, DType::F32, &[shape[1]], &[1]).map_err(turned_down)?;
         let mut sources = Vec::new();
         if narrow {
@@ -425,7 +431,7 @@ impl Lowering<'_> {
 
         let mut wanted = Vec::new();
         if is_constant {
-            wanted = self.packed_before(&b);
+            wanted = self.layouts_before(&b);
             wanted.push(Desc::any(self.library, self.dtype(&b), &b.view.shape).map_err(turned_down)?);
         }
         let narrow = self.may_narrow(&a, &b, count(&shape) * a.view.shape[a.view.shape.len() - 1]);
@@ -754,7 +760,8 @@ impl Lowering<'_> {
         }
         let out = self.scratch(View::dense(&shape));
         tensors.push((ARG_OUT, out.clone()));
-        self.cell(Cell { form, rows: rows as usize, hidden: hidden as usize, strides }, tensors)?;
+        let cell = Cell { form, rows: rows as usize, hidden: hidden as usize, strides };
+        self.own_step(Work::Cell(cell), tensors, form.name())?;
         self.put_through(op, &[], 0, out, &Frame::plain(&shape, &shape))?;
         Ok(0)
     }
@@ -781,7 +788,9 @@ impl Lowering<'_> {
         }
         let whole = self.scratch_of(dtype, View::in_order(&shape, &order));
         if let Some(join) = rows_to_join(&parts, axis, &order, dtype.size()) {
-            self.join(join, &parts, &whole)?;
+            let sources = parts.into_iter().enumerate().map(|(i, part)| (ffi::ARG_MULTIPLE_SRC + i as i32, part));
+            let tensors = sources.chain([(ffi::ARG_DST, whole.clone())]).collect();
+            self.own_step(Work::Join(join), tensors, "concatenation")?;
             self.put_through(op, &[], 0, whole, &Frame::plain(&shape, &shape))?;
             return Ok(0);
         }

@@ -4,7 +4,7 @@ use crate::library::onednn;
 use crate::lower::{Packs, lower};
 use crate::program::{Program, Reason};
 use crate::runtime::Region as Loaded;
-use crate::{blob, narrow, patterns, qnn, translate};
+use crate::{blob, options, patterns, qnn, translate};
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Cost, Description, Dim, Error, Executable, Graph,
     LoadRequest, Loader, RefusalCode, Region, Result, Source, Verdict,
@@ -71,7 +71,7 @@ impl Codegen for Dnnl {
             operators: translate::OPERATORS.iter().chain(qnn::OPERATORS).map(|&name| name.to_owned()).collect(),
             dynamic_dims: true,
             cost: Cost { min_region_flops: LEAST_FLOPS, min_region_operators: 1 },
-            options: [(narrow::OPTION.to_owned(), narrow::option())].into(),
+            options: options::table(),
             ..Description::default()
         })
     }
@@ -104,15 +104,13 @@ impl Codegen for Dnnl {
         let library = onednn()?;
         let mut notes = Vec::new();
         let mut graph = region.graph.clone();
-        narrow::mark(&mut graph, region.options);
-        let narrow = narrow::wanted(&graph);
-        if !narrow && graph.attr(narrow::OPTION).is_some() {
-            notes.push(narrow::IGNORED.into());
-        }
+        options::mark(&mut graph, region.options);
+        let (options, ignored) = options::of(&graph);
+        notes.extend(ignored.map(Into::into));
         if !is_dynamic(region.graph) {
             let explain = |reason: Reason| Error::new(reason.detail);
             let mut program = Program::of(region.graph, region.constants, &sample(region.graph)).map_err(explain)?;
-            program.narrow = narrow;
+            program.options = options;
             let plan = lower(library, &program, &mut Packs::default()).map_err(explain)?;
             notes.push(format!("{} primitives, workspace {} bytes", plan.steps.len(), plan.workspace).into());
         }

@@ -15,7 +15,10 @@
 //! | `view` | strided layouts; transposes, slices and reshapes that cost nothing |
 //! | `join` | concatenation of channels |
 //! | `narrow` | bfloat16, where its user asks for it |
+//! | `winograd` | convolutions by 3 x 3 kernels with fewer multiplications |
+//! | `options` | what a user may choose |
 //! | `lower`, `anchors` | a layout for every tensor, a primitive for every group |
+//! | `pack` | constants that are packed when a region is loaded |
 //! | `plan`, `argument` | the steps of a run and their tensors, and one arena for all that lives during it |
 //! | `runtime` | generated code, packed weights, runs |
 //! | `blob`, `backend` | what is shipped; the two halves as the host sees them |
@@ -36,6 +39,8 @@ mod join;
 mod library;
 mod lower;
 mod narrow;
+mod options;
+mod pack;
 mod patterns;
 mod plan;
 mod program;
@@ -45,6 +50,7 @@ mod runtime;
 mod simplify;
 mod translate;
 mod view;
+mod winograd;
 
 #[cfg(test)]
 mod tests;

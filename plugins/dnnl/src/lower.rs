@@ -8,12 +8,11 @@
 //! implementation for is taken: the whole chain as post-operators before a part of it, layouts as they are before copies.
 
 use crate::argument::{Argument, Buf};
-use crate::cell::Cell;
 use crate::frame::Frame;
 use crate::fuse::{Item, Link, items};
-use crate::join::Join;
 use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
-use crate::plan::{Buffer, Pack, Place, Plan, Step, Work, place_in_arena};
+use crate::pack::{Pack, Packing};
+use crate::plan::{Buffer, Place, Plan, Step, Work, place_in_arena};
 use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
 use crate::view::{View, count, regroup};
 use byoc_plugin_api::{DType, RefusalCode};
@@ -252,6 +251,11 @@ impl Lowering<'_> {
 
     /// A constant in a layout of the library's, packed when it is loaded. `None` where the tensor is no constant.
     pub fn pack(&mut self, placed: &Placed, to: Desc) -> Taken<Option<Buf>> {
+        self.pack_as(placed, Packing::Layout(to))
+    }
+
+    /// A constant, packed when it is loaded. `None` where the tensor is no constant.
+    pub fn pack_as(&mut self, placed: &Placed, to: Packing) -> Taken<Option<Buf>> {
         let Place::Constant(constant) = self.buffers[placed.buffer.0 as usize].place else { return Ok(None) };
         let from = self.desc_of(placed).map_err(gone_wrong)?;
         let offset = self.offset(placed);
@@ -267,20 +271,26 @@ impl Lowering<'_> {
         if let Some(&buffer) = self.packed.get(&number) {
             return Ok(Some(buffer));
         }
-        let bytes = self.packs.packs[number].to.size();
+        let bytes = self.packs.packs[number].to.bytes();
         let dtype = self.dtype(placed);
         let buffer = self.buffer(Place::Packed(number), bytes.div_ceil(dtype.size()) as i64, dtype);
         self.packed.insert(number, buffer);
         Ok(Some(buffer))
     }
 
-    /// The layouts that this tensor, a constant, has been packed into before.
-    pub fn packed_before(&self, placed: &Placed) -> Vec<Desc> {
+    /// What this tensor, a constant, has been packed into before.
+    pub fn packed_before(&self, placed: &Placed) -> Vec<Packing> {
         let Place::Constant(constant) = self.buffers[placed.buffer.0 as usize].place else { return Vec::new() };
         let Ok(from) = self.desc_of(placed) else { return Vec::new() };
         let offset = self.offset(placed);
         let own = |pack: &&Pack| pack.constant == constant && pack.offset == offset && pack.from == from;
         self.packs.packs.iter().filter(own).map(|pack| pack.to.clone()).collect()
+    }
+
+    /// The library's layouts among them.
+    pub fn layouts_before(&self, placed: &Placed) -> Vec<Desc> {
+        let layout = |packing| if let Packing::Layout(desc) = packing { Some(desc) } else { None };
+        self.packed_before(placed).into_iter().filter_map(layout).collect()
     }
 
     /// A step that copies a tensor into another layout.
@@ -309,39 +319,15 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A step that puts the rows of tensors behind each other.
-    pub fn join(&mut self, join: Join, parts: &[Placed], whole: &Placed) -> Taken<()> {
-        let sources = parts.iter().enumerate().map(|(i, part)| (ffi::ARG_MULTIPLE_SRC + i as i32, part));
-        let mut args = Vec::new();
-        for (arg, placed) in sources.chain([(ffi::ARG_DST, whole)]) {
-            let (offset, desc) = (self.offset(placed), self.desc_of(placed).map_err(gone_wrong)?);
-            args.push(Argument { arg, buffer: placed.buffer, offset, desc });
-        }
-        tracing::trace!("concatenation: own loop");
-        self.push(Work::Join(join), args, "concatenation");
-        Ok(())
-    }
-
-    /// A step of a recurrent layer.
-    pub fn cell(&mut self, cell: Cell, tensors: Vec<(i32, Placed)>) -> Taken<()> {
-        let mut args = Vec::new();
-        for (arg, placed) in tensors {
-            let desc = self.desc(&placed.view).map_err(gone_wrong)?;
-            args.push(Argument { arg, buffer: placed.buffer, offset: self.offset(&placed), desc });
-        }
-        tracing::trace!("{}: own loop", cell.form.name());
-        self.push(Work::Cell(cell), args, cell.form.name());
-        Ok(())
-    }
-
-    /// A step of the plugin's own over bytes and `int32` sums.
-    pub fn integer_step(&mut self, work: Work, tensors: Vec<(i32, Placed)>) -> Taken<()> {
+    /// A step of the plugin's own.
+    pub fn own_step(&mut self, work: Work, tensors: Vec<(i32, Placed)>, what: &str) -> Taken<()> {
         let mut args = Vec::new();
         for (arg, placed) in tensors {
             let desc = self.desc_of(&placed).map_err(gone_wrong)?;
             args.push(Argument { arg, buffer: placed.buffer, offset: self.offset(&placed), desc });
         }
-        self.push(work, args, "integers");
+        tracing::trace!("{what}: own loop");
+        self.push(work, args, what);
         Ok(())
     }
 

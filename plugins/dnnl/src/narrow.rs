@@ -5,44 +5,12 @@
 //! they are loaded, which halves them, and data is copied on the way in; results are 32-bit floats again. A copy costs a pass over
 //! the data, which is why convolutions that do little with each element are left alone: depthwise
 //! ones, and those into few channels.
-//!
-//! The choice is made when a region is compiled, and is in its graph from then on.
 
 use crate::argument::Buf;
 use crate::lower::{Lowering, Placed};
 use crate::program::Taken;
 use crate::view::{View, count};
-use byoc_plugin_api::{Attr, AttrValue, BackendOption, DType, Graph};
-
-/// The option, and the attribute of a region's graph.
-pub const OPTION: &str = "bf16";
-
-/// What is said of the option.
-pub fn option() -> BackendOption {
-    BackendOption {
-        about: "products and convolutions read bfloat16 and sum in float32, where the CPU has AVX512_BF16".into(),
-        values: vec!["false".into(), "true".into()],
-    }
-}
-
-/// Writes into a region's graph what was chosen.
-pub fn mark(graph: &mut Graph, options: &serde_json::Value) {
-    if options["backend_options"][OPTION] == "true" {
-        graph.attrs.push(Attr::new(OPTION, true));
-    }
-}
-
-/// Whether a region is to be computed so: what was chosen, where the CPU can. Says where it cannot.
-pub fn wanted(graph: &Graph) -> bool {
-    let chosen = matches!(graph.attr(OPTION), Some(AttrValue::Bool(true)));
-    if chosen && !cpu_computes() {
-        tracing::warn!("{}: {IGNORED}", graph.symbol);
-    }
-    chosen && cpu_computes()
-}
-
-/// What is said on other CPUs.
-pub const IGNORED: &str = "the option bf16 is ignored: this CPU does not have AVX512_BF16; float32 is computed";
+use byoc_plugin_api::DType;
 
 /// Whether the CPU has instructions for it. Without them the library would emulate it, more slowly than it computes 32 bits.
 pub fn cpu_computes() -> bool {
@@ -62,7 +30,7 @@ impl Lowering<'_> {
     pub fn may_narrow(&self, data: &Placed, weights: &Placed, multiplications: i64) -> bool {
         let narrows = [data, weights].map(|placed| self.dtype(placed)) == [DType::F32; 2] && self.is_constant(weights);
         let gains = multiplications >= LEAST && multiplications >= LEAST_EACH * count(&data.view.shape);
-        self.program.narrow && narrows && gains
+        self.program.options.narrow && narrows && gains
     }
 
     /// A copy in bfloat16, dense in that order, made once for all who read it.

@@ -4,7 +4,7 @@
 //! never needed at once.
 
 use crate::argument::Argument;
-use crate::library::{Desc, Primitive, PrimitiveDesc};
+use crate::library::{Primitive, PrimitiveDesc};
 use byoc_plugin_api::DType;
 use std::collections::BTreeMap;
 
@@ -44,6 +44,8 @@ pub enum Work {
     Fill(u8),
     /// Puts this number in the place of every NaN among so many elements of its only argument.
     NoNan(f32, usize),
+    /// A convolution of the plugin's own.
+    Winograd(crate::winograd::Winograd),
     /// A step of a recurrent layer; the arguments are numbered by `cell`.
     Cell(crate::cell::Cell),
     /// Rows behind each other.
@@ -62,18 +64,6 @@ pub struct Step {
     pub args: Vec<Argument>,
     /// What it computes, for messages and traces.
     pub what: String,
-}
-
-/// A constant in a layout of its own.
-pub struct Pack {
-    /// The constant.
-    pub constant: usize,
-    /// Bytes from its start to the first element that is read.
-    pub offset: usize,
-    /// How it lies in the host's memory.
-    pub from: Desc,
-    /// How it is wanted.
-    pub to: Desc,
 }
 
 /// What a run does.

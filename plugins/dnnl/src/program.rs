@@ -3,6 +3,7 @@
 //! Operators are made one by one, operands first, and simplified as they are made (`simplify`), so that a GELU that the model
 //! wrote out in seven operators is one here. What lost its users on the way is dropped at the end.
 
+use crate::options::Options;
 use byoc_plugin_api::{Constant, DType, RefusalCode};
 use std::collections::{BTreeSet, HashMap};
 
@@ -166,8 +167,8 @@ pub struct Program {
     pub wide: BTreeSet<Val>,
     /// Cell states that a step of an LSTM gives, by the value that the model computed instead.
     pub cells: HashMap<Val, Val>,
-    /// Whether products and convolutions with constant weights may read bfloat16.
-    pub narrow: bool,
+    /// What the region's user chose.
+    pub options: Options,
     /// Operators by what they compute, while the program is made.
     known: HashMap<String, Val>,
 }

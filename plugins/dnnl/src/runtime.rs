@@ -6,13 +6,13 @@
 
 use crate::argument::Argument;
 use crate::library::ffi::ExecArg;
-use crate::library::{Memory, OneDnn, Primitive, Stream, onednn, pages};
+use crate::library::{Memory, OneDnn, Primitive, Stream, onednn};
 use crate::lower::{Packs, lower};
-use crate::narrow;
+use crate::options::{self, Options};
+use crate::pack::{LINE, Lines, Packed};
 use crate::plan::{Place, Plan, Work};
 use crate::program::Program;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, Input, Prepared, Result, Services};
-use std::alloc::Layout;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -22,8 +22,7 @@ pub struct Region {
     graph: Graph,
     services: Services,
     threads: usize,
-    /// Whether bfloat16 is read where that is faster.
-    narrow: bool,
+    options: Options,
     state: Mutex<State>,
     plans: RwLock<Vec<Arc<Ready>>>,
 }
@@ -40,74 +39,9 @@ struct State {
     made: Option<Plan>,
 }
 
-/// A cache line.
-const LINE: usize = 64;
-
-/// A large page, where the system has them.
-const LARGE_PAGE: usize = 2 << 20;
-
 /// A constant of so many bytes that is read in place is copied nevertheless: biases lie all over a mapped file, and each of
 /// them would keep many of its pages in memory.
 const SMALL: usize = 64 << 10;
-
-/// A packed constant: the memory that it lies in with others, and where it lies there.
-#[derive(Clone)]
-struct Packed {
-    lines: Arc<Lines>,
-    at: *mut u8,
-}
-
-// SAFETY: it points into the memory that it holds, which is written before it is shared, and only read afterwards.
-unsafe impl Send for Packed {}
-// SAFETY: as above.
-unsafe impl Sync for Packed {}
-
-/// Memory aligned to a cache line.
-struct Lines {
-    at: *mut u8,
-    layout: Layout,
-}
-
-// SAFETY: the memory is written before it is shared, and only read afterwards.
-unsafe impl Send for Lines {}
-// SAFETY: as above.
-unsafe impl Sync for Lines {}
-
-impl Lines {
-    fn new(bytes: usize) -> Result<Lines> {
-        Lines::aligned(bytes, LINE)
-    }
-
-    fn aligned(bytes: usize, to: usize) -> Result<Lines> {
-        let layout = Layout::from_size_align(bytes.max(1), to).map_err(|_| Error::new("a size beyond all memory"))?;
-        // SAFETY: the size is not 0.
-        let at = unsafe { std::alloc::alloc(layout) };
-        if at.is_null() {
-            return Err(Error::new(format!("{bytes} bytes for packed weights cannot be had")));
-        }
-        Ok(Lines { at, layout })
-    }
-}
-
-impl Lines {
-    /// Memory in large pages, where the system has them: a run goes through all weights once, and with small pages it would
-    /// look up thousands of them.
-    fn in_large_pages(bytes: usize) -> Result<Lines> {
-        if bytes < LARGE_PAGE {
-            return Lines::new(bytes);
-        }
-        let lines = Lines::aligned(bytes, LARGE_PAGE)?;
-        pages::in_large_pages(lines.at, bytes);
-        Ok(lines)
-    }
-}
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout.
-        unsafe { std::alloc::dealloc(self.at, self.layout) };
-    }
-}
 
 /// A plan, ready to run.
 struct Ready {
@@ -150,6 +84,10 @@ impl Region {
     /// Constants that do not fit, operators that the library does not take.
     pub fn new(graph: Graph, constants: &[Constant], services: &Services) -> Result<Region> {
         let library = onednn()?;
+        let (options, ignored) = options::of(&graph);
+        if let Some(ignored) = ignored {
+            tracing::warn!("{}: {ignored}", graph.symbol);
+        }
         let shapes: Option<Vec<Vec<i64>>> = graph
             .inputs
             .iter()
@@ -164,7 +102,7 @@ impl Region {
         };
         let region = Region {
             library,
-            narrow: narrow::wanted(&graph),
+            options,
             graph,
             threads: services.num_threads(),
             services: services.clone(),
@@ -223,7 +161,7 @@ impl Region {
         // What primitives are made for depends on how many threads there are.
         self.library.set_threads(self.threads);
         let mut program = Program::of(&self.graph, constants, shapes).map_err(|reason| Error::new(reason.detail))?;
-        program.narrow = self.narrow;
+        program.options = self.options;
         let mut plan = lower(self.library, &program, packs).map_err(|reason| Error::new(reason.detail))?;
         for step in &mut plan.steps {
             if let Work::Primitive(desc) = &step.work {
@@ -236,39 +174,19 @@ impl Region {
     /// Packs what the newest plan wants and no plan before did. Unless there may be further plans, constants that are not read
     /// in place are let go one by one.
     fn pack(&self, state: &mut State, plan: &Plan, open: bool) -> Result<()> {
-        let stream = Stream::new(self.library)?;
-        let attr = crate::library::Attr::new(self.library, &crate::library::PostOps::new(self.library)?)?;
         let mut left = vec![0usize; state.constants.len()];
         state.packs.packs[state.packed.len()..].iter().for_each(|pack| left[pack.constant] += 1);
         plan.in_place().into_iter().for_each(|number| left[number] += 1);
         let new = state.packs.packs[state.packed.len()..].iter();
-        let total = new.map(|pack| pack.to.size().next_multiple_of(LINE)).sum();
+        let total = new.map(|pack| pack.to.bytes().next_multiple_of(LINE)).sum();
         let (lines, mut next) = (Arc::new(Lines::in_large_pages(total)?), 0);
         for pack in &state.packs.packs[state.packed.len()..] {
             let constant = state.constants[pack.constant].as_ref();
             let constant = constant.ok_or_else(|| Error::new(format!("constant {} is gone", pack.constant)))?;
-            let bytes = constant.bytes();
-            if pack.offset + pack.from.size() > bytes.len() {
-                return Err(Error::new(format!("constant {} is shorter than its type says", pack.constant)));
-            }
             let at = lines.at.wrapping_add(next);
-            next += pack.to.size().next_multiple_of(LINE);
-            let desc = crate::library::PrimitiveDesc::reorder(self.library, &pack.from, &pack.to, &attr)?;
-            let primitive = Primitive::new(&desc)?;
-            let (mut from, mut to) = (Memory::new(self.library, &pack.from)?, Memory::new(self.library, &pack.to)?);
-            from.set(bytes[pack.offset..].as_ptr().cast_mut())?;
-            to.set(at)?;
-            let mut args = vec![from.arg(crate::library::ffi::ARG_SRC), to.arg(crate::library::ffi::ARG_DST)];
-            let scratch = desc.scratchpad();
-            let scratch_lines = scratch.as_ref().map(|desc| Lines::new(desc.size())).transpose()?;
-            let mut scratch_memory = None;
-            if let (Some(desc), Some(lines)) = (&scratch, &scratch_lines) {
-                let memory = scratch_memory.insert(Memory::new(self.library, desc)?);
-                memory.set(lines.at)?;
-                args.push(memory.arg(crate::library::ffi::ARG_SCRATCHPAD));
-            }
-            // SAFETY: the constant has the bytes that the layout spans, which are read only; the other two are our own.
-            unsafe { primitive.execute(&stream, &args) }?;
+            next += pack.to.bytes().next_multiple_of(LINE);
+            // SAFETY: these bytes of the new memory are this constant's.
+            unsafe { pack.write(self.library, constant, at) }?;
             state.packed.push(Packed { lines: lines.clone(), at });
             left[pack.constant] -= 1;
             if !open && left[pack.constant] == 0 {
@@ -378,6 +296,12 @@ impl Ready {
                 // the plan says: the host's tensors of checked dimensions, the arena, constants and packed weights.
                 Work::Code(primitive) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
                     .map_err(|what| Error::new(format!("{}: {what}", step.what)))?,
+                Work::Winograd(convolution) => {
+                    let place =
+                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
+                    // SAFETY: as above; it was chosen for this CPU.
+                    unsafe { convolution.run(library, &step.args, place) };
+                }
                 Work::Cell(cell) => {
                     let place =
                         |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);

@@ -87,6 +87,11 @@ impl OneDnn {
         }
     }
 
+    /// How many threads the library computes with, of those that this thread calls.
+    pub fn threads(&self) -> usize {
+        self.team.as_ref().map_or(1, Team::size)
+    }
+
     /// Sizes the library's pool for what this thread calls from now on.
     pub fn set_threads(&self, threads: usize) {
         // SAFETY: the function sets a variable of the calling thread.

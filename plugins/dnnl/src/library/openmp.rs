@@ -32,6 +32,7 @@ pub struct Team {
     parallel: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint),
     thread: unsafe extern "C" fn() -> c_int,
     threads: unsafe extern "C" fn() -> c_int,
+    most: unsafe extern "C" fn() -> c_int,
 }
 
 impl Team {
@@ -43,8 +44,15 @@ impl Team {
                 parallel: *library.get(b"GOMP_parallel").ok()?,
                 thread: *library.get(b"omp_get_thread_num").ok()?,
                 threads: *library.get(b"omp_get_num_threads").ok()?,
+                most: *library.get(b"omp_get_max_threads").ok()?,
             })
         }
+    }
+
+    /// How many threads the calling thread's teams have.
+    pub fn size(&self) -> usize {
+        // SAFETY: the function takes nothing.
+        unsafe { (self.most)() }.max(1) as usize
     }
 
     /// Calls `body(thread, threads)` on every thread of the team.

@@ -100,7 +100,8 @@ impl Lowering<'_> {
             signed: self.dtype(&x) == DType::I8,
         };
         let result = self.scratch(View::in_order(&shape, &last));
-        self.integer_step(Work::Means(means), vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, result.clone())])?;
+        let args = vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, result.clone())];
+        self.own_step(Work::Means(means), args, "integers")?;
         self.put(op.output, result);
         Ok(0)
     }

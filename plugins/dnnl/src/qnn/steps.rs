@@ -80,7 +80,7 @@ impl Lowering<'_> {
         let mut args = vec![(ffi::ARG_SRC, x)];
         args.extend(tensors.into_iter().enumerate().map(|(k, tensor)| (ffi::ARG_MULTIPLE_SRC + k as i32, tensor)));
         args.push((ffi::ARG_DST, result.clone()));
-        self.integer_step(Work::Finish(finish), args)?;
+        self.own_step(Work::Finish(finish), args, "integers")?;
         self.put(value, result);
         Ok(done)
     }

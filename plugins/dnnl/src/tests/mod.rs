@@ -9,6 +9,8 @@ mod narrow;
 mod normal;
 mod pool;
 mod recurrent;
+mod region;
+mod winograd;
 
 use crate::library::{OneDnn, onednn, set_plugin_path};
 use std::path::Path;

@@ -2,14 +2,11 @@
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
+use super::region::run;
 use crate::backend::{Dnnl, JsonLoader};
 use crate::narrow;
 use byoc_plugin_api::*;
 use serde_json::json;
-
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([f32; 16]);
 
 /// Rows and columns: enough for a copy of the data to be worth it.
 const N: usize = 96;
@@ -38,24 +35,9 @@ fn product(options: &serde_json::Value) -> (String, f32) {
         services: &services,
     };
     let region = JsonLoader.load(&request).unwrap();
-    let shape = [N, N];
-    let prepared = region.prepare(&[&shape]).unwrap();
-    let input = vec![Line([BETWEEN; 16]); N * N / 16];
-    let (mut output, mut out_shape) = (vec![Line([f32::NAN; 16]); N * N / 16], shape);
-    let mut workspace = vec![Line([f32::NAN; 16]); prepared.workspace.div_ceil(64)];
-    // SAFETY: floats are plain bytes, and the slices are the lines.
-    let (input, output_bytes, workspace) = unsafe {
-        (
-            std::slice::from_raw_parts(input.as_ptr().cast::<u8>(), N * N * 4),
-            std::slice::from_raw_parts_mut(output.as_mut_ptr().cast::<u8>(), N * N * 4),
-            std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast::<u8>(), prepared.workspace),
-        )
-    };
-    let inputs = [TensorRef::new(DType::F32, &shape, input)];
-    let mut outputs = [TensorMut::new(DType::F32, &mut out_shape, output_bytes)];
-    region.run(Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: prepared.plan }).unwrap();
-    assert!(output.iter().all(|line| line.0 == output[0].0), "{:?}", output[0].0);
-    (String::from_utf8(compiled.blob.to_vec()).unwrap(), output[0].0[0])
+    let output = run(&*region, &[N, N], &[BETWEEN; N * N]);
+    assert!(output.iter().all(|&y| y == output[0]), "{output:?}");
+    (String::from_utf8(compiled.blob.to_vec()).unwrap(), output[0])
 }
 
 #[test]

@@ -2,14 +2,11 @@
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
+use super::region::run_often;
 use crate::runtime::Region;
 use byoc_plugin_api::*;
 use std::path::PathBuf;
 use std::time::Duration;
-
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
 
 /// A worker of this thread's pool.
 struct Worker {
@@ -57,25 +54,7 @@ fn workers_sleep_after_a_run_and_stay_asleep() {
     graph.outputs.push(ValueRef::of(y));
     let weight = Constant::new("w", DType::F32, &[N, N], Bytes(vec![0.25; N * N]));
     let region = Region::new(graph, &[weight], &Services::new(Alone(2))).unwrap();
-    let prepared = region.prepare(&[&[N, N]]).unwrap();
-    let lines = N * N / 16;
-    let (input, mut output) = (vec![Line([0; 64]); lines], vec![Line([0; 64]); lines]);
-    let mut workspace = vec![Line([0; 64]); prepared.workspace.div_ceil(64)];
-    let (shape, mut out_shape) = ([N, N], [N, N]);
-    // SAFETY: lines are plain bytes, that many of them.
-    let (input, output, workspace) = unsafe {
-        (
-            std::slice::from_raw_parts(input.as_ptr().cast::<u8>(), N * N * 4),
-            std::slice::from_raw_parts_mut(output.as_mut_ptr().cast::<u8>(), N * N * 4),
-            std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast::<u8>(), prepared.workspace),
-        )
-    };
-    let inputs = [TensorRef::new(DType::F32, &shape, input)];
-    let mut outputs = [TensorMut::new(DType::F32, &mut out_shape, output)];
-    for _ in 0..20 {
-        let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut *workspace, plan: prepared.plan };
-        region.run(call).unwrap();
-    }
+    run_often(&region, &[N, N], &[0.0; N * N], 20);
     let before = workers();
     assert_eq!(before.len(), 1, "two threads are the caller and a worker");
     loop {

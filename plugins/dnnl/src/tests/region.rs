@@ -1,0 +1,41 @@
+//! Running a region of floats without a host.
+
+use byoc_plugin_api::*;
+
+/// A cache line of floats: the host's tensors are aligned so.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// Memory for so many floats, all of them NaN: nothing may be read that was not written.
+fn lines(floats: usize) -> Vec<Line> {
+    vec![Line([f32::NAN; 16]); floats.div_ceil(16)]
+}
+
+fn bytes(lines: &mut [Line], floats: usize) -> &mut [u8] {
+    assert!(floats <= lines.len() * 16);
+    // SAFETY: floats are plain bytes, and there are so many of them.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), floats * 4) }
+}
+
+/// The result of a region of one input and one output, after so many runs on the same memory.
+pub fn run_often(region: &dyn Executable, shape: &[usize], x: &[f32], times: usize) -> Vec<f32> {
+    let prepared = region.prepare(&[shape]).unwrap();
+    let mut out_shape = prepared.outputs[0].dims.to_vec();
+    let (elements, workspace_floats) = (out_shape.iter().product(), prepared.workspace.div_ceil(4));
+    let (mut input, mut output, mut workspace) = (lines(x.len()), lines(elements), lines(workspace_floats));
+    input.iter_mut().flat_map(|line| &mut line.0).zip(x).for_each(|(to, &from)| *to = from);
+    let inputs = [TensorRef::new(DType::F32, shape, bytes(&mut input, x.len()))];
+    let mut outputs = [TensorMut::new(DType::F32, &mut out_shape, bytes(&mut output, elements))];
+    let workspace = &mut bytes(&mut workspace, workspace_floats)[..prepared.workspace];
+    for _ in 0..times {
+        let call = Call { inputs: &inputs, outputs: &mut outputs, workspace, plan: prepared.plan };
+        region.run(call).unwrap();
+    }
+    output.iter().flat_map(|line| line.0).take(elements).collect()
+}
+
+/// [`run_often`], once.
+pub fn run(region: &dyn Executable, shape: &[usize], x: &[f32]) -> Vec<f32> {
+    run_often(region, shape, x, 1)
+}

@@ -1,0 +1,208 @@
+//! Convolutions with fewer multiplications against their formula, and where they are taken.
+
+use super::artifacts::{Alone, Bytes};
+use super::library;
+use super::region::run;
+use crate::argument::{Argument, Buf};
+use crate::library::{Desc, ffi};
+use crate::lower::{Packs, lower};
+use crate::plan::Work;
+use crate::program::Program;
+use crate::runtime::Region;
+use crate::winograd::{Weights, Winograd};
+use byoc_plugin_api::*;
+
+/// Made-up numbers in [-1, 1), the same for the same seed.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(3_037_000_493);
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    std::iter::repeat_with(next).take(count).collect()
+}
+
+/// The sizes of a convolution of channels-last images by kernels (filters, channels, 3, 3).
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    source: [usize; 3],
+    result: [usize; 2],
+    before: [usize; 2],
+    filters: usize,
+    channels: usize,
+}
+
+impl Sizes {
+    /// The convolution in 64-bit floats.
+    fn direct(&self, x: &[f32], w: &[f32]) -> Vec<f64> {
+        let ([images, height, width], [rows, columns]) = (self.source, self.result);
+        let mut result = Vec::new();
+        for (image, row, column) in
+            (0..images * rows * columns).map(|at| (at / (rows * columns), at / columns % rows, at % columns))
+        {
+            for filter in 0..self.filters {
+                let mut sum = 0.0;
+                for (i, j) in (0..9).map(|tap| (tap / 3, tap % 3)) {
+                    let [y, x_at] = [(row + i).wrapping_sub(self.before[0]), (column + j).wrapping_sub(self.before[1])];
+                    if y >= height || x_at >= width {
+                        continue;
+                    }
+                    for channel in 0..self.channels {
+                        let datum = x[((image * height + y) * width + x_at) * self.channels + channel];
+                        let weight = w[(filter * self.channels + channel) * 9 + i * 3 + j];
+                        sum += f64::from(datum) * f64::from(weight);
+                    }
+                }
+                result.push(sum);
+            }
+        }
+        result
+    }
+}
+
+/// Whether the CPU has the instructions that the loops are written in.
+fn computes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Computes it on so many threads, with a bias, and a tensor to add in place of the result or beside it.
+fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) {
+    let Some(library) = library() else { return };
+    let Sizes { source, result, before, filters, channels } = *sizes;
+    let weights = Weights { size: [filters, channels], strides: [channels * 9, 9, 3, 1] };
+    let strides = [source[1] * source[2] * channels, source[2] * channels, channels];
+    let layer = Winograd { source, strides, result, before, weights, range, slots: threads[0] };
+    let elements = source[0] * result[0] * result[1] * filters;
+    let (mut x, w) = (numbers(source.iter().product::<usize>() * channels, 1), numbers(filters * channels * 9, 2));
+    let (mut bias, mut addend) = (numbers(filters, 3), numbers(elements, 4));
+    let wanted = sizes.direct(&x, &w);
+    let sum = |i: usize| wanted[i] + f64::from(bias[i % filters]) + f64::from(addend[i]);
+    let wanted: Vec<f64> = (0..elements).map(sum).collect();
+    let largest = wanted.iter().fold(0f64, |most, y| most.max(y.abs()));
+    let mut packed = vec![f32::NAN; weights.elements()];
+    let bytes: Vec<u8> = w.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    assert_eq!(weights.transform(&bytes[..bytes.len() - 1], &mut packed), None, "a float is missing");
+    weights.transform(&bytes, &mut packed).unwrap();
+    // A float more than there is room for has to stay as it is.
+    let mut out = if in_place { addend.clone() } else { vec![f32::NAN; elements] };
+    out.push(7.0);
+    let mut scratch = vec![f32::NAN; layer.scratch() + 1];
+    let mut tensors = vec![
+        (ffi::ARG_SRC, x.as_mut_ptr()),
+        (ffi::ARG_WEIGHTS, packed.as_mut_ptr()),
+        (ffi::ARG_BIAS, bias.as_mut_ptr()),
+        (ffi::ARG_SCRATCHPAD, scratch.as_mut_ptr()),
+        (ffi::ARG_DST, out.as_mut_ptr()),
+    ];
+    tensors.push((ffi::ARG_SRC_1, if in_place { out.as_mut_ptr() } else { addend.as_mut_ptr() }));
+    let argument = |(i, (arg, _)): (usize, &(i32, *mut f32))| Argument {
+        arg: *arg,
+        buffer: Buf(i as u32),
+        offset: 0,
+        desc: Desc::strided(library, DType::F32, &[1], &[1]).unwrap(),
+    };
+    let args: Vec<Argument> = tensors.iter().enumerate().map(argument).collect();
+    library.set_threads(threads[1]);
+    // SAFETY: every tensor has the sizes given, and the CPU computes it.
+    unsafe { layer.run(library, &args, |argument| tensors[argument.buffer.0 as usize].1.cast()) };
+    assert_eq!((out.pop(), scratch.pop().map(f32::is_nan)), (Some(7.0), Some(true)));
+    for (i, (&got, sum)) in out.iter().zip(wanted).enumerate() {
+        let wanted = sum.clamp(f64::from(range[0]), f64::from(range[1]));
+        let error = (f64::from(got) - wanted).abs() / largest;
+        assert!(error < 1e-5, "{sizes:?}, threads {threads:?}, element {i}: {got}, not {wanted}");
+    }
+}
+
+#[test]
+fn every_size_is_its_formula() {
+    if !computes() {
+        println!("left out: this CPU does not have AVX-512");
+        return;
+    }
+    const ALL: [f32; 2] = [f32::NEG_INFINITY, f32::INFINITY];
+    let sizes = |images, height, width, [top, left, bottom, right]: [usize; 4], filters, channels| Sizes {
+        source: [images, height, width],
+        result: [height + top + bottom - 2, width + left + right - 2],
+        before: [top, left],
+        filters,
+        channels,
+    };
+    // Odd and even sizes, every padding, channels and filters that fill registers and blocks and that do not.
+    for (sizes, threads) in [
+        (sizes(1, 8, 8, [1; 4], 32, 16), [1, 1]),
+        (sizes(1, 7, 9, [1; 4], 16, 17), [2, 2]),
+        (sizes(2, 5, 6, [0; 4], 48, 31), [2, 2]),
+        (sizes(1, 13, 4, [0, 2, 1, 0], 33, 32), [2, 2]),
+        (sizes(3, 6, 11, [2, 0, 0, 2], 70, 40), [3, 3]),
+        (sizes(1, 3, 3, [0; 4], 64, 16), [4, 4]),
+        (sizes(1, 1, 30, [1; 4], 16, 64), [2, 2]),
+        // More tiles than are held at once, and filters that are shared among threads.
+        (sizes(1, 41, 23, [1; 4], 20, 200), [2, 2]),
+        (sizes(1, 4, 4, [1; 4], 100, 16), [5, 5]),
+        // Fewer threads than there is memory for, and more.
+        (sizes(1, 20, 20, [1; 4], 32, 16), [4, 1]),
+        (sizes(1, 20, 20, [1; 4], 32, 16), [1, 3]),
+    ] {
+        compute(&sizes, threads, ALL, false);
+        compute(&sizes, threads, [0.0, f32::INFINITY], true);
+        compute(&sizes, threads, [-1.0, 1.5], false);
+    }
+}
+
+/// A convolution of (1, 32, n, n) by 32 kernels of k x k that pad it to its size, and an operator behind it.
+fn graph(n: usize, k: usize, behind: &str, attrs: Vec<Attr>) -> (Graph, Constant) {
+    let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let mut graph = Graph::new("region_0");
+    let x = graph.push_input("x", ty(&[1, 32, n, n]));
+    let w = graph.push_constant(0, ty(&[32, 32, k, k]));
+    let own = [Attr::new("padding", vec![k as i64 / 2; 4]), Attr::new("kernel_size", vec![k as i64; 2])];
+    let y = graph.push_op("nn.conv2d", [ValueRef::of(x), ValueRef::of(w)], own, [ty(&[1, 32, n, n])]);
+    let y = graph.push_op(behind, [ValueRef::of(y)], attrs, [ty(&[1, 32, n, n])]);
+    graph.outputs.push(ValueRef::of(y));
+    (graph, Constant::new("w", DType::F32, &[32, 32, k, k], Bytes(numbers(32 * 32 * k * k, 5))))
+}
+
+#[test]
+fn it_is_taken_where_it_gains_and_nobody_minds() {
+    let Some(library) = library().filter(|_| computes()) else { return };
+    let taken = |(mut graph, w): (Graph, Constant), chosen: serde_json::Value| {
+        crate::options::mark(&mut graph, &chosen);
+        let shape: Vec<i64> = graph.inputs[0].ty.shape().unwrap().iter().map(|&d| d as i64).collect();
+        let mut program = Program::of(&graph, &[w], &[shape]).unwrap();
+        program.options = crate::options::of(&graph).0;
+        let plan = lower(library, &program, &mut Packs::default()).unwrap();
+        plan.steps.iter().filter(|step| matches!(step.work, Work::Winograd(_))).count()
+    };
+    let relu = |n, k| graph(n, k, "nn.relu", vec![]);
+    let nothing = || serde_json::json!({});
+    assert_eq!(taken(relu(16, 3), nothing()), 1);
+    assert_eq!(taken(graph(16, 3, "clip", vec![Attr::new("a_min", 0.0), Attr::new("a_max", 6.0)]), nothing()), 1);
+    assert_eq!(taken(relu(16, 3), serde_json::json!({"backend_options": {"winograd": "false"}})), 0);
+    assert_eq!(taken(relu(4, 3), nothing()), 0, "too few tiles");
+    assert_eq!(taken(relu(16, 5), nothing()), 0, "other kernels");
+    assert_eq!(taken(graph(16, 3, "tanh", vec![]), nothing()), 0, "the library computes it along");
+}
+
+#[test]
+fn nan_comes_through_and_no_further_than_its_tile() {
+    if library().is_none() {
+        return;
+    }
+    const N: usize = 16;
+    let (graph, w) = graph(N, 3, "nn.relu", vec![]);
+    let region = Region::new(graph, &[w], &Services::new(Alone(2))).unwrap();
+    let mut x = numbers(32 * N * N, 6);
+    x[5 * N + 5] = f32::NAN;
+    let y = run(&region, &[1, 32, N, N], &x);
+    for (row, column) in (0..N * N).map(|at| (at / N, at % N)) {
+        // What depends on it, and with it what shares a tile with that.
+        let near = |at: usize| (4..8).contains(&at);
+        let value = y[row * N + column];
+        let depends = (4..=6).contains(&row) && (4..=6).contains(&column);
+        assert!(!value.is_nan() || (near(row) && near(column)), "{row}, {column}: {value}");
+        assert!(value.is_nan() || !depends || !computes(), "{row}, {column}: {value}");
+    }
+}

@@ -1,0 +1,251 @@
+//! The loops, for AVX-512.
+//!
+//! A part is computed in groups of tiles. The data of a group is transformed whole: for each place a matrix of tiles by channels,
+//! which lies as the register kernel reads it, `LANES` channels of up to `MOST_ROWS` tiles after each other. Block by block of the
+//! filters it is multiplied, and the products, which are still in cache then, are transformed back.
+
+use super::{BLOCK, LANES, MOST_ROWS, PLACES, Places, Winograd};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// The tiles of a group. Register kernels multiply about as many of them each.
+struct Group {
+    tiles: Range<usize>,
+    /// Register kernels' worth of tiles.
+    batches: usize,
+}
+
+impl Group {
+    fn new(tiles: Range<usize>) -> Group {
+        Group { batches: tiles.len().div_ceil(MOST_ROWS), tiles }
+    }
+
+    /// A batch, counted from the group's first tile.
+    fn batch(&self, number: usize) -> Range<usize> {
+        let begin = |number: usize| self.tiles.len() * number / self.batches;
+        begin(number)..begin(number + 1)
+    }
+}
+
+/// Which of the lanes there are, of so many elements from the first lane on.
+fn lanes(elements: usize) -> __mmask16 {
+    if elements >= LANES { !0 } else { (1 << elements) - 1 }
+}
+
+impl Winograd {
+    /// Computes these blocks of filters for these tiles, in the scratch memory of that number.
+    ///
+    /// # Safety
+    /// As for [`run`](Winograd::run); nobody else may write these results or use that scratch memory.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn part(&self, at: &Places, slot: usize, tiles: Range<usize>, blocks: Range<usize>) {
+        let channels = self.weights.padded_channels();
+        let groups = tiles.len().div_ceil(self.held()).max(1);
+        let begin = |group: usize| tiles.start + tiles.len() * group / groups;
+        // SAFETY: scratch memory has so many elements for each slot, a group of at most `held` tiles as many of them.
+        let (data, products) = unsafe {
+            let data = at.scratch.add(slot * self.scratch_each());
+            (data, data.add(PLACES * self.held() * channels))
+        };
+        for group in (0..groups).map(|group| Group::new(begin(group)..begin(group + 1))) {
+            // SAFETY: the caller's word, and as above; there are weights for every block.
+            unsafe {
+                self.transform(at, &group, data);
+                for block in blocks.clone() {
+                    let weights = at.weights.add(block * PLACES * channels * BLOCK);
+                    self.multiply(&group, data, weights, products, block);
+                    self.transform_back(at, &group, products, block);
+                }
+            }
+        }
+    }
+
+    /// The image, and the row and column of tiles in it, of a tile.
+    fn locate(&self, tile: usize) -> [usize; 3] {
+        let [rows, columns] = self.grid();
+        [tile / (rows * columns), tile / columns % rows, tile % columns]
+    }
+
+    /// Bt d B for every tile of a group and every channel.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn transform(&self, at: &Places, group: &Group, to: *mut f32) {
+        let [filled, padded] = [self.weights.size[1], self.weights.padded_channels()];
+        for batch in (0..group.batches).map(|number| group.batch(number)) {
+            for tile in batch.clone() {
+                let [image, row, column] = self.locate(group.tiles.start + tile);
+                let [row, column] = [row * 2, column * 2];
+                let inside = |first: usize, before: usize, size: usize| {
+                    std::array::from_fn::<bool, 4, _>(|i| (before..size + before).contains(&(first + i)))
+                };
+                let rows = inside(row, self.before[0], self.source[1]);
+                let columns = inside(column, self.before[1], self.source[2]);
+                let whole = rows == [true; 4] && columns == [true; 4];
+                // Where the tile begins, which may be in the padding: no address is formed of what is not there.
+                let [images, down, right] = self.strides;
+                let corner = at.data.wrapping_add(image * images + row * down + column * right);
+                let corner = corner.wrapping_sub(self.before[0] * down + self.before[1] * right);
+                for channel in (0..padded).step_by(LANES) {
+                    let place = |i: usize, j: usize| corner.wrapping_add(i * down + j * right + channel);
+                    let left = lanes(filled - channel);
+                    // SAFETY: the whole tile lies in the image, or only those of its places are read that do; the matrices have
+                    // room for every tile and channel.
+                    unsafe {
+                        let data = if whole && left == !0 {
+                            std::array::from_fn(|i| std::array::from_fn(|j| _mm512_loadu_ps(place(i, j))))
+                        } else {
+                            std::array::from_fn(|i| {
+                                std::array::from_fn(|j| {
+                                    let mask = if rows[i] && columns[j] { left } else { 0 };
+                                    _mm512_maskz_loadu_ps(mask, place(i, j))
+                                })
+                            })
+                        };
+                        let before = batch.start * padded + channel * batch.len() + (tile - batch.start) * LANES;
+                        for (number, value) in data_places(data).into_iter().enumerate() {
+                            _mm512_storeu_ps(to.add(number * group.tiles.len() * padded + before), value);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// For every place the product of a group's data by a block of kernels.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn multiply(&self, group: &Group, data: *const f32, weights: *const f32, to: *mut f32, block: usize) {
+        let channels = self.weights.padded_channels();
+        let filters = self.weights.size[0] - block * BLOCK;
+        let kernels = if filters > LANES { &WIDE } else { &NARROW };
+        for place in 0..PLACES {
+            for batch in (0..group.batches).map(|number| group.batch(number)) {
+                let before = place * group.tiles.len() + batch.start;
+                // SAFETY: the caller's word: matrices of so many tiles, channels and filters for every place.
+                unsafe {
+                    let (data, weights) = (data.add(before * channels), weights.add(place * channels * BLOCK));
+                    kernels[batch.len() - 1](channels, data, weights, to.add(before * BLOCK));
+                }
+            }
+        }
+    }
+
+    /// At m A for the products m of a group and a block, with what follows: the bias, another tensor, the clamp.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn transform_back(&self, at: &Places, group: &Group, products: *const f32, block: usize) {
+        let filters = self.weights.size[0];
+        let [height, width] = self.result;
+        let [low, high] = self.range.map(|bound| _mm512_set1_ps(bound));
+        for first in (block * BLOCK..filters.min((block + 1) * BLOCK)).step_by(LANES) {
+            let left = lanes(filters - first);
+            let mut bias = _mm512_setzero_ps();
+            if !at.bias.is_null() {
+                // SAFETY: a bias has as many elements as there are filters.
+                bias = unsafe { _mm512_maskz_loadu_ps(left, at.bias.add(first)) };
+            }
+            for tile in 0..group.tiles.len() {
+                let [image, row, column] = self.locate(group.tiles.start + tile);
+                let [row, column] = [row * 2, column * 2];
+                let corner = ((image * height + row) * width + column) * filters + first;
+                // SAFETY: the products have so many places, tiles and filters; of the four results those are read and written
+                // that there are.
+                unsafe {
+                    let from = products.add(tile * BLOCK + first % BLOCK);
+                    let product = |place: usize| _mm512_loadu_ps(from.add(place * group.tiles.len() * BLOCK));
+                    let results = result_places(std::array::from_fn(|i| std::array::from_fn(|j| product(i * 4 + j))));
+                    for (i, results) in results.into_iter().enumerate() {
+                        for (j, result) in results.into_iter().enumerate() {
+                            if row + i >= height || column + j >= width {
+                                continue;
+                            }
+                            let place = corner + (i * width + j) * filters;
+                            let mut sum = _mm512_add_ps(result, bias);
+                            if !at.addend.is_null() {
+                                sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(left, at.addend.add(place)));
+                            }
+                            // NaN comes through: of two operands that cannot be compared the second is taken.
+                            let clamped = _mm512_min_ps(high, _mm512_max_ps(low, sum));
+                            _mm512_mask_storeu_ps(at.result.add(place), left, clamped);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Bt d B.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn data_places(d: [[__m512; 4]; 4]) -> [__m512; PLACES] {
+    let spread = |a: __m512, b: __m512, c: __m512, d: __m512| {
+        [_mm512_sub_ps(a, c), _mm512_add_ps(b, c), _mm512_sub_ps(c, b), _mm512_sub_ps(b, d)]
+    };
+    let columns: [[__m512; 4]; 4] = std::array::from_fn(|j| spread(d[0][j], d[1][j], d[2][j], d[3][j]));
+    let mut places = [_mm512_setzero_ps(); PLACES];
+    for i in 0..4 {
+        let row = spread(columns[0][i], columns[1][i], columns[2][i], columns[3][i]);
+        places[i * 4..][..4].copy_from_slice(&row);
+    }
+    places
+}
+
+/// At m A.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn result_places(m: [[__m512; 4]; 4]) -> [[__m512; 2]; 2] {
+    let gather = |a: __m512, b: __m512, c: __m512, d: __m512| {
+        [_mm512_add_ps(a, _mm512_add_ps(b, c)), _mm512_sub_ps(_mm512_sub_ps(b, c), d)]
+    };
+    let columns: [[__m512; 2]; 4] = std::array::from_fn(|j| gather(m[0][j], m[1][j], m[2][j], m[3][j]));
+    std::array::from_fn(|i| gather(columns[0][i], columns[1][i], columns[2][i], columns[3][i]))
+}
+
+/// Multiplies a batch of tiles by a block of kernels, over so many channels: data by `LANES` channels and tile, kernels and products
+/// by `BLOCK` filters.
+type Kernel = unsafe fn(usize, *const f32, *const f32, *mut f32);
+
+macro_rules! kernels {
+    ($registers:literal: $($rows:literal)*) => { [$(multiply::<$rows, $registers>),*] };
+}
+
+/// For blocks of two registers, by the tiles of a batch.
+static WIDE: [Kernel; MOST_ROWS] = kernels!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+
+/// For those of which one register is filters.
+static NARROW: [Kernel; MOST_ROWS] = kernels!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+
+/// A product in registers: at 14 by 2 they are 28 sums, 2 of weights and 1 of data.
+#[target_feature(enable = "avx512f")]
+unsafe fn multiply<const ROWS: usize, const REGISTERS: usize>(
+    channels: usize,
+    mut data: *const f32,
+    mut weights: *const f32,
+    to: *mut f32,
+) {
+    /// Channels of one turn of the loop.
+    const TURN: usize = 4;
+    let mut sums = [[_mm512_setzero_ps(); REGISTERS]; ROWS];
+    // SAFETY: the caller's word: so many channels of everything.
+    unsafe {
+        for _ in 0..channels / LANES {
+            for turn in 0..LANES / TURN {
+                for channel in 0..TURN {
+                    let weights = weights.add(channel * BLOCK);
+                    let row: [__m512; REGISTERS] = std::array::from_fn(|r| _mm512_loadu_ps(weights.add(r * LANES)));
+                    for (tile, sums) in sums.iter_mut().enumerate() {
+                        let x = _mm512_set1_ps(*data.add(tile * LANES + turn * TURN + channel));
+                        for (sum, &weight) in sums.iter_mut().zip(&row) {
+                            *sum = _mm512_fmadd_ps(x, weight, *sum);
+                        }
+                    }
+                }
+                weights = weights.add(TURN * BLOCK);
+            }
+            data = data.add(ROWS * LANES);
+        }
+        for (tile, sums) in sums.iter().enumerate() {
+            for (r, &sum) in sums.iter().enumerate() {
+                _mm512_storeu_ps(to.add(tile * BLOCK + r * LANES), sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Kernels in the transformed basis, in the order in which they are multiplied.
+
+use super::{BLOCK, LANES, PLACES};
+
+/// Kernels of 3 x 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weights {
+    /// Filters and channels.
+    pub size: [usize; 2],
+    /// Elements from one filter, channel, row and column to the next, as they lie in the constant.
+    pub strides: [usize; 4],
+}
+
+impl Weights {
+    /// Channels, with those of zeros that fill the last register.
+    pub fn padded_channels(&self) -> usize {
+        self.size[1].next_multiple_of(LANES)
+    }
+
+    /// Blocks of filters; what is missing in the last one is zeros.
+    pub fn blocks(&self) -> usize {
+        self.size[0].div_ceil(BLOCK)
+    }
+
+    /// Elements of the transformed kernels: (blocks, places, channels, filters of a block).
+    pub fn elements(&self) -> usize {
+        self.blocks() * PLACES * self.padded_channels() * BLOCK
+    }
+
+    /// Transforms kernels that begin at the first of these bytes into all of `to`. `None` where there are not enough bytes.
+    pub fn transform(&self, from: &[u8], to: &mut [f32]) -> Option<()> {
+        let (floats, _) = from.as_chunks::<4>();
+        to.fill(0.0);
+        let [filters, channels] = self.size;
+        for filter in 0..filters {
+            for channel in 0..channels {
+                let mut taps = [[0.0; 3]; 3];
+                for (column, taps) in taps.iter_mut().enumerate() {
+                    for (row, tap) in taps.iter_mut().enumerate() {
+                        let index = [filter, channel, row, column];
+                        let at: usize = index.iter().zip(self.strides).map(|(i, stride)| i * stride).sum();
+                        *tap = f64::from(f32::from_ne_bytes(*floats.get(at)?));
+                    }
+                }
+                // G g, by columns, and that times Gt.
+                let columns = taps.map(spread);
+                for row in 0..4 {
+                    let places = spread(columns.map(|column| column[row]));
+                    for (column, &value) in places.iter().enumerate() {
+                        let plane = filter / BLOCK * PLACES + row * 4 + column;
+                        to[(plane * self.padded_channels() + channel) * BLOCK + filter % BLOCK] = value as f32;
+                    }
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// G times a column.
+fn spread([a, b, c]: [f64; 3]) -> [f64; 4] {
+    [a, (a + b + c) / 2.0, (a - b + c) / 2.0, c]
+}
