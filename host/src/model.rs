@@ -15,6 +15,7 @@ use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
 use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{Constant, LoadRequest};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,6 +24,16 @@ const OWN_THREADS: &str = "own_threads";
 
 fn has_own_threads(region: &CompiledRegion) -> bool {
     region.metadata.iter().any(|(key, value)| key == OWN_THREADS && *value == true)
+}
+
+/// The operations of a run that these regions compute, and their share of all. Both are counted in the program that was compiled:
+/// the host's own code for a region may take more or fewer of them.
+fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64) {
+    let flops = |of: &serde_json::Value| of["flops"].as_u64().unwrap_or(0);
+    let rows = explain["regions"].as_array().into_iter().flatten();
+    let own = rows.filter(|row| row["symbol"].as_str().is_some_and(|symbol| regions.contains(symbol)));
+    let (offloaded, total) = (own.map(flops).sum::<u64>(), flops(&explain["totals"]));
+    (offloaded, if total == 0 { 0.0 } else { offloaded as f64 / total as f64 })
 }
 
 /// A model that can run.
@@ -176,10 +187,10 @@ fn load(
             }
         }
     }
+    let count = regions.iter().flatten().count();
     let loaded = regions.iter().zip(&compiled.program.regions).filter(|(loaded, _)| loaded.is_some());
-    let (count, offload_flops) = loaded.fold((0, 0), |(n, flops), (_, r)| (n + 1, flops + r.flops));
-    let total = compiled.explain["totals"]["flops"].as_u64().unwrap_or(0);
-    let offload_share = if total == 0 { 0.0 } else { offload_flops as f64 / total as f64 };
+    let loaded: HashSet<&str> = loaded.map(|(_, region)| &*region.symbol).collect();
+    let (offload_flops, offload_share) = offloaded(&compiled.explain, &loaded);
     let mut ready = regions.iter().zip(&compiled.regions).filter(|(loaded, _)| loaded.is_some()).peekable();
     let on_caller = ready.peek().is_some() && ready.all(|(_, region)| region.as_ref().is_some_and(has_own_threads));
     drop(handles);
