@@ -18,6 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__GNUC__)
+#define BYOC_JSON_INLINE static inline __attribute__((always_inline))
+#else
+#define BYOC_JSON_INLINE static inline
+#endif
+
 typedef struct byoc_json {
     const char *at;
     const char *end;
@@ -202,7 +208,7 @@ static inline size_t byoc_json_count(byoc_json list) {
 }
 
 /* Whether a value is a text, and that one. (Texts with escapes equal nothing here: no name in a graph has one.) */
-static inline int byoc_json_is(byoc_json value, const char *text) {
+BYOC_JSON_INLINE int byoc_json_is(byoc_json value, const char *text) {
     size_t length = strlen(text);
     return value.at != NULL && (size_t)(value.end - value.at) >= length + 2 && *value.at == '"' &&
            memcmp(value.at + 1, text, length) == 0 && value.at[length + 1] == '"';
@@ -372,6 +378,97 @@ static inline size_t byoc_json_text(byoc_json value, char *text, size_t size) {
         text[copied] = 0;
     }
     return length;
+}
+
+/* -- One pass ------------------------------------------------------------------------------------------------------ */
+
+/* The functions above look for one thing at a time, and pass over the same letters again for the next. Those below read a text
+ * from its beginning to its end, each value once, by moving a byoc_json through it: that is for `judge`, which may be asked
+ * about thousands of candidates. What they cannot read, they leave at byoc_json_none(), where every loop ends.
+ *
+ *     while (byoc_json_each(&type)) {
+ *         if (byoc_json_field(&type, "dtype")) dtype = byoc_json_take(&type);
+ *         else if (byoc_json_field(&type, "dims")) rank = byoc_json_take_ints(&type, dims, 8, -1);
+ *         else byoc_json_pass(&type);
+ *     }
+ */
+
+/* Moves to a place in the text; NULL where there is none. */
+static inline void byoc_json_move(byoc_json *at, const char *place) {
+    at->at = place;
+    if (place == NULL) at->end = NULL;
+}
+
+/* The value behind the colon that follows a key; NULL where there is none. */
+static inline const char *byoc_json_value(const char *at, const char *end) {
+    at = byoc_json_space(at, end);
+    return at < end && *at == ':' ? byoc_json_space(at + 1, end) : NULL;
+}
+
+/* Moves into a list or an object, to its first item or field; and, from behind an item or field, to the next. 0 where there is
+ * none, and then it is behind the list or object. What it has moved to has to be taken or passed before the next call. */
+static inline int byoc_json_each(byoc_json *at) {
+    const char *const end = at->end;
+    const char *place = byoc_json_space(at->at, end);
+    if (place < end && (*place == ',' || *place == '[' || *place == '{')) {
+        place = byoc_json_space(place + 1, end);
+        if (place < end && *place != ']' && *place != '}') {
+            at->at = place;
+            return 1;
+        }
+    }
+    byoc_json_move(at, place < end && (*place == ']' || *place == '}') ? place + 1 : NULL);
+    return 0;
+}
+
+/* Whether the field that it has moved to has this key; if so, moves to the value. (In line, so that a key that is written in the
+ * program is compared in an instruction or two.) */
+BYOC_JSON_INLINE int byoc_json_field(byoc_json *at, const char *key) {
+    const size_t length = strlen(key);
+    if (!byoc_json_is(*at, key)) return 0;
+    byoc_json_move(at, byoc_json_value(at->at + length + 2, at->end));
+    return 1;
+}
+
+/* Moves past an item, or past a field, its value included. */
+static inline void byoc_json_pass(byoc_json *at) {
+    const char *const end = at->end;
+    const char *place = byoc_json_past(at->at, end);
+    const char *colon = place == NULL ? NULL : byoc_json_space(place, end);
+    if (colon != NULL && colon < end && *colon == ':') place = byoc_json_past(byoc_json_space(colon + 1, end), end);
+    byoc_json_move(at, place);
+}
+
+/* The item or the field's value that it has moved to, and moves past it. */
+static inline byoc_json byoc_json_take(byoc_json *at) {
+    const byoc_json value = *at;
+    byoc_json_move(at, byoc_json_past(value.at, value.end));
+    return value;
+}
+
+/* The same for an integer. */
+static inline int64_t byoc_json_take_int(byoc_json *at, int64_t otherwise) {
+    /* Sizes and strides are short and have no sign. */
+    const char *place = at->at, *const past = at->end - at->at < 18 ? at->end : at->at + 18;
+    int64_t number = 0;
+    while (place < past && (unsigned char)(*place - '0') < 10) number = number * 10 + (*place++ - '0');
+    if (place == at->at || place == past || (*place != ',' && *place != ']' && *place != '}')) {
+        return byoc_json_int(byoc_json_take(at), otherwise);
+    }
+    at->at = place;
+    return number;
+}
+
+/* The integers of a list, `room` of them at most, and moves past it; what is no integer is `otherwise`. Gives how many items
+ * the list has, which may be more than there is room for. */
+static inline size_t byoc_json_take_ints(byoc_json *at, int64_t *numbers, size_t room, int64_t otherwise) {
+    size_t count = 0;
+    while (byoc_json_each(at)) {
+        const int64_t number = byoc_json_take_int(at, otherwise);
+        if (count < room) numbers[count] = number;
+        count++;
+    }
+    return count;
 }
 
 #endif

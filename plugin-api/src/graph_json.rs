@@ -119,6 +119,9 @@ impl Writer<'_> {
     fn graph(&mut self, graph: &Graph) {
         self.text("\"symbol\":");
         self.string(&graph.symbol);
+        // First: they say all that the inputs say but for their names, so that many a reader reads no further.
+        self.text(",\"nodes\":");
+        self.list(&graph.nodes, Self::node);
         self.text(",\"inputs\":");
         self.list(&graph.inputs, |writer, input| {
             writer.text("{\"name\":");
@@ -127,8 +130,6 @@ impl Writer<'_> {
             writer.ty(&input.ty);
             writer.text("}");
         });
-        self.text(",\"nodes\":");
-        self.list(&graph.nodes, Self::node);
         self.text(",\"outputs\":");
         self.list(&graph.outputs, Self::value_ref);
         if !graph.attrs.is_empty() {

@@ -84,109 +84,165 @@ std::string text_of(byoc_json value) {
 // Dimensions, or an attribute's numbers. A model may ask about thousands of convolutions: a vector for each list of each of
 // them would take longer than reading it.
 struct Ints {
-    std::array<int64_t, 8> number{};
-    size_t count = 0; // of all, though no more than eight are kept
+    std::array<int64_t, 4> number;
+    size_t count = 0; // of all, though no more than four are kept
 
     int64_t operator[](size_t i) const { return number[i]; }
     bool empty() const { return count == 0; }
 };
 
-Ints ints_of(byoc_json list) {
-    Ints ints;
-    ints.count = byoc_json_ints(list, ints.number.data(), ints.number.size(), -1);
-    return ints;
-}
+void take(byoc_json &at, Ints &ints) { ints.count = byoc_json_take_ints(&at, ints.number.data(), ints.number.size(), -1); }
 
 std::string shown(const Ints &ints) {
     std::ostringstream out;
-    for (size_t i = 0; i < ints.count && i < ints.number.size(); i++) out << (i ? ", " : "[") << ints[i];
-    out << (ints.empty() ? "[]" : "]");
+    out << "[";
+    for (size_t i = 0; i < ints.count && i < ints.number.size(); i++) out << (i ? ", " : "") << ints[i];
+    out << (ints.count > ints.number.size() ? ", ...]" : "]");
     return out.str();
 }
 
-// Fields of an object, found in one pass over it.
-template <size_t N> using Fields = std::array<byoc_json, N>;
+// The type of a tensor.
+struct Type {
+    byoc_json dtype{};
+    Ints dims;
+};
 
-template <size_t N> Fields<N> fields(byoc_json object, const std::array<const char *, N> &keys) {
-    Fields<N> values;
-    byoc_json_fields(object, keys.data(), values.data(), N);
-    return values;
+void take(byoc_json &at, Type &type) {
+    while (byoc_json_each(&at)) {
+        if (byoc_json_field(&at, "dtype")) {
+            type.dtype = byoc_json_take(&at);
+        } else if (byoc_json_field(&at, "dims")) {
+            take(at, type.dims);
+        } else {
+            byoc_json_pass(&at);
+        }
+    }
 }
 
-// Element type and dimensions of a node's one output.
-Fields<2> type_of(byoc_json outputs) { return fields<2>(byoc_json_first(outputs), {"dtype", "dims"}); }
+// Those attributes of a convolution that the function wants to know.
+struct Attributes {
+    Ints strides, padding, dilation;
+    int64_t groups = 1;
+    byoc_json data_layout{}, kernel_layout{}, out_layout{};
+};
+
+void take(byoc_json &at, Attributes &attributes) {
+    while (byoc_json_each(&at)) {
+        if (byoc_json_field(&at, "strides")) {
+            take(at, attributes.strides);
+        } else if (byoc_json_field(&at, "padding")) {
+            take(at, attributes.padding);
+        } else if (byoc_json_field(&at, "dilation")) {
+            take(at, attributes.dilation);
+        } else if (byoc_json_field(&at, "groups")) {
+            attributes.groups = byoc_json_take_int(&at, 0);
+        } else if (byoc_json_field(&at, "data_layout")) {
+            attributes.data_layout = byoc_json_take(&at);
+        } else if (byoc_json_field(&at, "kernel_layout")) {
+            attributes.kernel_layout = byoc_json_take(&at);
+        } else if (byoc_json_field(&at, "out_layout")) {
+            attributes.out_layout = byoc_json_take(&at);
+        } else {
+            byoc_json_pass(&at);
+        }
+    }
+}
+
+// A node: an input of the region, one of its constants, or an operator.
+struct Node {
+    int64_t input = 0, constant = -1;
+    byoc_json name{};                        // of the operator
+    std::array<int64_t, 2> operands{-1, -1}; // of the operator: the nodes that it reads, which come before it
+    Attributes attributes;
+    Type type; // of what comes out
+
+    Node() {} // so that a new one is not filled with zeroes first
+};
+
+void take(byoc_json &at, Node &node) {
+    while (byoc_json_each(&at)) {
+        if (byoc_json_field(&at, "input")) {
+            node.input = byoc_json_take_int(&at, 0);
+        } else if (byoc_json_field(&at, "constant")) {
+            node.constant = byoc_json_take_int(&at, 0);
+        } else if (byoc_json_field(&at, "op")) {
+            node.name = byoc_json_take(&at);
+        } else if (byoc_json_field(&at, "inputs")) {
+            for (size_t i = 0; byoc_json_each(&at); i++) { // each is [node, output]
+                Ints value;
+                take(at, value);
+                if (i < node.operands.size() && !value.empty()) node.operands[i] = value[0];
+            }
+        } else if (byoc_json_field(&at, "attrs")) {
+            take(at, node.attributes);
+        } else if (byoc_json_field(&at, "outputs")) {
+            while (byoc_json_each(&at)) take(at, node.type); // there is one
+        } else {
+            byoc_json_pass(&at);
+        }
+    }
+}
 
 int32_t small(int64_t size, const char *what) {
     if (size < 0 || size > 1 << 20) throw Refusal(BYOC_UNSUPPORTED_SHAPE, std::string(what) + " is " + std::to_string(size));
     return int32_t(size);
 }
 
-// What the graph says about an operand's node: an input or a constant of the region, and its type.
-struct Given {
-    byoc_json input, constant, outputs;
-};
-
-Operand operand(const Given &given, size_t which, const char *dtype_wanted, Ints &dims) {
-    const auto [dtype, sizes] = type_of(given.outputs);
-    if (!byoc_json_is(dtype, dtype_wanted))
-        throw Refusal(BYOC_UNSUPPORTED_DTYPE,
-                      "input " + std::to_string(which) + " is " + text_of(dtype) + "; conv_int8 takes " + dtype_wanted);
-    dims = ints_of(sizes);
-    if (byoc_json_there(given.constant)) return {1, int32_t(byoc_json_int(given.constant, 0))};
-    return {0, int32_t(byoc_json_int(given.input, 0))};
+Operand operand(const Node &node, size_t which, const char *dtype_wanted) {
+    if (!byoc_json_is(node.type.dtype, dtype_wanted))
+        throw Refusal(BYOC_UNSUPPORTED_DTYPE, "input " + std::to_string(which) + " is " + text_of(node.type.dtype) +
+                                                  "; conv_int8 takes " + dtype_wanted);
+    if (node.constant >= 0) return {1, int32_t(node.constant)};
+    return {0, int32_t(node.input)};
 }
 
 // A pair of an attribute: one number for both, or one each.
-std::array<int32_t, 2> pair(byoc_json attribute, const char *name) {
-    const Ints given = ints_of(attribute);
+std::array<int32_t, 2> pair(const Ints &given, const char *name) {
     if (given.empty()) throw Refusal(BYOC_UNSUPPORTED_ATTR, std::string(name) + " is missing");
     return {small(given[0], name), small(given[given.count > 1 ? 1 : 0], name)};
 }
 
-Layer layer_of(const char *graph_text) {
-    // One pass: each node says whether it is an input, a constant or an operator. Operands come before their operator.
-    const byoc_json nodes = byoc_json_get(byoc_json_of(graph_text), "nodes");
-    const std::array<const char *, 6> keys = {"input", "constant", "op", "inputs", "attrs", "outputs"};
-    std::vector<Given> given;
-    given.reserve(4);
-    byoc_json inputs = byoc_json_none(), attrs = byoc_json_none(), outputs = byoc_json_none();
-    for (byoc_json node = byoc_json_first(nodes); byoc_json_there(node);) {
-        Fields<6> values;
-        node = byoc_json_next_fields(node, keys.data(), values.data(), keys.size());
-        const byoc_json name = values[2];
-        given.push_back({values[0], values[1], values[5]});
-        if (!byoc_json_there(name)) continue;
-        if (byoc_json_there(inputs)) throw Refusal(BYOC_RESOURCE_LIMIT, "several operators in one region; conv_int8 takes one");
-        if (!byoc_json_is(name, "nn.conv2d")) throw Refusal(BYOC_UNSUPPORTED_OP, text_of(name) + "; conv_int8 takes nn.conv2d");
-        inputs = values[3], attrs = values[4], outputs = values[5];
-    }
-    if (!byoc_json_there(inputs)) throw Refusal(BYOC_UNSUPPORTED_OP, "no operator at all");
+void check_layout(byoc_json found, const char *name, const char *taken) {
+    if (!byoc_json_is(found, taken))
+        throw Refusal(BYOC_UNSUPPORTED_LAYOUT, std::string(name) + " is " + text_of(found) + "; conv_int8 takes " + taken);
+}
 
-    const auto [strides_given, padding_given, dilation_given, groups, data_layout, kernel_layout, out_layout] = fields<7>(
-        attrs, {"strides", "padding", "dilation", "groups", "data_layout", "kernel_layout", "out_layout"});
-    const auto layout = [](byoc_json found, const char *name, const char *taken) {
-        if (!byoc_json_is(found, taken))
-            throw Refusal(BYOC_UNSUPPORTED_LAYOUT, std::string(name) + " is " + text_of(found) + "; conv_int8 takes " + taken);
-    };
-    layout(data_layout, "data_layout", "NCHW");
-    layout(kernel_layout, "kernel_layout", "OIHW");
+Layer layer_of(const char *graph_text) {
+    std::vector<Node> nodes;
+    nodes.reserve(3);
+    byoc_json at = byoc_json_get(byoc_json_of(graph_text), "nodes");
+    while (byoc_json_each(&at)) take(at, nodes.emplace_back());
+
+    const Node *found = nullptr;
+    for (const Node &node : nodes) {
+        if (!byoc_json_there(node.name)) continue;
+        if (found) throw Refusal(BYOC_RESOURCE_LIMIT, "several operators in one region; conv_int8 takes one");
+        if (!byoc_json_is(node.name, "nn.conv2d"))
+            throw Refusal(BYOC_UNSUPPORTED_OP, text_of(node.name) + "; conv_int8 takes nn.conv2d");
+        found = &node;
+    }
+    if (!found) throw Refusal(BYOC_UNSUPPORTED_OP, "no operator at all");
+    const Node &convolution = *found;
+
+    const Attributes &attributes = convolution.attributes;
+    check_layout(attributes.data_layout, "data_layout", "NCHW");
+    check_layout(attributes.kernel_layout, "kernel_layout", "OIHW");
     // The result has the data's layout when nothing is said.
-    if (byoc_json_text(out_layout, nullptr, 0) > 0) layout(out_layout, "out_layout", "NCHW");
-    const byoc_json result = type_of(outputs)[0];
-    Ints data, weight;
+    if (byoc_json_text(attributes.out_layout, nullptr, 0) > 0) check_layout(attributes.out_layout, "out_layout", "NCHW");
+    const Node &data_node = nodes.at(size_t(convolution.operands[0])), &weight_node = nodes.at(size_t(convolution.operands[1]));
     Layer layer{};
     std::memcpy(layer.magic, MAGIC, sizeof MAGIC);
-    const byoc_json first = byoc_json_first(inputs);
-    const auto node_of = [&](byoc_json value) { return given.at(size_t(byoc_json_int(byoc_json_first(value), -1))); };
-    layer.data = operand(node_of(first), 0, "int8", data);
-    layer.weight = operand(node_of(byoc_json_next(first)), 1, "int8", weight);
+    layer.data = operand(data_node, 0, "int8");
+    layer.weight = operand(weight_node, 1, "int8");
+    const byoc_json result = convolution.type.dtype;
     if (!byoc_json_is(result, "int32"))
         throw Refusal(BYOC_UNSUPPORTED_DTYPE, "the result is " + text_of(result) + "; conv_int8 gives int32");
+    const Ints &data = data_node.type.dims, &weight = weight_node.type.dims;
     if (data.count != 4 || weight.count != 4) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "four dimensions are wanted");
-    const std::array<int32_t, 2> strides = pair(strides_given, "strides"), dilation = pair(dilation_given, "dilation");
+    const std::array<int32_t, 2> strides = pair(attributes.strides, "strides"), dilation = pair(attributes.dilation, "dilation");
     if (dilation[0] != 1 || dilation[1] != 1)
-        throw Refusal(BYOC_UNSUPPORTED_ATTR, "dilation is " + shown(ints_of(dilation_given)) + "; conv_int8 takes 1");
-    const Ints padding = ints_of(padding_given);
+        throw Refusal(BYOC_UNSUPPORTED_ATTR, "dilation is " + shown(attributes.dilation) + "; conv_int8 takes 1");
+    const Ints &padding = attributes.padding;
     const bool symmetric = padding.count < 4 || (padding[0] == padding[2] && padding[1] == padding[3]);
     if (padding.empty() || !symmetric)
         throw Refusal(BYOC_UNSUPPORTED_ATTR, "padding is " + shown(padding) + "; conv_int8 takes the same before and after");
@@ -197,7 +253,7 @@ Layer layer_of(const char *graph_text) {
     layer.kernel_number = small(weight[0], "the number of kernels");
     layer.kernel_height = small(weight[2], "the kernel's height");
     layer.kernel_width = small(weight[3], "the kernel's width");
-    layer.group = small(byoc_json_int(groups, 1), "groups");
+    layer.group = small(attributes.groups, "groups");
     layer.pad_height = small(padding[0], "the padding");
     layer.pad_width = small(padding.count == 1 ? padding[0] : padding[1], "the padding");
     layer.stride_height = strides[0];
