@@ -1,10 +1,11 @@
 //! The JSON form of a graph. Reading what was written gives the same graph again.
 //!
 //! ```json
-//! {"version": 1, "symbol": "f", "inputs": [{"name": "x", "type": {"dtype": "float32", "dims": [1, "n", null]}}],
+//! {"version": 1, "symbol": "f",
 //!  "nodes": [{"input": 0, "outputs": [...]},
 //!            {"op": "nn.relu", "inputs": [[0, 0]], "attrs": {}, "outputs": [...], "sources": ["Relu_3"]},
 //!            {"composite": "dnnl.dense_relu", "body": {...}, "inputs": [[1, 0]], "outputs": [...]}],
+//!  "inputs": [{"name": "x", "type": {"dtype": "float32", "dims": [1, "n", null]}}],
 //!  "outputs": [[2, 0]], "attrs": {}}
 //! ```
 //! A dimension is a number, the name of a symbolic one, or null. A value is `[node, output]`. A float that JSON has no
@@ -22,19 +23,18 @@ pub const GRAPH_VERSION: u64 = 1;
 impl Graph {
     /// The JSON form.
     pub fn to_json(&self) -> String {
-        let mut out = Vec::with_capacity(256 + 192 * self.nodes.len());
+        let mut out = Vec::new();
         self.write_json(&mut out);
         String::from_utf8(out).expect("JSON is UTF-8")
     }
 
     /// Writes the JSON form behind what is in `out`.
     pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
-        let mut writer = Writer { out };
-        writer.text("{\"version\":");
-        writer.number(GRAPH_VERSION);
-        writer.text(",");
-        writer.graph(self);
-        writer.text("}");
+        let nodes: usize = self.nodes.iter().map(|node| 128 + 32 * node.attrs.len()).sum();
+        write(out, 256 + nodes, |room| {
+            let room = number(text(room, "{\"version\":")?, GRAPH_VERSION)?;
+            text(graph(text(room, ",")?, self)?, "}")
+        });
     }
 
     /// Reads the JSON form. Numbers of nodes, outputs and inputs are checked; those of constants are not, as the table
@@ -57,188 +57,175 @@ impl Graph {
 
 /// Writes attributes as a JSON object behind what is in `out`.
 #[cfg(feature = "host")]
-pub(crate) fn write_attrs(attrs: &[Attr], out: &mut Vec<u8>) {
-    Writer { out }.attrs(attrs);
+pub(crate) fn write_attrs(list: &[Attr], out: &mut Vec<u8>) {
+    write(out, 2 + 32 * list.len(), |room| attrs(room, list));
 }
 
-/// Writes straight into a text: a backend in C gets every candidate in this form, thousands of them in one text.
+/// Where the next letter goes, and how much room is left from there on. Each function below writes something at the beginning of
+/// it and gives what is left, or nothing where there is too little.
+///
+/// A backend in C gets every candidate in this form, thousands of them in one text. What is handed from function to function is
+/// the place alone, which stays in registers: a vector's length is read from memory and written back for each of the hundred
+/// pieces that a candidate consists of.
+type Room<'o> = &'o mut [u8];
+
+/// Writes behind what is in `out`. Where `guess` bytes are too few, it begins again with twice as many.
+fn write(out: &mut Vec<u8>, guess: usize, write: impl Fn(Room<'_>) -> Option<Room<'_>>) {
+    let start = out.len();
+    let mut end = start + guess;
+    loop {
+        out.resize(end, 0);
+        if let Some(left) = write(&mut out[start..]).map(|room| room.len()) {
+            return out.truncate(end - left);
+        }
+        end += end - start;
+    }
+}
+
+/// These letters.
+fn bytes<const N: usize>(room: Room<'_>, bytes: [u8; N]) -> Option<Room<'_>> {
+    let (to, room) = room.split_first_chunk_mut()?;
+    *to = bytes;
+    Some(room)
+}
+
+/// The text as it is.
+#[inline(always)]
+fn text<'o>(room: Room<'o>, text: &str) -> Option<Room<'o>> {
+    let (to, room) = room.split_at_mut_checked(text.len())?;
+    to.copy_from_slice(text.as_bytes());
+    Some(room)
+}
+
+fn string<'o>(mut room: Room<'o>, string: &str) -> Option<Room<'o>> {
+    if is_escaped(string.as_bytes()) {
+        // The one thing that goes wrong is that there is too little room.
+        serde_json::to_writer(&mut room, string).ok()?;
+        return Some(room);
+    }
+    text(text(text(room, "\"")?, string)?, "\"")
+}
+
+fn number(room: Room<'_>, mut number: u64) -> Option<Room<'_>> {
+    let digit = |number: u64| b'0' + (number % 10) as u8;
+    // Most are dimensions and strides.
+    let digits = match number {
+        0..10 => return bytes(room, [digit(number)]),
+        10..100 => return bytes(room, [digit(number / 10), digit(number)]),
+        100..1000 => return bytes(room, [digit(number / 100), digit(number / 10), digit(number)]),
+        _ => number.ilog10() as usize + 1,
+    };
+    let (to, room) = room.split_at_mut_checked(digits)?;
+    for place in to.iter_mut().rev() {
+        *place = digit(number);
+        number /= 10;
+    }
+    Some(room)
+}
+
+#[inline]
+fn list<'o, T>(room: Room<'o>, items: &[T], write: impl Fn(Room<'o>, &T) -> Option<Room<'o>>) -> Option<Room<'o>> {
+    let mut room = text(room, "[")?;
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            room = text(room, ",")?;
+        }
+        room = write(room, item)?;
+    }
+    text(room, "]")
+}
+
+/// The fields of a graph, without the braces.
 ///
 /// The nesting of composite bodies and of lists is bounded by the JSON reader, at 128 levels.
-struct Writer<'o> {
-    out: &'o mut Vec<u8>,
+fn graph<'o>(room: Room<'o>, graph: &Graph) -> Option<Room<'o>> {
+    let room = string(text(room, "\"symbol\":")?, &graph.symbol)?;
+    // First: they say all that the inputs say but for their names, so that many a reader reads no further.
+    let room = list(text(room, ",\"nodes\":")?, &graph.nodes, node)?;
+    let room = list(text(room, ",\"inputs\":")?, &graph.inputs, |room, input| {
+        let room = string(text(room, "{\"name\":")?, &input.name)?;
+        text(ty(text(room, ",\"type\":")?, &input.ty)?, "}")
+    })?;
+    let room = list(text(room, ",\"outputs\":")?, &graph.outputs, value_ref)?;
+    match &graph.attrs[..] {
+        [] => Some(room),
+        some => attrs(text(room, ",\"attrs\":")?, some),
+    }
 }
 
-impl Writer<'_> {
-    fn text(&mut self, text: &str) {
-        self.out.extend_from_slice(text.as_bytes());
+fn node<'o>(room: Room<'o>, node: &Node) -> Option<Room<'o>> {
+    let mut room = match &node.kind {
+        NodeKind::Input(index) => number(text(room, "{\"input\":")?, (*index).into())?,
+        NodeKind::Constant(index) => number(text(room, "{\"constant\":")?, (*index).into())?,
+        NodeKind::Op(name) => string(text(room, "{\"op\":")?, name)?,
+        NodeKind::Composite(composite) => {
+            let room = string(text(room, "{\"composite\":")?, &composite.name)?;
+            text(graph(text(room, ",\"body\":{")?, &composite.body)?, "}")?
+        }
+    };
+    if !node.inputs.is_empty() {
+        room = list(text(room, ",\"inputs\":")?, &node.inputs, value_ref)?;
     }
-
-    fn string(&mut self, text: &str) {
-        if is_escaped(text.as_bytes()) {
-            return serde_json::to_writer(&mut *self.out, text).expect("a text serialises, and memory takes it");
-        }
-        self.out.reserve(text.len() + 2);
-        self.text("\"");
-        self.text(text);
-        self.text("\"");
+    if !node.attrs.is_empty() {
+        room = attrs(text(room, ",\"attrs\":")?, &node.attrs)?;
     }
-
-    fn number(&mut self, mut number: u64) {
-        // Most are dimensions and strides.
-        if number < 10 {
-            return self.out.push(b'0' + number as u8);
-        }
-        if number < 100 {
-            return self.out.extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
-        }
-        let mut digits = [0; 20];
-        let mut at = digits.len();
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        self.out.extend_from_slice(&digits[at..]);
+    room = list(text(room, ",\"outputs\":")?, &node.outputs, ty)?;
+    if !node.sources.is_empty() {
+        room = list(text(room, ",\"sources\":")?, &node.sources, |room, name| string(room, name))?;
     }
+    text(room, "}")
+}
 
-    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
-        self.text("[");
-        for (index, item) in items.iter().enumerate() {
-            if index > 0 {
-                self.text(",");
-            }
-            write(self, item);
+fn value_ref<'o>(room: Room<'o>, value: &ValueRef) -> Option<Room<'o>> {
+    let room = number(text(room, "[")?, value.node.into())?;
+    text(number(text(room, ",")?, value.index.into())?, "]")
+}
+
+fn ty<'o>(room: Room<'o>, ty: &TensorType) -> Option<Room<'o>> {
+    let room = match ty.dtype.name() {
+        Some(name) => text(text(text(room, "{\"dtype\":\"")?, name)?, "\"")?,
+        None => {
+            let DType { code, bits, lanes } = ty.dtype;
+            let parts = [code.into(), bits.into(), lanes.into()];
+            list(text(room, "{\"dtype\":")?, &parts, |room, &part| number(room, part))?
         }
-        self.text("]");
+    };
+    let room = list(text(room, ",\"dims\":")?, &ty.dims, |room, dim| match dim {
+        Dim::Known(size) => number(room, *size as u64),
+        Dim::Unknown(name) if name.is_empty() => text(room, "null"),
+        Dim::Unknown(name) => string(room, name),
+    })?;
+    text(room, "}")
+}
+
+fn attrs<'o>(room: Room<'o>, attrs: &[Attr]) -> Option<Room<'o>> {
+    let mut room = text(room, "{")?;
+    for (index, Attr { key, value }) in attrs.iter().enumerate() {
+        if index > 0 {
+            room = text(room, ",")?;
+        }
+        room = attr(text(string(room, key)?, ":")?, value)?;
     }
+    text(room, "}")
+}
 
-    /// The fields of a graph, without the braces.
-    fn graph(&mut self, graph: &Graph) {
-        self.text("\"symbol\":");
-        self.string(&graph.symbol);
-        // First: they say all that the inputs say but for their names, so that many a reader reads no further.
-        self.text(",\"nodes\":");
-        self.list(&graph.nodes, Self::node);
-        self.text(",\"inputs\":");
-        self.list(&graph.inputs, |writer, input| {
-            writer.text("{\"name\":");
-            writer.string(&input.name);
-            writer.text(",\"type\":");
-            writer.ty(&input.ty);
-            writer.text("}");
-        });
-        self.text(",\"outputs\":");
-        self.list(&graph.outputs, Self::value_ref);
-        if !graph.attrs.is_empty() {
-            self.text(",\"attrs\":");
-            self.attrs(&graph.attrs);
+fn attr<'o>(mut room: Room<'o>, value: &AttrValue) -> Option<Room<'o>> {
+    match value {
+        AttrValue::None => text(room, "null"),
+        AttrValue::Bool(true) => text(room, "true"),
+        AttrValue::Bool(false) => text(room, "false"),
+        AttrValue::Int(value) if *value < 0 => number(text(room, "-")?, value.unsigned_abs()),
+        AttrValue::Int(value) => number(room, value.unsigned_abs()),
+        AttrValue::Float(value) if value.is_nan() => text(room, "{\"float\":\"nan\"}"),
+        AttrValue::Float(value) if value.is_infinite() && *value > 0.0 => text(room, "{\"float\":\"inf\"}"),
+        AttrValue::Float(value) if value.is_infinite() => text(room, "{\"float\":\"-inf\"}"),
+        AttrValue::Float(value) => {
+            // As for a string.
+            serde_json::to_writer(&mut room, value).ok()?;
+            Some(room)
         }
-    }
-
-    fn node(&mut self, node: &Node) {
-        match &node.kind {
-            NodeKind::Input(index) => {
-                self.text("{\"input\":");
-                self.number((*index).into());
-            }
-            NodeKind::Constant(index) => {
-                self.text("{\"constant\":");
-                self.number((*index).into());
-            }
-            NodeKind::Op(name) => {
-                self.text("{\"op\":");
-                self.string(name);
-            }
-            NodeKind::Composite(composite) => {
-                self.text("{\"composite\":");
-                self.string(&composite.name);
-                self.text(",\"body\":{");
-                self.graph(&composite.body);
-                self.text("}");
-            }
-        }
-        if !node.inputs.is_empty() {
-            self.text(",\"inputs\":");
-            self.list(&node.inputs, Self::value_ref);
-        }
-        if !node.attrs.is_empty() {
-            self.text(",\"attrs\":");
-            self.attrs(&node.attrs);
-        }
-        self.text(",\"outputs\":");
-        self.list(&node.outputs, Self::ty);
-        if !node.sources.is_empty() {
-            self.text(",\"sources\":");
-            self.list(&node.sources, |writer, name| writer.string(name));
-        }
-        self.text("}");
-    }
-
-    fn value_ref(&mut self, value: &ValueRef) {
-        self.text("[");
-        self.number(value.node.into());
-        self.text(",");
-        self.number(value.index.into());
-        self.text("]");
-    }
-
-    fn ty(&mut self, ty: &TensorType) {
-        match ty.dtype.name() {
-            Some(name) => {
-                self.text("{\"dtype\":\"");
-                self.text(name);
-                self.text("\"");
-            }
-            None => {
-                self.text("{\"dtype\":");
-                let DType { code, bits, lanes } = ty.dtype;
-                self.list(&[code.into(), bits.into(), lanes.into()], |writer, &part: &u64| writer.number(part));
-            }
-        }
-        self.text(",\"dims\":");
-        self.list(&ty.dims, |writer, dim| match dim {
-            Dim::Known(size) => writer.number(*size as u64),
-            Dim::Unknown(name) if name.is_empty() => writer.text("null"),
-            Dim::Unknown(name) => writer.string(name),
-        });
-        self.text("}");
-    }
-
-    fn attrs(&mut self, attrs: &[Attr]) {
-        self.text("{");
-        for (index, attr) in attrs.iter().enumerate() {
-            if index > 0 {
-                self.text(",");
-            }
-            self.string(&attr.key);
-            self.text(":");
-            self.attr(&attr.value);
-        }
-        self.text("}");
-    }
-
-    fn attr(&mut self, value: &AttrValue) {
-        match value {
-            AttrValue::None => self.text("null"),
-            AttrValue::Bool(value) => self.text(if *value { "true" } else { "false" }),
-            AttrValue::Int(value) => {
-                if *value < 0 {
-                    self.text("-");
-                }
-                self.number(value.unsigned_abs());
-            }
-            AttrValue::Float(value) if value.is_nan() => self.text("{\"float\":\"nan\"}"),
-            AttrValue::Float(value) if value.is_infinite() && *value > 0.0 => self.text("{\"float\":\"inf\"}"),
-            AttrValue::Float(value) if value.is_infinite() => self.text("{\"float\":\"-inf\"}"),
-            AttrValue::Float(value) => {
-                serde_json::to_writer(&mut *self.out, value).expect("a number serialises, and memory takes it");
-            }
-            AttrValue::Str(value) => self.string(value),
-            AttrValue::List(values) => self.list(values, Self::attr),
-        }
+        AttrValue::Str(value) => string(room, value),
+        AttrValue::List(values) => list(room, values, attr),
     }
 }
 
@@ -265,46 +252,46 @@ fn is_escaped(text: &[u8]) -> bool {
 
 fn read_graph(value: &Value) -> Result<Graph> {
     Ok(Graph {
-        symbol: text(value, "symbol")?.into(),
-        inputs: list(value, "inputs")?.iter().map(read_input).collect::<Result<_>>()?,
-        nodes: list(value, "nodes")?.iter().map(read_node).collect::<Result<_>>()?,
-        outputs: list(value, "outputs")?.iter().map(read_ref).collect::<Result<_>>()?,
+        symbol: read_text(value, "symbol")?.into(),
+        inputs: read_list(value, "inputs")?.iter().map(read_input).collect::<Result<_>>()?,
+        nodes: read_list(value, "nodes")?.iter().map(read_node).collect::<Result<_>>()?,
+        outputs: read_list(value, "outputs")?.iter().map(read_ref).collect::<Result<_>>()?,
         attrs: read_attrs(value)?,
     })
 }
 
 fn read_input(value: &Value) -> Result<Input> {
-    Ok(Input { name: text(value, "name")?.into(), ty: read_type(&value["type"])? })
+    Ok(Input { name: read_text(value, "name")?.into(), ty: read_type(&value["type"])? })
 }
 
 fn read_node(value: &Value) -> Result<Node> {
     let kind = if let Some(index) = value.get("input") {
-        NodeKind::Input(number(index)?)
+        NodeKind::Input(read_number(index)?)
     } else if let Some(index) = value.get("constant") {
-        NodeKind::Constant(number(index)?)
+        NodeKind::Constant(read_number(index)?)
     } else if value.get("op").is_some() {
-        NodeKind::Op(text(value, "op")?.into())
+        NodeKind::Op(read_text(value, "op")?.into())
     } else if value.get("composite").is_some() {
         let body = RBox::new(read_graph(&value["body"])?);
-        NodeKind::Composite(Composite { name: text(value, "composite")?.into(), body })
+        NodeKind::Composite(Composite { name: read_text(value, "composite")?.into(), body })
     } else {
         return Err(format!("a node is an input, a constant, an op or a composite, not {}", short(value)).into());
     };
     let sources = match value.get("sources") {
         None => RVec::new(),
-        Some(_) => list(value, "sources")?.iter().filter_map(Value::as_str).map(RString::from).collect(),
+        Some(_) => read_list(value, "sources")?.iter().filter_map(Value::as_str).map(RString::from).collect(),
     };
     let inputs = match value.get("inputs") {
         None => RVec::new(),
-        Some(_) => list(value, "inputs")?.iter().map(read_ref).collect::<Result<_>>()?,
+        Some(_) => read_list(value, "inputs")?.iter().map(read_ref).collect::<Result<_>>()?,
     };
-    let outputs = list(value, "outputs")?.iter().map(read_type).collect::<Result<_>>()?;
+    let outputs = read_list(value, "outputs")?.iter().map(read_type).collect::<Result<_>>()?;
     Ok(Node { kind, inputs, attrs: read_attrs(value)?, outputs, sources })
 }
 
 fn read_ref(value: &Value) -> Result<ValueRef> {
     match value.as_array().map(Vec::as_slice) {
-        Some([node, index]) => Ok(ValueRef { node: number(node)?, index: number(index)? }),
+        Some([node, index]) => Ok(ValueRef { node: read_number(node)?, index: read_number(index)? }),
         _ => Err(format!("a value is [node, output], not {}", short(value)).into()),
     }
 }
@@ -315,7 +302,7 @@ fn read_type(value: &Value) -> Result<TensorType> {
         Value::Array(parts) => read_dtype_code(parts)?,
         other => return Err(format!("a type has a \"dtype\", not {}", short(other)).into()),
     };
-    let dims = list(value, "dims")?.iter().map(|dim| match dim {
+    let dims = read_list(value, "dims")?.iter().map(|dim| match dim {
         Value::Null => Ok(Dim::Unknown(RString::new())),
         Value::String(name) => Ok(Dim::Unknown(name.as_str().into())),
         size => match size.as_u64().and_then(|size| usize::try_from(size).ok()) {
@@ -329,8 +316,8 @@ fn read_type(value: &Value) -> Result<TensorType> {
 fn read_dtype_code(parts: &[Value]) -> Result<DType> {
     let wrong = || Error::new("an element type without a name is [code, bits, lanes]");
     let [code, bits, lanes] = parts else { return Err(wrong()) };
-    let small = |value: &Value| u8::try_from(number(value)?).map_err(|_| wrong());
-    let lanes = u16::try_from(number(lanes)?).map_err(|_| wrong())?;
+    let small = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| wrong());
+    let lanes = u16::try_from(read_number(lanes)?).map_err(|_| wrong())?;
     Ok(DType { code: small(code)?, bits: small(bits)?, lanes })
 }
 
@@ -364,21 +351,21 @@ pub(crate) fn read_value(value: &Value) -> Result<AttrValue> {
     })
 }
 
-fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
+fn read_list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
     match value.get(key).and_then(Value::as_array) {
         Some(values) => Ok(values),
         None => Err(format!("a list \"{key}\" is missing in {}", short(value)).into()),
     }
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
+fn read_text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
     match value.get(key).and_then(Value::as_str) {
         Some(text) => Ok(text),
         None => Err(format!("a text \"{key}\" is missing in {}", short(value)).into()),
     }
 }
 
-fn number(value: &Value) -> Result<u32> {
+fn read_number(value: &Value) -> Result<u32> {
     match value.as_u64().and_then(|number| u32::try_from(number).ok()) {
         Some(number) => Ok(number),
         None => Err(format!("a number of 32 bits is expected, not {}", short(value)).into()),

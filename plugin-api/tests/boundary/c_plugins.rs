@@ -404,10 +404,24 @@ proptest! {
         let text = if pretty { serde_json::to_string_pretty(&list) } else { serde_json::to_string(&list) }.unwrap();
         let (plugin, ..) = everything();
         let codegen = plugin.codegen("all").unwrap();
-        let read = codegen.query("names and dims", text.as_bytes()).unwrap().unwrap();
-        prop_assert_eq!(String::from_utf8_lossy(&read), expected);
+        let read = |key: &str, text: &[u8]| {
+            String::from_utf8_lossy(&codegen.query(key, text).unwrap().unwrap()).into_owned()
+        };
+        for key in ["names and dims", "names and dims in one pass"] {
+            prop_assert_eq!(read(key, text.as_bytes()), expected.as_str(), "{}", key);
+            for end in (0..text.len()).step_by(7) {
+                prop_assert_eq!(read(key, &text.as_bytes()[..end]), "");
+            }
+        }
+        // Cut or damaged, and not checked before: the whole objects before the damage are read, and it comes to an end.
         for end in (0..text.len()).step_by(7) {
-            prop_assert!(codegen.query("names and dims", &text.as_bytes()[..end]).unwrap().unwrap().is_empty());
+            let cut = &text.as_bytes()[..end];
+            let whole = read("names and dims of anything", cut);
+            let whole = whole.rsplit_once(';').and_then(|(objects, _)| objects.rsplit_once(';')).map_or("", |(objects, _)| objects);
+            prop_assert!(expected.starts_with(whole), "{:?} of {:?}", whole, expected);
+            let mut damaged = text.clone().into_bytes();
+            damaged[end] = b"[]{},:\"\\0"[end % 9];
+            read("names and dims of anything", &damaged);
         }
     }
 }

@@ -60,25 +60,63 @@ static int32_t compile(void *self, byoc_call *call, const byoc_region *region) {
     return BYOC_OK;
 }
 
-/* A list of objects as "name:[dims];" each, read in one pass; nothing where the text is no JSON. */
-static void names_and_dims(byoc_call *call, const char *text, size_t size) {
+static size_t show(char *out, byoc_json name_given, const int64_t *dims, size_t count) {
+    char name[32];
+    size_t length, i;
+    byoc_json_text(name_given, name, sizeof name);
+    length = (size_t)sprintf(out, "%s:[", name);
+    for (i = 0; i < count && i < 8; i++) length += (size_t)sprintf(out + length, i ? ", %lld" : "%lld", (long long)dims[i]);
+    return length + (size_t)sprintf(out + length, "];");
+}
+
+/* A list of objects as "name:[dims];" each, the fields of an object looked up together. */
+static size_t looked_up(byoc_json list, char *out) {
     static const char *const keys[] = {"name", "dims"};
-    char *out = (char *)malloc(4 * size + 64);
-    size_t length = 0, i, count;
-    byoc_json object = byoc_json_first(byoc_json_parse(text, size));
+    size_t length = 0;
+    byoc_json object = byoc_json_first(list);
     while (byoc_json_there(object)) {
         byoc_json values[2];
         int64_t dims[8];
-        char name[32];
+        size_t count;
         object = byoc_json_next_fields(object, keys, values, 2);
-        byoc_json_text(values[0], name, sizeof name);
-        length += (size_t)sprintf(out + length, "%s:[", name);
         count = byoc_json_ints(values[1], dims, 8, -7);
-        for (i = 0; i < count; i++) length += (size_t)sprintf(out + length, i ? ", %lld" : "%lld", (long long)dims[i]);
-        length += (size_t)sprintf(out + length, "];");
+        length += show(out + length, values[0], dims, count);
     }
-    call->host->answer(call, out, length);
+    return length;
+}
+
+/* The same, each value read once. */
+static size_t passed_through(byoc_json at, char *out) {
+    size_t length = 0;
+    while (byoc_json_each(&at)) {
+        byoc_json name = byoc_json_none();
+        int64_t dims[8];
+        size_t count = 0;
+        while (byoc_json_each(&at)) {
+            if (byoc_json_field(&at, "name")) {
+                name = byoc_json_take(&at);
+            } else if (byoc_json_field(&at, "dims")) {
+                count = byoc_json_take_ints(&at, dims, 8, -7);
+            } else {
+                byoc_json_pass(&at);
+            }
+        }
+        length += show(out + length, name, dims, count);
+    }
+    return length;
+}
+
+/* What a reader makes of a text, which is copied so that memory checkers see what is read behind its end. */
+static void names_and_dims(byoc_call *call, const void *data, size_t size, int checked, size_t (*read)(byoc_json, char *)) {
+    char *text = (char *)malloc(size + 1), *out = (char *)malloc(64 * size + 64);
+    byoc_json list = byoc_json_parse((char *)memcpy(text, data, size), size);
+    if (!checked) {
+        list.at = text;
+        list.end = text + size;
+    }
+    call->host->answer(call, out, read(list, out));
     free(out);
+    free(text);
 }
 
 static int32_t query(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
@@ -88,7 +126,15 @@ static int32_t query(void *self, byoc_call *call, const char *key, const void *d
         return BYOC_OK;
     }
     if (strcmp(key, "names and dims") == 0) {
-        names_and_dims(call, (const char *)data, size);
+        names_and_dims(call, data, size, 1, looked_up);
+        return BYOC_OK;
+    }
+    if (strcmp(key, "names and dims in one pass") == 0) {
+        names_and_dims(call, data, size, 1, passed_through);
+        return BYOC_OK;
+    }
+    if (strcmp(key, "names and dims of anything") == 0) {
+        names_and_dims(call, data, size, 0, passed_through);
         return BYOC_OK;
     }
     if (strcmp(key, "echo") != 0) return BYOC_UNKNOWN_KEY;
