@@ -69,7 +69,8 @@ pub struct BuildArgs {
     /// Backends in priority order; "auto" takes every plugin that loads. Without it the host runs everything.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
-    /// Choose among the options that a backend has; "byoc plugins show NAME" lists them (may be repeated).
+    /// Set an option of a backend that --backend names, such as mychip.half=true; "byoc plugins show mychip" lists its options,
+    /// with the values that each takes (may be repeated).
     #[arg(long = "backend-option", value_name = "NAME.OPTION=VALUE", value_parser = backend_option)]
     pub backend_options: Vec<(String, String, String)>,
     /// Not an option of this program: a backend is named with --backend.

@@ -54,10 +54,13 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode
         println!("regions of at least {} FLOPs and {} operators", cost.min_region_flops, cost.min_region_operators);
     }
     if !backend.description.options.is_empty() {
-        println!("\noptions, for --backend-option {name}.OPTION=VALUE:");
+        println!("\noptions, set with --backend-option {name}.OPTION=VALUE:");
     }
     for (option, described) in &backend.description.options {
-        let values = if described.values.is_empty() { "any".into() } else { described.values.join(" or ") };
+        let values = match &described.values[..] {
+            [] => "any value".to_owned(),
+            [default, ..] => format!("{}; {default} unless set", described.values.join(" or ")),
+        };
         println!("  {option} ({values}): {}", described.about);
     }
     Ok(ExitCode::SUCCESS)

@@ -155,9 +155,10 @@ pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
 /// Reads, builds and loads a model, whatever it was given as.
 pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &Session) -> Result<Ready, Failure> {
     if let (true, Some((name, option, _))) = (is_artifact(path), build_args.backend_options.first()) {
-        let message = format!("{} is compiled already, and {name}.{option} is chosen then", path.display());
+        let message =
+            format!("{name}.{option} is set when a model is compiled, and {} is compiled already", path.display());
         return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
-            .help(format!("\"byoc inspect {}\" shows what was chosen", path.display()))
+            .help(format!("\"byoc inspect {}\" shows what was set", path.display()))
             .into());
     }
     let given = given(path, input)?;

@@ -112,8 +112,8 @@ impl Backend<'_> {
             return Err(Box::new(error.note(all)));
         };
         if !described.values.is_empty() && !described.values.iter().any(|known| known == value) {
-            let error = wrong(format!("{name}.{option} is not \"{value}\""));
-            return Err(Box::new(error.note(format!("it is one of {}", described.values.join(", ")))));
+            let error = wrong(format!("{name}.{option} cannot be \"{value}\""));
+            return Err(Box::new(error.note(format!("it can be {}", described.values.join(" or ")))));
         }
         self.chosen.insert(option.to_owned(), value.to_owned());
         Ok(())

@@ -135,7 +135,7 @@ fn options_that_there_are_not_are_said() {
     };
     for (backend, option, wanted) in [
         ("dnnl", "dnnl.bf1=true", "did you mean \"bf16\"?"),
-        ("dnnl", "dnnl.bf16=yes", "it is one of false, true"),
+        ("dnnl", "dnnl.bf16=yes", "it can be false or true"),
         ("dnnl", "dnll.bf16=true", "the backends asked for: dnnl"),
         ("", "dnnl.bf16=true", "--backend dnnl"),
     ] {
@@ -144,7 +144,7 @@ fn options_that_there_are_not_are_said() {
     }
     assert_eq!(explain("dnnl", "bf16").code, 2);
     let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &dir]).ok().out;
-    assert!(shown.contains("bf16 (false or true): "), "{shown}");
+    assert!(shown.contains("bf16 (false or true; false unless set): "), "{shown}");
 }
 
 /// Without the library the plugin loads, takes nothing, and says how to get it.
