@@ -438,6 +438,9 @@ impl Lowering<'_> {
         if narrow {
             wanted.push(Desc::any(self.library, DType::BF16, &b.view.shape).map_err(turned_down)?);
         }
+        if !narrow && let Some(done) = self.row_product(op, links, (&a, &b), &shape)? {
+            return Ok(done);
+        }
         // As it lies, then copied operand by operand, the right one in the order of rows and columns that it has.
         let mut columns = row.clone();
         if rank >= 2 && b.view.strides[b.view.strides.len() - 2] < b.view.strides[b.view.strides.len() - 1] {

@@ -9,6 +9,7 @@
 //! | `attributes`, `translate` | Relay's operators, with their shapes worked out anew |
 //! | `program`, `simplify` | a region in a few kinds of operators; GELU and its like found in what models write |
 //! | `recurrent`, `cell` | the steps of an LSTM and a GRU behind their products: found, and computed |
+//! | `row` | those products |
 //! | `qnn` | quantized operators: what is summed by the library, and the loop behind the sums |
 //! | `fuse` | which operators become one primitive |
 //! | `frame` | in how few dimensions a primitive may see its tensors |
@@ -22,6 +23,7 @@
 //! | `plan`, `argument` | the steps of a run and their tensors, and one arena for all that lives during it |
 //! | `runtime` | generated code, packed weights, runs |
 //! | `blob`, `backend` | what is shipped; the two halves as the host sees them |
+//! | `cpu` | the fastest code for the CPU at hand |
 //! | `library` | finding and opening oneDNN, its C API, a safe layer over it |
 //!
 //! The library is opened at run time. Without it the plugin loads all the same, and refuses every operator with the line that
@@ -33,6 +35,7 @@ mod attributes;
 mod backend;
 mod blob;
 mod cell;
+mod cpu;
 mod frame;
 mod fuse;
 mod join;
@@ -46,6 +49,7 @@ mod plan;
 mod program;
 mod qnn;
 mod recurrent;
+mod row;
 mod runtime;
 mod simplify;
 mod translate;

@@ -14,6 +14,7 @@ use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
 use crate::pack::{Pack, Packing};
 use crate::plan::{Buffer, Place, Plan, Step, Work, place_in_arena};
 use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
+use crate::row::Matrices;
 use crate::view::{View, count, regroup};
 use byoc_plugin_api::{DType, RefusalCode};
 use std::collections::HashMap;
@@ -78,6 +79,8 @@ pub struct Lowering<'p> {
     pub narrow_copies: Vec<(Placed, Placed)>,
     /// What the rest of the item's chain reads from elsewhere, whether the anchor at hand takes it along or not.
     read_behind: Vec<Buf>,
+    /// Matrices that more than one product reads.
+    pub matrices: Matrices,
     now: usize,
 }
 
@@ -102,6 +105,7 @@ pub fn lower(library: &'static OneDnn, program: &Program, packs: &mut Packs) -> 
         copies: Vec::new(),
         narrow_copies: Vec::new(),
         read_behind: Vec::new(),
+        matrices: Matrices::of(program),
         now: 0,
     };
     for (i, &input) in program.inputs.iter().enumerate() {

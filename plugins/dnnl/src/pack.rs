@@ -1,6 +1,7 @@
 //! Constants that are packed when a region is loaded, and the memory that they lie in.
 
 use crate::library::{Attr, Desc, Memory, OneDnn, PostOps, Primitive, PrimitiveDesc, Stream, ffi, pages};
+use crate::row::Panels;
 use crate::winograd::Weights;
 use byoc_plugin_api::{Constant, Error, Result};
 use std::alloc::Layout;
@@ -25,6 +26,8 @@ pub enum Packing {
     Layout(Desc),
     /// As kernels of a convolution of the plugin's own.
     Winograd(Weights),
+    /// As the matrix of a product of the plugin's own.
+    Panels(Panels),
 }
 
 impl Packing {
@@ -33,6 +36,7 @@ impl Packing {
         match self {
             Packing::Layout(desc) => desc.size(),
             Packing::Winograd(weights) => weights.elements() * size_of::<f32>(),
+            Packing::Panels(panels) => panels.elements() * size_of::<f32>(),
         }
     }
 }
@@ -51,15 +55,27 @@ impl Pack {
         if self.from.size() > from.len() {
             return Err(short());
         }
+        // SAFETY: the caller's word.
+        let own = |elements| unsafe { zeros(to, elements) };
         match &self.to {
             // SAFETY: both have the bytes that their layouts span; the caller's word.
             Packing::Layout(layout) => unsafe { reorder(library, (&self.from, from), (layout, to)) },
-            Packing::Winograd(weights) => {
-                // SAFETY: the caller's word.
-                let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<f32>(), weights.elements()) };
-                weights.transform(from, to).ok_or_else(short)
-            }
+            Packing::Winograd(weights) => weights.transform(from, own(weights.elements())).ok_or_else(short),
+            Packing::Panels(panels) => panels.pack(from, own(panels.elements())).ok_or_else(short),
         }
+    }
+}
+
+/// So many zeros.
+///
+/// # Safety
+/// There has to be room for them, which nobody else uses.
+unsafe fn zeros<'a>(at: *mut u8, count: usize) -> &'a mut [f32] {
+    let at = at.cast::<f32>();
+    // SAFETY: the caller's word; zero bytes are floats.
+    unsafe {
+        at.write_bytes(0, count);
+        std::slice::from_raw_parts_mut(at, count)
     }
 }
 

@@ -46,6 +46,8 @@ pub enum Work {
     NoNan(f32, usize),
     /// A convolution of the plugin's own.
     Winograd(crate::winograd::Winograd),
+    /// A product of a row by a constant matrix.
+    Row(crate::row::Row),
     /// A step of a recurrent layer; the arguments are numbered by `cell`.
     Cell(crate::cell::Cell),
     /// Rows behind each other.

@@ -302,6 +302,12 @@ impl Ready {
                     // SAFETY: as above; it was chosen for this CPU.
                     unsafe { convolution.run(library, &step.args, place) };
                 }
+                Work::Row(row) => {
+                    let place =
+                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
+                    // SAFETY: as above; a product has a buffer of its own.
+                    unsafe { row.run(library, &step.args, place) };
+                }
                 Work::Cell(cell) => {
                     let place =
                         |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);

@@ -10,10 +10,10 @@ pub mod lstm;
 mod math;
 
 use crate::argument::Argument;
+use crate::cpu::fastest;
 use crate::library::ffi;
 use gru::Gru;
 use lstm::Gates;
-use std::sync::OnceLock;
 
 /// The most tensors that a cell reads. They are numbered from 0, as arguments too; one that is missing is zeros.
 pub const MOST_OPERANDS: usize = 7;
@@ -107,42 +107,9 @@ impl Cell {
     }
 }
 
-type Steps = unsafe fn(&Cell, &Places);
-
-/// The fastest code for this CPU.
-fn steps() -> Steps {
-    static CHOSEN: OnceLock<Steps> = OnceLock::new();
-    *CHOSEN.get_or_init(|| {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") {
-                return steps_avx512;
-            }
-            if is_x86_feature_detected!("avx2") {
-                return steps_avx2;
-            }
-        }
-        steps_plain
-    })
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn steps_avx512(cell: &Cell, places: &Places) {
-    // SAFETY: the caller's word.
-    unsafe { cell.steps(places) }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn steps_avx2(cell: &Cell, places: &Places) {
-    // SAFETY: the caller's word.
-    unsafe { cell.steps(places) }
-}
-
-unsafe fn steps_plain(cell: &Cell, places: &Places) {
-    // SAFETY: the caller's word.
-    unsafe { cell.steps(places) }
+fastest! {
+    /// Computes all rows.
+    steps: unsafe fn(cell: &Cell, places: &Places) = Cell::steps
 }
 
 #[cfg(test)]

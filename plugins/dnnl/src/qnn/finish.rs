@@ -2,9 +2,9 @@
 
 use super::ratio::Rounding;
 use crate::argument::Argument;
+use crate::cpu::fastest;
 use crate::library::{OneDnn, ffi};
 use byoc_plugin_api::DType;
-use std::sync::OnceLock;
 
 /// Elements that go through the steps together.
 pub const BLOCK: usize = 64;
@@ -171,41 +171,9 @@ impl Finish {
     }
 }
 
-type Code = unsafe fn(&Finish, &Tensors<'_>, usize, usize);
-
-/// The fastest code for this CPU.
-fn code() -> Code {
-    static CHOSEN: OnceLock<Code> = OnceLock::new();
-    *CHOSEN.get_or_init(|| {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512vl")
-            {
-                return blocks_avx512;
-            }
-            if is_x86_feature_detected!("avx2") {
-                return blocks_avx2;
-            }
-        }
-        blocks
-    })
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
-unsafe fn blocks_avx512(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) {
-    // SAFETY: the caller's word.
-    unsafe { blocks(finish, tensors, first, last) }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn blocks_avx2(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) {
-    // SAFETY: the caller's word.
-    unsafe { blocks(finish, tensors, first, last) }
+fastest! {
+    /// Computes the blocks of these numbers.
+    code: unsafe fn(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) = blocks
 }
 
 /// Where a block's parameters begin.

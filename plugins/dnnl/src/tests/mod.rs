@@ -10,6 +10,7 @@ mod normal;
 mod pool;
 mod recurrent;
 mod region;
+mod row;
 mod winograd;
 
 use crate::library::{OneDnn, onednn, set_plugin_path};

@@ -1,4 +1,4 @@
-//! Running a region of floats without a host.
+//! Running a region of floats without a host, and numbers to run it on.
 
 use byoc_plugin_api::*;
 
@@ -38,4 +38,14 @@ pub fn run_often(region: &dyn Executable, shape: &[usize], x: &[f32], times: usi
 /// [`run_often`], once.
 pub fn run(region: &dyn Executable, shape: &[usize], x: &[f32]) -> Vec<f32> {
     run_often(region, shape, x, 1)
+}
+
+/// Made-up numbers in [-1, 1), the same for the same seed.
+pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(3_037_000_493);
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    std::iter::repeat_with(next).take(count).collect()
 }

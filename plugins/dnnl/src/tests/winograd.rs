@@ -2,7 +2,7 @@
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
-use super::region::run;
+use super::region::{numbers, run};
 use crate::argument::{Argument, Buf};
 use crate::library::{Desc, ffi};
 use crate::lower::{Packs, lower};
@@ -11,16 +11,6 @@ use crate::program::Program;
 use crate::runtime::Region;
 use crate::winograd::{Weights, Winograd};
 use byoc_plugin_api::*;
-
-/// Made-up numbers in [-1, 1), the same for the same seed.
-fn numbers(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(3_037_000_493);
-    let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    std::iter::repeat_with(next).take(count).collect()
-}
 
 /// The sizes of a convolution of channels-last images by kernels (filters, channels, 3, 3).
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +72,7 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     let sum = |i: usize| wanted[i] + f64::from(bias[i % filters]) + f64::from(addend[i]);
     let wanted: Vec<f64> = (0..elements).map(sum).collect();
     let largest = wanted.iter().fold(0f64, |most, y| most.max(y.abs()));
-    let mut packed = vec![f32::NAN; weights.elements()];
+    let mut packed = vec![0.0; weights.elements()];
     let bytes: Vec<u8> = w.iter().flat_map(|w| w.to_ne_bytes()).collect();
     assert_eq!(weights.transform(&bytes[..bytes.len() - 1], &mut packed), None, "a float is missing");
     weights.transform(&bytes, &mut packed).unwrap();

@@ -14,8 +14,8 @@ use byoc_plugin_api::DType;
 /// Transformed kernels of so many bytes stay in a core's cache from one group of tiles to the next.
 const SMALL: usize = 1 << 20;
 
-/// The fewest tiles by which small kernels are multiplied, and larger ones. They are 16 / 9 of what they were, and larger ones come from
-/// memory: with fewer tiles that takes longer than the multiplications saved.
+/// The fewest tiles by which small kernels are multiplied, and larger ones. They are 16 / 9 of what they were, and
+/// larger ones come from memory: with fewer tiles that takes longer than the multiplications saved.
 const FEW_TILES: usize = 32;
 const MANY_TILES: usize = 96;
 
@@ -58,8 +58,8 @@ impl Behind {
 }
 
 impl Lowering<'_> {
-    /// Makes the step of a convolution of `x` by `w`, and of everything behind it, if that is faster so. `None` where it is not,
-    /// or where there is something behind it that the library computes along with its own.
+    /// Makes the step of a convolution of `x` by `w`, and of everything behind it, if that is faster so. `None` where
+    /// it is not, or where there is something behind it that the library computes along with its own.
     pub fn winograd(
         &mut self,
         op: &Op,

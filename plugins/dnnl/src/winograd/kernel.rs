@@ -1,8 +1,9 @@
 //! The loops, for AVX-512.
 //!
-//! A part is computed in groups of tiles. The data of a group is transformed whole: for each place a matrix of tiles by channels,
-//! which lies as the register kernel reads it, `LANES` channels of up to `MOST_ROWS` tiles after each other. Block by block of the
-//! filters it is multiplied, and the products, which are still in cache then, are transformed back.
+//! A part is computed in groups of tiles. The data of a group is transformed whole: for each place a matrix of tiles by
+//! channels, which lies as the register kernel reads it, `LANES` channels of up to `MOST_ROWS` tiles after each other.
+//! Block by block of the filters it is multiplied, and the products, which are still in cache then, are transformed
+//! back.
 
 use super::{BLOCK, LANES, MOST_ROWS, PLACES, Places, Winograd};
 use std::arch::x86_64::*;
@@ -87,8 +88,8 @@ impl Winograd {
                 for channel in (0..padded).step_by(LANES) {
                     let place = |i: usize, j: usize| corner.wrapping_add(i * down + j * right + channel);
                     let left = lanes(filled - channel);
-                    // SAFETY: the whole tile lies in the image, or only those of its places are read that do; the matrices have
-                    // room for every tile and channel.
+                    // SAFETY: the whole tile lies in the image, or only those of its places are read that do; the
+                    // matrices have room for every tile and channel.
                     unsafe {
                         let data = if whole && left == !0 {
                             std::array::from_fn(|i| std::array::from_fn(|j| _mm512_loadu_ps(place(i, j))))
@@ -145,8 +146,8 @@ impl Winograd {
                 let [image, row, column] = self.locate(group.tiles.start + tile);
                 let [row, column] = [row * 2, column * 2];
                 let corner = ((image * height + row) * width + column) * filters + first;
-                // SAFETY: the products have so many places, tiles and filters; of the four results those are read and written
-                // that there are.
+                // SAFETY: the products have so many places, tiles and filters; of the four results those are read and
+                // written that there are.
                 unsafe {
                     let from = products.add(tile * BLOCK + first % BLOCK);
                     let product = |place: usize| _mm512_loadu_ps(from.add(place * group.tiles.len() * BLOCK));
@@ -199,8 +200,8 @@ fn result_places(m: [[__m512; 4]; 4]) -> [[__m512; 2]; 2] {
     std::array::from_fn(|i| gather(columns[0][i], columns[1][i], columns[2][i], columns[3][i]))
 }
 
-/// Multiplies a batch of tiles by a block of kernels, over so many channels: data by `LANES` channels and tile, kernels and products
-/// by `BLOCK` filters.
+/// Multiplies a batch of tiles by a block of kernels, over so many channels: data by `LANES` channels and tile, kernels
+/// and products by `BLOCK` filters.
 type Kernel = unsafe fn(usize, *const f32, *const f32, *mut f32);
 
 macro_rules! kernels {

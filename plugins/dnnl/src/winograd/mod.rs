@@ -1,8 +1,8 @@
 //! Convolutions by 3 x 3 kernels with fewer multiplications: Winograd's minimal filtering F(2 x 2, 3 x 3).
 //!
-//! Two by two places of a result take 36 multiplications directly for each pair of channels. Transformed into another basis, the
-//! 4 x 4 places of the data that they depend on meet the kernel in 16 multiplications (A. Lavin and S. Gray, "Fast Algorithms for
-//! Convolutional Neural Networks", 2015, section 4.1):
+//! Two by two places of a result take 36 multiplications directly for each pair of channels. Transformed into another
+//! basis, the 4 x 4 places of the data that they depend on meet the kernel in 16 multiplications (A. Lavin and S. Gray,
+//! "Fast Algorithms for Convolutional Neural Networks", 2015, section 4.1):
 //!
 //! ```text
 //! Y = At [ (G g Gt) * (Bt d B) ] A
@@ -13,12 +13,14 @@
 //!      | 0  1  0 -1 |        |  0    0    1  |
 //! ```
 //!
-//! Summed over channels, the product in the middle is one matrix product for each of the 16 places. oneDNN has had no such
-//! convolution for this kind of CPU since its version 3, so it is computed here, on the library's threads: each of them takes
-//! tiles of the result, transforms their data into memory that stays in its cache (`kernel`), multiplies and transforms back.
-//! The kernels are transformed when they are loaded (`weights`). `choose` says where all this is taken instead of the library's own.
+//! Summed over channels, the product in the middle is one matrix product for each of the 16 places. oneDNN has had no
+//! such convolution for this kind of CPU since its version 3, so it is computed here, on the library's threads: each of
+//! them takes tiles of the result, transforms their data into memory that stays in its cache (`kernel`), multiplies and
+//! transforms back. The kernels are transformed when they are loaded (`weights`). `choose` says where all this is taken
+//! instead of the library's own.
 //!
-//! Larger tiles would save more multiplications, and lose digits: their matrices hold 4 and 8, those here nothing beyond 1.
+//! Larger tiles would save more multiplications, and lose digits: their matrices hold 4 and 8, those here nothing
+//! beyond 1.
 
 mod choose;
 #[cfg(target_arch = "x86_64")]
@@ -75,8 +77,8 @@ struct Places {
     scratch: *mut f32,
 }
 
-// SAFETY: what is read is not written, but for the addend, which the thread reads that writes there; threads write results and
-// scratch of their own.
+// SAFETY: what is read is not written, but for the addend, which the thread reads that writes there; threads write
+// results and scratch of their own.
 unsafe impl Sync for Places {}
 
 impl Winograd {
@@ -106,8 +108,8 @@ impl Winograd {
         self.slots * self.scratch_each()
     }
 
-    /// How many parts the tiles and the blocks of filters are cut into for so many threads. Tiles come first, since whoever shares
-    /// tiles transforms the same data; a part of them should fill a register kernel.
+    /// How many parts the tiles and the blocks of filters are cut into for so many threads. Tiles come first, since
+    /// whoever shares tiles transforms the same data; a part of them should fill a register kernel.
     fn parts(&self, threads: usize) -> [usize; 2] {
         let tiles = threads.min(self.tiles().div_ceil(MOST_ROWS)).max(1);
         [tiles, (threads / tiles).clamp(1, self.weights.blocks())]
@@ -115,9 +117,8 @@ impl Winograd {
 
     /// Computes. `place` gives the address of an argument.
     ///
-    /// # Safety
-    /// Each argument has to lie where `place` says, with the sizes given, and the result may overlap only the addend, and that
-    /// wholly. The CPU has to be one that `choose` takes.
+    /// # Safety Each argument has to lie where `place` says, with the sizes given, and the result may overlap only the
+    /// addend, and that wholly. The CPU has to be one that `choose` takes.
     pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
         let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(|a| place(a).cast::<f32>());
         let given = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(find);

@@ -27,10 +27,10 @@ impl Weights {
         self.blocks() * PLACES * self.padded_channels() * BLOCK
     }
 
-    /// Transforms kernels that begin at the first of these bytes into all of `to`. `None` where there are not enough bytes.
+    /// Transforms kernels that begin at the first of these bytes into `to`, which is zeros. `None` where there are not
+    /// enough bytes.
     pub fn transform(&self, from: &[u8], to: &mut [f32]) -> Option<()> {
         let (floats, _) = from.as_chunks::<4>();
-        to.fill(0.0);
         let [filters, channels] = self.size;
         for filter in 0..filters {
             for channel in 0..channels {

@@ -1,0 +1,45 @@
+//! Code for the CPU at hand.
+
+/// Makes a function that gives the fastest code for this CPU of another one, which is inlined into each of them.
+macro_rules! fastest {
+    ($(#[$said:meta])* $name:ident: unsafe fn($($arg:ident: $ty:ty),* $(,)?) = $code:expr) => {
+        $(#[$said])*
+        fn $name() -> unsafe fn($($ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
+            unsafe fn avx512($($arg: $ty),*) {
+                // SAFETY: the caller's word.
+                unsafe { $code($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            unsafe fn avx2($($arg: $ty),*) {
+                // SAFETY: the caller's word.
+                unsafe { $code($($arg),*) }
+            }
+            unsafe fn plain($($arg: $ty),*) {
+                // SAFETY: the caller's word.
+                unsafe { $code($($arg),*) }
+            }
+            static CHOSEN: std::sync::OnceLock<unsafe fn($($ty),*)> = std::sync::OnceLock::new();
+            *CHOSEN.get_or_init(|| {
+                #[cfg(target_arch = "x86_64")]
+                {
+                    if is_x86_feature_detected!("avx512f")
+                        && is_x86_feature_detected!("avx512dq")
+                        && is_x86_feature_detected!("avx512bw")
+                        && is_x86_feature_detected!("avx512vl")
+                    {
+                        return avx512;
+                    }
+                    if is_x86_feature_detected!("avx2") {
+                        return avx2;
+                    }
+                }
+                plain
+            })
+        }
+    };
+}
+
+pub(crate) use fastest;

@@ -1,0 +1,71 @@
+//! Products of a row by a matrix that is read again.
+
+use super::artifacts::{Alone, Bytes};
+use super::library;
+use super::region::{numbers, run};
+use crate::lower::{Packs, lower};
+use crate::plan::Work;
+use crate::program::Program;
+use crate::runtime::Region;
+use byoc_plugin_api::*;
+
+/// `y = x w + b`, and that again `times` times, for x of (rows, n); the kernel is (n, n) and lies as `nn.dense` has it.
+fn chain(rows: usize, n: usize, times: usize, bias: bool) -> (Graph, Vec<Constant>) {
+    let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let mut graph = Graph::new("region_0");
+    let mut y = ValueRef::of(graph.push_input("x", ty(&[rows, n])));
+    let w = ValueRef::of(graph.push_constant(0, ty(&[n, n])));
+    let b = ValueRef::of(graph.push_constant(1, ty(&[n])));
+    for _ in 0..times {
+        y = ValueRef::of(graph.push_op("nn.dense", [y, w], [], [ty(&[rows, n])]));
+        if bias {
+            y = ValueRef::of(graph.push_op("nn.bias_add", [y, b], [Attr::new("axis", 1i64)], [ty(&[rows, n])]));
+        }
+    }
+    graph.outputs.push(y);
+    let w = numbers(n * n, 1).iter().map(|w| w / (n as f32).sqrt()).collect();
+    let w = Constant::new("w", DType::F32, &[n, n], Bytes(w));
+    (graph, vec![w, Constant::new("b", DType::F32, &[n], Bytes(numbers(n, 2)))])
+}
+
+#[test]
+fn every_width_is_its_formula_both_ways() {
+    if library().is_none() {
+        return;
+    }
+    for (n, threads) in [(1, 1), (7, 2), (64, 2), (65, 1), (130, 2), (257, 3), (320, 2)] {
+        for bias in [false, true] {
+            let (graph, constants) = chain(1, n, 3, bias);
+            let region = Region::new(graph, &constants, &Services::new(Alone(threads))).unwrap();
+            let x = numbers(n, 3);
+            let got = run(&region, &[1, n], &x);
+            let w = constants[0].tensor();
+            let (w, b) = (w.as_slice::<f32>(), numbers(n, 2));
+            let mut wanted: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+            for _ in 0..3 {
+                let dot = |row: &[f32]| row.iter().zip(&wanted).map(|(&w, x)| f64::from(w) * x).sum::<f64>();
+                let sum = |(i, row)| dot(row) + if bias { f64::from(b[i]) } else { 0.0 };
+                wanted = w.chunks(n).enumerate().map(sum).collect();
+            }
+            let largest = wanted.iter().fold(0f64, |most, y| most.max(y.abs()));
+            for (i, (&got, wanted)) in got.iter().zip(wanted).enumerate() {
+                assert!((f64::from(got) - wanted).abs() <= 1e-5 * largest, "{n}, {threads}, {i}: {got}, not {wanted}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_matrix_that_is_read_again_is_read_to_and_fro() {
+    let Some(library) = library() else { return };
+    let ways = |rows, times| {
+        let (graph, constants) = chain(rows, 96, times, true);
+        let program = Program::of(&graph, &constants, &[vec![rows as i64, 96]]).unwrap();
+        let plan = lower(library, &program, &mut Packs::default()).unwrap();
+        let row = |work: &Work| if let Work::Row(row) = work { Some(row.backwards) } else { None };
+        plan.steps.iter().filter_map(|step| row(&step.work)).collect::<Vec<bool>>()
+    };
+    assert_eq!(ways(1, 4), [false, true, false, true]);
+    assert!(ways(1, 1).is_empty(), "read once");
+    assert!(ways(2, 4).is_empty(), "two rows share what is read");
+}
