@@ -291,50 +291,26 @@ impl Ready {
     fn execute(&self, library: &OneDnn, tensors: &Tensors) -> Result<()> {
         for (number, step) in self.plan.steps.iter().enumerate() {
             let (from, to) = tensors.ranges[number];
+            let place = |at: &Argument| tensors.bases[at.buffer.0 as usize].wrapping_add(at.offset);
             match &step.work {
                 // SAFETY: every memory object has the layout of its argument, and was pointed at a buffer of the size that
                 // the plan says: the host's tensors of checked dimensions, the arena, constants and packed weights.
                 Work::Code(primitive) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
                     .map_err(|what| Error::new(format!("{}: {what}", step.what)))?,
-                Work::Winograd(convolution) => {
-                    let place =
-                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
-                    // SAFETY: as above; it was chosen for this CPU.
-                    unsafe { convolution.run(library, &step.args, place) };
-                }
-                Work::Row(row) => {
-                    let place =
-                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
-                    // SAFETY: as above; a product has a buffer of its own.
-                    unsafe { row.run(library, &step.args, place) };
-                }
-                Work::Cell(cell) => {
-                    let place =
-                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
-                    // SAFETY: as above; what a cell gives has a buffer of its own.
-                    unsafe { cell.run(&step.args, place) };
-                }
-                Work::Join(join) => {
-                    let place =
-                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
-                    // SAFETY: as above.
-                    unsafe { join.run(library, &step.args, place) };
-                }
-                Work::Finish(finish) => {
-                    let place =
-                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
-                    // SAFETY: as above; what a chain gives has a buffer of its own.
-                    unsafe { finish.run(library, &step.args, place) };
-                }
-                Work::Means(means) => {
-                    let place =
-                        |argument: &Argument| tensors.bases[argument.buffer.0 as usize].wrapping_add(argument.offset);
-                    // SAFETY: as above.
-                    unsafe { means.run(library, &step.args, place) };
-                }
+                // SAFETY: as above; it was chosen for this CPU.
+                Work::Winograd(convolution) => unsafe { convolution.run(library, &step.args, place) },
+                // SAFETY: as above; a product has a buffer of its own.
+                Work::Row(row) => unsafe { row.run(library, &step.args, place) },
+                // SAFETY: as above; what a cell gives has a buffer of its own.
+                Work::Cell(cell) => unsafe { cell.run(&step.args, place) },
+                // SAFETY: as above.
+                Work::Join(join) => unsafe { join.run(library, &step.args, place) },
+                // SAFETY: as above; what a chain gives has a buffer of its own.
+                Work::Finish(finish) => unsafe { finish.run(library, &step.args, place) },
+                // SAFETY: as above.
+                Work::Means(means) => unsafe { means.run(library, &step.args, place) },
                 Work::NoNan(number, count) => {
-                    let at = &step.args[0];
-                    let from = tensors.bases[at.buffer.0 as usize].wrapping_add(at.offset).cast::<f32>();
+                    let from = place(&step.args[0]).cast::<f32>();
                     // SAFETY: as above; the tensor lies there without gaps, and this step alone writes to it now.
                     let elements = unsafe { std::slice::from_raw_parts_mut(from, *count) };
                     elements.iter_mut().for_each(|x| *x = if x.is_nan() { *number } else { *x });
