@@ -204,7 +204,12 @@ fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Ve
             let relative = gamma(backward, b.value.dtype());
             wide(&b.value, |i, v| {
                 let step = b.error.get(i).copied().unwrap_or(0.0) + relative * v.abs();
-                if v.is_finite() && step.is_finite() { v + signs[i] * step } else { v }
+                match v.is_finite() {
+                    // Where nothing is known of an operand, nothing is of what depends on it.
+                    true if step == f64::INFINITY => f64::NAN,
+                    true => v + signs[i] * step,
+                    false => v,
+                }
             })
         });
         let Ok(moved) = moved else { continue };
@@ -281,5 +286,31 @@ pub fn compare(got: &Tensor, want: &Bounded) -> Result<f64, Outside> {
     match outside {
         None => Ok(share),
         Some((_, outside)) => Err(Outside { count, ..outside }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_core::typing::Builder;
+
+    #[test]
+    fn where_nothing_can_be_said_of_an_operand_nothing_is_said_of_what_follows() {
+        let mut builder = Builder::default();
+        let ty = Type::tensor(DType::F32, &[1, 2]);
+        let x = builder.var("x", ty.clone());
+        let w = builder.constant(Tensor::from_slice(&[2, 2], &[1.0f32, -1.0, 1.0, 1.0]));
+        let op = |builder: &mut Builder, name, args: &[ExprId]| builder.op(name, args, Attrs::default()).unwrap();
+        // The first sum is next to 0, where a rounding more makes the root NaN.
+        let sums = op(&mut builder, "nn.dense", &[x, w]);
+        let roots = op(&mut builder, "rsqrt", &[sums]);
+        let turned = op(&mut builder, "transpose", &[roots]);
+        builder.define("main", &[x], turned).unwrap();
+        let input = Tensor::from_slice(&[1, 2], &[1.0f32 + f32::EPSILON, 1.0]);
+        let values = evaluate(&builder.module, &[input]).unwrap();
+        for value in [roots, turned] {
+            let error = &values[&value][0].error;
+            assert_eq!((error[0], error[1] < 1e-5), (f64::INFINITY, true), "{error:?}");
+        }
     }
 }
