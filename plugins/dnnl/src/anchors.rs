@@ -125,6 +125,7 @@ impl Lowering<'_> {
             Kind::PadBytes { before, value } => self.pad(op, before, *value),
             Kind::Stage(_) => self.stages(op, links),
             Kind::Mean(mean) => self.mean(op, mean),
+            Kind::Curve(curve) => self.elementwise(op, *curve),
             Kind::NoNan(number) => self.without_nan(op, *number),
             Kind::IsNan => Err(Reason::new(RefusalCode::UnsupportedOp, "only where it chooses between x and a number")),
             Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),

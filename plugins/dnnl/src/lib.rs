@@ -10,6 +10,7 @@
 //! | `program`, `simplify` | a region in a few kinds of operators; GELU and its like found in what models write |
 //! | `recurrent`, `cell` | the steps of an LSTM and a GRU behind their products: found, and computed |
 //! | `row` | those products |
+//! | `elementwise`, `curves` | functions that the library computes with too few digits; curves, for loops that become vector code |
 //! | `qnn` | quantized operators: what is summed by the library, and the loop behind the sums |
 //! | `fuse` | which operators become one primitive |
 //! | `frame` | in how few dimensions a primitive may see its tensors |
@@ -36,6 +37,8 @@ mod backend;
 mod blob;
 mod cell;
 mod cpu;
+mod curves;
+mod elementwise;
 mod frame;
 mod fuse;
 mod join;

@@ -624,6 +624,7 @@ fn name(kind: &Kind) -> &'static str {
         Kind::LayerNorm { .. } => "layer normalisation",
         Kind::Eltwise(_) => "elementwise function",
         Kind::Erf => "erf",
+        Kind::Curve(curve) => curve.name(),
         Kind::IsNan => "isnan",
         Kind::NoNan(_) => "numbers for NaN",
         Kind::Binary(_) => "binary",

@@ -50,6 +50,8 @@ pub enum Work {
     Row(crate::row::Row),
     /// A step of a recurrent layer; the arguments are numbered by `cell`.
     Cell(crate::cell::Cell),
+    /// A function of each element.
+    Elementwise(crate::elementwise::Elementwise),
     /// Rows behind each other.
     Join(crate::join::Join),
     /// A chain of integer operators, on each element; the arguments are numbered by `qnn`.

@@ -104,6 +104,8 @@ pub enum Kind {
     NoNan(f32),
     /// The error function, which the library has only as a part of GELU.
     Erf,
+    /// A function of each element that is computed here.
+    Curve(crate::elementwise::Curve),
     /// A function of two tensors that broadcast, by oneDNN's algorithm.
     Binary(i32),
     /// x, or a slope times x below zero; the slope broadcasts.

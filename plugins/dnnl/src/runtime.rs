@@ -303,6 +303,8 @@ impl Ready {
                 Work::Row(row) => unsafe { row.run(library, &step.args, place) },
                 // SAFETY: as above; what a cell gives has a buffer of its own.
                 Work::Cell(cell) => unsafe { cell.run(&step.args, place) },
+                // SAFETY: as above; it is the same tensor or another.
+                Work::Elementwise(function) => unsafe { function.run(library, &step.args, place) },
                 // SAFETY: as above.
                 Work::Join(join) => unsafe { join.run(library, &step.args, place) },
                 // SAFETY: as above; what a chain gives has a buffer of its own.

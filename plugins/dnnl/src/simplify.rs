@@ -7,6 +7,7 @@
 //!
 //! What a rule has looked through may have other users: it stays for them, and is dropped where there are none.
 
+use crate::elementwise::Curve;
 use crate::library::ffi;
 use crate::program::{Function, Kind, Program, Val};
 
@@ -295,13 +296,14 @@ impl Program {
             ffi::ELTWISE_LOGISTIC if inner == x => Function::new(ffi::ELTWISE_SWISH, 1.0, 0.0),
             ffi::ELTWISE_LOGISTIC if core == x => Function::new(ffi::ELTWISE_SWISH, factor, 0.0),
             ffi::ELTWISE_TANH => {
-                let (_, log) = self.function_of(inner, ffi::ELTWISE_LOG)?;
+                let log = self.producer(inner).filter(|op| op.kind == Kind::Curve(Curve::Log))?.inputs[0];
                 let (1.0, 1.0, exp) = self.linear(log) else { return None };
                 let (_, core) = self.function_of(exp, ffi::ELTWISE_EXP)?;
                 if core != x {
                     return None;
                 }
-                Function::plain(ffi::ELTWISE_MISH)
+                let shape = self.shape(x).to_vec();
+                return Some(self.push(Kind::Curve(Curve::Mish), &[x], shape));
             }
             _ => return None,
         };

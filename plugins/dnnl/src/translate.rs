@@ -4,6 +4,7 @@
 //! types disagree is found out before anything is computed by it.
 
 use crate::attributes::Attributes;
+use crate::elementwise::Curve;
 use crate::library::{Window, ffi};
 use crate::program::{Def, Function, Kind, Program, Reason, Taken, Val};
 use crate::qnn;
@@ -329,7 +330,7 @@ impl Translation<'_> {
             "sigmoid" => one(self.p.eltwise(function(ffi::ELTWISE_LOGISTIC), x)),
             "tanh" => one(self.p.eltwise(function(ffi::ELTWISE_TANH), x)),
             "exp" => one(self.p.eltwise(function(ffi::ELTWISE_EXP), x)),
-            "log" => one(self.p.eltwise(function(ffi::ELTWISE_LOG), x)),
+            "log" => one(self.p.push(Kind::Curve(Curve::Log), &[x], self.shape(x))),
             "sqrt" => one(self.p.eltwise(function(ffi::ELTWISE_SQRT), x)),
             "rsqrt" => one(self.p.eltwise(Function::new(ffi::ELTWISE_POW, 1.0, -0.5), x)),
             "abs" => one(self.p.eltwise(function(ffi::ELTWISE_ABS), x)),

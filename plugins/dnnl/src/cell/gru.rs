@@ -4,7 +4,7 @@
 //! product and one loop. Where it scales the state before the product, there are two products with a loop behind each.
 
 use super::MOST_OPERANDS;
-use super::math::{LANES, load, sigmoid, store, tanh};
+use crate::curves::{LANES, load, sigmoid, store, tanh};
 
 /// What is computed, with the operands by their numbers: gates come as two summands, that of the input and that of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! A row of an LSTM's step.
 
-use super::math::{LANES, load, sigmoid, store, tanh};
+use crate::curves::{LANES, load, sigmoid, store, tanh};
 
 /// Where the gates lie in a row of sums, counted in hidden sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

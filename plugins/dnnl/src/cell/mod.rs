@@ -3,11 +3,10 @@
 //! A step is a product of a row by the recurrent weights, which the library computes at the speed of memory, and then some
 //! thousand elements through a few gates. As primitives of the library the gates of an LSTM are eight calls, each of which costs
 //! more than its work; the library's own recurrent primitive was measured at two to three times the sum of the products. So the
-//! gates are one loop here: `lstm` and `gru` have what is done to a row, `math` the curves, and this module goes over the rows.
+//! gates are one loop here: `lstm` and `gru` have what is done to a row, and this module goes over the rows.
 
 pub mod gru;
 pub mod lstm;
-mod math;
 
 use crate::argument::Argument;
 use crate::cpu::fastest;

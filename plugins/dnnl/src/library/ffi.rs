@@ -152,16 +152,12 @@ constants! {
     ELTWISE_GELU_TANH = "dnnl_eltwise_gelu_tanh" 0x2b;
     /// x / (1 + exp(-alpha x)).
     ELTWISE_SWISH = "dnnl_eltwise_swish" 0x2c;
-    /// ln x.
-    ELTWISE_LOG = "dnnl_eltwise_log" 0x2d;
     /// min(beta, max(alpha, x)).
     ELTWISE_CLIP = "dnnl_eltwise_clip" 0x2e;
     /// alpha x^beta.
     ELTWISE_POW = "dnnl_eltwise_pow" 0x30;
     /// x / 2 (1 + erf(x / sqrt 2)).
     ELTWISE_GELU_ERF = "dnnl_eltwise_gelu_erf" 0x31;
-    /// x tanh(ln(1 + exp x)).
-    ELTWISE_MISH = "dnnl_eltwise_mish" 0x33;
     /// x min(1, max(0, alpha x + beta)).
     ELTWISE_HARDSWISH = "dnnl_eltwise_hardswish" 0x34;
 

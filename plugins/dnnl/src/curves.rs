@@ -1,0 +1,145 @@
+//! Curves, a vector of elements at a time, without branches or calls: so loops over them become vector code.
+
+/// Elements that are computed together.
+pub const LANES: usize = 16;
+
+/// So many elements, beside each other.
+pub type Lanes = [f32; LANES];
+
+/// The first `count` elements behind an address; zeros where there is none.
+///
+/// # Safety
+/// So many elements lie there, at most `LANES`.
+#[inline(always)]
+pub unsafe fn load(from: Option<*const f32>, at: usize, count: usize) -> Lanes {
+    let mut lanes = [0.0; LANES];
+    if let Some(from) = from {
+        // SAFETY: the caller's word. A whole vector is one instruction, a part of one a call.
+        unsafe {
+            match count {
+                LANES => lanes = from.add(at).cast::<Lanes>().read_unaligned(),
+                _ => std::ptr::copy_nonoverlapping(from.add(at), lanes.as_mut_ptr(), count),
+            }
+        }
+    }
+    lanes
+}
+
+/// Writes the first `count` elements.
+///
+/// # Safety
+/// There is room for so many elements, at most `LANES`, which nothing else uses meanwhile.
+#[inline(always)]
+pub unsafe fn store(lanes: &Lanes, to: *mut f32, at: usize, count: usize) {
+    // SAFETY: the caller's word.
+    unsafe {
+        match count {
+            LANES => to.add(at).cast::<Lanes>().write_unaligned(*lanes),
+            _ => std::ptr::copy_nonoverlapping(lanes.as_ptr(), to.add(at), count),
+        }
+    }
+}
+
+/// 1 / (1 + e^-x).
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+/// The hyperbolic tangent.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+}
+
+/// e^x = 2^n e^r with |r| <= ln 2 / 2, by the polynomial of Cephes' `expf`. A NaN stays one.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    /// Adding it leaves the nearest whole number in the lowest bits.
+    const MAGIC: f32 = 12_582_912.0;
+    let x = if x > 88.0 { 88.0 } else { x };
+    let x = if x < -87.0 { -87.0 } else { x };
+    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
+    let n = shifted - MAGIC;
+    let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
+    let p = ((((1.987_569_1e-4 * r + 1.398_199_9e-3) * r + 8.333_452e-3) * r + 4.166_579_6e-2) * r + 1.666_666_6e-1)
+        * r
+        + 0.5;
+    let scale = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
+    (p * r * r + r + 1.0) * scale
+}
+
+/// x tanh(ln(1 + e^x)): with n = e^x (e^x + 2) it is x n / (n + 2), which takes no logarithm (D. Misra, "Mish: A Self Regularized
+/// Non-Monotonic Activation Function", 2019).
+#[inline(always)]
+pub fn mish(x: f32) -> f32 {
+    // Beyond 30 n / (n + 2) is 1.
+    let e = exp(if x > 30.0 { 30.0 } else { x });
+    let n = e * (e + 2.0);
+    x * (n / (n + 2.0))
+}
+
+/// ln x = k ln 2 + ln(1 + f) with 1 + f between the roots of 1/2 and of 2, by the polynomial of Cephes' `logf`.
+#[inline(always)]
+pub fn ln(x: f32) -> f32 {
+    /// 2^23, which makes a normal number of a subnormal one.
+    const LIFT: f32 = 8_388_608.0;
+    let small = x < f32::MIN_POSITIVE;
+    let bits = (if small { x * LIFT } else { x }).to_bits();
+    // Of a number from the root of 1/2 on the exponent is that of its mantissa between the roots.
+    let above = bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits());
+    let k = (above as i32 >> 23) as f32 - if small { 23.0 } else { 0.0 };
+    let f = f32::from_bits((above & 0x007f_ffff).wrapping_add(std::f32::consts::FRAC_1_SQRT_2.to_bits())) - 1.0;
+    let p = (((7.037_683_6e-2 * f - 1.151_461e-1) * f + 1.167_699_87e-1) * f - 1.242_014_1e-1) * f + 1.424_932_3e-1;
+    let p = (((p * f - 1.666_805_8e-1) * f + 2.000_071_5e-1) * f - 2.499_999_4e-1) * f + 3.333_333e-1;
+    let square = f * f;
+    let rest = p * f * square - 2.121_944_4e-4 * k - 0.5 * square;
+    let value = f + rest + 0.693_359_4 * k;
+    let value = if x == 0.0 { f32::NEG_INFINITY } else { value };
+    let value = if x == f32::INFINITY { x } else { value };
+    if x >= 0.0 { value } else { f32::NAN }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_functions_are_those_of_the_standard_library() {
+        let mut x = -100.0f32;
+        while x < 100.0 {
+            let wide = f64::from(x);
+            assert!((f64::from(sigmoid(x)) - 1.0 / (1.0 + (-wide).exp())).abs() < 2e-7, "{x}");
+            assert!((f64::from(tanh(x)) - wide.tanh()).abs() < 3e-7, "{x}");
+            x += 0.013;
+        }
+        assert!(sigmoid(f32::NAN).is_nan() && tanh(f32::NAN).is_nan());
+        assert_eq!((sigmoid(f32::INFINITY), tanh(f32::NEG_INFINITY)), (1.0, -1.0));
+    }
+
+    #[test]
+    fn mish_is_its_formula_from_end_to_end() {
+        for i in -20_000..20_000 {
+            let x = i as f32 * 0.006_137;
+            let wide = f64::from(x);
+            let wanted = wide * wide.exp().ln_1p().tanh();
+            let error = (f64::from(mish(x)) - wanted).abs();
+            assert!(error <= 4e-7 * wanted.abs() + 1e-35, "{x}: {}, not {wanted}", mish(x));
+        }
+        assert!(mish(f32::NAN).is_nan());
+        assert_eq!((mish(f32::INFINITY), mish(0.0), mish(1e30)), (f32::INFINITY, 0.0, 1e30));
+    }
+
+    #[test]
+    fn the_logarithm_is_right_to_its_last_digits_even_next_to_1() {
+        let exact = |x: f32| {
+            let (got, wanted) = (f64::from(ln(x)), f64::from(x).ln());
+            assert!((got - wanted).abs() <= 2e-7 * wanted.abs(), "{x:e}: {got}, not {wanted}");
+        };
+        (1..f32::INFINITY.to_bits()).step_by(4_099).map(f32::from_bits).for_each(exact);
+        (1..20_000).flat_map(|i| [1.0 + i as f32 * f32::EPSILON, 1.0 - i as f32 * f32::EPSILON]).for_each(exact);
+        assert_eq!((ln(0.0), ln(-0.0), ln(1.0)), (f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0));
+        assert_eq!(ln(f32::INFINITY), f32::INFINITY);
+        assert!(ln(f32::NAN).is_nan() && ln(-1.0).is_nan() && ln(f32::NEG_INFINITY).is_nan());
+    }
+}

@@ -1,0 +1,123 @@
+//! Functions of each element that the library computes with too few digits: the logarithm, which is off by some 4e-6 next to 1,
+//! where it is itself small, and what is made of it.
+
+use crate::argument::Argument;
+use crate::cpu::fastest;
+use crate::curves::{LANES, ln, load, mish, store};
+use crate::frame::Frame;
+use crate::library::{OneDnn, ffi};
+use crate::lower::Lowering;
+use crate::plan::Work;
+use crate::program::{Op, Taken};
+use crate::view::{View, count};
+
+/// A function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Curve {
+    /// The natural logarithm.
+    Log,
+    /// x tanh(ln(1 + e^x)).
+    Mish,
+}
+
+impl Curve {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Curve::Log => "logarithm",
+            Curve::Mish => "mish",
+        }
+    }
+}
+
+/// A function of so many elements, which lie without gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elementwise {
+    /// Which one.
+    pub curve: Curve,
+    /// How many.
+    pub elements: usize,
+}
+
+/// Elements that are worth the wake-up of another thread.
+const SHARE: usize = 8192;
+
+/// Where the tensors lie.
+#[derive(Clone, Copy)]
+struct Places {
+    from: *const f32,
+    to: *mut f32,
+}
+
+// SAFETY: each thread writes elements of its own, and reads no others.
+unsafe impl Sync for Places {}
+
+impl Elementwise {
+    /// Computes. `place` gives the address of an argument.
+    ///
+    /// # Safety
+    /// Both arguments have to lie where `place` says, with so many elements, as the same tensor or apart.
+    pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
+        let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(|a| place(a).cast::<f32>());
+        let (Some(from), Some(to)) = (find(ffi::ARG_SRC), find(ffi::ARG_DST)) else { return };
+        let (places, code) = (Places { from, to }, code());
+        let lines = self.elements.div_ceil(LANES);
+        let part = |thread: usize, threads: usize| {
+            let begin = |thread: usize| (lines * thread / threads * LANES).min(self.elements);
+            // SAFETY: the caller's word; these elements are this thread's own.
+            unsafe { code(self, &places, begin(thread), begin(thread + 1)) };
+        };
+        match self.elements {
+            ..=SHARE => part(0, 1),
+            _ => library.on_every_thread(&part),
+        }
+    }
+}
+
+fastest! {
+    /// Computes the elements of these numbers.
+    code: unsafe fn(what: &Elementwise, places: &Places, first: usize, last: usize) = compute
+}
+
+/// # Safety
+/// The elements have to lie in both tensors, and no other thread may write them.
+#[inline(always)]
+unsafe fn compute(what: &Elementwise, places: &Places, first: usize, last: usize) {
+    // SAFETY: the caller's word.
+    unsafe {
+        match what.curve {
+            Curve::Log => each(places, first, last, ln),
+            Curve::Mish => each(places, first, last, mish),
+        }
+    }
+}
+
+/// # Safety
+/// As for `compute`.
+#[inline(always)]
+unsafe fn each(places: &Places, first: usize, last: usize, curve: impl Fn(f32) -> f32) {
+    for at in (first..last).step_by(LANES) {
+        let count = LANES.min(last - at);
+        // SAFETY: the caller's word.
+        unsafe { store(&load(Some(places.from), at, count).map(&curve), places.to, at, count) };
+    }
+}
+
+impl Lowering<'_> {
+    /// Makes the step of a function.
+    pub fn elementwise(&mut self, op: &Op, curve: Curve) -> Taken<usize> {
+        let mut x = self.at(op.inputs[0]);
+        if !x.view.is_packed() {
+            x = self.row_major(&x)?;
+        }
+        let shape = self.program.shape(op.output).to_vec();
+        let target = match self.may_overwrite(&x, &[x.buffer]) {
+            true => x.clone(),
+            false => self.scratch(View::in_order(&shape, &x.view.order())),
+        };
+        let work = Work::Elementwise(Elementwise { curve, elements: count(&shape) as usize });
+        self.own_step(work, vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, target.clone())], curve.name())?;
+        self.put_through(op, &[], 0, target, &Frame::plain(&shape, &shape))?;
+        Ok(0)
+    }
+}
