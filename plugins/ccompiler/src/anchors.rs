@@ -1,6 +1,6 @@
 //! Which code an anchor gets.
 
-use crate::lower::Lowering;
+use crate::lowering::Lowering;
 use crate::program::OpId;
 
 /// The kinds of anchors.

@@ -6,7 +6,7 @@
 //! rows and columns is summed in registers, laid down on the stack, and finished by the elementwise operators of the group.
 
 use crate::fused::{Fused, Place, address};
-use crate::lower::{Lowering, Packed, Phase};
+use crate::lowering::{Lowering, Packed, Phase};
 use crate::text::{decode, digit, share_loop};
 use crate::view::View;
 use byoc_plugin_api::DType;

@@ -7,7 +7,8 @@
 //! | `support` | which operators are taken, and why others are not |
 //! | `program` | opens composites, numbers values, knows which operators only look at data in another way |
 //! | `group` | fusion: which operators share a loop nest |
-//! | `lower` | where every tensor is stored; one phase of code per group |
+//! | `lower` | one phase of code per group; `anchors` says whose code that is |
+//! | `lowering` | where every tensor is stored, and the loop body of a group; `layout` how convolutions lie over their data |
 //! | `contraction`, `convolution`, `window`, `rows`, `moves`, `elementwise` | the code of each kind of operator |
 //! | `text` | small pieces of C |
 //! | `source`, `prelude/*.c` | the whole file; the functions that every region shares |
@@ -27,8 +28,10 @@ mod cpu;
 mod elementwise;
 mod fused;
 mod group;
+mod layout;
 mod loader;
 mod lower;
+mod lowering;
 mod moves;
 mod program;
 mod rows;

@@ -2,7 +2,7 @@
 
 use crate::elementwise::{c_type, literal};
 use crate::fused::{Fused, Load, Stored, address};
-use crate::lower::Lowering;
+use crate::lowering::Lowering;
 use crate::program::{Op, OpId};
 use byoc_plugin_api::DType;
 use std::fmt::Write;

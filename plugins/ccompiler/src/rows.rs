@@ -1,7 +1,7 @@
 //! What is computed row by row, or point by point: softmax, layer normalisation, reductions, and plain loops.
 
 use crate::fused::{Fused, Load, Place, Stored, address};
-use crate::lower::{Lowering, Phase};
+use crate::lowering::{Lowering, Phase};
 use crate::program::OpId;
 use crate::text::{decode, share_loop};
 use crate::view::{View, count};

@@ -1,6 +1,6 @@
 //! The source of a region: the phases put together, the workspace planned.
 
-use crate::lower::Lowering;
+use crate::lowering::Lowering;
 use crate::text::tidy;
 use std::fmt::Write;
 

@@ -1,8 +1,8 @@
 //! Which operators are taken, and why others are not.
 
 use crate::anchors::{Anchor, anchor};
-use crate::convolution::layout_is_known;
 use crate::elementwise::{c_type, expression, is_elementwise, names};
+use crate::layout::layout_is_known;
 use crate::program::{Op, Program, is_view_op};
 use crate::rows::LONGEST_ROW;
 use crate::{anchors, elementwise, view};

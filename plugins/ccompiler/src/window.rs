@@ -1,7 +1,7 @@
 //! Depthwise convolutions and pools: windows over pixels, with the channels in the vector lanes.
 
 use crate::fused::{Fused, Place, address};
-use crate::lower::{Lowering, Packed, Phase};
+use crate::lowering::{Lowering, Packed, Phase};
 use crate::program::OpId;
 use crate::text::{decode, share_loop};
 use crate::view::View;
