@@ -3,61 +3,13 @@
 //! An *item* is a sequence of statements with a result: what stands between braces or parentheses, and each argument.
 //! `let` bindings and `e;` make a chain of lets that is built from its end when the item ends; `%N = e;` only names.
 
-use super::functions::Head;
-use super::matches::OpenMatch;
+use super::frames::{Frame, Infix, State, Target};
 use super::tokens::brief;
 use super::{Fallible, Kind, Parser, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
-use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, ExprList, OpId, Type};
+use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, ExprList, Type};
 use crate::op;
 use std::sync::Arc;
-
-/// Something begun and not finished.
-pub(super) enum Frame {
-    /// `let %x = ...`; the variable is bound already when the value is a function literal.
-    LetValue { name: Token, var: ExprId, bound: bool },
-    /// `%N = ...`
-    GraphValue { number: Token },
-    /// An item that has statements: its lets begin at `lets`, its scope at `scope`.
-    Sequence { lets: u32, scope: u32 },
-    /// `( ...`; the finished fields begin at `values`.
-    Paren { start: u32, values: u32, comma: bool },
-    /// `callee( ...`
-    Arguments { target: Target, start: u32, values: u32, attrs: u32 },
-    /// `left op ...`
-    Infix { op: Infix, left: ExprId, start: u32 },
-    /// `if ( ...`
-    Condition { start: u32 },
-    /// `if (cond) { ...`
-    Then { start: u32, scope: u32, cond: ExprId },
-    /// `if (cond) { then } else { ...`
-    Otherwise { start: u32, scope: u32, cond: ExprId, then: ExprId },
-    /// A function's head and `{ ...`
-    Body(Box<Head>),
-    /// `match ( ...`
-    MatchData { start: u32, complete: bool },
-    /// `match (data) { pattern => ...`
-    Clause(Box<OpenMatch>),
-}
-
-/// What is being called.
-#[derive(Clone, Copy)]
-pub(super) enum Target {
-    Op(OpId),
-    /// An operator that does not exist; the message is out already.
-    UnknownOp,
-    Value(ExprId),
-    RefNew,
-    RefRead,
-    RefWrite,
-}
-
-/// An infix operator: how tightly it binds, and the operator it stands for.
-#[derive(Clone, Copy)]
-pub(super) struct Infix {
-    precedence: u8,
-    name: &'static str,
-}
 
 fn infix(kind: Kind) -> Option<Infix> {
     let (precedence, name) = match kind {
@@ -74,20 +26,6 @@ fn infix(kind: Kind) -> Option<Infix> {
         _ => return None,
     };
     Some(Infix { precedence, name })
-}
-
-/// Where the loop stands.
-pub(super) enum State {
-    /// At the beginning of an item or after one of its statements.
-    Item,
-    /// Where an expression is expected.
-    Operand,
-    /// After an expression, which begins there, that a call, a projection or an infix operator may follow.
-    After(ExprId, u32),
-    /// After an expression that is complete.
-    Complete(ExprId),
-    /// After the outermost expression.
-    Done(ExprId),
 }
 
 impl Parser<'_> {

@@ -1,25 +1,11 @@
 //! Functions: `def @name(...)` and `fn (...)`.
 
-use super::expressions::State;
+use super::frames::{Frame, Head, State};
 use super::tokens::brief;
 use super::{Fallible, Kind, Parser, Token};
 use crate::diag::{Diagnostic, Span, codes, nearest};
-use crate::ir::{Attrs, Expr, ExprId, ExprList, Function, Name, Type};
+use crate::ir::{Attrs, Expr, ExprId, Function, Name, Type};
 use std::collections::HashSet;
-
-/// What stands before the body of a function.
-pub(super) struct Head {
-    start: u32,
-    /// The name of a global; none for a function literal.
-    name: Option<Token>,
-    type_params: Box<[Name]>,
-    params: ExprList,
-    ret: Type,
-    attrs: Attrs,
-    /// The scope to go back to, and the number of type parameters around.
-    scope: u32,
-    outer_type_params: u32,
-}
 
 impl Parser<'_> {
     /// `def @name(...) { ... }`
@@ -27,7 +13,7 @@ impl Parser<'_> {
         let start = self.take().span.start;
         let name = self.expect(Kind::Global)?;
         let head = self.head(start, Some(name))?;
-        self.frames.push(super::expressions::Frame::Body(head));
+        self.frames.push(Frame::Body(head));
         self.expression()?;
         Ok(())
     }

@@ -1,24 +1,10 @@
 //! `match (data) { pattern => body, ... }` and its patterns.
 
-use super::expressions::{Frame, State};
+use super::frames::{Frame, OpenMatch, State};
 use super::types::too_deep;
 use super::{Fallible, Kind, Parser};
 use crate::ir::{Clause, ClausePattern, Expr, ExprId, Match, Type};
 use crate::text::MAX_NESTING;
-
-/// A match whose clauses are being read.
-pub(super) struct OpenMatch {
-    start: u32,
-    data: ExprId,
-    complete: bool,
-    clauses: Vec<Clause>,
-    /// The clause whose body is being read.
-    pattern: Option<ClausePattern>,
-    /// Whether that body stands between braces.
-    pub(super) braces: bool,
-    /// The scope to go back to after a clause.
-    scope: u32,
-}
 
 impl Parser<'_> {
     /// `match (` or `match? (`

@@ -2,7 +2,7 @@
 //! attributes of a call, any other as the value of an attribute. What they stand for is in the text's own section or,
 //! for constants, in the companion file.
 
-use super::expressions::{Frame, State, Target};
+use super::frames::{Frame, State, Target};
 use super::tokens::brief;
 use super::{Fallible, Kind, Parser};
 use crate::diag::{Diagnostic, Span, codes, nearest};

@@ -9,6 +9,7 @@
 mod attributes;
 mod data_types;
 mod expressions;
+mod frames;
 mod functions;
 mod matches;
 mod meta;
@@ -22,7 +23,7 @@ use super::metadata::Metadata;
 use crate::diag::{Diagnostic, Span, codes};
 use crate::ir::{AttrValue, Attrs, Expr, ExprId, Function, IndexVec, Module, Name, Origins, Type};
 use crate::tensor::Tensor;
-use expressions::Frame;
+use frames::Frame;
 use names::Names;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

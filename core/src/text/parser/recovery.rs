@@ -1,6 +1,6 @@
 //! Going on after an error.
 
-use super::expressions::{Frame, State};
+use super::frames::{Frame, State};
 use super::{Fallible, Kind, MAX_ERRORS, Parser};
 use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId};

@@ -1,0 +1,93 @@
+//! What the parser is in the middle of: the frames of its stack, and where its loop stands.
+
+use super::Token;
+use crate::ir::{Attrs, Clause, ClausePattern, ExprId, ExprList, Name, OpId, Type};
+
+/// Where the loop stands.
+pub(super) enum State {
+    /// At the beginning of an item or after one of its statements.
+    Item,
+    /// Where an expression is expected.
+    Operand,
+    /// After an expression, which begins there, that a call, a projection or an infix operator may follow.
+    After(ExprId, u32),
+    /// After an expression that is complete.
+    Complete(ExprId),
+    /// After the outermost expression.
+    Done(ExprId),
+}
+
+/// Something begun and not finished.
+pub(super) enum Frame {
+    /// `let %x = ...`; the variable is bound already when the value is a function literal.
+    LetValue { name: Token, var: ExprId, bound: bool },
+    /// `%N = ...`
+    GraphValue { number: Token },
+    /// An item that has statements: its lets begin at `lets`, its scope at `scope`.
+    Sequence { lets: u32, scope: u32 },
+    /// `( ...`; the finished fields begin at `values`.
+    Paren { start: u32, values: u32, comma: bool },
+    /// `callee( ...`
+    Arguments { target: Target, start: u32, values: u32, attrs: u32 },
+    /// `left op ...`
+    Infix { op: Infix, left: ExprId, start: u32 },
+    /// `if ( ...`
+    Condition { start: u32 },
+    /// `if (cond) { ...`
+    Then { start: u32, scope: u32, cond: ExprId },
+    /// `if (cond) { then } else { ...`
+    Otherwise { start: u32, scope: u32, cond: ExprId, then: ExprId },
+    /// A function's head and `{ ...`
+    Body(Box<Head>),
+    /// `match ( ...`
+    MatchData { start: u32, complete: bool },
+    /// `match (data) { pattern => ...`
+    Clause(Box<OpenMatch>),
+}
+
+/// What is being called.
+#[derive(Clone, Copy)]
+pub(super) enum Target {
+    Op(OpId),
+    /// An operator that does not exist; the message is out already.
+    UnknownOp,
+    Value(ExprId),
+    RefNew,
+    RefRead,
+    RefWrite,
+}
+
+/// An infix operator: how tightly it binds, and the operator it stands for.
+#[derive(Clone, Copy)]
+pub(super) struct Infix {
+    pub(super) precedence: u8,
+    pub(super) name: &'static str,
+}
+
+/// What stands before the body of a function.
+pub(super) struct Head {
+    pub(super) start: u32,
+    /// The name of a global; none for a function literal.
+    pub(super) name: Option<Token>,
+    pub(super) type_params: Box<[Name]>,
+    pub(super) params: ExprList,
+    pub(super) ret: Type,
+    pub(super) attrs: Attrs,
+    /// The scope to go back to, and the number of type parameters around.
+    pub(super) scope: u32,
+    pub(super) outer_type_params: u32,
+}
+
+/// A match whose clauses are being read.
+pub(super) struct OpenMatch {
+    pub(super) start: u32,
+    pub(super) data: ExprId,
+    pub(super) complete: bool,
+    pub(super) clauses: Vec<Clause>,
+    /// The clause whose body is being read.
+    pub(super) pattern: Option<ClausePattern>,
+    /// Whether that body stands between braces.
+    pub(super) braces: bool,
+    /// The scope to go back to after a clause.
+    pub(super) scope: u32,
+}
