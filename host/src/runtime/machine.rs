@@ -2,10 +2,10 @@
 //!
 //! A tail call takes the place of its caller's activation, so a loop runs in constant memory.
 
-use super::executor::{Executor, Kit};
 use super::frame::{Frame, Scope};
 use super::load::{Code, Step};
 use super::program::{Instr, Reg};
+use super::ready::{Kit, Ready};
 use super::step;
 use super::trace::{Observer, StepEvent};
 use super::value::{Cells, Closure, Data, Value, bad_program};
@@ -40,15 +40,11 @@ enum Flow<'e> {
 }
 
 /// Runs the entry function on inputs that fit.
-pub(super) fn run(
-    exec: &Executor,
-    inputs: &[Tensor],
-    observer: Option<&dyn Observer>,
-) -> Result<Vec<Tensor>, Diagnostic> {
+pub(super) fn run(exec: &Ready, inputs: &[Tensor], observer: Option<&dyn Observer>) -> Result<Vec<Tensor>, Diagnostic> {
     let mut machine =
         Machine { exec, observer, stack: Vec::new(), arenas: 0, cells: Cells::default(), kit: exec.kit() };
     machine.kit.args.extend(inputs.iter().cloned().map(Value::Tensor));
-    let result = machine.enter(exec.program().entry, &[]).and_then(|()| machine.run());
+    let result = machine.enter(exec.program.entry, &[]).and_then(|()| machine.run());
     let Machine { stack, kit, .. } = machine;
     for activation in stack {
         exec.keep_frame(activation.function, activation.frame);
@@ -65,7 +61,7 @@ fn pass_args(args: &mut Vec<Value>, frame: &mut Frame) {
 }
 
 struct Machine<'e, 'o> {
-    exec: &'e Executor,
+    exec: &'e Ready,
     observer: Option<&'o dyn Observer>,
     stack: Vec<Activation<'e>>,
     arenas: usize,
@@ -109,7 +105,7 @@ impl<'e> Machine<'e, '_> {
         let code = self.exec.code(function)?;
         self.arenas = self.arenas.saturating_add(code.arena);
         if self.stack.len() >= MAX_DEPTH || (self.arenas > MAX_ARENAS && !self.stack.is_empty()) {
-            let name = &self.exec.program().functions[function as usize].name;
+            let name = &self.exec.program.functions[function as usize].name;
             let message = format!("{} calls are nested, the last one of {name}", self.stack.len());
             return Err(Diagnostic::error(codes::runtime::CALL_DEPTH, message)
                 .help("only a call that is the last thing a function does runs without memory of its own"));
@@ -150,13 +146,13 @@ impl<'e> Machine<'e, '_> {
         self.drop_top();
         let mut results = std::mem::take(&mut self.kit.args);
         if self.stack.is_empty() {
-            let tensors = results.drain(..).zip(&self.exec.program().outputs).map(|(value, port)| match value {
+            let tensors = results.drain(..).zip(&self.exec.program.outputs).map(|(value, port)| match value {
                 Value::Tensor(t) if t.dtype() == port.ty.dtype => Ok(t),
                 _ => Err(bad_program(&format!("output \"{}\" has another type", port.name))),
             });
             return tensors.collect::<Result<_, _>>().map(Some);
         }
-        let constants = self.exec.constants();
+        let constants = &self.exec.constants;
         let top = self.top();
         let scope = Scope { regs: &top.code.regs, constants };
         if top.outs.len() != results.len() {
@@ -172,7 +168,7 @@ impl<'e> Machine<'e, '_> {
     /// Puts the contents of registers, and then captured values, into the kit.
     fn read_args(&mut self, regs: &[Reg], captures: &[Value]) -> Result<(), Diagnostic> {
         let top = self.stack.last().expect("an activation is running");
-        let scope = Scope { regs: &top.code.regs, constants: self.exec.constants() };
+        let scope = Scope { regs: &top.code.regs, constants: &self.exec.constants };
         self.kit.args.clear();
         for &reg in regs {
             self.kit.args.push(scope.read(&top.frame, reg)?);
@@ -183,7 +179,7 @@ impl<'e> Machine<'e, '_> {
 
     fn read_all(&self, regs: &[Reg]) -> Result<Vec<Value>, Diagnostic> {
         let top = self.stack.last().expect("an activation is running");
-        let scope = Scope { regs: &top.code.regs, constants: self.exec.constants() };
+        let scope = Scope { regs: &top.code.regs, constants: &self.exec.constants };
         regs.iter().map(|&reg| scope.read(&top.frame, reg)).collect()
     }
 
@@ -193,7 +189,7 @@ impl<'e> Machine<'e, '_> {
             return Err(bad_program("what is called is no function"));
         };
         self.read_args(args, &closure.captures)?;
-        if self.kit.args.len() != self.exec.program().functions[closure.function as usize].params as usize {
+        if self.kit.args.len() != self.exec.program.functions[closure.function as usize].params as usize {
             return Err(bad_program("a closure is called with another number of arguments than it takes"));
         }
         Ok(closure.function)
@@ -203,20 +199,20 @@ impl<'e> Machine<'e, '_> {
         let exec = self.exec;
         let top = self.stack.last_mut().expect("an activation is running");
         let code = top.code;
-        let scope = Scope { regs: &code.regs, constants: exec.constants() };
+        let scope = Scope { regs: &code.regs, constants: &exec.constants };
         let kit = &mut self.kit;
         let instr = match &code.steps[at] {
             Step::Nothing => return Ok(Flow::Next),
             Step::Kernel(step) => {
                 let frame = &mut top.frame;
                 // Inline where the run is on a thread of the pool.
-                let done = exec.pool().install(|| step::kernel(scope, frame, step, kit));
+                let done = exec.pool.install(|| step::kernel(scope, frame, step, kit));
                 done.map_err(|e| self.failed(at, e))?;
                 return Ok(Flow::Next);
             }
             Step::Dynamic(step) => {
                 let frame = &mut top.frame;
-                exec.pool().install(|| step::dynamic(scope, frame, step)).map_err(|e| self.located(at, e))?;
+                exec.pool.install(|| step::dynamic(scope, frame, step)).map_err(|e| self.located(at, e))?;
                 return Ok(Flow::Next);
             }
             Step::Alias { from, out, shape, call } => {
@@ -230,7 +226,7 @@ impl<'e> Machine<'e, '_> {
                     return Ok(Flow::Next);
                 }
                 self.read_args(&step.inputs, &[])?;
-                return Ok(Flow::Call(exec.program().regions[step.index as usize].fallback, &step.outs));
+                return Ok(Flow::Call(exec.program.regions[step.index as usize].fallback, &step.outs));
             }
             Step::Control(instr) => instr,
         };
@@ -303,7 +299,7 @@ impl<'e> Machine<'e, '_> {
                 Flow::Next
             }
             Instr::Unmatched { clauses } => {
-                let name = &exec.program().functions[top.function as usize].name;
+                let name = &exec.program.functions[top.function as usize].name;
                 let message = format!("in {name} a match met a value that none of its clauses is for");
                 let diagnostic = Diagnostic::error(codes::runtime::NO_CLAUSE, message);
                 return Err(diagnostic.note(format!("its clauses are {clauses}")).help("add a clause `_ => ...`"));
@@ -323,7 +319,7 @@ impl<'e> Machine<'e, '_> {
         let start = Instant::now();
         let flow = self.step(at)?;
         let duration = start.elapsed();
-        let program = self.exec.program();
+        let program = &self.exec.program;
         let (read, written) = program.functions[function].code[at].operands();
         let called = matches!(flow, Flow::Call(..));
         let step = &self.exec.steps()[function][at];
@@ -341,7 +337,7 @@ impl<'e> Machine<'e, '_> {
 
     fn shapes(&self, regs: &[Reg]) -> Vec<(DType, Shape)> {
         let top = self.stack.last().expect("an activation is running");
-        let scope = Scope { regs: &top.code.regs, constants: self.exec.constants() };
+        let scope = Scope { regs: &top.code.regs, constants: &self.exec.constants };
         let tensors =
             regs.iter().filter_map(|&reg| Some((scope.reg(reg).ty.as_ref()?.dtype, scope.shape(&top.frame, reg))));
         tensors.collect()
@@ -359,7 +355,7 @@ impl<'e> Machine<'e, '_> {
 
     /// Names the operator, and where it comes from.
     fn located(&self, at: usize, mut diagnostic: Diagnostic) -> Diagnostic {
-        let program = self.exec.program();
+        let program = &self.exec.program;
         let function = self.stack.last().map_or(0, |top| top.function);
         if let Some(Instr::Kernel(call) | Instr::Alias(call)) = program.functions[function as usize].code.get(at) {
             diagnostic.message = format!("{}: {}", call.op, diagnostic.message);

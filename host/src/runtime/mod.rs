@@ -5,22 +5,25 @@
 //! | [`program`] | a planned program as plain data, and its JSON form |
 //! | [`region`] | what the executor wants of a region that a backend runs |
 //! | [`needs`] | which constants a run on the host reads |
-//! | [`executor`] | runs a program |
+//! | [`executor`] | runs a program; `inputs` says whether what it is given fits |
 //! | [`trace`] | what is known of the steps, and who listens to a run |
 //! | [`pool`] | the threads |
 //! | `validate` | checks a program before it runs |
 //! | `load` | makes it ready: kernels, operands |
+//! | `ready` | a program made ready, and the memory that runs leave to the next |
 //! | `machine` | the loop over instructions; `step` runs those that compute |
 //! | `frame` | the memory of an activation; `value` what a register holds |
 
 pub mod executor;
 mod frame;
+mod inputs;
 mod load;
 mod machine;
 pub(crate) mod memory;
 pub mod needs;
 pub mod pool;
 pub mod program;
+mod ready;
 pub mod region;
 mod step;
 pub mod trace;
@@ -28,7 +31,8 @@ mod validate;
 mod value;
 pub mod wire;
 
-pub use executor::{Executor, bind, check_inputs};
+pub use executor::Executor;
+pub use inputs::{bind, check_inputs};
 pub use pool::Pool;
 pub use program::Program;
 pub use region::{OutputDims, Prepared, Region, RegionCall};

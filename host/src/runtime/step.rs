@@ -1,9 +1,9 @@
 //! Runs the steps that compute: kernels, aliases, regions.
 
-use super::executor::{Kit, lock};
 use super::frame::{Frame, Scope, allocate};
 use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flat};
 use super::program::{Arg, Reg};
+use super::ready::{Kit, lock};
 use super::region::{Prepared, RegionCall};
 use super::value::{Value, bad_program};
 use byoc_core::diag::{Diagnostic, codes};

@@ -1,0 +1,104 @@
+//! The inputs of a run: by name or in order, and whether they are what the program wants.
+
+use super::program::Port;
+use byoc_core::diag::{Diagnostic, codes, nearest};
+use byoc_core::ir::Dim;
+use byoc_core::tensor::Tensor;
+use std::collections::{BTreeMap, HashMap};
+
+/// The inputs in the order of `ports`.
+///
+/// # Errors
+/// A name that there is not, a name given twice, an input that is missing.
+pub fn bind(ports: &[Port], named: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
+    let position: HashMap<&str, usize> = ports.iter().enumerate().map(|(i, port)| (port.name.as_str(), i)).collect();
+    let mut bound: Vec<Option<Tensor>> = vec![None; ports.len()];
+    for (name, tensor) in named {
+        let Some(&at) = position.get(name.as_str()) else {
+            let message = format!("the model has no input \"{name}\"");
+            let mut diagnostic = inputs_note(Diagnostic::error(codes::runtime::UNKNOWN_INPUT, message), ports);
+            if let Some(near) = nearest(&name, ports.iter().map(|p| p.name.as_str())) {
+                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+            }
+            return Err(diagnostic);
+        };
+        if bound[at].replace(tensor).is_some() {
+            let message = format!("input \"{name}\" is given twice");
+            return Err(Diagnostic::error(codes::runtime::INPUT_COUNT, message));
+        }
+    }
+    let missing: Vec<String> = ports
+        .iter()
+        .zip(&bound)
+        .filter(|(_, b)| b.is_none())
+        .map(|(p, _)| format!("\"{}\" ({})", p.name, show(p)))
+        .collect();
+    if !missing.is_empty() {
+        let message = format!("no value is given for input {}", missing.join(", "));
+        return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports));
+    }
+    Ok(bound.into_iter().flatten().collect())
+}
+
+/// Checks values against the inputs of a program.
+///
+/// # Errors
+/// Another number of inputs, another element type, other dimensions, or one named dimension of two sizes.
+pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic> {
+    if ports.len() != inputs.len() {
+        let message = format!("{} inputs are given, the model takes {}", inputs.len(), ports.len());
+        return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports));
+    }
+    let mut named: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for (port, tensor) in ports.iter().zip(inputs) {
+        let given = format!("{}{:?}", tensor.dtype(), tensor.shape());
+        if port.ty.dtype != tensor.dtype() {
+            let message = format!("input \"{}\" is {given}, {} is wanted", port.name, show(port));
+            return Err(Diagnostic::error(codes::runtime::INPUT_DTYPE, message));
+        }
+        let wrong = || {
+            let message = format!("input \"{}\" is {given}, {} is wanted", port.name, show(port));
+            Diagnostic::error(codes::runtime::INPUT_SHAPE, message)
+        };
+        if port.ty.dims.len() != tensor.shape().len() {
+            return Err(wrong());
+        }
+        for (dim, &size) in port.ty.dims.iter().zip(tensor.shape()) {
+            match dim {
+                Dim::Fixed(n) if *n != size => return Err(wrong()),
+                Dim::Named(name) => {
+                    let (first, of) = *named.entry(&**name).or_insert((size, &port.name));
+                    if first != size {
+                        return Err(wrong().note(format!("{name} is {first} in input \"{of}\" and {size} here")));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    // What is a product of named dimensions must come out.
+    let size = |name: &str| named.get(name).map(|(size, _)| *size);
+    for (port, tensor) in ports.iter().zip(inputs) {
+        for (dim, &given) in port.ty.dims.iter().zip(tensor.shape()).filter(|(dim, _)| dim.name().is_none()) {
+            if let Some(wanted) = dim.with_sizes(size).fixed().filter(|wanted| *wanted != given) {
+                let message = format!("input \"{}\" has {given} elements where {dim} = {wanted} are wanted", port.name);
+                return Err(Diagnostic::error(codes::runtime::INPUT_SHAPE, message));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn inputs_note(diagnostic: Diagnostic, ports: &[Port]) -> Diagnostic {
+    if ports.is_empty() {
+        return diagnostic.note("the model takes no inputs");
+    }
+    let inputs: Vec<String> = ports.iter().map(|port| format!("\"{}\" ({})", port.name, show(port))).collect();
+    diagnostic.note(format!("its inputs are {}", inputs.join(", ")))
+}
+
+/// A port's type, for messages.
+pub(super) fn show(port: &Port) -> String {
+    let dims: Vec<String> = port.ty.dims.iter().map(Dim::to_string).collect();
+    format!("{}[{}]", port.ty.dtype, dims.join(", "))
+}
