@@ -5,7 +5,8 @@
 //! | [`proto`] | the messages of `onnx.proto` |
 //! | [`tensor`], [`external`] | tensors, and tensor data in other files |
 //! | `functions` | nodes that stand for functions of the model's own are replaced by their nodes |
-//! | `import` | the walk over the graph: values, constants, folding |
+//! | `import` | the walk over the graph |
+//! | `state` | what is made so far: values by name, constants, folding |
 //! | `node` | what a converter sees: inputs, attributes, and ways to make Relay calls |
 //! | `size`, `open` | numbers that come from open dimensions, and what is made of them |
 //! | `ops` | the converters, one file per operator family, and the table of them |
@@ -21,6 +22,7 @@ mod open;
 mod ops;
 pub mod proto;
 mod size;
+mod state;
 pub mod tensor;
 
 use super::{LoadOptions, Loaded, PortInfo, Signature, folder::read_model, unreadable};

@@ -1,16 +1,14 @@
 //! What a converter sees of a node, and how it makes Relay calls.
 
-use super::import::Importer;
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::size::Size;
+use super::state::{Fault, Importer};
 use super::tensor::from_f64s;
 use byoc_core::diag::{Code, Diagnostic, codes};
 use byoc_core::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
 use byoc_core::tensor::{DType, Element, Shape, Tensor};
 use std::sync::Arc;
 
-/// What is wrong.
-pub type Fault = Box<Diagnostic>;
 /// The outputs of a node; optional ones at the end may be left out.
 pub type Outputs = Result<Vec<ExprId>, Fault>;
 

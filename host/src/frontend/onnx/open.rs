@@ -4,8 +4,9 @@
 //! during the run, do not. So the former are used wherever they can say what is meant: `reshape` by its codes, and the
 //! operators that make something *like* something else, with a tensor that has the wanted dimensions for its own.
 
-use super::node::{Fault, Node, attrs};
+use super::node::{Node, attrs};
 use super::size::Size;
+use super::state::Fault;
 use byoc_core::diag::codes;
 use byoc_core::ir::{AttrValue, Dim, ExprId};
 use byoc_core::tensor::{DType, Tensor};

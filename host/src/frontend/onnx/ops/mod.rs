@@ -16,7 +16,8 @@ mod resize;
 mod shape;
 mod slice;
 
-use super::node::{Fault, Node, Outputs, attrs};
+use super::node::{Node, Outputs, attrs};
+use super::state::Fault;
 
 /// Turns a node into Relay calls.
 pub type Convert = fn(&mut Node<'_, '_>) -> Outputs;

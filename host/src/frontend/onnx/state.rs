@@ -1,0 +1,254 @@
+//! The state of an import: what is made so far, values by name, and what is computed on the way.
+
+use super::external::ExternalFiles;
+use super::proto::{GraphProto, NodeProto, TensorProto};
+use super::size::{Size, Sizes};
+use super::{broken, tensor};
+use byoc_core::diag::{Code, Diagnostic, codes};
+use byoc_core::ir::{Attrs, Callee, Expr, ExprId, Module, Name, OpId, OriginId, Type};
+use byoc_core::op::{self, Value};
+use byoc_core::tensor::{DType, Tensor};
+use byoc_core::typing::Builder;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// What is wrong.
+pub type Fault = Box<Diagnostic>;
+
+/// A constant that is computed during import has at most this many bytes, or as many as its operands.
+const FOLD_BYTES: usize = 64 << 20;
+/// All of them together have at most this many bytes more than twice the weights.
+const FOLD_TOTAL: usize = 256 << 20;
+/// A call that costs more is left for the run.
+const FOLD_FLOPS: u64 = 50_000_000;
+/// Sets of origins do not grow beyond this: a long chain of constants would otherwise cost the square of its length.
+const MAX_ORIGINS: usize = 2048;
+
+/// The state of an import.
+pub struct Importer<'m> {
+    /// The module so far.
+    pub builder: Builder,
+    /// What should be said but does not stop the work.
+    pub warnings: Vec<Diagnostic>,
+    /// The small integer tensors that come from dimensions.
+    pub sizes: Sizes,
+    /// Where an open dimension stands in the inputs: the input and the axis.
+    pub open: BTreeMap<Name, (ExprId, usize)>,
+    /// Vectors of zeros as long as an open dimension.
+    pub lanes: BTreeMap<Name, ExprId>,
+    /// What the names stand for.
+    pub values: HashMap<String, ExprId>,
+    initializers: HashMap<&'m str, Initializer<'m>>,
+    external: Option<&'m ExternalFiles>,
+    /// Initialisers that a node reads.
+    held: HashSet<ExprId>,
+    budget: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Initializer<'m> {
+    Dense(&'m TensorProto),
+    Sparse(&'m super::proto::SparseTensorProto),
+}
+
+impl<'m> Importer<'m> {
+    /// Nothing is made yet of that graph.
+    pub fn new(graph: &'m GraphProto, external: Option<&'m ExternalFiles>) -> Result<Importer<'m>, Vec<Diagnostic>> {
+        let mut initializers: HashMap<&str, Initializer<'_>> = HashMap::new();
+        let mut weights = 0usize;
+        for tensor in &graph.initializer {
+            weights += tensor.raw_data.as_ref().map_or(0, super::proto::Bytes::len);
+            if initializers.insert(&tensor.name, Initializer::Dense(tensor)).is_some() {
+                return Err(vec![broken(format!("two initialisers are called \"{}\"", tensor.name))]);
+            }
+        }
+        for sparse in &graph.sparse_initializer {
+            if let Some(values) = &sparse.values {
+                initializers.insert(&values.name, Initializer::Sparse(sparse));
+            }
+        }
+        Ok(Importer {
+            builder: Builder::new(Module::new()),
+            warnings: Vec::new(),
+            sizes: Sizes::default(),
+            open: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            values: HashMap::new(),
+            initializers,
+            external,
+            held: HashSet::new(),
+            budget: FOLD_TOTAL.saturating_add(weights.saturating_mul(2)),
+        })
+    }
+
+    /// The value of that name; an initialiser is read when it is first asked for.
+    pub fn value(&mut self, name: &str) -> Result<Option<ExprId>, Fault> {
+        if let Some(&value) = self.values.get(name) {
+            return Ok(Some(value));
+        }
+        let Some(&initializer) = self.initializers.get(name) else {
+            return Ok(None);
+        };
+        let tensor = match initializer {
+            Initializer::Dense(proto) => self.decode(proto)?,
+            Initializer::Sparse(proto) => tensor::decode_sparse(proto, FOLD_BYTES)
+                .map_err(|why| bad_tensor(name, &why, codes::frontends::BAD_TENSOR))?,
+        };
+        self.builder.origin = None;
+        let value = self.builder.constant(tensor);
+        self.values.insert(name.to_owned(), value);
+        Ok(Some(value))
+    }
+
+    /// Gives a value its name.
+    ///
+    /// # Errors
+    /// When the name stands for another.
+    pub fn name(&mut self, name: &str, value: ExprId) -> Result<(), Fault> {
+        if self.values.insert(name.to_owned(), value).is_some() || self.initializers.contains_key(name) {
+            return Err(Box::new(broken(format!("two values are called \"{name}\""))));
+        }
+        Ok(())
+    }
+
+    /// Lets go of large initialisers that a node has made other constants of (a matrix is transposed, as a rule): they need
+    /// not be in memory beside those. Expressions from `first` on are the node's. An initialiser that another node asks for
+    /// is read again.
+    pub fn let_go_of_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first: usize) {
+        const LARGE: usize = 64 << 10;
+        for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
+            let Some(&id) = self.values.get(name) else { continue };
+            let module = &mut self.builder.module;
+            let large = module.expr(id).as_constant().is_some_and(|tensor| tensor.bytes().len() >= LARGE);
+            let mut read = !large || outputs.contains(&id) || self.held.contains(&id);
+            for (_, node) in module.nodes.iter().rev().take(module.nodes.len() - first) {
+                node.expr.for_each_operand(|operand| read |= operand == id);
+            }
+            if read {
+                // Another node may fold it as well, and this one needs it still.
+                self.held.insert(id);
+                continue;
+            }
+            self.values.remove(name);
+            let nothing = Tensor::zeros(DType::U8, &[0]);
+            module.nodes[id].ty = Type::tensor(nothing.dtype(), nothing.shape());
+            module.nodes[id].expr = Expr::Constant(nothing.into());
+        }
+    }
+
+    /// The tensor of a message of this model.
+    pub fn decode(&self, proto: &TensorProto) -> Result<Tensor, Fault> {
+        let external = proto.data_location == super::proto::LOCATION_EXTERNAL;
+        let code = if external { codes::frontends::BAD_EXTERNAL_DATA } else { codes::frontends::BAD_TENSOR };
+        tensor::decode(proto, self.external).map_err(|why| bad_tensor(&proto.name, &why, code))
+    }
+
+    /// A call, or its value when it can be computed now.
+    pub fn call(&mut self, name: &str, args: &[ExprId], attrs: Attrs, origin: OriginId) -> Result<ExprId, Fault> {
+        if let Some(values) = args.iter().map(|&a| self.known(a)).collect::<Option<Vec<Value>>>()
+            && let Some(id) = op::lookup(name)
+            && let Ok(attrs) = op::normalize_attrs(op::get(id), attrs.clone())
+            && let Some(outputs) = self.fold(id, &attrs, args, &values)
+        {
+            self.builder.origin = Some(self.union_with(origin, args));
+            return match outputs {
+                Folded::One(tensor) => Ok(self.builder.constant(tensor)),
+                Folded::Tuple(tensors) => {
+                    let fields: Vec<ExprId> = tensors.into_iter().map(|t| self.builder.constant(t)).collect();
+                    self.builder.tuple(&fields)
+                }
+            };
+        }
+        self.builder.origin = Some(origin);
+        let call = self.builder.op(name, args, attrs)?;
+        let module = &self.builder.module;
+        let (Expr::Call(made), Type::Tensor(ty)) = (module.expr(call), module.ty(call)) else { return Ok(call) };
+        let Callee::Op(op) = made.callee else { return Ok(call) };
+        let Some(sizes) = self.sizes.of_call(module, op, &made.attrs, args, ty) else { return Ok(call) };
+        let numbers: Option<Vec<i64>> = sizes.iter().map(|size| size.as_ref().and_then(Size::number)).collect();
+        let (Some(numbers), Some(shape)) = (numbers, ty.shape()) else {
+            self.sizes.set(call, sizes);
+            return Ok(call);
+        };
+        // Whatever the open dimensions are, this is a constant.
+        let tensor = match ty.dtype {
+            DType::I64 => Tensor::from_slice(&shape, &numbers),
+            dtype => tensor::from_f64s(dtype, &shape, &numbers.iter().map(|&n| n as f64).collect::<Vec<_>>()),
+        };
+        self.builder.origin = Some(self.union_with(origin, args));
+        Ok(self.builder.constant(tensor))
+    }
+
+    /// An origin with those of the arguments, and of the fields of tuples among them.
+    fn union_with(&mut self, origin: OriginId, args: &[ExprId]) -> OriginId {
+        let mut union = origin;
+        for &arg in args {
+            union = self.union(union, self.builder.module.nodes[arg].origin);
+            if let Expr::Tuple(fields) = self.builder.module.expr(arg) {
+                for field in fields.clone() {
+                    union = self.union(union, self.builder.module.nodes[field].origin);
+                }
+            }
+        }
+        union
+    }
+
+    fn known(&self, id: ExprId) -> Option<Value> {
+        let module = &self.builder.module;
+        match module.expr(id) {
+            Expr::Constant(tensor) => Some(Value::Tensor((**tensor).clone())),
+            Expr::Tuple(fields) => fields
+                .iter()
+                .map(|&f| module.expr(f).as_constant().map(|t| (**t).clone()))
+                .collect::<Option<Vec<Tensor>>>()
+                .map(Value::Tuple),
+            _ => None,
+        }
+    }
+
+    fn fold(&mut self, id: OpId, attrs: &Attrs, args: &[ExprId], values: &[Value]) -> Option<Folded> {
+        let def = op::get(id);
+        let types: Vec<Type> = args.iter().map(|&a| self.builder.module.ty(a).clone()).collect();
+        let tensors: Vec<Option<&Tensor>> = values
+            .iter()
+            .map(|v| match v {
+                Value::Tensor(t) => Some(t),
+                Value::Tuple(_) => None,
+            })
+            .collect();
+        let ty = def.infer(attrs, &types, &tensors).ok()?;
+        let cost = op::Cost { params: op::Params::new(def, attrs), args: &types, ret: &ty };
+        if (def.flops)(&cost) > FOLD_FLOPS {
+            return None;
+        }
+        let bytes = |t: &Tensor| t.bytes().len();
+        let operands: usize = values
+            .iter()
+            .map(|v| match v {
+                Value::Tensor(t) => bytes(t),
+                Value::Tuple(fields) => fields.iter().map(bytes).sum(),
+            })
+            .sum();
+        let limit = operands.max(FOLD_BYTES).min(self.budget);
+        let outputs = op::evaluate(id, attrs, values, limit).ok()?;
+        self.budget = self.budget.saturating_sub(outputs.iter().map(bytes).sum());
+        Some(match ty {
+            Type::Tuple(_) => Folded::Tuple(outputs),
+            _ => Folded::One(outputs.into_iter().next()?),
+        })
+    }
+
+    /// The union of two sets of origins, unless it would grow beyond bounds: then the first.
+    pub fn union(&mut self, a: OriginId, b: OriginId) -> OriginId {
+        let origins = &mut self.builder.module.origins;
+        if origins.get(a).len() + origins.get(b).len() > MAX_ORIGINS { a } else { origins.union(a, b) }
+    }
+}
+
+enum Folded {
+    One(Tensor),
+    Tuple(Vec<Tensor>),
+}
+
+fn bad_tensor(name: &str, why: &str, code: Code) -> Fault {
+    Box::new(Diagnostic::error(code, format!("tensor \"{name}\": {why}")))
+}
