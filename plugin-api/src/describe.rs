@@ -37,6 +37,9 @@ pub struct Description {
     /// the host. No limit when it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_blob_bytes: Option<u64>,
+    /// Whether it promises nothing where a number is NaN or infinite, or becomes so on the way: a relu may make 0 of NaN.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub finite_math: bool,
     /// What its users may choose, by name. What they chose is in the options of `compile`, under `backend_options`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, BackendOption>,
@@ -61,6 +64,7 @@ impl Default for Description {
             pre_passes: Vec::new(),
             quantization: None,
             max_blob_bytes: None,
+            finite_math: false,
             options: BTreeMap::new(),
             unknown: Map::new(),
             problems: Vec::new(),
@@ -148,6 +152,7 @@ impl Description {
                 "pre_passes" => reader.list(&mut description.pre_passes, &key, value),
                 "quantization" => reader.set(&mut description.quantization, &key, value),
                 "max_blob_bytes" => reader.set(&mut description.max_blob_bytes, &key, value),
+                "finite_math" => reader.set(&mut description.finite_math, &key, value),
                 "options" => reader.fields(&key, value, |reader, name, value| {
                     let mut option = BackendOption::default();
                     reader.set(&mut option, name, value);
@@ -245,6 +250,7 @@ mod tests {
             pre_passes: vec!["fold_constant".into()],
             quantization: Some(Quantization { activation: "int8".into(), symmetric: true, ..Default::default() }),
             max_blob_bytes: Some(1 << 20),
+            finite_math: true,
             options: [("half".to_owned(), BackendOption { about: "faster".into(), values: vec!["false".into()] })]
                 .into(),
             ..Description::default()

@@ -2,6 +2,7 @@
 
 use super::args::{PluginDirArgs, PluginsArgs, PluginsCommand, TalkArgs};
 use super::{plugins_check, plugins_list, plugins_new, plugins_test};
+use crate::conformance::report::FINITE_MATH;
 use crate::error::Failure;
 use crate::session::{self, Session};
 use std::process::ExitCode;
@@ -52,6 +53,9 @@ fn show(name: &str, plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode
     let cost = &backend.description.cost;
     if cost.min_region_flops > 0 || cost.min_region_operators > 0 {
         println!("regions of at least {} FLOPs and {} operators", cost.min_region_flops, cost.min_region_operators);
+    }
+    if backend.description.finite_math {
+        println!("{FINITE_MATH}");
     }
     if !backend.description.options.is_empty() {
         println!("\noptions, set with --backend-option {name}.OPTION=VALUE:");

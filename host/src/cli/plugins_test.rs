@@ -4,7 +4,7 @@ use super::args::{PluginsTestArgs, TalkArgs, TestWorkerArgs};
 use super::table;
 use crate::conformance::case::Case;
 use crate::conformance::fault::{Fault, Kind};
-use crate::conformance::report::{BackendReport, Failure as Found};
+use crate::conformance::report::{BackendReport, FINITE_MATH, Failure as Found};
 use crate::conformance::run::{Options, Run};
 use crate::conformance::worker::Worker;
 use crate::error::Failure;
@@ -147,7 +147,7 @@ fn print_json(report: &BackendReport) {
     let summary = json!({
         "plugin": report.plugin, "version": report.version, "passes": report.passes(),
         "cases": count(|s| s.cases), "passed": count(|s| s.passed), "refused": count(|s| s.refused),
-        "failed": count(|s| s.failed), "faults": report.faults.len() + report.failures.len(),
+        "finite_math": report.finite_math, "failed": count(|s| s.failed), "faults": report.faults.len() + report.failures.len(),
     });
     println!("{}", with(json!({ "summary": summary })));
 }
@@ -155,11 +155,15 @@ fn print_json(report: &BackendReport) {
 fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     println!("{} {} ({}), backend {}", report.plugin, report.version, file.display(), report.backend);
     println!(
-        "seed {}, {} cases for each operator and pattern, up to {} threads\n",
+        "seed {}, {} cases for each operator and pattern, up to {} threads",
         args.seed,
         args.cases,
         args.threads.max(2)
     );
+    if report.finite_math {
+        println!("{FINITE_MATH}: left out");
+    }
+    println!();
     let mut rows =
         table::new(&["claim", "cases", "right", "wrong", "not taken", "budget used", "most frequent reason"]);
     for subject in &report.subjects {

@@ -39,6 +39,11 @@ impl Bench<'_, '_> {
         let values = reference::evaluate(&case.module, &case.inputs).map_err(Outcome::Invalid)?;
         (self.at)("judge");
         let description = &self.backend.description;
+        let finite_math = description.finite_math;
+        if finite_math && !reference::is_finite(&values) {
+            let name = &self.backend.name;
+            return Err(Outcome::Invalid(format!("a number is not finite, of which {name} promises nothing")));
+        }
         let (table, operators): (Vec<_>, Vec<String>) = match &case.subject {
             Subject::Pattern(name) => {
                 (self.backend.table.iter().filter(|e| *e.name == **name).cloned().collect(), Vec::new())
@@ -64,7 +69,7 @@ impl Bench<'_, '_> {
             return Err(Outcome::Refused(reason.unwrap_or_else(none)));
         }
         let pieces: Result<Vec<Piece>, String> =
-            report.regions.iter().map(|region| Piece::of(&module, region, &values)).collect();
+            report.regions.iter().map(|region| Piece::of(&module, region, &values, finite_math)).collect();
         pieces.map_err(Outcome::Invalid)
     }
 

@@ -20,6 +20,8 @@ pub struct Piece {
     pub inputs: Vec<Tensor>,
     /// What comes out.
     pub expected: Vec<Bounded>,
+    /// Whether the backend promises nothing of numbers that are not finite.
+    finite_math: bool,
     sources: Vec<ExprId>,
     results: Vec<ExprId>,
 }
@@ -29,7 +31,7 @@ impl Piece {
     ///
     /// # Errors
     /// Where it is none that can run alone.
-    pub fn of(module: &Module, region: &RegionReport, values: &Values) -> Result<Piece, String> {
+    pub fn of(module: &Module, region: &RegionReport, values: &Values, finite_math: bool) -> Result<Piece, String> {
         let function = module.function(&region.symbol).ok_or("a region without a function")?;
         let mut constants = ConstantTable::default();
         let graph = function_graph(module, &region.symbol, function, &mut constants).map_err(|d| d.to_string())?;
@@ -39,6 +41,7 @@ impl Piece {
             tensors: constants.tensors,
             inputs: Vec::new(),
             expected: Vec::new(),
+            finite_math,
             sources: region.inputs.to_vec(),
             results: region.outputs.to_vec(),
         };
@@ -63,12 +66,15 @@ impl Piece {
     /// The same region on other inputs, with what the reference makes of them.
     ///
     /// # Errors
-    /// What the reference turns down.
+    /// What the reference turns down, or the backend promises nothing of.
     pub fn on(&self, inputs: Vec<Tensor>) -> Result<(Vec<Tensor>, Vec<Bounded>), String> {
         let module = module_of(&self.graph, &self.constants).map_err(|d| d.to_string())?;
         let main = module.main().ok_or("a graph without outputs")?;
         let body = main.body;
         let mut values = reference::evaluate(&module, &inputs)?;
+        if self.finite_math && !reference::is_finite(&values) {
+            return Err("a number is not finite".into());
+        }
         Ok((inputs, values.remove(&body).unwrap_or_default()))
     }
 }

@@ -4,6 +4,9 @@ use super::fault::Fault;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// What is said of a backend whose description has `finite_math`.
+pub const FINITE_MATH: &str = "finite_math: nothing is promised where a number is NaN or infinite";
+
 /// What became of the cases of one operator or pattern.
 #[derive(Clone, Debug, Serialize)]
 pub struct SubjectReport {
@@ -55,6 +58,8 @@ pub struct BackendReport {
     pub plugin: String,
     /// The plugin's version.
     pub version: String,
+    /// Whether it promises nothing of numbers that are not finite, and was not tried on them.
+    pub finite_math: bool,
     /// Faults that are not about a case.
     pub faults: Vec<Fault>,
     /// By subject.
@@ -72,6 +77,7 @@ impl BackendReport {
             backend: backend.to_owned(),
             plugin: String::new(),
             version: String::new(),
+            finite_math: false,
             faults: Vec::new(),
             subjects: Vec::new(),
             checks: Vec::new(),

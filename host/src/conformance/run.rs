@@ -100,6 +100,7 @@ impl Run<'_> {
         }
         let text = |key: &str| description[key].as_str().unwrap_or_default().to_owned();
         (report.plugin, report.version) = (text("plugin"), text("version"));
+        report.finite_math = description["finite_math"] == true;
         let said = description["warnings"].as_array().into_iter().flatten();
         let faults = said.filter_map(|w| w.as_str()).map(|w| Fault::new(Kind::BadDescription, "describe", w));
         report.faults.extend(faults);

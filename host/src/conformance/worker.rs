@@ -98,6 +98,7 @@ impl Worker {
             (again != first).then(|| Fault::new(Kind::BadDescription, "describe", "two calls give two descriptions"));
         json!({
             "plugin": backend.plugin.name, "version": backend.plugin.version,
+            "finite_math": backend.description.finite_math,
             "patterns": backend.description.patterns, "operators": backend.description.operators,
             "warnings": warnings, "fault": fault,
         })

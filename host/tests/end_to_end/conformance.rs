@@ -105,6 +105,23 @@ fn right_backends_pass() {
     }
 }
 
+/// oneDNN's relu makes 0 of NaN: the description says that nothing is promised there, and so do the report and the list.
+#[test]
+fn what_a_backend_promises_nothing_of_is_left_out_and_said() {
+    if byoc_test_support::onednn().is_none() {
+        return;
+    }
+    let said = "finite_math: nothing is promised where a number is NaN or infinite";
+    let (ran, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
+    let summary = &lines.last().unwrap()["summary"];
+    assert!(summary["finite_math"] == true && summary["passed"].as_u64() >= Some(8), "{}", ran.out);
+    // OpenMP ends the process where no thread can be made.
+    assert!(kinds(&lines).iter().all(|&kind| kind == "memory"), "{}", ran.out);
+    let folder = byoc_test_support::plugin_dir(&["dnnl"]);
+    let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &folder.path().display().to_string()]).ok();
+    assert!(shown.out.contains(said), "{}", shown.out);
+}
+
 #[test]
 fn every_mistake_is_found_and_called_by_its_name() {
     let library = test_plugin("faulty");

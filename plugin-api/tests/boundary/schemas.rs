@@ -47,6 +47,7 @@ fn descriptions() {
         layouts: [("nn.conv2d".to_owned(), vec!["NHWC".to_owned()])].into(),
         quantization: Some(Quantization::default()),
         max_blob_bytes: Some(1),
+        finite_math: true,
         options: [("half".to_owned(), BackendOption::default())].into(),
         ..Description::default()
     };

@@ -71,6 +71,7 @@ impl Codegen for Dnnl {
             operators: translate::OPERATORS.iter().chain(qnn::OPERATORS).map(|&name| name.to_owned()).collect(),
             dynamic_dims: true,
             cost: Cost { min_region_flops: LEAST_FLOPS, min_region_operators: 1 },
+            finite_math: true,
             options: options::table(),
             ..Description::default()
         })

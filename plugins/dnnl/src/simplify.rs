@@ -264,7 +264,8 @@ impl Program {
                 ffi::BINARY_ADD => self.affine(1.0, c, a),
                 ffi::BINARY_SUB => self.affine(1.0, -c, a),
                 ffi::BINARY_MUL => self.affine(c, 0.0, a),
-                ffi::BINARY_DIV if c != 0.0 => self.affine(1.0 / c, 0.0, a),
+                // The inverse of a subnormal number may be infinite.
+                ffi::BINARY_DIV if (1.0 / c).is_normal() => self.affine(1.0 / c, 0.0, a),
                 ffi::BINARY_MAX => self.eltwise(Function::new(ffi::ELTWISE_CLIP, c, f32::MAX), a),
                 ffi::BINARY_MIN => self.eltwise(Function::new(ffi::ELTWISE_CLIP, f32::MIN, c), a),
                 _ => return None,

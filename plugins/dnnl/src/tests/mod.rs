@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a test says what it leaves out")]
 
 mod artifacts;
+mod division;
 mod header;
 mod join;
 mod narrow;

@@ -1,0 +1,26 @@
+//! Divisions by constants, which become products where that gives the same.
+
+use super::artifacts::{Alone, Bytes};
+use super::library;
+use super::region::run;
+use crate::runtime::Region;
+use byoc_plugin_api::*;
+
+#[test]
+fn a_divisor_without_an_inverse_stays_a_divisor() {
+    if library().is_none() {
+        return;
+    }
+    for (x, divisor, wanted) in [(1e-30, 1e-40, 1e10), (6.0, 4.0, 1.5), (1.0, 0.0, f32::INFINITY)] {
+        let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+        let mut graph = Graph::new("region_0");
+        let inputs = [ValueRef::of(graph.push_input("x", ty(&[2]))), ValueRef::of(graph.push_constant(0, ty(&[])))];
+        let y = graph.push_op("divide", inputs, [], [ty(&[2])]);
+        graph.outputs.push(ValueRef::of(y));
+        let divisor = Constant::new("c", DType::F32, &[], Bytes(vec![divisor]));
+        let region = Region::new(graph, &[divisor], &Services::new(Alone(1))).unwrap();
+        for y in run(&region, &[2], &[x, x]) {
+            assert!(y == wanted || (y / wanted - 1.0).abs() < 1e-4, "{y}, not {wanted}");
+        }
+    }
+}
