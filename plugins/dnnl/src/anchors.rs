@@ -1,7 +1,6 @@
 //! Which primitive each kind of operator becomes, and the ways in which it is tried.
 
 use crate::argument::Buf;
-use crate::cell::{ARG_OUT, Cell, Form, MOST_OPERANDS};
 use crate::frame::Frame;
 use crate::fuse::Link;
 use crate::join::{Join, MOST_PARTS, Part};
@@ -716,58 +715,6 @@ impl Lowering<'_> {
         }
         let settled = best.ok_or_else(|| turned_down("oneDNN has no implementation".into()))?;
         self.emit(op, links, settled, Vec::new(), "reduction")
-    }
-
-    /// In place where nobody else needs the tensor, otherwise in a copy.
-    fn without_nan(&mut self, op: &Op, number: f32) -> Taken<usize> {
-        let x = self.at(op.inputs[0]);
-        let shape = self.program.shape(op.output).to_vec();
-        let place = match self.may_overwrite(&x, &[x.buffer]) {
-            true => x,
-            false => {
-                let copy = self.scratch(View::in_order(&shape, &x.view.order()));
-                self.copy(&x, &copy, "copy")?;
-                copy
-            }
-        };
-        self.replace_nan(&place, number)?;
-        self.put_through(op, &[], 0, place, &Frame::plain(&shape, &shape))?;
-        Ok(0)
-    }
-
-    fn cell_of(&mut self, op: &Op, form: Form) -> Taken<usize> {
-        let shape = self.program.shape(op.output).to_vec();
-        let hidden = shape.last().copied().unwrap_or(1);
-        let rows = match form {
-            Form::Lstm(_) => shape[1],
-            Form::Gru(_) => count(&shape) / hidden,
-        };
-        let mut tensors = Vec::new();
-        let mut strides = [0; MOST_OPERANDS];
-        for (number, &value) in form.numbers().into_iter().zip(&op.inputs) {
-            let mut placed = self.at(value);
-            let all = count(&placed.view.shape);
-            let columns = placed.view.shape.last().copied().unwrap_or(1);
-            let flat = [all / columns, columns];
-            // Rows may lie apart, their elements may not.
-            let seen = placed.view.reshape(&flat).filter(|view| columns == 1 || view.strides[1] == 1);
-            placed.view = match seen {
-                Some(view) => view,
-                None => {
-                    placed = self.row_major(&placed)?;
-                    placed.view.reshape(&flat).ok_or_else(|| turned_down("rows of a copy".into()))?
-                }
-            };
-            // A single row is the same for all.
-            strides[number] = if flat[0] == 1 { 0 } else { placed.view.strides[0] as usize };
-            tensors.push((number as i32, placed));
-        }
-        let out = self.scratch(View::dense(&shape));
-        tensors.push((ARG_OUT, out.clone()));
-        let cell = Cell { form, rows: rows as usize, hidden: hidden as usize, strides };
-        self.own_step(Work::Cell(cell), tensors, form.name())?;
-        self.put_through(op, &[], 0, out, &Frame::plain(&shape, &shape))?;
-        Ok(0)
     }
 
     fn concat(&mut self, op: &Op, axis: usize) -> Taken<usize> {

@@ -1,5 +1,22 @@
 //! Code for the CPU at hand.
 
+/// Whether it has instructions for vectors of 16 floats.
+pub fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Whether it has instructions for products of bfloat16. Without them the library would emulate it, more slowly than it computes 32
+/// bits.
+pub fn has_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Makes a function that gives the fastest code for this CPU of another one, which is inlined into each of them.
 macro_rules! fastest {
     ($(#[$said:meta])* $name:ident: unsafe fn($($arg:ident: $ty:ty),* $(,)?) = $code:expr) => {

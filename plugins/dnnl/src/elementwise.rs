@@ -4,12 +4,7 @@
 use crate::argument::Argument;
 use crate::cpu::fastest;
 use crate::curves::{LANES, ln, load, mish, store};
-use crate::frame::Frame;
 use crate::library::{OneDnn, ffi};
-use crate::lower::Lowering;
-use crate::plan::Work;
-use crate::program::{Op, Taken};
-use crate::view::{View, count};
 
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,24 +95,5 @@ unsafe fn each(places: &Places, first: usize, last: usize, curve: impl Fn(f32) -
         let count = LANES.min(last - at);
         // SAFETY: the caller's word.
         unsafe { store(&load(Some(places.from), at, count).map(&curve), places.to, at, count) };
-    }
-}
-
-impl Lowering<'_> {
-    /// Makes the step of a function.
-    pub fn elementwise(&mut self, op: &Op, curve: Curve) -> Taken<usize> {
-        let mut x = self.at(op.inputs[0]);
-        if !x.view.is_packed() {
-            x = self.row_major(&x)?;
-        }
-        let shape = self.program.shape(op.output).to_vec();
-        let target = match self.may_overwrite(&x, &[x.buffer]) {
-            true => x.clone(),
-            false => self.scratch(View::in_order(&shape, &x.view.order())),
-        };
-        let work = Work::Elementwise(Elementwise { curve, elements: count(&shape) as usize });
-        self.own_step(work, vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, target.clone())], curve.name())?;
-        self.put_through(op, &[], 0, target, &Frame::plain(&shape, &shape))?;
-        Ok(0)
     }
 }

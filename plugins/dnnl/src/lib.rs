@@ -20,6 +20,7 @@
 //! | `winograd` | convolutions by 3 x 3 kernels with fewer multiplications |
 //! | `options` | what a user may choose |
 //! | `lower`, `anchors` | a layout for every tensor, a primitive for every group |
+//! | `own` | where the plugin's own loops are taken instead of the library's primitives |
 //! | `pack` | constants that are packed when a region is loaded |
 //! | `plan`, `argument` | the steps of a run and their tensors, and one arena for all that lives during it |
 //! | `runtime` | generated code, packed weights, runs |
@@ -46,6 +47,7 @@ mod library;
 mod lower;
 mod narrow;
 mod options;
+mod own;
 mod pack;
 mod patterns;
 mod plan;

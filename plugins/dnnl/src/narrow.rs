@@ -12,14 +12,6 @@ use crate::program::Taken;
 use crate::view::{View, count};
 use byoc_plugin_api::DType;
 
-/// Whether the CPU has instructions for it. Without them the library would emulate it, more slowly than it computes 32 bits.
-pub fn cpu_computes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
 /// The fewest multiplications of a product that is worth a copy of its data, and for each of its elements. On MobileNetV2, where
 /// few are, the copies took more than the products gained as long as everything was copied.
 const LEAST: i64 = 500_000;

@@ -2,7 +2,7 @@
 //!
 //! The choice is made when the region is compiled, and is in its graph from then on.
 
-use crate::narrow;
+use crate::cpu;
 use byoc_plugin_api::{Attr, AttrValue, BackendOption, Graph};
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ pub fn of(graph: &Graph) -> (Options, Option<&'static str>) {
         _ => None,
     };
     let narrow = chosen(NARROW) == Some(true);
-    let options = Options { narrow: narrow && narrow::cpu_computes(), winograd: chosen(WINOGRAD) != Some(false) };
+    let options = Options { narrow: narrow && cpu::has_bf16(), winograd: chosen(WINOGRAD) != Some(false) };
     (options, (narrow && !options.narrow).then_some(IGNORED))
 }
 

@@ -7,22 +7,15 @@
 
 use crate::argument::Argument;
 use crate::cpu::fastest;
-use crate::frame::Frame;
-use crate::fuse::Link;
 use crate::library::{OneDnn, ffi};
-use crate::lower::{Chain, Lowering, Placed, Post};
-use crate::pack::Packing;
-use crate::plan::Work;
-use crate::program::{Def, Kind, Op, Program, Taken, Val};
-use crate::view::View;
-use byoc_plugin_api::DType;
+use crate::program::{Def, Kind, Program, Val};
 use std::collections::HashMap;
 
 /// Columns of a panel: of a row of it four registers of AVX-512.
 const PANEL: usize = 64;
 
 /// The most tensors that are added to the product.
-const MOST_ADDENDS: usize = 2;
+pub const MOST_ADDENDS: usize = 2;
 
 /// A matrix of so many elements is multiplied by the caller's thread alone: others take longer to begin.
 const SMALL: usize = 16 << 10;
@@ -165,6 +158,17 @@ impl Matrices {
         }
         Matrices { readers, backwards: HashMap::new() }
     }
+
+    /// Whether a value is a constant that more than one product reads, or a view of such.
+    pub fn is_read_again(&self, program: &Program, value: Val) -> bool {
+        root(program, value).and_then(|constant| self.readers.get(&constant)).is_some_and(|&readers| readers > 1)
+    }
+
+    /// Whether the next product by it goes over it backwards: every other one does.
+    pub fn turn(&mut self, program: &Program, value: Val) -> bool {
+        let backwards = root(program, value).map(|constant| self.backwards.entry(constant).or_default());
+        backwards.is_some_and(|backwards| std::mem::replace(backwards, !*backwards))
+    }
 }
 
 /// The constant that a value is a view of.
@@ -175,59 +179,5 @@ fn root(program: &Program, mut value: Val) -> Option<usize> {
             Def::Op(op) if program.ops[op].kind.is_view() => value = program.ops[op].inputs[0],
             _ => return None,
         }
-    }
-}
-
-/// The tensors that a chain adds, if it does nothing else, each of them as many elements as the result.
-fn addends(chain: &Chain, result: &View) -> Option<Vec<Placed>> {
-    let addend = |post: &Post| match post {
-        Post::Binary(ffi::BINARY_ADD, other) if other.view.same_layout(result) => Some(other.clone()),
-        _ => None,
-    };
-    chain.posts.iter().map(addend).collect::<Option<Vec<_>>>().filter(|addends| addends.len() <= MOST_ADDENDS)
-}
-
-impl Lowering<'_> {
-    /// Makes the step of a product of one row by a matrix that other products read too, with the sums behind it. `None`
-    /// where it is another product, or has something else behind it.
-    pub fn row_product(
-        &mut self,
-        op: &Op,
-        links: &[Link],
-        (a, b): (&Placed, &Placed),
-        shape: &[i64],
-    ) -> Taken<Option<usize>> {
-        let floats = [a, b].iter().all(|placed| self.dtype(placed) == DType::F32);
-        let Some(constant) = root(self.program, op.inputs[1]).filter(|_| floats && self.is_constant(b)) else {
-            return Ok(None);
-        };
-        let again = self.matrices.readers.get(&constant).is_some_and(|&readers| readers > 1);
-        let (&[1, columns], &[_, inner]) = (shape, &a.view.shape[..]) else { return Ok(None) };
-        if !again || b.view.strides.iter().any(|&stride| stride < 0) || a.view.strides[1] != 1 {
-            return Ok(None);
-        }
-        let size = [inner, columns].map(|size| size as usize);
-        let panels = Panels { size, strides: [b.view.strides[0] as usize, b.view.strides[1] as usize] };
-        let before = self.packed_before(b);
-        if !(before.is_empty() || before.contains(&Packing::Panels(panels))) {
-            return Ok(None);
-        }
-        let (frame, view) = (Frame::plain(self.program.shape(op.output), shape), View::dense(shape));
-        let mut read = self.reads(links);
-        read.push(a.buffer);
-        let chain = self.chain(links, &frame, &view, None, false, &read)?;
-        let Some(addends) = addends(&chain, &view).filter(|_| chain.links == links.len()) else { return Ok(None) };
-        let Some(packed) = self.pack_as(b, Packing::Panels(panels))? else { return Ok(None) };
-        let packed = Placed { buffer: packed, view: View::dense(&[panels.elements() as i64]) };
-        let backwards = self.matrices.backwards.entry(constant).or_default();
-        let row = Row { panels, backwards: std::mem::replace(backwards, !*backwards) };
-        let target = self.scratch(view);
-        let mut tensors = vec![(ffi::ARG_SRC, a.clone()), (ffi::ARG_WEIGHTS, packed)];
-        let number = |(number, addend)| (ffi::ARG_MULTIPLE_SRC + number, addend);
-        tensors.extend((0..).zip(addends).map(number));
-        tensors.push((ffi::ARG_DST, target.clone()));
-        self.own_step(Work::Row(row), tensors, "matrix product")?;
-        self.put_through(op, links, chain.links, target, &frame)?;
-        Ok(Some(chain.links))
     }
 }

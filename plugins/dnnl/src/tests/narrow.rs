@@ -4,7 +4,7 @@ use super::artifacts::{Alone, Bytes};
 use super::library;
 use super::region::run;
 use crate::backend::{Dnnl, JsonLoader};
-use crate::narrow;
+use crate::cpu;
 use byoc_plugin_api::*;
 use serde_json::json;
 
@@ -53,6 +53,6 @@ fn operands_are_rounded_where_it_was_asked_for() {
     let (blob, y) = product(&json!({"backend_options": {"bf16": "true"}}));
     assert!(blob.contains("bf16"));
     // A tie goes to the even one, which is 1. The sum is one of 32 bits: 96.75 is no bfloat16.
-    let rounded = if narrow::cpu_computes() { N as f32 * ABOVE } else { exact };
+    let rounded = if cpu::has_bf16() { N as f32 * ABOVE } else { exact };
     assert_eq!(y, rounded);
 }

@@ -4,6 +4,7 @@ use super::artifacts::{Alone, Bytes};
 use super::library;
 use super::region::{numbers, run};
 use crate::argument::{Argument, Buf};
+use crate::cpu::has_avx512;
 use crate::library::{Desc, ffi};
 use crate::lower::{Packs, lower};
 use crate::plan::Work;
@@ -48,14 +49,6 @@ impl Sizes {
         }
         result
     }
-}
-
-/// Whether the CPU has the instructions that the loops are written in.
-fn computes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("avx512f");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
 }
 
 /// Computes it on so many threads, with a bias, and a tensor to add in place of the result or beside it.
@@ -108,7 +101,7 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
 
 #[test]
 fn every_size_is_its_formula() {
-    if !computes() {
+    if !has_avx512() {
         println!("left out: this CPU does not have AVX-512");
         return;
     }
@@ -157,7 +150,7 @@ fn graph(n: usize, k: usize, behind: &str, attrs: Vec<Attr>) -> (Graph, Constant
 
 #[test]
 fn it_is_taken_where_it_gains_and_nobody_minds() {
-    let Some(library) = library().filter(|_| computes()) else { return };
+    let Some(library) = library().filter(|_| has_avx512()) else { return };
     let taken = |(mut graph, w): (Graph, Constant), chosen: serde_json::Value| {
         crate::options::mark(&mut graph, &chosen);
         let shape: Vec<i64> = graph.inputs[0].ty.shape().unwrap().iter().map(|&d| d as i64).collect();
@@ -193,6 +186,6 @@ fn nan_comes_through_and_no_further_than_its_tile() {
         let value = y[row * N + column];
         let depends = (4..=6).contains(&row) && (4..=6).contains(&column);
         assert!(!value.is_nan() || (near(row) && near(column)), "{row}, {column}: {value}");
-        assert!(value.is_nan() || !depends || !computes(), "{row}, {column}: {value}");
+        assert!(value.is_nan() || !depends || !has_avx512(), "{row}, {column}: {value}");
     }
 }

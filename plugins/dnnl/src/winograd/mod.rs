@@ -16,13 +16,12 @@
 //! Summed over channels, the product in the middle is one matrix product for each of the 16 places. oneDNN has had no
 //! such convolution for this kind of CPU since its version 3, so it is computed here, on the library's threads: each of
 //! them takes tiles of the result, transforms their data into memory that stays in its cache (`kernel`), multiplies and
-//! transforms back. The kernels are transformed when they are loaded (`weights`). `choose` says where all this is taken
+//! transforms back. The kernels are transformed when they are loaded (`weights`). `own` says where all this is taken
 //! instead of the library's own.
 //!
 //! Larger tiles would save more multiplications, and lose digits: their matrices hold 4 and 8, those here nothing
 //! beyond 1.
 
-mod choose;
 #[cfg(target_arch = "x86_64")]
 mod kernel;
 mod weights;
@@ -36,7 +35,7 @@ use crate::library::{OneDnn, ffi};
 const PLACES: usize = 16;
 
 /// Channels that are computed on at once.
-const LANES: usize = 16;
+pub const LANES: usize = 16;
 
 /// Filters of a block: what a register kernel multiplies by.
 const BLOCK: usize = 2 * LANES;
@@ -118,7 +117,7 @@ impl Winograd {
     /// Computes. `place` gives the address of an argument.
     ///
     /// # Safety Each argument has to lie where `place` says, with the sizes given, and the result may overlap only the
-    /// addend, and that wholly. The CPU has to be one that `choose` takes.
+    /// addend, and that wholly. The CPU has to have AVX-512.
     pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
         let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(|a| place(a).cast::<f32>());
         let given = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(find);
