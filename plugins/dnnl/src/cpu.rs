@@ -8,8 +8,8 @@ pub fn has_avx512() -> bool {
     false
 }
 
-/// Whether it has instructions for products of bfloat16. Without them the library would emulate it, more slowly than it computes 32
-/// bits.
+/// Whether it has instructions for products of bfloat16. Without them the library would emulate it, more slowly than it
+/// computes 32 bits.
 pub fn has_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bf16");

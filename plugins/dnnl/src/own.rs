@@ -1,4 +1,5 @@
-//! What the plugin computes by itself: where that is taken instead of the library's primitives, and the steps that are made for it.
+//! What the plugin computes by itself: where that is taken instead of the library's primitives, and the steps that are
+//! made for it.
 //!
 //! The loops are in files of their own: `winograd`, `row`, `elementwise`, `cell`. Why there are any is said in each of them.
 
@@ -16,6 +17,7 @@ use crate::row::{MOST_ADDENDS, Panels, Row};
 use crate::view::{View, channels_last, count};
 use crate::winograd::{LANES, Weights, Winograd};
 use byoc_plugin_api::{DType, RefusalCode};
+
 /// Transformed kernels of so many bytes stay in a core's cache from one group of tiles to the next.
 const SMALL: usize = 1 << 20;
 
