@@ -8,7 +8,7 @@ use super::render;
 use crate::artifact;
 use crate::build::{self, BuildOptions, Built, Reason};
 use crate::error::Failure;
-use crate::frontend::folder::TestFolder;
+use crate::frontend::folder::{TestFolder, TestSet};
 use crate::frontend::{self, LoadOptions};
 use crate::model::Model;
 use crate::session::{self, Session};
@@ -146,7 +146,14 @@ pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
         return Ok(given);
     }
     let folder = TestFolder::open(path)?;
-    let Some(set) = folder.sets.first() else { return Ok(given) };
+    match folder.sets.first() {
+        Some(set) => recorded(&folder, set, given),
+        None => Ok(given),
+    }
+}
+
+/// The inputs given, with those of a data set behind them.
+pub fn recorded(folder: &TestFolder, set: &TestSet, given: Given) -> Result<Given, Failure> {
     let ports = frontend::signature(&folder.model)?.inputs;
     let names = ports.iter().map(|p| p.name.clone());
     Ok(given.or_recorded(names.zip(set.read_inputs(&ports)?)))

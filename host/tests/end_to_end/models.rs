@@ -40,6 +40,13 @@ fn with_open_dimensions() {
     verify_open(&[]);
 }
 
+/// Without a word about dimensions each data set is run on a program of its own sizes.
+#[test]
+fn with_data_sets_of_several_sizes() {
+    let ran = byoc(["verify", "--json", "--max-rel-err", "1e-5", &crate::data_text("open/bert_open")]).ok();
+    assert_eq!(ran.json().last().unwrap()["summary"]["pass"], 1, "{}", ran.out);
+}
+
 /// The references must be able to fail: with the weights of one product gone, each model's check is red.
 #[test]
 fn a_zeroed_weight_is_found() {
