@@ -13,11 +13,11 @@
 //!      | 0  1  0 -1 |        |  0    0    1  |
 //! ```
 //!
-//! Summed over channels, the product in the middle is one matrix product for each of the 16 places. oneDNN has had no
-//! such convolution for this kind of CPU since its version 3, so it is computed here, on the library's threads: each of
-//! them takes tiles of the result, transforms their data into memory that stays in its cache (`kernel`), multiplies and
-//! transforms back. The kernels are transformed when they are loaded (`weights`). `own` says where all this is taken
-//! instead of the library's own.
+//! Summed over channels, the product in the middle is one matrix product for each of the 16 places. oneDNN 3.2 has no
+//! such convolution for this kind of CPU (asked for one, it says that it is unimplemented), so it is computed here, on
+//! the library's threads: each of them takes tiles of the result, transforms their data into memory that stays in its
+//! cache (`kernel`), multiplies and transforms back. The kernels are transformed when they are loaded (`weights`).
+//! `own` says where all this is taken instead of the library's own.
 //!
 //! Larger tiles would save more multiplications, and lose digits: their matrices hold 4 and 8, those here nothing
 //! beyond 1.
