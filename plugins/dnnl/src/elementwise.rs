@@ -1,7 +1,7 @@
 //! Functions of each element that the library computes with too few digits: the logarithm, which is off by some 4e-6 next to 1,
 //! where it is itself small, and what is made of it.
 
-use crate::argument::Argument;
+use crate::argument::Given;
 use crate::cpu::fastest;
 use crate::curves::{LANES, ln, load, mish, store};
 use crate::library::{OneDnn, ffi};
@@ -48,13 +48,12 @@ struct Places {
 unsafe impl Sync for Places {}
 
 impl Elementwise {
-    /// Computes. `place` gives the address of an argument.
+    /// Computes.
     ///
     /// # Safety
-    /// Both arguments have to lie where `place` says, with so many elements, as the same tensor or apart.
-    pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
-        let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(|a| place(a).cast::<f32>());
-        let (Some(from), Some(to)) = (find(ffi::ARG_SRC), find(ffi::ARG_DST)) else { return };
+    /// Both tensors have to lie where they are said to, with so many elements, as the same tensor or apart.
+    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
+        let (Some(from), Some(to)) = (given.floats(ffi::ARG_SRC), given.floats(ffi::ARG_DST)) else { return };
         let (places, code) = (Places { from, to }, code());
         let lines = self.elements.div_ceil(LANES);
         let part = |thread: usize, threads: usize| {
@@ -62,10 +61,7 @@ impl Elementwise {
             // SAFETY: the caller's word; these elements are this thread's own.
             unsafe { code(self, &places, begin(thread), begin(thread + 1)) };
         };
-        match self.elements {
-            ..=SHARE => part(0, 1),
-            _ => library.on_every_thread(&part),
-        }
+        library.on_threads(self.elements > SHARE, &part);
     }
 }
 

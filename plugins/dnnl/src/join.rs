@@ -4,7 +4,7 @@
 //! times as long (networks' sizes, two threads). No part can be written into its place to begin with: for a destination with
 //! gaps between its rows the library has only its reference for convolutions, pools and elementwise functions.
 
-use crate::argument::Argument;
+use crate::argument::Given;
 use crate::library::{OneDnn, ffi};
 
 /// A concatenation of rows. The parts are the arguments `ARG_MULTIPLE_SRC + i`, the whole is `ARG_DST`.
@@ -41,14 +41,14 @@ struct Places {
 unsafe impl Sync for Places {}
 
 impl Join {
-    /// Copies. `place` gives the address of an argument.
+    /// Copies.
     ///
     /// # Safety
-    /// Each argument has to lie where `place` says, with the sizes given, and the whole may overlap no part.
-    pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
-        let Some(whole) = args.iter().find(|arg| arg.arg == ffi::ARG_DST).map(&place) else { return };
+    /// Each tensor has to lie where it is said to, with the sizes given, and the whole may overlap no part.
+    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
+        let Some(whole) = given.find(ffi::ARG_DST) else { return };
         let mut places = Places { parts: [std::ptr::null(); MOST_PARTS], whole };
-        places.parts.iter_mut().zip(args).for_each(|(at, arg)| *at = place(arg).cast_const());
+        places.parts.iter_mut().zip(given.args).for_each(|(at, arg)| *at = given.place(arg).cast_const());
         let places = &places;
         let row: usize = self.parts.iter().map(|part| part.bytes).sum();
         let rows = |thread: usize, threads: usize| {
@@ -62,10 +62,7 @@ impl Join {
                 begin += part.bytes;
             }
         };
-        match row * self.rows {
-            ..=SMALL => rows(0, 1),
-            _ => library.on_every_thread(&rows),
-        }
+        library.on_threads(row * self.rows > SMALL, &rows);
     }
 }
 

@@ -5,7 +5,7 @@
 //! first has been driven out by what was read last. So every other product goes over the matrix backwards, and begins
 //! with what the one before has left in the cache. Each thread has columns of its own, the same in every product.
 
-use crate::argument::Argument;
+use crate::argument::Given;
 use crate::cpu::fastest;
 use crate::library::{OneDnn, ffi};
 use crate::program::{Def, Kind, Program, Val};
@@ -76,15 +76,14 @@ struct Places {
 unsafe impl Sync for Places {}
 
 impl Row {
-    /// Computes. `place` gives the address of an argument.
+    /// Computes.
     ///
     /// # Safety
-    /// Each argument has to lie where `place` says, with the sizes given, and the result may overlap no other.
-    pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
-        let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(|a| place(a).cast::<f32>());
-        let given = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(find);
-        let [Some(row), Some(panels), Some(result)] = given else { return };
-        let addend = |number: usize| find(ffi::ARG_MULTIPLE_SRC + number as i32).map(<*mut f32>::cast_const);
+    /// Each tensor has to lie where it is said to, with the sizes given, and the result may overlap no other.
+    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
+        let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(|arg| given.floats(arg));
+        let [Some(row), Some(panels), Some(result)] = all else { return };
+        let addend = |number: usize| given.floats(ffi::ARG_MULTIPLE_SRC + number as i32).map(<*mut f32>::cast_const);
         let places = Places { row, panels, addends: std::array::from_fn(addend), result };
         let (code, count) = (code(), self.panels.count());
         let part = |thread: usize, threads: usize| {
@@ -92,10 +91,7 @@ impl Row {
             // SAFETY: the caller's word; these columns are this thread's own.
             unsafe { code(self, places, count * thread / threads, count * (thread + 1) / threads) };
         };
-        match self.panels.elements() {
-            ..=SMALL => part(0, 1),
-            _ => library.on_every_thread(&part),
-        }
+        library.on_threads(self.panels.elements() > SMALL, &part);
     }
 }
 

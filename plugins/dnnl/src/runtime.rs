@@ -4,7 +4,7 @@
 //! run, so each run takes a set of them for itself; there are as many sets as there were runs at once. A set remembers the
 //! places of the run before, and only what has moved is said anew.
 
-use crate::argument::Argument;
+use crate::argument::Given;
 use crate::library::ffi::ExecArg;
 use crate::library::{Memory, OneDnn, Primitive, Stream, onednn};
 use crate::lower::{Packs, lower};
@@ -291,28 +291,28 @@ impl Ready {
     fn execute(&self, library: &OneDnn, tensors: &Tensors) -> Result<()> {
         for (number, step) in self.plan.steps.iter().enumerate() {
             let (from, to) = tensors.ranges[number];
-            let place = |at: &Argument| tensors.bases[at.buffer.0 as usize].wrapping_add(at.offset);
+            let given = Given { args: &step.args, bases: &tensors.bases };
             match &step.work {
                 // SAFETY: every memory object has the layout of its argument, and was pointed at a buffer of the size that
                 // the plan says: the host's tensors of checked dimensions, the arena, constants and packed weights.
                 Work::Code(primitive) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
                     .map_err(|what| Error::new(format!("{}: {what}", step.what)))?,
                 // SAFETY: as above; it was chosen for this CPU.
-                Work::Winograd(convolution) => unsafe { convolution.run(library, &step.args, place) },
+                Work::Winograd(convolution) => unsafe { convolution.run(library, given) },
                 // SAFETY: as above; a product has a buffer of its own.
-                Work::Row(row) => unsafe { row.run(library, &step.args, place) },
+                Work::Row(row) => unsafe { row.run(library, given) },
                 // SAFETY: as above; what a cell gives has a buffer of its own.
-                Work::Cell(cell) => unsafe { cell.run(&step.args, place) },
+                Work::Cell(cell) => unsafe { cell.run(given) },
                 // SAFETY: as above; it is the same tensor or another.
-                Work::Elementwise(function) => unsafe { function.run(library, &step.args, place) },
+                Work::Elementwise(function) => unsafe { function.run(library, given) },
                 // SAFETY: as above.
-                Work::Join(join) => unsafe { join.run(library, &step.args, place) },
+                Work::Join(join) => unsafe { join.run(library, given) },
                 // SAFETY: as above; what a chain gives has a buffer of its own.
-                Work::Finish(finish) => unsafe { finish.run(library, &step.args, place) },
+                Work::Finish(finish) => unsafe { finish.run(library, given) },
                 // SAFETY: as above.
-                Work::Means(means) => unsafe { means.run(library, &step.args, place) },
+                Work::Means(means) => unsafe { means.run(library, given) },
                 Work::NoNan(number, count) => {
-                    let from = place(&step.args[0]).cast::<f32>();
+                    let from = given.place(&step.args[0]).cast::<f32>();
                     // SAFETY: as above; the tensor lies there without gaps, and this step alone writes to it now.
                     let elements = unsafe { std::slice::from_raw_parts_mut(from, *count) };
                     elements.iter_mut().for_each(|x| *x = if x.is_nan() { *number } else { *x });

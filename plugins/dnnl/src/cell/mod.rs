@@ -8,7 +8,7 @@
 pub mod gru;
 pub mod lstm;
 
-use crate::argument::Argument;
+use crate::argument::Given;
 use crate::cpu::fastest;
 use crate::library::ffi;
 use gru::Gru;
@@ -68,14 +68,13 @@ struct Places {
 }
 
 impl Cell {
-    /// Computes a step. `place` gives the address of an argument.
+    /// Computes a step.
     ///
     /// # Safety
-    /// Each argument has to lie where `place` says, with the cell's sizes, and the output may overlap no other.
-    pub unsafe fn run(&self, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
-        let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(|a| place(a).cast::<f32>());
-        let Some(out) = find(ARG_OUT) else { return };
-        let read = std::array::from_fn(|number| find(number as i32).map(<*mut f32>::cast_const));
+    /// Each tensor has to lie where it is said to, with the cell's sizes, and the output may overlap no other.
+    pub unsafe fn run(&self, given: Given<'_>) {
+        let Some(out) = given.floats(ARG_OUT) else { return };
+        let read = std::array::from_fn(|number| given.floats(number as i32).map(<*mut f32>::cast_const));
         // SAFETY: the caller's word.
         unsafe { steps()(self, &Places { read, out }) }
     }

@@ -79,9 +79,10 @@ fn open() -> Result<OneDnn> {
 }
 
 impl OneDnn {
-    /// Calls `body(thread, threads)` on every thread of the library's pool, which may not panic there.
-    pub fn on_every_thread(&self, body: &(dyn Fn(usize, usize) + Sync)) {
-        match &self.team {
+    /// Calls `body(thread, threads)`, which may not panic, on every thread of the library's pool, or on the caller's alone
+    /// where there is not `enough` to do: others take longer to begin.
+    pub fn on_threads(&self, enough: bool, body: &(dyn Fn(usize, usize) + Sync)) {
+        match self.team.as_ref().filter(|_| enough) {
             Some(team) => team.run(body),
             None => body(0, 1),
         }

@@ -1,7 +1,7 @@
 //! The loop behind sums of integers: blocks of elements through a list of steps, on the threads of the library's pool.
 
 use super::ratio::Rounding;
-use crate::argument::Argument;
+use crate::argument::Given;
 use crate::cpu::fastest;
 use crate::library::{OneDnn, ffi};
 use byoc_plugin_api::DType;
@@ -142,16 +142,15 @@ impl Finish {
         Finish { elements, places, from, to, steps }
     }
 
-    /// Goes over all elements. `place` gives the address of an argument.
+    /// Goes over all elements.
     ///
     /// # Safety
-    /// Each argument has to lie where `place` says, with the chain's number of elements, and the result may overlap no other.
-    pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
-        let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(&place);
-        let (Some(from), Some(to)) = (find(ffi::ARG_SRC), find(ffi::ARG_DST)) else { return };
+    /// Each tensor has to lie where it is said to, with the chain's number of elements, and the result may overlap no other.
+    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
+        let (Some(from), Some(to)) = (given.find(ffi::ARG_SRC), given.find(ffi::ARG_DST)) else { return };
         let mut others = [std::ptr::null::<u8>(); MOST_OTHERS];
         for (k, other) in others.iter_mut().enumerate() {
-            let Some(at) = find(ffi::ARG_MULTIPLE_SRC + k as i32) else { break };
+            let Some(at) = given.find(ffi::ARG_MULTIPLE_SRC + k as i32) else { break };
             *other = at.cast_const();
         }
         let tensors = Tensors { from: from.cast_const(), to, others: &others };
@@ -163,11 +162,7 @@ impl Finish {
             // SAFETY: the blocks lie in the tensors that the caller vouches for, and belong to this thread alone.
             unsafe { code(self, tensors, first, last) };
         };
-        if self.elements < SHARE {
-            part(0, 1);
-        } else {
-            library.on_every_thread(&part);
-        }
+        library.on_threads(self.elements >= SHARE, &part);
     }
 }
 

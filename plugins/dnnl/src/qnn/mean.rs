@@ -1,6 +1,6 @@
 //! Means of windows of bytes: `(Σ (x - zero) / count) scale`, the sum exact, the quotient rounded once.
 
-use crate::argument::Argument;
+use crate::argument::Given;
 use crate::library::{OneDnn, Window, ffi};
 use crate::lower::Lowering;
 use crate::plan::Work;
@@ -108,13 +108,12 @@ impl Lowering<'_> {
 }
 
 impl Means {
-    /// Computes the pool. `place` gives the address of an argument.
+    /// Computes the pool.
     ///
     /// # Safety
-    /// Each argument has to lie where `place` says, with channels last and the pool's sizes; the two may not overlap.
-    pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
-        let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(&place);
-        let (Some(from), Some(to)) = (find(ffi::ARG_SRC), find(ffi::ARG_DST)) else { return };
+    /// Each tensor has to lie where it is said to, with channels last and the pool's sizes; the two may not overlap.
+    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
+        let (Some(from), Some(to)) = (given.find(ffi::ARG_SRC), given.find(ffi::ARG_DST)) else { return };
         let tensors = Tensors { from: from.cast_const(), to: to.cast() };
         let [height, width] = self.axes;
         let blocks = self.channels.div_ceil(LANES);
@@ -126,11 +125,7 @@ impl Means {
                 unsafe { self.unit(*tensors, unit / blocks, unit % blocks * LANES) };
             }
         };
-        if units * LANES * (height.kernel * width.kernel) as usize <= SHARE {
-            part(0, 1);
-        } else {
-            library.on_every_thread(&part);
-        }
+        library.on_threads(units * LANES * (height.kernel * width.kernel) as usize > SHARE, &part);
     }
 
     /// The means of one window, from one channel on.

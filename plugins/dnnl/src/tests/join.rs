@@ -1,7 +1,7 @@
 //! Rows behind each other: widths of every remainder, parts with gaps, alone and on all threads.
 
 use super::library;
-use crate::argument::{Argument, Buf};
+use crate::argument::{Argument, Buf, Given};
 use crate::join::{Join, Part};
 use crate::library::{Desc, ffi};
 use byoc_plugin_api::DType;
@@ -27,7 +27,7 @@ fn every_row_is_the_rows_of_its_parts() {
         let places: Vec<*mut u8> = tensors.iter_mut().map(Vec::as_mut_ptr).collect();
         let join = Join { rows, parts: parts.clone() };
         // SAFETY: every tensor has the rows that its stride says.
-        unsafe { join.run(library, &args, |argument| places[argument.buffer.0 as usize]) };
+        unsafe { join.run(library, Given { args: &args, bases: &places }) };
         let joined = &tensors[parts.len()];
         let mut at = 0;
         for r in 0..rows {

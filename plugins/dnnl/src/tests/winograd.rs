@@ -3,7 +3,7 @@
 use super::artifacts::{Alone, Bytes};
 use super::library;
 use super::region::{numbers, run};
-use crate::argument::{Argument, Buf};
+use crate::argument::{Argument, Buf, Given};
 use crate::cpu::has_avx512;
 use crate::library::{Desc, ffi};
 use crate::lower::{Packs, lower};
@@ -89,8 +89,9 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     };
     let args: Vec<Argument> = tensors.iter().enumerate().map(argument).collect();
     library.set_threads(threads[1]);
+    let bases: Vec<*mut u8> = tensors.iter().map(|(_, at)| at.cast()).collect();
     // SAFETY: every tensor has the sizes given, and the CPU computes it.
-    unsafe { layer.run(library, &args, |argument| tensors[argument.buffer.0 as usize].1.cast()) };
+    unsafe { layer.run(library, Given { args: &args, bases: &bases }) };
     assert_eq!((out.pop(), scratch.pop().map(f32::is_nan)), (Some(7.0), Some(true)));
     for (i, (&got, sum)) in out.iter().zip(wanted).enumerate() {
         let wanted = sum.clamp(f64::from(range[0]), f64::from(range[1]));

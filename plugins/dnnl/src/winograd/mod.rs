@@ -28,7 +28,7 @@ mod weights;
 
 pub use weights::Weights;
 
-use crate::argument::Argument;
+use crate::argument::Given;
 use crate::library::{OneDnn, ffi};
 
 /// Places of a transformed tile.
@@ -114,17 +114,17 @@ impl Winograd {
         [tiles, (threads / tiles).clamp(1, self.weights.blocks())]
     }
 
-    /// Computes. `place` gives the address of an argument.
+    /// Computes.
     ///
-    /// # Safety Each argument has to lie where `place` says, with the sizes given, and the result may overlap only the
+    /// # Safety Each tensor has to lie where it is said to, with the sizes given, and the result may overlap only the
     /// addend, and that wholly. The CPU has to have AVX-512.
-    pub unsafe fn run(&self, library: &OneDnn, args: &[Argument], place: impl Fn(&Argument) -> *mut u8) {
-        let find = |arg: i32| args.iter().find(|a| a.arg == arg).map(|a| place(a).cast::<f32>());
-        let given = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(find);
-        let [Some(data), Some(weights), Some(result), Some(scratch)] = given else { return };
-        let [bias, addend] = [ffi::ARG_BIAS, ffi::ARG_SRC_1].map(|arg| find(arg).unwrap_or(std::ptr::null_mut()));
+    pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
+        let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST, ffi::ARG_SCRATCHPAD].map(|arg| given.floats(arg));
+        let [Some(data), Some(weights), Some(result), Some(scratch)] = all else { return };
+        let [bias, addend] =
+            [ffi::ARG_BIAS, ffi::ARG_SRC_1].map(|arg| given.floats(arg).unwrap_or(std::ptr::null_mut()));
         let places = Places { data, weights, bias, addend, result, scratch };
-        library.on_every_thread(&|thread, threads| {
+        library.on_threads(true, &|thread, threads| {
             let [shares, others] = self.parts(threads.min(self.slots));
             if thread < shares * others {
                 let share = |all: usize, part: usize, parts: usize| all * part / parts..all * (part + 1) / parts;
