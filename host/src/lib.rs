@@ -10,6 +10,7 @@ pub mod error;
 pub mod frontend;
 pub mod io;
 pub mod model;
+mod native;
 pub mod plugin;
 pub mod quantize;
 pub mod runtime;

@@ -3,6 +3,7 @@
 use crate::build::compiled::CompiledRegion;
 use crate::build::{Compiled, codegen};
 use crate::error::Failure;
+use crate::native;
 use crate::plugin::backend::fault;
 use crate::plugin::bridge::constant_handle;
 use crate::plugin::region::PluginRegion;
@@ -137,7 +138,11 @@ fn load(
     cache_dir: Option<&Path>,
     hold: Hold,
 ) -> Result<(Model, Vec<Diagnostic>), Failure> {
-    let options = codegen::options(cache_dir, Some(session.pool.threads()));
+    compiled.check()?;
+    if compiled.from_file && !session.allow_native {
+        native::refuse(session, &compiled)?;
+    }
+    let mut options = codegen::options(cache_dir, Some(session.pool.threads()));
     let mut warnings = Vec::new();
     let mut handles: Vec<Option<Constant>> = vec![None; compiled.constants.len()];
     let mut regions: Vec<Option<Arc<dyn Region>>> = Vec::with_capacity(compiled.regions.len());
@@ -169,6 +174,8 @@ fn load(
                 slot.get_or_insert_with(|| constant_handle("", &Arc::new(tensor.clone()))).clone()
             })
             .collect();
+        let signature = region.signature().map_err(|what| Failure::new(codes::artifacts::MALFORMED, what))?;
+        options["region"] = region.load_options(&signature);
         let request = LoadRequest {
             symbol: &region.symbol,
             blob: &region.blob,

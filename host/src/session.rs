@@ -22,6 +22,8 @@ pub struct Session {
     pub cancel: Cancel,
     /// The plugins found.
     pub registry: Registry,
+    /// Whether regions of artifacts may hold native code, which runs with the rights of the process. The default is yes.
+    pub allow_native: bool,
 }
 
 impl Session {
@@ -44,7 +46,7 @@ impl Session {
         let metrics = Arc::new(Metrics::default());
         let cancel = Cancel::default();
         let services = services(pool.clone(), metrics.clone(), cancel.clone());
-        Ok(Session { pool, metrics, services, cancel, registry: Registry::empty() })
+        Ok(Session { pool, metrics, services, cancel, registry: Registry::empty(), allow_native: true })
     }
 }
 

@@ -195,7 +195,7 @@ static inline byoc_json byoc_json_next(byoc_json item) {
 /* Item `index` of a list. */
 static inline byoc_json byoc_json_at(byoc_json list, size_t index) {
     byoc_json item = byoc_json_first(list);
-    while (index-- > 0) item = byoc_json_next(item);
+    while (index-- > 0 && item.at != NULL) item = byoc_json_next(item);
     return item;
 }
 

@@ -176,7 +176,9 @@ typedef struct byoc_load {
     size_t blob_size;
     const byoc_constant *const *constants; /* those that `compile` saw, in the same order */
     size_t constant_count;
-    const char *options; /* a JSON object, as for `compile` */
+    /* A JSON object, as for `compile`. "region" says what `prepare` does not: {"inputs": [type, ...], "outputs": [...],
+     * "metadata": {...}, "producer": {...}}, the types of the tensors that `run` will get. Compare them with the blob's. */
+    const char *options;
 } byoc_load;
 
 /* One run. Nothing of it may be kept. */

@@ -296,7 +296,8 @@ fn read_ref(value: &Value) -> Result<ValueRef> {
     }
 }
 
-fn read_type(value: &Value) -> Result<TensorType> {
+/// Reads a tensor type.
+pub(crate) fn read_type(value: &Value) -> Result<TensorType> {
     let dtype = match &value["dtype"] {
         Value::String(name) => DType::parse(name).ok_or_else(|| Error::new(format!("no element type \"{name}\"")))?,
         Value::Array(parts) => read_dtype_code(parts)?,

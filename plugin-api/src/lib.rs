@@ -74,6 +74,7 @@
 //! | `services` | what the host does for a backend |
 //! | `graph`, `graph_json` | graphs, and their JSON form |
 //! | `tensor`, `dtype`, `constant` | memory: DLPack descriptors and views, element types, handles into the host's pool |
+//! | `signature` | the types that a region was compiled for, against those that it is run on |
 //! | `describe` | what a backend says about itself, as versioned JSON |
 //! | `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
 //! | `plugin` | the root module and the macros that make a library a plugin |
@@ -106,6 +107,7 @@ pub mod host;
 #[doc(hidden)]
 pub mod plugin;
 mod services;
+mod signature;
 mod tensor;
 #[doc(hidden)]
 pub mod wire;
@@ -120,6 +122,7 @@ pub use graph::*;
 pub use graph_json::GRAPH_VERSION;
 pub use plugin::{API_VERSION, CODEGEN_PREFIX, Context, LOADER_PREFIX, Registry};
 pub use services::{HostServices, Services};
+pub use signature::Signature;
 pub use tensor::{Tensor, TensorMut, TensorRef};
 
 #[doc(hidden)]

@@ -328,6 +328,7 @@ struct Loaded {
             throw std::runtime_error("the blob is no layer of conv_int8");
         check_constant(layer.data, layer.data_dims(), request);
         check_constant(layer.weight, layer.weight_dims(), request);
+        check_signature(request->options);
         constants.reserve(request->constant_count);
         for (size_t i = 0; i < request->constant_count; i++) constants.push_back(host->constant_retain(request->constants[i]));
     }
@@ -348,6 +349,25 @@ struct Loaded {
         if (tensor.dtype.code != 0 || tensor.dtype.bits != 8 || tensor.ndim != 4 ||
             std::memcmp(tensor.shape, dims.data(), sizeof dims) != 0)
             throw std::runtime_error("the blob reads a constant of another type");
+    }
+
+    // `prepare` sees the dimensions of tensors and not their element types, which are compared here. A host that says nothing
+    // of them has no "region" in its options.
+    void check_signature(const char *options) const {
+        const byoc_json region = byoc_json_get(byoc_json_of(options), "region");
+        if (!byoc_json_there(region)) return;
+        const byoc_json inputs = byoc_json_get(region, "inputs"), outputs = byoc_json_get(region, "outputs");
+        if (!layer.data.is_constant) check_type(inputs, layer.data.number, "int8", layer.data_dims());
+        if (!layer.weight.is_constant) check_type(inputs, layer.weight.number, "int8", layer.weight_dims());
+        check_type(outputs, 0, "int32", layer.out_dims());
+    }
+
+    static void check_type(byoc_json types, int32_t number, const char *dtype, const std::array<int64_t, 4> &dims) {
+        Type type;
+        byoc_json at = byoc_json_at(types, size_t(number));
+        if (byoc_json_there(at)) take(at, type);
+        if (!byoc_json_is(type.dtype, dtype) || type.dims.count != 4 || type.dims.number != dims)
+            throw std::runtime_error("the layer was compiled for other tensors; compile the model again");
     }
 
     const int8_t *data_of(const Operand &operand, const byoc_run *run) const {

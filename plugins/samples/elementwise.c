@@ -343,7 +343,7 @@ static void do_step(const region_t *region, const byoc_run *run, const step_t *s
 
 static int32_t run(void *self, byoc_call *call, const byoc_run *run) {
     const region_t *region = self;
-    (void)call;
+    if (run->workspace_size < region->workspace) return fail(call, "less scratch memory than was prepared");
     for (size_t i = 0; i < region->step_count; i++) do_step(region, run, &region->steps[i]);
     /* An output that is an input, a constant or another output lies elsewhere. */
     for (size_t i = 0; i < region->output_count; i++) {
@@ -355,6 +355,32 @@ static int32_t run(void *self, byoc_call *call, const byoc_run *run) {
 }
 
 static const byoc_executable EXECUTABLE = {sizeof EXECUTABLE, prepare, run, NULL, release};
+
+/* Whether the tensors that the host will hand over are those of the blob: `prepare` sees their dimensions and not their
+ * element types. A host that says nothing of them has no "region" in its options. */
+static int same_types(byoc_json types, const shape_t *const *wanted, size_t count) {
+    byoc_json type = byoc_json_first(types);
+    if (byoc_json_count(types) != count) return 0;
+    for (size_t i = 0; i < count; i++, type = byoc_json_next(type)) {
+        shape_t given;
+        if (!read_shape(type, &given) || !same_shape(&given, wanted[i])) return 0;
+    }
+    return 1;
+}
+
+static const char *check_signature(const region_t *region, const char *options) {
+    byoc_json told = byoc_json_get(byoc_json_of(options), "region");
+    const size_t most = region->input_count > region->output_count ? region->input_count : region->output_count;
+    const shape_t **wanted = calloc(most + 1, sizeof *wanted);
+    int same;
+    if (wanted == NULL) return "there is no memory for it";
+    for (size_t i = 0; i < region->input_count; i++) wanted[i] = &region->inputs[i];
+    same = same_types(byoc_json_get(told, "inputs"), wanted, region->input_count);
+    for (size_t i = 0; i < region->output_count; i++) wanted[i] = &region->values[region->outputs[i]].shape;
+    same = same && same_types(byoc_json_get(told, "outputs"), wanted, region->output_count);
+    free(wanted);
+    return same || !byoc_json_there(told) ? NULL : "the region was compiled for other tensors; compile the model again";
+}
 
 static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
     byoc_json graph = byoc_json_parse(request->blob, request->blob_size);
@@ -381,6 +407,7 @@ static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
         }
         region->constant_count = request->constant_count;
         problem = read_region(region, graph);
+        if (problem == NULL) problem = check_signature(region, request->options);
     }
     if (problem != NULL) {
         release(region);
@@ -390,7 +417,15 @@ static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
     return BYOC_OK;
 }
 
-static const byoc_loader LOADER = {sizeof LOADER, load, NULL, NULL};
+/* Whether a blob holds native code: it is a graph. */
+static int32_t query(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
+    (void)self, (void)data, (void)size;
+    if (strcmp(key, "blob.native") != 0) return BYOC_UNKNOWN_KEY;
+    call->host->answer(call, "false", 5);
+    return BYOC_OK;
+}
+
+static const byoc_loader LOADER = {sizeof LOADER, load, query, NULL};
 
 /* -- The library --------------------------------------------------------------------------------------------------- */
 

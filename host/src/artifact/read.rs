@@ -91,25 +91,8 @@ pub(super) fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Res
     validate(&program).map_err(|e| malformed(e.message))?;
     let weights = entries.get(WEIGHTS).ok_or_else(|| malformed(format!("it has no {WEIGHTS}")))?;
     let constants = constants(&file, weights.clone(), &manifest, &program)?;
-    if manifest.regions.len() != program.regions.len() {
-        return Err(malformed("program and manifest differ in their regions"));
-    }
-    let mut regions = Vec::with_capacity(manifest.regions.len());
-    for (record, in_program) in manifest.regions.iter().zip(&program.regions) {
-        regions.push(match record {
-            Some(record) if record.symbol != in_program.symbol || record.backend != in_program.backend => {
-                return Err(malformed(format!(
-                    "region {} is called {} in the program",
-                    record.symbol, in_program.symbol
-                )));
-            }
-            Some(record) if record.constants.iter().any(|&i| i as usize >= constants.len()) => {
-                return Err(malformed(format!("region {} wants constants that there are not", record.symbol)));
-            }
-            Some(record) => Some(region(record, get)?),
-            None => None,
-        });
-    }
+    let regions = manifest.regions.iter().map(|record| record.as_ref().map(|record| region(record, get)).transpose());
+    let regions = regions.collect::<Result<_, _>>()?;
     let compiled = Compiled {
         program,
         constants,
@@ -117,7 +100,9 @@ pub(super) fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Res
         explain: manifest.explain.clone(),
         model_digest: manifest.model_digest.clone(),
         options: manifest.options.clone(),
+        from_file: true,
     };
+    compiled.check()?;
     Ok(Artifact { bytes: bytes.len() as u64, manifest, compiled })
 }
 

@@ -31,6 +31,7 @@ fn model() -> Compiled {
     let result = b.tuple(&[sum, half, flags]).unwrap();
     b.define("main", &[y], result).unwrap();
     let planned = plan(&b.module, &[]).unwrap();
+    let ty = serde_json::json!({ "dtype": "float32", "dims": [3] });
     let region = CompiledRegion {
         symbol: "region_0".into(),
         backend: "test".into(),
@@ -43,15 +44,22 @@ fn model() -> Compiled {
         cpu_features: vec!["avx2".into()],
         notes: vec!["a note".into()],
         metadata: vec![("cycles".into(), 3.into())],
-        graph: serde_json::json!({ "nodes": [] }),
+        graph: serde_json::json!({
+            "nodes": [{ "input": 0, "outputs": [ty] }, { "op": "nn.relu", "inputs": [[0, 0]], "outputs": [ty] }],
+            "inputs": [{ "name": "x", "type": ty }],
+            "outputs": [[1, 0]],
+        }),
     };
+    let mut program = planned.program;
+    program.regions[0].loader = region.loader.clone();
     Compiled {
-        program: planned.program,
+        program,
         constants: planned.constants,
         regions: vec![Some(region)],
         explain: serde_json::json!({ "nodes": [] }),
         model_digest: "ab".repeat(32),
         options: serde_json::json!({ "backends": ["test"] }),
+        from_file: false,
     }
 }
 

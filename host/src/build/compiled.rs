@@ -1,8 +1,9 @@
 //! What building a model gives: everything that an executor needs and an artifact holds.
 
-use crate::runtime::Program;
+use crate::runtime::{Program, Signature};
+use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::Tensor;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A built model. The same model, options and plugins give an equal one, whatever the folder or the number of threads.
@@ -20,6 +21,48 @@ pub struct Compiled {
     pub model_digest: String,
     /// The options that shaped the result (backends, bound dimensions), by name.
     pub options: Value,
+    /// Whether the regions were read from a file, so that their code was made by whoever wrote it.
+    pub from_file: bool,
+}
+
+impl Compiled {
+    /// Leaves every region to the host: no plugin is asked for anything.
+    pub fn on_host(mut self) -> Compiled {
+        self.regions.fill(None);
+        self
+    }
+
+    /// Compares the regions of the program with what their backends compiled: name, backend, loader, and the types of
+    /// everything that goes in and comes out. Code that was made for other tensors than it would be given never loads.
+    ///
+    /// # Errors
+    /// E0704: the first contradiction.
+    pub fn check(&self) -> Result<(), Diagnostic> {
+        if self.regions.len() != self.program.regions.len() {
+            let (made, wanted) = (self.regions.len(), self.program.regions.len());
+            return Err(contradiction(format!("expected {wanted} regions as in the program, found {made}")));
+        }
+        for (made, region) in self.regions.iter().zip(&self.program.regions) {
+            let Some(made) = made else { continue };
+            let names = [("name", &made.symbol, &region.symbol), ("backend", &made.backend, &region.backend)];
+            for (what, made, wanted) in names.into_iter().chain([("loader", &made.loader, &region.loader)]) {
+                if made != wanted {
+                    let symbol = &region.symbol;
+                    return Err(contradiction(format!("region {symbol}: expected the {what} {wanted}, found {made}")));
+                }
+            }
+            made.check(&self.constants)
+                .and_then(|signature| signature.check_ports(&region.inputs, &region.outputs))
+                .map_err(|what| contradiction(format!("region {}: {what}", region.symbol)))?;
+        }
+        Ok(())
+    }
+}
+
+fn contradiction(what: String) -> Diagnostic {
+    Diagnostic::error(codes::artifacts::MALFORMED, what)
+        .note("the program and the compiled region do not belong together")
+        .help("compile the model again")
 }
 
 /// A region as its backend compiled it.
@@ -49,6 +92,36 @@ pub struct CompiledRegion {
     pub metadata: Vec<(String, Value)>,
     /// The region as it was given to the code generator, so that it can be compiled again.
     pub graph: Value,
+}
+
+impl CompiledRegion {
+    /// The types that the region was compiled for.
+    ///
+    /// # Errors
+    /// A recorded graph that cannot be read.
+    pub fn signature(&self) -> Result<Signature, String> {
+        Signature::of_graph(&self.graph)
+    }
+
+    /// Compares the constants of the model with those that the region was compiled with; the region's signature.
+    fn check(&self, constants: &[Tensor]) -> Result<Signature, String> {
+        if let Some(number) = self.constants.iter().find(|&&number| number as usize >= constants.len()) {
+            return Err(format!("expected one of {} constants, found number {number}", constants.len()));
+        }
+        let signature = self.signature()?;
+        signature.check_constants(|i| constants.get(*self.constants.get(i)? as usize))?;
+        Ok(signature)
+    }
+
+    /// What a loader is told about the region beside its blob: `options.region`.
+    pub fn load_options(&self, signature: &Signature) -> Value {
+        let mut region = signature.to_json();
+        let metadata = self.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
+        region["metadata"] = Value::Object(metadata.collect());
+        let PluginId { name, version, digest } = &self.plugin;
+        region["producer"] = json!({ "plugin": name, "version": version, "digest": digest });
+        region
+    }
 }
 
 /// Which plugin made a region.

@@ -171,6 +171,7 @@ pub fn build(
         explain: serde_json::to_value(&explanation).unwrap_or_default(),
         model_digest: digest,
         options: compiled_options(&backends, &loaded.bound),
+        from_file: false,
     };
     Ok(Built { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
 }

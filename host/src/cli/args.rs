@@ -66,7 +66,8 @@ pub struct TalkArgs {
 /// How a model is compiled.
 #[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
-    /// Backends in priority order; "auto" takes every plugin that loads. Without it the host runs everything.
+    /// Backends in priority order; "auto" takes every plugin that loads, "none" loads no plugin and runs everything on the
+    /// host, artifacts too. Without it the host runs a model, and the plugins that it was compiled for an artifact.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub backend: Vec<String>,
     /// Set an option of a backend that --backend names, such as mychip.half=true; "byoc plugins show mychip" lists its options,
@@ -82,6 +83,9 @@ pub struct BuildArgs {
     /// Bind a symbolic dimension, or with ? leave it open: the program then takes any size (may be repeated).
     #[arg(long = "dim", value_name = "NAME=N|?", value_parser = named_dim)]
     pub dims: Vec<(String, Option<usize>)>,
+    /// Whether regions of an artifact may hold native code, which runs with the rights of this process.
+    #[arg(long, value_name = "yes|no", env = "BYOC_ALLOW_NATIVE", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
+    pub allow_native: bool,
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -519,6 +523,14 @@ fn named_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("NAME=VALUE is wanted".to_owned()),
+    }
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("yes or no is wanted".to_owned()),
     }
 }
 

@@ -17,6 +17,9 @@ use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// The backend that stands for the host alone.
+const NONE: &str = "none";
+
 /// A model that can run, and the inputs that were given for it.
 pub struct Ready {
     /// The model.
@@ -42,7 +45,36 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
     }
     session::log_to_stderr(args.talk.verbose);
     let threads = args.threads.map_or(0, usize::from);
-    Session::new(&args.plugins.plugin_dirs, threads)
+    let mut session = match on_host(args)? {
+        true => Session::without_plugins(threads)?,
+        false => Session::new(&args.plugins.plugin_dirs, threads)?,
+    };
+    session.allow_native = args.allow_native;
+    Ok(session)
+}
+
+/// Whether everything runs on the host: `--backend none`.
+///
+/// # Errors
+/// E0403 when another backend is named beside it.
+fn on_host(args: &BuildArgs) -> Result<bool, Failure> {
+    let names: Vec<&str> = names(args).collect();
+    match names.iter().position(|name| *name == NONE) {
+        None => Ok(false),
+        Some(_) if names.len() == 1 => Ok(true),
+        Some(at) => {
+            let other = names[usize::from(at == 0)];
+            let message = format!("--backend {NONE} stands alone: found {other} beside it");
+            Err(Diagnostic::error(codes::plugins::BACKEND_MISPLACED, message)
+                .help(format!("leave out {NONE}, or everything else"))
+                .into())
+        }
+    }
+}
+
+/// The backends that are named.
+fn names(args: &BuildArgs) -> impl Iterator<Item = &str> {
+    args.backend.iter().map(|name| name.trim()).filter(|name| !name.is_empty())
 }
 
 /// The options of a build.
@@ -53,7 +85,7 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
         (None, false) => dirs::cache_dir().map(|d| d.join("byoc")),
     };
     BuildOptions {
-        backends: args.backend.iter().map(|b| b.trim().to_owned()).filter(|b| !b.is_empty()).collect(),
+        backends: names(args).filter(|name| *name != NONE).map(str::to_owned).collect(),
         backend_options: args.backend_options.clone(),
         cache_dir,
         print_after: args.print_after.clone(),
@@ -169,8 +201,10 @@ pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &S
             .into());
     }
     let given = given(path, input)?;
+    let host_alone = on_host(build_args)?;
     let start = Instant::now();
     let compiled = || match is_artifact(path) {
+        true if host_alone => Ok(artifact::open(path)?.into_compiled().on_host()),
         true => Ok(artifact::open(path)?.into_compiled()),
         false => Ok::<_, Failure>(build(path, build_args, session, &given)?.compiled),
     };

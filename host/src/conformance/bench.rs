@@ -9,7 +9,7 @@ use crate::build::codegen;
 use crate::plugin::backend::{Backend, PluginJudge};
 use byoc_core::pass::{Backend as Target, Refusal, RefusalCode, partition_for};
 use byoc_core::tensor::Tensor;
-use byoc_plugin_api::{CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Services};
+use byoc_plugin_api::{CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -112,7 +112,8 @@ impl Bench<'_, '_> {
             Fault::new(Kind::WrongLoader, "compile", message)
         })?;
         (self.at)("load");
-        let options = codegen::options(self.cache_dir, Some(services.num_threads()));
+        let mut options = codegen::options(self.cache_dir, Some(services.num_threads()));
+        options["region"] = Signature::of(&piece.graph).to_json();
         let request =
             LoadRequest { symbol: &piece.graph.symbol, blob, constants: &piece.constants, options: &options, services };
         loader.load(&request).map_err(|error| Fault::of_error(Kind::LoadFailed, "load", &error))

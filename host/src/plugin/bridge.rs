@@ -8,7 +8,7 @@ use byoc_core::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
 use byoc_core::op::{self, Params};
 use byoc_core::pass::{Candidate, Composite};
 use byoc_core::tensor::{self, Tensor};
-use byoc_core::typing::Builder;
+use byoc_core::typing::{Builder, unify};
 use byoc_plugin_api as api;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -367,7 +367,12 @@ fn splice(
                 }
                 slot.iter().copied().collect()
             }
-            api::NodeKind::Composite(composite) => splice(builder, &composite.body, &args, constants, tensors)?,
+            api::NodeKind::Composite(composite) => {
+                for (i, (&arg, input)) in args.iter().zip(&composite.body.inputs).enumerate() {
+                    check_stated(builder, arg, &input.ty, &format!("input {i} of {}", composite.body.symbol))?;
+                }
+                splice(builder, &composite.body, &args, constants, tensors)?
+            }
             api::NodeKind::Op(name) => {
                 let attrs = Attrs::new(node.attrs.iter().map(|a| (a.key.as_str(), attr_in(&a.value))));
                 let result = call(builder, name.as_str(), &args, attrs)?;
@@ -377,9 +382,24 @@ fn splice(
                 }
             }
         };
+        for (&output, ty) in outputs.iter().zip(&node.outputs) {
+            check_stated(builder, output, ty, &format!("a result of node {}", values.len()))?;
+        }
         values.push(outputs);
     }
     Ok(graph.outputs.iter().map(|r| values[r.node as usize][r.index as usize]).collect())
+}
+
+/// Compares the type that a graph states with the one that was inferred: a backend generates code by the former.
+fn check_stated(builder: &Builder, value: ExprId, stated: &api::TensorType, what: &str) -> Result<(), Box<Diagnostic>> {
+    let (found, stated) = (builder.module.ty(value), type_in(stated));
+    match unify(found, &stated) {
+        Some(_) => Ok(()),
+        None => {
+            let message = format!("{what}: expected {found}, the graph states {stated}");
+            Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)))
+        }
+    }
 }
 
 /// Calls an operator with flattened arguments: as they are, or as the fields of the one tuple that it takes.

@@ -1,6 +1,6 @@
 //! What the host does for its plugins: threads, log, trace, counters, reference runs.
 
-use super::bridge::dtype_in;
+use super::bridge::{dtype_in, dtype_out};
 use crate::cancel::Cancel;
 use crate::runtime::Pool;
 use byoc_core::ir::{Expr, ExprId, Module, Type};
@@ -192,14 +192,22 @@ impl Executable for Reference {
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let wrong = |what: &str| Error::new(format!("reference run: {what}"));
+        let params = self.module.main().map_or(&[][..], |main| &main.params);
+        for (&param, input) in params.iter().zip(call.inputs) {
+            let wanted = self.module.ty(param);
+            if wanted.as_tensor().is_none_or(|ty| dtype_out(ty.dtype) != input.dtype()) {
+                return Err(wrong(&format!("expected an input {wanted}, found {}", input.dtype())));
+            }
+        }
         let inputs: Option<Vec<Tensor>> =
             call.inputs.iter().map(|t| Tensor::from_bytes(dtype_in(t.dtype()), t.shape(), t.bytes())).collect();
         let results = self.evaluate(&inputs.ok_or_else(|| wrong("an input of another size than its type"))?)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {
-            let bytes = output.bytes_mut();
-            if bytes.len() != result.bytes().len() {
-                return Err(wrong("an output of another size than its type"));
+            if output.dtype() != dtype_out(result.dtype()) || output.shape() != result.shape() {
+                let found = output.dtype();
+                return Err(wrong(&format!("expected an output {result:?}, found {found} {:?}", output.shape())));
             }
+            let bytes = output.bytes_mut();
             bytes.copy_from_slice(result.bytes());
         }
         Ok(())

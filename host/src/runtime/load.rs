@@ -4,6 +4,7 @@
 use super::frame::{Operands, RegInfo, Slot};
 use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg};
 use super::region::{OutputDims, Prepared, Region};
+use super::signature::Signature;
 use super::trace;
 use super::value::bad_program;
 use byoc_core::diag::{Diagnostic, codes};
@@ -102,6 +103,8 @@ pub(super) struct RegionStep {
     pub index: u32,
     /// The loaded region; none when the host runs it.
     pub region: Option<Arc<dyn Region>>,
+    /// The types that it was compiled for.
+    pub signature: Signature,
     /// Operands and plan, when all sizes are known before the run.
     pub fixed: Option<(Operands, Prepared)>,
     pub inputs: Vec<Reg>,
@@ -235,7 +238,10 @@ impl Loader<'_> {
                 }
             }
         }
-        Ok(Step::Region(Box::new(RegionStep { index, region, fixed, inputs, outs, plans: Mutex::default() })))
+        let signature =
+            Signature { inputs: about.inputs.clone(), outputs: about.outputs.clone(), ..Signature::default() };
+        let plans = Mutex::default();
+        Ok(Step::Region(Box::new(RegionStep { index, region, signature, fixed, inputs, outs, plans })))
     }
 
     fn constant(&self, regs: &[RegInfo], reg: Reg) -> Option<&Tensor> {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`program`] | a planned program as plain data, and its JSON form |
 //! | [`region`] | what the executor wants of a region that a backend runs |
+//! | [`signature`] | the types that a region was compiled for, and every comparison with them |
 //! | [`needs`] | which constants a run on the host reads |
 //! | [`executor`] | runs a program; `inputs` says whether what it is given fits |
 //! | [`trace`] | what is known of the steps, and who listens to a run |
@@ -25,6 +26,7 @@ pub mod pool;
 pub mod program;
 mod ready;
 pub mod region;
+pub mod signature;
 mod step;
 pub mod trace;
 mod validate;
@@ -36,5 +38,6 @@ pub use inputs::{bind, check_inputs};
 pub use pool::Pool;
 pub use program::Program;
 pub use region::{OutputDims, Prepared, Region, RegionCall};
+pub use signature::Signature;
 pub use trace::{Observer, StepEvent, StepInfo, StepKind};
 pub use validate::validate;

@@ -221,11 +221,11 @@ pub(super) fn region(
         return Ok(true);
     }
     let inputs: Vec<Tensor> = step.inputs.iter().map(|&reg| scope.read_tensor(frame, reg)).collect::<Result<_, _>>()?;
+    step.signature
+        .check_inputs(inputs.iter().map(|t| (Some(t.dtype()), t.shape())))
+        .map_err(|what| bad_program(&format!("a region is called with other tensors than it takes: {what}")))?;
     let Some(plan) = plan(step, &inputs) else { return Ok(false) };
     let failed = |what: String| Diagnostic::error(codes::runtime::REGION_FAILED, what);
-    if plan.outputs.len() != step.outs.len() {
-        return Err(failed(format!("it prepares {} outputs, the model wants {}", plan.outputs.len(), step.outs.len())));
-    }
     let mut shapes: Vec<Shape> = plan.outputs.iter().map(|out| out.dims.clone()).collect();
     let mut memory = Vec::with_capacity(shapes.len());
     for (&reg, out) in step.outs.iter().zip(&plan.outputs) {
@@ -247,6 +247,7 @@ pub(super) fn region(
         workspace: workspace.as_mut(),
         plan: plan.plan,
     })?;
+    step.signature.check_results(&plan, &shapes).map_err(failed)?;
     for (((&reg, out), (dtype, bytes)), shape) in step.outs.iter().zip(&plan.outputs).zip(memory).zip(shapes) {
         let tensor = if out.exact {
             Tensor::from_storage(dtype, &out.dims, Arc::new(bytes))
@@ -268,10 +269,11 @@ fn plan(step: &RegionStep, inputs: &[Tensor]) -> Option<Arc<Prepared>> {
         return kept.clone();
     }
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
-    let made = match step.region.as_ref()?.prepare(&dims) {
+    let prepared = step.region.as_ref()?.prepare(&dims).map_err(|error| error.to_string());
+    let made = match prepared.and_then(|plan| step.signature.check_prepared(&plan).map(|()| plan)) {
         Ok(plan) => Some(Arc::new(plan)),
-        Err(error) => {
-            tracing::warn!("a region runs on the host for inputs {dims:?}: {error}");
+        Err(why) => {
+            tracing::warn!("a region runs on the host for inputs {dims:?}: {why}");
             None
         }
     };

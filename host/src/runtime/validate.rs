@@ -7,7 +7,7 @@
 use super::program::{Function, Instr, Place, Program, Reg, VERSION};
 use super::value::bad_program;
 use byoc_core::diag::Diagnostic;
-use byoc_core::ir::TensorType;
+use byoc_core::ir::{TensorType, Type};
 
 type Check = Result<(), String>;
 
@@ -35,7 +35,8 @@ fn outline(program: &Program) -> Check {
         let fallback = program.functions.get(region.fallback as usize);
         let fallback = fallback.ok_or_else(|| format!("region {} has no host program", region.symbol))?;
         takes(fallback, region.inputs.len(), region.outputs.len())
-            .map_err(|what| format!("region {}: {what}", region.symbol))?;
+            .and_then(|()| ports("parameter", fallback.registers.iter().map(|r| r.ty.as_ref()), &region.inputs))
+            .map_err(|what| format!("the host program of region {}: {what}", region.symbol))?;
         sources(program, &region.origins)?;
     }
     if let Some(port) = program.constants.iter().find(|port| bytes(&port.ty).is_none()) {
@@ -48,6 +49,24 @@ fn takes(function: &Function, inputs: usize, outputs: usize) -> Check {
     if function.params as usize != inputs || function.results as usize != outputs {
         let (params, results) = (function.params, function.results);
         return Err(format!("{params} parameters and {results} results, {inputs} and {outputs} are wanted"));
+    }
+    Ok(())
+}
+
+/// Whether registers may hold what a region takes or gives: element types and ranks agree, and no size contradicts another.
+fn ports<'t>(what: &str, registers: impl Iterator<Item = Option<&'t TensorType>>, wanted: &[TensorType]) -> Check {
+    for (i, (register, wanted)) in registers.zip(wanted).enumerate() {
+        let fits = register.is_some_and(|ty| {
+            let mut dims = ty.dims.iter().zip(&wanted.dims);
+            ty.dtype == wanted.dtype
+                && ty.dims.len() == wanted.dims.len()
+                && dims.all(|(a, b)| a.fixed().zip(b.fixed()).is_none_or(|(a, b)| a == b))
+        });
+        if !fits {
+            let shown = |ty: &TensorType| Type::Tensor(ty.clone().into()).to_string();
+            let found = register.map_or_else(|| "a handle".to_owned(), shown);
+            return Err(format!("{what} {i}: expected {}, found {found}", shown(wanted)));
+        }
     }
     Ok(())
 }
@@ -145,7 +164,14 @@ fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Ch
             }
         }
         Instr::Region { region, inputs, outs } => match program.regions.get(*region as usize) {
-            Some(region) if (region.inputs.len(), region.outputs.len()) == (inputs.len(), outs.len()) => Ok(()),
+            Some(region) if (region.inputs.len(), region.outputs.len()) == (inputs.len(), outs.len()) => {
+                let types = |regs: &'_ [Reg]| {
+                    regs.iter().map(|reg| function.registers[reg.index()].ty.as_ref()).collect::<Vec<_>>()
+                };
+                ports("input", types(inputs).into_iter(), &region.inputs)
+                    .and_then(|()| ports("output", types(outs).into_iter(), &region.outputs))
+                    .map_err(|what| format!("region {}: {what}", region.symbol))
+            }
             Some(region) => Err(format!("region {} with other inputs or outputs", region.symbol)),
             None => Err(format!("there is no region {region}")),
         },

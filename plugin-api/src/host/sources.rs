@@ -8,9 +8,9 @@ macro_rules! sources {
 }
 
 /// Everything but `host/`, which loads plugins.
-const SOURCES: [(&str, &str); 15] = sources! {
+const SOURCES: [(&str, &str); 16] = sources! {
     "adapt.rs" "backend.rs" "bridge.rs" "constant.rs" "describe.rs" "dtype.rs" "error.rs" "graph.rs" "graph_json.rs"
-    "guard.rs" "lib.rs" "plugin.rs" "services.rs" "tensor.rs" "wire.rs"
+    "guard.rs" "lib.rs" "plugin.rs" "services.rs" "signature.rs" "tensor.rs" "wire.rs"
 };
 
 /// The manifest of the copy.

@@ -1,7 +1,9 @@
 //! The published schemas of what crosses as JSON say what is written and read.
 
 use crate::common::add_relu;
-use byoc_plugin_api::{Attr, BackendOption, Cost, Description, Dim, Graph, Quantization, host};
+use byoc_plugin_api::{
+    Attr, BackendOption, Cost, DType, Description, Dim, Graph, Quantization, Signature, TensorType, host,
+};
 use byoc_test_support::schema::{check, schema};
 use serde_json::{Value, json};
 
@@ -71,5 +73,8 @@ fn the_headers_name_schemas_that_exist() {
     }
     check(&schema("options"), &json!({"cache_dir": null, "cpu_features": ["avx2"], "threads": 2})).unwrap();
     check(&schema("options"), &json!({"backend_options": {"half": "true"}})).unwrap();
+    let signature = Signature { inputs: vec![TensorType::new(DType::F32, &[2, 3])], outputs: vec![] };
+    check(&schema("options"), &json!({"region": signature.to_json()})).unwrap();
+    check(&schema("options"), &json!({"region": {"inputs": [{"dtype": "int8"}], "outputs": []}})).unwrap_err();
     check(&schema("options"), &json!({"backend_options": {"half": true}})).unwrap_err();
 }

@@ -1,16 +1,16 @@
 //! The code generator as the host sees it.
 
-use crate::blob::{self, Header};
-use crate::fused::Place;
+use crate::blob::{self, Header, Types};
 use crate::group::Grouping;
 use crate::loader::Object;
 use crate::lower::lower;
 use crate::program::{Program, is_view_op};
-use crate::source::{Source, source};
+use crate::source::{Source, kept_constants, source};
 use crate::{cpu, support, toolchain};
 use byoc_plugin_api as api;
 use byoc_plugin_api::{
-    Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result, Verdict,
+    Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
+    Signature, Verdict,
 };
 use std::path::PathBuf;
 
@@ -31,9 +31,7 @@ fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Res
     let symbol = sanitize(&graph.symbol);
     let lowering = lower(&program, &grouping, &symbol)?;
     let source = source(&lowering, &symbol);
-    let kept = (0..constants.len())
-        .filter(|&i| source.text.contains(&format!(" {} = args->constants[{i}]", Place::Constant(i))))
-        .collect();
+    let kept = kept_constants(&source.text);
     let dims = |values: &[crate::program::Val]| {
         values.iter().map(|&v| program.shape(v).iter().map(|&d| d as usize).collect()).collect()
     };
@@ -118,6 +116,7 @@ impl Codegen for CCompiler {
             compiler: compiler.version.clone(),
             inputs: generated.inputs,
             outputs: generated.outputs,
+            types: Some(Types::new(&Signature::of(region.graph), region.constants)),
             kept: generated.kept,
             source: 0,
             object: 0,

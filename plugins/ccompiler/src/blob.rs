@@ -3,8 +3,9 @@
 //! Eight bytes of magic, the BLAKE3 digest of what follows, the length of a JSON header (64 bits, little-endian), the
 //! header, the source, the object. The digest keeps damaged machine code from being mapped, let alone run.
 
-use byoc_plugin_api::{Error, Result};
+use byoc_plugin_api::{Constant, Error, LoadRequest, Result, Signature, TensorType};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 const MAGIC: &[u8; 8] = b"BYOCCC02";
 
@@ -21,12 +22,51 @@ pub struct Header {
     pub inputs: Vec<Vec<usize>>,
     /// The dimensions of the outputs.
     pub outputs: Vec<Vec<usize>>,
+    /// The types of inputs, outputs and constants in the boundary's JSON form; blobs of earlier versions lack them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub types: Option<Types>,
     /// The constants that the code reads where they lie; the others are only packed.
     pub kept: Vec<usize>,
     /// Bytes of source.
     pub source: usize,
     /// Bytes of object.
     pub object: usize,
+}
+
+/// The types that the code was generated for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Types {
+    /// Inputs and outputs.
+    pub signature: Value,
+    /// The constants.
+    pub constants: Vec<Value>,
+}
+
+impl Types {
+    /// Returns the types of a region.
+    pub fn new(signature: &Signature, constants: &[Constant]) -> Types {
+        let constants = constants.iter().map(|constant| constant.ty().to_json()).collect();
+        Types { signature: signature.to_json(), constants }
+    }
+
+    /// Compares the types with those of a region that is about to run, and of its constants.
+    ///
+    /// # Errors
+    /// The first tensor that differs.
+    pub fn check(&self, request: &LoadRequest<'_>) -> Result<()> {
+        request.check_signature(&Signature::from_json(&self.signature)?)?;
+        if self.constants.len() != request.constants.len() {
+            let (expected, found) = (self.constants.len(), request.constants.len());
+            return Err(format!("expected {expected} constants, found {found}").into());
+        }
+        for (i, (expected, found)) in self.constants.iter().zip(request.constants).enumerate() {
+            let expected = TensorType::from_json(expected)?;
+            if found.ty() != expected {
+                return Err(format!("constant {i}: expected {expected}, found {}", found.ty()).into());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A blob, read.
@@ -87,6 +127,7 @@ mod tests {
             compiler: "cc 1".into(),
             inputs: vec![vec![1, 2]],
             outputs: vec![vec![2]],
+            types: None,
             kept: vec![0],
             source: 0,
             object: 0,

@@ -1,5 +1,6 @@
 //! Loads and runs compiled regions.
 
+use crate::source::kept_constants;
 use crate::{blob, cpu, toolchain};
 use byoc_plugin_api::{Call, Constant, Error, Executable, LoadRequest, Loader, Prepared, Result, Services};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -124,6 +125,13 @@ impl Loader for ObjectLoader {
         if symbol != request.symbol {
             return Err(Error::new(format!("the blob is of {symbol}, not of {}", request.symbol)));
         }
+        if let Some(types) = &blob.header.types {
+            types.check(request)?;
+        }
+        let kept = kept_constants(blob.source);
+        if kept != blob.header.kept || kept.last().is_some_and(|&last| last >= request.constants.len()) {
+            return Err(Error::new(format!("the blob of {symbol} does not keep the constants that its code reads")));
+        }
         let here = cpu::features();
         let lacking: Vec<&str> =
             blob.header.features.iter().filter(|f| !here.contains(f)).map(String::as_str).collect();
@@ -152,9 +160,8 @@ impl Loader for ObjectLoader {
         let mut constants = vec![0; pointers.len()];
         let mut handles = Vec::new();
         for &i in kept {
-            let constant = request.constants.get(i).ok_or("the blob refers to a constant that it does not have")?;
             constants[i] = pointers[i];
-            handles.push(constant.clone());
+            handles.push(request.constants[i].clone());
         }
         Ok(Box::new(CompiledRegion {
             inputs: blob.header.inputs,
@@ -165,6 +172,11 @@ impl Loader for ObjectLoader {
             _kept: handles,
             services: request.services.clone(),
         }))
+    }
+
+    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        // A blob is an object, and C that is compiled where the object does not fit.
+        Ok((key == "blob.native").then(|| b"true".to_vec()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::lowering::Lowering;
 use crate::text::tidy;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// The prelude in parts: a part is taken if the code has one of the names.
@@ -27,6 +28,13 @@ pub struct Source {
     pub workspace: i64,
     /// Bytes of packed constants.
     pub packed: i64,
+}
+
+/// Returns the constants that generated code reads where they lie, in order; the others are only packed.
+pub fn kept_constants(text: &str) -> Vec<usize> {
+    let read = text.split(" = args->constants[").skip(1);
+    let numbers: BTreeSet<usize> = read.filter_map(|rest| rest.split(']').next()?.parse().ok()).collect();
+    numbers.into_iter().collect()
 }
 
 /// Everything that the code generator writes about a region.

@@ -8,7 +8,9 @@ use crate::driver::{self, Driver};
 use crate::finish::{self, Element, Target};
 use crate::layer::Layer;
 use crate::program::{Command, Place, Port, Program};
-use byoc_plugin_api::{Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services};
+use byoc_plugin_api::{
+    Call, Constant, DType, Error, Executable, LoadRequest, Loader, Prepared, Result, Services, Signature, TensorType,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -43,6 +45,12 @@ fn dtype(element: Element) -> DType {
     }
 }
 
+/// The types that a program was made for.
+fn signature(program: &Program) -> Signature {
+    let ty = |port: &Port| TensorType::new(dtype(port.element), &port.shape);
+    Signature { inputs: program.inputs.iter().map(ty).collect(), outputs: program.outputs.iter().map(ty).collect() }
+}
+
 impl Loader for CommandLoader {
     fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         let program = blob::read(request.blob)?;
@@ -53,6 +61,7 @@ impl Loader for CommandLoader {
             let (wanted, given) = (program.constants.len(), request.constants.len());
             return Err(format!("the command list knows {wanted} constants, {given} are given").into());
         }
+        request.check_signature(&signature(&program))?;
         let mut constants = Vec::with_capacity(request.constants.len());
         for (i, (port, constant)) in program.constants.iter().zip(request.constants).enumerate() {
             constants.push(match port {
@@ -77,6 +86,11 @@ impl Loader for CommandLoader {
         };
         let (services, clock_hz) = (request.services.clone(), self.config.clock_hz);
         Ok(Box::new(LoadedProgram { program, constants, device, services, clock_hz }))
+    }
+
+    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        // A blob is a list of commands.
+        Ok((key == "blob.native").then(|| b"false".to_vec()))
     }
 }
 

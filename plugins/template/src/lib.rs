@@ -6,7 +6,7 @@
 
 use byoc_plugin_api::{
     Call, Candidate, Codegen, CompiledRegion, Description, Error, Executable, Graph, LoadRequest, Loader, Prepared,
-    Region, Result, Services, Verdict,
+    Region, Result, Services, Signature, Verdict,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -154,12 +154,18 @@ impl Loader for Template {
             return Err(format!("the blob defines {}, not {}", graph.symbol, region.symbol).into());
         }
         graph.check(region.constants.len())?;
+        region.check_signature(&Signature::of(&graph))?;
         Ok(Box::new(LoggedRegion {
             name: self.config.name.clone(),
             symbol: region.symbol.to_owned(),
             reference: region.services.reference(&graph, region.constants)?,
             services: region.services.clone(),
         }))
+    }
+
+    fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
+        // A blob is a graph.
+        Ok((key == "blob.native").then(|| b"false".to_vec()))
     }
 }
 

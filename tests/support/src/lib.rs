@@ -4,6 +4,7 @@
 //! first time that it is asked for (nothing is built twice, a repeated call costs some 35 ms). The profile is that of the
 //! test itself. Every function panics when it fails, as tests do.
 
+pub mod artifact;
 pub mod schema;
 
 use std::collections::BTreeMap;

@@ -7,4 +7,5 @@ codes! {
     MALFORMED = 704, "an artifact whose contents contradict each other";
     CANNOT_READ = 705, "an artifact that cannot be read";
     CANNOT_WRITE = 706, "an artifact that cannot be written";
+    NATIVE_CODE = 707, "an artifact with native code, which is not allowed";
 }

@@ -2,6 +2,7 @@
 
 use super::abi::{self, ERROR, OK};
 use super::call::{CallState, HostTable, in_call};
+use super::foreign;
 use super::handles::{
     CConstant, CReference, constant_digest, constant_release, constant_retain, constant_tensor, guarded,
     reference_release,
@@ -157,8 +158,7 @@ unsafe extern "C" fn register_data(call: *mut abi::Call, name: *const c_char, js
 
 unsafe extern "C" fn answer(call: *mut abi::Call, data: *const c_void, size: usize) {
     in_call(call, "answer", |state| {
-        // SAFETY: the plugin's answer is as long as it says.
-        let bytes = unsafe { list(data.cast::<u8>(), size, "the bytes") }?.to_vec();
+        let bytes = foreign::copy(data, size, "the answer")?;
         state.with(|answers| answers.bytes = Some(bytes));
         Ok(())
     });
@@ -198,8 +198,7 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
     in_call(call, "compiled", |state| {
         // SAFETY: the plugin's structure is as long as it says.
         let result = unsafe { abi::read(result) }.ok_or("no result, or one without a struct_size")?;
-        // SAFETY: the plugin's blob is as long as it says.
-        let blob = unsafe { list(result.blob.cast::<u8>(), result.blob_size, "the blob") }?;
+        let blob = foreign::copy(result.blob, result.blob_size, "the blob")?;
         let mut region = CompiledRegion::new(state.symbol, &needed(result.loader, "the loader")?, blob);
         if !result.symbols.is_null() {
             // SAFETY: the plugin's list is as long as it says.

@@ -7,6 +7,7 @@
 //! | `call` | one call of an entry, and what the plugin answers in it |
 //! | `given` | what an entry is given: candidates, constants, texts |
 //! | `objects` | code generators, loaders and loaded regions of a C plugin as the plain traits |
+//! | `foreign` | copies of memory that a plugin points at |
 //! | `functions` | the host's functions that take an answer, and the services |
 //! | `load` | the library: version, name, registrations |
 //!
@@ -14,6 +15,7 @@
 
 mod abi;
 mod call;
+mod foreign;
 mod functions;
 mod given;
 mod handles;

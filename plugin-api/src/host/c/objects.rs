@@ -248,7 +248,11 @@ impl Executable for CExecutable {
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
         // SAFETY: the plugin's entry, as the header has it.
         let outcome = self.0.call().run(|call| unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) });
-        self.0.named("prepare", outcome.map(|(_, answers)| answers.prepared))
+        let prepared = outcome.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
+            true => Err(Error::new("it prepared nothing: `output` was not called")),
+            false => Ok(answers.prepared),
+        });
+        self.0.named("prepare", prepared)
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {

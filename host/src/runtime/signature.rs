@@ -1,0 +1,278 @@
+//! The signature of a region: the types of what goes in, of what comes out, and of the constants it was compiled with.
+//!
+//! The code of a backend trusts the tensors of a run to be those that it was compiled for, and a program from a file may
+//! claim others. So there is one check for every backend: the program is compared with the signature recorded when the
+//! region was compiled, before anything of it is loaded, and the tensors of each plan are compared with it again.
+
+use super::region::{OutputDims, Prepared};
+use byoc_core::ir::{Dim, TensorType, Type};
+use byoc_core::tensor::{DType, Tensor};
+use serde_json::{Value, json};
+
+/// The types of a region's tensors, tuples flattened. An unknown dimension takes any size.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signature {
+    /// The inputs.
+    pub inputs: Vec<TensorType>,
+    /// The outputs.
+    pub outputs: Vec<TensorType>,
+    /// The constants that the region reads, by their number in the list that its loader gets.
+    pub constants: Vec<(usize, TensorType)>,
+}
+
+impl Signature {
+    /// Reads the signature of a region's graph from the graph's JSON form (`docs/schema/graph.json`).
+    ///
+    /// # Errors
+    /// The part of the graph that cannot be read.
+    pub fn of_graph(graph: &Value) -> Result<Signature, String> {
+        let nodes = list(graph, "nodes")?;
+        let inputs = list(graph, "inputs")?.iter().map(|input| read_type(&input["type"])).collect::<Result<_, _>>()?;
+        let outputs = list(graph, "outputs")?.iter().map(|output| read_type(output_type(nodes, output)?));
+        let outputs = outputs.collect::<Result<_, _>>()?;
+        let mut constants = Vec::new();
+        // Composites hold operators only, but nothing keeps a file from nesting them.
+        let mut open = vec![nodes];
+        while let Some(nodes) = open.pop() {
+            for node in nodes {
+                if let Some(constant) = node.get("constant") {
+                    let number = index(constant).ok_or_else(|| format!("{constant} is no number of a constant"))?;
+                    constants.push((number, read_type(&node["outputs"][0])?));
+                }
+                if let Some(body) = node.get("body") {
+                    open.push(list(body, "nodes")?);
+                }
+            }
+        }
+        Ok(Signature { inputs, outputs, constants })
+    }
+
+    /// The form in which a loader gets it (`docs/schema/options.json`).
+    pub fn to_json(&self) -> Value {
+        let types = |types: &[TensorType]| -> Vec<Value> { types.iter().map(write_type).collect() };
+        json!({ "inputs": types(&self.inputs), "outputs": types(&self.outputs) })
+    }
+
+    /// Compares the types of a program's region with those recorded. They agree when element types, ranks and sizes do;
+    /// the names of unknown dimensions are free.
+    ///
+    /// # Errors
+    /// The first tensor that differs.
+    pub fn check_ports(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Result<(), String> {
+        for (what, recorded, claimed) in [("input", &self.inputs, inputs), ("output", &self.outputs, outputs)] {
+            check_count(what, recorded.len(), claimed.len())?;
+            for (i, (recorded, claimed)) in recorded.iter().zip(claimed).enumerate() {
+                let same = |(a, b): (&Dim, &Dim)| a.fixed() == b.fixed();
+                let dims =
+                    recorded.dims.len() == claimed.dims.len() && recorded.dims.iter().zip(&claimed.dims).all(same);
+                if recorded.dtype != claimed.dtype || !dims {
+                    return Err(format!("{what} {i}: expected {}, found {}", shown(recorded), shown(claimed)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the constants that a loader is about to get with those that the region was compiled with.
+    ///
+    /// # Errors
+    /// The first constant that differs or is missing.
+    pub fn check_constants<'t>(&self, constant: impl Fn(usize) -> Option<&'t Tensor>) -> Result<(), String> {
+        for (number, recorded) in &self.constants {
+            let found = constant(*number).map(|found| TensorType::fixed(found.dtype(), found.shape()));
+            if found.as_ref() != Some(recorded) {
+                let found = found.as_ref().map_or_else(|| "nothing".to_owned(), shown);
+                return Err(format!("constant {number}: expected {}, found {found}", shown(recorded)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the tensors of a run with the inputs.
+    ///
+    /// # Errors
+    /// The first tensor that is not of the type that the region takes.
+    pub fn check_inputs<'s>(
+        &self,
+        given: impl ExactSizeIterator<Item = (Option<DType>, &'s [usize])>,
+    ) -> Result<(), String> {
+        check_count("input", self.inputs.len(), given.len())?;
+        for (i, (wanted, (dtype, dims))) in self.inputs.iter().zip(given).enumerate() {
+            if dtype.is_some_and(|dtype| dtype != wanted.dtype) || !admits(wanted, dims) {
+                let found = shown(&TensorType::fixed(dtype.unwrap_or(wanted.dtype), dims));
+                return Err(format!("input {i}: expected {}, found {found}", shown(wanted)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what a backend prepares with the outputs. A bound may exceed the recorded size; exact dimensions may not.
+    ///
+    /// # Errors
+    /// The first output that the region cannot have.
+    pub fn check_prepared(&self, prepared: &Prepared) -> Result<(), String> {
+        check_count("output", self.outputs.len(), prepared.outputs.len())?;
+        for (i, (wanted, OutputDims { dims, exact })) in self.outputs.iter().zip(&prepared.outputs).enumerate() {
+            let fits = |(wanted, found): (&Dim, &usize)| match wanted.fixed() {
+                Some(size) if *exact => size == *found,
+                Some(size) => size <= *found,
+                None => true,
+            };
+            if wanted.dims.len() != dims.len() || !wanted.dims.iter().zip(dims).all(fits) {
+                let found = if *exact { format!("{dims:?}") } else { format!("at most {dims:?}") };
+                return Err(format!("output {i}: expected {}, prepared {found}", shown(wanted)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the dimensions that came out of a run with what was prepared for it.
+    ///
+    /// # Errors
+    /// The first output that is larger than its bound, of another rank, or of a size that the region cannot have.
+    pub fn check_results(&self, prepared: &Prepared, found: &[impl AsRef<[usize]>]) -> Result<(), String> {
+        for (i, ((wanted, bound), found)) in self.outputs.iter().zip(&prepared.outputs).zip(found).enumerate() {
+            let found = found.as_ref();
+            let inside = bound.dims.len() == found.len() && bound.dims.iter().zip(found).all(|(most, n)| n <= most);
+            if !inside || !admits(wanted, found) {
+                let bound = &bound.dims;
+                return Err(format!("output {i}: expected {} and at most {bound:?}, found {found:?}", shown(wanted)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a tensor of these dimensions is of that type.
+fn admits(ty: &TensorType, dims: &[usize]) -> bool {
+    ty.dims.len() == dims.len() && ty.dims.iter().zip(dims).all(|(dim, n)| dim.fixed().is_none_or(|size| size == *n))
+}
+
+fn check_count(what: &str, expected: usize, found: usize) -> Result<(), String> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(format!("expected {expected} {what}s, found {found}")),
+    }
+}
+
+fn shown(ty: &TensorType) -> String {
+    Type::Tensor(ty.clone().into()).to_string()
+}
+
+fn list<'v>(value: &'v Value, key: &str) -> Result<&'v [Value], String> {
+    value
+        .get(key)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .ok_or_else(|| format!("the graph has no list \"{key}\""))
+}
+
+fn index(value: &Value) -> Option<usize> {
+    value.as_u64().and_then(|n| usize::try_from(n).ok())
+}
+
+/// The type of the value `[node, output]`.
+fn output_type<'v>(nodes: &'v [Value], value: &Value) -> Result<&'v Value, String> {
+    let part = |i: usize| value.get(i).and_then(index);
+    let ty = part(0).zip(part(1)).and_then(|(node, output)| nodes.get(node)?.get("outputs")?.get(output));
+    ty.ok_or_else(|| format!("the graph has no value {value}"))
+}
+
+fn read_type(value: &Value) -> Result<TensorType, String> {
+    let wrong = || format!("{value} is no tensor type");
+    let dtype = value["dtype"].as_str().and_then(DType::parse).ok_or_else(wrong)?;
+    let dims = value["dims"].as_array().ok_or_else(wrong)?.iter().map(|dim| match dim {
+        Value::Null => Ok(Dim::Any),
+        Value::String(name) => Ok(Dim::Named(name.as_str().into())),
+        size => index(size).map(Dim::Fixed).ok_or_else(wrong),
+    });
+    Ok(TensorType { dtype, dims: dims.collect::<Result<_, _>>()? })
+}
+
+fn write_type(ty: &TensorType) -> Value {
+    let dim = |dim: &Dim| match dim {
+        Dim::Fixed(size) => json!(size),
+        Dim::Named(name) => json!(&**name),
+        Dim::Any => Value::Null,
+    };
+    json!({ "dtype": ty.dtype.name(), "dims": ty.dims.iter().map(dim).collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_core::tensor::Shape;
+
+    fn signature() -> Signature {
+        Signature::of_graph(&json!({
+            "nodes": [
+                {"input": 0, "outputs": [{"dtype": "float32", "dims": ["n", 4]}]},
+                {"constant": 1, "outputs": [{"dtype": "int8", "dims": [4]}]},
+                {"composite": "c", "outputs": [{"dtype": "float32", "dims": [null, 2]}],
+                 "body": {"nodes": [{"constant": 0, "outputs": [{"dtype": "bool", "dims": []}]}]}},
+            ],
+            "inputs": [{"name": "x", "type": {"dtype": "float32", "dims": ["n", 4]}}],
+            "outputs": [[2, 0]],
+        }))
+        .unwrap()
+    }
+
+    fn prepared(dims: &[usize], exact: bool) -> Prepared {
+        Prepared { outputs: vec![OutputDims { dims: Shape::from_slice(dims), exact }], ..Prepared::default() }
+    }
+
+    #[test]
+    fn is_read_from_a_graph_and_written_for_a_loader() {
+        let signature = signature();
+        assert_eq!(signature.constants.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 0]);
+        let types = json!({"inputs": [{"dtype": "float32", "dims": ["n", 4]}],
+                           "outputs": [{"dtype": "float32", "dims": [null, 2]}]});
+        assert_eq!(signature.to_json(), types);
+        for broken in [json!({}), json!({"nodes": [], "inputs": [], "outputs": [[0, 0]]}), Value::Null] {
+            Signature::of_graph(&broken).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn ports_agree_in_element_type_rank_and_size() {
+        let (own, ty) = (signature(), |dtype, dims: &[Dim]| TensorType { dtype, dims: dims.iter().cloned().collect() });
+        let out = ty(DType::F32, &[Dim::Named("m".into()), Dim::Fixed(2)]);
+        let check = |input: TensorType| own.check_ports(&[input], std::slice::from_ref(&out));
+        check(ty(DType::F32, &[Dim::Any, Dim::Fixed(4)])).unwrap();
+        let error = check(ty(DType::I8, &[Dim::Any, Dim::Fixed(4)])).unwrap_err();
+        assert!(error.contains("input 0: expected") && error.contains("int8"), "{error}");
+        check(ty(DType::F32, &[Dim::Any, Dim::Fixed(5)])).unwrap_err();
+        check(ty(DType::F32, &[Dim::Fixed(1), Dim::Fixed(4)])).unwrap_err();
+        check(ty(DType::F32, &[Dim::Fixed(4)])).unwrap_err();
+        own.check_ports(&[], &[]).unwrap_err();
+    }
+
+    #[test]
+    fn tensors_and_plans_are_held_against_it() {
+        let own = signature();
+        let given = |dtype, dims: &'static [usize]| own.check_inputs([(Some(dtype), dims)].into_iter());
+        given(DType::F32, &[7, 4]).unwrap();
+        given(DType::I8, &[7, 4]).unwrap_err();
+        given(DType::F32, &[7, 5]).unwrap_err();
+        own.check_prepared(&prepared(&[7, 2], true)).unwrap();
+        own.check_prepared(&prepared(&[7, 3], true)).unwrap_err();
+        own.check_prepared(&prepared(&[7, 3], false)).unwrap();
+        own.check_prepared(&prepared(&[2], true)).unwrap_err();
+        own.check_prepared(&Prepared::default()).unwrap_err();
+        let bound = prepared(&[7, 3], false);
+        own.check_results(&bound, &[[6usize, 2]]).unwrap();
+        for wrong in [&[8usize, 2][..], &[1, 3], &[2]] {
+            own.check_results(&bound, &[wrong]).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn constants_are_held_against_it() {
+        let own = signature();
+        let right = [Tensor::from_bytes(DType::Bool, &[], &[0]), Tensor::from_bytes(DType::I8, &[4], &[0; 4])];
+        own.check_constants(|i| right[i].as_ref()).unwrap();
+        let wrong = [right[0].clone(), Tensor::from_bytes(DType::I8, &[3], &[0; 3])];
+        own.check_constants(|i| wrong[i].as_ref()).unwrap_err();
+        own.check_constants(|i| right[..1].get(i)?.as_ref()).unwrap_err();
+    }
+}

@@ -1,0 +1,227 @@
+//! Artifacts whose parts contradict each other, with every digest in order; and the policies on what they hold.
+
+use crate::{Ran, byoc, data, data_text};
+use byoc_test_support::artifact::Entries;
+use byoc_test_support::{copy, onednn, plugin_dir, sample};
+use serde_json::{Value, json};
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Plugins that compiled the artifacts of these tests.
+fn plugins() -> TempDir {
+    let folder = plugin_dir(&["ccompiler", "dnnl", "nuc_fpga", "template"]);
+    copy(&sample("elementwise"), &folder.path().join("libbyoc_elementwise.so"));
+    folder
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// An artifact of a small model for a backend.
+fn compiled(model: &str, backend: &str, plugins: &TempDir) -> Entries {
+    let file = plugins.path().join(format!("{backend}.byoc"));
+    let dir = text(plugins.path());
+    let options = ["--backend", backend, "--require-offload", "--no-cache", "--plugin-dir", &dir];
+    byoc(["compile", model, "-o", &text(&file)].iter().chain(&options)).ok();
+    Entries::of(&std::fs::read(file).unwrap())
+}
+
+/// A model whose values have one type, so that every one of its types can be edited alike.
+fn model(folder: &TempDir) -> String {
+    let file = folder.path().join("model.relay");
+    let program = "def @main(%x: Tensor[(64, 32), float32]) {\n  nn.relu(exp(%x))\n}\n";
+    std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{program}")).unwrap();
+    text(&file)
+}
+
+struct Edited<'p> {
+    plugins: &'p TempDir,
+    file: TempDir,
+}
+
+impl<'p> Edited<'p> {
+    fn new(plugins: &'p TempDir, entries: Entries) -> Edited<'p> {
+        let file = tempfile::tempdir().unwrap();
+        std::fs::write(file.path().join("edited.byoc"), entries.sealed()).unwrap();
+        Edited { plugins, file }
+    }
+
+    fn run(&self, options: &[&str]) -> Ran {
+        let (file, dir) = (text(&self.file.path().join("edited.byoc")), text(self.plugins.path()));
+        byoc(["run", &file, "--input", "x=random:7", "--json", "--plugin-dir", &dir].iter().chain(options))
+    }
+}
+
+#[test]
+fn the_recorded_attacks_are_refused() {
+    let plugins = plugins();
+    let dir = text(plugins.path());
+    for name in ["conf_dnnl", "conf_ccompiler", "conf_elementwise"] {
+        let file = data_text(&format!("hardened/{name}.byoc"));
+        let ran = byoc(["run", &file, "--input", "x=ones", "--plugin-dir", &dir]).fails_with("E0704");
+        ran.says(&["expected Tensor[(4096, ", "float32]", "found Tensor[(4096, ", "int8]"]);
+    }
+    let file = data_text("hardened/bad_cc_1_24.byoc");
+    let run = |options: &[&str]| byoc(["run", &file, "--input", "image=ones", "--json"].iter().chain(options)).ok();
+    let ran = run(&["--plugin-dir", &dir]).says(&["E0406", "does not keep the constants", "runs on the host"]);
+    assert_eq!(ran.out, run(&["--backend", "none"]).out);
+}
+
+/// What is edited, and whether nothing can be computed with the result.
+type Edit = (&'static str, fn(&mut Entries), bool);
+
+/// Every type says int32, and every size stays.
+fn narrow(value: &mut Value) {
+    let text = value.to_string().replace("\"float32\"", "\"int32\"");
+    *value = serde_json::from_str(&text).unwrap();
+}
+
+fn graph_of(manifest: &mut Value) -> &mut Value {
+    &mut manifest["regions"][0]["graph"]
+}
+
+const EDITS: [Edit; 8] = [
+    ("types of the program", |e| e.edit("program.json", narrow), true),
+    ("the record", |e| e.edit("manifest.json", |m| narrow(graph_of(m))), true),
+    (
+        "a size in the record",
+        |e| e.edit("manifest.json", |m| graph_of(m)["inputs"][0]["type"]["dims"] = json!([64, 33])),
+        true,
+    ),
+    ("no graph in the record", |e| e.edit("manifest.json", |m| *graph_of(m) = json!({})), true),
+    ("another loader", |e| e.edit("program.json", |p| p["regions"][0]["loader"] = json!("other")), true),
+    (
+        "an input of the region's",
+        |e| e.edit("program.json", |p| p["regions"][0]["inputs"][0] = json!(["float32", 64, 31])),
+        true,
+    ),
+    (
+        "a register at the call",
+        |e| e.edit("program.json", |p| p["functions"][0]["registers"][0]["type"] = json!(["float32", 32, 32])),
+        true,
+    ),
+    (
+        "program and record alike",
+        |e| {
+            e.edit("program.json", |program| {
+                narrow(program);
+                // What the host computes with int32 values.
+                for function in program["functions"].as_array_mut().unwrap() {
+                    for instr in function["code"].as_array_mut().unwrap() {
+                        if instr["kernel"]["op"] == "exp" {
+                            instr["kernel"]["op"] = json!("nn.relu");
+                        }
+                    }
+                }
+            });
+            e.edit("manifest.json", |m| narrow(graph_of(m)));
+        },
+        false,
+    ),
+];
+
+#[test]
+fn a_region_never_runs_on_tensors_it_was_not_compiled_for() {
+    let plugins = plugins();
+    let model = model(&plugins);
+    for backend in ["ccompiler", "elementwise", "template"] {
+        let config = json!({"operators": ["exp", "nn.relu"], "patterns": []});
+        std::fs::write(plugins.path().join("libbyoc_template.json"), config.to_string()).unwrap();
+        let original = compiled(&model, backend, &plugins);
+        for (what, edit, refused) in EDITS {
+            let mut entries = original.clone();
+            edit(&mut entries);
+            let ran = Edited::new(&plugins, entries.clone()).run(&[]);
+            if refused {
+                assert!(ran.code == 1 && ran.err.contains("error[E0704]"), "{backend}, {what}: {}", ran.err);
+            } else {
+                let ran = ran.ok().says(&["E0406", "compiled for other tensors", "runs on the host"]);
+                assert_eq!(ran.out, Edited::new(&plugins, entries).run(&["--backend", "none"]).ok().out, "{backend}");
+            }
+        }
+    }
+}
+
+/// Writes the digest of an edited blob of dnnl into it.
+fn resign_graph(blob: &mut Vec<u8>) {
+    let mut graph = byoc_plugin_api::Graph::from_json(std::str::from_utf8(blob).unwrap()).unwrap();
+    graph.attrs.retain(|attr| attr.key != "digest");
+    let digest = blake3::hash(graph.to_json().as_bytes()).to_hex().to_string();
+    graph.attrs.push(byoc_plugin_api::Attr::new("digest", digest));
+    *blob = graph.to_json().into_bytes();
+}
+
+#[test]
+fn a_blob_that_contradicts_itself_or_the_program_is_not_loaded() {
+    if onednn().is_none() {
+        return;
+    }
+    let plugins = plugins();
+    let file = plugins.path().join("dense.relay");
+    let program =
+        "def @main(%x: Tensor[(8, 64), float32], %w: Tensor[(32, 64), float32]) {\n  nn.relu(nn.dense(%x, %w))\n}\n";
+    std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{program}")).unwrap();
+    let original = compiled(&text(&file), "dnnl", &plugins);
+    let edits: [(&str, &str, &str); 4] = [
+        ("every type", "\"float32\"", "\"int32\""),
+        ("a size", "\"dims\": [8, 64]", "\"dims\": [8, 640]"),
+        ("the size of a result alone", "\"dims\": [8, 32]", "\"dims\": [8, 3200]"),
+        ("an attribute", "\"units\": null", "\"units\": 3200"),
+    ];
+    for (what, from, to) in edits {
+        let mut entries = original.clone();
+        // The writer's spaces do not matter.
+        let spaced = |text: &str| text.replace(": ", ":").replace(", ", ",");
+        let blob = entries.entry("/dnnl_json");
+        let compact: Value = serde_json::from_slice(blob).unwrap();
+        *blob = compact.to_string().into_bytes();
+        entries.replace("/dnnl_json", &spaced(from), &spaced(to));
+        resign_graph(entries.entry("/dnnl_json"));
+        let edited = Edited::new(&plugins, entries);
+        let given = ["--input", "w=random:8"];
+        let ran = edited.run(&given).ok().says(&["E0406", "runs on the host"]);
+        assert_eq!(ran.out, edited.run(&["--input", "w=random:8", "--backend", "none"]).ok().out, "{what}");
+    }
+}
+
+#[test]
+fn none_is_the_host_alone() {
+    let plugins = plugins();
+    let file = data_text("compat/digits_ccompiler.byoc");
+    // A file that says what it is asked for when it is mapped would be heard; here nothing is found at all.
+    for dir in [text(plugins.path()), text(&data("models"))] {
+        let options = ["--backend", "none", "--input", "image=ones", "-v", "--plugin-dir", &dir];
+        let ran = byoc(["run", &file].iter().chain(&options)).ok();
+        assert!(!ran.err.contains("E04") && !ran.err.contains("plugin"), "{}", ran.err);
+        let model = data_text("digits/digits.onnx");
+        byoc(["run", &model, "--dim", "batch=1"].iter().chain(&options)).ok();
+    }
+    let both = ["run", &file, "--backend", "none,ccompiler"];
+    byoc(both).fails_with("E0403").says(&["none stands alone"]);
+}
+
+#[test]
+fn native_code_in_artifacts_can_be_refused() {
+    let plugins = plugins();
+    let dir = text(plugins.path());
+    let run = |file: &str, options: &[&str]| {
+        byoc(["run", file, "--input", "image=ones", "--plugin-dir", &dir].iter().chain(options))
+    };
+    let native = data_text("compat/digits_ccompiler.byoc");
+    run(&native, &[]).ok();
+    run(&native, &["--allow-native", "no"]).fails_with("E0707").says(&["--backend none"]);
+    run(&native, &["--allow-native", "no", "--backend", "none"]).ok();
+    run(&data_text("compat/digits_template.byoc"), &["--allow-native", "no", "--require-offload"]).ok();
+    // A record that denies what the blob holds.
+    let mut entries = Entries::of(&std::fs::read(&native).unwrap());
+    entries.edit("manifest.json", |m| m["regions"][0]["cpu_features"] = json!([]));
+    let file = plugins.path().join("denied.byoc");
+    std::fs::write(&file, entries.sealed()).unwrap();
+    run(&text(&file), &["--allow-native", "no"]).fails_with("E0707").says(&["ELF"]);
+    // What is compiled here is not what somebody else made.
+    let model = data_text("digits/digits.onnx");
+    let options = ["--dim", "batch=1", "--backend", "ccompiler", "--no-cache", "--allow-native", "no"];
+    run(&model, &options).ok();
+    assert_eq!(run(&native, &["--allow-native", "perhaps"]).code, 2);
+}

@@ -1,0 +1,45 @@
+//! Plugins and artifacts that were built before the signature of a region crossed the boundary go on working.
+
+use crate::{byoc, data, data_text};
+use byoc_test_support::onednn;
+
+fn logits(args: &[&str]) -> Vec<f64> {
+    let ran = byoc(["run", "--json"].iter().chain(args)).ok();
+    assert!(!ran.err.contains("runs on the host"), "{}", ran.err);
+    ran.json()[0]["first"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+#[test]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn plugins_of_before_load_and_run() {
+    let dir = data_text("compat");
+    let wanted = logits(&[&data_text("digits/digits.onnx"), "--dim", "batch=1", "--input", "image=random:1"]);
+    for backend in ["ccompiler", "template", "elementwise"] {
+        let model = data_text("digits/digits.onnx");
+        let options = ["--backend", backend, "--require-offload", "--no-cache", "--plugin-dir", &dir];
+        let given = [&[&*model, "--dim", "batch=1", "--input", "image=random:1"], &options[..]].concat();
+        for (a, b) in logits(&given).iter().zip(&wanted) {
+            assert!((a - b).abs() < 1e-4, "{backend}: {a} and {b}");
+        }
+    }
+    for name in ["template", "ccompiler", "nuc_fpga", "elementwise", "conv_int8"] {
+        byoc(["plugins", "check", &data_text(&format!("compat/libbyoc_{name}.so"))]).ok();
+    }
+}
+
+#[test]
+fn artifacts_of_before_run_on_the_plugins_of_today() {
+    let plugins = byoc_test_support::plugin_dir(&["template", "ccompiler", "nuc_fpga", "dnnl"]);
+    let dir = plugins.path().display().to_string();
+    for name in ["ccompiler", "template", "int8_nuc_fpga", "dnnl"] {
+        if name == "dnnl" && onednn().is_none() {
+            continue;
+        }
+        let file = data(&format!("compat/digits_{name}.byoc")).display().to_string();
+        let run = |options: &[&str]| logits(&[&[&*file, "--input", "image=random:1"], options].concat());
+        let there = run(&["--plugin-dir", &dir, "--require-offload"]);
+        for (a, b) in there.iter().zip(run(&["--backend", "none"])) {
+            assert!((a - b).abs() < 1e-4, "{name}: {a} and {b}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The signature of a region: the types of the tensors that a loaded region is run on.
+//!
+//! A blob may be paired with a program it was not compiled for: somebody edited a file, or a tool mixed two of them up. The
+//! host compares what it knows. A loader knows what its blob was compiled for, and compares too
+//! ([`LoadRequest::check_signature`]): element types never reach `prepare`, which sees dimensions alone.
+
+use crate::backend::LoadRequest;
+use crate::error::{Error, Result};
+use crate::graph::{Dim, Graph, TensorType};
+use crate::graph_json::read_type;
+use serde_json::{Value, json};
+
+/// The key of [`LoadRequest::options`] under which the host says what it knows of the region.
+const REGION: &str = "region";
+
+/// The types of a region's tensors.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signature {
+    /// The inputs.
+    pub inputs: Vec<TensorType>,
+    /// The outputs.
+    pub outputs: Vec<TensorType>,
+}
+
+impl Signature {
+    /// Returns the signature of a graph whose numbers have been checked ([`Graph::check`]).
+    pub fn of(graph: &Graph) -> Signature {
+        let output = |value: &crate::ValueRef| graph.nodes[value.node as usize].outputs[value.index as usize].clone();
+        Signature {
+            inputs: graph.inputs.iter().map(|input| input.ty.clone()).collect(),
+            outputs: graph.outputs.iter().map(output).collect(),
+        }
+    }
+
+    /// Reads the JSON form: `{"inputs": [{"dtype": "float32", "dims": [1, "n", null]}], "outputs": [...]}`.
+    ///
+    /// # Errors
+    /// A type that cannot be read.
+    pub fn from_json(value: &Value) -> Result<Signature> {
+        let types = |key: &str| match value.get(key).and_then(Value::as_array) {
+            Some(types) => types.iter().map(TensorType::from_json).collect(),
+            None => Err(Error::new(format!("a signature has a list \"{key}\""))),
+        };
+        Ok(Signature { inputs: types("inputs")?, outputs: types("outputs")? })
+    }
+
+    /// The JSON form.
+    pub fn to_json(&self) -> Value {
+        let types = |types: &[TensorType]| -> Vec<Value> { types.iter().map(TensorType::to_json).collect() };
+        json!({ "inputs": types(&self.inputs), "outputs": types(&self.outputs) })
+    }
+
+    /// Compares two signatures. They agree when element types, ranks and known sizes do; the names of unknown dimensions
+    /// are free.
+    ///
+    /// # Errors
+    /// The first tensor that differs.
+    pub fn check(&self, found: &Signature) -> Result<()> {
+        let sides = [("input", &self.inputs, &found.inputs), ("output", &self.outputs, &found.outputs)];
+        for (what, expected, found) in sides {
+            if expected.len() != found.len() {
+                return Err(format!("expected {} {what}s, found {}", expected.len(), found.len()).into());
+            }
+            for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
+                let dims = expected.dims.iter().map(Dim::known).eq(found.dims.iter().map(Dim::known));
+                if expected.dtype != found.dtype || !dims {
+                    return Err(format!("{what} {i}: expected {expected}, found {found}").into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LoadRequest<'_> {
+    /// Returns the types of the tensors that the region will be run on; `None` from a host that does not say.
+    ///
+    /// # Errors
+    /// Types that cannot be read.
+    pub fn signature(&self) -> Result<Option<Signature>> {
+        self.options.get(REGION).map(Signature::from_json).transpose()
+    }
+
+    /// Compares the types that a blob was compiled for with those of the tensors that the region will be run on.
+    ///
+    /// # Errors
+    /// The first tensor that differs.
+    pub fn check_signature(&self, compiled_for: &Signature) -> Result<()> {
+        match self.signature()? {
+            Some(given) => compiled_for.check(&given).map_err(|error| {
+                Error::new(format!("{} was compiled for other tensors: {}", self.symbol, error.message))
+                    .hint("compile the model again")
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl TensorType {
+    /// Reads the JSON form: `{"dtype": "float32", "dims": [1, "n", null]}`.
+    ///
+    /// # Errors
+    /// What is no tensor type.
+    pub fn from_json(value: &Value) -> Result<TensorType> {
+        read_type(value)
+    }
+
+    /// The JSON form.
+    pub fn to_json(&self) -> Value {
+        let dim = |dim: &Dim| match dim {
+            Dim::Known(size) => json!(size),
+            Dim::Unknown(name) if name.is_empty() => Value::Null,
+            Dim::Unknown(name) => json!(name.as_str()),
+        };
+        let dtype = match self.dtype.name() {
+            Some(name) => json!(name),
+            None => json!([self.dtype.code, self.dtype.bits, self.dtype.lanes]),
+        };
+        json!({ "dtype": dtype, "dims": self.dims.iter().map(dim).collect::<Vec<_>>() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    fn signature(dtype: DType, dims: Vec<Dim>) -> Signature {
+        Signature { inputs: vec![TensorType { dtype, dims: dims.into() }], outputs: vec![] }
+    }
+
+    #[test]
+    fn reads_what_it_writes() {
+        let dims = vec![Dim::Known(3), Dim::Unknown("n".into()), Dim::Unknown("".into())];
+        for dtype in [DType::BF16, DType { code: 0, bits: 4, lanes: 2 }] {
+            let own = signature(dtype, dims.clone());
+            assert_eq!(Signature::from_json(&own.to_json()).unwrap(), own);
+        }
+        Signature::from_json(&json!({ "inputs": [] })).unwrap_err();
+        Signature::from_json(&json!({ "inputs": [1], "outputs": [] })).unwrap_err();
+    }
+
+    #[test]
+    fn differs_in_element_type_rank_and_size_alone() {
+        let own = signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("n".into())]);
+        own.check(&signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("m".into())])).unwrap();
+        for other in [
+            signature(DType::I8, vec![Dim::Known(3), Dim::Unknown("n".into())]),
+            signature(DType::F32, vec![Dim::Known(4), Dim::Unknown("n".into())]),
+            signature(DType::F32, vec![Dim::Known(3), Dim::Known(4)]),
+            signature(DType::F32, vec![Dim::Known(3)]),
+            Signature::default(),
+        ] {
+            own.check(&other).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Edits artifacts as an attacker would: every digest is computed again, so that only the checks of contents are left.
+
+use serde_json::{Value, json};
+use std::io::{Cursor, Read, Write};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
+
+const ALIGN: u16 = 64;
+const SEAL: &[u8] = b"byoc-blake3:";
+const DIGITS: usize = 64;
+
+/// The entries of an artifact, in order.
+#[derive(Clone)]
+pub struct Entries(pub Vec<(String, Vec<u8>)>);
+
+impl Entries {
+    /// Takes an artifact apart.
+    ///
+    /// # Panics
+    /// When it is no archive.
+    pub fn of(bytes: &[u8]) -> Entries {
+        let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("an archive");
+        let entries = (0..archive.len()).map(|i| {
+            let mut entry = archive.by_index(i).expect("an entry");
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).expect("an entry is stored");
+            (entry.name().expect("a name").into_owned(), bytes)
+        });
+        Entries(entries.collect())
+    }
+
+    /// The first entry whose name ends like that.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn entry(&mut self, end: &str) -> &mut Vec<u8> {
+        let found = self.0.iter_mut().find(|(name, _)| name.ends_with(end));
+        &mut found.unwrap_or_else(|| panic!("an entry {end}")).1
+    }
+
+    /// Edits an entry that is JSON.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub fn edit(&mut self, end: &str, edit: impl FnOnce(&mut Value)) {
+        let entry = self.entry(end);
+        let mut value = serde_json::from_slice(entry).expect("JSON");
+        edit(&mut value);
+        *entry = serde_json::to_vec(&value).expect("JSON");
+    }
+
+    /// Replaces text in an entry.
+    ///
+    /// # Panics
+    /// When it is no text, or does not contain `from`.
+    pub fn replace(&mut self, end: &str, from: &str, to: &str) {
+        let entry = self.entry(end);
+        let text = String::from_utf8(std::mem::take(entry)).expect("text");
+        assert!(text.contains(from), "{from} in {text}");
+        *entry = text.replace(from, to).into_bytes();
+    }
+
+    /// Puts the artifact together again, with every digest of its contents.
+    ///
+    /// # Panics
+    /// When the manifest cannot be read at all.
+    pub fn sealed(mut self) -> Vec<u8> {
+        let entries = &self.0;
+        let described = entries.iter().filter(|(name, _)| name != "manifest.json").map(|(name, bytes)| {
+            json!({"name": name, "bytes": bytes.len(), "blake3": blake3::hash(bytes).to_hex().as_str()})
+        });
+        let described: Vec<Value> = described.collect();
+        let weights = entries.iter().find(|(name, _)| name == "weights.safetensors").map(|(_, bytes)| bytes.clone());
+        self.edit("manifest.json", |manifest| {
+            manifest["entries"] = Value::Array(described);
+            let records = manifest["tensors"].as_array_mut().into_iter().flatten();
+            for record in records {
+                let bytes = weights.as_deref().and_then(|weights| tensor(weights, record["name"].as_str()?));
+                if let Some(bytes) = bytes {
+                    record["blake3"] = json!(blake3::hash(bytes).to_hex().as_str());
+                }
+            }
+        });
+        let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+        archive.set_raw_comment([SEAL, &[b'0'; DIGITS]].concat().into()).expect("a comment");
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .last_modified_time(DateTime::default())
+            .with_alignment(ALIGN);
+        for (name, bytes) in &self.0 {
+            archive.start_file(name, options).expect("an entry begins");
+            archive.write_all(bytes).expect("an entry is written");
+        }
+        let mut bytes = archive.finish().expect("an archive").into_inner();
+        seal(&mut bytes);
+        bytes
+    }
+}
+
+/// Puts the digest of everything before it at the end of an artifact.
+pub fn seal(bytes: &mut [u8]) {
+    if let Some(covered) = bytes.len().checked_sub(DIGITS) {
+        let digest = blake3::hash(&bytes[..covered]).to_hex();
+        bytes[covered..].copy_from_slice(digest.as_bytes());
+    }
+}
+
+/// The bytes of a tensor in a safetensors file.
+fn tensor<'b>(weights: &'b [u8], name: &str) -> Option<&'b [u8]> {
+    let (length, rest) = weights.split_first_chunk::<8>()?;
+    let (header, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    let header: Value = serde_json::from_slice(header).ok()?;
+    let offset = |i: usize| usize::try_from(header.get(name)?.get("data_offsets")?.get(i)?.as_u64()?).ok();
+    data.get(offset(0)?..offset(1)?)
+}
