@@ -1,0 +1,3 @@
+//! Inputs, files and plugins that would do harm, and what becomes of them.
+
+mod plans;
