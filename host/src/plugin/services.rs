@@ -192,9 +192,13 @@ impl Executable for Reference {
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let wrong = |what: &str| Error::new(format!("reference run: {what}"));
-        let inputs: Option<Vec<Tensor>> =
-            call.inputs.iter().map(|t| Tensor::from_bytes(dtype_in(t.dtype()), t.shape(), t.bytes())).collect();
-        let results = self.evaluate(&inputs.ok_or_else(|| wrong("an input of another size than its type"))?)?;
+        let mut inputs = Vec::with_capacity(call.inputs.len());
+        for input in call.inputs {
+            let dtype = dtype_in(input.dtype()).map_err(|diagnostic| wrong(&diagnostic.message))?;
+            let tensor = Tensor::from_bytes(dtype, input.shape(), input.bytes());
+            inputs.push(tensor.ok_or_else(|| wrong("an input of another size than its type"))?);
+        }
+        let results = self.evaluate(&inputs)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {
             let bytes = output.bytes_mut();
             if bytes.len() != result.bytes().len() {
