@@ -414,7 +414,12 @@ impl Region for AddOne {
         if !self.takes {
             return Err(Diagnostic::error(codes::runtime::REGION_FAILED, "no"));
         }
-        Ok(Prepared { outputs: vec![OutputDims { dims: inputs[0].into(), exact: true }], workspace: 128, plan: 7 })
+        Ok(Prepared {
+            outputs: vec![OutputDims { dims: inputs[0].into(), exact: true }],
+            workspace: 128,
+            plan: 7,
+            bytes: 0,
+        })
     }
 
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {

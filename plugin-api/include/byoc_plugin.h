@@ -199,11 +199,12 @@ typedef struct byoc_run {
 typedef struct byoc_executable {
     size_t struct_size;
     /* Plans a run for these input dimensions: `output` for each output in order, then `prepared` if there is a workspace or
-     * a plan. The host remembers the answer by dimensions. */
+     * a plan. The host remembers the answer for the dimensions used lately, and asks again for others. */
     int32_t (*prepare)(void *self, byoc_call *call, const byoc_dims *inputs, size_t count);
     /* Computes. It should allocate nothing. */
     int32_t (*run)(void *self, byoc_call *call, const byoc_run *run);
-    /* As in byoc_codegen. */
+    /* As in byoc_codegen. The host asks "plan.release" with {"plan": 7} when no run will name that plan again: drop what was
+     * made for it, and answer BYOC_OK. */
     int32_t (*query)(void *self, byoc_call *call, const char *key, const void *data, size_t size);
     /* The host is done with `self`: free it. May be called on any thread. NULL: there is nothing to do. */
     void (*release)(void *self);

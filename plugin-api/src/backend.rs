@@ -285,7 +285,8 @@ pub struct LoadRequest<'a> {
 
 /// A loaded region. Several threads may run it at once.
 pub trait Executable: Send + Sync + 'static {
-    /// Plans a run for these input dimensions. The host keeps the answer by dimensions.
+    /// Plans a run for these input dimensions. The host keeps the answer for the dimensions used lately, and says by
+    /// `query("plan.release", {"plan": 7})` which plans it let go.
     ///
     /// # Errors
     /// Where it does not take these dimensions.
@@ -317,7 +318,7 @@ pub struct Prepared {
     pub workspace: usize,
     /// A number of the backend's own, handed back in [`Call::plan`]: which of its plans these dimensions belong to.
     pub plan: u64,
-    /// Room for more.
+    /// Room for more. The host reads `bytes`: how much is held until the plan is released.
     pub attrs: RVec<Attr>,
 }
 

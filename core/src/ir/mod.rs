@@ -25,7 +25,7 @@ pub use nested::{Holds, Nested};
 pub use origin::{Origins, Source};
 pub use scopes::{Scope, Scopes};
 pub use ty::{AdtType, Dim, FuncType, TensorType, Type};
-pub use verifier::verify;
+pub use verifier::{Verified, verify};
 
 /// A name that is cheap to clone.
 pub type Name = std::sync::Arc<str>;

@@ -57,6 +57,25 @@ pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     Err(faults.into_iter().map(diagnostic).collect())
 }
 
+/// A module that was verified: what code is generated from.
+#[derive(Clone, Copy)]
+pub struct Verified<'m>(&'m Module);
+
+impl<'m> Verified<'m> {
+    /// Checks every rule.
+    ///
+    /// # Errors
+    /// As for [`verify`].
+    pub fn of(module: &'m Module) -> Result<Verified<'m>, Vec<Diagnostic>> {
+        verify(module).map(|()| Verified(module))
+    }
+
+    /// The module.
+    pub fn module(self) -> &'m Module {
+        self.0
+    }
+}
+
 /// What does not hold, with the expression at fault. Types are checked when the structure holds.
 pub fn faults(module: &Module) -> Vec<Fault> {
     let mut faults = structure_faults(module);

@@ -4,7 +4,7 @@ use super::{CompiledRegion, PluginId, RegionSource};
 use crate::plugin::backend::{Backend, fault, refusal_of};
 use crate::plugin::bridge::{ConstantTable, function_graph};
 use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::Module;
+use byoc_core::ir::{Module, Verified};
 use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{AttrValue, Region};
@@ -47,9 +47,9 @@ pub struct RegionCompiler<'a> {
 
 impl<'a> RegionCompiler<'a> {
     /// A compiler for the regions of `module`, whose program has these constants.
-    pub fn new(module: &'a Module, constants: &[Tensor], options: Value) -> RegionCompiler<'a> {
+    pub fn new(module: Verified<'a>, constants: &[Tensor], options: Value) -> RegionCompiler<'a> {
         let numbers = constants.iter().enumerate().map(|(i, t)| (t.bytes().as_ptr(), i as u32)).collect();
-        RegionCompiler { module, numbers, options }
+        RegionCompiler { module: module.module(), numbers, options }
     }
 
     /// Compiles the region of that symbol. `extra` takes constants that the program does not hold yet.

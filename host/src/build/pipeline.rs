@@ -10,7 +10,7 @@ use crate::plugin::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
 use crate::runtime::program::Port;
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
-use byoc_core::ir::{Module, TensorType};
+use byoc_core::ir::{Module, TensorType, Verified};
 use byoc_core::pass::manager::{self, RunOptions, Timing};
 use byoc_core::pass::{DesiredLayout, PassOptions, Refusal, Report, partition_for};
 use byoc_core::text::{PrintOptions, print};
@@ -95,6 +95,10 @@ pub fn build(
     }
 
     let start = Instant::now();
+    let verified = Verified::of(&partitioned).map_err(not_verified)?;
+    timings.push(("verify".into(), start.elapsed().as_secs_f64()));
+
+    let start = Instant::now();
     let outputs: Vec<String> = loaded.signature.outputs.iter().map(|p| p.name.clone()).collect();
     // What no backend took: products that the host computes together with what follows them.
     let lowered = byoc_core::pass::fuse_requantize(&partitioned)?;
@@ -110,7 +114,7 @@ pub fn build(
         }
     }
     let code_options = codegen::options(options.cache_dir.as_deref(), None);
-    let mut compiler = RegionCompiler::new(&partitioned, &constants, code_options);
+    let mut compiler = RegionCompiler::new(verified, &constants, code_options);
     let mut failed: BTreeMap<String, Refusal> = BTreeMap::new();
     let mut regions = Vec::with_capacity(program.regions.len());
     for region in &mut program.regions {
@@ -174,6 +178,14 @@ pub fn build(
         from_file: false,
     };
     Ok(Built { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
+}
+
+/// What passes made does not verify.
+fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
+    if let Some(first) = faults.first_mut() {
+        first.notes.push("found before code generation: this is a defect of byoc, please report it".into());
+    }
+    Failure::from(faults)
 }
 
 fn called_off() -> Diagnostic {

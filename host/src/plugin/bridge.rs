@@ -275,8 +275,15 @@ pub fn dtype_out(dtype: tensor::DType) -> api::DType {
 }
 
 /// An element type of the boundary as one of the core.
-pub fn dtype_in(dtype: api::DType) -> tensor::DType {
-    tensor::DType::ALL.iter().copied().find(|&d| dtype_out(d) == dtype).unwrap_or(tensor::DType::F32)
+///
+/// # Errors
+/// One that the host does not compute with.
+pub fn dtype_in(dtype: api::DType) -> Result<tensor::DType, Box<Diagnostic>> {
+    tensor::DType::ALL.iter().copied().find(|&own| dtype_out(own) == dtype).ok_or_else(|| {
+        let known: Vec<&str> = tensor::DType::ALL.iter().map(|own| own.name()).collect();
+        let message = format!("expected an element type of the host, found {dtype}");
+        Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message).note(format!("they are {}", known.join(", "))))
+    })
 }
 
 fn type_out(ty: &ir::TensorType) -> api::TensorType {
@@ -288,13 +295,13 @@ fn type_out(ty: &ir::TensorType) -> api::TensorType {
     api::TensorType { dtype: dtype_out(ty.dtype), dims: dims.collect() }
 }
 
-fn type_in(ty: &api::TensorType) -> ir::Type {
+fn type_in(ty: &api::TensorType) -> Result<ir::Type, Box<Diagnostic>> {
     let dims = ty.dims.iter().map(|dim| match dim {
         api::Dim::Known(n) => ir::Dim::Fixed(*n),
         api::Dim::Unknown(name) if name.is_empty() => ir::Dim::Any,
         api::Dim::Unknown(name) => ir::Dim::Named(name.as_str().into()),
     });
-    ir::Type::tensor_of(dtype_in(ty.dtype), dims)
+    Ok(ir::Type::tensor_of(dtype_in(ty.dtype)?, dims))
 }
 
 fn attrs_out<'a, A: FromIterator<api::Attr>>(attrs: impl Iterator<Item = (&'a str, ir::AttrValue)>) -> A {
@@ -328,12 +335,12 @@ fn attr_in(value: &api::AttrValue) -> ir::AttrValue {
 /// Composites are spliced in.
 ///
 /// # Errors
-/// An operator that the host does not know, or types that do not agree.
+/// An operator or an element type that the host does not know, or types that do not agree.
 pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Module, Box<Diagnostic>> {
     graph.check(constants.len()).map_err(|e| Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, e)))?;
     let mut builder = Builder::default();
-    let params: Vec<ExprId> =
-        graph.inputs.iter().map(|input| builder.var(input.name.as_str(), type_in(&input.ty))).collect();
+    let inputs = graph.inputs.iter().map(|input| Ok(builder.var(input.name.as_str(), type_in(&input.ty)?)));
+    let params: Vec<ExprId> = inputs.collect::<Result<_, Box<Diagnostic>>>()?;
     let mut tensors: Vec<Option<ExprId>> = vec![None; constants.len()];
     let outputs = splice(&mut builder, graph, &params, constants, &mut tensors)?;
     let body = builder.tuple(&outputs)?;
@@ -359,7 +366,7 @@ fn splice(
                 let slot = &mut tensors[*index as usize];
                 if slot.is_none() {
                     let handle = constants[*index as usize].clone();
-                    let (dtype, shape) = (dtype_in(handle.dtype()), handle.shape().to_vec());
+                    let (dtype, shape) = (dtype_in(handle.dtype())?, handle.shape().to_vec());
                     let tensor = Tensor::from_storage(dtype, &shape, Arc::new(Handle(handle)));
                     let wrong =
                         || Diagnostic::error(codes::plugins::BAD_GRAPH, "a constant of another size than its type");
@@ -392,7 +399,7 @@ fn splice(
 
 /// Compares the type that a graph states with the one that was inferred: a backend generates code by the former.
 fn check_stated(builder: &Builder, value: ExprId, stated: &api::TensorType, what: &str) -> Result<(), Box<Diagnostic>> {
-    let (found, stated) = (builder.module.ty(value), type_in(stated));
+    let (found, stated) = (builder.module.ty(value), type_in(stated)?);
     match unify(found, &stated) {
         Some(_) => Ok(()),
         None => {

@@ -11,7 +11,7 @@ use super::guard::{Guarded, first_damage};
 use crate::runtime::region::{OutputDims, Prepared, Region, RegionCall};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{Shape, TensorView, TensorViewMut};
-use byoc_plugin_api::{Call, Executable, TensorMut, TensorRef};
+use byoc_plugin_api::{AttrValue, Call, Executable, TensorMut, TensorRef};
 use smallvec::SmallVec;
 
 /// A loaded region of a plugin.
@@ -74,7 +74,20 @@ impl Region for PluginRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         let prepared = self.executable.prepare(inputs).map_err(|e| fault(&e))?;
         let outputs = prepared.outputs.iter().map(|o| OutputDims { dims: Shape::from_slice(&o.dims), exact: o.exact });
-        Ok(Prepared { outputs: outputs.collect(), workspace: prepared.workspace, plan: prepared.plan })
+        // The workspace belongs to a run and not to the plan, but it tells how large the plan is about.
+        let said = prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|attr| &attr.value);
+        let bytes = match said {
+            Some(AttrValue::Int(bytes)) => usize::try_from(*bytes).unwrap_or(0),
+            _ => prepared.workspace,
+        };
+        Ok(Prepared { outputs: outputs.collect(), workspace: prepared.workspace, plan: prepared.plan, bytes })
+    }
+
+    fn release(&self, plan: u64) {
+        let data = serde_json::json!({ "plan": plan }).to_string();
+        if let Err(error) = self.executable.query("plan.release", data.as_bytes()) {
+            tracing::warn!("{}: plan {plan} is not released: {}", self.whose, fault(&error));
+        }
     }
 
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {

@@ -193,15 +193,17 @@ impl Executable for Reference {
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         let wrong = |what: &str| Error::new(format!("reference run: {what}"));
         let params = self.module.main().map_or(&[][..], |main| &main.params);
+        let mut inputs = Vec::with_capacity(call.inputs.len());
         for (&param, input) in params.iter().zip(call.inputs) {
             let wanted = self.module.ty(param);
-            if wanted.as_tensor().is_none_or(|ty| dtype_out(ty.dtype) != input.dtype()) {
-                return Err(wrong(&format!("expected an input {wanted}, found {}", input.dtype())));
+            let dtype = dtype_in(input.dtype()).map_err(|diagnostic| wrong(&diagnostic.message))?;
+            if wanted.as_tensor().is_none_or(|ty| ty.dtype != dtype) {
+                return Err(wrong(&format!("expected an input {wanted}, found {dtype}")));
             }
+            let tensor = Tensor::from_bytes(dtype, input.shape(), input.bytes());
+            inputs.push(tensor.ok_or_else(|| wrong("an input of another size than its type"))?);
         }
-        let inputs: Option<Vec<Tensor>> =
-            call.inputs.iter().map(|t| Tensor::from_bytes(dtype_in(t.dtype()), t.shape(), t.bytes())).collect();
-        let results = self.evaluate(&inputs.ok_or_else(|| wrong("an input of another size than its type"))?)?;
+        let results = self.evaluate(&inputs)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {
             if output.dtype() != dtype_out(result.dtype()) || output.shape() != result.shape() {
                 let found = output.dtype();

@@ -2,6 +2,8 @@
 //! operands of each step whose sizes are known are laid out once.
 
 use super::frame::{Operands, RegInfo, Slot};
+use super::kept::{Dims, Kept};
+use super::plans::RegionPlans;
 use super::program::{self, Arg, Function, Instr, OpCall, Program, Reg};
 use super::region::{OutputDims, Prepared, Region};
 use super::signature::Signature;
@@ -13,8 +15,10 @@ use byoc_core::kernel::{self, Kernel, Spec};
 use byoc_core::op::{self, OpDef};
 use byoc_core::tensor::{Shape, Tensor};
 use byoc_core::typing::unify;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+
+/// How many kernels for different dimensions a step keeps: those of operators without constants, so they pack nothing.
+const MAX_KERNELS: usize = 16;
 
 /// A function ready to run.
 pub(super) struct Code {
@@ -87,8 +91,8 @@ pub(super) struct DynamicStep {
     pub attrs: Attrs,
     pub args: Vec<Arg>,
     pub outs: Vec<Reg>,
-    /// Kernels made so far, by the dimensions of the inputs.
-    pub kernels: Mutex<HashMap<Vec<Shape>, Arc<SizedKernel>>>,
+    /// Kernels made lately, by the dimensions of inputs and results.
+    pub kernels: Mutex<Kept<Dims, Arc<SizedKernel>>>,
 }
 
 /// A kernel for the dimensions that a run had.
@@ -109,8 +113,8 @@ pub(super) struct RegionStep {
     pub fixed: Option<(Operands, Prepared)>,
     pub inputs: Vec<Reg>,
     pub outs: Vec<Reg>,
-    /// Plans made so far, by the dimensions of the inputs; `None` when the backend does not take them.
-    pub plans: Mutex<HashMap<Vec<Shape>, Option<Arc<Prepared>>>>,
+    /// Plans, when the run tells the sizes.
+    pub plans: Option<Arc<RegionPlans>>,
 }
 
 /// Makes a function of a validated program ready to run.
@@ -118,10 +122,11 @@ pub(super) fn load(
     program: &Program,
     constants: &[Tensor],
     regions: &[Option<Arc<dyn Region>>],
+    plans: &[Option<Arc<RegionPlans>>],
     index: usize,
 ) -> Result<Code, Diagnostic> {
     let function = &program.functions[index];
-    let mut loader = Loader { program, constants, regions, workspace: 0, notes: Vec::new() };
+    let mut loader = Loader { program, constants, regions, plans, workspace: 0, notes: Vec::new() };
     let mut values = 0;
     let regs: Option<Vec<RegInfo>> = function.registers.iter().map(|r| RegInfo::new(r, &mut values)).collect();
     let regs = regs.ok_or_else(|| bad_program("a tensor is larger than memory can be"))?;
@@ -134,6 +139,7 @@ struct Loader<'a> {
     program: &'a Program,
     constants: &'a [Tensor],
     regions: &'a [Option<Arc<dyn Region>>],
+    plans: &'a [Option<Arc<RegionPlans>>],
     workspace: usize,
     notes: Vec<String>,
 }
@@ -200,14 +206,15 @@ impl Loader<'_> {
         let (inputs, outs) = (inputs.to_vec(), outs.to_vec());
         let about = &self.program.regions[index as usize];
         let mut region = self.regions.get(index as usize).cloned().flatten();
+        let plans = self.plans.get(index as usize).cloned().flatten();
         let mut fixed = None;
         let sized = inputs.iter().chain(&outs).all(|reg| regs[reg.index()].shape.is_some());
-        if let Some(executable) = &region
+        if let Some(plans) = &plans
             && sized
         {
             let dims: Vec<&[usize]> = inputs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
             let wanted: Vec<&[usize]> = outs.iter().filter_map(|reg| regs[reg.index()].shape.as_deref()).collect();
-            match executable.prepare(&dims) {
+            match plans.fixed(&dims) {
                 Ok(plan)
                     if plan.outputs.iter().all(|o| o.exact)
                         && plan.outputs.iter().map(|o| &o.dims[..]).eq(wanted.iter().copied()) =>
@@ -240,7 +247,6 @@ impl Loader<'_> {
         }
         let signature =
             Signature { inputs: about.inputs.clone(), outputs: about.outputs.clone(), ..Signature::default() };
-        let plans = Mutex::default();
         Ok(Step::Region(Box::new(RegionStep { index, region, signature, fixed, inputs, outs, plans })))
     }
 
@@ -295,7 +301,7 @@ impl Typed {
             attrs: self.attrs.clone(),
             args: call.args.clone(),
             outs: call.outs.clone(),
-            kernels: Mutex::default(),
+            kernels: Mutex::new(Kept::new(MAX_KERNELS, usize::MAX)),
         }
     }
 }

@@ -13,15 +13,18 @@
 //! | `load` | makes it ready: kernels, operands |
 //! | `ready` | a program made ready, and the memory that runs leave to the next |
 //! | `machine` | the loop over instructions; `step` runs those that compute |
+//! | `plans` | plans of regions for the dimensions of a run; `kept` limits what is kept by dimensions |
 //! | `frame` | the memory of an activation; `value` what a register holds |
 
 pub mod executor;
 mod frame;
 mod inputs;
+mod kept;
 mod load;
 mod machine;
 pub(crate) mod memory;
 pub mod needs;
+mod plans;
 pub mod pool;
 pub mod program;
 mod ready;

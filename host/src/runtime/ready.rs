@@ -3,6 +3,7 @@
 use super::frame::{Frame, Scratch, allocate};
 use super::load::{self, Code, Step};
 use super::needs::{constants_of, needed_constants};
+use super::plans::RegionPlans;
 use super::pool::Pool;
 use super::program::Program;
 use super::region::Region;
@@ -20,6 +21,7 @@ pub(super) struct Ready {
     pub pool: Arc<Pool>,
     gone: Vec<bool>,
     regions: Vec<Option<Arc<dyn Region>>>,
+    plans: Vec<Option<Arc<RegionPlans>>>,
     /// Filled when it is certain that a function may run, and otherwise (the host program of a region that a backend
     /// runs) when it does.
     functions: Vec<OnceLock<Result<Code, Diagnostic>>>,
@@ -53,6 +55,7 @@ impl Ready {
         let ready = Ready {
             gone: constants.iter().map(Option::is_none).collect(),
             constants: constants.into_iter().map(|constant| constant.unwrap_or_else(nothing)).collect(),
+            plans: RegionPlans::of(&regions),
             regions,
             pool,
             functions: (0..count).map(|_| OnceLock::new()).collect(),
@@ -113,7 +116,7 @@ impl Ready {
     pub fn code(&self, index: u32) -> Result<&Code, Diagnostic> {
         let load = || {
             self.check_present(index)?;
-            load::load(&self.program, &self.constants, &self.regions, index as usize)
+            load::load(&self.program, &self.constants, &self.regions, &self.plans, index as usize)
         };
         self.functions[index as usize].get_or_init(load).as_ref().map_err(Clone::clone)
     }

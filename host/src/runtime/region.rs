@@ -5,7 +5,7 @@ use byoc_core::tensor::{Shape, TensorView, TensorViewMut};
 
 /// A loaded region. Several threads may run it at once.
 pub trait Region: Send + Sync {
-    /// Plans for these input dimensions. The executor keeps the answer by dimensions.
+    /// Plans for these input dimensions. The executor keeps the answer by dimensions, for as many as its limits allow.
     ///
     /// # Errors
     /// When the backend does not take these dimensions; the region then runs on the host.
@@ -16,6 +16,12 @@ pub trait Region: Send + Sync {
     /// # Errors
     /// When the run fails; the model's run then fails with it.
     fn run(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic>;
+
+    /// Lets go of what was made for [`Prepared::plan`]: no run will name that number again, unless `prepare` gives it again.
+    /// No `prepare` of this region is under way meanwhile.
+    fn release(&self, plan: u64) {
+        let _ = plan;
+    }
 }
 
 /// What a run for given dimensions needs.
@@ -27,6 +33,8 @@ pub struct Prepared {
     pub workspace: usize,
     /// A number of the backend's own, handed back in [`RegionCall::plan`].
     pub plan: u64,
+    /// Bytes that are held until the plan is released.
+    pub bytes: usize,
 }
 
 /// The dimensions of an output.

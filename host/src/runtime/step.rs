@@ -1,21 +1,18 @@
 //! Runs the steps that compute: kernels, aliases, regions.
 
 use super::frame::{Frame, Scope, allocate};
+use super::kept::Dims;
 use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flat};
 use super::program::{Arg, Reg};
 use super::ready::{Kit, lock};
-use super::region::{Prepared, RegionCall};
+use super::region::RegionCall;
 use super::value::{Value, bad_program};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::{TensorType, Type};
 use byoc_core::kernel::{self, Spec};
 use byoc_core::op;
 use byoc_core::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-
-/// Kernels and plans for so many different dimensions are kept per step.
-const KEPT_SIZES: usize = 64;
+use std::sync::Arc;
 
 /// Why a kernel did not compute.
 pub(super) enum Failure {
@@ -138,9 +135,9 @@ impl Sized {
         let outs = self.results(step)?;
         // Results may depend on values as well, so they are part of what a kernel is made for.
         let result_shapes = outs.iter().map(|ty| size(ty).map(|(shape, _)| shape));
-        let key: Vec<Shape> =
+        let key: Dims =
             self.inputs.iter().map(|t| Ok(t.shape().into())).chain(result_shapes).collect::<Result<_, Diagnostic>>()?;
-        let kept = lock(&step.kernels).get(&key).cloned();
+        let kept = lock(&step.kernels).get(&key);
         if let Some(kernel) = kept
             && kernel.outs == outs
         {
@@ -154,7 +151,8 @@ impl Sized {
             Diagnostic::error(codes::runtime::NO_KERNEL, "the host has no implementation of this operator")
         })?;
         let kernel = Arc::new(SizedKernel { kernel, outs });
-        keep(&step.kernels, key, kernel.clone());
+        let gone = lock(&step.kernels).insert(key, kernel.clone(), 0);
+        drop(gone);
         Ok(kernel)
     }
 }
@@ -224,7 +222,9 @@ pub(super) fn region(
     step.signature
         .check_inputs(inputs.iter().map(|t| (Some(t.dtype()), t.shape())))
         .map_err(|what| bad_program(&format!("a region is called with other tensors than it takes: {what}")))?;
-    let Some(plan) = plan(step, &inputs) else { return Ok(false) };
+    let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
+    let plan = step.plans.as_ref().and_then(|plans| plans.get(&dims, &step.signature));
+    let Some(plan) = plan else { return Ok(false) };
     let failed = |what: String| Diagnostic::error(codes::runtime::REGION_FAILED, what);
     let mut shapes: Vec<Shape> = plan.outputs.iter().map(|out| out.dims.clone()).collect();
     let mut memory = Vec::with_capacity(shapes.len());
@@ -260,32 +260,4 @@ pub(super) fn region(
         scope.write(frame, reg, Value::Tensor(tensor))?;
     }
     Ok(true)
-}
-
-/// The region's plan for these inputs; none when the backend does not take them.
-fn plan(step: &RegionStep, inputs: &[Tensor]) -> Option<Arc<Prepared>> {
-    let key: Vec<Shape> = inputs.iter().map(|t| t.shape().into()).collect();
-    if let Some(kept) = lock(&step.plans).get(&key) {
-        return kept.clone();
-    }
-    let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
-    let prepared = step.region.as_ref()?.prepare(&dims).map_err(|error| error.to_string());
-    let made = match prepared.and_then(|plan| step.signature.check_prepared(&plan).map(|()| plan)) {
-        Ok(plan) => Some(Arc::new(plan)),
-        Err(why) => {
-            tracing::warn!("a region runs on the host for inputs {dims:?}: {why}");
-            None
-        }
-    };
-    keep(&step.plans, key, made.clone());
-    made
-}
-
-/// Keeps what was made for some dimensions; when there are too many, the others are forgotten.
-fn keep<T>(kept: &Mutex<HashMap<Vec<Shape>, T>>, key: Vec<Shape>, made: T) {
-    let mut kept = lock(kept);
-    if kept.len() >= KEPT_SIZES {
-        kept.clear();
-    }
-    kept.insert(key, made);
 }

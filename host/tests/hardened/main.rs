@@ -1,8 +1,10 @@
-//! Inputs, files and plugins that mean harm, through the `byoc` binary.
+//! Inputs, files and plugins that mean harm, and what becomes of them.
 
 mod artifacts;
+mod boundary;
 #[path = "../end_to_end/command.rs"]
 mod command;
 mod compatibility;
+mod plans;
 
 pub use command::*;

@@ -4,7 +4,7 @@ use crate::argument::Buf;
 use crate::frame::Frame;
 use crate::fuse::Link;
 use crate::join::{Join, MOST_PARTS, Part};
-use crate::library::{Attr, Conv, Desc, PrimitiveDesc, Window, ffi};
+use crate::library::{Attr, Conv, Desc, Failure, Outcome, PrimitiveDesc, Window, ffi};
 use crate::lower::{Chain, Lowering, Placed};
 use crate::plan::Work;
 use crate::program::{Function, Kind, Op, Reason, Taken, Val};
@@ -88,9 +88,7 @@ struct Settled {
     frame: Frame,
 }
 
-type Outcome<T> = Result<T, String>;
-
-fn turned_down(what: String) -> Reason {
+fn turned_down(what: impl Into<String>) -> Reason {
     Reason::new(RefusalCode::UnsupportedShape, what)
 }
 
@@ -128,7 +126,7 @@ impl Lowering<'_> {
             Kind::NoNan(number) => self.without_nan(op, *number),
             Kind::IsNan => Err(Reason::new(RefusalCode::UnsupportedOp, "only where it chooses between x and a number")),
             Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
-            Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => Err(turned_down("a view is no anchor".into())),
+            Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => Err(turned_down("a view is no anchor")),
         }
     }
 
@@ -139,7 +137,7 @@ impl Lowering<'_> {
         make: &dyn Fn(&[Desc], &Desc, &Attr, bool) -> Outcome<PrimitiveDesc>,
     ) -> Taken<Settled> {
         let behind = self.reads(ways.links);
-        let mut failure = String::from("oneDNN has no implementation");
+        let mut failure = Failure::from("oneDNN has no implementation");
         for reference in [false, true] {
             let mut limit = ways.links.len() + 1;
             while limit > 0 {
@@ -166,6 +164,7 @@ impl Lowering<'_> {
                                 return self.take(desc, sources, target, chain, bias, ways);
                             }
                             Ok(_) => {}
+                            Err(memory @ Failure::OutOfMemory(_)) => return Err(memory.into()),
                             Err(what) => failure = what,
                         }
                     }
@@ -174,7 +173,7 @@ impl Lowering<'_> {
                 limit = limit.min(reached.max(1));
             }
         }
-        Err(turned_down(failure))
+        Err(failure.into())
     }
 
     /// The element type that a primitive reads from a source.
@@ -223,7 +222,7 @@ impl Lowering<'_> {
                 Some(order) if source.narrow => self.narrowed(&source.placed, order)?,
                 Some(order) => self.in_order(&source.placed, order)?,
             };
-            let layout = self.desc_of(&placed).map_err(turned_down)?;
+            let layout = self.desc_of(&placed)?;
             tensors.push((source.arg, placed, layout));
         }
         let target = match (&chain.sum_into, target) {
@@ -244,9 +243,9 @@ impl Lowering<'_> {
     ) -> Taken<usize> {
         let Settled { desc, mut sources, target, chain, frame, .. } = settled;
         sources.extend(more);
-        sources.push((ffi::ARG_DST, target.clone(), self.desc_of(&target).map_err(turned_down)?));
-        sources.extend(self.post_args(&chain.posts).map_err(turned_down)?);
-        self.step(desc, sources, what);
+        sources.push((ffi::ARG_DST, target.clone(), self.desc_of(&target)?));
+        sources.extend(self.post_args(&chain.posts)?);
+        self.step(desc, sources, what)?;
         self.put_through(op, links, chain.links, target, &frame)?;
         Ok(chain.links)
     }
@@ -286,6 +285,7 @@ impl Lowering<'_> {
                         break 'search;
                     }
                     Ok(found) => settled = settled.or(Some(found)),
+                    Err(reason) if reason.code == RefusalCode::ResourceLimit => return Err(reason),
                     Err(reason) => failure = Some(reason),
                 }
             }
@@ -293,7 +293,7 @@ impl Lowering<'_> {
         match (settled, failure) {
             (Some(settled), _) => self.emit(op, links, settled, Vec::new(), "unary"),
             (None, Some(reason)) => Err(reason),
-            (None, None) => Err(turned_down("oneDNN has no implementation".into())),
+            (None, None) => Err(turned_down("oneDNN has no implementation")),
         }
     }
 
@@ -304,15 +304,15 @@ impl Lowering<'_> {
         // What follows sums of integers is computed by `qnn`.
         let links = if dtype == DType::F32 { links } else { &[] };
         let last = channels_last(shape.len());
-        let weights = kernel(&w, groups, transposed).ok_or_else(|| turned_down("kernels in groups".into()))?;
-        let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape).map_err(turned_down)?;
+        let weights = kernel(&w, groups, transposed).ok_or_else(|| turned_down("kernels in groups"))?;
+        let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
         // The layouts that another plan packed the weights into come first, so that they are held once.
         let is_constant = self.is_constant(&w);
         let mut wanted = self.layouts_before(&weights);
-        wanted.push(if is_constant { any } else { self.desc_of(&weights).map_err(turned_down)? });
+        wanted.push(if is_constant { any } else { self.desc_of(&weights)? });
         let narrow = self.may_narrow(&x, &weights, count(&shape) * (count(&weights.view.shape) / shape[1].max(1)));
         if narrow {
-            wanted.push(Desc::any(self.library, DType::BF16, &weights.view.shape).map_err(turned_down)?);
+            wanted.push(Desc::any(self.library, DType::BF16, &weights.view.shape)?);
         }
         let bias = self.bias(op, links, 1, &shape);
         if !(narrow || transposed || groups > 1)
@@ -320,7 +320,7 @@ impl Lowering<'_> {
         {
             return Ok(done);
         }
-        let bias_desc = Desc::strided(self.library, DType::F32, &[shape[1]], &[1]).map_err(turned_down)?;
+        let bias_desc = Desc::strided(self.library, DType::F32, &[shape[1]], &[1])?;
         let mut sources = Vec::new();
         if narrow {
             sources.push(vec![Source::narrowed(ffi::ARG_SRC, &x, &last)]);
@@ -334,7 +334,7 @@ impl Lowering<'_> {
         let ways = Ways { links, sources, targets, bias: bias.clone(), sums: true, frame, dtype };
         let (library, trust) = (self.library, Trust::of(self.program, op.output)?);
         let settled = self.settle(&ways, &|s, d, attr, with_bias| {
-            let mut outcome = Err(String::new());
+            let mut outcome = Err("oneDNN has no implementation".into());
             for weights in &wanted {
                 let bias = with_bias.then_some(&bias_desc);
                 let io = Conv { src: &s[0], weights, bias, dst: d };
@@ -360,8 +360,8 @@ impl Lowering<'_> {
 
     /// The weights in the layout that the primitive chose.
     fn weights(&mut self, settled: &Settled, weights: &Placed) -> Taken<(i32, Placed, Desc)> {
-        let layout = settled.desc.weights().map_err(turned_down)?;
-        if layout == self.desc_of(weights).map_err(turned_down)? {
+        let layout = settled.desc.weights()?;
+        if layout == self.desc_of(weights)? {
             return Ok((ffi::ARG_WEIGHTS, weights.clone(), layout));
         }
         match self.pack(weights, layout.clone())? {
@@ -369,7 +369,7 @@ impl Lowering<'_> {
                 let view = View { offset: 0, ..weights.view.clone() };
                 Ok((ffi::ARG_WEIGHTS, Placed { buffer, view }, layout))
             }
-            None => Err(turned_down("weights in a layout that they are not in".into())),
+            None => Err(turned_down("weights in a layout that they are not in")),
         }
     }
 
@@ -415,7 +415,7 @@ impl Lowering<'_> {
                 None => {
                     let copy = self.row_major(&a)?;
                     let view = copy.view.reshape(&[rows, inner]);
-                    Placed { view: view.ok_or_else(|| turned_down("rows of a copy".into()))?, ..copy }
+                    Placed { view: view.ok_or_else(|| turned_down("rows of a copy"))?, ..copy }
                 }
             };
             a = flat;
@@ -427,16 +427,16 @@ impl Lowering<'_> {
         let bias = self.bias(op, links, rank - 1, &shape);
         let mut along = vec![1; rank];
         along[rank - 1] = shape[rank - 1];
-        let bias_desc = self.desc(&View::dense(&along)).map_err(turned_down)?;
+        let bias_desc = self.desc(&View::dense(&along))?;
 
         let mut wanted = Vec::new();
         if is_constant {
             wanted = self.layouts_before(&b);
-            wanted.push(Desc::any(self.library, self.dtype(&b), &b.view.shape).map_err(turned_down)?);
+            wanted.push(Desc::any(self.library, self.dtype(&b), &b.view.shape)?);
         }
         let narrow = self.may_narrow(&a, &b, count(&shape) * a.view.shape[a.view.shape.len() - 1]);
         if narrow {
-            wanted.push(Desc::any(self.library, DType::BF16, &b.view.shape).map_err(turned_down)?);
+            wanted.push(Desc::any(self.library, DType::BF16, &b.view.shape)?);
         }
         if !narrow && let Some(done) = self.row_product(op, links, (&a, &b), &shape)? {
             return Ok(done);
@@ -477,7 +477,7 @@ impl Lowering<'_> {
         let (library, trust) = (self.library, Trust::of(self.program, op.output)?);
         let make = |s: &[Desc], d: &Desc, attr: &Attr, with_bias: bool| {
             let bias = with_bias.then_some(&bias_desc);
-            let mut outcome = Err(String::new());
+            let mut outcome = Err("oneDNN has no implementation".into());
             for weights in wanted.iter().chain(s.get(1)) {
                 let io = Conv { src: &s[0], weights, bias, dst: d };
                 outcome = PrimitiveDesc::matmul(library, &io, attr).and_then(|desc| trust.check(desc));
@@ -531,7 +531,7 @@ impl Lowering<'_> {
     ) -> Taken<usize> {
         let further = operands.get(1).map(|(_, placed)| placed.view.shape.clone());
         let mut best: Option<Settled> = None;
-        let mut failure = turned_down("oneDNN has no implementation".into());
+        let mut failure = turned_down("oneDNN has no implementation");
         let parts = [links, &[]];
         for part in &parts[..if links.is_empty() { 1 } else { 2 }] {
             let frame = self.fewest(op, part, order, further.as_deref());
@@ -562,6 +562,7 @@ impl Lowering<'_> {
                     break;
                 }
                 Ok(settled) => best = best.or(Some(settled)),
+                Err(reason) if reason.code == RefusalCode::ResourceLimit => return Err(reason),
                 Err(reason) => failure = reason,
             }
         }
@@ -585,7 +586,7 @@ impl Lowering<'_> {
             let lead = shape.len() - placed.view.shape.len();
             let own: Vec<i64> = std::iter::repeat_n(1, lead).chain(placed.view.shape.iter().copied()).collect();
             let view = placed.view.reshape(&own);
-            view.map(|view| Placed { view, ..placed }).ok_or_else(|| turned_down("an operand of higher rank".into()))
+            view.map(|view| Placed { view, ..placed }).ok_or_else(|| turned_down("an operand of higher rank"))
         };
         let (mut a, mut b) = (full(self, op.inputs[0])?, full(self, op.inputs[1])?);
         if a.view.shape != shape {
@@ -620,14 +621,14 @@ impl Lowering<'_> {
         let between = self.scratch(b.view.clone());
         let result = self.scratch(b.view.clone());
         let a = if a.view.is_packed() { a } else { self.row_major(&a)? };
-        let desc = |this: &Self, placed: &Placed| this.desc(&placed.view).map_err(turned_down);
+        let desc = |this: &Self, placed: &Placed| this.desc(&placed.view);
         let (da, db, dm, dr) = (desc(self, &a)?, desc(self, &b)?, desc(self, &between)?, desc(self, &result)?);
-        let attr = self.attr(&[]).map_err(turned_down)?;
-        let first = PrimitiveDesc::eltwise(self.library, function, &db, &dm, &attr).map_err(turned_down)?;
-        let second = PrimitiveDesc::binary(self.library, then, &dm, &da, &dr, &attr).map_err(turned_down)?;
-        self.step(first, vec![(ffi::ARG_SRC, b, db), (ffi::ARG_DST, between.clone(), dm.clone())], "elementwise");
+        let attr = self.attr(&[])?;
+        let first = PrimitiveDesc::eltwise(self.library, function, &db, &dm, &attr)?;
+        let second = PrimitiveDesc::binary(self.library, then, &dm, &da, &dr, &attr)?;
+        self.step(first, vec![(ffi::ARG_SRC, b, db), (ffi::ARG_DST, between.clone(), dm.clone())], "elementwise")?;
         let tensors = vec![(ffi::ARG_SRC, between, dm), (ffi::ARG_SRC_1, a, da), (ffi::ARG_DST, result.clone(), dr)];
-        self.step(second, tensors, "binary");
+        self.step(second, tensors, "binary")?;
         let frame = Frame::plain(self.program.shape(op.output), &result.view.shape);
         self.put_through(op, &[], 0, result, &frame)?;
         Ok(0)
@@ -664,7 +665,7 @@ impl Lowering<'_> {
             None => {
                 let copy = self.row_major(&x)?;
                 let view = copy.view.reshape(&[count(&shape) / width, width]);
-                let view = view.ok_or_else(|| turned_down("rows of a copy".into()))?;
+                let view = view.ok_or_else(|| turned_down("rows of a copy"))?;
                 (view.shape.clone(), Placed { view, ..copy })
             }
         };
@@ -675,7 +676,7 @@ impl Lowering<'_> {
                 return Err(turned_down(format!("rows of {width} with {:?} factors", placed.view.shape)));
             }
             let placed = self.row_major(&placed)?;
-            let desc = self.desc(&placed.view).map_err(turned_down)?;
+            let desc = self.desc(&placed.view)?;
             more.push((arg, placed, desc));
         }
         let sources = vec![vec![Source::as_is(ffi::ARG_SRC, &x)]];
@@ -713,7 +714,7 @@ impl Lowering<'_> {
                 break;
             }
         }
-        let settled = best.ok_or_else(|| turned_down("oneDNN has no implementation".into()))?;
+        let settled = best.ok_or_else(|| turned_down("oneDNN has no implementation"))?;
         self.emit(op, links, settled, Vec::new(), "reduction")
     }
 
@@ -746,11 +747,11 @@ impl Lowering<'_> {
             return Ok(0);
         }
         // Operands are read as they lie: the library copies each of them into its place.
-        let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Outcome<Vec<_>>>().map_err(turned_down)?;
-        let dst = self.desc_of(&whole).map_err(turned_down)?;
-        let attr = self.attr(&[]).map_err(turned_down)?;
+        let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Outcome<Vec<_>>>()?;
+        let dst = self.desc_of(&whole)?;
+        let attr = self.attr(&[])?;
         let refs: Vec<&Desc> = descs.iter().collect();
-        let desc = PrimitiveDesc::concat(self.library, axis, &refs, &dst, &attr).map_err(turned_down)?;
+        let desc = PrimitiveDesc::concat(self.library, axis, &refs, &dst, &attr)?;
         let mut tensors: Vec<(i32, Placed, Desc)> = parts
             .into_iter()
             .zip(descs)
@@ -758,7 +759,7 @@ impl Lowering<'_> {
             .map(|(i, (part, desc))| (ffi::ARG_MULTIPLE_SRC + i as i32, part, desc))
             .collect();
         tensors.push((ffi::ARG_DST, whole.clone(), dst));
-        self.step(desc, tensors, "concatenation");
+        self.step(desc, tensors, "concatenation")?;
         let frame = Frame::plain(&shape, &shape);
         self.put_through(op, &[], 0, whole, &frame)?;
         Ok(0)

@@ -109,10 +109,9 @@ impl Codegen for Dnnl {
         let (options, ignored) = options::of(&graph);
         notes.extend(ignored.map(Into::into));
         if !is_dynamic(region.graph) {
-            let explain = |reason: Reason| Error::new(reason.detail);
-            let mut program = Program::of(region.graph, region.constants, &sample(region.graph)).map_err(explain)?;
+            let mut program = Program::of(region.graph, region.constants, &sample(region.graph))?;
             program.options = options;
-            let plan = lower(library, &program, &mut Packs::default()).map_err(explain)?;
+            let plan = lower(library, &program, &mut Packs::default())?;
             notes.push(format!("{} primitives, workspace {} bytes", plan.steps.len(), plan.workspace).into());
         }
         let text = blob::write(&graph);

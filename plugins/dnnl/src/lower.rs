@@ -10,13 +10,13 @@
 use crate::argument::{Argument, Buf};
 use crate::frame::Frame;
 use crate::fuse::{Item, Link, items};
-use crate::library::{Attr, Desc, OneDnn, PostOps, PrimitiveDesc, ffi};
+use crate::library::{Attr, Desc, Failure, OneDnn, Outcome, PostOps, PrimitiveDesc, ffi};
 use crate::pack::{Pack, Packing};
 use crate::plan::{Buffer, Place, Plan, Step, Work, place_in_arena};
 use crate::program::{Def, Function, Kind, Op, Program, Reason, Taken, Val};
 use crate::row::Matrices;
 use crate::view::{View, count, regroup};
-use byoc_plugin_api::{DType, RefusalCode};
+use byoc_plugin_api::DType;
 use std::collections::HashMap;
 
 /// A tensor in a buffer.
@@ -133,10 +133,6 @@ fn last_reads(program: &Program, items: &[Item]) -> Vec<usize> {
     last
 }
 
-fn gone_wrong(what: String) -> Reason {
-    Reason::new(RefusalCode::UnsupportedShape, what)
-}
-
 impl Lowering<'_> {
     /// A buffer of so many elements.
     pub fn buffer(&mut self, place: Place, elements: i64, dtype: DType) -> Buf {
@@ -208,12 +204,12 @@ impl Lowering<'_> {
     }
 
     /// The descriptor of 32-bit floats that lie so.
-    pub fn desc(&self, view: &View) -> Result<Desc, String> {
+    pub fn desc(&self, view: &View) -> Outcome<Desc> {
         self.desc_as(DType::F32, view)
     }
 
     /// The descriptor of elements that lie so.
-    pub fn desc_as(&self, dtype: DType, view: &View) -> Result<Desc, String> {
+    pub fn desc_as(&self, dtype: DType, view: &View) -> Outcome<Desc> {
         if view.shape.is_empty() {
             return Desc::strided(self.library, dtype, &[1], &[1]);
         }
@@ -221,7 +217,7 @@ impl Lowering<'_> {
     }
 
     /// The descriptor of a tensor.
-    pub fn desc_of(&self, placed: &Placed) -> Result<Desc, String> {
+    pub fn desc_of(&self, placed: &Placed) -> Outcome<Desc> {
         self.desc_as(self.dtype(placed), &placed.view)
     }
 
@@ -235,7 +231,7 @@ impl Lowering<'_> {
             return Ok(copy.clone());
         }
         let dtype = self.dtype(placed);
-        let desc = self.desc_as(dtype, &wanted).map_err(gone_wrong)?;
+        let desc = self.desc_as(dtype, &wanted)?;
         if let Some(packed) = self.pack(placed, desc)? {
             return Ok(Placed { buffer: packed, view: wanted });
         }
@@ -261,7 +257,7 @@ impl Lowering<'_> {
     /// A constant, packed when it is loaded. `None` where the tensor is no constant.
     pub fn pack_as(&mut self, placed: &Placed, to: Packing) -> Taken<Option<Buf>> {
         let Place::Constant(constant) = self.buffers[placed.buffer.0 as usize].place else { return Ok(None) };
-        let from = self.desc_of(placed).map_err(gone_wrong)?;
+        let from = self.desc_of(placed)?;
         let offset = self.offset(placed);
         let same =
             |pack: &Pack| pack.constant == constant && pack.offset == offset && pack.from == from && pack.to == to;
@@ -299,16 +295,15 @@ impl Lowering<'_> {
 
     /// A step that copies a tensor into another layout.
     pub fn copy(&mut self, from: &Placed, to: &Placed, what: &str) -> Taken<()> {
-        let (src, dst) = (self.desc_of(from).map_err(gone_wrong)?, self.desc_of(to).map_err(gone_wrong)?);
-        let attr = self.attr(&[]).map_err(gone_wrong)?;
-        let desc = PrimitiveDesc::reorder(self.library, &src, &dst, &attr).map_err(gone_wrong)?;
-        self.step(desc, vec![(ffi::ARG_SRC, from.clone(), src), (ffi::ARG_DST, to.clone(), dst)], what);
-        Ok(())
+        let (src, dst) = (self.desc_of(from)?, self.desc_of(to)?);
+        let attr = self.attr(&[])?;
+        let desc = PrimitiveDesc::reorder(self.library, &src, &dst, &attr)?;
+        self.step(desc, vec![(ffi::ARG_SRC, from.clone(), src), (ffi::ARG_DST, to.clone(), dst)], what)
     }
 
     /// A step that fills a whole buffer with a byte.
     pub fn fill(&mut self, placed: &Placed, byte: u8) -> Taken<()> {
-        let desc = self.desc_of(placed).map_err(gone_wrong)?;
+        let desc = self.desc_of(placed)?;
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset: 0, desc }];
         self.push(Work::Fill(byte), args, "filling");
         Ok(())
@@ -316,7 +311,7 @@ impl Lowering<'_> {
 
     /// A step that puts a number in the place of every NaN of a tensor without gaps.
     pub fn replace_nan(&mut self, placed: &Placed, number: f32) -> Taken<()> {
-        let desc = self.desc(&placed.view).map_err(gone_wrong)?;
+        let desc = self.desc(&placed.view)?;
         let offset = self.offset(placed);
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset, desc }];
         self.push(Work::NoNan(number, count(&placed.view.shape) as usize), args, "numbers for NaN");
@@ -327,7 +322,7 @@ impl Lowering<'_> {
     pub fn own_step(&mut self, work: Work, tensors: Vec<(i32, Placed)>, what: &str) -> Taken<()> {
         let mut args = Vec::new();
         for (arg, placed) in tensors {
-            let desc = self.desc_of(&placed).map_err(gone_wrong)?;
+            let desc = self.desc_of(&placed)?;
             args.push(Argument { arg, buffer: placed.buffer, offset: self.offset(&placed), desc });
         }
         tracing::trace!("{what}: own loop");
@@ -336,17 +331,18 @@ impl Lowering<'_> {
     }
 
     /// A step that runs a primitive.
-    pub fn step(&mut self, desc: PrimitiveDesc, tensors: Vec<(i32, Placed, Desc)>, what: &str) {
+    pub fn step(&mut self, desc: PrimitiveDesc, tensors: Vec<(i32, Placed, Desc)>, what: &str) -> Taken<()> {
         let mut args: Vec<Argument> = tensors
             .into_iter()
             .map(|(arg, placed, desc)| Argument { arg, buffer: placed.buffer, offset: self.offset(&placed), desc })
             .collect();
-        if let Some(scratch) = desc.scratchpad() {
+        if let Some(scratch) = desc.scratchpad()? {
             let buffer = self.buffer(Place::Arena(0), scratch.size() as i64, DType::U8);
             args.push(Argument { arg: ffi::ARG_SCRATCHPAD, buffer, offset: 0, desc: scratch });
         }
         tracing::trace!("{what}: {}", desc.implementation());
         self.push(Work::Primitive(desc), args, what);
+        Ok(())
     }
 
     fn push(&mut self, work: Work, args: Vec<Argument>, what: &str) {
@@ -359,7 +355,7 @@ impl Lowering<'_> {
     }
 
     /// Attributes with these post-operators.
-    pub fn attr(&self, posts: &[Post]) -> Result<Attr, String> {
+    pub fn attr(&self, posts: &[Post]) -> Outcome<Attr> {
         let mut list = PostOps::new(self.library)?;
         for post in posts {
             match post {
@@ -372,7 +368,7 @@ impl Lowering<'_> {
     }
 
     /// The tensors of post-operators, as arguments.
-    pub fn post_args(&self, posts: &[Post]) -> Result<Vec<(i32, Placed, Desc)>, String> {
+    pub fn post_args(&self, posts: &[Post]) -> Outcome<Vec<(i32, Placed, Desc)>> {
         let mut args = Vec::new();
         for (i, post) in posts.iter().enumerate() {
             if let Post::Binary(_, other) = post {
@@ -538,7 +534,7 @@ impl Lowering<'_> {
                 };
             }
         }
-        let view = view.ok_or_else(|| gone_wrong("a result that is no view of itself".into()))?;
+        let view = view.ok_or_else(|| Failure::from("a result that is no view of itself"))?;
         self.put(value, Placed { view, ..placed });
         Ok(())
     }
@@ -581,7 +577,7 @@ impl Lowering<'_> {
             Some(view) => Placed { view, ..placed },
             None => {
                 let copy = self.row_major(&placed)?;
-                let view = through(&copy.view).ok_or_else(|| gone_wrong("a reshape of another size".into()))?;
+                let view = through(&copy.view).ok_or_else(|| Failure::from("a reshape of another size"))?;
                 Placed { view, ..copy }
             }
         };

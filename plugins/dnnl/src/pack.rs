@@ -1,11 +1,11 @@
 //! Constants that are packed when a region is loaded, and the memory that they lie in.
 
-use crate::library::{Attr, Desc, Memory, OneDnn, PostOps, Primitive, PrimitiveDesc, Stream, ffi, pages};
+use crate::library::{Attr, Desc, Failure, Memory, OneDnn, PostOps, Primitive, PrimitiveDesc, Stream, ffi, pages};
 use crate::row::Panels;
 use crate::winograd::Weights;
 use byoc_plugin_api::{Constant, Error, Result};
 use std::alloc::Layout;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A constant in a layout of its own.
 pub struct Pack {
@@ -88,7 +88,7 @@ unsafe fn reorder(library: &'static OneDnn, from: (&Desc, &[u8]), to: (&Desc, *m
     from.set(bytes.as_ptr().cast_mut())?;
     to.set(place)?;
     let mut args = vec![from.arg(ffi::ARG_SRC), to.arg(ffi::ARG_DST)];
-    let scratch = desc.scratchpad();
+    let scratch = desc.scratchpad()?;
     let scratch_lines = scratch.as_ref().map(|desc| Lines::new(desc.size())).transpose()?;
     let mut scratch_memory = None;
     if let (Some(desc), Some(lines)) = (&scratch, &scratch_lines) {
@@ -121,6 +121,28 @@ unsafe impl Send for Packed {}
 // SAFETY: as above.
 unsafe impl Sync for Packed {}
 
+/// Where a packed constant lies as long as somebody reads it.
+pub struct WeakPacked {
+    lines: Weak<Lines>,
+    at: *mut u8,
+}
+
+// SAFETY: it is looked at only where the memory that it points into is held.
+unsafe impl Send for WeakPacked {}
+
+impl WeakPacked {
+    /// Of a constant that is packed.
+    pub fn of(packed: &Packed) -> WeakPacked {
+        WeakPacked { lines: Arc::downgrade(&packed.lines), at: packed.at }
+    }
+
+    /// The packed constant, if somebody holds it.
+    pub fn get(this: &Option<WeakPacked>) -> Option<Packed> {
+        let this = this.as_ref()?;
+        Some(Packed { lines: this.lines.upgrade()?, at: this.at })
+    }
+}
+
 /// Memory aligned to a cache line.
 pub struct Lines {
     /// Where it begins.
@@ -143,11 +165,11 @@ impl Lines {
     }
 
     fn aligned(bytes: usize, to: usize) -> Result<Lines> {
-        let layout = Layout::from_size_align(bytes.max(1), to).map_err(|_| Error::new("a size beyond all memory"))?;
+        let layout = Layout::from_size_align(bytes.max(1), to).map_err(|_| too_much(bytes))?;
         // SAFETY: the size is not 0.
         let at = unsafe { std::alloc::alloc(layout) };
         if at.is_null() {
-            return Err(Error::new(format!("{bytes} bytes for packed weights cannot be had")));
+            return Err(too_much(bytes));
         }
         Ok(Lines { at, layout })
     }
@@ -162,6 +184,10 @@ impl Lines {
         pages::in_large_pages(lines.at, bytes);
         Ok(lines)
     }
+}
+
+fn too_much(bytes: usize) -> Error {
+    Failure::OutOfMemory(format!("{bytes} bytes for packed weights cannot be had")).into()
 }
 
 impl Drop for Lines {

@@ -6,7 +6,7 @@
 use crate::argument::Argument;
 use crate::library::{Primitive, PrimitiveDesc};
 use byoc_plugin_api::DType;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a buffer lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,14 @@ impl Plan {
         let mut touched = vec![false; self.buffers.len()];
         self.steps.iter().flat_map(|step| &step.args).for_each(|arg| touched[arg.buffer.0 as usize] = true);
         touched
+    }
+
+    /// The numbers of the packed constants that a step reads, in order.
+    pub fn packed(&self) -> BTreeSet<usize> {
+        let touched = self.touched();
+        let buffers = self.buffers.iter().zip(touched).filter(|(_, touched)| *touched);
+        let number = |place| if let Place::Packed(number) = place { Some(number) } else { None };
+        buffers.filter_map(|(buffer, _)| number(buffer.place)).collect()
     }
 
     /// The constants that are read where they lie, once for each of their buffers.

@@ -3,8 +3,9 @@
 //! Operators are made one by one, operands first, and simplified as they are made (`simplify`), so that a GELU that the model
 //! wrote out in seven operators is one here. What lost its users on the way is dropped at the end.
 
+use crate::library::Failure;
 use crate::options::Options;
-use byoc_plugin_api::{Constant, DType, RefusalCode};
+use byoc_plugin_api::{Constant, DType, Error, RefusalCode};
 use std::collections::{BTreeSet, HashMap};
 
 /// A tensor of the program.
@@ -25,6 +26,22 @@ pub struct Reason {
     pub code: RefusalCode,
     /// In words.
     pub detail: String,
+}
+
+impl From<Failure> for Reason {
+    fn from(failure: Failure) -> Reason {
+        Reason::new(failure.code(), failure.to_string())
+    }
+}
+
+impl From<Reason> for Error {
+    fn from(reason: Reason) -> Error {
+        let error = Error::new(reason.detail);
+        match reason.code {
+            RefusalCode::ResourceLimit => error.code(reason.code.as_str()),
+            _ => error,
+        }
+    }
 }
 
 impl Reason {

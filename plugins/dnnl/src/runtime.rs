@@ -9,11 +9,11 @@ use crate::library::ffi::ExecArg;
 use crate::library::{Memory, OneDnn, Primitive, Stream, onednn};
 use crate::lower::{Packs, lower};
 use crate::options::{self, Options};
-use crate::pack::{LINE, Lines, Packed};
+use crate::pack::{LINE, Lines, Packed, WeakPacked};
 use crate::plan::{Place, Plan, Work};
 use crate::program::Program;
-use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, Input, Prepared, Result, Services};
-use std::collections::HashMap;
+use byoc_plugin_api::{Attr, Call, Constant, Error, Executable, Graph, Input, Prepared, Result, Services};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// A loaded region.
@@ -24,7 +24,7 @@ pub struct Region {
     threads: usize,
     options: Options,
     state: Mutex<State>,
-    plans: RwLock<Vec<Arc<Ready>>>,
+    plans: RwLock<BTreeMap<u64, Arc<Ready>>>,
 }
 
 /// What grows as further input dimensions come.
@@ -32,8 +32,13 @@ struct State {
     /// The constants, as long as they are needed: all of them where dimensions are open, otherwise those read in place.
     constants: Vec<Option<Constant>>,
     packs: Packs,
-    packed: Vec<Packed>,
+    /// Where each of `packs` lies, as long as a plan reads it.
+    packed: Vec<Option<WeakPacked>>,
     by_dims: HashMap<Vec<Vec<i64>>, u64>,
+    /// The number of the next plan: none is given twice.
+    next: u64,
+    /// How many plans were released.
+    released: u64,
     /// The plan of a region whose dimensions are all known, until it is prepared: weights are packed then, when the host
     /// has let go of the constants too, so that each is gone as soon as it is packed.
     made: Option<Plan>,
@@ -43,6 +48,16 @@ struct State {
 /// them would keep many of its pages in memory.
 const SMALL: usize = 64 << 10;
 
+/// What the generated code of a primitive takes, about.
+const CODE_BYTES: usize = 64 << 10;
+
+/// After so many releases the library's cache is emptied, which would keep the code of what was released. Until then plans of
+/// similar dimensions share code through it.
+const RELEASES: u64 = 16;
+
+/// What a step takes beside: layouts, memory objects, names.
+const STEP_BYTES: usize = 4 << 10;
+
 /// A plan, ready to run.
 struct Ready {
     plan: Plan,
@@ -51,6 +66,8 @@ struct Ready {
     /// What `fixed` points into.
     _packed: Vec<Arc<Lines>>,
     _constants: Vec<Constant>,
+    /// Bytes that go when it is dropped, about.
+    bytes: usize,
     idle: Mutex<Vec<Tensors>>,
 }
 
@@ -98,6 +115,8 @@ impl Region {
             packs: Packs::default(),
             packed: Vec::new(),
             by_dims: HashMap::new(),
+            next: 0,
+            released: 0,
             made: None,
         };
         let region = Region {
@@ -107,7 +126,7 @@ impl Region {
             threads: services.num_threads(),
             services: services.clone(),
             state: Mutex::new(state),
-            plans: RwLock::new(Vec::new()),
+            plans: RwLock::new(BTreeMap::new()),
         };
         if let Some(shapes) = shapes {
             let mut state = region.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,11 +135,13 @@ impl Region {
         Ok(region)
     }
 
-    /// The number of the plan for these input dimensions, which is made if there is none.
-    fn plan(&self, shapes: &[Vec<i64>]) -> Result<u64> {
+    /// The plan for these input dimensions, which is made if there is none, and its number.
+    fn plan(&self, shapes: &[Vec<i64>]) -> Result<(u64, Arc<Ready>)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&number) = state.by_dims.get(shapes) {
-            return Ok(number);
+        if let Some(&number) = state.by_dims.get(shapes)
+            && let Some(ready) = self.ready(number)
+        {
+            return Ok((number, ready));
         }
         let open = self.graph.inputs.iter().any(|input| input.ty.shape().is_none());
         let fits = |(input, dims): (&Input, &Vec<i64>)| {
@@ -143,26 +164,56 @@ impl Region {
         if !open {
             state.drop_unused(&made);
         }
-        self.pack(&mut state, &made, open)?;
-        let ready = Ready::new(made, &state.constants, &state.packed)?;
+        let (packed, bytes) = self.pack(&mut state, &made, open)?;
+        let ready = Arc::new(Ready::new(made, &state.constants, &packed, bytes)?);
         if !open {
             // The plan holds what it reads in place.
             state.constants.fill(None);
         }
-        let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
-        plans.push(Arc::new(ready));
-        let number = plans.len() as u64 - 1;
+        let number = state.next;
+        state.next += 1;
+        self.plans.write().unwrap_or_else(PoisonError::into_inner).insert(number, ready.clone());
         state.by_dims.insert(shapes.to_vec(), number);
-        Ok(number)
+        Ok((number, ready))
+    }
+
+    fn ready(&self, number: u64) -> Option<Arc<Ready>> {
+        self.plans.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+
+    /// Lets go of a plan: its generated code, and the packed weights that no other plan reads.
+    fn release(&self, number: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.by_dims.retain(|_, own| *own != number);
+        if self.plans.write().unwrap_or_else(PoisonError::into_inner).remove(&number).is_some() {
+            state.released += 1;
+            if state.released.is_multiple_of(RELEASES) {
+                self.library.empty_cache();
+            }
+        }
+    }
+
+    /// How many plans there are.
+    #[cfg(test)]
+    pub fn plans(&self) -> usize {
+        self.plans.read().unwrap().len()
+    }
+
+    /// Bytes of packed weights.
+    #[cfg(test)]
+    pub fn packed_bytes(&self) -> usize {
+        let state = self.state.lock().unwrap();
+        let alive = state.packed.iter().zip(&state.packs.packs).filter(|(packed, _)| WeakPacked::get(packed).is_some());
+        alive.map(|(_, pack)| pack.to.bytes()).sum()
     }
 
     /// Plans for input dimensions, and generates code.
     fn make(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Plan> {
         // What primitives are made for depends on how many threads there are.
         self.library.set_threads(self.threads);
-        let mut program = Program::of(&self.graph, constants, shapes).map_err(|reason| Error::new(reason.detail))?;
+        let mut program = Program::of(&self.graph, constants, shapes)?;
         program.options = self.options;
-        let mut plan = lower(self.library, &program, packs).map_err(|reason| Error::new(reason.detail))?;
+        let mut plan = lower(self.library, &program, packs)?;
         for step in &mut plan.steps {
             if let Work::Primitive(desc) = &step.work {
                 step.work = Work::Code(Primitive::new(desc)?);
@@ -171,29 +222,45 @@ impl Region {
         Ok(plan)
     }
 
-    /// Packs what the newest plan wants and no plan before did. Unless there may be further plans, constants that are not read
-    /// in place are let go one by one.
-    fn pack(&self, state: &mut State, plan: &Plan, open: bool) -> Result<()> {
+    /// Packs what a new plan reads and no other plan does. Unless there may be further plans, constants that are not read in
+    /// place are let go one by one. Gives where each packed constant of the plan lies, by number, and how many bytes the plan
+    /// is the first to hold. The first layout of a constant is the region's own and not counted: some plan always has one.
+    fn pack(&self, state: &mut State, plan: &Plan, open: bool) -> Result<(Vec<Option<Packed>>, usize)> {
+        state.packed.resize_with(state.packs.packs.len(), || None);
+        let mut packed: Vec<Option<Packed>> = vec![None; state.packed.len()];
+        let mut new = Vec::new();
+        for number in plan.packed() {
+            packed[number] = WeakPacked::get(&state.packed[number]);
+            if packed[number].is_none() {
+                new.push(number);
+            }
+        }
         let mut left = vec![0usize; state.constants.len()];
-        state.packs.packs[state.packed.len()..].iter().for_each(|pack| left[pack.constant] += 1);
+        new.iter().for_each(|&number| left[state.packs.packs[number].constant] += 1);
         plan.in_place().into_iter().for_each(|number| left[number] += 1);
-        let new = state.packs.packs[state.packed.len()..].iter();
-        let total = new.map(|pack| pack.to.bytes().next_multiple_of(LINE)).sum();
-        let (lines, mut next) = (Arc::new(Lines::in_large_pages(total)?), 0);
-        for pack in &state.packs.packs[state.packed.len()..] {
+        let size = |number: usize| state.packs.packs[number].to.bytes().next_multiple_of(LINE);
+        let total = new.iter().map(|&number| size(number)).sum();
+        let (lines, mut next, mut bytes) = (Arc::new(Lines::in_large_pages(total)?), 0, 0);
+        for number in new {
+            let pack = &state.packs.packs[number];
             let constant = state.constants[pack.constant].as_ref();
             let constant = constant.ok_or_else(|| Error::new(format!("constant {} is gone", pack.constant)))?;
             let at = lines.at.wrapping_add(next);
-            next += pack.to.bytes().next_multiple_of(LINE);
+            next += size(number);
             // SAFETY: these bytes of the new memory are this constant's.
             unsafe { pack.write(self.library, constant, at) }?;
-            state.packed.push(Packed { lines: lines.clone(), at });
+            if state.packs.packs.iter().position(|other| other.constant == pack.constant) != Some(number) {
+                bytes += size(number);
+            }
+            let here = Packed { lines: lines.clone(), at };
+            state.packed[number] = Some(WeakPacked::of(&here));
+            packed[number] = Some(here);
             left[pack.constant] -= 1;
             if !open && left[pack.constant] == 0 {
                 state.constants[pack.constant] = None;
             }
         }
-        Ok(())
+        Ok((packed, bytes))
     }
 }
 
@@ -210,7 +277,14 @@ impl State {
 }
 
 impl Ready {
-    fn new(plan: Plan, constants: &[Option<Constant>], packed: &[Packed]) -> Result<Ready> {
+    fn new(
+        plan: Plan,
+        constants: &[Option<Constant>],
+        packed: &[Option<Packed>],
+        packed_bytes: usize,
+    ) -> Result<Ready> {
+        let code = plan.steps.iter().filter(|step| matches!(step.work, Work::Code(_))).count() * CODE_BYTES;
+        let bytes = packed_bytes + code + plan.steps.len() * STEP_BYTES;
         let mut fixed = vec![std::ptr::null_mut(); plan.buffers.len()];
         let (mut held_packed, mut held_constants) = (Vec::new(), Vec::new());
         let buffers = plan.buffers.iter().zip(&mut fixed).zip(plan.touched());
@@ -234,14 +308,16 @@ impl Ready {
                     held_constants.push(constant.clone());
                 }
                 Place::Packed(number) => {
-                    *at = packed[number].at;
-                    held_packed.push(packed[number].lines.clone());
+                    let packed = packed[number].as_ref();
+                    let packed = packed.ok_or_else(|| Error::new(format!("packed constant {number} is gone")))?;
+                    *at = packed.at;
+                    held_packed.push(packed.lines.clone());
                 }
                 Place::Input(_) | Place::Output(_) | Place::Arena(_) => {}
             }
         }
         let idle = Mutex::new(Vec::new());
-        Ok(Ready { plan, fixed, _packed: held_packed, _constants: held_constants, idle })
+        Ok(Ready { plan, fixed, _packed: held_packed, _constants: held_constants, bytes, idle })
     }
 
     fn tensors(&self, library: &'static OneDnn) -> Result<Tensors> {
@@ -296,7 +372,7 @@ impl Ready {
                 // SAFETY: every memory object has the layout of its argument, and was pointed at a buffer of the size that
                 // the plan says: the host's tensors of checked dimensions, the arena, constants and packed weights.
                 Work::Code(primitive) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
-                    .map_err(|what| Error::new(format!("{}: {what}", step.what)))?,
+                    .map_err(|failure| failure.within(&step.what))?,
                 // SAFETY: as above; it was chosen for this CPU.
                 Work::Winograd(convolution) => unsafe { convolution.run(library, given) },
                 // SAFETY: as above; a product has a buffer of its own.
@@ -332,17 +408,27 @@ impl Ready {
 impl Executable for Region {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let shapes: Vec<Vec<i64>> = inputs.iter().map(|dims| dims.iter().map(|&d| d as i64).collect()).collect();
-        let number = self.plan(&shapes)?;
-        let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
-        let plan = &plans[number as usize].plan;
-        Ok(Prepared { plan: number, ..Prepared::exact(&plan.outputs).with_workspace(plan.workspace) })
+        let (number, ready) = self.plan(&shapes)?;
+        let plan = &ready.plan;
+        let attrs = vec![Attr::new("bytes", ready.bytes as i64)].into();
+        Ok(Prepared { plan: number, attrs, ..Prepared::exact(&plan.outputs).with_workspace(plan.workspace) })
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        if key != "plan.release" {
+            return Ok(None);
+        }
+        let data: serde_json::Value = serde_json::from_slice(data).unwrap_or_default();
+        let number = data["plan"].as_u64();
+        self.release(
+            number.ok_or_else(|| Error::new(format!("plan.release: expected a plan's number, found {data}")))?,
+        );
+        Ok(Some(Vec::new()))
     }
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
-        let ready = {
-            let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
-            plans.get(call.plan as usize).cloned().ok_or_else(|| Error::new("a plan that was never prepared"))?
-        };
+        let ready = self.ready(call.plan);
+        let ready = ready.ok_or_else(|| Error::new("a plan that was never prepared, or has been released"))?;
         let outputs = call.outputs.iter().zip(&ready.plan.outputs).all(|(given, wanted)| given.shape() == wanted);
         if call.workspace.len() < ready.plan.workspace || call.inputs.len() != self.graph.inputs.len() || !outputs {
             return Err(Error::new("a call with other memory than was prepared"));

@@ -254,6 +254,8 @@ macro_rules! functions {
 }
 
 functions! {
+    fn get_primitive_cache_capacity(capacity: *mut c_int) -> Status;
+    fn set_primitive_cache_capacity(capacity: c_int) -> Status;
     fn engine_create(engine: *mut *mut CEngine, kind: c_int, index: usize) -> Status;
     fn stream_create(stream: *mut *mut CStream, engine: *mut CEngine, flags: c_uint) -> Status;
     fn stream_destroy(stream: *mut CStream) -> Status;

@@ -4,30 +4,16 @@
 
 use super::OneDnn;
 use super::ffi::{self, Dims, MAX_NDIMS};
+use super::status::{Failure, Status};
 use byoc_plugin_api::DType;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
-/// What the library answers where it does not do something: `matmul: unimplemented`.
-pub type Outcome<T> = Result<T, String>;
-
-/// The name of a status.
-pub fn status_name(status: ffi::Status) -> String {
-    match status {
-        0 => "success",
-        1 => "out of memory",
-        2 => "invalid arguments",
-        3 => "unimplemented",
-        4 => "last implementation reached",
-        5 => "runtime error",
-        6 => "not required",
-        other => return format!("status {other}"),
-    }
-    .to_owned()
-}
+/// What the functions of this layer give.
+pub type Outcome<T> = Result<T, Failure>;
 
 fn checked(status: ffi::Status, what: &str) -> Outcome<()> {
-    if status == ffi::SUCCESS { Ok(()) } else { Err(format!("oneDNN, {what}: {}", status_name(status))) }
+    Status::of(status).map_or(Ok(()), |status| Err(Failure::of(status, what)))
 }
 
 /// The library's number of an element type, if it has it.
@@ -38,13 +24,13 @@ fn dtype_number(dtype: DType) -> Outcome<c_int> {
         DType::I32 => ffi::S32,
         DType::I8 => ffi::S8,
         DType::U8 | DType::BOOL => ffi::U8,
-        other => return Err(format!("oneDNN does not compute with {other}")),
+        other => return Err(format!("oneDNN does not compute with {other}").into()),
     })
 }
 
 fn dims(values: &[i64]) -> Outcome<Dims> {
     if values.len() > MAX_NDIMS {
-        return Err(format!("{} dimensions, where oneDNN takes at most {MAX_NDIMS}", values.len()));
+        return Err(format!("{} dimensions, where oneDNN takes at most {MAX_NDIMS}", values.len()).into());
     }
     let mut dims = [0; MAX_NDIMS];
     dims[..values.len()].copy_from_slice(values);
@@ -138,7 +124,7 @@ impl Clone for Desc {
         let mut raw = null_mut();
         // SAFETY: the descriptor is alive. Copying one fails only where memory is exhausted.
         let status = unsafe { (self.library.api.memory_desc_clone)(&mut raw, self.raw) };
-        assert_eq!(status, ffi::SUCCESS, "a tensor layout cannot be copied: {}", status_name(status));
+        assert_eq!(Status::of(status), None, "a tensor layout cannot be copied");
         Desc { library: self.library, raw }
     }
 }
@@ -488,10 +474,16 @@ impl PrimitiveDesc {
     }
 
     /// The scratch memory that it wants, if any.
-    pub fn scratchpad(&self) -> Option<Desc> {
+    ///
+    /// # Errors
+    /// Where memory is exhausted.
+    pub fn scratchpad(&self) -> Outcome<Option<Desc>> {
         // SAFETY: as above.
         let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_SCRATCHPAD_MD, 0) };
-        self.copied(raw).ok().filter(|desc| desc.size() > 0)
+        if raw.is_null() {
+            return Ok(None);
+        }
+        Ok(Some(self.copied(raw)?).filter(|desc| desc.size() > 0))
     }
 
     /// The name of the implementation: `brgconv:avx512_core`, `ref:any`.

@@ -5,14 +5,16 @@ mod find;
 mod handles;
 mod openmp;
 pub mod pages;
+mod status;
 
 pub use find::{INSTALL, set_plugin_path};
-pub use handles::{Attr, Conv, Desc, Memory, PostOps, Primitive, PrimitiveDesc, Stream, Window};
+pub use handles::{Attr, Conv, Desc, Memory, Outcome, PostOps, Primitive, PrimitiveDesc, Stream, Window};
+pub use status::{Failure, Status};
 
 use byoc_plugin_api::{Error, Result};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use openmp::{SetThreads, Team};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The library, open for the life of the process.
 pub struct OneDnn {
@@ -70,8 +72,8 @@ fn open() -> Result<OneDnn> {
     let mut engine = std::ptr::null_mut();
     // SAFETY: the out-pointer is valid.
     let status = unsafe { (api.engine_create)(&mut engine, ffi::CPU, 0) };
-    if status != ffi::SUCCESS {
-        return Err(wrong(format!("no engine for this CPU: {}", handles::status_name(status))));
+    if let Some(status) = Status::of(status) {
+        return Err(wrong(format!("no engine for this CPU: {status}")));
     }
     tracing::debug!("oneDNN {shown_version} from {shown}");
     let team = Team::of(&library);
@@ -91,6 +93,22 @@ impl OneDnn {
     /// How many threads the library computes with, of those that this thread calls.
     pub fn threads(&self) -> usize {
         self.team.as_ref().map_or(1, Team::size)
+    }
+
+    /// Empties the library's cache of primitives, which holds the code of a thousand of them after everybody else has let them
+    /// go. Primitives in use stay.
+    pub fn empty_cache(&self) {
+        // Two at once would take each other's 0 for the capacity.
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut capacity = 0;
+        // SAFETY: the out-pointer is valid. Others who make primitives meanwhile do not find them in the cache.
+        unsafe {
+            if (self.api.get_primitive_cache_capacity)(&mut capacity) == ffi::SUCCESS && capacity > 0 {
+                (self.api.set_primitive_cache_capacity)(0);
+                (self.api.set_primitive_cache_capacity)(capacity);
+            }
+        }
     }
 
     /// Sizes the library's pool for what this thread calls from now on.

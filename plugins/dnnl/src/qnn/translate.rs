@@ -377,7 +377,7 @@ impl Translation<'_> {
             )));
         }
         let (scale, zero) = (self.scale(6, "the output's scale")?, self.zero_point(7, "the output's zero point")?);
-        let side = |number: usize, what: &str| {
+        let side = |number: usize, what: &str| -> Taken<_> {
             let from = self.scale(number, &format!("the scale of {what}"))?;
             let zero_in = self.zero_point(number + 1, &format!("the zero point of {what}"))?;
             let moved = from != scale || zero_in != zero;

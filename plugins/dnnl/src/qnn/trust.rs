@@ -1,6 +1,6 @@
 //! Which implementations of the library give the right sums.
 
-use crate::library::PrimitiveDesc;
+use crate::library::{Failure, Outcome, PrimitiveDesc};
 use crate::program::{Program, Reason, Taken, Val};
 use byoc_plugin_api::{DType, RefusalCode};
 
@@ -47,16 +47,19 @@ impl Trust {
     ///
     /// # Errors
     /// In words, why it is not taken.
-    pub fn check(self, desc: PrimitiveDesc) -> Result<PrimitiveDesc, String> {
+    pub fn check(self, desc: PrimitiveDesc) -> Outcome<PrimitiveDesc> {
         let name = desc.implementation();
         let multiplies = name.contains("vnni") || name.contains("amx");
         match self {
             Trust::Any => Ok(desc),
             Trust::Exact | Trust::Wide if !multiplies => {
-                Err(format!("products of bytes that saturate: oneDNN would use {name}, without VNNI instructions"))
+                let what =
+                    format!("products of bytes that saturate: oneDNN would use {name}, without VNNI instructions");
+                Err(Failure::NotTaken(what))
             }
             Trust::Wide if !name.starts_with("brg") => {
-                Err(format!("sums that may reach 2^24, which oneDNN's {name} rounds to 32-bit floats"))
+                let what = format!("sums that may reach 2^24, which oneDNN's {name} rounds to 32-bit floats");
+                Err(Failure::NotTaken(what))
             }
             Trust::Exact | Trust::Wide => Ok(desc),
         }

@@ -8,10 +8,12 @@ mod header;
 mod join;
 mod narrow;
 mod normal;
+mod plans;
 mod pool;
 mod recurrent;
 mod region;
 mod row;
+mod status;
 mod winograd;
 
 use crate::library::{OneDnn, onednn, set_plugin_path};

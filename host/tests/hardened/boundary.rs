@@ -1,0 +1,62 @@
+//! What plugins hand over, and what they are given.
+
+use byoc::plugin::bridge::module_of;
+use byoc_core::diag::codes;
+use byoc_core::ir::{Expr, Id, Verified};
+use byoc_core::pass::infer_type;
+use byoc_core::text::{ParseOptions, parse};
+use byoc_plugin_api::{DType, Graph, TensorType, ValueRef};
+use std::process::Command;
+
+const RELU: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n";
+
+/// `relu(x)` of that element type.
+fn relu_of(dtype: DType) -> Graph {
+    let mut graph = Graph::new("region_0");
+    let x = ValueRef::of(graph.push_input("x", TensorType::new(dtype, &[2])));
+    let y = ValueRef::of(graph.push_op("nn.relu", [x], [], [TensorType::new(dtype, &[2])]));
+    graph.outputs.push(y);
+    graph
+}
+
+#[test]
+fn an_element_type_that_the_host_does_not_have_is_an_error() {
+    assert!(module_of(&relu_of(DType::F32), &[]).is_ok());
+    let complex = DType { code: 5, bits: 64, lanes: 1 };
+    let lanes = DType { lanes: 4, ..DType::F32 };
+    let wide = DType { bits: 128, ..DType::F32 };
+    for dtype in [complex, lanes, wide] {
+        let error = module_of(&relu_of(dtype), &[]).err().unwrap();
+        assert_eq!(error.code, codes::plugins::BAD_GRAPH);
+        assert_eq!(error.message, format!("expected an element type of the host, found {dtype}"));
+    }
+}
+
+#[test]
+fn only_what_verifies_is_compiled() {
+    let mut module = infer_type(&parse(RELU, &ParseOptions::default()).module).unwrap();
+    assert!(Verified::of(&module).is_ok());
+    // An operand after its user.
+    let last = module.nodes.iter().map(|(id, _)| id).last().unwrap();
+    let call = module.nodes.iter().find(|(_, node)| matches!(node.expr, Expr::Call(_))).map(|(id, _)| id).unwrap();
+    if let Expr::Call(call) = &mut module.nodes[call].expr {
+        call.args[0] = last;
+    }
+    assert_ne!(last.index(), 0);
+    assert!(Verified::of(&module).is_err());
+}
+
+#[test]
+fn every_build_verifies_before_it_generates_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("m.relay");
+    std::fs::write(&model, RELU).unwrap();
+    let mut byoc = Command::new(env!("CARGO_BIN_EXE_byoc"));
+    byoc.args(["compile", "--backend", "none", "--time-passes", "-o"]).arg(dir.path().join("m.byoc")).arg(&model);
+    let output = byoc.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let at =
+        |pass: &str| said.lines().position(|line| line.ends_with(pass)).unwrap_or_else(|| panic!("{pass}: {said}"));
+    assert!(at(" partition") < at(" verify") && at(" verify") < at(" codegen"), "{said}");
+}

@@ -1,0 +1,101 @@
+//! Plans for many dimensions, and what is left of those that were released.
+
+use super::artifacts::{Alone, Bytes};
+use super::library;
+use super::region::{numbers, run};
+use crate::runtime::Region;
+use byoc_plugin_api::*;
+
+/// Two dense layers of width `n` with a relu between them, for any number of rows.
+fn open_region(n: usize) -> Region {
+    let open = || TensorType { dtype: DType::F32, dims: vec![Dim::Unknown("b".into()), Dim::Known(n)].into() };
+    let mut graph = Graph::new("region_0");
+    let mut y = ValueRef::of(graph.push_input("x", open()));
+    let mut constants = Vec::new();
+    for layer in 0..2 {
+        let w = ValueRef::of(graph.push_constant(layer, TensorType::new(DType::F32, &[n, n])));
+        y = ValueRef::of(graph.push_op("nn.dense", [y, w], [], [open()]));
+        y = ValueRef::of(graph.push_op("nn.relu", [y], [], [open()]));
+        constants.push(Constant::new("w", DType::F32, &[n, n], Bytes(numbers(n * n, u64::from(layer)))));
+    }
+    graph.outputs.push(y);
+    Region::new(graph, &constants, &Services::new(Alone(1))).unwrap()
+}
+
+fn release(region: &Region, plan: u64) -> Option<Vec<u8>> {
+    region.query("plan.release", serde_json::json!({ "plan": plan }).to_string().as_bytes()).unwrap()
+}
+
+#[test]
+fn released_plans_are_gone() {
+    if library().is_none() {
+        return;
+    }
+    let region = open_region(32);
+    let said = |prepared: &Prepared| prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|a| a.value.clone());
+    let mut kept = std::collections::VecDeque::new();
+    let mut packed = 0;
+    for rows in 1..=40 {
+        let prepared = region.prepare(&[&[rows, 32]]).unwrap();
+        assert!(matches!(said(&prepared), Some(AttrValue::Int(1..))), "{:?}", prepared.attrs);
+        kept.push_back(prepared.plan);
+        if kept.len() > 4 {
+            assert!(release(&region, kept.pop_front().unwrap()).is_some());
+        }
+        assert_eq!(region.plans(), kept.len());
+        packed = packed.max(region.packed_bytes());
+    }
+    assert!(packed > 0, "the weights of some plan are packed");
+    // The same dimensions after their plan was released: a new number, and the same results.
+    let x = numbers(32, 7);
+    let before = run(&region, &[1, 32], &x);
+    assert!(region.prepare(&[&[1, 32]]).unwrap().plan >= 40);
+    while let Some(plan) = kept.pop_front() {
+        release(&region, plan);
+    }
+    let last = region.prepare(&[&[1, 32]]).unwrap().plan;
+    release(&region, last);
+    assert_eq!((region.plans(), region.packed_bytes()), (0, 0));
+    assert_eq!(run(&region, &[1, 32], &x), before);
+}
+
+#[test]
+fn queries_say_what_they_do_not_understand() {
+    if library().is_none() {
+        return;
+    }
+    let region = open_region(8);
+    assert_eq!(region.query("something", b"").unwrap(), None);
+    let error = region.query("plan.release", b"{}").unwrap_err();
+    assert_eq!(error.message.as_str(), "plan.release: expected a plan's number, found {}");
+    // A number that is no plan's: nothing to let go.
+    assert!(release(&region, 99).is_some());
+    let inputs = [];
+    let call = Call { inputs: &inputs, outputs: &mut [], workspace: &mut [], plan: 99 };
+    assert_eq!(region.run(call).unwrap_err().message.as_str(), "a plan that was never prepared, or has been released");
+}
+
+/// Prints what plans take: `cargo test -p byoc-dnnl -- --ignored --nocapture memory_of_plans`.
+#[test]
+#[ignore = "it measures"]
+fn memory_of_plans() {
+    if library().is_none() {
+        return;
+    }
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4
+    };
+    let most = std::env::var("PLANS").map_or(64, |plans| plans.parse().unwrap());
+    let region = open_region(256);
+    let mut kept = std::collections::VecDeque::new();
+    for rows in 1..=2000 {
+        kept.push_back(region.prepare(&[&[rows, 256]]).unwrap().plan);
+        if kept.len() > most {
+            release(&region, kept.pop_front().unwrap());
+        }
+        if [1, 64, 128, 256, 500, 1000, 1500, 2000].contains(&rows) {
+            println!("{rows} sizes, {} plans: {} KiB", region.plans(), resident());
+        }
+    }
+}

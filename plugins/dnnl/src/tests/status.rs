@@ -1,0 +1,44 @@
+//! What becomes of the library's answers.
+
+use super::library;
+use crate::library::{Attr, Conv, Desc, Failure, PostOps, PrimitiveDesc, Status};
+use byoc_plugin_api::{DType, Error, RefusalCode};
+
+#[test]
+fn each_status_means_what_its_header_says() {
+    let of = |number| Failure::of(Status::of(number).unwrap(), "test");
+    assert_eq!(Status::of(0), None);
+    assert!(matches!(of(1), Failure::OutOfMemory(_)));
+    assert!(matches!(of(2), Failure::Defect(_)));
+    for number in [3, 4, 6] {
+        assert!(matches!(of(number), Failure::NotTaken(_)), "{number}");
+    }
+    for number in [5, 7, 99, -1] {
+        assert!(matches!(of(number), Failure::Defect(_)), "{number}");
+    }
+}
+
+#[test]
+fn exhausted_memory_is_no_refusal_of_a_shape() {
+    let failure = Failure::of(Status::OutOfMemory, "matrix product");
+    assert_eq!(failure.code(), RefusalCode::ResourceLimit);
+    let error = Error::from(failure);
+    assert_eq!(
+        (error.code.as_str(), error.message.as_str()),
+        ("ResourceLimit", "oneDNN, matrix product: out of memory")
+    );
+    let failure = Failure::of(Status::Unimplemented, "matrix product");
+    assert_eq!(failure.code(), RefusalCode::UnsupportedShape);
+}
+
+#[test]
+fn a_call_without_sense_is_a_defect() {
+    let Some(library) = library() else { return };
+    let desc = |shape: &[i64]| Desc::strided(library, DType::F32, shape, &[shape[1], 1]).unwrap();
+    let (src, weights, dst) = (desc(&[2, 3]), desc(&[5, 7]), desc(&[2, 7]));
+    let attr = Attr::new(library, &PostOps::new(library).unwrap()).unwrap();
+    let io = Conv { src: &src, weights: &weights, bias: None, dst: &dst };
+    let failure = PrimitiveDesc::matmul(library, &io, &attr).err().unwrap();
+    let text = "oneDNN, matrix product: invalid arguments; this is a defect of the dnnl plugin, please report it";
+    assert_eq!(failure.to_string(), text);
+}
