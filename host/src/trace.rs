@@ -7,6 +7,7 @@ use crate::plugin::services::{Said, What};
 use crate::runtime::trace::{Observer, StepEvent, StepKind};
 use byoc_core::tensor::{DType, Shape};
 use serde_json::{Value, json};
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -53,9 +54,17 @@ impl Trace {
     /// # Errors
     /// When the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
+        Ok(io::write_atomically(path, |file| self.write_to(file))?)
+    }
+
+    /// Writes what was collected to an open file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_to(&self, file: &mut File) -> std::io::Result<()> {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let document = json!({"displayTimeUnit": "ms", "traceEvents": *events});
-        Ok(io::write_atomically(path, |file| file.write_all(document.to_string().as_bytes()))?)
+        file.write_all(document.to_string().as_bytes())
     }
 }
 

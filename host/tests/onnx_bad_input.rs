@@ -255,6 +255,25 @@ fn external_data_stays_in_the_folder_of_the_model() {
         let error = load(entries).unwrap_err();
         assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{entries:?}");
     }
+
+    // Links are followed before it is asked where the data is.
+    use std::os::unix::fs::symlink;
+    symlink("w.bin", folder.join("inside.bin")).unwrap();
+    load(&[("location", "inside.bin"), ("length", "8"), ("offset", "0")]).unwrap();
+    symlink("../secret.bin", folder.join("outside.bin")).unwrap();
+    symlink("..", folder.join("up")).unwrap();
+    for location in ["outside.bin", "up/secret.bin"] {
+        let error = load(&[("location", location), ("length", "8")]).unwrap_err();
+        assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{location}");
+        assert!(error.to_string().contains("not below the model's folder"), "{error}");
+    }
+    // A folder of links into a store of files.
+    let links = outer.path().join("links");
+    std::fs::create_dir(&links).unwrap();
+    load(&[("location", "w.bin"), ("length", "8"), ("offset", "0")]).unwrap();
+    symlink("../model/m.onnx", links.join("m.onnx")).unwrap();
+    symlink("../model/w.bin", links.join("w.bin")).unwrap();
+    frontend::load(&links.join("m.onnx"), &LoadOptions::default()).unwrap();
 }
 
 /// Bytes of a model with something wrong somewhere.

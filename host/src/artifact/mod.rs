@@ -14,7 +14,7 @@ mod write;
 
 pub use manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord};
 pub use read::{Artifact, open};
-pub use write::write;
+pub use write::{write, write_to};
 
 /// What the archive's comment begins with; the digest of everything before follows in hexadecimal.
 const TRAILER: &[u8] = b"byoc-blake3:";

@@ -5,6 +5,7 @@ use super::write::dtype_name;
 use super::{ALIGN, DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
 use crate::build::{Compiled, CompiledRegion, PluginId, RegionSource};
 use crate::io::mapped::{self, MappedFile};
+use crate::io::open_regular;
 use crate::runtime::{Program, validate};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Tensor};
@@ -44,13 +45,14 @@ pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
         diagnostic
     };
     let cannot = |e: std::io::Error| at_path(Diagnostic::error(codes::artifacts::CANNOT_READ, e.to_string()));
-    if std::fs::metadata(path).map_err(cannot)?.len() == 0 {
+    let file = open_regular(path).map_err(cannot)?;
+    if file.metadata().map_err(cannot)?.len() == 0 {
         // An empty file cannot be mapped.
         return Err(at_path(not_an_artifact()));
     }
     // Nobody may shorten the file while it is mapped: the writer never does, it renames a new file over the old one.
     // docs/artifact.md says so.
-    parse(Arc::new(MappedFile::open(path).map_err(cannot)?)).map_err(at_path)
+    parse(Arc::new(MappedFile::of(&file).map_err(cannot)?)).map_err(at_path)
 }
 
 /// A range of a file, shared. Its pages go when nobody needs it any more.

@@ -3,6 +3,7 @@
 use super::manifest::{Entry, FORMAT, Manifest, RegionRecord, TensorRecord};
 use super::{ALIGN, DIGITS, MANIFEST, PROGRAM, TRAILER, WEIGHTS};
 use crate::build::{Compiled, CompiledRegion};
+use crate::io::output::Pending;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Tensor};
 use std::borrow::Cow;
@@ -24,23 +25,18 @@ pub fn write(path: &Path, compiled: &Compiled) -> Result<(), Diagnostic> {
         let message = format!("cannot write {}: {what}", path.display());
         Diagnostic::error(codes::artifacts::CANNOT_WRITE, message).help("is the folder there, and may you write in it?")
     };
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| failed(&e))?;
-    let contents = Contents::new(compiled).map_err(|e| failed(&e))?;
-    contents.write(file.as_file_mut()).map_err(|e| failed(&e))?;
-    seal(file.as_file_mut()).map_err(|e| failed(&e))?;
-    // A temporary file is its owner's alone; an artifact is an ordinary file.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let permissions = std::fs::Permissions::from_mode(0o644);
-        file.as_file().set_permissions(permissions).map_err(|e| failed(&e))?;
-    }
-    file.persist(path).map_err(|e| failed(&e.error))?;
-    Ok(())
+    let mut pending = Pending::begin(path).map_err(|e| failed(&e))?;
+    write_to(pending.file(), compiled).map_err(|e| failed(&e))?;
+    pending.commit().map_err(|e| failed(&e))
+}
+
+/// Writes a built model to a file that is open for reading and writing, and empty.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_to(file: &mut File, compiled: &Compiled) -> std::io::Result<()> {
+    Contents::new(compiled)?.write(file)?;
+    seal(file)
 }
 
 /// The entries of an archive, in order.

@@ -43,7 +43,7 @@ impl TestFolder {
                 .note("such a folder has a model.onnx and folders test_data_set_N with input_K.pb and output_K.pb")
         };
         let model = path.join("model.onnx");
-        if !model.is_file() {
+        if !model.exists() {
             return Err(bad("there is no model.onnx in this folder".into()));
         }
         let mut numbered: Vec<(u64, TestSet)> = Vec::new();
@@ -59,11 +59,16 @@ impl TestFolder {
         numbered.sort_by_key(|(number, _)| *number);
         let (mut rtol, mut atol) = (None, None);
         let settings = path.join("data.json");
-        if settings.is_file() {
-            let text = std::fs::read_to_string(&settings).map_err(|e| bad(format!("data.json: {e}")))?;
+        if settings.exists() {
+            let text = crate::io::read_text(&settings).map_err(|e| bad(format!("data.json: {e}")))?;
             let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(format!("data.json: {e}")))?;
-            rtol = json.get("rtol").and_then(serde_json::Value::as_f64);
-            atol = json.get("atol").and_then(serde_json::Value::as_f64);
+            let tolerance = |key: &str| match json.get(key).and_then(serde_json::Value::as_f64) {
+                Some(number) if number < 0.0 => {
+                    Err(bad(format!("data.json: {key}: expected 0 or more, found {number}")))
+                }
+                number => Ok(number),
+            };
+            (rtol, atol) = (tolerance("rtol")?, tolerance("atol")?);
         }
         let absolute = path.canonicalize();
         let name = absolute.as_deref().unwrap_or(path).file_name().map(|n| n.to_string_lossy().into_owned());

@@ -95,7 +95,7 @@ struct Text {
 }
 
 fn parsed(path: &Path) -> Result<Text, Failure> {
-    let source = std::fs::read_to_string(path).map_err(|e| unreadable(path, e))?;
+    let source = io::read_text(path).map_err(|e| unreadable(path, e))?;
     let (constants, missing) = match weights_files(path).into_iter().find(|file| file.exists()) {
         Some(file) => (numbered(&file)?, None),
         None => (Vec::new(), Some(weights_files(path))),

@@ -1,97 +1,59 @@
-//! Files as such: mapped into memory, and written so that a reader never sees half of one.
+//! Files that are read. An input is a regular file: a FIFO would block, a device may have no end.
 
 use super::mapped::MappedFile;
 use byoc_core::diag::{Diagnostic, codes};
 use prost::bytes::Bytes;
-use std::fs::File;
-use std::io::Write;
+use rustix::fs::OFlags;
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{Error, Read, Result};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The bytes of a file, mapped into memory.
+/// Opens a regular file. Nothing else is waited for: what it is, is looked at after it is open.
 ///
 /// # Errors
-/// When it cannot be opened or mapped.
-pub fn map_file(path: &Path) -> std::io::Result<Bytes> {
-    let metadata = std::fs::metadata(path)?;
-    if !metadata.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
+/// When it cannot be opened, or is something else.
+pub fn open_regular(path: &Path) -> Result<File> {
+    // A device or a FIFO may do something when it is opened; so the first look is before that.
+    expect_regular(std::fs::metadata(path)?.file_type())?;
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    expect_regular(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+fn expect_regular(found: FileType) -> Result<()> {
+    if found.is_file() {
+        return Ok(());
     }
-    if metadata.len() == 0 {
+    let what = match found {
+        found if found.is_dir() => "a folder",
+        found if found.is_fifo() => "a FIFO",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(Error::other(format!("expected a regular file, found {what}")))
+}
+
+/// Reads a regular file of UTF-8.
+///
+/// # Errors
+/// As [`open_regular`], and when it is not UTF-8.
+pub fn read_text(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    open_regular(path)?.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The bytes of a regular file, mapped into memory.
+///
+/// # Errors
+/// As [`open_regular`], and when it cannot be mapped.
+pub fn map_file(path: &Path) -> Result<Bytes> {
+    let file = open_regular(path)?;
+    if file.metadata()?.len() == 0 {
         return Ok(Bytes::new());
     }
-    Ok(Bytes::from_owner(MappedFile::open(path)?))
-}
-
-/// Writes a file under a temporary name beside its place and renames it: whoever reads `path` sees the old file or the
-/// whole new one.
-///
-/// # Errors
-/// When the folder is missing or not writable, or `fill` fails.
-pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<(), Diagnostic> {
-    let write = || -> std::io::Result<()> {
-        let mut temporary = temporary_beside(path)?;
-        fill(temporary.as_file_mut())?;
-        temporary.as_file_mut().flush()?;
-        temporary.persist(path).map_err(|e| e.error)?;
-        Ok(())
-    };
-    write().map_err(|e| cannot_write(path, &e))
-}
-
-/// Writes files that belong together: all of them under temporary names, and only when that went well are they renamed,
-/// in the order given. The last should be the one that readers look for.
-///
-/// # Errors
-/// As [`write_atomically`]; nothing has changed then, unless the system fails between two renames.
-pub fn write_together(files: &[(&Path, &[u8])]) -> Result<(), Diagnostic> {
-    let mut ready = Vec::with_capacity(files.len());
-    for (path, bytes) in files {
-        check_writable(path)?;
-        let write = || -> std::io::Result<tempfile::NamedTempFile> {
-            let mut temporary = temporary_beside(path)?;
-            temporary.write_all(bytes)?;
-            temporary.flush()?;
-            Ok(temporary)
-        };
-        ready.push((path, write().map_err(|e| cannot_write(path, &e))?));
-    }
-    for (path, temporary) in ready {
-        temporary.persist(path).map_err(|e| cannot_write(path, &e.error))?;
-    }
-    Ok(())
-}
-
-/// Whether [`write_atomically`] can be expected to succeed: asked before long work starts.
-///
-/// # Errors
-/// When the folder is missing or not writable, or `path` is a folder.
-pub fn check_writable(path: &Path) -> Result<(), Diagnostic> {
-    if path.is_dir() {
-        return Err(cannot_write(path, &std::io::Error::other("it is a folder")));
-    }
-    temporary_beside(path).map(drop).map_err(|e| cannot_write(path, &e))
-}
-
-fn temporary_beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".byoc-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // What a plain create asks for; the process's umask takes its share.
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    builder.tempfile_in(folder)
-}
-
-/// A file that cannot be written.
-pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Diagnostic {
-    Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", path.display()))
-        .help("name a file in a folder that exists and that you may write to")
+    Ok(Bytes::from_owner(MappedFile::of(&file)?))
 }
 
 /// What is wrong with a tensor file.
@@ -104,38 +66,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_write_leaves_the_old_file() {
+    fn only_regular_files_are_opened() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.bin");
-        write_atomically(&path, |f| f.write_all(b"old")).unwrap();
-        let error = write_atomically(&path, |f| {
-            f.write_all(b"half of the n")?;
-            Err(std::io::Error::other("disk full"))
-        })
-        .unwrap_err();
-        assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
-        assert_eq!(std::fs::read(&path).unwrap(), b"old");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left behind");
-    }
-
-    #[test]
-    fn files_that_belong_together_are_written_both_or_not_at_all() {
-        let folder = tempfile::tempdir().unwrap();
-        let (a, b) = (folder.path().join("a"), folder.path().join("b"));
-        write_together(&[(&a, b"1"), (&b, b"2")]).unwrap();
-        // The second place is a folder: the first file stays as it was.
-        std::fs::remove_file(&b).unwrap();
-        std::fs::create_dir(&b).unwrap();
-        assert_eq!(write_together(&[(&a, b"new"), (&b, b"new")]).unwrap_err().code, codes::frontends::CANNOT_WRITE);
-        assert_eq!(std::fs::read(&a).unwrap(), b"1");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left behind");
-    }
-
-    #[test]
-    fn an_unwritable_place_is_found_before_the_work() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(check_writable(&folder.path().join("a.byoc")).is_ok());
-        assert!(check_writable(&folder.path().join("missing/a.byoc")).is_err());
-        assert!(check_writable(folder.path()).is_err());
+        let path = folder.path().join("text");
+        std::fs::write(&path, "text").unwrap();
+        assert_eq!(read_text(&path).unwrap(), "text");
+        assert_eq!(&map_file(&path).unwrap()[..], b"text");
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
+        for (path, what) in
+            [(fifo.as_path(), "a FIFO"), (folder.path(), "a folder"), ("/dev/null".as_ref(), "a device")]
+        {
+            let error = open_regular(path).unwrap_err().to_string();
+            assert_eq!(error, format!("expected a regular file, found {what}"));
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! Pictures (`.png`, `.jpg`) as model inputs.
 
-use super::files::bad_file;
+use super::files::{bad_file, open_regular};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Element, Tensor};
 use byoc_core::with_dtype;
 use image::imageops::{FilterType, resize};
 use image::{DynamicImage, ImageReader, Limits};
+use std::io::BufReader;
 use std::path::Path;
 
 /// How pixel values become elements: `(value / 255 - mean) / std` per channel. One number stands for all channels.
@@ -81,8 +82,9 @@ fn layout(shape: &[usize]) -> Option<Layout> {
 
 /// The pixels, row by row, channels together.
 fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
-    let mut reader =
-        ImageReader::open(path).and_then(ImageReader::with_guessed_format).map_err(|e| bad_file(path, e))?;
+    let mut reader = open_regular(path)
+        .and_then(|file| ImageReader::new(BufReader::new(file)).with_guessed_format())
+        .map_err(|e| bad_file(path, e))?;
     let mut limits = Limits::default();
     limits.max_image_width = Some(1 << 15);
     limits.max_image_height = Some(1 << 15);

@@ -28,12 +28,19 @@ impl MappedFile {
     /// Maps a file.
     ///
     /// # Errors
-    /// When it cannot be opened or mapped. An empty file cannot be mapped.
+    /// When it is no regular file, or cannot be opened or mapped. An empty file cannot be mapped.
     pub fn open(path: &Path) -> std::io::Result<MappedFile> {
-        let file = File::open(path)?;
+        MappedFile::of(&super::files::open_regular(path)?)
+    }
+
+    /// Maps an open file.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub fn of(file: &File) -> std::io::Result<MappedFile> {
         // SAFETY: the mapping is read-only and private to this process. Like every program that maps its inputs, we rely
         // on nobody shrinking the file while it is in use; what writes such files here renames a new one over the old.
-        let map = Arc::new(unsafe { Mmap::map(&file)? });
+        let map = Arc::new(unsafe { Mmap::map(file)? });
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
         mappings.retain(|_, map| map.strong_count() > 0);
         mappings.insert(map.as_ptr() as usize, Arc::downgrade(&map));

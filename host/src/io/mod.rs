@@ -8,12 +8,15 @@ pub mod image;
 pub mod mapped;
 pub mod npy;
 pub mod npz;
+pub mod output;
 pub mod pb;
 pub mod random;
 pub mod weights;
 
-pub(crate) use files::{bad_file, cannot_write};
-pub use files::{check_writable, map_file, write_atomically, write_together};
+pub(crate) use files::bad_file;
+pub use files::{map_file, open_regular, read_text};
+pub(crate) use output::cannot_write;
+pub use output::{check_writable, write_atomically, write_through, write_together};
 
 use byoc_core::diag::Diagnostic;
 use byoc_core::tensor::{DType, Tensor};

@@ -1,7 +1,8 @@
 //! NumPy's `.npy` format, versions 1 to 3: a text header with element type, order and shape, then the elements.
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
 
-use super::files::{bad_file, map_file, write_atomically};
+use super::files::{bad_file, map_file};
+use super::output::write_atomically;
 use byoc_core::diag::Diagnostic;
 use byoc_core::tensor::{DType, Tensor, element_count};
 use std::io::Write;

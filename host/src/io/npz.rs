@@ -1,9 +1,11 @@
 //! NumPy's `.npz`: a ZIP of `.npy` files, one per array, stored or deflated.
 
-use super::files::{bad_file, map_file, write_atomically};
+use super::files::{bad_file, map_file};
 use super::npy;
+use super::output::write_atomically;
 use byoc_core::diag::{Diagnostic, nearest};
 use byoc_core::tensor::Tensor;
+use std::fs::File;
 use std::io::{Cursor, Read, Write};
 use std::path::Path;
 use zip::write::SimpleFileOptions;
@@ -55,20 +57,26 @@ pub fn read_entry(path: &Path, name: Option<&str>) -> Result<Tensor, Diagnostic>
 /// # Errors
 /// When it cannot be written.
 pub fn write<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<(), Diagnostic> {
-    write_atomically(path, |file| {
-        let mut zip = ZipWriter::new(file);
-        // A fixed time stamp: the same arrays give the same bytes.
-        let options = SimpleFileOptions::default()
-            .compression_method(CompressionMethod::Stored)
-            .last_modified_time(zip::DateTime::default())
-            .large_file(false);
-        for (name, tensor) in arrays {
-            zip.start_file(format!("{name}.npy"), options.large_file(tensor.bytes().len() >= 1 << 31))?;
-            zip.write_all(&npy::encode(tensor))?;
-        }
-        zip.finish()?;
-        Ok(())
-    })
+    write_atomically(path, |file| write_to(file, arrays))
+}
+
+/// Writes arrays to an open file, stored without compression.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_to<'a>(file: &mut File, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> std::io::Result<()> {
+    let mut zip = ZipWriter::new(file);
+    // A fixed time stamp: the same arrays give the same bytes.
+    let options = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Stored)
+        .last_modified_time(zip::DateTime::default())
+        .large_file(false);
+    for (name, tensor) in arrays {
+        zip.start_file(format!("{name}.npy"), options.large_file(tensor.bytes().len() >= 1 << 31))?;
+        zip.write_all(&npy::encode(tensor))?;
+    }
+    zip.finish()?;
+    Ok(())
 }
 
 fn entry<R: Read + std::io::Seek>(archive: &mut ZipArchive<R>, index: usize) -> Result<(String, Tensor), String> {

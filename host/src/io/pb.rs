@@ -1,6 +1,7 @@
 //! One tensor as an ONNX `TensorProto`, as the data sets of test folders hold them.
 
-use super::files::{bad_file, map_file, write_atomically};
+use super::files::{bad_file, map_file};
+use super::output::write_atomically;
 use crate::frontend::onnx::proto::TensorProto;
 use crate::frontend::onnx::tensor;
 use byoc_core::diag::Diagnostic;

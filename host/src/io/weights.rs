@@ -1,7 +1,8 @@
 //! Safetensors files: named tensors, used where they are mapped.
 
-use super::files::{bad_file, map_file, write_atomically};
+use super::files::{bad_file, map_file};
 use super::mapped::Stretch;
+use super::output::write_atomically;
 use byoc_core::diag::Diagnostic;
 use byoc_core::tensor::{DType, Tensor};
 use safetensors::tensor::Dtype;

@@ -310,7 +310,7 @@ fn pictures(
     let mut files: Vec<PathBuf> = listed.map_err(|e: std::io::Error| io::bad_file(folder, e))?;
     files.retain(|file| {
         let extension = file.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-        file.is_file() && ["png", "jpg", "jpeg"].contains(&extension.as_str())
+        !file.is_dir() && ["png", "jpg", "jpeg"].contains(&extension.as_str())
     });
     files.sort();
     if files.is_empty() {

@@ -2,9 +2,14 @@
 
 mod artifacts;
 mod boundary;
+mod cache;
 #[path = "../end_to_end/command.rs"]
 mod command;
 mod compatibility;
+mod inputs;
+mod nodes;
+mod outputs;
 mod plans;
+mod terminal;
 
 pub use command::*;

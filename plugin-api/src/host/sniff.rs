@@ -78,10 +78,11 @@ pub(super) enum Entry {
 
 /// [`sniff`], and which entry the file has; one with both is a Rust plugin.
 pub(super) fn sniff_entry(path: &Path) -> Result<Entry, Rejection> {
-    let file = File::open(path).map_err(|error| unreadable(&error))?;
-    if !file.metadata().map_err(|error| unreadable(&error))?.is_file() {
+    // To open a FIFO would wait for somebody to write to it.
+    if !std::fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
         return Err(Rejection::new(code::UNREADABLE, "not a regular file"));
     }
+    let file = File::open(path).map_err(|error| unreadable(&error))?;
     sniff_data(&ReadCache::new(file))
 }
 

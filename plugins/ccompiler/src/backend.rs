@@ -1,6 +1,7 @@
 //! The code generator as the host sees it.
 
 use crate::blob::{self, Header, Types};
+use crate::cache::Settings;
 use crate::group::Grouping;
 use crate::loader::Object;
 use crate::lower::lower;
@@ -12,7 +13,6 @@ use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Description, Error, RefusalCode, Region, Result,
     Signature, Verdict,
 };
-use std::path::PathBuf;
 
 /// `relay.ext.ccompiler`.
 pub struct CCompiler;
@@ -104,10 +104,10 @@ impl Codegen for CCompiler {
         if sanitize(&symbol) != symbol {
             return Err(Error::new(format!("the region's symbol `{symbol}` is no name in C")));
         }
-        let cache = region.options.get("cache_dir").and_then(|dir| dir.as_str()).map(PathBuf::from);
+        let cache = Settings::of_options(region.options);
         let compiler = toolchain::toolchain()?;
         let text = &generated.source.text;
-        let object = compiler.compile(text, cache.as_deref())?;
+        let object = compiler.compile(text, cache.as_ref())?;
         // A symbol that is missing is found now and not at the first call.
         Object::open(&object, &symbol)?;
         let header = Header {

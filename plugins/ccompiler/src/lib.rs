@@ -12,8 +12,9 @@
 //! | `contraction`, `convolution`, `window`, `rows`, `moves`, `elementwise` | the code of each kind of operator |
 //! | `text` | small pieces of C |
 //! | `source`, `prelude/*.c` | the whole file; the functions that every region shares |
-//! | `toolchain` | runs the compiler, keeps objects by content |
+//! | `toolchain`, `cache` | runs the compiler; keeps objects by content |
 //! | `blob`, `loader` | what is shipped, and how it is loaded and run |
+//! | `scratch` | folders of this process alone, to compile in and to load from |
 //!
 //! The C is written for people too: one function per phase, a comment for each operator with the nodes of the model that
 //! it comes from, shapes as constants, no macros beyond the prelude. It adapts to the vector width by `BYOC_VL`, so the same
@@ -22,6 +23,7 @@
 mod anchors;
 mod backend;
 mod blob;
+mod cache;
 mod contraction;
 mod convolution;
 mod cpu;
@@ -35,6 +37,7 @@ mod lowering;
 mod moves;
 mod program;
 mod rows;
+mod scratch;
 mod source;
 mod support;
 mod text;

@@ -1,13 +1,13 @@
 //! Loads and runs compiled regions.
 
+use crate::cache::Settings;
+use crate::scratch::Scratch;
 use crate::source::kept_constants;
 use crate::{blob, cpu, toolchain};
 use byoc_plugin_api::{Call, Constant, Error, Executable, LoadRequest, Loader, Prepared, Result, Services};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::alloc::Layout;
 use std::ffi::c_void;
-use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Mutex;
 
 /// `loadbinary_ccompiler`.
@@ -49,15 +49,13 @@ impl Object {
     /// # Errors
     /// Where the object does not load, or lacks an entry.
     pub fn open(bytes: &[u8], symbol: &str) -> Result<Object> {
-        let mut file = tempfile::Builder::new().prefix("byoc-").suffix(".so").tempfile()?;
-        file.write_all(bytes)?;
-        file.flush()?;
-        // The file is complete and its name our own; its name can go once it is mapped.
-        let path = file.into_temp_path();
+        // The bytes are ours and so is the file; it can go once it is mapped.
+        let folder = Scratch::new()?;
+        let path = folder.library(bytes)?;
         // SAFETY: the object is generated C without constructors; whoever loads an artifact trusts the code in it.
         let library = unsafe { Library::open(Some(path.as_os_str()), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| Error::new(format!("the object of {symbol} does not load: {error}")))?;
-        drop(path);
+        drop(folder);
         let missing = |name: &str| Error::new(format!("the object of {symbol} has no symbol `{name}`"));
         macro_rules! entry {
             ($ty:ty, $name:expr) => {{
@@ -147,8 +145,8 @@ impl Loader for ObjectLoader {
                 ))
                 .hint(error.hint.as_str())
             })?;
-            let cache = std::env::var_os("BYOC_CACHE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-            Object::open(&compiler.compile(blob.source, cache.as_deref())?, symbol)?
+            let cache = Settings::of_options(request.options);
+            Object::open(&compiler.compile(blob.source, cache.as_ref())?, symbol)?
         };
         // Constants that are only packed are let go afterwards.
         let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();

@@ -1,8 +1,9 @@
-//! Runs the system's C compiler and keeps its objects by content.
+//! Runs the system's C compiler.
 
+use crate::cache::{self, Settings};
 use crate::cpu;
+use crate::scratch::Scratch;
 use byoc_plugin_api::{Error, Result};
-use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -74,26 +75,27 @@ impl Toolchain {
     ///
     /// # Errors
     /// What the compiler says.
-    pub fn compile(&self, source: &str, cache: Option<&Path>) -> Result<Vec<u8>> {
+    pub fn compile(&self, source: &str, cache: Option<&Settings>) -> Result<Vec<u8>> {
         let flags = self.flags();
         let mut key = blake3::Hasher::new();
         for part in [source, &self.command.join(" "), &self.version, &flags.join(" "), &cpu::features().join(" ")] {
             key.update(&(part.len() as u64).to_le_bytes());
             key.update(part.as_bytes());
         }
-        let digest = key.finalize().to_hex();
-        let kept = cache.map(|dir| dir.join("ccompiler").join(format!("{digest}.so")));
-        if let Some(object) = kept.as_ref().and_then(|path| read_kept(path)) {
-            return Ok(object);
-        }
-        let folder = tempfile::Builder::new().prefix("byoc-cc-").tempdir()?;
+        cache::cached(cache, key.finalize(), || self.compile_anew(source, &flags))
+    }
+
+    fn compile_anew(&self, source: &str, flags: &[&str]) -> Result<Vec<u8>> {
+        let folder = Scratch::new()?;
         std::fs::write(folder.path().join("region.c"), source)?;
         let output = Command::new(&self.command[0])
             .args(&self.command[1..])
-            .args(&flags)
+            .args(flags)
             .args(["-o", "region.so", "region.c", "-lm"])
             .env("LC_ALL", "C")
             .env_remove("SOURCE_DATE_EPOCH")
+            // Its own temporary files go with ours, however it ends.
+            .env("TMPDIR", folder.path())
             .current_dir(folder.path())
             .output()
             .map_err(|error| Error::new(format!("`{}` does not start: {error}", self.command.join(" "))))?;
@@ -102,31 +104,6 @@ impl Toolchain {
             let first = said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or_default();
             return Err(Error::new(format!("`{}` ends with {}: {first}", self.command.join(" "), output.status)));
         }
-        let object = std::fs::read(folder.path().join("region.so"))?;
-        if let Some(path) = kept {
-            // The cache is a help, not a need: a full disk costs time only.
-            if let Err(error) = keep(&path, &object) {
-                tracing::warn!("an object was not kept at {}: {error}", path.display());
-            }
-        }
-        Ok(object)
+        Ok(std::fs::read(folder.path().join("region.so"))?)
     }
-}
-
-/// Objects are kept with their digest behind them, so that a damaged file is compiled again and not loaded.
-fn read_kept(path: &Path) -> Option<Vec<u8>> {
-    let mut bytes = std::fs::read(path).ok()?;
-    let at = bytes.len().checked_sub(32)?;
-    let digest = bytes.split_off(at);
-    (blake3::hash(&bytes).as_bytes()[..] == digest[..]).then_some(bytes)
-}
-
-fn keep(path: &Path, object: &[u8]) -> std::io::Result<()> {
-    let Some(folder) = path.parent() else { return Ok(()) };
-    std::fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    std::io::Write::write_all(&mut file, object)?;
-    std::io::Write::write_all(&mut file, blake3::hash(object).as_bytes())?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
 }

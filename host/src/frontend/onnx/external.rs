@@ -1,7 +1,8 @@
 //! Tensor data in files beside the model.
 //!
-//! The model names the files, so the names are not trusted: only paths below the model's folder are followed, and
-//! every range is checked against the file.
+//! The model names the files, so the names are not trusted: only what lies below the model's folder is read, wherever links
+//! lead, and every range is checked against the file. Where the model is a link itself, the folder of its target counts as
+//! well: stores of models keep files under their digests, and folders of links to them.
 
 use super::proto::{Bytes, TensorProto, external_entries};
 use std::cell::RefCell;
@@ -11,14 +12,21 @@ use std::path::{Component, Path, PathBuf};
 /// The files beside a model, mapped when first asked for.
 pub struct ExternalFiles {
     folder: PathBuf,
+    /// The folders that data may lie in, without links.
+    allowed: Vec<PathBuf>,
     files: RefCell<BTreeMap<String, Bytes>>,
 }
 
 impl ExternalFiles {
     /// The files below the folder of that model.
     pub fn beside(model: &Path) -> ExternalFiles {
-        let folder = model.parent().unwrap_or(Path::new("")).to_owned();
-        ExternalFiles { folder, files: RefCell::default() }
+        let folder = match model.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let target = model.canonicalize().ok().and_then(|model| model.parent().map(Path::to_owned));
+        let allowed = folder.canonicalize().into_iter().chain(target).collect();
+        ExternalFiles { folder, allowed, files: RefCell::default() }
     }
 
     /// The data of a tensor that takes `size` bytes.
@@ -56,8 +64,15 @@ impl ExternalFiles {
         if !inside || location.is_empty() || location.contains('\\') {
             return Err(format!("its data is said to be in \"{location}\", which is not below the model's folder"));
         }
-        let file = crate::io::files::map_file(&self.folder.join(path))
-            .map_err(|e| format!("its data is in {location}: {e}"))?;
+        let unreadable = |e: std::io::Error| format!("its data is in {location}: {e}");
+        let path = self.folder.join(path).canonicalize().map_err(unreadable)?;
+        if !self.allowed.iter().any(|folder| path.starts_with(folder)) {
+            return Err(format!(
+                "its data is said to be in \"{location}\", a link to {}, which is not below the model's folder",
+                path.display()
+            ));
+        }
+        let file = crate::io::map_file(&path).map_err(unreadable)?;
         self.files.borrow_mut().insert(location.to_owned(), file.clone());
         Ok(file)
     }

@@ -5,6 +5,7 @@ use crate::backend::CCompiler;
 use crate::loader::{Object, ObjectLoader};
 use crate::{blob, cpu, toolchain};
 use byoc_plugin_api::*;
+use std::path::{Path, PathBuf};
 
 /// A dense layer with its activation.
 fn layer() -> Case {
@@ -19,21 +20,29 @@ fn layer() -> Case {
     case
 }
 
+/// The objects in a cache.
+fn objects(cache: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(crate::cache::folder(cache)).unwrap().map(|e| e.unwrap().path());
+    let mut objects: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == "so")).collect();
+    objects.sort();
+    objects
+}
+
 #[test]
 fn the_same_region_gives_the_same_bytes() {
     let case = layer();
     let first = case.compile(None).blob;
     let cache = tempfile::tempdir().unwrap();
     let cold = case.compile(Some(cache.path())).blob;
-    let kept: Vec<_> = std::fs::read_dir(cache.path().join("ccompiler")).unwrap().collect();
+    let kept = objects(cache.path());
     assert_eq!(kept.len(), 1, "one object is kept");
     let warm = case.compile(Some(cache.path())).blob;
     assert!(first == cold && cold == warm, "a cold and a warm cache give the same bytes");
     // A damaged object is noticed and made again.
-    let path = kept[0].as_ref().unwrap().path();
-    let mut bytes = std::fs::read(&path).unwrap();
+    let path = &kept[0];
+    let mut bytes = std::fs::read(path).unwrap();
     bytes[1000] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
+    std::fs::write(path, bytes).unwrap();
     assert!(case.compile(Some(cache.path())).blob == first, "a damaged object in the cache is not used");
 }
 

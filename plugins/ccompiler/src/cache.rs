@@ -1,0 +1,543 @@
+//! Objects that were compiled before, kept by what they were compiled from.
+//!
+//! An object runs with the rights of whoever loads it. So nothing comes from the cache that somebody else may have put there:
+//!
+//! 1. The folders and files belong to the user, nobody else may write to them, and files are regular ones. All of that is
+//!    asked of what is open, not of a path; links are not followed, and a FIFO is not waited for.
+//! 2. Behind each object stands its BLAKE3 digest under a secret that is kept beside it and that only the user can read. The
+//!    object's name is part of what is digested: an object under the name of another one is as wrong as a damaged one.
+//! 3. The bytes that were checked are those that are loaded. The file is read once.
+//!
+//! When there are more bytes than the limit, what was not used for the longest time goes: the time of a file's last change is
+//! that of its last use.
+
+use crate::scratch::{LEFT_BEHIND, open_folder};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, linkat, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{Read, Result, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// The folder of this plugin in the cache folder that the host names.
+const FOLDER: &str = "ccompiler";
+/// The file with the secret.
+const SECRET: &str = "key";
+/// Prefix of the names of unfinished files.
+const UNFINISHED: &str = ".new-";
+const SUFFIX: &str = ".so";
+/// Number of bytes of a digest.
+const DIGEST: usize = 32;
+/// Number of bytes that are kept where `BYOC_CACHE_LIMIT` is not set.
+const DEFAULT_LIMIT: u64 = 1 << 30;
+
+/// Place of the cache, and its size.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The cache folder.
+    pub dir: PathBuf,
+    /// Maximum number of bytes of objects.
+    pub limit: u64,
+}
+
+impl Settings {
+    /// Reads the options of a compilation or of loading; `None` for no cache.
+    pub fn of_options(options: &Value) -> Option<Settings> {
+        let dir = PathBuf::from(options.get("cache_dir")?.as_str().filter(|dir| !dir.is_empty())?);
+        let limit = match std::env::var("BYOC_CACHE_LIMIT") {
+            Ok(text) => bytes(&text).unwrap_or_else(|| {
+                warn_once(format!(
+                    "BYOC_CACHE_LIMIT: expected a number of bytes such as 200M, found \"{text}\"; {DEFAULT_LIMIT} is used"
+                ));
+                DEFAULT_LIMIT
+            }),
+            Err(_) => DEFAULT_LIMIT,
+        };
+        Some(Settings { dir, limit })
+    }
+}
+
+/// Reads a number of bytes, or of KiB, MiB or GiB when it ends with K, M or G.
+fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (digits, unit) = match text.char_indices().last()? {
+        (at, 'k' | 'K') => (&text[..at], 1 << 10),
+        (at, 'm' | 'M') => (&text[..at], 1 << 20),
+        (at, 'g' | 'G') => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// Says a warning unless it was said before: a model may have hundreds of regions.
+fn warn_once(message: String) {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if !said.contains(&message) {
+        tracing::warn!("{message}");
+        said.push(message);
+    }
+}
+
+/// Returns the object of that key: from the cache, or made by `compile` and then kept. The cache is a help, not a need: where it
+/// cannot be used, a warning says why.
+///
+/// # Errors
+/// Those of `compile`.
+pub fn cached<E>(
+    settings: Option<&Settings>,
+    key: blake3::Hash,
+    compile: impl FnOnce() -> std::result::Result<Vec<u8>, E>,
+) -> std::result::Result<Vec<u8>, E> {
+    let Some(settings) = settings else { return compile() };
+    let cache = Cache::open(settings).inspect_err(|why| {
+        warn_once(format!("the cache {} is not used: {why}", settings.dir.display()));
+    });
+    let Ok(cache) = cache else { return compile() };
+    let keep = match cache.get(key) {
+        Ok(Found::Object(object)) => return Ok(object),
+        Ok(Found::Nothing) => true,
+        Ok(Found::Damaged) => {
+            let name = Cache::name(key);
+            warn_once(format!("{name} in the cache {} is damaged: it is compiled anew", settings.dir.display()));
+            true
+        }
+        Err(why) => {
+            let name = Cache::name(key);
+            warn_once(format!("{name} in the cache {} is not used: {why}", settings.dir.display()));
+            false
+        }
+    };
+    let object = compile()?;
+    if keep && let Err(error) = cache.put(key, &object) {
+        warn_once(format!("nothing is kept in the cache {}: {error}", settings.dir.display()));
+    }
+    Ok(object)
+}
+
+/// Content of the cache under a key.
+#[derive(Debug, PartialEq)]
+enum Found {
+    Object(Vec<u8>),
+    Nothing,
+    Damaged,
+}
+
+/// An open cache folder.
+struct Cache {
+    folder: File,
+    secret: [u8; DIGEST],
+    limit: u64,
+}
+
+impl Cache {
+    fn open(settings: &Settings) -> std::result::Result<Cache, String> {
+        let words = |e: std::io::Error| e.to_string();
+        DirBuilder::new().recursive(true).mode(0o700).create(&settings.dir).map_err(words)?;
+        // The user names this one, and may name a link.
+        let dir = settings.dir.canonicalize().and_then(|dir| open_folder(rustix::fs::CWD, &dir)).map_err(words)?;
+        private(&dir)?;
+        match mkdirat(&dir, FOLDER, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        let folder = match open_folder(&dir, FOLDER.as_ref()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                return Err(format!("{FOLDER} in it is not a folder"));
+            }
+            folder => folder.map_err(words)?,
+        };
+        let mode = private(&folder).map_err(|why| format!("{FOLDER} in it: {why}"))?;
+        if mode & 0o077 != 0 {
+            folder.set_permissions(Permissions::from_mode(0o700)).map_err(words)?;
+        }
+        let secret = secret(&folder).map_err(|why| format!("{FOLDER}/{SECRET} in it: {why}"))?;
+        Ok(Cache { folder, secret, limit: settings.limit })
+    }
+
+    fn name(key: blake3::Hash) -> String {
+        format!("{}{SUFFIX}", key.to_hex())
+    }
+
+    fn digest(&self, key: blake3::Hash, object: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        hasher.update(key.as_bytes()).update(object);
+        hasher.finalize()
+    }
+
+    /// Looks for an object.
+    ///
+    /// # Errors
+    /// Why what is there is not used: it may not be the user's own.
+    fn get(&self, key: blake3::Hash) -> std::result::Result<Found, String> {
+        let Some(mut file) = open_file(&self.folder, &Cache::name(key))? else { return Ok(Found::Nothing) };
+        let length = file.metadata().map_err(|e| e.to_string())?.len();
+        if length < DIGEST as u64 || length > self.limit.saturating_add(DIGEST as u64) {
+            return Ok(Found::Damaged);
+        }
+        let mut bytes = Vec::with_capacity(length as usize);
+        (&mut file).take(length).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+        let Some((object, digest)) = bytes.split_last_chunk::<DIGEST>() else { return Ok(Found::Damaged) };
+        if self.digest(key, object) != blake3::Hash::from_bytes(*digest) {
+            return Ok(Found::Damaged);
+        }
+        // What is used stays; a file system that keeps no times evicts in another order.
+        let _ = file.set_modified(SystemTime::now());
+        bytes.truncate(bytes.len() - DIGEST);
+        Ok(Found::Object(bytes))
+    }
+
+    fn put(&self, key: blake3::Hash, object: &[u8]) -> Result<()> {
+        let length = (object.len() + DIGEST) as u64;
+        if length > self.limit {
+            return Ok(());
+        }
+        let digest = self.digest(key, object);
+        write_new(&self.folder, &[object, digest.as_bytes()], |unfinished| {
+            renameat(&self.folder, unfinished, &self.folder, Cache::name(key))
+        })?;
+        self.make_room(length)
+    }
+
+    /// Looks through the folder when this process has not yet done so, or has put too much into it since.
+    fn make_room(&self, added: u64) -> Result<()> {
+        /// The bytes in each folder, by device and inode.
+        static HELD: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
+        let folder = self.folder.metadata()?;
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = held.get(&(folder.dev(), folder.ino())).map(|bytes| bytes + added);
+        let bytes = match known.filter(|&bytes| bytes <= self.limit) {
+            Some(bytes) => bytes,
+            None => self.evict()?,
+        };
+        held.insert((folder.dev(), folder.ino()), bytes);
+        Ok(())
+    }
+
+    /// Removes unfinished files that were left behind, and when there is too much, the objects that were not used for the
+    /// longest time, until a tenth of the limit is free. Returns the bytes that are left.
+    fn evict(&self) -> Result<u64> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut objects = Vec::new();
+        for entry in Dir::read_from(&self.folder)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            // A file that another process has removed meanwhile is none that counts.
+            let Ok(found) = statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+                continue;
+            }
+            let used = Duration::new(found.st_mtime.max(0) as u64, found.st_mtime_nsec as u32);
+            if name.starts_with(UNFINISHED) && now.saturating_sub(used) > LEFT_BEHIND {
+                let _ = unlinkat(&self.folder, name, AtFlags::empty());
+            } else if name.len() == 2 * DIGEST + SUFFIX.len() && name.ends_with(SUFFIX) {
+                objects.push((used, name.to_owned(), found.st_size as u64));
+            }
+        }
+        let mut bytes: u64 = objects.iter().map(|(_, _, size)| size).sum();
+        if bytes > self.limit {
+            objects.sort();
+            for (_, name, size) in objects {
+                if bytes <= self.limit - self.limit / 10 {
+                    break;
+                }
+                let _ = unlinkat(&self.folder, &*name, AtFlags::empty());
+                bytes -= size;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Opens a regular file of the user's own, without following links or waiting.
+///
+/// # Errors
+/// Why it is not used.
+fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(folder, name, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP) => return Err("expected a regular file, found a symbolic link".to_owned()),
+        Err(error) => return Err(error.to_string()),
+    };
+    private(&file)?;
+    match file.metadata() {
+        Ok(found) if found.is_file() => Ok(Some(file)),
+        Ok(_) => Err("expected a regular file, found something else".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Checks that what is open belongs to the user, and that nobody else may write to it. Returns its mode.
+fn private(file: &File) -> std::result::Result<u32, String> {
+    let found = file.metadata().map_err(|e| e.to_string())?;
+    let user = geteuid().as_raw();
+    if found.uid() != user {
+        return Err(format!("expected user {user} as its owner, found user {}", found.uid()));
+    }
+    let mode = found.mode() & 0o7777;
+    match mode & 0o022 {
+        0 => Ok(mode),
+        _ => Err(format!("others may write to it: expected mode {:o}, found {mode:o}", mode & !0o022)),
+    }
+}
+
+/// Reads the secret of a folder, or makes one where there is none.
+fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
+    let file = match open_file(folder, SECRET)? {
+        Some(file) => Some(file),
+        None => {
+            let mut secret = [0; DIGEST];
+            random(&mut secret).map_err(|e| e.to_string())?;
+            // A link fails where another process was faster; its secret counts then.
+            let linked = write_new(folder, &[&secret], |unfinished| {
+                let linked = linkat(folder, unfinished, folder, SECRET, AtFlags::empty());
+                unlinkat(folder, unfinished, AtFlags::empty())?;
+                linked
+            });
+            match linked {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.to_string()),
+                _ => open_file(folder, SECRET)?,
+            }
+        }
+    };
+    let mut file = file.ok_or("it is not there")?;
+    let mode = private(&file)?;
+    if mode & 0o077 != 0 {
+        return Err(format!("others may read it: expected mode 600, found {mode:o}"));
+    }
+    let mut secret = [0; DIGEST];
+    let whole = file.metadata().is_ok_and(|found| found.len() == DIGEST as u64);
+    match file.read_exact(&mut secret) {
+        Ok(()) if whole => Ok(secret),
+        _ => Err(format!("expected {DIGEST} bytes; remove it, and a new one is made")),
+    }
+}
+
+/// Writes a file under a name of its own, which `finish` takes it away from.
+fn write_new(folder: &File, parts: &[&[u8]], finish: impl FnOnce(&str) -> rustix::io::Result<()>) -> Result<()> {
+    let mut number = [0; 8];
+    random(&mut number)?;
+    let name = format!("{UNFINISHED}{:016x}", u64::from_le_bytes(number));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(folder, &*name, flags, Mode::RUSR | Mode::WUSR)?);
+    let written = parts.iter().try_for_each(|part| file.write_all(part)).and_then(|()| Ok(finish(&name)?));
+    written.inspect_err(|_| {
+        let _ = unlinkat(folder, &*name, AtFlags::empty());
+    })
+}
+
+fn random(bytes: &mut [u8]) -> Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// The folder of objects in a cache folder.
+#[cfg(test)]
+pub fn folder(dir: &std::path::Path) -> PathBuf {
+    dir.join(FOLDER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, symlink};
+    use std::path::Path;
+    use tempfile::TempDir;
+
+    /// A cache of this many bytes in a folder of its own.
+    fn cache(limit: u64) -> (TempDir, Settings) {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings { dir: folder.path().join("cache"), limit };
+        (folder, settings)
+    }
+
+    fn key(number: u8) -> blake3::Hash {
+        blake3::hash(&[number])
+    }
+
+    fn file(settings: &Settings, name: &str) -> PathBuf {
+        folder(&settings.dir).join(name)
+    }
+
+    fn object(settings: &Settings, number: u8) -> PathBuf {
+        file(settings, &Cache::name(key(number)))
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).unwrap().mode() & 0o777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Whether the tests may give files away.
+    fn is_root() -> bool {
+        geteuid().is_root()
+    }
+
+    #[test]
+    fn folders_and_files_are_the_users_alone() {
+        let (_folder, settings) = cache(1000);
+        let cache = Cache::open(&settings).unwrap();
+        cache.put(key(1), b"object").unwrap();
+        assert_eq!(cache.get(key(1)), Ok(Found::Object(b"object".to_vec())));
+        assert_eq!(cache.get(key(2)), Ok(Found::Nothing));
+        assert_eq!([&settings.dir, &folder(&settings.dir)].map(|path| mode(path)), [0o700, 0o700]);
+        assert_eq!([&object(&settings, 1), &file(&settings, SECRET)].map(|path| mode(path)), [0o600, 0o600]);
+        // A folder that others may look into is closed.
+        set_mode(&folder(&settings.dir), 0o755);
+        assert_eq!(Cache::open(&settings).unwrap().get(key(1)), Ok(Found::Object(b"object".to_vec())));
+        assert_eq!(mode(&folder(&settings.dir)), 0o700);
+    }
+
+    #[test]
+    fn only_what_was_kept_under_a_key_is_its_object() {
+        let (_folder, settings) = cache(1000);
+        let cache = Cache::open(&settings).unwrap();
+        cache.put(key(1), b"object").unwrap();
+        std::fs::copy(object(&settings, 1), object(&settings, 2)).unwrap();
+        assert_eq!(cache.get(key(2)), Ok(Found::Damaged), "the object of another source");
+        let planted = [b"object", &blake3::hash(b"object").as_bytes()[..]].concat();
+        std::fs::write(object(&settings, 2), planted).unwrap();
+        assert_eq!(cache.get(key(2)), Ok(Found::Damaged), "a digest without the secret");
+        let kept = std::fs::read(object(&settings, 1)).unwrap();
+        for at in 0..kept.len() {
+            let mut damaged = kept.clone();
+            damaged[at] ^= 1;
+            std::fs::write(object(&settings, 1), &damaged).unwrap();
+            assert_eq!(cache.get(key(1)), Ok(Found::Damaged), "byte {at}");
+            std::fs::write(object(&settings, 1), &kept[..at]).unwrap();
+            assert_eq!(cache.get(key(1)), Ok(Found::Damaged), "{at} bytes");
+        }
+        let compiled = cached(Some(&settings), key(1), || Ok::<_, ()>(b"again".to_vec()));
+        assert_eq!(compiled, Ok(b"again".to_vec()));
+        assert_eq!(cache.get(key(1)), Ok(Found::Object(b"again".to_vec())), "what is damaged is replaced");
+    }
+
+    #[test]
+    fn what_may_be_somebody_elses_is_not_used() {
+        let (_folder, settings) = cache(1000);
+        let cache = Cache::open(&settings).unwrap();
+        let refused = |number: u8, words: &str| {
+            let why = cache.get(key(number)).unwrap_err();
+            assert!(why.contains(words), "{words} in: {why}");
+            let compiled = cached(Some(&settings), key(number), || Ok::<_, ()>(b"compiled".to_vec()));
+            assert_eq!(compiled, Ok(b"compiled".to_vec()));
+            assert!(cache.get(key(number)).is_err(), "it stays as it is");
+        };
+        (1..=5).for_each(|number| cache.put(key(number), b"kept").unwrap());
+        std::fs::rename(object(&settings, 1), file(&settings, "elsewhere")).unwrap();
+        symlink("elsewhere", object(&settings, 1)).unwrap();
+        refused(1, "found a symbolic link");
+        std::fs::remove_file(object(&settings, 2)).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, object(&settings, 2), Mode::RUSR).unwrap();
+        refused(2, "expected a regular file");
+        std::fs::remove_file(object(&settings, 3)).unwrap();
+        std::fs::create_dir(object(&settings, 3)).unwrap();
+        refused(3, "expected a regular file");
+        set_mode(&object(&settings, 4), 0o620);
+        refused(4, "others may write to it: expected mode 600, found 620");
+        if is_root() {
+            chown(object(&settings, 5), Some(65534), None).unwrap();
+            refused(5, "expected user 0 as its owner, found user 65534");
+        }
+    }
+
+    #[test]
+    fn a_folder_or_a_secret_that_others_had_is_not_used() {
+        let (_folder, settings) = cache(1000);
+        let refused = |words: &str| {
+            let why = Cache::open(&settings).err().unwrap();
+            assert!(why.contains(words), "{words} in: {why}");
+        };
+        Cache::open(&settings).unwrap();
+        set_mode(&settings.dir, 0o770);
+        refused("others may write to it: expected mode 750, found 770");
+        set_mode(&settings.dir, 0o755);
+        Cache::open(&settings).unwrap();
+        set_mode(&folder(&settings.dir), 0o777);
+        refused("ccompiler in it: others may write");
+        set_mode(&folder(&settings.dir), 0o700);
+        let secret = file(&settings, SECRET);
+        set_mode(&secret, 0o644);
+        refused("ccompiler/key in it: others may read it");
+        set_mode(&secret, 0o600);
+        std::fs::write(&secret, "short").unwrap();
+        refused("expected 32 bytes");
+        std::fs::remove_file(&secret).unwrap();
+        symlink("/etc/hostname", &secret).unwrap();
+        refused("a symbolic link");
+        std::fs::remove_file(&secret).unwrap();
+        Cache::open(&settings).unwrap();
+        if is_root() {
+            chown(folder(&settings.dir), Some(65534), None).unwrap();
+            refused("found user 65534");
+        }
+        std::fs::rename(folder(&settings.dir), settings.dir.join("elsewhere")).unwrap();
+        symlink("elsewhere", folder(&settings.dir)).unwrap();
+        refused("not a folder");
+    }
+
+    #[test]
+    fn what_was_not_used_for_the_longest_time_goes_first() {
+        let (_folder, settings) = cache(1000);
+        let cache = Cache::open(&settings).unwrap();
+        let age = |number: u8, seconds: u64| {
+            let time = SystemTime::now() - Duration::from_secs(seconds);
+            File::open(object(&settings, number)).unwrap().set_modified(time).unwrap();
+        };
+        for number in 1..=4 {
+            cache.put(key(number), &[number; 200]).unwrap();
+            age(number, 100 - u64::from(number));
+        }
+        let used = cache.get(key(1)).unwrap();
+        assert_eq!(used, Found::Object(vec![1; 200]));
+        let left = file(&settings, ".new-0000000000000000");
+        std::fs::write(&left, "half of an").unwrap();
+        File::open(&left).unwrap().set_modified(SystemTime::now() - 2 * LEFT_BEHIND).unwrap();
+        cache.put(key(5), &[5; 200]).unwrap();
+        let there = [1, 2, 3, 4, 5].map(|number| object(&settings, number).exists());
+        assert_eq!(there, [true, false, false, true, true]);
+        assert!(!left.exists(), "what a killed process left is gone");
+        assert!(file(&settings, SECRET).exists());
+        cache.put(key(6), &[6; 2000]).unwrap();
+        assert!(!object(&settings, 6).exists(), "an object that does not fit is not kept");
+        assert!(object(&settings, 5).exists());
+    }
+
+    #[test]
+    fn the_first_of_several_processes_makes_the_secret() {
+        let (_folder, settings) = cache(1000);
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let settings = settings.clone();
+                std::thread::spawn(move || Cache::open(&settings).unwrap().secret)
+            })
+            .collect();
+        let secrets: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert!(secrets.iter().all(|secret| *secret == secrets[0]));
+        let left = std::fs::read_dir(folder(&settings.dir)).unwrap().count();
+        assert_eq!(left, 1, "the secret alone");
+    }
+
+    #[test]
+    fn sizes() {
+        let all =
+            [("0", Some(0)), ("17", Some(17)), ("2K", Some(2048)), ("1G", Some(1 << 30)), ("M", None), ("-1", None)];
+        for (text, wanted) in all {
+            assert_eq!(bytes(text), wanted, "{text}");
+        }
+    }
+}
