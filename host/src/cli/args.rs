@@ -77,7 +77,7 @@ pub struct BuildArgs {
     #[arg(long, value_name = "NAME", hide = true)]
     pub target: Option<String>,
     /// Fail unless the backends run at least this share of the FLOPs (without a share: more than none).
-    #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any")]
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, require_equals = true, default_missing_value = "any", value_parser = share)]
     pub require_offload: Option<String>,
     /// Bind a symbolic dimension, or with ? leave it open: the program then takes any size (may be repeated).
     #[arg(long = "dim", value_name = "NAME=N|?", value_parser = named_dim)]
@@ -85,11 +85,11 @@ pub struct BuildArgs {
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Where backends keep what they compiled.
+    /// Where backends keep what they compiled, each up to the bytes of BYOC_CACHE_LIMIT (1G by default).
     #[arg(long, value_name = "DIR", env = "BYOC_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// Compile everything anew.
-    #[arg(long, conflicts_with = "cache_dir")]
+    /// Compile everything anew, whatever cache is named.
+    #[arg(long)]
     pub no_cache: bool,
     /// Print the program after a pass, or after each one ("all"), on standard error.
     #[arg(long, value_name = "PASS")]
@@ -133,13 +133,13 @@ pub struct RunArgs {
     /// Class names, one a line; the five most probable are printed.
     #[arg(long, value_name = "FILE")]
     pub labels: Option<PathBuf>,
-    /// Write the outputs to a file.
+    /// Write the outputs to a file; - is standard output.
     #[arg(long, value_name = "FILE.npz")]
     pub output: Option<PathBuf>,
     /// Print the inputs and outputs of the model and do not run it.
     #[arg(long)]
     pub describe: bool,
-    /// Write a trace of the run that Perfetto shows.
+    /// Write a trace of the run that Perfetto shows; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// How it is compiled.
@@ -153,7 +153,7 @@ pub struct RunArgs {
 pub struct CompileArgs {
     /// A .onnx or .relay file, or a folder in ONNX test-data layout.
     pub model: PathBuf,
-    /// Write an artifact.
+    /// Write an artifact; - is standard output.
     #[arg(short, long, value_name = "FILE.byoc")]
     pub output: Option<PathBuf>,
     /// Print a stage instead.
@@ -184,7 +184,7 @@ pub enum Stage {
 pub struct ExplainArgs {
     /// A .onnx or .relay file, or a folder in ONNX test-data layout.
     pub model: PathBuf,
-    /// Write a page that draws the graph, coloured by region.
+    /// Write a page that draws the graph, coloured by region; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// How it is compiled.
@@ -199,13 +199,13 @@ pub struct VerifyArgs {
     #[arg(required = true, value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
     /// Relative tolerance, as numpy's allclose.
-    #[arg(long, default_value_t = 1e-3)]
+    #[arg(long, default_value_t = 1e-3, value_parser = tolerance, allow_hyphen_values = true)]
     pub rtol: f64,
     /// Absolute tolerance, as numpy's allclose.
-    #[arg(long, default_value_t = 1e-5)]
+    #[arg(long, default_value_t = 1e-5, value_parser = tolerance, allow_hyphen_values = true)]
     pub atol: f64,
     /// Accept when max|a-b| / max|b| of each output is at most this, instead of allclose.
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_hyphen_values = true)]
     pub max_rel_err: Option<f64>,
     /// How it is compiled.
     #[command(flatten)]
@@ -223,7 +223,7 @@ pub struct BenchArgs {
     /// Where the inputs come from; random by default.
     #[command(flatten)]
     pub input: InputArgs,
-    /// Write a trace of one run that Perfetto shows.
+    /// Write a trace of one run that Perfetto shows; - is standard output.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// How it is compiled.
@@ -457,7 +457,7 @@ pub struct QuantizeArgs {
     /// Samples of the model's inputs: an .npz with an entry for each input, a folder of pictures, or random[:seed].
     #[arg(long, value_name = "DATA")]
     pub calibrate: String,
-    /// Where to write the quantized model; its weights go beside it.
+    /// Where to write the quantized model; its weights go beside it, or with - into the text on standard output.
     #[arg(short, long, value_name = "FILE.relay")]
     pub output: PathBuf,
     /// Quantize as this backend declares; of several, as the first that declares a scheme.
@@ -507,7 +507,7 @@ pub struct QuantizeArgs {
 pub struct ZooArgs {
     /// An architecture.
     pub name: String,
-    /// Where to write it.
+    /// Where to write it; - is standard output.
     #[arg(short, long, value_name = "FILE.onnx")]
     pub output: PathBuf,
     /// Seed of the weights.
@@ -543,6 +543,22 @@ fn loss(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(loss) if (0.0..=1.0).contains(&loss) => Ok(loss),
         _ => Err("a number from 0 to 1 is wanted".to_owned()),
+    }
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number >= 0.0 => Ok(number),
+        _ => Err("expected a number of at least 0".to_owned()),
+    }
+}
+
+/// A share of the FLOPs, or `any`: what `--require-offload` alone stands for.
+fn share(text: &str) -> Result<String, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(text.to_owned()),
+        _ if text == "any" => Ok(text.to_owned()),
+        _ => Err("expected a share from 0 to 1".to_owned()),
     }
 }
 

@@ -1,9 +1,8 @@
 //! `byoc bench`: the latency of a model, and what it took to get there.
 
 use super::args::BenchArgs;
-use super::ready;
+use super::{escape, output, ready};
 use crate::error::Failure;
-use crate::io;
 use crate::trace::Trace;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -13,7 +12,7 @@ use std::time::Instant;
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.trace {
-        io::check_writable(path)?;
+        output::check([path.as_path()])?;
     }
     let session = ready::session(&args.build)?;
     let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
@@ -35,7 +34,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         session.metrics.record();
         ready.model.run_observed(&inputs, &trace)?;
         trace.add_said(&session.metrics.take_recorded());
-        trace.write(path)?;
+        output::write(path, |file| trace.write_to(file))?;
     }
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
@@ -60,7 +59,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         println!("{row}");
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}, {} threads, {} runs", ready::name_of(&args.model), session.pool.threads(), args.runs);
+    println!("{}, {} threads, {} runs", escape::line(&ready::name_of(&args.model)), session.pool.threads(), args.runs);
     println!("  median {:.3} ms   p90 {:.3} ms   min {:.3} ms", at(0.5), at(0.9), times[0]);
     println!("  compile {:.3} s   load {:.3} s", ready.compile.as_secs_f64(), ready.load.as_secs_f64());
     println!(
@@ -72,7 +71,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
         println!("  peak memory {:.1} MiB", peak as f64 / f64::from(1 << 20));
     }
     for (name, count) in metrics {
-        println!("  {name} {count}{}", if name.ends_with(".utilisation") { "" } else { " a run" });
+        println!("  {} {count}{}", escape::line(&name), if name.ends_with(".utilisation") { "" } else { " a run" });
     }
     Ok(ExitCode::SUCCESS)
 }

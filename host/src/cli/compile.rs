@@ -1,10 +1,10 @@
 //! `byoc compile`: builds an artifact, or prints a stage of the compilation.
 
 use super::args::{BuildArgs, CompileArgs, InputArgs, SourceArgs, Stage};
-use super::ready;
+use super::{escape, output, ready};
+use crate::artifact;
 use crate::build::{Compiled, export};
 use crate::error::Failure;
-use crate::{artifact, io};
 use byoc_core::diag::{Diagnostic, codes, nearest};
 use byoc_core::ir::Module;
 use byoc_core::text::{PrintOptions, print};
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Runs `byoc compile`.
 pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.output {
-        io::check_writable(path)?;
+        output::check([path.as_path()])?;
     }
     let session = ready::session(&args.build)?;
     let given = ready::given(&args.model, &InputArgs::default())?;
@@ -28,12 +28,22 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
         None => {}
     }
     if let Some(path) = &args.output {
-        artifact::write(path, &built.compiled)?;
         let totals = &built.explanation.totals;
-        let size = std::fs::metadata(path).map_or(0, |m| m.len());
+        let mut size = 0;
+        let to_stdout = output::is_stdout(path);
+        if to_stdout {
+            output::write(path, |file| {
+                artifact::write_to(file, &built.compiled)?;
+                size = file.metadata()?.len();
+                Ok(())
+            })?;
+        } else {
+            artifact::write(path, &built.compiled)?;
+            size = std::fs::metadata(path).map_or(0, |m| m.len());
+        }
         eprintln!(
             "wrote {} ({:.1} KiB): {} regions with {:.1} % of the FLOPs",
-            path.display(),
+            if to_stdout { "standard output".into() } else { path.display().to_string() },
             size as f64 / 1024.0,
             totals.regions,
             100.0 * totals.offload_share
@@ -43,7 +53,7 @@ pub fn run(args: &CompileArgs) -> Result<ExitCode, Failure> {
 }
 
 fn print_module(module: &Module) {
-    print!("{}", print(module, &PrintOptions::default()).text);
+    print!("{}", escape::lines(&print(module, &PrintOptions::default()).text));
 }
 
 /// Runs `byoc source`.
@@ -83,8 +93,11 @@ fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure
     }
     for region in wanted {
         match &region.source {
-            Some(source) => print!("{}", source.text),
-            None => eprintln!("region {} of {}: the backend gives no source", region.symbol, region.backend),
+            Some(source) => print!("{}", escape::lines(&source.text)),
+            None => {
+                let (symbol, backend) = (escape::line(&region.symbol), escape::line(&region.backend));
+                eprintln!("region {symbol} of {backend}: the backend gives no source");
+            }
         }
     }
     Ok(())

@@ -1,10 +1,10 @@
 //! `byoc explain`: where each operator of the model runs, or every reason why not there.
 
 use super::args::{ExplainArgs, InputArgs};
-use super::{explain_html, ready, table};
+use super::{explain_html, output, ready, table};
+use crate::artifact;
 use crate::build::explanation::{Explanation, NodeRow};
 use crate::error::Failure;
-use crate::{artifact, io};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Runs the command.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
-        io::check_writable(path)?;
+        output::check([path.as_path()])?;
     }
     if ready::is_artifact(&args.model) {
         println!("{}", artifact::open(&args.model)?.into_compiled().explain);
@@ -24,7 +24,7 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let explanation = &built.explanation;
     if let Some(path) = &args.html {
         let page = explain_html::page(&ready::name_of(&args.model), explanation);
-        io::write_atomically(path, |file| file.write_all(page.as_bytes()))?;
+        output::write(path, |file| file.write_all(page.as_bytes()))?;
     }
     if args.build.talk.json {
         println!("{}", serde_json::json!(explanation));

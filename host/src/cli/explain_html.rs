@@ -4,6 +4,7 @@
 //! Hovering shows the placement and every
 //! refusal.
 
+use super::escape as terminal;
 use crate::build::explanation::{Explanation, NodeRow};
 use std::fmt::Write;
 
@@ -136,7 +137,12 @@ fn colour(region: usize) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    terminal::lines(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
 }
 
 const STYLE: &str = "body{font:14px system-ui,sans-serif;margin:24px;color:#1b1f24;background:#fff}\

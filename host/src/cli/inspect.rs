@@ -1,7 +1,7 @@
 //! `byoc inspect`: what an artifact holds and needs.
 
 use super::args::InspectArgs;
-use super::{render, table};
+use super::{escape, render, table};
 use crate::artifact;
 use crate::error::Failure;
 use serde_json::json;
@@ -15,9 +15,10 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, Failure> {
         println!("{}", json!(manifest));
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}, format {}, written by {}", args.file.display(), manifest.format, manifest.producer);
-    println!("model {}", manifest.model_digest);
-    println!("options {}\n", manifest.options);
+    let (file, producer) = (args.file.display().to_string(), escape::line(&manifest.producer));
+    println!("{}, format {}, written by {producer}", escape::line(&file), manifest.format);
+    println!("model {}", escape::line(&manifest.model_digest));
+    println!("options {}\n", escape::line(&manifest.options.to_string()));
 
     let mut ports = table::new(&["", "name", "type"]);
     for (kind, list) in [("input", &compiled.program.inputs), ("output", &compiled.program.outputs)] {

@@ -1,12 +1,15 @@
 //! The command line: one file per command, and the only place that prints. Standard output is the product, standard
 //! error is talk.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where byoc talks")]
+// First, as its macros are what the others print with.
+#[macro_use]
+mod out;
 
 mod args;
 mod bench;
 mod compile;
 mod error_page;
+mod escape;
 mod explain;
 mod explain_html;
 mod inputs;
@@ -14,6 +17,7 @@ mod inspect;
 mod interrupt;
 mod ops;
 mod opt;
+mod output;
 mod plugins;
 mod plugins_check;
 mod plugins_list;
@@ -32,21 +36,12 @@ use args::{Cli, Command};
 use byoc_core::diag::Severity;
 use clap::Parser;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Whether standard output was closed by whoever read it.
-static READER_GONE: AtomicBool = AtomicBool::new(false);
 
 /// Runs the command that the process was started with.
 ///
 /// Exit codes: 0 fine, 1 the user's error (a diagnostic with a code), 2 usage, 101 our bug.
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
-        // A reader that has seen enough (`byoc explain MODEL | head`) is no bug; the printing macros know only panics.
-        if info.to_string().contains("Broken pipe") {
-            READER_GONE.store(true, Ordering::Relaxed);
-            return;
-        }
         eprintln!("byoc has a bug: {info}");
         eprintln!("please report it, with the command and the model that show it");
     }));
@@ -55,20 +50,33 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Help and version are printed on standard output and are no errors.
             let code = if error.use_stderr() { 2 } else { 0 };
-            let _ = error.print();
-            return ExitCode::from(code);
+            let printed = error.print().map_err(out::Ended::from);
+            return if code == 0 { finished(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
     match std::panic::catch_unwind(|| dispatch(cli)) {
-        Ok(Ok(code)) => code,
-        Ok(Err(failure)) => {
-            render::failure(&failure);
-            let failed = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
-            ExitCode::from(u8::from(failed || failure.diagnostics.is_empty()))
-        }
-        Err(_) if READER_GONE.load(Ordering::Relaxed) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(101),
+        Ok(Ok(code)) => finished(out::flush(), code),
+        Ok(Err(failure)) => failed(&failure),
+        Err(payload) => match payload.downcast::<out::Ended>() {
+            Ok(ended) => finished(Err(*ended), ExitCode::SUCCESS),
+            Err(_) => ExitCode::from(101),
+        },
     }
+}
+
+/// How the process ends after a command that ended with `code`, or whose standard output took nothing more.
+fn finished(printed: Result<(), out::Ended>, code: ExitCode) -> ExitCode {
+    match printed.err().and_then(|ended| ended.failure()) {
+        None => code,
+        Some(failure) => failed(&failure),
+    }
+}
+
+fn failed(failure: &Failure) -> ExitCode {
+    let _ = out::flush();
+    render::failure(failure);
+    let failed = failure.diagnostics.iter().any(|d| d.severity == Severity::Error);
+    ExitCode::from(u8::from(failed || failure.diagnostics.is_empty()))
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {

@@ -1,7 +1,7 @@
 //! `byoc opt`: runs passes on Relay text and prints the result, or compares it with another program.
 
 use super::args::OptArgs;
-use super::render;
+use super::{escape, render};
 use crate::error::Failure;
 use crate::frontend::relay;
 use crate::session;
@@ -69,7 +69,7 @@ pub fn run(args: &OptArgs) -> Result<ExitCode, Failure> {
 }
 
 fn text(module: &Module) -> String {
-    print(module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text
+    escape::lines(&print(module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text).into_owned()
 }
 
 fn pass_options(args: &OptArgs) -> Result<PassOptions, Failure> {
@@ -110,7 +110,7 @@ fn pass_options(args: &OptArgs) -> Result<PassOptions, Failure> {
 }
 
 fn read_patterns(path: &Path) -> Result<Vec<byoc_core::pattern::Entry>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
+    let text = crate::io::read_text(path).map_err(|e| {
         Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {e}", path.display()))
     })?;
     let parsed = parse_table(&text, Checks::Refused);

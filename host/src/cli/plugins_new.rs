@@ -7,6 +7,7 @@ use super::args::PluginsNewArgs;
 use crate::error::Failure;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_plugin_api::{API_VERSION, host};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -26,17 +27,11 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
         rust_files(name, args.api.as_deref().map(api_source).transpose()?.as_deref())
     };
     let occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
-    if occupied || args.name.is_file() {
+    if occupied || args.name.exists() && !args.name.is_dir() {
         let message = format!("{} exists already", args.name.display());
         return Err(wrong(message).help("give another name, or remove it first").into());
     }
-    for (path, text) in files {
-        let path = args.name.join(path);
-        let folder = path.parent().unwrap_or(&args.name);
-        std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(&path, text))
-            .map_err(|error| wrong(format!("cannot write {}: {error}", path.display())))?;
-    }
+    write_folder(&args.name, files).map_err(|error| wrong(format!("cannot write {}: {error}", args.name.display())))?;
     let folder = args.name.display();
     let (build, library) = if args.c {
         (format!("make -C {folder}"), format!("{folder}/libbyoc_{name}.so"))
@@ -50,6 +45,25 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     println!("  mkdir -p plugins && cp {library} plugins/");
     println!("  byoc explain MODEL --backend {name} --plugin-dir plugins");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes files into a new folder under a temporary name, which is renamed when all of them are there.
+fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
+    // An empty folder that is there already is replaced, also behind a link.
+    let folder = if folder.exists() { folder.canonicalize()? } else { folder.to_owned() };
+    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent)?;
+    let mut builder = tempfile::Builder::new();
+    let temporary = builder.prefix(".byoc-").permissions(PermissionsExt::from_mode(0o777)).tempdir_in(parent)?;
+    for (path, text) in files {
+        let path = temporary.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
+        std::fs::write(path, text)?;
+    }
+    std::fs::rename(temporary.path(), folder)?;
+    // There is nothing under the temporary name any more.
+    let _ = temporary.keep();
+    Ok(())
 }
 
 fn wrong(message: impl Into<String>) -> Diagnostic {

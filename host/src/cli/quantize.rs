@@ -1,27 +1,30 @@
 //! `byoc quantize`: a float model becomes one that computes with int8.
 
 use super::args::QuantizeArgs;
-use super::{ready, render, table};
+use super::{escape, output, ready, render, table};
 use crate::error::Failure;
 use crate::frontend::relay;
-use crate::io::{self, image};
+use crate::io::image;
 use crate::quantize::data::Source;
 use crate::quantize::report::{Report, Row};
 use crate::quantize::scheme::Scheme;
 use crate::quantize::{Keep, Options, labels, quantize};
 use crate::session::{self, Session};
 use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::text::{PrintOptions, print};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs the command.
 pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
-    if args.output.extension().is_none_or(|e| e != "relay") {
+    let to_stdout = output::is_stdout(&args.output);
+    if !to_stdout && args.output.extension().is_none_or(|e| e != "relay") {
         let message = format!("{} is written: a .relay file is wanted", args.output.display());
         return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message)
             .help("the weights are written beside it, as FILE.relay.safetensors")
             .into());
     }
-    io::check_writable(&args.output)?;
+    output::check([args.output.as_path()])?;
     if ready::is_artifact(&args.model) {
         let message = format!("{} is compiled already; a model is wanted here", args.model.display());
         return Err(Failure::new(codes::plugins::BACKEND_MISPLACED, message));
@@ -39,12 +42,24 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
         dims: args.dims.iter().cloned().collect(),
     };
     let spinner = ready::spinner(format!("quantizing {}", ready::name_of(&args.model)));
-    let progress = |what: &str| spinner.set_message(format!("quantizing {}: {what}", ready::name_of(&args.model)));
+    let progress = |what: &str| {
+        spinner.set_message(format!(
+            "quantizing {}: {}",
+            escape::line(&ready::name_of(&args.model)),
+            escape::line(what)
+        ));
+    };
     let source = Source::parse(&args.calibrate, normalization);
     let quantized = quantize(&args.model, &source, &options, &session.pool, &progress)?;
     spinner.finish_and_clear();
     quantized.warnings.iter().for_each(render::diagnostic);
-    relay::write(&args.output, &quantized.module)?;
+    if to_stdout {
+        // There is no file beside it: the weights are in the text.
+        let text = print(&quantized.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text;
+        output::write(&args.output, |file| file.write_all(text.as_bytes()))?;
+    } else {
+        relay::write(&args.output, &quantized.module)?;
+    }
     if args.talk.json {
         quantized.report.rows.iter().for_each(|row| println!("{}", row.to_json()));
         println!("{}", quantized.report.summary());

@@ -4,7 +4,7 @@
 use super::args::{BuildArgs, InputArgs};
 use super::inputs::Given;
 use super::interrupt::interruptible;
-use super::render;
+use super::{escape, render};
 use crate::artifact;
 use crate::build::{self, BuildOptions, Built, Reason};
 use crate::error::Failure;
@@ -85,7 +85,7 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
     }
     let spinner = spinner(format!("compiling {}", name_of(path)));
     let loaded = frontend::load(path, &load)?;
-    let mut say = |text: &str| spinner.suspend(|| eprintln!("{text}"));
+    let mut say = |text: &str| spinner.suspend(|| eprintln!("{}", escape::lines(text)));
     let built = {
         let _interruptible = interruptible(&session.cancel);
         build::build(session, loaded, &build_options(args), &mut say)?
@@ -104,7 +104,7 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
 
 /// Shows that work goes on, on a terminal only.
 pub fn spinner(message: String) -> ProgressBar {
-    let spinner = ProgressBar::new_spinner().with_message(message);
+    let spinner = ProgressBar::new_spinner().with_message(escape::line(&message).into_owned());
     spinner.enable_steady_tick(Duration::from_millis(120));
     spinner
 }

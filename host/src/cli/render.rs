@@ -1,5 +1,6 @@
 //! How things are written for people. Diagnostics on standard error: `error[E0401]: ...`, the place in the text where there is one, notes and help.
 
+use super::escape;
 use crate::error::Failure;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use byoc_core::diag::{Diagnostic, Severity};
@@ -32,25 +33,25 @@ pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, colour: bool)
         Severity::Warning => Level::WARNING,
     };
     let code = diagnostic.code.to_string();
-    let mut group = Group::with_title(level.primary_title(diagnostic.message.as_str()).id(code));
+    let mut group = Group::with_title(level.primary_title(escape::line(&diagnostic.message)).id(code));
     if let Some((name, text)) = source
         && !diagnostic.labels.is_empty()
     {
         let mut kind = AnnotationKind::Primary;
-        let mut snippet = Snippet::source(text).path(name);
+        let mut snippet = Snippet::source(text).path(escape::line(name));
         for label in &diagnostic.labels {
             let end = (label.span.end as usize).min(text.len());
             let span = (label.span.start as usize).min(end)..end;
-            snippet = snippet.annotation(kind.span(span).label(label.text.as_str()));
+            snippet = snippet.annotation(kind.span(span).label(escape::line(&label.text)));
             kind = AnnotationKind::Context;
         }
         group = group.element(snippet);
     }
     for note in &diagnostic.notes {
-        group = group.element(Level::NOTE.message(note.as_str()));
+        group = group.element(Level::NOTE.message(escape::lines(note)));
     }
     if let Some(help) = &diagnostic.help {
-        group = group.element(Level::HELP.message(help.as_str()));
+        group = group.element(Level::HELP.message(escape::lines(help)));
     }
     let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
     renderer.render(&[group])

@@ -1,7 +1,7 @@
 //! `byoc run`: compiles if needed, runs, prints the outputs.
 
 use super::args::RunArgs;
-use super::{ready, render, table};
+use super::{escape, output, ready, render, table};
 use crate::error::Failure;
 use crate::io;
 use crate::runtime::program::Port;
@@ -10,7 +10,7 @@ use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::Type;
 use byoc_core::tensor::Tensor;
 use serde_json::json;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// How many classes and elements are shown.
@@ -18,9 +18,7 @@ const SHOWN: usize = 5;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
-    for path in [&args.output, &args.trace].into_iter().flatten() {
-        io::check_writable(path)?;
-    }
+    output::check([&args.output, &args.trace].into_iter().flatten().map(PathBuf::as_path))?;
     let labels = args.labels.as_deref().map(read_labels).transpose()?;
     if args.describe {
         return describe(args);
@@ -35,11 +33,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let outputs = if trace.wanted() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
     if let Some(path) = &args.trace {
         trace.add_said(&session.metrics.take_recorded());
-        trace.write(path)?;
+        output::write(path, |file| trace.write_to(file))?;
     }
     let named: Vec<(&str, &Tensor)> = ready.model.outputs().iter().map(|p| p.name.as_str()).zip(&outputs).collect();
     if let Some(path) = &args.output {
-        io::npz::write(path, named.iter().copied())?;
+        output::write(path, |file| io::npz::write_to(file, named.iter().copied()))?;
     }
     for (name, tensor) in named {
         match &labels {
@@ -84,7 +82,7 @@ fn describe(args: &RunArgs) -> Result<ExitCode, Failure> {
 }
 
 fn read_labels(path: &Path) -> Result<Vec<String>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
+    let text = io::read_text(path).map_err(|e| {
         Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {e}", path.display()))
     })?;
     Ok(text.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect())
@@ -109,9 +107,9 @@ fn top(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(),
             println!("{}", json!({"output": name, "row": row, "top": top}));
             continue;
         }
-        println!("{name}[{row}]");
+        println!("{}[{row}]", escape::line(name));
         for (rank, &class) in order.iter().enumerate() {
-            println!("  {}  {:<20} {:6.2} %", rank + 1, labels[class], 100.0 * probabilities[class]);
+            println!("  {}  {:<20} {:6.2} %", rank + 1, escape::line(&labels[class]), 100.0 * probabilities[class]);
         }
     }
     Ok(())
@@ -145,5 +143,6 @@ fn summary(name: &str, tensor: &Tensor, json: bool) {
     }
     let first: Vec<String> = values.iter().take(SHOWN).map(|v| format!("{v:.6}")).collect();
     let more = if values.len() > SHOWN { ", ..." } else { "" };
+    let name = escape::line(name);
     println!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{more}]", first.join(", "));
 }

@@ -1,19 +1,30 @@
 //! Tables on standard output: aligned columns without frames, which read well and can be cut by other programs.
 
-use comfy_table::{Cell, ContentArrangement, Table, presets};
+use super::escape;
+use comfy_table::{Cell, ContentArrangement, presets};
 use std::io::IsTerminal;
+
+/// A table whose cells show what is in them, whatever it is.
+pub struct Table(comfy_table::Table);
+
+impl Table {
+    /// Adds a row.
+    pub fn add_row<T: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.0.add_row(cells.into_iter().map(|cell| Cell::new(escape::line(cell.as_ref()))));
+    }
+}
 
 /// A table with a header row. On a terminal long cells wrap at its width; elsewhere lines are as long as they need.
 pub fn new(header: &[&str]) -> Table {
-    let mut table = Table::new();
+    let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING);
     let on_terminal = std::io::stdout().is_terminal();
     table.set_content_arrangement(if on_terminal { ContentArrangement::Dynamic } else { ContentArrangement::Disabled });
     table.set_header(header.iter().map(|h| Cell::new(h.to_uppercase())));
-    table
+    Table(table)
 }
 
 /// Prints it, without blanks at the ends of lines.
 pub fn print(table: &Table) {
-    println!("{}", table.trim_fmt());
+    println!("{}", table.0.trim_fmt());
 }

@@ -17,6 +17,7 @@ codes! {
     MISSING_WEIGHTS = 514, "the weights of a text model cannot be read";
     UNKNOWN_ARCHITECTURE = 515, "no architecture of that name";
     BAD_TEST_FOLDER = 516, "not a folder in test-data layout";
+    STDOUT_FAILED = 517, "standard output cannot be written";
     CALIBRATION_MISFIT = 530, "calibration data does not fit the model";
     CALIBRATION_NOT_FINITE = 531, "calibration data has values that are not finite";
     NO_CALIBRATION_DATA = 532, "there is no calibration data";

@@ -1,0 +1,53 @@
+//! Text of others on the terminal. Names come from models, and a terminal obeys what is written to it: control characters
+//! are shown and not sent.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Escapes text of one line.
+pub fn line(text: &str) -> Cow<'_, str> {
+    escaped(text, |_| false)
+}
+
+/// Escapes text of several lines, with tabs.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| matches!(c, '\n' | '\t'))
+}
+
+fn escaped(text: &str, as_it_is: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let shown = |c: char| is_plain(c) || as_it_is(c);
+    if text.chars().all(shown) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            c if shown(c) => escaped.push(c),
+            '\n' => escaped.push_str("\\n"),
+            '\r' => escaped.push_str("\\r"),
+            '\t' => escaped.push_str("\\t"),
+            c => {
+                let _ = write!(escaped, "\\u{{{:x}}}", u32::from(c));
+            }
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Returns whether a character only shows itself: no control character, and none that changes lines or the direction of writing.
+fn is_plain(c: char) -> bool {
+    !c.is_control() && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_shown() {
+        assert_eq!(line("größe/conv_1:0 \\ 層"), "größe/conv_1:0 \\ 層");
+        assert_eq!(line("x\u{1b}[2J\u{7}\u{9b}2J\u{7f}\0"), "x\\u{1b}[2J\\u{7}\\u{9b}2J\\u{7f}\\u{0}");
+        assert_eq!(line("a\nb\tc\rd\u{202e}e"), "a\\nb\\tc\\rd\\u{202e}e");
+        assert_eq!(lines("a\nb\tc\rd\u{1b}"), "a\nb\tc\\rd\\u{1b}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Standard output, which is the product: the one writer that every command prints with.
+//!
+//! In this folder `println!` and the like are those below. A standard output that takes nothing more ends the command: quietly
+//! where the reader has seen enough, with an error of its own where it is full.
+
+use super::output;
+use crate::error::Failure;
+use byoc_core::diag::{Diagnostic, codes};
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
+
+/// Prints on the product.
+macro_rules! print {
+    ($($text:tt)*) => { $crate::cli::out::write(format_args!($($text)*)) };
+}
+
+/// Prints a line on the product.
+macro_rules! println {
+    () => { $crate::cli::out::write(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::cli::out::write(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// Says something on standard error.
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::cli::out::talk(format_args!($($text)*)) };
+}
+
+/// Says a line on standard error.
+macro_rules! eprintln {
+    ($($text:tt)*) => { $crate::cli::out::talk(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// End of a command whose standard output takes nothing more. It unwinds to where the command was started.
+pub struct Ended(io::Error);
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Ended {
+        Ended(error)
+    }
+}
+
+impl Ended {
+    /// Returns the error that the command ends with; none where the reader has seen enough.
+    pub fn failure(&self) -> Option<Failure> {
+        (self.0.kind() != ErrorKind::BrokenPipe).then(|| cannot_write(&self.0).into())
+    }
+
+    /// Unwinds to where the command was started. It is no panic, so that the hook has nothing to say.
+    pub fn end(self) -> ! {
+        std::panic::resume_unwind(Box::new(self))
+    }
+}
+
+/// Diagnostic of a standard output that cannot be written.
+pub fn cannot_write(error: &io::Error) -> Diagnostic {
+    Diagnostic::error(codes::frontends::STDOUT_FAILED, format!("cannot write to standard output: {error}"))
+        .help("what was printed is not complete: print it where there is room for it")
+}
+
+/// Writes to standard output; to standard error where a file is the product.
+pub fn write(text: Arguments<'_>) {
+    if output::has_stdout() {
+        return talk(text);
+    }
+    if let Err(error) = io::stdout().write_fmt(text) {
+        Ended(error).end();
+    }
+}
+
+/// Writes to standard error. Where that is closed or full there is nobody to be told.
+pub fn talk(text: Arguments<'_>) {
+    let _ = io::stderr().write_fmt(text);
+}
+
+/// Gives standard output to what writes a file there.
+///
+/// # Errors
+/// Those of `write`, and of what is written out at the end.
+pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
+    let mut stdout = io::stdout();
+    let written = write(&mut stdout)?;
+    stdout.flush()?;
+    Ok(written)
+}
+
+/// Writes what is not written yet.
+///
+/// # Errors
+/// Reason for the end of the command.
+pub fn flush() -> Result<(), Ended> {
+    io::stdout().flush().map_err(Ended)
+}

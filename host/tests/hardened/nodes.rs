@@ -1,0 +1,58 @@
+//! What is no regular file: FIFOs, and devices where the tests run as root.
+
+use crate::{Ran, ran};
+use rustix::fs::{CWD, FileType, Mode, makedev, mkfifoat, mknodat};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Makes a FIFO.
+pub fn fifo(path: &Path) {
+    mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("a FIFO");
+}
+
+/// Makes a device that is another `/dev/<name>`; `false` where that is not allowed, or where such a device does not work.
+pub fn device(path: &Path, name: &str) -> bool {
+    let number = match name {
+        "null" => 3,
+        "full" => 7,
+        other => panic!("no device {other}"),
+    };
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(1, number)).is_ok()
+        && OpenOptions::new().write(true).open(path).is_ok()
+}
+
+/// The reader of a FIFO that whoever writes does not wait for. What it reads has to fit into the pipe.
+pub fn reader(path: &Path) -> File {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    OpenOptions::new().read(true).custom_flags(flags).open(path).expect("a FIFO to read")
+}
+
+/// What was written to the FIFO by processes that have ended.
+pub fn received(mut reader: File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match reader.read_to_end(&mut bytes) {
+        Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
+        _ => bytes,
+    }
+}
+
+/// Runs a command that must not wait for anything: one that has not ended after a minute is ended, and fails the test.
+#[track_caller]
+pub fn without_waiting(command: &mut Command) -> Ran {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{command:?} waits");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    ran(child.wait_with_output().unwrap())
+}

@@ -1,0 +1,237 @@
+//! What commands write: nothing is replaced that is no regular file, and nothing half-written is left.
+
+use crate::nodes::{device, fifo, reader, received};
+use crate::{Ran, byoc, command, data_text, ran};
+use std::fs::Permissions;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A folder with a small model, and the commands that write a file.
+struct Writers {
+    folder: TempDir,
+    model: String,
+}
+
+/// What a command writes: its name here, and the first bytes.
+const WRITERS: &[(&str, &[u8])] =
+    &[("artifact", b"PK"), ("output", b"PK"), ("trace", b"{"), ("bench", b"{"), ("html", b"<!doctype html>")];
+
+impl Writers {
+    fn new() -> Writers {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("model.relay");
+        let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4, 8), float32]) { nn.relu(exp(%x)) }\n";
+        std::fs::write(&model, program).unwrap();
+        let model = model.display().to_string();
+        Writers { folder, model }
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The arguments of a command that writes to `path`.
+    fn args(&self, what: &str, path: &str) -> Vec<String> {
+        let args: &[&str] = match what {
+            "artifact" => &["compile", &self.model, "-o", path],
+            "output" => &["run", &self.model, "--input", "x=ones", "--output", path],
+            "trace" => &["run", &self.model, "--input", "x=ones", "--trace", path],
+            "bench" => &["bench", &self.model, "--runs", "1", "--trace", path],
+            "html" => &["explain", &self.model, "--html", path],
+            "quantize" => {
+                let model = &data_text("digits/digits.onnx");
+                return ["quantize", model, "--calibrate", "random", "--samples", "2", "-o", path]
+                    .map(String::from)
+                    .to_vec();
+            }
+            other => panic!("no writer {other}"),
+        };
+        args.iter().map(|arg| (*arg).to_owned()).collect()
+    }
+
+    fn write(&self, what: &str, path: &Path) -> Ran {
+        byoc(self.args(what, &path.display().to_string()))
+    }
+
+    /// How many entries the folder has; a temporary file that is left is one more.
+    fn entries(&self) -> usize {
+        std::fs::read_dir(self.folder.path()).unwrap().count()
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().mode() & 0o777
+}
+
+#[test]
+fn a_device_is_written_and_stays_one() {
+    let writers = Writers::new();
+    let node = writers.place("null.relay");
+    if !device(&node, "null") {
+        return;
+    }
+    for (what, _) in WRITERS.iter().chain(&[("quantize", &b""[..])]) {
+        writers.write(what, &node).ok();
+        assert!(std::fs::symlink_metadata(&node).unwrap().file_type().is_char_device(), "{what}");
+    }
+    let full = writers.place("full.relay");
+    assert!(device(&full, "full"));
+    for (what, _) in WRITERS {
+        let code = if *what == "artifact" { "E0706" } else { "E0513" };
+        writers.write(what, &full).fails_with(code).says(&["full.relay: No space left on device"]);
+        assert!(std::fs::symlink_metadata(&full).unwrap().file_type().is_char_device(), "{what}");
+    }
+}
+
+#[test]
+fn a_fifo_is_written_and_stays_one() {
+    let writers = Writers::new();
+    let pipe = writers.place("pipe");
+    fifo(&pipe);
+    for (what, begin) in WRITERS {
+        let reader = reader(&pipe);
+        writers.write(what, &pipe).ok();
+        assert!(received(reader).starts_with(begin), "{what}");
+        assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo(), "{what}");
+    }
+}
+
+#[test]
+fn a_link_stays_and_its_target_is_written() {
+    let writers = Writers::new();
+    std::fs::create_dir(writers.place("there")).unwrap();
+    for (what, begin) in WRITERS {
+        let (link, target) = (writers.place(&format!("{what} link")), writers.place(&format!("there/{what}")));
+        symlink(format!("there/{what}"), &link).unwrap();
+        // There is no target the first time, and an old one the second time.
+        for _ in 0..2 {
+            writers.write(what, &link).ok();
+            assert!(link.is_symlink(), "{what}");
+            assert!(std::fs::read(&target).unwrap().starts_with(begin), "{what}");
+            std::fs::write(&target, "old").unwrap();
+        }
+    }
+    assert_eq!(std::fs::read_dir(writers.place("there")).unwrap().count(), WRITERS.len());
+}
+
+#[test]
+fn the_weights_of_a_quantized_model_follow_its_links() {
+    let writers = Writers::new();
+    std::fs::create_dir(writers.place("there")).unwrap();
+    for name in ["q.relay", "q.relay.safetensors"] {
+        symlink(format!("there/{name}"), writers.place(name)).unwrap();
+    }
+    writers.write("quantize", &writers.place("q.relay")).ok();
+    for name in ["q.relay", "q.relay.safetensors"] {
+        assert!(writers.place(name).is_symlink());
+        assert!(writers.place("there").join(name).metadata().unwrap().len() > 100);
+    }
+}
+
+/// Runs byoc under a umask.
+fn under(umask: &str, args: &[String]) -> Ran {
+    let byoc = command(args);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "umask $0; exec \"$@\"", umask]).arg(byoc.get_program()).args(byoc.get_args());
+    for (name, value) in byoc.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    ran(shell.output().unwrap())
+}
+
+#[test]
+fn permissions_are_those_of_the_umask_or_of_the_old_file() {
+    let writers = Writers::new();
+    for (what, _) in WRITERS {
+        let path = writers.place(what);
+        let args = writers.args(what, &path.display().to_string());
+        under("027", &args).ok();
+        assert_eq!(mode(&path), 0o640, "{what}: a new file");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o604)).unwrap();
+        under("077", &args).ok();
+        assert_eq!(mode(&path), 0o604, "{what}: a file that is replaced");
+    }
+    let folder = writers.place("mine");
+    under("027", &["plugins".into(), "new".into(), folder.display().to_string(), "--c".into()]).ok();
+    assert_eq!([mode(&folder), mode(&folder.join("Makefile"))], [0o750, 0o640]);
+}
+
+#[test]
+fn a_folder_is_no_file() {
+    let writers = Writers::new();
+    let folder = writers.place("folder.relay");
+    std::fs::create_dir(&folder).unwrap();
+    let link = writers.place("link.relay");
+    symlink("folder.relay", &link).unwrap();
+    let before = writers.entries();
+    for (what, _) in WRITERS.iter().chain(&[("quantize", &b""[..])]) {
+        writers.write(what, &folder).fails_with("E0513").says(&["folder.relay: expected a file, found a folder"]);
+        writers.write(what, &link).fails_with("E0513").says(&["link.relay: expected a file, found a folder"]);
+    }
+    assert_eq!(writers.entries(), before);
+}
+
+#[test]
+fn a_command_that_fails_leaves_nothing() {
+    let writers = Writers::new();
+    let before = writers.entries();
+    let path = writers.place("out").display().to_string();
+    byoc(["run", &writers.model, "--input", "y=ones", "--output", &path, "--trace", &path]).fails_with("E0602");
+    byoc(["zoo", "no_such_architecture", "-o", &path]).fails_with("E0515");
+    byoc(["compile", &writers.place("missing.relay").display().to_string(), "-o", &path]).fails_with("E0501");
+    // A folder for a plugin is there as a whole or not at all.
+    symlink("nowhere", writers.place("mine")).unwrap();
+    let mine = writers.place("mine");
+    byoc(["plugins", "new", &mine.display().to_string()]).fails_with("E0425").says(&["cannot write", "mine"]);
+    std::fs::remove_file(&mine).unwrap();
+    assert_eq!(writers.entries(), before);
+}
+
+/// Standard output as bytes, and standard error.
+fn bytes(args: &[String]) -> (Vec<u8>, String) {
+    let output = command(args).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{err}");
+    (output.stdout, err)
+}
+
+#[test]
+fn a_dash_is_standard_output_and_the_rest_is_talk() {
+    let writers = Writers::new();
+    for (what, begin) in WRITERS {
+        let (out, err) = bytes(&writers.args(what, "-"));
+        assert!(out.starts_with(begin), "{what}");
+        let file = writers.place(what);
+        writers.write(what, &file).ok();
+        let written = std::fs::read(&file).unwrap();
+        match *what {
+            "trace" | "bench" => {
+                serde_json::from_slice::<serde_json::Value>(&out).unwrap();
+            }
+            _ => assert!(out == written, "{what}: a file and standard output differ"),
+        }
+        let said = match *what {
+            "artifact" => "wrote standard output",
+            "output" | "trace" => "Tensor[(4, 8), float32]  min",
+            "bench" => "median",
+            _ => "operators:",
+        };
+        assert!(err.contains(said), "{what}: {said} in {err}");
+        assert!(!writers.place("-").exists() && !Path::new("-").exists());
+        // The name of the device means the same.
+        assert!(bytes(&writers.args(what, "/dev/stdout")).0.starts_with(begin), "{what}");
+    }
+    let (text, err) = bytes(&writers.args("quantize", "-"));
+    assert!(err.contains("layers in int8"), "{err}");
+    let file = writers.place("q.relay");
+    std::fs::write(&file, text).unwrap();
+    byoc(["run", &file.display().to_string(), "--dim", "batch=1", "--input", "image=ones"]).ok();
+    let both = ["run", &writers.model, "--input", "x=ones", "--output", "-", "--trace", "-"];
+    let ran = byoc(both).fails_with("E0513").says(&["two files", "standard output"]);
+    assert_eq!(ran.out, "");
+}

@@ -1,0 +1,130 @@
+//! What reaches a terminal: names are shown and not obeyed, and a standard output that is full is not overlooked.
+
+use crate::{Ran, byoc, command, data, data_text, ran};
+use byoc::frontend::onnx::proto::ModelProto;
+use byoc_core::tensor::{DType, Tensor};
+use prost::Message;
+use std::fs::OpenOptions;
+use std::path::Path;
+
+/// The names in the model, as they are shown.
+const SHOWN: [&str; 2] = ["x\\u{1b}[2J", "y\\u{1b}]0;pwn\\u{7}"];
+
+/// Asserts that no control character is in a text but the ends of lines.
+#[track_caller]
+fn harmless(text: &str) {
+    let bad = text.chars().find(|c| c.is_control() && *c != '\n');
+    assert_eq!(bad, None, "{text:?}");
+}
+
+#[track_caller]
+fn shows(ran: Ran, names: &[&str]) -> Ran {
+    harmless(&ran.out);
+    harmless(&ran.err);
+    for name in names {
+        assert!(ran.out.contains(name) || ran.err.contains(name), "{name} in\n{}\n{}", ran.out, ran.err);
+    }
+    ran
+}
+
+#[test]
+fn names_of_models_are_shown() {
+    let model = data_text("hardened/esc.onnx");
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let x = "x\u{1b}[2J";
+    let ones = format!("{x}=ones");
+    shows(byoc(["run", &model, "--describe"]).ok(), &SHOWN);
+    shows(byoc(["run", &model, "--input", &ones, "-vv"]).ok(), &SHOWN[1..]);
+    shows(byoc(["run", &model, "--input", "z=ones"]).fails_with("E0602"), &SHOWN[..1]);
+    shows(byoc(["run", &model]).fails_with("E0603"), &SHOWN[..1]);
+    shows(byoc(["bench", &model, "--runs", "1"]).ok(), &[]);
+    for stage in ["relay", "partitioned", "graph-json", "region-json"] {
+        shows(byoc(["compile", &model, "--emit", stage, "--print-after", "all"]).ok(), &[]);
+    }
+    let artifact = place("m.byoc");
+    byoc(["compile", &model, "-o", &artifact]).ok();
+    shows(byoc(["inspect", &artifact]).ok(), &SHOWN);
+    shows(byoc(["run", &artifact, "--describe"]).ok(), &SHOWN);
+    // JSON has escapes of its own.
+    let described = byoc(["run", &artifact, "--describe", "--json"]).ok();
+    harmless(&described.out);
+    assert_eq!(described.json()[0]["name"], x);
+}
+
+#[test]
+fn names_of_operators_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let mut model = ModelProto::decode(&*std::fs::read(data("hardened/esc.onnx")).unwrap()).unwrap();
+    model.graph.as_mut().unwrap().node[0].name = "n\u{1b}[2J<b>\ncc".into();
+    std::fs::write(place("m.onnx"), model.encode_to_vec()).unwrap();
+    shows(byoc(["explain", &place("m.onnx"), "--html", &place("page.html")]).ok(), &["n\\u{1b}[2J<b>\\ncc"]);
+    let page = std::fs::read_to_string(place("page.html")).unwrap();
+    harmless(&page);
+    assert!(page.contains("n\\u{1b}[2J&lt;b&gt;"), "{page}");
+    shows(byoc(["compile", &place("m.onnx"), "--emit", "relay", "--print-after", "all", "-vv"]).ok(), &[]);
+    // An operator that there is not, by its name.
+    model.graph.as_mut().unwrap().node[0].op_type = "Re\u{1b}[2Jlu".into();
+    std::fs::write(place("m.onnx"), model.encode_to_vec()).unwrap();
+    shows(byoc(["explain", &place("m.onnx")]).fails_with("E0503"), &["Re\\u{1b}[2Jlu"]);
+}
+
+#[test]
+fn names_are_shown_in_tables_of_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = folder.path().join("test_data_set_0");
+    std::fs::create_dir(&set).unwrap();
+    std::fs::copy(data("hardened/esc.onnx"), folder.path().join("model.onnx")).unwrap();
+    byoc::io::pb::write(&set.join("input_0.pb"), "x", &Tensor::zeros(DType::F32, &[2])).unwrap();
+    byoc::io::pb::write(&set.join("output_0.pb"), "y", &Tensor::from_slice(&[2], &[1f32, 2.0])).unwrap();
+    let ran = byoc(["verify", &folder.path().display().to_string()]);
+    assert_eq!(ran.code, 1);
+    shows(ran, &SHOWN[1..]);
+}
+
+#[test]
+fn texts_of_users_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let labels: String = (0..10).map(|i| format!("class {i}\u{1b}[31m\u{202e}\n")).collect();
+    std::fs::write(place("labels.txt"), labels).unwrap();
+    let digits = data_text("digits/digits.onnx");
+    let options = ["--dim", "batch=1", "--input", "image=ones", "--labels", &place("labels.txt")];
+    let ran = shows(byoc([&["run", &digits], &options[..]].concat()).ok(), &["\\u{1b}[31m\\u{202e}"]);
+    assert!(!ran.out.contains('\u{202e}'));
+    // A place in a text that has such characters.
+    let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4), float32]) { foo(%x, \"\u{1b}[2J\") }\n";
+    std::fs::write(place("p.relay"), program).unwrap();
+    let ran = byoc(["opt", &place("p.relay")]);
+    assert_eq!(ran.code, 1);
+    shows(ran, &[]);
+}
+
+/// Runs byoc with a standard output that takes nothing.
+fn to_full(args: &[&str]) -> Ran {
+    let full = OpenOptions::new().write(true).open(Path::new("/dev/full")).expect("/dev/full");
+    ran(command(args).stdout(full).output().unwrap())
+}
+
+#[test]
+fn a_full_standard_output_is_an_error() {
+    let model = data_text("hardened/esc.onnx");
+    let input = "x\u{1b}[2J=ones";
+    let cases: &[&[&str]] = &[
+        &["ops"],
+        &["ops", "--json"],
+        &["error", "E0517"],
+        &["--help"],
+        &["run", &model, "--input", input],
+        &["run", &model, "--input", input, "--output", "-"],
+        &["explain", &model],
+        &["explain", &model, "--html", "-"],
+        &["compile", &model, "-o", "-"],
+        &["compile", &model, "--emit", "relay"],
+    ];
+    for args in cases {
+        let ran = to_full(args).fails_with("E0517").says(&["standard output", "No space left on device"]);
+        assert!(!ran.err.contains("has a bug"), "{}", ran.err);
+    }
+}
