@@ -31,10 +31,10 @@ fn expect_regular(found: FileType) -> Result<()> {
         found if found.is_socket() => "a socket",
         _ => "a device",
     };
-    Err(Error::other(format!("it is {what}, expected a regular file")))
+    Err(Error::other(format!("expected a regular file, found {what}")))
 }
 
-/// Reads a regular file that is text.
+/// Reads a regular file of UTF-8.
 ///
 /// # Errors
 /// As [`open_regular`], and when it is not UTF-8.
@@ -78,7 +78,7 @@ mod tests {
             [(fifo.as_path(), "a FIFO"), (folder.path(), "a folder"), ("/dev/null".as_ref(), "a device")]
         {
             let error = open_regular(path).unwrap_err().to_string();
-            assert_eq!(error, format!("it is {what}, expected a regular file"));
+            assert_eq!(error, format!("expected a regular file, found {what}"));
         }
     }
 }

@@ -11,6 +11,7 @@
 
 use byoc_core::diag::{Diagnostic, codes};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Result, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
@@ -18,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// As many links as the system follows.
+/// Maximum number of links in a chain, which is the system's.
 const MAX_LINKS: usize = 40;
 
 /// Writes a file: whoever reads `path` sees the old file or the whole new one. A device, a FIFO or a socket gets the
@@ -70,14 +71,18 @@ pub fn write_through(out: &mut dyn Write, fill: impl FnOnce(&mut File) -> Result
     copy(&mut buffer, out)
 }
 
-/// Checks whether [`write_atomically`] can be expected to succeed: asked before long work starts.
+/// Checks whether [`write_atomically`] can be expected to succeed, before long work starts.
 ///
 /// # Errors
 /// E0513 when the folder is missing or not writable, or `path` is a folder.
 pub fn check_writable(path: &Path) -> std::result::Result<(), Diagnostic> {
     let check = || match Target::of(path)? {
         Target::Regular { path, .. } => temporary_beside(&path).map(drop),
-        Target::Special { .. } => Ok(accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?),
+        Target::Special { .. } => match accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
+            Err(error @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => Err(error.into()),
+            // An older system cannot be asked; it says so when the time has come.
+            _ => Ok(()),
+        },
     };
     check().map_err(|e| cannot_write(path, &e))
 }
@@ -154,11 +159,11 @@ fn copy(content: &mut File, out: &mut dyn Write) -> Result<()> {
     out.flush()
 }
 
-/// What is at a path.
+/// Kind of file at a path, which says how it is written.
 enum Target {
     /// A regular file or nothing yet, at the end of all links.
     Regular { path: PathBuf, replaced: Option<Metadata> },
-    /// Something that is opened and written.
+    /// A device, a FIFO, a socket, or a descriptor: opened and written.
     Special { socket: bool },
 }
 
@@ -171,7 +176,7 @@ impl Target {
             Err(error) => return Err(error),
         };
         if found.as_ref().is_some_and(Metadata::is_dir) {
-            return Err(Error::new(ErrorKind::IsADirectory, "it is a folder, expected a file"));
+            return Err(Error::new(ErrorKind::IsADirectory, "expected a file, found a folder"));
         }
         if let Some(metadata) = &found
             && !metadata.is_file()
@@ -185,7 +190,7 @@ impl Target {
     }
 }
 
-/// The path at the end of a chain of links; `None` where one is the descriptor of a process, such as `/dev/stderr`: a
+/// Returns the path at the end of a chain of links; `None` where one is the descriptor of a process, such as `/dev/stderr`: a
 /// file that replaces the one behind it would not be what the descriptor is of.
 fn follow(path: &Path) -> Result<Option<PathBuf>> {
     let mut path = path.to_owned();
@@ -216,7 +221,7 @@ fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     builder.tempfile_in(folder_of(path))
 }
 
-/// A file that cannot be written.
+/// Diagnostic of a file that cannot be written.
 pub(crate) fn cannot_write(path: &Path, error: &Error) -> Diagnostic {
     Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", path.display()))
         .help("name a file in a folder that exists and that you may write to")

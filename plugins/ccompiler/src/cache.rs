@@ -29,31 +29,31 @@ use std::time::{Duration, SystemTime};
 const FOLDER: &str = "ccompiler";
 /// The file with the secret.
 const SECRET: &str = "key";
-/// What the names of unfinished files begin with.
+/// Prefix of the names of unfinished files.
 const UNFINISHED: &str = ".new-";
 const SUFFIX: &str = ".so";
-/// The bytes of a digest.
+/// Number of bytes of a digest.
 const DIGEST: usize = 32;
-/// The bytes that are kept where `BYOC_CACHE_LIMIT` does not say it.
+/// Number of bytes that are kept where `BYOC_CACHE_LIMIT` is not set.
 const DEFAULT_LIMIT: u64 = 1 << 30;
 
-/// Where objects are kept, and how many bytes of them.
+/// Place of the cache, and its size.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The cache folder.
     pub dir: PathBuf,
-    /// The most bytes of objects.
+    /// Maximum number of bytes of objects.
     pub limit: u64,
 }
 
 impl Settings {
-    /// What the options of a compilation or of loading say; `None` for no cache.
+    /// Reads the options of a compilation or of loading; `None` for no cache.
     pub fn of_options(options: &Value) -> Option<Settings> {
         let dir = PathBuf::from(options.get("cache_dir")?.as_str().filter(|dir| !dir.is_empty())?);
         let limit = match std::env::var("BYOC_CACHE_LIMIT") {
             Ok(text) => bytes(&text).unwrap_or_else(|| {
                 warn_once(format!(
-                    "BYOC_CACHE_LIMIT is \"{text}\", expected a number of bytes such as 200M: {DEFAULT_LIMIT} is used"
+                    "BYOC_CACHE_LIMIT: expected a number of bytes such as 200M, found \"{text}\"; {DEFAULT_LIMIT} is used"
                 ));
                 DEFAULT_LIMIT
             }),
@@ -63,7 +63,7 @@ impl Settings {
     }
 }
 
-/// A number of bytes, or of KiB, MiB or GiB when it ends with K, M or G.
+/// Reads a number of bytes, or of KiB, MiB or GiB when it ends with K, M or G.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let (digits, unit) = match text.char_indices().last()? {
@@ -85,7 +85,7 @@ fn warn_once(message: String) {
     }
 }
 
-/// The object of that key: from the cache, or made by `compile` and then kept. The cache is a help, not a need: where it
+/// Returns the object of that key: from the cache, or made by `compile` and then kept. The cache is a help, not a need: where it
 /// cannot be used, a warning says why.
 ///
 /// # Errors
@@ -121,7 +121,7 @@ pub fn cached<E>(
     Ok(object)
 }
 
-/// What the cache has under a key.
+/// Content of the cache under a key.
 #[derive(Debug, PartialEq)]
 enum Found {
     Object(Vec<u8>),
@@ -171,6 +171,8 @@ impl Cache {
         hasher.finalize()
     }
 
+    /// Looks for an object.
+    ///
     /// # Errors
     /// Why what is there is not used: it may not be the user's own.
     fn get(&self, key: blake3::Hash) -> std::result::Result<Found, String> {
@@ -262,13 +264,13 @@ fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, Str
     let file = match openat(folder, name, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::LOOP) => return Err("it is a symbolic link, expected a regular file".to_owned()),
+        Err(Errno::LOOP) => return Err("expected a regular file, found a symbolic link".to_owned()),
         Err(error) => return Err(error.to_string()),
     };
     private(&file)?;
     match file.metadata() {
         Ok(found) if found.is_file() => Ok(Some(file)),
-        Ok(_) => Err("it is not a regular file".to_owned()),
+        Ok(_) => Err("expected a regular file, found something else".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -278,16 +280,16 @@ fn private(file: &File) -> std::result::Result<u32, String> {
     let found = file.metadata().map_err(|e| e.to_string())?;
     let user = geteuid().as_raw();
     if found.uid() != user {
-        return Err(format!("it belongs to user {}, expected user {user}", found.uid()));
+        return Err(format!("expected user {user} as its owner, found user {}", found.uid()));
     }
     let mode = found.mode() & 0o7777;
     match mode & 0o022 {
         0 => Ok(mode),
-        _ => Err(format!("others may write to it: its mode is {mode:o}, expected {:o}", mode & !0o022)),
+        _ => Err(format!("others may write to it: expected mode {:o}, found {mode:o}", mode & !0o022)),
     }
 }
 
-/// The secret of a folder, made when there is none.
+/// Reads the secret of a folder, or makes one where there is none.
 fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
     let file = match open_file(folder, SECRET)? {
         Some(file) => Some(file),
@@ -309,7 +311,7 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
     let mut file = file.ok_or("it is not there")?;
     let mode = private(&file)?;
     if mode & 0o077 != 0 {
-        return Err(format!("others may read it: its mode is {mode:o}, expected 600"));
+        return Err(format!("others may read it: expected mode 600, found {mode:o}"));
     }
     let mut secret = [0; DIGEST];
     let whole = file.metadata().is_ok_and(|found| found.len() == DIGEST as u64);
@@ -438,18 +440,18 @@ mod tests {
         (1..=5).for_each(|number| cache.put(key(number), b"kept").unwrap());
         std::fs::rename(object(&settings, 1), file(&settings, "elsewhere")).unwrap();
         symlink("elsewhere", object(&settings, 1)).unwrap();
-        refused(1, "a symbolic link");
+        refused(1, "found a symbolic link");
         std::fs::remove_file(object(&settings, 2)).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, object(&settings, 2), Mode::RUSR).unwrap();
-        refused(2, "not a regular file");
+        refused(2, "expected a regular file");
         std::fs::remove_file(object(&settings, 3)).unwrap();
         std::fs::create_dir(object(&settings, 3)).unwrap();
-        refused(3, "not a regular file");
+        refused(3, "expected a regular file");
         set_mode(&object(&settings, 4), 0o620);
-        refused(4, "others may write to it: its mode is 620, expected 600");
+        refused(4, "others may write to it: expected mode 600, found 620");
         if is_root() {
             chown(object(&settings, 5), Some(65534), None).unwrap();
-            refused(5, "it belongs to user 65534, expected user 0");
+            refused(5, "expected user 0 as its owner, found user 65534");
         }
     }
 
@@ -462,7 +464,7 @@ mod tests {
         };
         Cache::open(&settings).unwrap();
         set_mode(&settings.dir, 0o770);
-        refused("others may write to it: its mode is 770, expected 750");
+        refused("others may write to it: expected mode 750, found 770");
         set_mode(&settings.dir, 0o755);
         Cache::open(&settings).unwrap();
         set_mode(&folder(&settings.dir), 0o777);
@@ -481,7 +483,7 @@ mod tests {
         Cache::open(&settings).unwrap();
         if is_root() {
             chown(folder(&settings.dir), Some(65534), None).unwrap();
-            refused("belongs to user 65534");
+            refused("found user 65534");
         }
         std::fs::rename(folder(&settings.dir), settings.dir.join("elsewhere")).unwrap();
         symlink("elsewhere", folder(&settings.dir)).unwrap();

@@ -45,7 +45,7 @@ impl Scratch {
         Ok(Scratch { folder, handle })
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
