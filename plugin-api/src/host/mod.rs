@@ -4,6 +4,7 @@
 //! implemented.
 
 mod c;
+pub mod entries;
 mod import;
 mod layout;
 mod load;
