@@ -130,12 +130,25 @@ impl Loader for ImportedLoader {
     }
 }
 
+/// What a plugin prepared, if there can be memory for it.
+pub(super) fn sound(prepared: Prepared) -> Result<Prepared> {
+    /// No processor of today gives a process more.
+    const ADDRESSES: usize = 1 << 47;
+    if prepared.workspace >= ADDRESSES {
+        let message =
+            format!("expected a workspace that a process can have, found one of {} bytes", prepared.workspace);
+        return Err(Error::new(message));
+    }
+    Ok(prepared)
+}
+
 /// A loaded region of a plugin, as the host sees it.
 struct LoadedRegion(Held<ImportedExecutable>);
 
 impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        self.0.call(Entry::Prepare, |region| region.prepare(inputs))
+        let prepared = self.0.call(Entry::Prepare, |region| region.prepare(inputs))?;
+        sound(prepared).map_err(|error| error.within(self.0.places.at(Entry::Prepare).plugin, "prepare"))
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {

@@ -10,6 +10,7 @@ use crate::backend::{
 use crate::describe::Description;
 use crate::error::{Error, Result};
 use crate::host::entries::{Entered, Entry, Places, enter};
+use crate::host::import::sound;
 use crate::tensor::Tensor;
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -278,7 +279,7 @@ impl Executable for CExecutable {
             // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
             unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) }
         });
-        self.0.named("prepare", outcome.map(|(_, answers)| answers.prepared))
+        self.0.named("prepare", outcome.and_then(|(_, answers)| sound(answers.prepared)))
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {

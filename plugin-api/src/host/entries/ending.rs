@@ -11,8 +11,8 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 
 /// The code of the lines written here: a plugin ended the process.
 const ENDED: &str = "E0450";
@@ -78,21 +78,21 @@ pub fn finished() {
     FINISHED.store(true, Ordering::SeqCst);
 }
 
-/// Has a Ctrl-C that ends the process at once, which is one while `at_once` is set, say which plugin was under way. Other
-/// handlers go on after it, if they are set later.
-pub fn interrupts_end_at_once(at_once: Arc<AtomicBool>) {
-    AT_ONCE.store(Arc::into_raw(at_once).cast_mut(), Ordering::Release);
+/// Has Ctrl-C say which plugin is under way, if one is. It ends nothing by itself: handlers that are set later go on after it.
+///
+/// Gives `false` and sets nothing where Ctrl-C is ignored, as it is in the background of a shell.
+pub fn say_interrupts() -> bool {
+    if process::interrupt().is_some_and(|action| action.sa_sigaction == libc::SIG_IGN) {
+        return false;
+    }
     handle(libc::SIGINT, on_interrupt);
+    true
 }
 
-static AT_ONCE: AtomicPtr<AtomicBool> = AtomicPtr::new(ptr::null_mut());
-
 extern "C" fn on_interrupt(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: null, or an `Arc` that is never given back.
-    let at_once = unsafe { AT_ONCE.load(Ordering::Acquire).as_ref() };
-    let place = record::current().or_else(|| record::under_way().map(|(place, _)| place));
-    if let (true, Some(place)) = (at_once.is_some_and(|flag| flag.load(Ordering::Relaxed)), place) {
-        Line::error(ENDED).place(place).text(": interrupted while it was under way").write();
+    if let Some(place) = record::current().or_else(|| record::under_way().map(|(place, _)| place)) {
+        let mut line = Line::new();
+        line.text("interrupted in ").place(place).write();
     }
 }
 
@@ -125,23 +125,20 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
     let name = index.map_or("a signal", |index| SIGNALS[index].1);
     let mine = record::current();
     let (under_way, last) = (record::under_way(), record::last());
-    if last.is_some() && !SAID.swap(true, Ordering::SeqCst) {
-        match (mine, under_way, last) {
-            (Some(place), ..) => Line::error(ENDED).place(place).text(": ended by ").text(name).write(),
-            (None, Some((place, others)), _) => {
-                let line = Line::error(ENDED).place(place).text(": ended by ").text(name);
-                let line = line.text(" on another thread while it was under way");
-                match others {
-                    0 => line.write(),
-                    _ => line.text(", and ").number(others as u64).text(" more").write(),
-                }
+    if let Some(place) = mine.or(under_way.map(|(place, _)| place)).or(last)
+        && !SAID.swap(true, Ordering::SeqCst)
+    {
+        let mut line = Line::new();
+        line.error(ENDED).place(place).text(": ended by ").text(name);
+        match (mine, under_way) {
+            (Some(_), _) => {}
+            (None, Some((_, 0))) => _ = line.text(" on another thread while it was under way"),
+            (None, Some((_, others))) => {
+                line.text(" on another thread while it and ").number(others as u64).text(" more were under way");
             }
-            (None, None, Some(place)) => {
-                let line = Line::error(ENDED).place(place).text(": ended by ").text(name);
-                line.text(" outside of plugins, after this entry had returned").write();
-            }
-            (None, None, None) => {}
+            (None, None) => _ = line.text(" outside of plugins, after this entry had returned"),
         }
+        line.write();
     }
     // In the host itself, what was done before says more: of a stack that overflows, for one.
     let before = if under_way.is_none() { index.and_then(|index| BEFORE.get()?.get(index)) } else { None };
@@ -160,30 +157,35 @@ fn culprit() -> Option<&'static Place> {
     record::current().or_else(|| record::under_way().map(|(place, _)| place)).or_else(record::last)
 }
 
-fn end(line: Line) -> ! {
+/// Ends the process with this line, unless its end has been said already.
+fn end(say: impl FnOnce(&mut Line)) -> ! {
     if !SAID.swap(true, Ordering::SeqCst) {
+        let mut line = Line::new();
+        say(&mut line);
         line.write();
     }
     // SAFETY: ends the process, without anything that a plugin has registered for its end.
     unsafe { libc::_exit(1) }
 }
 
-/// Ends the process with this line.
-pub(super) fn end_with(code: &str, place: &Place, finish: impl FnOnce(Line) -> Line) -> ! {
-    end(finish(Line::error(code).place(place).text(": ")))
+/// Ends the process with an error about `place`.
+pub(super) fn end_with(code: &str, place: &Place, finish: impl FnOnce(&mut Line)) -> ! {
+    end(|line| {
+        line.error(code).place(place).text(": ");
+        finish(line);
+    })
 }
 
 extern "C" fn on_exit() {
-    if FINISHED.load(Ordering::SeqCst) {
-        return;
-    }
     // How a child of the plugin's ends is the plugin's business.
-    if FORKED.load(Ordering::Relaxed) {
+    if FINISHED.load(Ordering::SeqCst) || FORKED.load(Ordering::Relaxed) {
         return;
     }
     match culprit() {
-        Some(place) => end(Line::error(ENDED).place(place).text(": it called exit, which ends byoc before it is done")),
-        None => end(Line::error(ENDED).text("exit was called before byoc was done")),
+        Some(place) => {
+            end_with(ENDED, place, |line| _ = line.text("it called exit, which ends byoc before it is done"));
+        }
+        None => end(|line| _ = line.error(ENDED).text("exit was called before byoc was done")),
     }
 }
 
@@ -199,8 +201,7 @@ extern "C" fn on_fork() {
 pub(super) fn end_child(place: &Place) -> ! {
     // Whatever was noted of the parent's threads holds for the parent.
     SAID.store(false, Ordering::SeqCst);
-    let line = Line::error(ENDED).place(place);
-    end(line.text(": it forked, and the child came back; the child ends here and byoc goes on"))
+    end_with(ENDED, place, |line| _ = line.text("it forked, and the child came back; the child ends here"))
 }
 
 /// What a thread holds that enters plugins.
@@ -210,7 +211,7 @@ struct Thread {
 }
 
 /// The size of a stack for handlers: they need a page or two, and the system saves the registers there, which are many.
-const STACK: usize = 128 << 10;
+const STACK: usize = 64 << 10;
 
 /// Gets a thread ready that enters plugins for the first time: a stack for handlers, as the other may be full, and a
 /// destructor that sees the thread end.
@@ -227,13 +228,15 @@ pub(super) fn prepare_thread(slot: &'static Slot) {
     unsafe { libc::pthread_setspecific(key, Box::into_raw(thread).cast()) };
 }
 
-/// Gives the thread a stack for handlers, where it has none and this process handles signals.
+/// Gives the thread a stack for handlers that is large enough, where it has none and this process handles signals. (The
+/// standard library's own has two pages, and the registers alone may take more than one.)
 fn handler_stack() -> *mut c_void {
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: asks for the stack that there is; zeroes where that fails.
     let there = unsafe {
         libc::sigaltstack(ptr::null(), stack.as_mut_ptr());
-        stack.assume_init().ss_flags & libc::SS_DISABLE == 0
+        let stack = stack.assume_init();
+        stack.ss_flags & libc::SS_DISABLE == 0 && stack.ss_size >= STACK / 2
     };
     if there || BEFORE.get().is_none() {
         return ptr::null_mut();
@@ -256,9 +259,8 @@ unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     if let Some(place) = thread.slot.at() {
         if PROCESS.load(Ordering::Relaxed) == std::process::id() {
-            end(Line::error(ENDED)
-                .place(place)
-                .text(": it ended a thread of byoc's (pthread_exit), which cannot go on"));
+            let what = "it ended a thread of byoc's (pthread_exit), which cannot go on";
+            end_with(ENDED, place, |line| _ = line.text(what));
         }
         // Nobody owns the process: the slot stays what it is, and whoever waits for the thread waits.
         return;

@@ -6,20 +6,25 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Where else a line goes when there is no standard error any more; -1 for nowhere.
 pub(super) static OTHER_STDERR: AtomicI32 = AtomicI32::new(-1);
 
-/// A line under way.
+/// A line under way. It is made in place: a handler's stack is small.
 pub(super) struct Line {
     bytes: [u8; 1024],
     length: usize,
 }
 
 impl Line {
-    /// An error with this code.
-    pub(super) fn error(code: &str) -> Line {
-        Line { bytes: [0; 1024], length: 0 }.text("error[").text(code).text("]: ")
+    /// An empty line.
+    pub(super) const fn new() -> Line {
+        Line { bytes: [0; 1024], length: 0 }
+    }
+
+    /// Adds that it is an error with this code.
+    pub(super) fn error(&mut self, code: &str) -> &mut Line {
+        self.text("error[").text(code).text("]: ")
     }
 
     /// Adds a text, as far as there is room.
-    pub(super) fn text(mut self, text: &str) -> Line {
+    pub(super) fn text(&mut self, text: &str) -> &mut Line {
         // The last byte is the line's end.
         let room = self.bytes.len() - 1 - self.length;
         let taken = text.len().min(room);
@@ -29,7 +34,7 @@ impl Line {
     }
 
     /// Adds a number.
-    pub(super) fn number(self, number: u64) -> Line {
+    pub(super) fn number(&mut self, number: u64) -> &mut Line {
         let mut digits = [0u8; 20];
         let (mut at, mut left) = (digits.len(), number);
         loop {
@@ -44,13 +49,13 @@ impl Line {
     }
 
     /// Adds a place, as its `Display` has it.
-    pub(super) fn place(self, place: &Place) -> Line {
-        let line = self.text("plugin ").text(place.plugin).text(": ").text(place.entry.name());
-        if place.region.is_empty() { line } else { line.text(": region ").text(place.region) }
+    pub(super) fn place(&mut self, place: &Place) -> &mut Line {
+        self.text("plugin ").text(place.plugin).text(": ").text(place.entry.name());
+        if place.region.is_empty() { self } else { self.text(": region ").text(place.region) }
     }
 
     /// Writes it.
-    pub(super) fn write(mut self) {
+    pub(super) fn write(&mut self) {
         self.bytes[self.length] = b'\n';
         let line = &self.bytes[..=self.length];
         // SAFETY: the bytes are there; a descriptor that is not open is an error of the call.
@@ -75,13 +80,15 @@ mod tests {
     #[test]
     fn a_line_holds_texts_numbers_and_places() {
         let place = Places::of("mine", "r").at(Entry::Run);
-        let line = Line::error("E0450").place(place).text(" took ").number(0).text(" of ").number(u64::MAX);
+        let mut line = Line::new();
+        line.error("E0450").place(place).text(" took ").number(0).text(" of ").number(u64::MAX);
         assert_eq!(read(&line), format!("error[E0450]: {place} took 0 of {}", u64::MAX));
     }
 
     #[test]
     fn a_line_has_an_end() {
-        let line = Line::error("E0450").text(&"x".repeat(5000));
+        let mut line = Line::new();
+        line.error("E0450").text(&"x".repeat(5000));
         assert_eq!(line.length, 1023);
     }
 }

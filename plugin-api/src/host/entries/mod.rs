@@ -27,7 +27,7 @@ mod product;
 mod record;
 mod watchdog;
 
-pub use ending::{finished, interrupts_end_at_once, own_process};
+pub use ending::{finished, own_process, say_interrupts};
 pub use place::{Entry, Place};
 pub use process::{Change, on_change, restore_process};
 pub use product::Product;

@@ -36,10 +36,16 @@ pub fn on_change(report: fn(&Change)) {
     let _ = REPORT.set(report);
 }
 
+/// What could not be put back: it is said once, and not of every plugin that comes after.
+static LOST: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
 /// Says a change, once for each plugin and entry.
 #[cold]
 fn say(place: &Place, what: &'static str, restored: bool) {
     static SAID: Mutex<BTreeSet<(&'static str, &'static str, &'static str)>> = Mutex::new(BTreeSet::new());
+    if !restored && !LOST.lock().unwrap_or_else(PoisonError::into_inner).insert(what) {
+        return;
+    }
     let key = (place.plugin, place.entry.name(), what);
     if !SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
         return;
@@ -113,7 +119,7 @@ fn locale() -> Option<CString> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
-fn interrupt() -> Option<libc::sigaction> {
+pub(super) fn interrupt() -> Option<libc::sigaction> {
     let mut action = MaybeUninit::uninit();
     // SAFETY: asks and changes nothing; the structure is filled where the call succeeds.
     unsafe { (libc::sigaction(libc::SIGINT, std::ptr::null(), action.as_mut_ptr()) == 0).then(|| action.assume_init()) }

@@ -94,16 +94,16 @@ fn until_full(room: u64) -> Duration {
 #[cold]
 fn late(place: &Place, grace: Duration) -> ! {
     ending::end_with(LIMIT, place, |line| {
-        let line = line.text("it did not come back within ").number(grace.as_millis() as u64);
-        line.text(" ms after the time limit; byoc ends here")
+        line.text("it did not come back within ").number(grace.as_millis() as u64);
+        line.text(" ms after the time limit; byoc ends here");
     })
 }
 
 #[cold]
 fn large(place: &Place, resident: u64, limit: u64) -> ! {
     ending::end_with(LIMIT, place, |line| {
-        let line = line.text("byoc takes ").number(resident >> 20).text(" MiB of memory, more than the limit of ");
-        line.number(limit >> 20).text(" MiB; it ends here")
+        line.text("byoc takes ").number(resident >> 20).text(" MiB of memory, more than the limit of ");
+        line.number(limit >> 20).text(" MiB; it ends here");
     })
 }
 
