@@ -1,7 +1,11 @@
 //! The command line: one file per command, and the only place that prints. Standard output is the product, standard
 //! error is talk.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where byoc talks")]
+#![expect(clippy::print_stderr, reason = "this is where byoc talks")]
+
+// First, as its macros are what the others print with.
+#[macro_use]
+mod out;
 
 mod args;
 mod bench;
@@ -29,7 +33,8 @@ mod zoo;
 
 use crate::error::Failure;
 use args::{Cli, Command};
-use byoc_core::diag::Severity;
+use byoc_core::diag::{Diagnostic, Severity, codes};
+use byoc_plugin_api::host::entries;
 use clap::Parser;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +64,11 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    match std::panic::catch_unwind(|| dispatch(cli)) {
+    if let Err(failure) = own_process() {
+        render::failure(&failure);
+        return ExitCode::FAILURE;
+    }
+    let code = match std::panic::catch_unwind(|| dispatch(cli)) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {
             render::failure(&failure);
@@ -68,6 +77,33 @@ pub fn main() -> ExitCode {
         }
         Err(_) if READER_GONE.load(Ordering::Relaxed) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(101),
+    };
+    let code = finish(code);
+    entries::finished();
+    code
+}
+
+/// Standard output is the product's and plugins do not end the process unseen, from here on.
+fn own_process() -> Result<(), Failure> {
+    let product = entries::own_process().map_err(|error| {
+        Failure::new(codes::plugins::PROCESS_STATE, format!("standard output cannot be taken: {error}"))
+    })?;
+    out::take(product);
+    interrupt::say_plugins();
+    entries::on_change(|change| {
+        render::diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));
+    });
+    Ok(())
+}
+
+/// A command whose product is not all written has not gone well.
+fn finish(code: ExitCode) -> ExitCode {
+    match out::flush() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("standard output cannot be written: {error}");
+            ExitCode::FAILURE
+        }
+        _ => code,
     }
 }
 

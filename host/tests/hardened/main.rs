@@ -1,0 +1,3 @@
+//! Inputs, files and plugins that mean harm, through the `byoc` binary.
+
+mod plugins;
