@@ -63,7 +63,9 @@ impl TestFolder {
             let text = crate::io::read_text(&settings).map_err(|e| bad(format!("data.json: {e}")))?;
             let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(format!("data.json: {e}")))?;
             let tolerance = |key: &str| match json.get(key).and_then(serde_json::Value::as_f64) {
-                Some(number) if number < 0.0 => Err(bad(format!("data.json: {key}: expected 0 or more, found {number}"))),
+                Some(number) if number < 0.0 => {
+                    Err(bad(format!("data.json: {key}: expected 0 or more, found {number}")))
+                }
                 number => Ok(number),
             };
             (rtol, atol) = (tolerance("rtol")?, tolerance("atol")?);

@@ -151,7 +151,8 @@ fn links_and_fifos_are_not_used() {
     place.run().says(&["is not used: expected a regular file, found a symbolic link"]);
     std::fs::remove_file(&object).unwrap();
     crate::nodes::fifo(&object);
-    right(crate::nodes::without_waiting(&mut place.command())).says(&["is not used: expected a regular file, found something else"]);
+    right(crate::nodes::without_waiting(&mut place.command()))
+        .says(&["is not used: expected a regular file, found something else"]);
 }
 
 #[test]

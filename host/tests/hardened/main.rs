@@ -6,6 +6,7 @@ mod command;
 mod inputs;
 mod nodes;
 mod outputs;
+mod plugins;
 mod terminal;
 
 pub use command::*;
