@@ -155,7 +155,7 @@ fn load(
             severity: Severity::Warning,
             ..diagnostic.note(format!("region {} runs on the host instead; the answer is the same", region.symbol))
         };
-        let Some(loader) = session.registry.loader(&region.loader) else {
+        let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
             let message = format!(
                 "region {} needs the loader \"loadbinary_{}\", which no plugin found registers",
                 region.symbol, region.loader

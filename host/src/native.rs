@@ -24,7 +24,7 @@ pub fn refuse(session: &Session, compiled: &Compiled) -> Result<(), Diagnostic> 
 
 /// How it is known that a region holds native code; none where it holds none, or nothing can load it.
 fn reason(session: &Session, region: &CompiledRegion) -> Option<String> {
-    let loader = session.registry.loader(&region.loader)?;
+    let loader = session.registry.loader(&region.loader, &region.plugin.name)?;
     if !region.cpu_features.is_empty() {
         return Some(format!("it was compiled for a CPU with {}", region.cpu_features.join(", ")));
     }

@@ -27,7 +27,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts `threads` threads (0: as many as the machine has) and loads the plugins.
+    /// Starts `threads` threads (0: as many as the machine has) and knows where to look for plugins. Each is loaded when it is
+    /// needed.
     ///
     /// # Errors
     /// When the system gives no threads.

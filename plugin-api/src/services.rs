@@ -228,8 +228,13 @@ impl<H: HostServices> ServicesAbi for Export<H> {
     }
 
     fn parallel_for(&self, count: usize, task: Task) -> RResult<(), Error> {
+        // What a plugin hands out runs on other threads too: there it is as much in its entry as here.
+        #[cfg(feature = "host")]
+        let place = crate::host::entries::current();
         let body = move |index| {
             let task = task;
+            #[cfg(feature = "host")]
+            let _entered = place.map(crate::host::entries::enter_task);
             // SAFETY: the caller keeps `context` alive until this entry has returned.
             unsafe { (task.call)(task.context, index) }
         };

@@ -194,11 +194,11 @@ fn called_off() -> Diagnostic {
 
 /// The backends that are asked for, described.
 fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s>>, Failure> {
-    let mut wanted: Vec<&str> = Vec::new();
+    let mut wanted: Vec<String> = Vec::new();
     for name in names {
-        let all: Vec<&str> = match name.as_str() {
-            "auto" => session.registry.backends().collect(),
-            name => vec![name],
+        let all = match name.as_str() {
+            "auto" => session.registry.backends(),
+            name => vec![name.to_owned()],
         };
         all.into_iter().for_each(|name| {
             if !wanted.contains(&name) {
@@ -206,7 +206,7 @@ fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s
             }
         });
     }
-    wanted.into_iter().map(|name| session.registry.backend(name)).collect()
+    wanted.iter().map(|name| session.registry.backend(name)).collect()
 }
 
 /// Gives backends what the user chose among their options.

@@ -3,6 +3,7 @@
 use crate::quantize::method::Method;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Compiles and runs neural-network models on backends loaded at run time.
 #[derive(Debug, Parser)]
@@ -89,6 +90,12 @@ pub struct BuildArgs {
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Give up after so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// The most memory that may be taken, such as 512M or 4G.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_memory: Option<u64>,
     /// Where backends keep what they compiled, each up to the bytes of BYOC_CACHE_LIMIT (1G by default).
     #[arg(long, value_name = "DIR", env = "BYOC_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
@@ -517,6 +524,22 @@ pub struct ZooArgs {
     /// Seed of the weights.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or("a number above 0 is wanted".to_owned())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.char_indices().last() {
+        Some((at, 'K')) => (&text[..at], 10),
+        Some((at, 'M')) => (&text[..at], 20),
+        Some((at, 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or("a number of bytes is wanted, or one with K, M or G".to_owned())
 }
 
 fn named_text(text: &str) -> Result<(String, String), String> {

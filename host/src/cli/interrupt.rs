@@ -2,6 +2,7 @@
 //! started, let go of a lock); a second one ends the process at once, as the first one does at any other time.
 
 use crate::cancel::Cancel;
+use byoc_plugin_api::host::entries;
 use signal_hook::consts::SIGINT;
 use signal_hook::{SigId, flag, low_level};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,13 @@ fn at_once() -> &'static Arc<AtomicBool> {
         let _ = flag::register_conditional_default(SIGINT, at_once.clone());
         at_once
     })
+}
+
+/// Has Ctrl-C say which plugin is under way. To be called before any other handler is set, as these go on after it.
+pub fn say_plugins() {
+    if entries::say_interrupts() {
+        at_once();
+    }
 }
 
 /// Work begins that `cancel` calls off.

@@ -33,7 +33,8 @@ mod zoo;
 
 use crate::error::Failure;
 use args::{Cli, Command};
-use byoc_core::diag::Severity;
+use byoc_core::diag::{Diagnostic, Severity, codes};
+use byoc_plugin_api::host::entries;
 use clap::Parser;
 use std::process::ExitCode;
 
@@ -54,14 +55,32 @@ pub fn main() -> ExitCode {
             return if code == 0 { finished(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
         }
     };
-    match std::panic::catch_unwind(|| dispatch(cli)) {
+    if let Err(failure) = own_process() {
+        return failed(&failure);
+    }
+    let code = match std::panic::catch_unwind(|| dispatch(cli)) {
         Ok(Ok(code)) => finished(out::flush(), code),
         Ok(Err(failure)) => failed(&failure),
         Err(payload) => match payload.downcast::<out::Ended>() {
             Ok(ended) => finished(Err(*ended), ExitCode::SUCCESS),
             Err(_) => ExitCode::from(101),
         },
-    }
+    };
+    entries::finished();
+    code
+}
+
+/// Standard output is the product's and plugins do not end the process unseen, from here on.
+fn own_process() -> Result<(), Failure> {
+    let product = entries::own_process().map_err(|error| {
+        Failure::new(codes::plugins::PROCESS_STATE, format!("standard output cannot be taken: {error}"))
+    })?;
+    out::take(product);
+    interrupt::say_plugins();
+    entries::on_change(|change| {
+        render::diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));
+    });
+    Ok(())
 }
 
 /// How the process ends after a command that ended with `code`, or whose standard output took nothing more.

@@ -1,13 +1,19 @@
 //! Standard output, which is the product: the one writer that every command prints with.
 //!
-//! In this folder `println!` and the like are those below. A standard output that takes nothing more ends the command: quietly
+//! The process has taken standard output for itself (`entries::own_process`); what plugins print goes to standard error. In
+//! this folder `println!` and the like are those below. A standard output that takes nothing more ends the command: quietly
 //! where the reader has seen enough, with an error of its own where it is full.
 
 use super::output;
 use crate::error::Failure;
 use byoc_core::diag::{Diagnostic, codes};
+use byoc_plugin_api::host::entries::{Product, restore_process};
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, LineWriter, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Standard output, once it is taken.
+static PRODUCT: Mutex<Option<LineWriter<Product>>> = Mutex::new(None);
 
 /// Prints on the product.
 macro_rules! print {
@@ -57,12 +63,33 @@ pub fn cannot_write(error: &io::Error) -> Diagnostic {
         .help("what was printed is not complete: print it where there is room for it")
 }
 
+/// Prints with `product` from now on.
+pub fn take(product: Product) {
+    *locked() = Some(LineWriter::new(product));
+}
+
+fn locked() -> MutexGuard<'static, Option<LineWriter<Product>>> {
+    PRODUCT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives standard output to what writes there.
+///
+/// # Errors
+/// Those of `write`.
+pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
+    restore_process();
+    match &mut *locked() {
+        Some(product) => write(product),
+        None => write(&mut io::stdout()),
+    }
+}
+
 /// Writes to standard output; to standard error where a file is the product.
 pub fn write(text: Arguments<'_>) {
     if output::has_stdout() {
         return talk(text);
     }
-    if let Err(error) = io::stdout().write_fmt(text) {
+    if let Err(error) = with_stdout(|stdout| stdout.write_fmt(text)) {
         Ended(error).end();
     }
 }
@@ -72,21 +99,27 @@ pub fn talk(text: Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
-/// Gives standard output to what writes a file there.
-///
-/// # Errors
-/// Those of `write`, and of what is written out at the end.
-pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
-    let mut stdout = io::stdout();
-    let written = write(&mut stdout)?;
-    stdout.flush()?;
-    Ok(written)
-}
-
 /// Writes what is not written yet.
 ///
 /// # Errors
 /// Reason for the end of the command.
 pub fn flush() -> Result<(), Ended> {
-    io::stdout().flush().map_err(Ended)
+    with_stdout(|stdout| stdout.flush()).map_err(Ended)
+}
+
+/// Returns whether standard output is a terminal.
+pub fn is_terminal() -> bool {
+    match &*locked() {
+        Some(product) => product.get_ref().is_terminal(),
+        None => io::stdout().is_terminal(),
+    }
+}
+
+/// Returns the width of the terminal that standard output is.
+pub fn width() -> Option<u16> {
+    let size = match &*locked() {
+        Some(product) => terminal_size::terminal_size_of(product.get_ref()),
+        None => terminal_size::terminal_size_of(io::stdout()),
+    };
+    size.map(|(width, _)| width.0)
 }

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
     session::log_to_stderr(args.talk.verbose);
     let registry = Registry::of_file(&args.file, &Session::without_plugins(1)?.services);
-    let Some(found) = registry.found.first() else { return Ok(ExitCode::SUCCESS) };
+    let Some(found) = registry.found().next() else { return Ok(ExitCode::SUCCESS) };
     let facts = facts(&found.path).ok();
     let checked = match &found.status {
         Status::Loaded(plugin) => backends(&registry, plugin),

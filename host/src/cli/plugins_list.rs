@@ -13,8 +13,10 @@ use std::process::ExitCode;
 pub fn run(plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure> {
     session::log_to_stderr(talk.verbose);
     let registry = Session::new(&plugins.plugin_dirs, 1)?.registry;
-    print_list(&registry.found, talk);
-    if !talk.json && registry.found.is_empty() {
+    registry.load_all();
+    let found: Vec<&Found> = registry.found().collect();
+    print_list(&found, talk);
+    if !talk.json && found.is_empty() {
         let mut diagnostic = Diagnostic::warning(Code(401), "no plugin file found");
         diagnostic = registry.inventory(diagnostic);
         render::diagnostic(&diagnostic.help("drop a backend's shared library into one of these directories"));
@@ -22,7 +24,7 @@ pub fn run(plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_list(found: &[Found], talk: &TalkArgs) {
+fn print_list(found: &[&Found], talk: &TalkArgs) {
     if talk.json {
         for found in found {
             println!("{}", row(found));

@@ -12,7 +12,7 @@ use crate::session::{self, Session};
 use byoc_core::diag::{Diagnostic, codes};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -106,7 +106,7 @@ fn lost(file: &Path, fault: &Fault) -> Failure {
     if fault.kind == Kind::Crash && fault.message.contains("with code 1") {
         let registry =
             Session::without_plugins(1).map(|s| crate::plugin::registry::Registry::of_file(file, &s.services));
-        let refused = registry.ok().and_then(|r| match &r.found.first()?.status {
+        let refused = registry.ok().and_then(|r| match &r.found().next()?.status {
             crate::plugin::registry::Status::Refused(rejection) => {
                 Some(crate::plugin::registry::rejection_diagnostic(file, rejection))
             }
@@ -263,8 +263,7 @@ pub fn worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
     let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads)?;
     let say = |value: &Value| {
         // A line of its own, whatever a plugin has printed before.
-        let mut out = std::io::stdout().lock();
-        let _ = write!(out, "\n{value}\n").and_then(|()| out.flush());
+        println!("\n{value}");
     };
     worker.serve(std::io::stdin().lock(), &say);
     Ok(ExitCode::SUCCESS)

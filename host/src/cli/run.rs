@@ -9,6 +9,7 @@ use crate::trace::Trace;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::Type;
 use byoc_core::tensor::Tensor;
+use byoc_plugin_api::host::entries;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         session.metrics.record();
     }
     let outputs = if trace.wanted() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
+    entries::restore_process();
     if let Some(path) = &args.trace {
         trace.add_said(&session.metrics.take_recorded());
         output::write(path, |file| trace.write_to(file))?;

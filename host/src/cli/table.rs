@@ -1,8 +1,7 @@
 //! Tables on standard output: aligned columns without frames, which read well and can be cut by other programs.
 
-use super::escape;
+use super::{escape, out};
 use comfy_table::{Cell, ContentArrangement, presets};
-use std::io::IsTerminal;
 
 /// A table whose cells show what is in them, whatever it is.
 pub struct Table(comfy_table::Table);
@@ -18,8 +17,11 @@ impl Table {
 pub fn new(header: &[&str]) -> Table {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING);
-    let on_terminal = std::io::stdout().is_terminal();
+    let on_terminal = out::is_terminal();
     table.set_content_arrangement(if on_terminal { ContentArrangement::Dynamic } else { ContentArrangement::Disabled });
+    if let (true, Some(width)) = (on_terminal, out::width()) {
+        table.set_width(width);
+    }
     table.set_header(header.iter().map(|h| Cell::new(h.to_uppercase())));
     Table(table)
 }

@@ -43,7 +43,7 @@ impl Worker {
         };
         let (several, alone) = (make(threads)?, make(1)?);
         let registry = Registry::of_file(file, &several);
-        if let Some(Status::Refused(rejection)) = registry.found.first().map(|f| &f.status) {
+        if let Some(Status::Refused(rejection)) = registry.found().next().map(|f| &f.status) {
             return Err(rejection_diagnostic(file, rejection).into());
         }
         let others = if dirs.is_empty() { Registry::empty() } else { Registry::discover(dirs, &several) };
@@ -63,7 +63,7 @@ impl Worker {
     fn answer(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
         let text = |key: &str| request[key].as_str().unwrap_or_default();
         match text("do") {
-            "backends" => self.registry.backends().collect::<Value>(),
+            "backends" => json!(self.registry.backends()),
             "describe" => self.describe(text("backend"), at),
             "memory" => json!(address_space()),
             "case" => self.case(request, at),
@@ -168,8 +168,10 @@ impl Worker {
         body: impl FnOnce(&Bench<'_, '_>) -> R,
     ) -> Result<R, Failure> {
         let backend: Backend<'_> = self.registry.backend(request["backend"].as_str().unwrap_or_default())?;
-        let loader =
-            |key: &str| -> Option<Arc<dyn Loader>> { self.registry.loader(key).or_else(|| self.others.loader(key)) };
+        let maker = &backend.plugin.name;
+        let loader = |key: &str| -> Option<Arc<dyn Loader>> {
+            self.registry.loader(key, maker).or_else(|| self.others.loader(key, maker))
+        };
         let bench = Bench {
             backend: &backend,
             loader: &loader,

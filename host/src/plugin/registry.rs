@@ -1,4 +1,5 @@
-//! The registry of `relay.ext.<name>` and `loadbinary_<key>`: what every plugin file that was found turned out to be.
+//! The registry of `relay.ext.<name>` and `loadbinary_<key>`: the plugin files that there are, and what those turned out to be
+//! that were needed.
 
 use super::discover::{SearchDir, candidates, search_dirs};
 use crate::error::Failure;
@@ -7,7 +8,7 @@ use byoc_plugin_api::host::{self, LoadedPlugin, Offer, Registration, Rejection};
 use byoc_plugin_api::{CODEGEN_PREFIX, Codegen, LOADER_PREFIX, Loader, Services};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What became of a file.
 #[derive(Debug)]
@@ -38,6 +39,10 @@ pub struct Found {
 }
 
 impl Found {
+    fn new(path: PathBuf, status: Status) -> Found {
+        Found { path, status, digest: OnceLock::new() }
+    }
+
     /// The BLAKE3 digest of the file; empty when it cannot be read any more.
     pub fn digest(&self) -> &str {
         self.digest.get_or_init(|| {
@@ -54,85 +59,198 @@ impl Found {
     }
 }
 
-/// Every plugin file that was found, and what is registered under which name.
+/// A file that may be a plugin, and what became of it if anybody wanted to know.
+struct File {
+    path: PathBuf,
+    /// The number of its directory.
+    dir: usize,
+    found: OnceLock<Found>,
+}
+
+/// What is registered under which name, by the number of the file.
+#[derive(Default)]
+struct Names {
+    codegens: BTreeMap<String, usize>,
+    loaders: BTreeMap<String, usize>,
+}
+
+/// The plugin files of the directories searched, and what is registered under which name.
+///
+/// A file is loaded when something of it is wanted, so that a plugin which misbehaves harms those who ask for it and nobody
+/// else. What a file registers is known when it is loaded and not before; so a name is looked for
+///
+/// 1. directory by directory, in files named `libbyoc_<name>` and in those whose bytes hold the name;
+/// 2. then, where none of them registers it, directory by directory in all files that are left.
+///
+/// An earlier directory comes first and a name that stands twice in one is refused, as far as the files are loaded.
 pub struct Registry {
     /// The directories searched, in order.
     pub dirs: Vec<SearchDir>,
-    /// The files, in the order in which they were looked at.
-    pub found: Vec<Found>,
-    codegens: BTreeMap<String, usize>,
-    loaders: BTreeMap<String, usize>,
+    services: Option<Services>,
+    files: OnceLock<Vec<File>>,
+    names: Mutex<Names>,
+}
+
+/// What is looked for.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    Codegen(&'a str),
+    Loader(&'a str),
+}
+
+impl<'a> Wanted<'a> {
+    fn name(self) -> &'a str {
+        match self {
+            Wanted::Codegen(name) | Wanted::Loader(name) => name,
+        }
+    }
+}
+
+impl Names {
+    fn get(&self, wanted: Wanted<'_>) -> Option<usize> {
+        match wanted {
+            Wanted::Codegen(name) => self.codegens.get(name).copied(),
+            Wanted::Loader(key) => self.loaders.get(key).copied(),
+        }
+    }
+
+    fn owner(&self, registration: &str) -> Option<usize> {
+        self.get(match registration.strip_prefix(CODEGEN_PREFIX) {
+            Some(name) => Wanted::Codegen(name),
+            None => Wanted::Loader(registration.strip_prefix(LOADER_PREFIX)?),
+        })
+    }
+
+    fn add(&mut self, registration: &Registration, file: usize) {
+        let (map, prefix) = match registration.offer {
+            Offer::Codegen(_) => (&mut self.codegens, CODEGEN_PREFIX),
+            Offer::Loader(_) => (&mut self.loaders, LOADER_PREFIX),
+            Offer::Data(_) => return,
+        };
+        let name = registration.name.strip_prefix(prefix).unwrap_or(&registration.name);
+        map.entry(name.to_owned()).or_insert(file);
+    }
 }
 
 impl Registry {
     /// No plugins.
     pub fn empty() -> Registry {
-        Registry { dirs: Vec::new(), found: Vec::new(), codegens: BTreeMap::new(), loaders: BTreeMap::new() }
+        Registry { dirs: Vec::new(), services: None, files: OnceLock::from(Vec::new()), names: Mutex::default() }
     }
 
-    /// Looks at every plugin file and loads those that can be used.
+    /// The plugins of the directories that are searched. None is loaded yet.
     pub fn discover(given: &[PathBuf], services: &Services) -> Registry {
-        let dirs = search_dirs(given);
-        let mut registry = Registry { dirs: dirs.clone(), ..Registry::empty() };
-        for dir in &dirs {
-            registry.search(dir, services);
-        }
-        registry
+        let (dirs, services) = (search_dirs(given), Some(services.clone()));
+        Registry { dirs, services, files: OnceLock::new(), names: Mutex::default() }
     }
 
-    /// Looks at one file as if it lay in a plugin directory of its own.
+    /// One file, loaded as if it lay in a plugin directory of its own.
     pub fn of_file(path: &Path, services: &Services) -> Registry {
-        let mut registry = Registry::empty();
-        registry.admit(vec![(path.to_owned(), host::load(path, services))]);
+        let file = File { path: path.to_owned(), dir: 0, found: OnceLock::new() };
+        let registry =
+            Registry { services: Some(services.clone()), files: OnceLock::from(vec![file]), ..Registry::empty() };
+        registry.load_all();
         registry
     }
 
-    fn search(&mut self, dir: &SearchDir, services: &Services) {
-        match candidates(dir) {
-            Ok(files) => {
-                let loaded = files.into_iter().map(|path| {
-                    let result = host::load(&path, services);
-                    (path, result)
-                });
-                self.admit(loaded.collect());
+    /// The files that are looked at, in order. A directory that cannot be read stands for its files.
+    fn files(&self) -> &[File] {
+        self.files.get_or_init(|| {
+            let mut files = Vec::new();
+            for (number, dir) in self.dirs.iter().enumerate() {
+                let file = |path| File { path, dir: number, found: OnceLock::new() };
+                match candidates(dir) {
+                    Ok(paths) => files.extend(paths.into_iter().map(file)),
+                    Err(error) => {
+                        let reason = format!("the directory cannot be read: {error}");
+                        let code = host::code::UNREADABLE;
+                        let status = Status::Refused(Rejection { code, reason, hint: None, details: Vec::new() });
+                        let found = OnceLock::from(Found::new(dir.path.clone(), status));
+                        files.push(File { path: dir.path.clone(), dir: number, found });
+                    }
+                }
             }
-            Err(error) => {
-                let reason = format!("the directory cannot be read: {error}");
-                let rejection = Rejection { code: host::code::UNREADABLE, reason, hint: None, details: Vec::new() };
-                self.push(dir.path.clone(), Status::Refused(rejection));
-            }
+            files
+        })
+    }
+
+    /// The files that were loaded or refused so far, in the order in which they are looked at.
+    pub fn found(&self) -> impl Iterator<Item = &Found> {
+        self.files().iter().filter_map(|file| file.found.get())
+    }
+
+    /// Loads every plugin.
+    pub fn load_all(&self) {
+        let mut names = self.names();
+        for dir in 0..self.dirs.len().max(1) {
+            self.load(&mut names, dir, |_| true);
         }
     }
 
-    /// Takes in the files of one directory. A name that an earlier directory has registered shadows the file; a name
-    /// registered twice here refuses both.
-    fn admit(&mut self, files: Vec<(PathBuf, Result<LoadedPlugin, Rejection>)>) {
-        let mut owners: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-        for (path, plugin) in &files {
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of the file that registers what is wanted. `plugin` is the name of the plugin that is likely to.
+    fn find(&self, wanted: Wanted<'_>, plugin: &str) -> Option<usize> {
+        let mut names = self.names();
+        if let Some(file) = names.get(wanted) {
+            return Some(file);
+        }
+        let named = [format!("libbyoc_{plugin}"), format!("libbyoc_{}", wanted.name())];
+        let likely = |path: &Path| {
+            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            named.iter().any(|name| name == stem) || host::mentions(path, wanted.name())
+        };
+        let (files, dirs) = (&likely as &dyn Fn(&Path) -> bool, 0..self.dirs.len().max(1));
+        for which in [files, &|_| true] {
+            for dir in dirs.clone() {
+                self.load(&mut names, dir, which);
+                if let Some(file) = names.get(wanted) {
+                    return Some(file);
+                }
+            }
+        }
+        None
+    }
+
+    /// Loads files of one directory that are not loaded yet. A name that another directory has registered shadows the file; a
+    /// name registered twice in this one refuses both, or the one that comes after the other has been taken into use.
+    fn load(&self, names: &mut Names, dir: usize, which: impl Fn(&Path) -> bool) {
+        let Some(services) = &self.services else { return };
+        let files = self.files();
+        let new = |file: &&(usize, &File)| file.1.dir == dir && file.1.found.get().is_none() && which(&file.1.path);
+        let numbered: Vec<(usize, &File)> = files.iter().enumerate().collect();
+        let loaded: Vec<(usize, Result<LoadedPlugin, Rejection>)> =
+            numbered.iter().filter(new).map(|&(number, file)| (number, host::load(&file.path, services))).collect();
+        let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (number, plugin) in &loaded {
             // Data goes by the names of those who read it; only code generators and loaders are picked by name.
             let named = |r: &&Registration| !matches!(r.offer, Offer::Data(_));
             for registration in plugin.iter().flat_map(|p| &p.registrations).filter(named) {
-                owners.entry(registration.name.clone()).or_default().push(path.clone());
+                owners.entry(registration.name.clone()).or_default().push(*number);
             }
         }
-        for (path, plugin) in files {
+        let mut in_use = Vec::new();
+        for (number, plugin) in loaded {
             let status = match plugin {
                 Err(rejection) => Status::Refused(rejection),
                 Ok(plugin) => {
+                    let owner = |r: &Registration| Some((r.name.clone(), names.owner(&r.name)?));
+                    let before = plugin.registrations.iter().find_map(owner);
                     let twice = plugin.registrations.iter().find_map(|r| {
-                        let other = owners.get(&r.name)?.iter().find(|other| **other != path)?;
-                        Some((r.name.clone(), other.clone()))
+                        let other = owners.get(&r.name)?.iter().find(|other| **other != number)?;
+                        Some((r.name.clone(), *other))
                     });
-                    let shadow = plugin.registrations.iter().find_map(|r| self.owner(&r.name));
-                    match (shadow, twice) {
-                        (Some(by), _) => Status::Shadowed {
+                    match (before, twice) {
+                        (Some((_, by)), _) if files[by].dir != dir => Status::Shadowed {
                             name: plugin.name.clone(),
                             version: plugin.version.clone(),
-                            by: self.found[by].path.clone(),
+                            by: files[by].path.clone(),
                         },
-                        (None, Some((name, other))) => Status::Refused(Rejection {
+                        (Some((name, other)), _) | (None, Some((name, other))) => Status::Refused(Rejection {
                             code: "E0409",
-                            reason: format!("{name} is registered by {} as well", other.display()),
+                            reason: format!("{name} is registered by {} as well", files[other].path.display()),
                             hint: Some("keep one of the two files in this directory".into()),
                             details: Vec::new(),
                         }),
@@ -140,35 +258,21 @@ impl Registry {
                     }
                 }
             };
-            self.push(path, status);
+            let file = &files[number];
+            let found = file.found.get_or_init(|| Found::new(file.path.clone(), status));
+            in_use.push((number, found));
         }
-        for (index, found) in self.found.iter().enumerate() {
+        for (number, found) in in_use {
             for registration in found.plugin().iter().flat_map(|p| &p.registrations) {
-                let (map, prefix) = match registration.offer {
-                    Offer::Codegen(_) => (&mut self.codegens, CODEGEN_PREFIX),
-                    Offer::Loader(_) => (&mut self.loaders, LOADER_PREFIX),
-                    Offer::Data(_) => continue,
-                };
-                let name = registration.name.strip_prefix(prefix).unwrap_or(&registration.name);
-                map.entry(name.to_owned()).or_insert(index);
+                names.add(registration, number);
             }
         }
     }
 
-    fn push(&mut self, path: PathBuf, status: Status) {
-        self.found.push(Found { path, status, digest: OnceLock::new() });
-    }
-
-    fn owner(&self, registration: &str) -> Option<usize> {
-        match registration.strip_prefix(CODEGEN_PREFIX) {
-            Some(name) => self.codegens.get(name).copied(),
-            None => self.loaders.get(registration.strip_prefix(LOADER_PREFIX)?).copied(),
-        }
-    }
-
-    /// The names of the code generators, sorted.
-    pub fn backends(&self) -> impl Iterator<Item = &str> {
-        self.codegens.keys().map(String::as_str)
+    /// The names of all code generators, sorted. Loads every plugin.
+    pub fn backends(&self) -> Vec<String> {
+        self.load_all();
+        self.names().codegens.keys().cloned().collect()
     }
 
     /// The code generator `relay.ext.<name>` and the file that it is in.
@@ -176,12 +280,13 @@ impl Registry {
     /// # Errors
     /// E0401 with the directories searched, the plugins loaded, the files refused, and the nearest name.
     pub fn codegen(&self, name: &str) -> Result<(Arc<dyn Codegen>, &Found), Failure> {
-        let entry = self.codegens.get(name).and_then(|&index| {
-            let found = &self.found[index];
+        let entry = self.find(Wanted::Codegen(name), name).and_then(|number| {
+            let found = self.files()[number].found.get()?;
             Some((found.plugin()?.codegen(name)?, found))
         });
         entry.ok_or_else(|| {
-            let known: Vec<&str> = self.backends().collect();
+            let known = self.backends();
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
             let message = format!("no code generator \"{CODEGEN_PREFIX}{name}\": no plugin found registers it");
             let mut diagnostic = self.inventory(Diagnostic::error(codes::plugins::NO_CODEGEN, message));
             diagnostic = match nearest(name, known.iter().copied()) {
@@ -195,9 +300,10 @@ impl Registry {
         })
     }
 
-    /// The loader `loadbinary_<key>`.
-    pub fn loader(&self, key: &str) -> Option<Arc<dyn Loader>> {
-        self.found[*self.loaders.get(key)?].plugin()?.loader(key)
+    /// The loader `loadbinary_<key>`. `plugin` is the name of the plugin that made what it is to load.
+    pub fn loader(&self, key: &str, plugin: &str) -> Option<Arc<dyn Loader>> {
+        let number = self.find(Wanted::Loader(key), plugin)?;
+        self.files()[number].found.get()?.plugin()?.loader(key)
     }
 
     /// Adds to a diagnostic what was searched, loaded and refused.
@@ -206,7 +312,7 @@ impl Registry {
             let state = if dir.path.is_dir() { "" } else { ", does not exist" };
             diagnostic = diagnostic.note(format!("searched {} ({}{state})", dir.path.display(), dir.reason));
         }
-        for found in &self.found {
+        for found in self.found() {
             let path = found.path.display();
             diagnostic = diagnostic.note(match &found.status {
                 Status::Loaded(plugin) => {
@@ -217,7 +323,7 @@ impl Registry {
                 Status::Shadowed { name, by, .. } => format!("shadowed {path}: {name} is {} already", by.display()),
             });
         }
-        if self.found.is_empty() {
+        if self.found().next().is_none() {
             diagnostic = diagnostic.note("no plugin file in any of them");
         }
         diagnostic

@@ -10,6 +10,7 @@ mod inputs;
 mod nodes;
 mod outputs;
 mod plans;
+mod plugins;
 mod terminal;
 
 pub use command::*;

@@ -33,7 +33,7 @@ impl Bench {
         let folder = byoc_test_support::plugin_dir(&["dnnl"]);
         let session = Session::new(&[folder.path().to_owned()], 2).unwrap_or_else(|_| panic!("a session"));
         let codegen = session.registry.codegen("dnnl").unwrap_or_else(|_| panic!("the backend")).0;
-        let loader = session.registry.loader("dnnl_json").expect("the loader");
+        let loader = session.registry.loader("dnnl_json", "dnnl").expect("the loader");
         Some(Bench { session, codegen, loader, _folder: folder })
     }
 

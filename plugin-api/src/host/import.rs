@@ -1,23 +1,55 @@
 //! A plugin's objects as the plain traits that the host works with. An error says which plugin and entry it came from.
 
+use super::entries::{Entry, Places, enter};
 use crate::RefusalCode;
 use crate::adapt::{ImportedExecutable, answered};
-use crate::backend::{Candidate, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Region, Verdict};
+use crate::backend::{
+    Call, Candidate, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict,
+};
 use crate::describe::Description;
 use crate::error::{Error, Result};
 use crate::wire::{CodegenObject, LoaderObject};
 use abi_stable::std_types::{RSlice, RString};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
+
+/// An object of a plugin's, whose entries and whose destructor are recorded.
+struct Held<T> {
+    object: ManuallyDrop<T>,
+    places: &'static Places,
+}
+
+impl<T> Held<T> {
+    fn new(object: T, places: &'static Places) -> Held<T> {
+        Held { object: ManuallyDrop::new(object), places }
+    }
+
+    /// The object, for one call of an entry.
+    #[inline]
+    fn call<R>(&self, entry: Entry, call: impl FnOnce(&T) -> R) -> R {
+        let _entered = enter(self.places.at(entry));
+        call(&self.object)
+    }
+}
+
+impl<T> Drop for Held<T> {
+    fn drop(&mut self) {
+        let _entered = enter(self.places.at(Entry::Release));
+        // SAFETY: nobody uses the object after its owner's destructor.
+        unsafe { ManuallyDrop::drop(&mut self.object) };
+    }
+}
 
 /// A code generator of a plugin, as the host sees it.
 pub(crate) struct ImportedCodegen {
     plugin: Arc<str>,
-    object: CodegenObject,
+    object: Held<CodegenObject>,
 }
 
 impl ImportedCodegen {
     pub(crate) fn new(plugin: Arc<str>, object: CodegenObject) -> ImportedCodegen {
-        ImportedCodegen { plugin, object }
+        let places = Places::of(&plugin, "");
+        ImportedCodegen { plugin, object: Held::new(object, places) }
     }
 
     fn named<T>(&self, entry: &str, result: Result<T>) -> Result<T> {
@@ -27,7 +59,8 @@ impl ImportedCodegen {
 
 impl Codegen for ImportedCodegen {
     fn describe(&self) -> Result<Description> {
-        let text: RString = self.named("describe", self.object.describe().into_result())?;
+        let text: RString =
+            self.named("describe", self.object.call(Entry::Describe, |o| o.describe().into_result()))?;
         Ok(Description::from_json_lossy(&text))
     }
 
@@ -39,7 +72,8 @@ impl Codegen for ImportedCodegen {
     }
 
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
-        let verdicts = self.named("judge", self.object.judge(RSlice::from_slice(candidates)).into_result())?;
+        let judged = self.object.call(Entry::Judge, |o| o.judge(RSlice::from_slice(candidates)).into_result());
+        let verdicts = self.named("judge", judged)?;
         if verdicts.len() != candidates.len() {
             let message = format!("{} verdicts on {} candidates", verdicts.len(), candidates.len());
             return self.named("judge", Err(Error::new(message)));
@@ -50,23 +84,28 @@ impl Codegen for ImportedCodegen {
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         let options = region.options.to_string();
         let constants = RSlice::from_slice(region.constants);
-        self.named("compile", self.object.compile(region.graph, constants, options.as_str().into()).into_result())
+        let compiled = {
+            let _entered = enter(Places::of(&self.plugin, &region.graph.symbol).at(Entry::Compile));
+            self.object.object.compile(region.graph, constants, options.as_str().into()).into_result()
+        };
+        self.named("compile", compiled)
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.named("query", answered(self.object.query(key.into(), data.into())))
+        self.named("query", self.object.call(Entry::Query, |o| answered(o.query(key.into(), data.into()))))
     }
 }
 
 /// A loader of a plugin, as the host sees it.
 pub(crate) struct ImportedLoader {
     plugin: Arc<str>,
-    object: LoaderObject,
+    object: Held<LoaderObject>,
 }
 
 impl ImportedLoader {
     pub(crate) fn new(plugin: Arc<str>, object: LoaderObject) -> ImportedLoader {
-        ImportedLoader { plugin, object }
+        let places = Places::of(&plugin, "");
+        ImportedLoader { plugin, object: Held::new(object, places) }
     }
 }
 
@@ -75,12 +114,48 @@ impl Loader for ImportedLoader {
         let constants = RSlice::from_slice(region.constants);
         let options = region.options.to_string();
         let (symbol, blob) = (region.symbol.into(), region.blob.into());
-        let loaded = self.object.load(symbol, blob, constants, options.as_str().into(), region.services);
-        let object = loaded.into_result().map_err(|error| error.within(&self.plugin, "load"))?;
-        Ok(Box::new(ImportedExecutable::new(self.plugin.clone(), object)))
+        let places = Places::of(&self.plugin, region.symbol);
+        let loaded = {
+            let _entered = enter(places.at(Entry::Load));
+            self.object.object.load(symbol, blob, constants, options.as_str().into(), region.services).into_result()
+        };
+        let object = loaded.map_err(|error| error.within(&self.plugin, "load"))?;
+        let object = ImportedExecutable::new(self.plugin.clone(), object);
+        Ok(Box::new(LoadedRegion(Held::new(object, places))))
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        answered(self.object.query(key.into(), data.into())).map_err(|error| error.within(&self.plugin, "query"))
+        let answer = self.object.call(Entry::Query, |o| answered(o.query(key.into(), data.into())));
+        answer.map_err(|error| error.within(&self.plugin, "query"))
+    }
+}
+
+/// What a plugin prepared, if there can be memory for it.
+pub(super) fn sound(prepared: Prepared) -> Result<Prepared> {
+    /// No processor of today gives a process more.
+    const ADDRESSES: usize = 1 << 47;
+    if prepared.workspace >= ADDRESSES {
+        let message =
+            format!("expected a workspace that a process can have, found one of {} bytes", prepared.workspace);
+        return Err(Error::new(message));
+    }
+    Ok(prepared)
+}
+
+/// A loaded region of a plugin, as the host sees it.
+struct LoadedRegion(Held<ImportedExecutable>);
+
+impl Executable for LoadedRegion {
+    fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
+        let prepared = self.0.call(Entry::Prepare, |region| region.prepare(inputs))?;
+        sound(prepared).map_err(|error| error.within(self.0.places.at(Entry::Prepare).plugin, "prepare"))
+    }
+
+    fn run(&self, call: Call<'_, '_>) -> Result<()> {
+        self.0.call(Entry::Run, |region| region.run(call))
+    }
+
+    fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.0.call(Entry::Query, |region| region.query(key, data))
     }
 }

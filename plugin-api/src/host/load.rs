@@ -4,6 +4,7 @@
 //! `abi_stable`'s own `load_from_file` keeps one module per type and would return the first plugin for every other; the
 //! header of each library is asked instead.
 
+use super::entries::{Entry as Step, Places, enter};
 use super::import::{ImportedCodegen, ImportedLoader};
 use super::loaded::{LoadedPlugin, Offer, Registration, init_options, init_rejection};
 use super::sniff::{Entry, needed, sniff_entry};
@@ -22,24 +23,34 @@ use std::sync::Arc;
 /// Why it cannot be used. The process goes on.
 pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection> {
     let entry = sniff_entry(path)?;
-    let library = open(path)?;
+    // It goes by the name of its file until it has said its own.
+    let places = Places::of(&path.to_string_lossy(), "");
+    let library = {
+        let _entered = enter(places.at(Step::Dlopen));
+        open(path)?
+    };
     if entry == Entry::C {
-        let loaded = c::load(path, &library, services);
+        let loaded = c::load(path, &library, services, places);
         std::mem::forget(library);
         return loaded;
     }
     let header = header(library)?;
     let api_version = check_version(header)?;
-    let module = header.init_root_module::<PluginModuleRef>().map_err(|error| layout_rejection(&error))?;
-    let declared = (module.info())();
+    let (module, declared) = {
+        let _entered = enter(places.at(Step::Entry));
+        let module = header.init_root_module::<PluginModuleRef>().map_err(|error| layout_rejection(&error))?;
+        (module, (module.info())())
+    };
     let arguments = InitArguments {
         path: path.to_string_lossy().into_owned().into(),
         services: services.clone(),
         options: init_options().into(),
     };
-    let initialised = (module.init())(arguments)
-        .into_result()
-        .map_err(|error| init_rejection(error.within(&declared.name, "init")))?;
+    let initialised = {
+        let _entered = enter(Places::of(&declared.name, "").at(Step::Init));
+        (module.init())(arguments).into_result()
+    };
+    let initialised = initialised.map_err(|error| init_rejection(error.within(&declared.name, "init")))?;
     let name: Arc<str> = initialised.info.name.as_str().into();
     let mut registrations: Vec<Registration> = Vec::new();
     for registration in initialised.registrations {

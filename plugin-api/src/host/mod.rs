@@ -4,6 +4,7 @@
 //! implemented.
 
 mod c;
+pub mod entries;
 mod import;
 mod layout;
 mod load;
@@ -14,7 +15,7 @@ mod sources;
 pub use c::{ABI_TEXT as C_ABI_TEXT, ENTRY as C_ENTRY, HEADER as C_HEADER, JSON_HEADER as C_JSON_HEADER};
 pub use load::load;
 pub use loaded::{LoadedPlugin, Offer, Registration};
-pub use sniff::{FileFacts, facts, sniff};
+pub use sniff::{FileFacts, facts, mentions, sniff};
 pub use sources::plugin_api_sources;
 
 use std::fmt;

@@ -4,9 +4,11 @@
 use super::c::ENTRY as C_ENTRY;
 use super::{Rejection, code};
 use abi_stable::library::ROOT_MODULE_LOADER_NAME;
+use memchr::memmem;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, elf};
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 #[cfg(target_arch = "x86_64")]
@@ -65,6 +67,39 @@ pub(super) fn needed(path: &Path) -> Vec<String> {
         Ok(names)
     };
     read().unwrap_or_default()
+}
+
+/// Whether what would be mapped of the file holds this text; `false` for what cannot be read. A plugin that registers a name
+/// holds it as a rule, so that the others can be left alone at first.
+pub fn mentions(path: &Path, text: &str) -> bool {
+    const CHUNK: u64 = 1 << 20;
+    let Ok(file) = File::open(path) else { return false };
+    if !file.metadata().is_ok_and(|data| data.is_file()) {
+        return false;
+    }
+    let headers = ReadCache::new(&file);
+    let Ok(header) = elf::FileHeader64::<Endianness>::parse(&headers) else { return false };
+    let Ok(endian) = header.endian() else { return false };
+    let Ok(segments) = header.program_headers(endian, &headers) else { return false };
+    let mut buffer = Vec::new();
+    let finder = memmem::Finder::new(text);
+    segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).any(|segment| {
+        let mut at = segment.p_offset(endian);
+        let end = at.saturating_add(segment.p_filesz(endian));
+        while at < end {
+            // Pieces overlap, so that a text which lies in two is found.
+            let piece = CHUNK.saturating_add(text.len() as u64).min(end - at);
+            buffer.resize(piece as usize, 0);
+            if file.read_exact_at(&mut buffer, at).is_err() {
+                return false;
+            }
+            if finder.find(&buffer).is_some() {
+                return true;
+            }
+            at += CHUNK;
+        }
+        false
+    })
 }
 
 /// Which entry a plugin has.

@@ -31,4 +31,7 @@ codes! {
     NO_SCHEME = 430, "no scheme to quantize a model by";
     BAD_CASE = 440, "a file is no case of a conformance run";
     NOT_CONFORMING = 441, "a plugin does not keep what it promises";
+    PLUGIN_ENDED = 450, "a plugin ended the process";
+    PLUGIN_LATE = 451, "a plugin did not come back in time, or took too much memory";
+    PROCESS_STATE = 452, "a plugin changed what belongs to the process";
 }

@@ -24,8 +24,11 @@ pub fn check(place: &Place, model: &Path, calls_wanted: usize) {
     let built = build(&session, loaded, &options, &mut |_| {}).unwrap_or_else(|e| panic!("{e:?}"));
     let constants: Vec<Arc<Tensor>> = built.compiled.constants.iter().cloned().map(Arc::new).collect();
     let (codegen, _) = session.registry.codegen("nuc_fpga").unwrap_or_else(|e| panic!("{e:?}"));
-    let device =
-        Device { session: &session, codegen: &*codegen, loader: &*session.registry.loader("nuc_fpga").unwrap() };
+    let device = Device {
+        session: &session,
+        codegen: &*codegen,
+        loader: &*session.registry.loader("nuc_fpga", "nuc_fpga").unwrap(),
+    };
     let regions: Vec<&CompiledRegion> = built.compiled.regions.iter().flatten().collect();
     assert!(regions.len() > 5);
     let mut calls = 0;

@@ -46,7 +46,7 @@ pub struct CallState<'a> {
     public: abi::Call,
     pub host: &'a Arc<HostTable>,
     pub plugin: &'a Arc<str>,
-    /// The symbol of the region, where one is compiled.
+    /// The symbol of the region, where one is compiled or loaded.
     pub symbol: &'a str,
     answers: Mutex<Answers>,
 }
@@ -58,7 +58,7 @@ impl<'a> CallState<'a> {
         CallState { public, host, plugin, symbol: "", answers: Mutex::default() }
     }
 
-    /// A call of `compile` for that region.
+    /// A call of `compile` or `load` for that region.
     pub fn of_region(mut self, symbol: &'a str) -> CallState<'a> {
         self.symbol = symbol;
         self

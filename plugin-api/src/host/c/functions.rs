@@ -226,7 +226,7 @@ unsafe extern "C" fn loaded(call: *mut abi::Call, table: *const abi::Executable,
     in_call(call, "loaded", |state| {
         // SAFETY: the plugin's table is as long as it says.
         let table = unsafe { abi::read(table) }.ok_or("no table, or one without a struct_size")?;
-        let executable = CExecutable::new(state.plugin.clone(), state.host.clone(), table, this)?;
+        let executable = CExecutable::new(state.plugin.clone(), state.host.clone(), state.symbol, table, this)?;
         state.with(|answers| answers.loaded = Some(Box::new(executable)));
         Ok(())
     });

@@ -4,6 +4,7 @@ use super::abi::{self, ABI};
 use super::call::CallState;
 use super::functions::host_table;
 use super::given::c_text;
+use crate::host::entries::{Entry, Places, enter};
 use crate::host::loaded::{LoadedPlugin, Offer, Registration, init_options, init_rejection};
 use crate::host::{Rejection, code};
 use crate::plugin::{CODEGEN_PREFIX, LOADER_PREFIX};
@@ -14,12 +15,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Initialises the plugin in a library that is mapped and exports the entry.
-pub fn load(path: &Path, library: &Library, services: &Services) -> Result<LoadedPlugin, Rejection> {
+pub fn load(
+    path: &Path,
+    library: &Library,
+    services: &Services,
+    places: &'static Places,
+) -> Result<LoadedPlugin, Rejection> {
     // SAFETY: the header declares the symbol of this name as this function.
     let entry = unsafe { library.get::<abi::Entry>(super::ENTRY.as_bytes()) };
     let entry: abi::Entry = *entry.map_err(|error| Rejection::new(code::DLOPEN, error.to_string()))?;
-    // SAFETY: the plugin's entry, as the header has it.
-    let plugin = unsafe { entry(ABI) };
+    let plugin = {
+        let _entered = enter(places.at(Entry::Entry));
+        // SAFETY: the plugin's entry, as the header has it.
+        unsafe { entry(ABI) }
+    };
     if plugin.is_null() {
         let reason = format!("it has nothing for version {ABI} of byoc_plugin.h, which this byoc reads");
         return Err(Rejection::new(code::VERSION, reason).hint(REBUILD_C));
@@ -49,8 +58,11 @@ pub fn load(path: &Path, library: &Library, services: &Services) -> Result<Loade
     let host = host_table(services);
     let name: Arc<str> = declared.as_str().into();
     let (file, options) = (c_text(&path.to_string_lossy()), c_text(&init_options()));
-    // SAFETY: the plugin's entry, as the header has it.
-    let outcome = CallState::new(&host, &name).run(|call| unsafe { init(call, file.as_ptr(), options.as_ptr()) });
+    let outcome = CallState::new(&host, &name).run(|call| {
+        let _entered = enter(Places::of(&declared, "").at(Entry::Init));
+        // SAFETY: the plugin's entry, as the header has it.
+        unsafe { init(call, file.as_ptr(), options.as_ptr()) }
+    });
     let (_, answers) = outcome.map_err(|error| init_rejection(error.within(&declared, "init")))?;
     let mut registrations: Vec<Registration> = Vec::new();
     for (name, offer) in answers.registrations {

@@ -9,6 +9,8 @@ use crate::backend::{
 };
 use crate::describe::Description;
 use crate::error::{Error, Result};
+use crate::host::entries::{Entered, Entry, Places, enter};
+use crate::host::import::sound;
 use crate::tensor::Tensor;
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,6 +22,7 @@ struct Object<T> {
     table: T,
     this: *mut c_void,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
+    places: &'static Places,
 }
 
 // SAFETY: the header says that entries are called on several threads, and `release` on any.
@@ -30,6 +33,7 @@ unsafe impl<T: SizeTagged> Sync for Object<T> {}
 impl<T> Drop for Object<T> {
     fn drop(&mut self) {
         if let Some(release) = self.release {
+            let _entered = enter(self.places.at(Entry::Release));
             // SAFETY: the plugin's function with the plugin's pointer; no entry is under way.
             unsafe { release(self.this) };
         }
@@ -37,6 +41,10 @@ impl<T> Drop for Object<T> {
 }
 
 impl<T> Object<T> {
+    fn enter(&self, entry: Entry) -> Entered {
+        enter(self.places.at(entry))
+    }
+
     fn call(&self) -> CallState<'_> {
         CallState::new(&self.host, &self.plugin)
     }
@@ -54,8 +62,11 @@ impl<T> Object<T> {
         let Some(entry) = entry else { return Ok(None) };
         let key = c_text(key);
         let (data, size) = (data.as_ptr().cast(), data.len());
-        // SAFETY: the plugin's entry, as the header has it.
-        let outcome = self.call().run(|call| unsafe { entry(self.this, call, key.as_ptr(), data, size) });
+        let outcome = self.call().run(|call| {
+            let _entered = self.enter(Entry::Query);
+            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            unsafe { entry(self.this, call, key.as_ptr(), data, size) }
+        });
         match self.named("query", outcome)? {
             (abi::UNKNOWN_KEY, _) => Ok(None),
             (_, answers) => Ok(Some(answers.bytes.unwrap_or_default())),
@@ -90,8 +101,11 @@ impl CCodegen {
         batch.fill(candidates);
         let pointers = batch.pointers();
         let call = self.0.call().judging(candidates.len());
-        // SAFETY: the plugin's entry, as the header has it; what `batch` holds lives until it has returned.
-        let outcome = call.run(|call| unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) });
+        let outcome = call.run(|call| {
+            let _entered = self.0.enter(Entry::Judge);
+            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) }
+        });
         let answers = self.0.named("judge", outcome.map(|(_, answers)| answers.verdicts))?;
         let verdict = |(i, verdict): (usize, Option<Verdict>)| {
             let nothing = || format!("nothing was said about candidate {} ({})", first + i, candidates[i].name);
@@ -108,15 +122,19 @@ impl CCodegen {
     ) -> Result<CCodegen, String> {
         table.describe.ok_or_else(|| missing("describe"))?;
         table.compile.ok_or_else(|| missing("compile"))?;
-        Ok(CCodegen(Object { plugin, host, table, this, release: table.release }))
+        let places = Places::of(&plugin, "");
+        Ok(CCodegen(Object { plugin, host, table, this, release: table.release, places }))
     }
 }
 
 impl Codegen for CCodegen {
     fn describe(&self) -> Result<Description> {
         let Some(describe) = self.0.table.describe else { return Err(missing("describe").into()) };
-        // SAFETY: the plugin's entry, as the header has it.
-        let outcome = self.0.call().run(|call| unsafe { describe(self.0.this, call) });
+        let outcome = self.0.call().run(|call| {
+            let _entered = self.0.enter(Entry::Describe);
+            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            unsafe { describe(self.0.this, call) }
+        });
         self.0.named("describe", outcome.and_then(|(_, answers)| description(answers)))
     }
 
@@ -164,8 +182,11 @@ impl Codegen for CCodegen {
             options: options.as_ptr(),
         };
         let call = self.0.call().of_region(&region.graph.symbol);
-        // SAFETY: the plugin's entry, as the header has it; what `given` points at lives until it has returned.
-        let outcome = call.run(|call| unsafe { compile(self.0.this, call, &raw const given) });
+        let outcome = call.run(|call| {
+            let _entered = enter(Places::of(&self.0.plugin, &region.graph.symbol).at(Entry::Compile));
+            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            unsafe { compile(self.0.this, call, &raw const given) }
+        });
         let made = outcome.and_then(|(_, answers)| {
             answers.compiled.ok_or_else(|| Error::new("it gave no code: `compiled` was not called"))
         });
@@ -188,7 +209,8 @@ impl CLoader {
         this: *mut c_void,
     ) -> Result<CLoader, String> {
         table.load.ok_or_else(|| missing("load"))?;
-        Ok(CLoader(Object { plugin, host, table, this, release: table.release }))
+        let places = Places::of(&plugin, "");
+        Ok(CLoader(Object { plugin, host, table, this, release: table.release, places }))
     }
 }
 
@@ -208,9 +230,12 @@ impl Loader for CLoader {
         };
         // The services of this request, which may be others than those that the plugin was initialised with.
         let host = self.0.host.over(region.services);
-        let call = CallState::new(&host, &self.0.plugin);
-        // SAFETY: the plugin's entry, as the header has it; what `request` points at lives until it has returned.
-        let outcome = call.run(|call| unsafe { load(self.0.this, call, &raw const request) });
+        let call = CallState::new(&host, &self.0.plugin).of_region(region.symbol);
+        let outcome = call.run(|call| {
+            let _entered = enter(Places::of(&self.0.plugin, region.symbol).at(Entry::Load));
+            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            unsafe { load(self.0.this, call, &raw const request) }
+        });
         let loaded = outcome.and_then(|(_, answers): (i32, Answers)| {
             answers.loaded.ok_or_else(|| Error::new("it loaded nothing: `loaded` was not called"))
         });
@@ -226,14 +251,17 @@ impl Loader for CLoader {
 pub struct CExecutable(Object<abi::Executable>);
 
 impl CExecutable {
+    /// What was loaded for the region `symbol`.
     pub fn new(
         plugin: Arc<str>,
         host: Arc<HostTable>,
+        symbol: &str,
         table: abi::Executable,
         this: *mut c_void,
     ) -> Result<CExecutable, String> {
+        let places = Places::of(&plugin, symbol);
         // First, so that what was loaded is given back whatever the table lacks.
-        let executable = CExecutable(Object { plugin, host, table, this, release: table.release });
+        let executable = CExecutable(Object { plugin, host, table, this, release: table.release, places });
         table.prepare.ok_or_else(|| missing("prepare"))?;
         table.run.ok_or_else(|| missing("run"))?;
         Ok(executable)
@@ -246,11 +274,14 @@ impl Executable for CExecutable {
         // A dimension has the same bits as `usize` and as 64-bit integer.
         let dims: Vec<abi::Dims> =
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
-        // SAFETY: the plugin's entry, as the header has it.
-        let outcome = self.0.call().run(|call| unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) });
+        let outcome = self.0.call().run(|call| {
+            let _entered = self.0.enter(Entry::Prepare);
+            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) }
+        });
         let prepared = outcome.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
             true => Err(Error::new("it prepared nothing: `output` was not called")),
-            false => Ok(answers.prepared),
+            false => sound(answers.prepared),
         });
         self.0.named("prepare", prepared)
     }
@@ -268,8 +299,11 @@ impl Executable for CExecutable {
             workspace_size: call.workspace.len(),
             plan: call.plan,
         };
-        // SAFETY: the plugin's entry, as the header has it; all of it is borrowed until it has returned.
-        let outcome = self.0.call().run(|call| unsafe { run(self.0.this, call, &raw const given) });
+        let outcome = self.0.call().run(|call| {
+            let _entered = self.0.enter(Entry::Run);
+            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            unsafe { run(self.0.this, call, &raw const given) }
+        });
         self.0.named("run", outcome.map(drop))
     }
 

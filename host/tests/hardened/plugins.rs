@@ -1,0 +1,357 @@
+//! Plugins that do harm: `tests/hardened/faulty.c` with every fault in every entry. The process ends by itself or goes on,
+//! says which plugin and entry it was, and never reports success without having printed the right answer.
+
+use byoc_test_support::{copy, plugin, temporary_folder, workspace};
+use std::fmt::Write as _;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The faulty plugin under the name that it registers, and a model of what it takes. Doubling is exact in any rounding.
+struct Place {
+    folder: TempDir,
+    plugins: PathBuf,
+    model: PathBuf,
+}
+
+static PLACE: LazyLock<Place> = LazyLock::new(|| {
+    let folder = temporary_folder();
+    let plugins = folder.path().join("plugins");
+    std::fs::create_dir(&plugins).unwrap();
+    let built = Command::new("cc")
+        .current_dir(workspace())
+        .args(["-O0", "-shared", "-fPIC", "-w", "-I", "plugin-api/include", "tests/hardened/faulty.c", "-o"])
+        .arg(plugins.join("libbyoc_elementwise.so"))
+        .args(["-lm", "-lpthread"])
+        .output()
+        .expect("the compiler that Rust links with");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let model = folder.path().join("model.relay");
+    let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(3, 3), float32]) { add(nn.relu(%x), %x) }\n";
+    std::fs::write(&model, program).unwrap();
+    Place { folder, plugins, model }
+});
+
+/// What became of a run.
+struct Ended {
+    status: ExitStatus,
+    out: String,
+    err: String,
+}
+
+impl Ended {
+    #[track_caller]
+    fn ok(self) -> Ended {
+        assert!(self.status.success(), "{}\nstdout:\n{}\nstderr:\n{}", self.status, self.out, self.err);
+        self
+    }
+}
+
+fn byoc(args: &[&str]) -> Command {
+    let home = PLACE.folder.path().join("home");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_byoc"));
+    command.args(args).env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
+    for name in ["BYOC_PLUGIN_PATH", "BYOC_LOG", "BYOC_CACHE_DIR", "BYOC_CHECK_REGIONS", "FAULT", "ENTRY"] {
+        command.env_remove(name);
+    }
+    command.env("BYOC_THREADS", "2").current_dir(PLACE.folder.path());
+    command
+}
+
+/// Waits for it, and ends it where it does not end by itself.
+fn ended(mut command: Command) -> Ended {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let read = |mut from: Box<dyn Read + Send>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            from.read_to_end(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let out = read(Box::new(child.stdout.take().unwrap()));
+    let err = read(Box::new(child.stderr.take().unwrap()));
+    let until = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > until {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(3));
+    };
+    Ended { status, out: out.join().unwrap(), err: err.join().unwrap() }
+}
+
+/// The model on the faulty backend.
+fn run(more: &[&str]) -> Command {
+    let (plugins, model) = (PLACE.plugins.display().to_string(), PLACE.model.display().to_string());
+    let mut args = vec!["run", &model, "--input", "x=random:3", "--json", "--no-cache"];
+    args.extend(["--backend", "elementwise", "--plugin-dir", &plugins]);
+    args.extend(more);
+    byoc(&args)
+}
+
+fn faulty(fault: &str, entry: &str, more: &[&str]) -> Ended {
+    let mut command = run(more);
+    command.env("FAULT", fault).env("ENTRY", entry);
+    ended(command)
+}
+
+const ENTRIES: [&str; 9] = ["entry", "init", "describe", "judge", "compile", "load", "prepare", "run", "release"];
+
+/// What a fault has to come to; its right answer goes without saying.
+#[derive(Clone, Copy)]
+enum Outcome {
+    /// The process goes on as if nothing had happened.
+    Harmless,
+    /// It goes on, and what was changed is put back and said.
+    PutBack,
+    /// The same, but whether it can be put back is the system's to say.
+    Said,
+    /// It ends by this signal, with a line.
+    Signal(i32),
+    /// It ends with code 1, and a line with this code.
+    Error(&'static str),
+    /// Either: how memory is damaged is not for the host to know.
+    Either,
+}
+use Outcome::{Either, Error, Harmless, PutBack, Said, Signal};
+
+/// The faults that strike in any entry. `_exit`, SIGSTOP and SIGTERM are not among them: no process answers these itself.
+const FAULTS: [(&str, Outcome); 24] = [
+    ("segv", Signal(11)),
+    ("abort", Signal(6)),
+    ("loop", Error("E0451")),
+    ("stack", Signal(11)),
+    ("oom", Error("E0451")),
+    ("exit0", Error("E0450")),
+    ("threads", Harmless),
+    ("threadsegv", Signal(11)),
+    ("mxcsr", PutBack),
+    ("fpexc", PutBack),
+    ("cwd", PutBack),
+    ("locale", Harmless),
+    ("close1", PutBack),
+    ("closeall", PutBack),
+    ("sigint", Either),
+    ("sigign", PutBack),
+    ("heap", Either),
+    ("doublefree", Signal(6)),
+    ("env", Harmless),
+    ("rlim", Said),
+    ("fork", Harmless),
+    ("pthexit", Either),
+    ("print", Harmless),
+    ("umask", Harmless),
+];
+
+/// What is wrong with how a run with that fault ended.
+fn wrong(fault: &str, entry: &str, outcome: Outcome, ended: &Ended, right: &str) -> Option<String> {
+    let Ended { status, out, err } = ended;
+    // A damaged heap is found where it is used next, which may be anywhere.
+    let at = if fault == "heap" { String::new() } else { format!(": {entry}") };
+    let named = err.lines().any(|line| line.contains("elementwise") && line.contains(&at));
+    let problem = match (status.code(), status.signal()) {
+        (Some(0), _) if out != right => "success without the right answer",
+        (Some(0), _) => match outcome {
+            Harmless | Either => return None,
+            PutBack | Said if named && err.contains("E0452") => return None,
+            PutBack | Said => "what was changed is not said",
+            Signal(_) | Error(_) => "it went on",
+        },
+        (Some(1), _) if !named => "an error that does not say which plugin and entry",
+        (Some(1), _) => match outcome {
+            Either => return None,
+            Said if err.contains("E0452") => return None,
+            Error(code) if err.contains(&format!("error[{code}]")) => return None,
+            _ => "another error",
+        },
+        (_, Some(_)) if !named => "a signal without a line that says which plugin and entry",
+        (_, Some(signal)) => match outcome {
+            Signal(expected) if expected == signal => return None,
+            Either => return None,
+            _ => "another signal",
+        },
+        _ => "another end",
+    };
+    Some(format!("{fault} in {entry}: {problem}\n{status}\nstdout: {out}\nstderr: {err}\n"))
+}
+
+/// Runs `cases`, several at a time, and gives what was wrong.
+fn each(cases: &[(&str, &str, Outcome)]) -> String {
+    let right = ended(run(&[])).ok().out;
+    let (next, problems) = (AtomicUsize::new(0), Mutex::new(String::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                while let Some(&(fault, entry, outcome)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let limit: &[&str] = match fault {
+                        "loop" => &["--timeout", "0.1"],
+                        "oom" => &["--max-memory", "512M"],
+                        _ => &[],
+                    };
+                    let ended = faulty(fault, entry, limit);
+                    if let Some(problem) = wrong(fault, entry, outcome, &ended, &right) {
+                        let _ = writeln!(problems.lock().unwrap(), "{problem}");
+                    }
+                }
+            });
+        }
+    });
+    problems.into_inner().unwrap()
+}
+
+#[test]
+fn every_fault_in_every_entry() {
+    let cases: Vec<_> =
+        FAULTS.iter().flat_map(|&(fault, outcome)| ENTRIES.map(|entry| (fault, entry, outcome))).collect();
+    let problems = each(&cases);
+    assert!(problems.is_empty(), "{problems}");
+}
+
+#[test]
+fn the_host_and_other_backends_are_not_harmed() {
+    let other = temporary_folder();
+    copy(&PLACE.plugins.join("libbyoc_elementwise.so"), &other.path().join("libbyoc_elementwise.so"));
+    copy(&plugin("template"), &other.path().join("libbyoc_template.so"));
+    let (plugins, model) = (other.path().display().to_string(), PLACE.model.display().to_string());
+    let artifact = other.path().join("model.byoc").display().to_string();
+    let plain = ["--plugin-dir", &plugins, "--no-cache"];
+    let on_template = [&plain[..], &["--backend", "template"]].concat();
+    let commands = [
+        [&["run", &model, "--input", "x=random:3"], &plain[..]].concat(),
+        [&["run", &model, "--input", "x=random:3", "--require-offload"], &on_template[..]].concat(),
+        [&["compile", &model, "-o", &artifact], &on_template[..]].concat(),
+        [&["run", &artifact, "--input", "x=random:3"], &plain[..]].concat(),
+        [&["explain", &model], &on_template[..]].concat(),
+    ];
+    for args in commands {
+        let mut command = byoc(&args);
+        command.env("FAULT", "segv").env("ENTRY", "entry");
+        let ended = ended(command);
+        assert!(ended.status.success(), "{args:?}\n{}\n{}", ended.status, ended.err);
+    }
+}
+
+#[test]
+fn what_a_plugin_prints_is_no_product() {
+    let right = ended(run(&[])).ok().out;
+    for entry in ["init", "compile", "run", "release"] {
+        let ended = faulty("print", entry, &[]).ok();
+        assert_eq!(ended.out, right, "{entry}");
+        assert!(ended.err.contains("garbage on stdout"), "{entry}: {}", ended.err);
+    }
+}
+
+/// The host's own arithmetic behind a run that changes the rounding: a mean of thirds.
+#[test]
+fn rounding_is_the_hosts_again_after_a_run() {
+    let (plugins, model) = (PLACE.plugins.display().to_string(), PLACE.folder.path().join("thirds.relay"));
+    let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(64, 64), float32]) {\n\
+                   let %y = add(%x, %x); nn.softmax(%y) }\n";
+    std::fs::write(&model, program).unwrap();
+    let model = model.display().to_string();
+    let output = PLACE.folder.path().join("thirds.npz").display().to_string();
+    let args = ["run", &model, "--input", "x=random:3", "--output", &output, "--no-cache", "--plugin-dir", &plugins];
+    let on_plugin = [&args[..], &["--backend", "elementwise", "--require-offload"]].concat();
+    ended(byoc(&args)).ok();
+    let right = std::fs::read(&output).unwrap();
+    for fault in ["mxcsr", "mxcsrend"] {
+        let mut command = byoc(&on_plugin);
+        command.env("FAULT", fault).env("ENTRY", "run");
+        let ended = ended(command).ok();
+        assert!(ended.err.contains("E0452") && ended.err.contains("plugin elementwise: run"), "{}", ended.err);
+        assert!(std::fs::read(&output).unwrap() == right, "{fault}");
+    }
+}
+
+#[test]
+fn files_go_where_the_user_said() {
+    let name = "relative.npz";
+    for entry in ["init", "run"] {
+        faulty("cwd", entry, &["--output", name]).ok();
+        assert!(std::fs::remove_file(PLACE.folder.path().join(name)).is_ok(), "{entry}");
+        assert!(!Path::new("/").join(name).exists(), "{entry}");
+    }
+}
+
+#[test]
+fn a_child_of_a_plugin_is_no_second_host() {
+    let right = ended(run(&[])).ok().out;
+    for entry in ["init", "judge", "run"] {
+        let ended = faulty("fork", entry, &[]).ok();
+        assert_eq!(ended.out, right, "{entry}");
+        assert!(
+            ended.err.contains(&format!("{entry}: ")) && ended.err.contains("the child came back"),
+            "{}",
+            ended.err
+        );
+    }
+}
+
+/// What breaks the contract in one place of its own.
+#[test]
+fn broken_promises() {
+    let faults = [
+        "nullblob",
+        "hugeblob",
+        "badutf",
+        "path",
+        "nocompiled",
+        "wrongdims",
+        "bigdims",
+        "hugebound",
+        "hugews",
+        "maxws",
+        "noprep",
+        "twiceprep",
+        "status",
+        "failnone",
+        "wrinput",
+    ];
+    let right = ended(run(&[])).ok().out;
+    let mut problems = String::new();
+    for fault in faults {
+        let ended = faulty(fault, "", &[]);
+        let named = ended.err.contains("elementwise");
+        let good = match (ended.status.code(), ended.status.signal()) {
+            (Some(0), _) => ended.out == right,
+            (Some(1), _) | (None, Some(_)) => named && ended.err.contains("error[E0"),
+            _ => false,
+        };
+        if !good {
+            let _ = writeln!(problems, "{fault}: {}\nstdout: {}\nstderr: {}", ended.status, ended.out, ended.err);
+        }
+    }
+    // Writes outside are seen where runs are watched.
+    for fault in ["oobout", "oobout1", "wrinput"] {
+        let mut command = run(&[]);
+        command.env("FAULT", fault).env("BYOC_CHECK_REGIONS", "1");
+        let ended = ended(command);
+        if ended.status.success() || !ended.err.contains("plugin elementwise: run") {
+            let _ = writeln!(problems, "{fault}, watched: {}\nstderr: {}", ended.status, ended.err);
+        }
+    }
+    assert!(problems.is_empty(), "{problems}");
+}
+
+/// A worker of `plugins test` ends as it always did, and its line says why.
+#[test]
+fn the_conformance_run_tells_faults() {
+    let file = PLACE.plugins.join("libbyoc_elementwise.so").display().to_string();
+    let out = PLACE.folder.path().join("cases").display().to_string();
+    let args = ["plugins", "test", &file, "--cases", "1", "--only", "nn.relu", "--out", &out];
+    for (fault, words) in [("segv", "a segmentation fault"), ("exit0", "it called exit")] {
+        let mut command = byoc(&args);
+        command.env("FAULT", fault).env("ENTRY", "compile");
+        let ended = ended(command);
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.err);
+        assert!(ended.out.contains(words), "{words}\n{}\n{}", ended.out, ended.err);
+    }
+}

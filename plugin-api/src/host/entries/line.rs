@@ -1,0 +1,94 @@
+//! One line on standard error, made and written without memory, locks or anything else that a handler of signals must not use.
+
+use super::place::Place;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Where else a line goes when there is no standard error any more; -1 for nowhere.
+pub(super) static OTHER_STDERR: AtomicI32 = AtomicI32::new(-1);
+
+/// A line under way. It is made in place: a handler's stack is small.
+pub(super) struct Line {
+    bytes: [u8; 1024],
+    length: usize,
+}
+
+impl Line {
+    /// An empty line.
+    pub(super) const fn new() -> Line {
+        Line { bytes: [0; 1024], length: 0 }
+    }
+
+    /// Adds that it is an error with this code.
+    pub(super) fn error(&mut self, code: &str) -> &mut Line {
+        self.text("error[").text(code).text("]: ")
+    }
+
+    /// Adds a text, as far as there is room.
+    pub(super) fn text(&mut self, text: &str) -> &mut Line {
+        // The last byte is the line's end.
+        let room = self.bytes.len() - 1 - self.length;
+        let taken = text.len().min(room);
+        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.length += taken;
+        self
+    }
+
+    /// Adds a number.
+    pub(super) fn number(&mut self, number: u64) -> &mut Line {
+        let mut digits = [0u8; 20];
+        let (mut at, mut left) = (digits.len(), number);
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (left % 10) as u8;
+            left /= 10;
+            if left == 0 {
+                break;
+            }
+        }
+        self.text(std::str::from_utf8(&digits[at..]).unwrap_or_default())
+    }
+
+    /// Adds a place, as its `Display` has it.
+    pub(super) fn place(&mut self, place: &Place) -> &mut Line {
+        self.text("plugin ").text(place.plugin).text(": ").text(place.entry.name());
+        if place.region.is_empty() { self } else { self.text(": region ").text(place.region) }
+    }
+
+    /// Writes it.
+    pub(super) fn write(&mut self) {
+        self.bytes[self.length] = b'\n';
+        let line = &self.bytes[..=self.length];
+        // SAFETY: the bytes are there; a descriptor that is not open is an error of the call.
+        let written = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        let other = OTHER_STDERR.load(Ordering::Relaxed);
+        if written < 0 && other >= 0 {
+            // SAFETY: as above.
+            unsafe { libc::write(other, line.as_ptr().cast(), line.len()) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::place::{Entry, Places};
+    use super::*;
+
+    fn read(line: &Line) -> &str {
+        std::str::from_utf8(&line.bytes[..line.length]).unwrap()
+    }
+
+    #[test]
+    fn a_line_holds_texts_numbers_and_places() {
+        let place = Places::of("mine", "r").at(Entry::Run);
+        let mut line = Line::new();
+        line.error("E0450").place(place).text(" took ").number(0).text(" of ").number(u64::MAX);
+        assert_eq!(read(&line), format!("error[E0450]: {place} took 0 of {}", u64::MAX));
+    }
+
+    #[test]
+    fn a_line_has_an_end() {
+        let mut line = Line::new();
+        line.error("E0450").text(&"x".repeat(5000));
+        assert_eq!(line.length, 1023);
+    }
+}

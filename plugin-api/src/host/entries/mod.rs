@@ -1,0 +1,37 @@
+//! What happens while a plugin has a thread of the process.
+//!
+//! Every entry into a plugin, of both kinds and also when its library is mapped, goes through [`enter`]. It writes down in a
+//! fixed table which plugin, region and entry the thread is in, so that a handler of signals, a watchdog and the end of the
+//! process can say whose fault something is. Behind the entry it puts back what belongs to the process and not to a plugin.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `place` | plugin, region and entry, by names that live as long as the process |
+//! | `record` | the table, and the guard of one entry |
+//! | `float` | the floating-point environment of a thread |
+//! | `line` | one line on standard error, written without memory or locks |
+//! | `process` | what belongs to the process: working directory, limits, locale, standard streams |
+//! | `product` | standard output for the host alone |
+//! | `ending` | signals, `exit`, `fork`, threads that end inside an entry |
+//! | `watchdog` | the end of a process whose plugin does not come back, or takes too much memory |
+//!
+//! The table and the floating-point environment are at work in every process that loads plugins. The rest is for a program
+//! that owns its process, as the command line does: [`own_process`].
+
+mod ending;
+mod float;
+mod line;
+mod place;
+mod process;
+mod product;
+mod record;
+mod watchdog;
+
+pub use ending::{finished, own_process, say_interrupts};
+pub use place::{Entry, Place};
+pub use process::{Change, on_change, restore_process};
+pub use product::Product;
+pub use watchdog::{Limits, Watchdog};
+
+pub(crate) use place::Places;
+pub(crate) use record::{Entered, current, enter, enter_task};
