@@ -1,8 +1,10 @@
 //! The command line: every command with its options.
 
+use crate::limits::parse_size;
 use crate::quantize::method::Method;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Compiles and runs neural-network models on backends loaded at run time.
 #[derive(Debug, Parser)]
@@ -63,6 +65,18 @@ pub struct TalkArgs {
     pub json: bool,
 }
 
+/// How much a command may take.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct LimitArgs {
+    /// End with an error unless all is done after this time, such as 30 or 0.5. By default there is no limit.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// Most memory for tensors and intermediate results, such as 2GiB or 512M. By default half of what is available to the
+    /// process.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_memory: Option<usize>,
+}
+
 /// How a model is compiled.
 #[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
@@ -97,6 +111,9 @@ pub struct BuildArgs {
     /// Print how long each pass took, on standard error.
     #[arg(long)]
     pub time_passes: bool,
+    /// How much it may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// Which plugins there are.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
@@ -276,6 +293,9 @@ pub struct OptArgs {
     /// Stop after this many passes, to find the one that breaks a program.
     #[arg(long, value_name = "N")]
     pub pass_limit: Option<usize>,
+    /// How much it may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// How much is said.
     #[command(flatten)]
     pub talk: TalkArgs,
@@ -300,6 +320,9 @@ pub struct InspectArgs {
     /// An artifact.
     #[arg(value_name = "FILE.byoc")]
     pub file: PathBuf,
+    /// How much it may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// How much is said.
     #[command(flatten)]
     pub talk: TalkArgs,
@@ -494,6 +517,9 @@ pub struct QuantizeArgs {
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// How much it may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// Which plugins there are.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
@@ -513,6 +539,30 @@ pub struct ZooArgs {
     /// Seed of the weights.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
+}
+
+impl Command {
+    /// How much the command may take; nothing is said of those that read no model.
+    pub fn limits(&self) -> LimitArgs {
+        match self {
+            Command::Run(args) => args.build.limits,
+            Command::Compile(args) => args.build.limits,
+            Command::Explain(args) => args.build.limits,
+            Command::Verify(args) => args.build.limits,
+            Command::Bench(args) => args.build.limits,
+            Command::Source(args) => args.build.limits,
+            Command::Opt(args) => args.limits,
+            Command::Quantize(args) => args.limits,
+            Command::Inspect(args) => args.limits,
+            Command::Plugins(_) | Command::Ops(_) | Command::Error(_) | Command::Zoo(_) => LimitArgs::default(),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "a number of seconds above 0 is wanted".to_owned())
 }
 
 fn named_text(text: &str) -> Result<(String, String), String> {

@@ -27,8 +27,9 @@ mod table;
 mod verify;
 mod zoo;
 
+use crate::cancel::Cancel;
 use crate::error::Failure;
-use args::{Cli, Command};
+use args::{Cli, Command, LimitArgs};
 use byoc_core::diag::Severity;
 use clap::Parser;
 use std::process::ExitCode;
@@ -59,6 +60,15 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    let LimitArgs { timeout, max_memory } = cli.command.limits();
+    if let Some(bytes) = max_memory {
+        crate::limits::set_max_memory(bytes);
+    }
+    crate::limits::default_memory();
+    // Everything that the command does looks at it, and sessions that it makes take it over.
+    let cancel = Cancel::default();
+    cancel.set_timeout(timeout);
+    let _scope = cancel.enter();
     match std::panic::catch_unwind(|| dispatch(cli)) {
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {

@@ -110,7 +110,7 @@ fn pass_options(args: &OptArgs) -> Result<PassOptions, Failure> {
 }
 
 fn read_patterns(path: &Path) -> Result<Vec<byoc_core::pattern::Entry>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
+    let text = crate::io::read_text(path).map_err(|e| {
         Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {e}", path.display()))
     })?;
     let parsed = parse_table(&text, Checks::Refused);

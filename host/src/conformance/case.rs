@@ -66,7 +66,7 @@ impl Case {
     pub fn write(&self, path: &Path, notes: &[String]) -> Result<(), Diagnostic> {
         relay::write(path, &self.module)?;
         let unreadable = |e: std::io::Error| Diagnostic::error(codes::frontends::UNREADABLE_MODEL, e.to_string());
-        let program = std::fs::read_to_string(path).map_err(unreadable)?;
+        let program = io::read_text(path).map_err(unreadable)?;
         let mut text = format!("{MARK}{}\n// {}\n", self.subject, self.about);
         for line in notes.iter().flat_map(|note| note.lines()) {
             text.push_str(&format!("// {line}\n"));
@@ -83,7 +83,7 @@ impl Case {
     /// A file that is no case, or is damaged.
     pub fn read(path: &Path) -> Result<Case, Failure> {
         let loaded = relay::load(path, &LoadOptions::default())?;
-        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let text = io::read_text(path).unwrap_or_default();
         let first = text.lines().next().unwrap_or_default();
         let subject = first.strip_prefix(MARK).and_then(Subject::parse).ok_or_else(|| {
             Diagnostic::error(codes::plugins::BAD_CASE, format!("{} is no case of a conformance run", path.display()))

@@ -60,7 +60,7 @@ impl TestFolder {
         let (mut rtol, mut atol) = (None, None);
         let settings = path.join("data.json");
         if settings.is_file() {
-            let text = std::fs::read_to_string(&settings).map_err(|e| bad(format!("data.json: {e}")))?;
+            let text = crate::io::read_text(&settings).map_err(|e| bad(format!("data.json: {e}")))?;
             let json: serde_json::Value = serde_json::from_str(&text).map_err(|e| bad(format!("data.json: {e}")))?;
             rtol = json.get("rtol").and_then(serde_json::Value::as_f64);
             atol = json.get("atol").and_then(serde_json::Value::as_f64);

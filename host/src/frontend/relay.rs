@@ -95,7 +95,7 @@ struct Text {
 }
 
 fn parsed(path: &Path) -> Result<Text, Failure> {
-    let source = std::fs::read_to_string(path).map_err(|e| unreadable(path, e))?;
+    let source = io::read_text(path).map_err(|e| unreadable(path, e))?;
     let (constants, missing) = match weights_files(path).into_iter().find(|file| file.exists()) {
         Some(file) => (numbered(&file)?, None),
         None => (Vec::new(), Some(weights_files(path))),
@@ -263,7 +263,7 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
         let error = Diagnostic::error(codes::frontends::BROKEN_MODEL, "the program has no @main");
         if names.is_empty() { error } else { error.note(format!("it has {}", names.join(", "))) }
     })?;
-    let port = |name: String, ty: &Type| {
+    let port = |name: String, ty: &Type| -> Result<PortInfo, Diagnostic> {
         let tensor = ty.as_tensor().ok_or_else(|| {
             let message = format!("{name} of @main is {ty}");
             Diagnostic::error(codes::frontends::BAD_NODE, message)

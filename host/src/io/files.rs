@@ -4,7 +4,7 @@ use super::mapped::MappedFile;
 use byoc_core::diag::{Diagnostic, codes};
 use prost::bytes::Bytes;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// The bytes of a file, mapped into memory.
@@ -20,6 +20,23 @@ pub fn map_file(path: &Path) -> std::io::Result<Bytes> {
         return Ok(Bytes::new());
     }
     Ok(Bytes::from_owner(MappedFile::open(path)?))
+}
+
+/// The longest text that is read, in bytes: programs with their weights are longer only where the weights belong in a file of
+/// their own.
+pub const MAX_TEXT: usize = 256 << 20;
+
+/// The text in a file of at most [`MAX_TEXT`] bytes, whatever kind of file it is.
+///
+/// # Errors
+/// When it cannot be read, is longer, or is no text.
+pub fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MAX_TEXT {
+        return Err(std::io::Error::other(format!("it has more than {MAX_TEXT} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is no UTF-8 text"))
 }
 
 /// Writes a file under a temporary name beside its place and renames it: whoever reads `path` sees the old file or the

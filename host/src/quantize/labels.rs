@@ -34,7 +34,7 @@ pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
             values.ok_or_else(|| bad(format!("labels are a row of integers, this is {tensor:?}")))
         }
         _ => {
-            let text = std::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+            let text = io::read_text(path).map_err(|e| bad(e.to_string()))?;
             let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
             lines
                 .map(|(i, line)| {

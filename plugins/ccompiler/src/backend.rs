@@ -15,7 +15,10 @@ use byoc_plugin_api::{
 use std::path::PathBuf;
 
 /// `relay.ext.ccompiler`.
-pub struct CCompiler;
+pub struct CCompiler {
+    /// Tells whether anybody waits for what is compiled.
+    pub services: api::Services,
+}
 
 /// A region in C, and the constants that the code reads where they lie.
 struct Generated {
@@ -109,7 +112,7 @@ impl Codegen for CCompiler {
         let cache = region.options.get("cache_dir").and_then(|dir| dir.as_str()).map(PathBuf::from);
         let compiler = toolchain::toolchain()?;
         let text = &generated.source.text;
-        let object = compiler.compile(text, cache.as_deref())?;
+        let object = compiler.compile(text, cache.as_deref(), &self.services)?;
         // A symbol that is missing is found now and not at the first call.
         Object::open(&object, &symbol)?;
         let header = Header {

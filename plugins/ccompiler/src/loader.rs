@@ -140,7 +140,7 @@ impl Loader for ObjectLoader {
                 .hint(error.hint.as_str())
             })?;
             let cache = std::env::var_os("BYOC_CACHE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-            Object::open(&compiler.compile(blob.source, cache.as_deref())?, symbol)?
+            Object::open(&compiler.compile(blob.source, cache.as_deref(), request.services)?, symbol)?
         };
         // Constants that are only packed are let go afterwards.
         let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();

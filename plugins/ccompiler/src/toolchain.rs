@@ -1,9 +1,10 @@
 //! Runs the system's C compiler and keeps its objects by content.
 
 use crate::cpu;
-use byoc_plugin_api::{Error, Result};
+use crate::process::{self, TIME_LIMIT};
+use byoc_plugin_api::{Error, Result, Services};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// Optimisation flags. No `-ffast-math`: NaN, infinities and signed zeros keep their meaning. What is given up is the
@@ -73,8 +74,8 @@ impl Toolchain {
     /// The object of a source, from the cache if it is there.
     ///
     /// # Errors
-    /// What the compiler says.
-    pub fn compile(&self, source: &str, cache: Option<&Path>) -> Result<Vec<u8>> {
+    /// What the compiler says; also when it is not done after [`TIME_LIMIT`], or nobody waits for it any more.
+    pub fn compile(&self, source: &str, cache: Option<&Path>, services: &Services) -> Result<Vec<u8>> {
         let flags = self.flags();
         let mut key = blake3::Hasher::new();
         for part in [source, &self.command.join(" "), &self.version, &flags.join(" "), &cpu::features().join(" ")] {
@@ -88,19 +89,24 @@ impl Toolchain {
         }
         let folder = tempfile::Builder::new().prefix("byoc-cc-").tempdir()?;
         std::fs::write(folder.path().join("region.c"), source)?;
-        let output = Command::new(&self.command[0])
+        let said = folder.path().join("said");
+        let mut command = Command::new(&self.command[0]);
+        command
             .args(&self.command[1..])
             .args(&flags)
             .args(["-o", "region.so", "region.c", "-lm"])
             .env("LC_ALL", "C")
             .env_remove("SOURCE_DATE_EPOCH")
             .current_dir(folder.path())
-            .output()
-            .map_err(|error| Error::new(format!("`{}` does not start: {error}", self.command.join(" "))))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&said)?);
+        let status = process::limited(&mut command, &self.command.join(" "), TIME_LIMIT, services)?;
+        if !status.success() {
+            let said = std::fs::read(&said)?;
+            let said = String::from_utf8_lossy(&said);
             let first = said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or_default();
-            return Err(Error::new(format!("`{}` ends with {}: {first}", self.command.join(" "), output.status)));
+            return Err(Error::new(format!("`{}` ends with {status}: {first}", self.command.join(" "))));
         }
         let object = std::fs::read(folder.path().join("region.so"))?;
         if let Some(path) = kept {
