@@ -67,8 +67,8 @@ fn bench(criterion: &mut Criterion, group: &str, cases: Vec<(String, Ready)>) {
         let mut group = criterion.benchmark_group(format!("{group}, {threads} threads"));
         for (name, ready) in &cases {
             let views: Vec<TensorView<'_>> = ready.args.iter().map(Tensor::view).collect();
-            let mut workspace = AlignedBytes::zeroed(ready.kernel.workspace());
-            let mut out = AlignedBytes::zeroed(ready.shape.iter().product::<usize>() * ready.dtype.size());
+            let mut workspace = AlignedBytes::zeroed(ready.kernel.workspace()).unwrap();
+            let mut out = AlignedBytes::zeroed(ready.shape.iter().product::<usize>() * ready.dtype.size()).unwrap();
             group.throughput(Throughput::Elements(ready.operations));
             group.bench_function(BenchmarkId::from_parameter(name), |b| {
                 pool.install(|| {

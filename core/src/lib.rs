@@ -10,6 +10,7 @@
 //! | folder | what it is |
 //! |---|---|
 //! | [`diag`] | diagnostics as data: code, message, labels, help |
+//! | [`stop`] | ending work that nobody waits for: a flag and a deadline |
 //! | [`tensor`] | element types, shapes, tensors and views |
 //! | [`ir`] | the module: expressions, types, attributes, provenance |
 //! | [`op`] | the operator table: attributes, type relation, naive reference, FLOPs |
@@ -25,6 +26,7 @@ pub mod kernel;
 pub mod op;
 pub mod pass;
 pub mod pattern;
+pub mod stop;
 pub mod tensor;
 pub mod text;
 pub mod typing;

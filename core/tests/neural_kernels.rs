@@ -28,11 +28,11 @@ fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>
     let spec = Spec { def, attrs, inputs: &inputs, outputs: &outputs, constants };
     let offers = || inventory::iter::<Offer>.into_iter().filter(|o| o.op == name);
     let kernel: Box<dyn Kernel> = offers().find_map(|o| (o.make)(&spec)).unwrap_or_else(|| panic!("{name} is offered"));
-    let mut workspace = AlignedBytes::zeroed(kernel.workspace());
+    let mut workspace = AlignedBytes::zeroed(kernel.workspace()).unwrap();
     workspace.as_mut().fill(0xff);
     let views: Vec<TensorView<'_>> = args.iter().map(Tensor::view).collect();
     let mut results: Vec<AlignedBytes> =
-        want.iter().map(|t| AlignedBytes::copy_of(&vec![0xff; t.bytes().len()])).collect();
+        want.iter().map(|t| AlignedBytes::copy_of(&vec![0xff; t.bytes().len()]).unwrap()).collect();
     let write = |results: &mut [AlignedBytes], run: &mut dyn FnMut(&mut [TensorViewMut<'_>])| {
         let mut outs: Vec<TensorViewMut<'_>> = results
             .iter_mut()

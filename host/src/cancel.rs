@@ -1,27 +1,10 @@
-//! Calling off what is under way: whoever started it no longer waits.
+//! Ending what is under way, because somebody asks for it or because it takes too long.
+//!
+//! One mechanism for all of it: a build looks at the [`Cancel`] of its [`Session`](crate::session::Session), a run at that of the
+//! session that loaded the model or at one of its own ([`Executor::run_under`](crate::runtime::Executor::run_under)), plugins see
+//! either as `cancelled`. Whatever is done in the scope of one ([`Cancel::enter`]) looks at it as well, reading models included.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+pub use byoc_core::stop::{Cancel, Reason, Scope};
 
-/// A flag that long work looks at: the host between regions, backends whenever they like. Clones are the same flag.
-#[derive(Clone, Debug, Default)]
-pub struct Cancel {
-    flag: Arc<AtomicBool>,
-}
-
-impl Cancel {
-    /// Calls off what is under way (true), or lets what comes next go on (false).
-    pub fn set(&self, off: bool) {
-        self.flag.store(off, Ordering::SeqCst);
-    }
-
-    /// Whether what is under way was called off.
-    pub fn is_set(&self) -> bool {
-        self.flag.load(Ordering::SeqCst)
-    }
-
-    /// The flag itself, for a handler of signals.
-    pub fn flag(&self) -> &Arc<AtomicBool> {
-        &self.flag
-    }
-}
+/// Calls and iterations of loops in a run, all together, before it is taken for one that does not end.
+pub const MAX_CALLS: u64 = 1 << 31;

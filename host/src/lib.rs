@@ -9,6 +9,7 @@ pub mod conformance;
 pub mod error;
 pub mod frontend;
 pub mod io;
+pub mod limits;
 pub mod model;
 mod native;
 pub mod plugin;

@@ -2,6 +2,7 @@
 
 use crate::build::compiled::CompiledRegion;
 use crate::build::{Compiled, codegen};
+use crate::cancel::Cancel;
 use crate::error::Failure;
 use crate::native;
 use crate::plugin::backend::fault;
@@ -123,6 +124,15 @@ impl Model {
     pub fn run_observed(&self, inputs: &[Tensor], observer: &dyn Observer) -> Result<Vec<Tensor>, Failure> {
         Ok(self.executor.run_observed(inputs, Some(observer))?)
     }
+
+    /// As [`Model::run`], for a run that ends when `cancel` says so: one request of several, with a deadline of its own
+    /// ([`Cancel::part`] of the session's).
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn run_under(&self, inputs: &[Tensor], cancel: &Cancel) -> Result<Vec<Tensor>, Failure> {
+        Ok(self.executor.run_under(inputs, None, cancel)?)
+    }
 }
 
 /// How long the host holds constants that only loaded regions read.
@@ -138,6 +148,7 @@ fn load(
     cache_dir: Option<&Path>,
     hold: Hold,
 ) -> Result<(Model, Vec<Diagnostic>), Failure> {
+    let _scope = session.cancel.enter();
     compiled.check()?;
     if compiled.from_file && !session.allow_native {
         native::refuse(session, &compiled)?;
@@ -151,6 +162,7 @@ fn load(
             regions.push(None);
             continue;
         };
+        session.cancel.check(|| format!("region {} was to be loaded", region.symbol))?;
         let on_host = |diagnostic: Diagnostic| Diagnostic {
             severity: Severity::Warning,
             ..diagnostic.note(format!("region {} runs on the host instead; the answer is the same", region.symbol))
@@ -215,6 +227,7 @@ fn load(
     if on_caller {
         executor = executor.regions_on_caller();
     }
+    executor = executor.cancelled_by(session.cancel.clone());
     // What a region says when it is prepared for dimensions that are known.
     for note in executor.notes() {
         warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the answer is the same"));

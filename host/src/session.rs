@@ -2,6 +2,7 @@
 
 use crate::cancel::Cancel;
 use crate::error::Failure;
+use crate::limits;
 use crate::plugin::registry::Registry;
 use crate::plugin::services::{Metrics, services};
 use crate::runtime::Pool;
@@ -18,7 +19,7 @@ pub struct Session {
     pub metrics: Arc<Metrics>,
     /// What plugins were given.
     pub services: Services,
-    /// Calls off a build that is under way, from any thread.
+    /// Ends builds and runs that are under way, from any thread. It is the one in whose scope the session was made, if any.
     pub cancel: Cancel,
     /// The plugins found.
     pub registry: Registry,
@@ -45,7 +46,8 @@ impl Session {
     pub fn without_plugins(threads: usize) -> Result<Session, Failure> {
         let pool = Arc::new(Pool::new(threads)?);
         let metrics = Arc::new(Metrics::default());
-        let cancel = Cancel::default();
+        let cancel = Cancel::current().unwrap_or_default();
+        limits::default_memory();
         let services = services(pool.clone(), metrics.clone(), cancel.clone());
         Ok(Session { pool, metrics, services, cancel, registry: Registry::empty(), allow_native: true })
     }

@@ -3,6 +3,7 @@
 mod common;
 
 use byoc::build::plan::plan;
+use byoc::cancel::Cancel;
 use byoc::runtime::program::{Instr, Place};
 use byoc::runtime::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
 use byoc_core::diag::{Diagnostic, codes};
@@ -481,7 +482,7 @@ fn what_does_not_fit_is_said_with_what_is_wanted() {
     let result = b.tuple(&[x, y]).unwrap();
     b.define("main", &[x, y], result).unwrap();
     let executor = executor(&b.module);
-    let zeros = |shape: &[usize]| Tensor::zeros(DType::F32, shape);
+    let zeros = |shape: &[usize]| Tensor::zeros(DType::F32, shape).unwrap();
     let bind = |names: &[&str]| executor.bind(names.iter().map(|n| ((*n).to_owned(), zeros(&[1, 3])))).unwrap_err();
 
     let error = bind(&["imag"]);
@@ -495,7 +496,7 @@ fn what_does_not_fit_is_said_with_what_is_wanted() {
 
     let error = executor.run(&[zeros(&[1, 3])]).unwrap_err();
     assert_eq!(error.code, codes::runtime::INPUT_COUNT);
-    let error = executor.run(&[Tensor::zeros(DType::I64, &[1, 3]), zeros(&[1])]).unwrap_err();
+    let error = executor.run(&[Tensor::zeros(DType::I64, &[1, 3]).unwrap(), zeros(&[1])]).unwrap_err();
     assert_eq!(error.code, codes::runtime::INPUT_DTYPE);
     assert_eq!(error.message, "input \"image\" is int64[1, 3], float32[n, 3] is wanted");
     for shapes in [[&[1usize, 4][..], &[1]], [&[1, 3, 1], &[1]], [&[2, 3], &[3]]] {
@@ -602,4 +603,45 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
             }
         }
     }
+}
+
+/// Counts down from its input, one call an iteration.
+fn count_down() -> Executor {
+    let text = "#[version = \"0.0.5\"]
+        def @count(%n: int64) -> int64 { if (greater(%n, 0i64)) { @count(subtract(%n, 1i64)) } else { %n } }
+        def @main(%n: int64) { @count(%n) }";
+    let module = byoc_core::text::parse(text, &Default::default()).module;
+    executor(&byoc_core::pass::infer_type(&module).unwrap())
+}
+
+#[test]
+fn a_run_ends_when_it_is_asked_to_and_no_other() {
+    let executor = count_down();
+    let (many, few) = ([Tensor::scalar(i64::MAX)], [Tensor::scalar(3i64)]);
+    let cancel = Cancel::default();
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| executor.run_under(&many, None, &cancel).unwrap_err());
+        // Beside it, others come to their end.
+        assert_eq!(executor.run(&few).unwrap(), [Tensor::scalar(0i64)]);
+        cancel.set(true);
+        let error = run.join().unwrap();
+        assert_eq!(error.code, codes::runtime::CANCELLED, "{error}");
+        assert!(error.notes[0].contains("in count"), "{error}");
+    });
+    assert_eq!(executor.run_under(&few, None, &cancel).unwrap_err().code, codes::runtime::CANCELLED);
+    let late = Cancel::default().part(Some(std::time::Duration::from_millis(50)));
+    assert_eq!(executor.run_under(&many, None, &late).unwrap_err().code, codes::runtime::TIMED_OUT);
+    assert_eq!(executor.run(&few).unwrap(), [Tensor::scalar(0i64)]);
+    // What the executor is made under holds for its runs.
+    let executor = count_down().cancelled_by(cancel);
+    assert_eq!(executor.run(&few).unwrap_err().code, codes::runtime::CANCELLED);
+}
+
+#[test]
+fn a_loop_makes_so_many_iterations() {
+    let executor = count_down().with_max_calls(1000);
+    assert!(executor.run(&[Tensor::scalar(900i64)]).is_ok());
+    let error = executor.run(&[Tensor::scalar(1001i64)]).unwrap_err();
+    assert_eq!(error.code, codes::runtime::STEP_LIMIT);
+    assert!(error.message.contains("1000 calls") && error.message.contains("count"), "{error}");
 }

@@ -111,6 +111,14 @@ impl Kernel for BetweenChanges {
         self.buffers() + padded(self.bytes) + scratch
     }
 
+    fn scratch(&self) -> usize {
+        let changes = self.inputs.iter().map(|input| match input {
+            Input::Changed { change, .. } => change.scratch(),
+            _ => 0,
+        });
+        changes.chain([self.plain.scratch(), self.back.scratch()]).max().unwrap_or(0)
+    }
+
     fn run(
         &self,
         inputs: &[TensorView<'_>],

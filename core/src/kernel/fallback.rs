@@ -2,22 +2,29 @@
 
 use super::{Kernel, Spec};
 use crate::ir::Attrs;
-use crate::op::{OpDef, Params, Reference};
+use crate::op::{self, OpDef, Params, Reference};
 use crate::tensor::{TensorView, TensorViewMut};
 
 struct Fallback {
     def: &'static OpDef,
     attrs: Attrs,
     reference: Reference,
+    scratch: usize,
 }
 
 /// The reference as a kernel; `None` when the operator has none.
 pub(super) fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let reference = spec.def.reference?;
-    Some(Box::new(Fallback { def: spec.def, attrs: spec.attrs.clone(), reference }))
+    let elements = spec.inputs.iter().chain(spec.outputs).map(|ty| ty.len().unwrap_or(usize::MAX));
+    let scratch = op::reference_scratch(elements);
+    Some(Box::new(Fallback { def: spec.def, attrs: spec.attrs.clone(), reference, scratch }))
 }
 
 impl Kernel for Fallback {
+    fn scratch(&self) -> usize {
+        self.scratch
+    }
+
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         (self.reference)(Params::new(self.def, &self.attrs), inputs, outputs)
     }

@@ -3,6 +3,7 @@
 
 use super::simd::{mul_add, multiversion};
 use super::split::{self, Shared};
+use crate::stop;
 
 /// A matrix in memory: elements, and the distances between rows and between columns.
 #[derive(Clone, Copy)]
@@ -77,12 +78,25 @@ pub(super) unsafe fn gemm_at(
         }
         let a = Matrix { data: &a.data[rows.start * a.row..], ..a };
         let b = Matrix { data: &b.data[cols.start * b.col..], ..b };
-        // SAFETY: the rectangle `rows` x `cols` is the caller's to write, and belongs to this part alone.
-        unsafe {
-            let first = shared.get().add(rows.start * out_row + cols.start);
-            block((rows.len(), cols.len(), k), a, b, first, out_row);
+        for piece in pieces(rows.len(), cols.len(), k) {
+            if stop::requested() {
+                return;
+            }
+            let a = Matrix { data: &a.data[piece.start * a.row..], ..a };
+            // SAFETY: the rectangle `rows` x `cols` is the caller's to write, and belongs to this part alone.
+            unsafe {
+                let first = shared.get().add((rows.start + piece.start) * out_row + cols.start);
+                block((piece.len(), cols.len(), k), a, b, first, out_row);
+            }
         }
     });
+}
+
+/// The rows of a product in pieces that take a second or so: whether it is to end is asked between them.
+fn pieces(m: usize, n: usize, k: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    const PRODUCTS: usize = 1 << 35;
+    let rows = (PRODUCTS / n.saturating_mul(k).max(1)).next_multiple_of(256).max(256);
+    (0..m).step_by(rows).map(move |first| first..(first + rows).min(m))
 }
 
 /// One part of the product.

@@ -2,7 +2,8 @@
 //! run many times; where no kernel is offered the operator's naive reference serves ([`make`] hides the difference).
 //!
 //! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (what they
-//! need they ask for as workspace), and are never the reference of a test.
+//! need they ask for as workspace), and are never the reference of a test. Between the pieces of their work they look whether
+//! it is to [end](crate::stop): a result is one only if whoever runs them finds that it is not.
 
 mod blocked;
 mod blocks;
@@ -56,6 +57,12 @@ impl<'a> Spec<'a> {
 pub trait Kernel: Send + Sync {
     /// Bytes of scratch memory that a run needs.
     fn workspace(&self) -> usize {
+        0
+    }
+
+    /// Bytes that a run may allocate besides, and frees when it ends: those of a reference. Whoever runs it makes
+    /// [room](crate::tensor::memory::room) for them.
+    fn scratch(&self) -> usize {
         0
     }
 

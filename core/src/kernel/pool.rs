@@ -6,6 +6,8 @@ use super::plane::dense;
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
 use crate::op::pool::{PoolShape, pool_window};
+use crate::op::spatial::{Slide, taps_inside};
+use crate::stop::Ticks;
 use crate::tensor::{TensorView, TensorViewMut};
 use std::ops::Range;
 
@@ -27,11 +29,18 @@ struct Axis {
     before: usize,
     dilation: usize,
     taps: usize,
+    /// The taps that lie inside the data at some place, in order: a large window may lie in the padding for the most part.
+    seen: Vec<Range<usize>>,
     /// How many elements the mean of each place divides by.
     counts: Vec<usize>,
 }
 
 impl Axis {
+    /// The taps of a place that lie inside the data.
+    fn taps_of(&self, place: usize) -> Range<usize> {
+        taps_inside(place * self.stride, self.before, self.dilation, self.taps, self.size)
+    }
+
     /// The places whose tap `tap` lies inside the data.
     fn inside(&self, tap: usize) -> Range<usize> {
         let offset = tap * self.dilation;
@@ -40,6 +49,9 @@ impl Axis {
         first.min(last)..last
     }
 }
+
+/// More places along an axis are left to the reference, which makes no table of them.
+const MAX_PLACES: usize = 1 << 24;
 
 struct Pool {
     axes: [Axis; 2],
@@ -50,29 +62,36 @@ fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
     let params = spec.params();
     let shape = PoolShape::new(&params, &data, &out);
-    if !dense(&shape.data) || !dense(&shape.out) || shape.data.size.contains(&0) || shape.out.size.contains(&0) {
+    let places = shape.out.spatial().into_iter().max();
+    if places > Some(MAX_PLACES)
+        || !dense(&shape.data)
+        || !dense(&shape.out)
+        || shape.data.size.contains(&0)
+        || shape.out.size.contains(&0)
+    {
         return None;
     }
     let (taps, slide) = pool_window(&params, data.len() - 2);
     let include = params.bool("count_include_pad");
+    let whole = Slide { before: [0; 3], ..slide };
     let axis = |i: usize| {
-        let size = shape.data.size[2 + i];
-        // The elements that count lie in [low, high) of the padded data.
+        let (size, out) = (shape.data.size[2 + i], shape.out.size[2 + i]);
         let padded = slide.before[i] + size + slide.after[i];
-        let (low, high) = if include { (0, padded) } else { (slide.before[i], slide.before[i] + size) };
-        let count = |place: usize| {
-            let first = place * slide.stride[i];
-            (0..taps[i]).filter(|t| (low..high).contains(&(first + t * slide.dilation[i]))).count()
+        let inside = |place: usize| slide.taps_inside(i, place, taps[i], size);
+        let count = |place: usize| match include {
+            true => whole.taps_inside(i, place, taps[i], padded).len(),
+            false => inside(place).len(),
         };
-        Axis {
-            size,
-            out: shape.out.size[2 + i],
-            stride: slide.stride[i],
-            before: slide.before[i],
-            dilation: slide.dilation[i],
-            taps: taps[i],
-            counts: (0..shape.out.size[2 + i]).map(count).collect(),
+        let mut seen: Vec<Range<usize>> = Vec::new();
+        // A later place sees earlier taps.
+        for range in (0..out).rev().map(inside).filter(|range| !range.is_empty()) {
+            match seen.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => seen.push(range),
+            }
         }
+        let (stride, before, dilation) = (slide.stride[i], slide.before[i], slide.dilation[i]);
+        Axis { size, out, stride, before, dilation, taps: taps[i], seen, counts: (0..out).map(count).collect() }
     };
     Some(Box::new(Pool { axes: [axis(1), axis(2)], max }))
 }
@@ -80,15 +99,16 @@ fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
 impl Pool {
     fn plane(&self, x: &[f32], out: &mut [f32]) {
         let [rows, cols] = &self.axes;
+        let mut ticks = Ticks::every(cols.out);
         for (h, row) in out.chunks_mut(cols.out).enumerate() {
             row.fill(if self.max { f32::NEG_INFINITY } else { 0.0 });
-            for kh in 0..rows.taps {
-                if !rows.inside(kh).contains(&h) {
-                    continue;
+            for kh in rows.taps_of(h) {
+                if ticks.requested() {
+                    return;
                 }
                 let line = h * rows.stride + kh * rows.dilation - rows.before;
                 let line = &x[line * cols.size..][..cols.size];
-                for kw in 0..cols.taps {
+                for kw in cols.seen.iter().flat_map(Range::clone) {
                     let inside = cols.inside(kw);
                     if inside.is_empty() {
                         continue;
@@ -139,7 +159,8 @@ impl Kernel for Pool {
         let [rows, cols] = &self.axes;
         let x = inputs[0].as_slice::<f32>();
         let out = outputs[0].as_mut_slice::<f32>();
-        let work = out.len() * rows.taps * cols.taps / 4;
+        let taps = rows.taps.min(rows.size) * cols.taps.min(cols.size);
+        let work = out.len().saturating_mul(taps) / 4;
         let size = rows.size * cols.size;
         split::each_chunk(out, rows.out * cols.out, work, |i, out| self.plane(&x[i * size..][..size], out));
         Ok(())

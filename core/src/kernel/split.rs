@@ -1,5 +1,7 @@
-//! Dividing the work of a kernel among the threads of the pool in which it runs.
+//! Dividing the work of a kernel among the threads of the pool in which it runs. A piece that has not begun when the work is
+//! to [end](crate::stop) is left out: threads of the pool work for others as well, so the question goes with the pieces.
 
+use crate::stop::{Cancel, Ticks};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -23,7 +25,8 @@ pub(super) fn each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
     if parts <= 1 {
         (0..parts).for_each(f);
     } else {
-        (0..parts).into_par_iter().with_max_len(1).for_each(f);
+        let cancel = Cancel::current();
+        (0..parts).into_par_iter().with_max_len(1).for_each(|i| within(cancel.as_ref(), || f(i)));
     }
 }
 
@@ -34,16 +37,31 @@ pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: i
     }
     let parts = threads(work);
     let each = |first: usize, run: &mut [T]| {
+        let mut ticks = Ticks::every(size);
         for (i, chunk) in run.chunks_mut(size).enumerate() {
+            if ticks.requested() {
+                return;
+            }
             f(first + i, chunk);
         }
     };
     if parts <= 1 {
         return each(0, data);
     }
+    let cancel = Cancel::current();
     // A few runs for each thread, so that a thread that is held up does not hold up all.
     let per_run = data.len().div_ceil(size).div_ceil(4 * parts).max(1);
-    data.par_chunks_mut(per_run * size).enumerate().for_each(|(i, run)| each(i * per_run, run));
+    let run = |(i, run): (usize, &mut [T])| within(cancel.as_ref(), || each(i * per_run, run));
+    data.par_chunks_mut(per_run * size).enumerate().for_each(run);
+}
+
+/// Does a piece of work unless it is to end, in the scope of the work that it belongs to.
+fn within(cancel: Option<&Cancel>, piece: impl FnOnce()) {
+    match cancel {
+        None => piece(),
+        Some(cancel) if cancel.is_set() => {}
+        Some(cancel) => cancel.within(piece),
+    }
 }
 
 /// A pointer that threads share, each of them for elements that no other touches.

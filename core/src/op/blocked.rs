@@ -105,7 +105,7 @@ pub(super) fn reference(
         let (to, from) = (&blocked.output.0, &blocked.output.1);
         let shape = plain_shape(to, outputs[0].shape).ok_or("a result that is too large")?;
         let dtype = outputs[0].dtype;
-        let mut bytes = AlignedBytes::zeroed(outputs[0].data.len());
+        let mut bytes = AlignedBytes::zeroed(outputs[0].data.len()).map_err(|e| e.to_string())?;
         let view = TensorViewMut { dtype, shape: &shape, data: bytes.as_mut() };
         plain(Params::new(params.def(), &blocked.attrs), &views, &mut [view])?;
         let result = TensorView { dtype, shape: &shape, data: bytes.as_ref() };
@@ -117,8 +117,9 @@ pub(super) fn reference(
 
 fn plain_tensor(input: &TensorView<'_>, from: &Layout, to: &Layout, text: &str) -> Result<Tensor, ReferenceError> {
     let shape = plain_shape(text, input.shape).ok_or("an input that is too large")?;
-    Ok(Tensor::build(input.dtype, &shape, |bytes| {
+    let filled = Tensor::build(input.dtype, &shape, |bytes| {
         let mut view = TensorViewMut { dtype: input.dtype, shape: &shape, data: bytes };
         relayout(from, to, input, &mut view);
-    }))
+    });
+    filled.map_err(|e| e.to_string())
 }

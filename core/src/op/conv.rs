@@ -6,6 +6,7 @@ use super::sum::{Sum, with_sum};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
+use crate::stop::Ticks;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
 /// A convolution whose dimensions are known.
@@ -343,11 +344,15 @@ fn conv_reference(
 pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
     let [batch, out_channels, ..] = s.out.size;
     let per_group = s.weight.size[1];
+    let mut ticks = Ticks::every(per_group * s.weight.spatial().iter().product::<usize>());
     for n in 0..batch {
         for o in 0..out_channels {
             let group = o / (out_channels / s.groups);
             each(s.out.spatial(), |place| {
                 let mut sum = A::ZERO;
+                if ticks.requested() {
+                    return;
+                }
                 for i in 0..per_group {
                     each(s.weight.spatial(), |tap| {
                         if let Some(index) = s.slide.tap(place, tap, s.data.spatial()) {
@@ -379,11 +384,15 @@ fn transpose_reference(
 pub(super) fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
     let [batch, in_channels, ..] = s.data.size;
     let per_group = s.weight.size[1];
+    let mut ticks = Ticks::every(per_group * s.weight.spatial().iter().product::<usize>());
     for n in 0..batch {
         for i in 0..in_channels {
             let group = i / (in_channels / s.groups);
             each(s.data.spatial(), |place| {
                 let value = x[s.data.at(n, i, place)];
+                if ticks.requested() {
+                    return;
+                }
                 for o in 0..per_group {
                     each(s.weight.spatial(), |tap| {
                         if let Some(index) = s.slide.tap(place, tap, s.out.spatial()) {

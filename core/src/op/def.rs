@@ -251,6 +251,12 @@ pub type ReferenceError = String;
 /// a tuple result leaves flattened. Inputs have the types that the relation accepted, outputs the type that it gave.
 pub type Reference = fn(Params<'_>, &[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError>;
 
+/// Bytes that a reference takes for intermediate results, at most: four numbers of 64 bits (values in binary64, sums,
+/// places) for each element that it reads or writes. Whoever calls one makes [room](crate::tensor::memory::room) for them.
+pub fn reference_scratch(elements: impl IntoIterator<Item = usize>) -> usize {
+    elements.into_iter().fold(0usize, |bytes, elements| bytes.saturating_add(elements.saturating_mul(32)))
+}
+
 /// An operator.
 #[derive(Clone, Copy)]
 pub struct OpDef {

@@ -5,6 +5,7 @@ use super::sum::{Sum, with_sum};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
+use crate::stop::Ticks;
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// A (batched) matrix product whose dimensions are known: out[b, i, j] = sum over p of a[b, i, p] * b[b, p, j].
@@ -224,9 +225,13 @@ fn matmul_reference(
 
 /// The definition, loop by loop.
 pub(super) fn multiply<A: Sum>(s: &MatMulShape, a: &[A], b: &[A], out: &mut [A]) {
+    let mut ticks = Ticks::every(s.k);
     for batch in 0..s.batch {
         for i in 0..s.m {
             for j in 0..s.n {
+                if ticks.requested() {
+                    return;
+                }
                 let mut sum = A::ZERO;
                 for p in 0..s.k {
                     let left = a[batch * s.a[0] + i * s.a[1] + p * s.a[2]];

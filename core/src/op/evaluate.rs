@@ -2,7 +2,8 @@
 
 use super::Params;
 use crate::ir::{Attrs, OpId, Type};
-use crate::tensor::{Tensor, TensorView, TensorViewMut};
+use crate::stop;
+use crate::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut, byte_count, memory};
 
 /// An argument of [`evaluate`]: a tensor, or a tuple of tensors.
 #[derive(Clone, Debug)]
@@ -17,8 +18,8 @@ pub enum Value {
 /// output, so that a small program cannot ask for a large answer.
 ///
 /// # Errors
-/// When the types do not agree, there is no reference, an output is larger than `limit`, or the values are not
-/// acceptable.
+/// When the types do not agree, there is no reference, an output is larger than `limit` or than what the budget of the
+/// process leaves, the values are not acceptable, or the work of this thread is to [end](stop).
 pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result<Vec<Tensor>, String> {
     let def = super::get(op);
     let of = |t: &Tensor| Type::tensor(t.dtype(), t.shape());
@@ -46,11 +47,10 @@ pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result
     for out in &out_types {
         let known = out.as_tensor().and_then(|t| Some((t.dtype, t.shape()?)));
         let (dtype, shape) = known.ok_or_else(|| format!("{} gives {out}, whose size is not known", def.name))?;
-        let bytes = crate::tensor::element_count(&shape).and_then(|n| n.checked_mul(dtype.size()));
-        if bytes.is_none_or(|b| b > limit) {
-            return Err(format!("{} would give {out}, more than {limit} bytes", def.name));
-        }
-        outputs.push((dtype, shape, crate::tensor::AlignedBytes::zeroed(bytes.unwrap_or(0))));
+        let bytes = byte_count(dtype, &shape).filter(|&bytes| bytes <= limit);
+        let bytes = bytes.ok_or_else(|| format!("{} would give {out}, more than {limit} bytes", def.name))?;
+        let memory = AlignedBytes::zeroed(bytes).map_err(|e| format!("{}: {e}", def.name))?;
+        outputs.push((dtype, shape, memory));
     }
     let inputs: Vec<TensorView<'_>> = args
         .iter()
@@ -64,7 +64,13 @@ pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result
         .iter_mut()
         .map(|(dtype, shape, bytes)| TensorViewMut { dtype: *dtype, shape, data: bytes.as_mut() })
         .collect();
+    let elements = inputs.iter().map(TensorView::len).chain(views.iter().map(TensorViewMut::len));
+    let room = memory::room(super::reference_scratch(elements)).map_err(|e| format!("{}: {e}", def.name))?;
     reference(Params::new(def, attrs), &inputs, &mut views).map_err(|e| format!("{}: {e}", def.name))?;
+    drop(room);
+    if stop::requested() {
+        return Err(format!("{}: cancelled", def.name));
+    }
     let wrap = |(dtype, shape, bytes): (_, crate::tensor::Shape, _)| {
         Tensor::from_storage(dtype, &shape, std::sync::Arc::new(bytes)).expect("sized by its shape")
     };

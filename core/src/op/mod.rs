@@ -35,7 +35,9 @@ mod table;
 mod vision;
 mod walk;
 
-pub use def::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation};
+pub use def::{
+    Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation, reference_scratch,
+};
 pub use evaluate::{Value, evaluate};
 pub use params::Params;
 pub use table::{get, lookup, names, normalize_attrs, table};

@@ -5,8 +5,10 @@ use super::spatial::{self, Canonical, Slide, Window, each};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
+use crate::stop::Ticks;
 use crate::tensor::{Element, TensorView, TensorViewMut};
 use crate::with_dtype;
+use std::ops::Range;
 
 const LAYOUT: &str = "order of the data's axes";
 const OUT_LAYOUT: &str = "order of the result's axes; empty: as the data";
@@ -264,17 +266,27 @@ fn windows(
     let whole = Slide { before: [0; 3], ..slide };
     with_dtype!(inputs[0].dtype, T => {
         let (x, y) = (inputs[0].as_slice::<T>(), outputs[0].as_mut_slice::<T>());
+        let mut ticks = Ticks::every(taps.iter().zip(size).map(|(&taps, size)| taps.min(size)).product());
         for n in 0..s.out.size[0] {
             for c in 0..s.out.size[1] {
                 each(s.out.spatial(), |place| {
-                    let (mut value, mut inside, mut covered) = (start, 0, 0);
-                    each(taps, |tap| {
+                    if ticks.requested() {
+                        return;
+                    }
+                    // Much of a large window may lie in the padding, which is not walked over.
+                    let inside = |slide: &Slide, size: [usize; 3]| -> [Range<usize>; 3] {
+                        std::array::from_fn(|i| slide.taps_inside(i, place[i], taps[i], size[i]))
+                    };
+                    let count = |ranges: &[Range<usize>; 3]| ranges.iter().map(Range::len).product();
+                    let seen = inside(&slide, size);
+                    let mut value = start;
+                    each(seen.clone().map(|range| range.len()), |at| {
+                        let tap = std::array::from_fn(|i| seen[i].start + at[i]);
                         if let Some(index) = slide.tap(place, tap, size) {
                             value = step(value, x[s.data.at(n, c, index)].to_f64());
-                            inside += 1;
                         }
-                        covered += usize::from(whole.tap(place, tap, padded).is_some());
                     });
+                    let (inside, covered) = (count(&seen), count(&inside(&whole, padded)));
                     y[s.out.at(n, c, place)] = T::from_f64(finish(value, inside, covered));
                 });
             }
@@ -316,7 +328,7 @@ pub(super) fn avg_reference(
 }
 
 /// What place `i` of `out` covers of `size` elements.
-pub(crate) fn share(i: usize, size: usize, out: usize) -> std::ops::Range<usize> {
+pub(crate) fn share(i: usize, size: usize, out: usize) -> Range<usize> {
     i * size / out..((i + 1) * size).div_ceil(out)
 }
 
@@ -332,9 +344,13 @@ fn adaptive(
     let (size, out) = (s.data.spatial(), s.out.spatial());
     with_dtype!(inputs[0].dtype, T => {
         let (x, y) = (inputs[0].as_slice::<T>(), outputs[0].as_mut_slice::<T>());
+        let mut ticks = Ticks::every((0..3).map(|i| size[i] / out[i].max(1) + 1).product());
         for n in 0..s.out.size[0] {
             for c in 0..s.out.size[1] {
                 each(out, |place| {
+                    if ticks.requested() {
+                        return;
+                    }
                     let ranges: [_; 3] = std::array::from_fn(|i| share(place[i], size[i], out[i]));
                     let mut value = start;
                     each(ranges.clone().map(|r| r.len()), |tap| {

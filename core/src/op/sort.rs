@@ -5,6 +5,7 @@ use super::walk::around;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::codes;
 use crate::ir::{Dim, Type};
+use crate::stop::Ticks;
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 use std::cmp::Ordering;
@@ -27,7 +28,11 @@ fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) ->
     let mut rows = Vec::with_capacity(outer * inner);
     with_dtype!(input.dtype, T => {
         let data = input.as_slice::<T>();
+        let mut ticks = Ticks::every(16 * size);
         for row in 0..outer * inner {
+            if ticks.requested() {
+                break;
+            }
             let base = row / inner * size * inner + row % inner;
             let mut order: Vec<usize> = (0..size).collect();
             order.sort_by(|&a, &b| {

@@ -6,6 +6,7 @@
 use super::{Params, Relation};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::Dim;
+use std::ops::Range;
 
 /// The letters of `axes` spatial axes.
 pub(crate) const fn spatial(axes: usize) -> &'static str {
@@ -175,6 +176,13 @@ pub(super) fn each(sizes: [usize; 3], mut f: impl FnMut([usize; 3])) {
     }
 }
 
+/// The taps of a window that lie inside of `size` elements, of a window whose tap 0 lies on element `first` of the padded axis.
+pub(crate) fn taps_inside(first: usize, before: usize, dilation: usize, taps: usize, size: usize) -> Range<usize> {
+    let from = before.saturating_sub(first).div_ceil(dilation).min(taps);
+    let to = (before + size).saturating_sub(first).div_ceil(dilation).min(taps);
+    from..to.max(from)
+}
+
 /// Strides, dilation and padding on three axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slide {
@@ -205,6 +213,11 @@ impl Slide {
             before: spread(&pads.iter().map(|p| p.0).collect::<Vec<_>>(), 0),
             after: spread(&pads.iter().map(|p| p.1).collect::<Vec<_>>(), 0),
         }
+    }
+
+    /// The taps of window `place` that lie inside of `size` on an axis.
+    pub fn taps_inside(&self, axis: usize, place: usize, taps: usize, size: usize) -> Range<usize> {
+        taps_inside(place * self.stride[axis], self.before[axis], self.dilation[axis], taps, size)
     }
 
     /// Where tap `tap` of window `place` lies on each axis; `None` outside of `size`.

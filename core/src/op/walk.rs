@@ -1,5 +1,6 @@
 //! Walking over the elements of dense row-major tensors, for the references.
 
+use crate::stop::Ticks;
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 
 /// Elements between neighbours along each axis.
@@ -28,13 +29,14 @@ pub(super) fn offset(index: &[usize], strides: &[usize]) -> usize {
     index.iter().zip(strides).map(|(i, s)| i * s).sum()
 }
 
-/// Calls `visit` with every index of `shape`, in row-major order.
+/// Calls `visit` with every index of `shape`, in row-major order, unless the work is to [end](crate::stop) before.
 pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
     if shape.contains(&0) {
         return;
     }
     let mut index: Shape = smallvec::smallvec![0; shape.len()];
-    loop {
+    let mut ticks = Ticks::every(16);
+    while !ticks.requested() {
         visit(&index);
         let Some(axis) = (0..shape.len()).rev().find(|&a| index[a] + 1 < shape[a]) else { return };
         index[axis] += 1;

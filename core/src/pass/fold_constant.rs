@@ -7,8 +7,8 @@
 use super::purity::{Purities, Purity};
 use super::scope::touchable;
 use crate::diag::Diagnostic;
-use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId};
-use crate::op::{self, Value};
+use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Type};
+use crate::op::{self, Cost, Params, Value};
 use crate::tensor::{Element, Tensor};
 use crate::typing::Rebuild;
 use crate::with_dtype;
@@ -17,6 +17,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// An expression whose value is larger stays an expression, and so does what would let the constants of the program
 /// grow by more: a program of a few bytes (`zeros`, `tile`) must not turn into an artifact of gigabytes.
 const LARGEST: usize = 256 << 20;
+
+/// Elements that are read, computed and written, or operations where these are more, beyond those that the constants of the
+/// program have times [`WORK_PER_ELEMENT`]: what costs more stays for the run, which has fast kernels and a time limit. By the
+/// naive references they take some seconds.
+const WORK: u64 = 1 << 29;
+
+/// Operators in a row, on average, that a weight may go through.
+const WORK_PER_ELEMENT: u64 = 32;
 
 /// So many steps are taken to find out what went into all constants together; past that, each carries the origins of
 /// its last operator alone.
@@ -38,7 +46,10 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
         }
     }
     let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
-    let mut folding = Folding { made: BTreeMap::new(), left: LARGEST };
+    let elements =
+        module.nodes.iter().filter_map(|(_, node)| node.expr.as_constant()).map(|tensor| tensor.len() as u64);
+    let work = WORK.saturating_add(elements.sum::<u64>().saturating_mul(WORK_PER_ELEMENT));
+    let mut folding = Folding { made: BTreeMap::new(), left: LARGEST, work };
     let mut result = Rebuild::run_in_order(module, values_first(module), |rebuild, id, expr| {
         if !touch[id] {
             return Ok(None);
@@ -117,6 +128,8 @@ struct Folding {
     made: BTreeMap<ExprId, (OriginId, Vec<ExprId>)>,
     /// By how many bytes the constants may still grow.
     left: usize,
+    /// How much may still be computed.
+    work: u64,
 }
 
 impl Folding {
@@ -154,9 +167,15 @@ impl Folding {
                 Value::Tuple(fields) => size(fields),
             })
             .sum();
+        let def = op::get(operator);
+        let types: Vec<Type> = call.args.iter().map(|&arg| rebuild.new.module.ty(rebuild.get(arg)).clone()).collect();
+        let cost = Cost { params: Params::new(def, &call.attrs), args: &types, ret: rebuild.old.ty(id) };
+        let moved = (0..types.len()).map(|i| cost.arg_len(i)).fold(cost.ret_len(), u64::saturating_add);
+        let Some(left) = self.work.checked_sub((def.flops)(&cost).max(moved)) else { return Ok(None) };
         // What cannot be computed (no reference, too large, an index out of bounds) stays for the run to report.
         let limit = LARGEST.min(read.saturating_add(self.left));
         let Ok(results) = op::evaluate(operator, &call.attrs, &values, limit) else { return Ok(None) };
+        self.work = left;
         self.left = self.left.saturating_sub(size(&results).saturating_sub(read));
         let is_tuple = rebuild.old.ty(id).as_tuple().is_some();
         let origin = rebuild.old.nodes[id].origin;

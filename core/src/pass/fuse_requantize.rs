@@ -104,7 +104,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
         && known[3].len() == 1;
     // The bias: one number for each channel.
     let bias = match (bias, bias_at) {
-        (None, _) => Some(Tensor::zeros(DType::I32, &[channels])),
+        (None, _) => Tensor::zeros(DType::I32, &[channels]).ok(),
         (Some((_, tensor)), Some(("nn.bias_add", at))) => {
             let axis_of = at.attrs.get("axis").and_then(AttrValue::as_int).unwrap_or(1);
             (resolve(axis_of) == axis).then(|| tensor.clone())

@@ -3,6 +3,7 @@
 use super::{AcceptAll, PassOptions};
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Fault, Module, verify};
+use crate::stop;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -219,7 +220,8 @@ impl std::error::Error for PassError {}
 /// Runs passes by name, in order. All names are looked up before the first one runs.
 ///
 /// # Errors
-/// An unknown name, a pass that fails, a module that does not verify: with the name of the pass.
+/// An unknown name, a pass that fails, a module that does not verify: with the name of the pass. E0617 or E0618 when the work of
+/// this thread is to [end](stop).
 pub fn run(module: Module, names: &[&str], options: &PassOptions, run: &mut RunOptions<'_>) -> Result<Ran, PassError> {
     let fail =
         |pass: &str, diagnostic: Box<Diagnostic>| PassError { pass: pass.to_owned(), diagnostics: vec![*diagnostic] };
@@ -235,9 +237,13 @@ pub fn run(module: Module, names: &[&str], options: &PassOptions, run: &mut RunO
     }
     let mut ran = Ran { module, timings: Vec::new(), warnings: Vec::new() };
     for pass in passes.into_iter().take(run.step_limit.unwrap_or(usize::MAX)) {
+        stop::check(|| format!("{} of {} passes had run, {} was next", ran.timings.len(), names.len(), pass.name))
+            .map_err(|d| fail(pass.name, d.into()))?;
         let start = Instant::now();
         ran.module = (pass.run)(&ran.module, options, &mut ran.warnings).map_err(|d| fail(pass.name, d))?;
         ran.timings.push(Timing { pass: pass.name, time: start.elapsed() });
+        // A pass that finds that it is to end may leave things as they are.
+        stop::check(|| format!("it was in pass {}", pass.name)).map_err(|d| fail(pass.name, d.into()))?;
         check(pass.name, &ran.module)?;
         if let Some(after) = &mut run.after {
             after(pass.name, &ran.module);

@@ -2,12 +2,17 @@
 //!
 //! A tensor is always dense and row-major. Its bytes start at an address aligned for its element type, so that a
 //! kernel may look at them as a slice of elements; the constructors keep that promise (they copy where it does not hold).
+//!
+//! Owned bytes count in the [budget](memory) of the process. Constructors that take a size from a model give an error when
+//! it is refused; those that copy values at hand ([`Tensor::from_slice`]) count, and are not refused.
 
 mod dtype;
+pub mod memory;
 mod storage;
 mod view;
 
 pub use dtype::{DType, Element};
+pub use memory::OutOfMemory;
 pub use storage::AlignedBytes;
 pub use view::{TensorView, TensorViewMut};
 
@@ -21,6 +26,11 @@ pub fn element_count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
 }
 
+/// The number of bytes of a tensor; `None` when it overflows.
+pub fn byte_count(dtype: DType, shape: &[usize]) -> Option<usize> {
+    element_count(shape)?.checked_mul(dtype.size())
+}
+
 /// A dense row-major tensor. Cloning shares the bytes.
 #[derive(Clone)]
 pub struct Tensor {
@@ -31,7 +41,7 @@ pub struct Tensor {
 
 impl Tensor {
     /// A tensor over `bytes`, which may be a mapped file. `None` when the length does not fit the shape.
-    /// Bytes that are not aligned for `dtype` are copied.
+    /// Bytes that are not aligned for `dtype` are copied; `None` also when the system has no memory for the copy.
     pub fn from_storage(dtype: DType, shape: &[usize], bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Option<Tensor> {
         let slice: &[u8] = (*bytes).as_ref();
         if element_count(shape)?.checked_mul(dtype.size())? != slice.len() {
@@ -40,14 +50,14 @@ impl Tensor {
         let bytes = if (slice.as_ptr() as usize).is_multiple_of(dtype.align()) {
             bytes
         } else {
-            Arc::new(AlignedBytes::copy_of(slice))
+            Arc::new(AlignedBytes::copy_of(slice).ok()?)
         };
         Some(Tensor { dtype, shape: shape.into(), bytes })
     }
 
-    /// A tensor with a copy of `bytes`. `None` when the length does not fit the shape.
+    /// A tensor with a copy of `bytes`. `None` when the length does not fit the shape, or the system has no memory.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Tensor> {
-        Tensor::from_storage(dtype, shape, Arc::new(AlignedBytes::copy_of(bytes)))
+        Tensor::from_storage(dtype, shape, Arc::new(AlignedBytes::copy_of(bytes).ok()?))
     }
 
     /// A tensor with a copy of `values`.
@@ -74,21 +84,25 @@ impl Tensor {
 
     /// A tensor filled by `fill`, which gets zeroed bytes.
     ///
-    /// # Panics
-    /// When the size overflows the address space.
-    pub fn build(dtype: DType, shape: &[usize], fill: impl FnOnce(&mut [u8])) -> Tensor {
-        let size = element_count(shape).and_then(|n| n.checked_mul(dtype.size())).expect("a size that fits memory");
-        let mut bytes = AlignedBytes::zeroed(size);
+    /// # Errors
+    /// When the size overflows the address space, or the [budget](memory) or the system refuses it.
+    pub fn build(dtype: DType, shape: &[usize], fill: impl FnOnce(&mut [u8])) -> Result<Tensor, OutOfMemory> {
+        let mut bytes = AlignedBytes::zeroed(byte_count(dtype, shape).ok_or(OutOfMemory::OVERFLOW)?)?;
         fill(bytes.as_mut());
-        Tensor { dtype, shape: shape.into(), bytes: Arc::new(bytes) }
+        Ok(Tensor { dtype, shape: shape.into(), bytes: Arc::new(bytes) })
     }
 
     /// A tensor of zeros.
     ///
-    /// # Panics
-    /// When the size overflows the address space.
-    pub fn zeros(dtype: DType, shape: &[usize]) -> Tensor {
+    /// # Errors
+    /// As [`Tensor::build`].
+    pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Tensor, OutOfMemory> {
         Tensor::build(dtype, shape, |_| {})
+    }
+
+    /// A tensor of no elements, which takes no memory.
+    pub fn nothing() -> Tensor {
+        Tensor { dtype: DType::U8, shape: smallvec::smallvec![0], bytes: Arc::new(AlignedBytes::empty()) }
     }
 
     /// The element type.

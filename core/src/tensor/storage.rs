@@ -1,35 +1,49 @@
 //! Bytes at a 64-byte boundary: a cache line, and what the widest vector loads like.
 
+use super::memory::{Charge, OutOfMemory};
+
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Owned bytes that start at a 64-byte boundary.
+/// Owned bytes that start at a 64-byte boundary. They count in the [budget](super::memory) of the process.
 pub struct AlignedBytes {
     lines: Box<[Line]>,
     len: usize,
+    _charge: Option<Charge>,
 }
 
 impl AlignedBytes {
-    /// `len` zero bytes.
+    /// No bytes, for which no memory is taken.
+    pub fn empty() -> AlignedBytes {
+        AlignedBytes { lines: Box::default(), len: 0, _charge: None }
+    }
+
+    /// `len` zero bytes. The pages are the system's zero pages until they are written.
     ///
-    /// # Panics
-    /// When there is no memory for them.
-    pub fn zeroed(len: usize) -> AlignedBytes {
-        AlignedBytes::try_zeroed(len).expect("memory for a tensor")
+    /// # Errors
+    /// When the limit of the process or the system refuses them.
+    pub fn zeroed(len: usize) -> Result<AlignedBytes, OutOfMemory> {
+        if len == 0 {
+            return Ok(AlignedBytes::empty());
+        }
+        AlignedBytes::charged(len, Charge::new(len)?)
     }
 
-    /// `len` zero bytes, if there is memory for them. The pages are the system's zero pages until they are written.
-    pub fn try_zeroed(len: usize) -> Option<AlignedBytes> {
-        let lines = bytemuck::allocation::try_zeroed_slice_box(len.div_ceil(64)).ok()?;
-        Some(AlignedBytes { lines, len })
-    }
-
-    /// A copy of `bytes`.
-    pub fn copy_of(bytes: &[u8]) -> AlignedBytes {
-        let mut copy = AlignedBytes::zeroed(bytes.len());
+    /// A copy of `bytes`, which are in memory already: the copy counts in the budget, and only the system can refuse it.
+    ///
+    /// # Errors
+    /// When the system has no memory.
+    pub fn copy_of(bytes: &[u8]) -> Result<AlignedBytes, OutOfMemory> {
+        let mut copy = AlignedBytes::charged(bytes.len(), Charge::beyond_limit(bytes.len()))?;
         copy.as_mut().copy_from_slice(bytes);
-        copy
+        Ok(copy)
+    }
+
+    fn charged(len: usize, charge: Charge) -> Result<AlignedBytes, OutOfMemory> {
+        let lines = bytemuck::allocation::try_zeroed_slice_box(len.div_ceil(64));
+        let lines = lines.map_err(|()| OutOfMemory { bytes: Some(len), limit: None })?;
+        Ok(AlignedBytes { lines, len, _charge: Some(charge) })
     }
 }
 

@@ -47,6 +47,11 @@ impl<'a> TensorView<'a> {
         Some(crate::with_dtype!(self.dtype, T => self.as_slice::<T>().iter().map(|v| v.to_f64() as i64).collect()))
     }
 
+    /// The elements as binary64, one after another.
+    pub fn f64s(&self) -> Box<dyn Iterator<Item = f64> + 'a> {
+        crate::with_dtype!(self.dtype, T => Box::new(self.as_slice::<T>().iter().map(|v| v.to_f64())))
+    }
+
     /// The elements as binary64.
     pub fn to_f64s(&self) -> Vec<f64> {
         crate::with_dtype!(self.dtype, T => self.as_slice::<T>().iter().map(|v| v.to_f64()).collect())

@@ -7,6 +7,7 @@
 use super::{Builder, infer_expr, unify};
 use crate::diag::Diagnostic;
 use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Origins, Type};
+use crate::stop::{self, Ticks};
 
 /// A module being rebuilt.
 pub struct Rebuild<'a> {
@@ -58,7 +59,11 @@ impl<'a> Rebuild<'a> {
         order: impl IntoIterator<Item = ExprId>,
         mut visit: impl FnMut(&mut Rebuild<'a>, ExprId, &'a Expr) -> Result<Option<ExprId>, Box<Diagnostic>>,
     ) -> Result<Module, Box<Diagnostic>> {
+        let mut ticks = Ticks::every(64);
         for id in order {
+            if ticks.requested() {
+                stop::check(String::new)?;
+            }
             let node = &self.old.nodes[id];
             self.new.origin = Some(node.origin);
             let new = match visit(&mut self, id, &node.expr)? {

@@ -69,7 +69,7 @@ fn check(name: &str, attrs: &Attrs, args: &[Value], within: Within) {
 
     let views: Vec<TensorView<'_>> = tensors.iter().map(|t| t.view()).collect();
     // What a kernel does not write stays visible.
-    let filled = |t: &Tensor| AlignedBytes::copy_of(&vec![0xa5; t.bytes().len()]);
+    let filled = |t: &Tensor| AlignedBytes::copy_of(&vec![0xa5; t.bytes().len()]).unwrap();
     let mut buffers: Vec<AlignedBytes> = want.iter().map(filled).collect();
     let run = |buffers: &mut [AlignedBytes], call: &dyn Fn(&mut [TensorViewMut<'_>]) -> Result<(), String>| {
         let mut out: Vec<TensorViewMut<'_>> = buffers
@@ -85,11 +85,11 @@ fn check(name: &str, attrs: &Attrs, args: &[Value], within: Within) {
         }
     };
     let bytes = kernel.workspace();
-    run(&mut buffers, &|out| kernel.run(&views, out, AlignedBytes::zeroed(bytes).as_mut()));
+    run(&mut buffers, &|out| kernel.run(&views, out, AlignedBytes::zeroed(bytes).unwrap().as_mut()));
     compare(&buffers, &what);
 
     if let Some(taken) = kernel.in_place() {
-        let mut buffers = vec![AlignedBytes::copy_of(tensors[taken].bytes())];
+        let mut buffers = vec![AlignedBytes::copy_of(tensors[taken].bytes()).unwrap()];
         let mut rest = views.clone();
         rest.remove(taken);
         run(&mut buffers, &|out| kernel.run_in_place(&rest, out));

@@ -85,9 +85,9 @@ fn check(name: &str, attrs: &Attrs, args: &[&Tensor], known: &[usize], threads: 
     let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: &outputs, constants: &constants };
     let kernel = kernel::make(id, &spec).unwrap();
     let views: Vec<TensorView<'_>> = args.iter().map(|t| t.view()).collect();
-    let mut workspace = AlignedBytes::copy_of(&vec![0x5a; kernel.workspace()]);
+    let mut workspace = AlignedBytes::copy_of(&vec![0x5a; kernel.workspace()]).unwrap();
     // What a kernel does not write stays visible.
-    let mut buffer = AlignedBytes::copy_of(&vec![0xa5; want[0].bytes().len()]);
+    let mut buffer = AlignedBytes::copy_of(&vec![0xa5; want[0].bytes().len()]).unwrap();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     for _ in 0..2 {
         let out = TensorViewMut { dtype: want[0].dtype(), shape: want[0].shape(), data: buffer.as_mut() };

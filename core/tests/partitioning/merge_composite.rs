@@ -229,7 +229,7 @@ fn one_parameter_for_each_distinct_input() {
 
 #[test]
 fn m16_constants_are_lifted_or_embedded() {
-    let constants = [Arc::new(Tensor::zeros(DType::F32, &[3, 3, 1, 1]))];
+    let constants = [Arc::new(Tensor::zeros(DType::F32, &[3, 3, 1, 1]).unwrap())];
     let program = |weight: &str| {
         format!(
             "def @main(%x: Tensor[(1, 3, 7, 7), float32], %w: Tensor[(3, 3, 1, 1), float32], %b: Tensor[(3), float32]) {{

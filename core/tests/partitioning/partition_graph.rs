@@ -149,7 +149,10 @@ fn p20_a_region_that_gives_a_tuple() {
 
 #[test]
 fn constants_and_tuples_of_constants_move_inside() {
-    let constants = [Arc::new(Tensor::zeros(DType::F32, &[10, 10])), Arc::new(Tensor::zeros(DType::F32, &[2, 10]))];
+    let constants = [
+        Arc::new(Tensor::zeros(DType::F32, &[10, 10]).unwrap()),
+        Arc::new(Tensor::zeros(DType::F32, &[2, 10]).unwrap()),
+    ];
     let before = module_with(
         "def @main(%x: T) {
             %0 = E[c](add(B[c](%x), B[c](meta[relay.Constant][0])));

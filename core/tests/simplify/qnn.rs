@@ -60,7 +60,7 @@ impl Random {
     /// Most often what one byte holds, now and then any integer.
     fn zero_points(&mut self, shape: &[usize]) -> Tensor {
         match self.below(8) {
-            0..3 => Tensor::zeros(DType::I32, shape),
+            0..3 => Tensor::zeros(DType::I32, shape).unwrap(),
             3 => self.integers(DType::I32, shape),
             _ => {
                 let values: Vec<i32> = (0..shape.iter().product()).map(|_| self.below(256) as i32 - 100).collect();

@@ -72,6 +72,7 @@ pub fn build(
     options: &BuildOptions,
     say: &mut dyn FnMut(&str),
 ) -> Result<Built, Failure> {
+    let _scope = session.cancel.enter();
     let mut warnings = loaded.warnings;
     let mut backends = backends(session, &options.backends)?;
     choose(&mut backends, &options.backend_options)?;
@@ -87,9 +88,7 @@ pub fn build(
     let start = Instant::now();
     let (partitioned, report) = partition(&simplified, &backends, &mut warnings)?;
     timings.push(("partition".into(), start.elapsed().as_secs_f64()));
-    if session.cancel.is_set() {
-        return Err(called_off().into());
-    }
+    go_on(session, || "the model was partitioned".into())?;
     if options.print_after.as_deref().is_some_and(|p| p == "all" || p == "partition_graph") {
         say(&format!("// after partition_graph\n{}", print(&partitioned, &PrintOptions::default()).text));
     }
@@ -123,10 +122,7 @@ pub fn build(
             continue;
         };
         let compiled = compiler.compile(backend, &region.symbol, &mut constants);
-        if session.cancel.is_set() {
-            let at = format!("region {} was under way on {}", region.symbol, region.backend);
-            return Err(called_off().note(at).into());
-        }
+        go_on(session, || format!("region {} was under way on {}", region.symbol, region.backend))?;
         match compiled {
             Ok(made) => {
                 region.loader = made.loader.clone();
@@ -188,8 +184,18 @@ fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
     Failure::from(faults)
 }
 
-fn called_off() -> Diagnostic {
-    Diagnostic::error(codes::plugins::CALLED_OFF, "the build was called off: nothing was written")
+/// Goes on unless the build is to end; `at` says how far it is.
+fn go_on(session: &Session, at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
+    session.cancel.check(at).map_err(as_build)
+}
+
+/// A build that is cancelled has a code of its own.
+fn as_build(diagnostic: Diagnostic) -> Diagnostic {
+    if diagnostic.code != codes::runtime::CANCELLED {
+        return diagnostic;
+    }
+    let message = "the build was called off: nothing was written".to_owned();
+    Diagnostic { code: codes::plugins::CALLED_OFF, message, ..diagnostic }
 }
 
 /// The backends that are asked for, described.
@@ -276,7 +282,8 @@ fn simplify(
         }
     };
     let mut run = RunOptions { verify_each: cfg!(debug_assertions), step_limit: None, after: Some(&mut after) };
-    let ran = manager::run(module, &passes, &pass_options, &mut run).map_err(|e| Failure::from(e.diagnostics))?;
+    let ran = manager::run(module, &passes, &pass_options, &mut run)
+        .map_err(|e| Failure::from(e.diagnostics.into_iter().map(as_build).collect::<Vec<_>>()))?;
     warnings.extend(ran.warnings);
     timings.extend(ran.timings.iter().map(|Timing { pass, time }| ((*pass).to_owned(), time.as_secs_f64())));
     Ok(ran.module)

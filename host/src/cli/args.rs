@@ -1,5 +1,6 @@
 //! The command line: every command with its options.
 
+use crate::limits::parse_size;
 use crate::quantize::method::Method;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -64,6 +65,18 @@ pub struct TalkArgs {
     pub json: bool,
 }
 
+/// How much a command may take.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct LimitArgs {
+    /// End with an error unless all is done after this time, such as 30 or 0.5. By default there is no limit.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub timeout: Option<Duration>,
+    /// Most memory for tensors and intermediate results, such as 2GiB or 512M. By default half of what is available to the
+    /// process.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_memory: Option<usize>,
+}
+
 /// How a model is compiled.
 #[derive(Args, Clone, Debug, Default)]
 pub struct BuildArgs {
@@ -90,12 +103,6 @@ pub struct BuildArgs {
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Give up after so long.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub timeout: Option<Duration>,
-    /// The most memory that may be taken, such as 512M or 4G.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub max_memory: Option<u64>,
     /// Where backends keep what they compiled, each up to the bytes of BYOC_CACHE_LIMIT (1G by default).
     #[arg(long, value_name = "DIR", env = "BYOC_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
@@ -108,6 +115,9 @@ pub struct BuildArgs {
     /// Print how long each pass took, on standard error.
     #[arg(long)]
     pub time_passes: bool,
+    /// How much it may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// Which plugins there are.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
@@ -287,6 +297,9 @@ pub struct OptArgs {
     /// Stop after this many passes, to find the one that breaks a program.
     #[arg(long, value_name = "N")]
     pub pass_limit: Option<usize>,
+    /// How much it may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// How much is said.
     #[command(flatten)]
     pub talk: TalkArgs,
@@ -311,6 +324,9 @@ pub struct InspectArgs {
     /// An artifact.
     #[arg(value_name = "FILE.byoc")]
     pub file: PathBuf,
+    /// How much it may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// How much is said.
     #[command(flatten)]
     pub talk: TalkArgs,
@@ -505,6 +521,9 @@ pub struct QuantizeArgs {
     /// Number of threads.
     #[arg(long, value_name = "N", env = "BYOC_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// How much it may take.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// Which plugins there are.
     #[command(flatten)]
     pub plugins: PluginDirArgs,
@@ -526,20 +545,28 @@ pub struct ZooArgs {
     pub seed: u64,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
-    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).ok_or("a number above 0 is wanted".to_owned())
+impl Command {
+    /// How much the command may take; nothing is said of those that read no model.
+    pub fn limits(&self) -> LimitArgs {
+        match self {
+            Command::Run(args) => args.build.limits,
+            Command::Compile(args) => args.build.limits,
+            Command::Explain(args) => args.build.limits,
+            Command::Verify(args) => args.build.limits,
+            Command::Bench(args) => args.build.limits,
+            Command::Source(args) => args.build.limits,
+            Command::Opt(args) => args.limits,
+            Command::Quantize(args) => args.limits,
+            Command::Inspect(args) => args.limits,
+            Command::Plugins(_) | Command::Ops(_) | Command::Error(_) | Command::Zoo(_) => LimitArgs::default(),
+        }
+    }
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    let (number, shift) = match text.char_indices().last() {
-        Some((at, 'K')) => (&text[..at], 10),
-        Some((at, 'M')) => (&text[..at], 20),
-        Some((at, 'G')) => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.ok_or("a number of bytes is wanted, or one with K, M or G".to_owned())
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "a number of seconds above 0 is wanted".to_owned())
 }
 
 fn named_text(text: &str) -> Result<(String, String), String> {

@@ -1,6 +1,7 @@
 //! `byoc bench`: the latency of a model, and what it took to get there.
 
 use super::args::BenchArgs;
+use super::interrupt::interruptible;
 use super::{escape, output, ready};
 use crate::error::Failure;
 use crate::trace::Trace;
@@ -17,6 +18,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
     let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
     let inputs = ready.given.resolve(&ready.model, Some(0))?;
+    let _interruptible = interruptible(&session.cancel);
     // Caches, pages and clocks settle in a few runs.
     for _ in 0..(args.runs / 5).max(3) {
         ready.model.run(&inputs)?;

@@ -3,18 +3,21 @@
 use super::args::InputArgs;
 use crate::error::Failure;
 use crate::frontend::PortInfo;
-use crate::io::{self, image};
+use crate::io::{self, Peeked, image, npy};
 use crate::model::Model;
+use crate::runtime::check_type;
 use crate::runtime::program::Port;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::Dim;
-use byoc_core::tensor::{Shape, Tensor};
+use byoc_core::tensor::{OutOfMemory, Shape, Tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Where the value of an input comes from.
 enum Origin {
-    File(Tensor),
+    /// A file of which no more than the header was read yet.
+    File(PathBuf, npy::Header),
+    Tensor(Tensor),
     Random(u64),
     Filled(f64),
 }
@@ -35,7 +38,10 @@ impl Given {
                 ("random", Some(seed)) if seed.parse::<u64>().is_ok() => Origin::Random(seed.parse().unwrap_or(0)),
                 ("ones", None) => Origin::Filled(1.0),
                 ("zeros", None) => Origin::Filled(0.0),
-                _ => Origin::File(io::read_tensor(Path::new(spec), Some(name))?),
+                _ => match io::peek(Path::new(spec), Some(name))? {
+                    Peeked::Header(header) => Origin::File(spec.into(), header),
+                    Peeked::Tensor(tensor) => Origin::Tensor(tensor),
+                },
             };
             if values.insert(name.clone(), origin).is_some() {
                 let message = format!("input \"{name}\" is given twice");
@@ -53,7 +59,7 @@ impl Given {
     pub fn or_recorded(mut self, recorded: impl IntoIterator<Item = (String, Tensor)>) -> Given {
         if self.image.is_none() {
             for (name, tensor) in recorded {
-                self.values.entry(name).or_insert(Origin::File(tensor));
+                self.values.entry(name).or_insert(Origin::Tensor(tensor));
             }
         }
         self
@@ -62,7 +68,8 @@ impl Given {
     /// The shapes that are known before the model is read.
     pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
         let known = self.values.iter().filter_map(|(name, origin)| match origin {
-            Origin::File(tensor) => Some((name.clone(), tensor.shape().to_vec())),
+            Origin::File(_, header) => Some((name.clone(), header.shape.to_vec())),
+            Origin::Tensor(tensor) => Some((name.clone(), tensor.shape().to_vec())),
             _ => None,
         });
         known.collect()
@@ -106,7 +113,11 @@ impl Given {
         default: Option<u64>,
     ) -> Result<Option<Tensor>, Failure> {
         let origin = match (self.values.get(&port.name), &self.image, default) {
-            (Some(Origin::File(tensor)), _, _) => return Ok(Some(tensor.clone())),
+            (Some(Origin::Tensor(tensor)), _, _) => return Ok(Some(tensor.clone())),
+            (Some(Origin::File(path, header)), _, _) => {
+                check_type(port, header.dtype, &header.shape)?;
+                return Ok(Some(io::read_tensor(path, Some(&port.name))?));
+            }
             (Some(origin), _, _) => origin,
             (None, Some((path, normalization)), _) if takes_image(port.ty.dims.len(), ports.len()) => {
                 let mut one = port.clone();
@@ -120,12 +131,22 @@ impl Given {
             (None, _, None) => return Ok(None),
         };
         let shape = shape_of(port)?;
-        Ok(Some(match origin {
-            Origin::Random(seed) => io::random::tensor(port.ty.dtype, &shape, seed ^ index as u64),
-            Origin::Filled(value) => io::filled(port.ty.dtype, &shape, *value),
-            Origin::File(tensor) => tensor.clone(),
-        }))
+        Ok(match origin {
+            Origin::File(..) | Origin::Tensor(_) => None,
+            Origin::Random(seed) => {
+                Some(made(io::random::try_tensor(port.ty.dtype, &shape, seed ^ index as u64), port)?)
+            }
+            Origin::Filled(value) => Some(made(io::filled(port.ty.dtype, &shape, *value), port)?),
+        })
     }
+}
+
+/// An input that is made up, or why there is no memory for it.
+fn made(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
+    tensor.map_err(|error| {
+        let ty = super::render::type_text(&port.ty);
+        Diagnostic::from(error).note(format!("for input \"{}\" of type {ty}", port.name))
+    })
 }
 
 /// Whether the picture becomes an input of `rank` dimensions, of a model with so many inputs.

@@ -1,4 +1,4 @@
-//! Ctrl-C while a model is built. The backends are told first, so that they give up in order (end a compiler that they
+//! Ctrl-C while a model is built or run. The backends are told first, so that they give up in order (end a compiler that they
 //! started, let go of a lock); a second one ends the process at once, as the first one does at any other time.
 
 use crate::cancel::Cancel;

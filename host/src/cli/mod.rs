@@ -31,12 +31,14 @@ mod table;
 mod verify;
 mod zoo;
 
+use crate::cancel::Cancel;
 use crate::error::Failure;
-use args::{Cli, Command};
+use args::{Cli, Command, LimitArgs};
 use byoc_core::diag::{Diagnostic, Severity, codes};
-use byoc_plugin_api::host::entries;
+use byoc_plugin_api::host::entries::{self, Limits, Watchdog};
 use clap::Parser;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Runs the command that the process was started with.
 ///
@@ -58,6 +60,19 @@ pub fn main() -> ExitCode {
     if let Err(failure) = own_process() {
         return failed(&failure);
     }
+    let LimitArgs { timeout, max_memory } = cli.command.limits();
+    if let Some(bytes) = max_memory {
+        crate::limits::set_max_memory(bytes);
+    }
+    crate::limits::default_memory();
+    // Everything that the command does looks at it, and sessions that it makes take it over.
+    let cancel = Cancel::default();
+    cancel.set_timeout(timeout);
+    let _scope = cancel.enter();
+    let _watchdog = match watch(timeout) {
+        Ok(watchdog) => watchdog,
+        Err(failure) => return failed(&failure),
+    };
     let code = match std::panic::catch_unwind(|| dispatch(cli)) {
         Ok(Ok(code)) => finished(out::flush(), code),
         Ok(Err(failure)) => failed(&failure),
@@ -81,6 +96,15 @@ fn own_process() -> Result<(), Failure> {
         render::diagnostic(&Diagnostic::warning(codes::plugins::PROCESS_STATE, change.to_string()));
     });
     Ok(())
+}
+
+/// Holds plugins, which nobody can stop from outside, to the limits of time and memory.
+fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let limits = Limits { deadline, resident: Some(crate::limits::max_memory() as u64), ..Limits::default() };
+    Watchdog::start(limits).map_err(|error| {
+        Failure::new(codes::runtime::NO_THREADS, format!("cannot start a thread that watches over plugins: {error}"))
+    })
 }
 
 /// How the process ends after a command that ended with `code`, or whose standard output took nothing more.

@@ -13,7 +13,6 @@ use crate::frontend::{self, LoadOptions};
 use crate::model::Model;
 use crate::session::{self, Session};
 use byoc_core::diag::{Diagnostic, codes};
-use byoc_plugin_api::host::entries::{Limits, Watchdog};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -45,7 +44,6 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
             .into());
     }
     session::log_to_stderr(args.talk.verbose);
-    watch(args)?;
     let threads = args.threads.map_or(0, usize::from);
     let mut session = match on_host(args)? {
         true => Session::without_plugins(threads)?,
@@ -77,17 +75,6 @@ fn on_host(args: &BuildArgs) -> Result<bool, Failure> {
 /// The backends that are named.
 fn names(args: &BuildArgs) -> impl Iterator<Item = &str> {
     args.backend.iter().map(|name| name.trim()).filter(|name| !name.is_empty())
-}
-
-/// Holds plugins to the limits of time and memory, until the process ends.
-fn watch(args: &BuildArgs) -> Result<(), Failure> {
-    let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
-    let limits = Limits { deadline, resident: args.max_memory, ..Limits::default() };
-    let watchdog = Watchdog::start(limits).map_err(|error| {
-        Failure::new(codes::runtime::NO_THREADS, format!("cannot start a thread that watches over plugins: {error}"))
-    })?;
-    std::mem::forget(watchdog);
-    Ok(())
 }
 
 /// The options of a build.

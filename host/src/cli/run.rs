@@ -1,6 +1,7 @@
 //! `byoc run`: compiles if needed, runs, prints the outputs.
 
 use super::args::RunArgs;
+use super::interrupt::interruptible;
 use super::{escape, output, ready, render, table};
 use crate::error::Failure;
 use crate::io;
@@ -31,6 +32,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.trace.is_some() {
         session.metrics.record();
     }
+    let _interruptible = interruptible(&session.cancel);
     let outputs = if trace.wanted() { ready.model.run_observed(&inputs, &trace)? } else { ready.model.run(&inputs)? };
     entries::restore_process();
     if let Some(path) = &args.trace {
@@ -98,8 +100,10 @@ fn top(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(),
         let message = format!("{} labels do not fit output \"{name}\" of type {ty}", labels.len());
         return Err(Failure::new(codes::runtime::BAD_LABELS, message));
     }
-    for (row, values) in tensor.view().to_f64s().chunks(classes.max(1)).enumerate() {
-        let probabilities = probabilities(values);
+    let mut values = tensor.view().f64s();
+    for row in 0..tensor.len() / classes.max(1) {
+        let values: Vec<f64> = values.by_ref().take(classes).collect();
+        let probabilities = probabilities(&values);
         let mut order: Vec<usize> = (0..classes).collect();
         order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
         order.truncate(SHOWN);
@@ -130,21 +134,21 @@ fn probabilities(values: &[f64]) -> Vec<f64> {
 
 /// Type, range, mean and the first elements.
 fn summary(name: &str, tensor: &Tensor, json: bool) {
-    let values = tensor.view().to_f64s();
+    let values = || tensor.view().f64s();
     let ty = Type::tensor(tensor.dtype(), tensor.shape());
-    let min = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let min = values().fold(f64::INFINITY, f64::min);
+    let max = values().fold(f64::NEG_INFINITY, f64::max);
+    let mean = values().sum::<f64>() / tensor.len().max(1) as f64;
     if json {
-        let first: Vec<f64> = values.iter().copied().take(SHOWN).collect();
+        let first: Vec<f64> = values().take(SHOWN).collect();
         println!(
             "{}",
             json!({"output": name, "type": ty.to_string(), "min": min, "max": max, "mean": mean, "first": first})
         );
         return;
     }
-    let first: Vec<String> = values.iter().take(SHOWN).map(|v| format!("{v:.6}")).collect();
-    let more = if values.len() > SHOWN { ", ..." } else { "" };
+    let first: Vec<String> = values().take(SHOWN).map(|v| format!("{v:.6}")).collect();
+    let more = if tensor.len() > SHOWN { ", ..." } else { "" };
     let name = escape::line(name);
     println!("{name}: {ty}  min {min:.6}  max {max:.6}  mean {mean:.6}  [{}{more}]", first.join(", "));
 }

@@ -66,7 +66,7 @@ impl Case {
     pub fn write(&self, path: &Path, notes: &[String]) -> Result<(), Diagnostic> {
         relay::write(path, &self.module)?;
         let unreadable = |e: std::io::Error| Diagnostic::error(codes::frontends::UNREADABLE_MODEL, e.to_string());
-        let program = std::fs::read_to_string(path).map_err(unreadable)?;
+        let program = io::read_text(path).map_err(unreadable)?;
         let mut text = format!("{MARK}{}\n// {}\n", self.subject, self.about);
         for line in notes.iter().flat_map(|note| note.lines()) {
             text.push_str(&format!("// {line}\n"));

@@ -194,6 +194,7 @@ fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
             element.copy_from_slice(&tensor.bytes()[from * size..(from + 1) * size]);
         }
     })
+    .expect("memory for a case")
 }
 
 /// 1, 2, 3, -1, ... in place of elements that are finite; booleans stay.
@@ -210,6 +211,7 @@ fn simple(tensor: &Tensor) -> Tensor {
             }
         });
     })
+    .expect("memory for a case")
 }
 
 #[cfg(test)]

@@ -71,6 +71,7 @@ fn reversed(tensor: &Tensor) -> Tensor {
         bytes.copy_from_slice(tensor.bytes());
         with_dtype!(tensor.dtype(), T => bytemuck::cast_slice_mut::<u8, T>(bytes).reverse());
     })
+    .expect("memory for a case")
 }
 
 /// Another run in between changes nothing.

@@ -263,7 +263,7 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
         let error = Diagnostic::error(codes::frontends::BROKEN_MODEL, "the program has no @main");
         if names.is_empty() { error } else { error.note(format!("it has {}", names.join(", "))) }
     })?;
-    let port = |name: String, ty: &Type| {
+    let port = |name: String, ty: &Type| -> Result<PortInfo, Diagnostic> {
         let tensor = ty.as_tensor().ok_or_else(|| {
             let message = format!("{name} of @main is {ty}");
             Diagnostic::error(codes::frontends::BAD_NODE, message)

@@ -34,14 +34,21 @@ fn expect_regular(found: FileType) -> Result<()> {
     Err(Error::other(format!("expected a regular file, found {what}")))
 }
 
-/// Reads a regular file of UTF-8.
+/// The longest text that is read, in bytes: programs with their weights are longer only where the weights belong in a file of
+/// their own.
+pub const MAX_TEXT: usize = 256 << 20;
+
+/// Reads a regular file of UTF-8, of at most [`MAX_TEXT`] bytes.
 ///
 /// # Errors
-/// As [`open_regular`], and when it is not UTF-8.
+/// As [`open_regular`], and when it is longer or not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
-    let mut text = String::new();
-    open_regular(path)?.read_to_string(&mut text)?;
-    Ok(text)
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MAX_TEXT {
+        return Err(Error::other(format!("expected at most {MAX_TEXT} bytes of text, found more")));
+    }
+    String::from_utf8(bytes).map_err(|_| Error::other("it is not UTF-8"))
 }
 
 /// The bytes of a regular file, mapped into memory.

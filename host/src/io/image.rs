@@ -2,7 +2,7 @@
 
 use super::files::{bad_file, open_regular};
 use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::{DType, Element, Tensor};
+use byoc_core::tensor::{DType, Element, Tensor, memory};
 use byoc_core::with_dtype;
 use image::imageops::{FilterType, resize};
 use image::{DynamicImage, ImageReader, Limits};
@@ -50,7 +50,7 @@ pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normaliz
 
     let pixels = read_scaled(path, layout)?;
     let normalised = dtype.is_float();
-    Ok(Tensor::build(dtype, shape, |bytes| {
+    let tensor = Tensor::build(dtype, shape, |bytes| {
         with_dtype!(dtype, T => {
             let out = bytemuck::cast_slice_mut::<u8, T>(bytes);
             for (at, &value) in pixels.iter().enumerate() {
@@ -61,7 +61,8 @@ pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normaliz
                 out[to] = T::from_f64(value);
             }
         });
-    }))
+    });
+    Ok(tensor?)
 }
 
 fn layout(shape: &[usize]) -> Option<Layout> {
@@ -94,6 +95,9 @@ fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
     let size = |n: usize| u32::try_from(n).map_err(|_| bad_file(path, format!("it cannot be scaled to {n} pixels")));
     let (width, height) = (size(layout.width)?, size(layout.height)?);
     let keep = (picture.width(), picture.height()) == (width, height);
+    // Scaled along one axis after the other, the first result in four float32 a pixel.
+    let pixels = |height: usize, bytes: usize| layout.width.saturating_mul(height).saturating_mul(bytes);
+    let _room = memory::room(pixels(picture.height() as usize, 16).saturating_add(pixels(layout.height, 8)))?;
     macro_rules! scaled {
         ($pixels:expr) => {
             if keep { $pixels.into_raw() } else { resize(&$pixels, width, height, FilterType::Triangle).into_raw() }

@@ -4,7 +4,7 @@
 //! lets its pages go before that: they come back from the file if anybody looks again, so nothing can go wrong but time. A
 //! stretch of bytes does not say whether it belongs to a mapped file, so the mappings are written down here.
 
-use byoc_core::tensor::AlignedBytes;
+use byoc_core::tensor::{AlignedBytes, OutOfMemory};
 use memmap2::{Mmap, MmapMut, UncheckedAdvice};
 use prost::bytes::Bytes;
 use std::collections::BTreeMap;
@@ -94,15 +94,18 @@ pub fn let_go(bytes: &[u8]) {
 
 /// A copy of bytes that are not aligned as a tensor's have to be. Large ones get pages of their own, which go back to the
 /// system as soon as the copy is dropped, whatever else the allocator holds.
-pub fn aligned(bytes: &[u8]) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
+///
+/// # Errors
+/// When the system has no memory.
+pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOfMemory> {
     const LARGE: usize = 128 << 10;
     if bytes.len() >= LARGE
         && let Ok(mut pages) = MmapMut::map_anon(bytes.len())
     {
         pages.copy_from_slice(bytes);
-        return Arc::new(pages);
+        return Ok(Arc::new(pages));
     }
-    Arc::new(AlignedBytes::copy_of(bytes))
+    Ok(Arc::new(AlignedBytes::copy_of(bytes)?))
 }
 
 /// The BLAKE3 digest of bytes, of which those of a mapped file are in memory a few at a time.
@@ -149,7 +152,7 @@ mod tests {
     fn copies_are_aligned_and_the_same() {
         let content: Vec<u8> = (0..300_000u32).map(|i| (i % 253) as u8).collect();
         for bytes in [&content[1..], &content[3..100], &[]] {
-            let copy = aligned(bytes);
+            let copy = aligned(bytes).unwrap();
             assert_eq!((*copy).as_ref(), bytes);
             assert!((*copy).as_ref().as_ptr().addr().is_multiple_of(64));
         }

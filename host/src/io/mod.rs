@@ -14,12 +14,12 @@ pub mod random;
 pub mod weights;
 
 pub(crate) use files::bad_file;
-pub use files::{map_file, open_regular, read_text};
+pub use files::{MAX_TEXT, map_file, open_regular, read_text};
 pub(crate) use output::cannot_write;
 pub use output::{check_writable, write_atomically, write_through, write_together};
 
 use byoc_core::diag::Diagnostic;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_core::tensor::{DType, OutOfMemory, Tensor};
 use std::path::Path;
 
 /// Reads one tensor from a `.npy`, `.npz` or `.pb` file. Of an `.npz` the entry called `entry` is taken, or the only one.
@@ -35,11 +35,32 @@ pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnosti
     }
 }
 
+/// What is known of a tensor file before its elements are read.
+#[derive(Clone, Debug)]
+pub enum Peeked {
+    /// The element type and the dimensions; [`read_tensor`] reads the rest.
+    Header(npy::Header),
+    /// A file whose type cannot be told without reading it.
+    Tensor(Tensor),
+}
+
+/// Reads as little of a tensor file as tells what it holds.
+///
+/// # Errors
+/// As [`read_tensor`].
+pub fn peek(path: &Path, entry: Option<&str>) -> Result<Peeked, Diagnostic> {
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("npy") => npy::header_of(path).map(Peeked::Header),
+        Some("npz") => npz::header_of(path, entry).map(Peeked::Header),
+        _ => read_tensor(path, entry).map(Peeked::Tensor),
+    }
+}
+
 /// A tensor whose elements are all `value`.
 ///
-/// # Panics
-/// When the size overflows the address space.
-pub fn filled(dtype: DType, shape: &[usize], value: f64) -> Tensor {
+/// # Errors
+/// When there is no memory for it.
+pub fn filled(dtype: DType, shape: &[usize], value: f64) -> Result<Tensor, OutOfMemory> {
     use byoc_core::tensor::Element;
     let one = byoc_core::with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
     Tensor::build(dtype, shape, |bytes| bytes.chunks_exact_mut(one.len()).for_each(|c| c.copy_from_slice(&one)))
@@ -51,7 +72,7 @@ mod tests {
 
     #[test]
     fn filled_tensors_hold_the_value() {
-        assert_eq!(filled(DType::I16, &[2], 3.0), Tensor::from_slice(&[2], &[3i16, 3]));
-        assert_eq!(filled(DType::Bool, &[2], 1.0), Tensor::from_bools(&[2], &[true, true]));
+        assert_eq!(filled(DType::I16, &[2], 3.0).unwrap(), Tensor::from_slice(&[2], &[3i16, 3]));
+        assert_eq!(filled(DType::Bool, &[2], 1.0).unwrap(), Tensor::from_bools(&[2], &[true, true]));
     }
 }

@@ -4,19 +4,152 @@
 use super::files::{bad_file, map_file};
 use super::output::write_atomically;
 use byoc_core::diag::Diagnostic;
-use byoc_core::tensor::{DType, Tensor, element_count};
-use std::io::Write;
+use byoc_core::tensor::{DType, OutOfMemory, Shape, Tensor, byte_count};
+use std::io::{Read, Write};
 use std::path::Path;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
+/// What the header of an array says, and where the elements begin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Header {
+    /// The element type.
+    pub dtype: DType,
+    /// The dimensions.
+    pub shape: Shape,
+    /// Whether each element's bytes are in the other order.
+    swapped: bool,
+    /// Whether the elements are column-major.
+    fortran: bool,
+}
+
+/// The longest header that is read: NumPy's own are 128 bytes.
+const MAX_HEADER: usize = 1 << 20;
+
+impl Header {
+    /// The header at the beginning of a `.npy` file, all of which is read and nothing behind it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(file: &mut impl Read) -> Result<Header, String> {
+        let cut = |_| "the header is cut off".to_owned();
+        let mut start = [0; 8];
+        file.read_exact(&mut start).map_err(cut)?;
+        if start[..6] != *MAGIC {
+            return Err("it does not begin like a .npy file".into());
+        }
+        let mut length = [0; 4];
+        let bytes = match start[6] {
+            1 => 2,
+            2 | 3 => 4,
+            other => return Err(format!("version {other} of the format is not known")),
+        };
+        file.read_exact(&mut length[..bytes]).map_err(cut)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > MAX_HEADER {
+            return Err(format!("the header has {length} bytes, at most {MAX_HEADER} are read"));
+        }
+        let mut header = vec![0; length];
+        file.read_exact(&mut header).map_err(cut)?;
+        let header = std::str::from_utf8(&header).map_err(|_| "the header is no text")?;
+        let (dtype, swapped) = element_type(field(header, "descr")?.trim_matches(['\'', '"']))?;
+        let dims = field(header, "shape")?.trim_matches(['(', ')']).split(',').map(str::trim).filter(|d| !d.is_empty());
+        let shape: Shape =
+            dims.map(|d| d.parse().map_err(|_| format!("\"{d}\" is no dimension"))).collect::<Result<_, _>>()?;
+        let fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
+        Ok(Header { dtype, shape, swapped, fortran })
+    }
+
+    /// The number of bytes of the elements.
+    ///
+    /// # Errors
+    /// When it overflows.
+    pub fn size(&self) -> Result<usize, String> {
+        let Header { dtype, shape, .. } = self;
+        byte_count(*dtype, shape).ok_or_else(|| format!("the shape {shape:?} of {dtype} is beyond all bounds"))
+    }
+
+    /// The tensor, whose elements are what is left of the file: `size` bytes.
+    ///
+    /// # Errors
+    /// When they are fewer or more, or there is no memory for them. Nothing is read where the size does not fit.
+    pub fn read_elements(&self, file: &mut impl Read, size: u64) -> Result<Tensor, Fault> {
+        let Header { dtype, ref shape, .. } = *self;
+        let misfit = || Fault::File(format!("{size} bytes of data for shape {shape:?} of {dtype}"));
+        let wanted = self.size().map_err(Fault::File)?;
+        if u64::try_from(wanted) != Ok(size) {
+            return Err(misfit());
+        }
+        let mut outcome = Ok(());
+        let tensor = Tensor::build(dtype, shape, |bytes| {
+            outcome = file.read_exact(bytes);
+            if self.swapped {
+                bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
+            }
+            if dtype == DType::Bool {
+                bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+            }
+        })?;
+        outcome.map_err(|e| Fault::File(format!("the data cannot be read: {e}")))?;
+        if file.read(&mut [0]).map_err(|e| Fault::File(e.to_string()))? != 0 {
+            return Err(Fault::File(format!("more than the {size} bytes of data that it says")));
+        }
+        if !self.fortran {
+            return Ok(tensor);
+        }
+        Ok(Tensor::build(dtype, shape, |bytes| row_major(tensor.bytes(), shape, dtype.size(), bytes))?)
+    }
+}
+
+/// Why an array is not read.
+#[derive(Debug)]
+pub enum Fault {
+    /// What is wrong with the file.
+    File(String),
+    /// There is no memory for it.
+    Memory(OutOfMemory),
+}
+
+impl Fault {
+    /// As a diagnostic about that file.
+    pub fn of(self, path: &Path) -> Diagnostic {
+        match self {
+            Fault::File(why) => bad_file(path, why),
+            Fault::Memory(error) => Diagnostic::from(error).note(format!("while reading {}", path.display())),
+        }
+    }
+
+    /// The same with a place in front.
+    pub fn within(self, place: &str) -> Fault {
+        match self {
+            Fault::File(why) => Fault::File(format!("{place}: {why}")),
+            memory => memory,
+        }
+    }
+}
+
+impl From<OutOfMemory> for Fault {
+    fn from(error: OutOfMemory) -> Fault {
+        Fault::Memory(error)
+    }
+}
+
 /// Reads a file.
 ///
 /// # Errors
-/// When it cannot be read or is no tensor.
+/// When it cannot be read or is no tensor, or there is no memory for it.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-    decode(&bytes).map_err(|why| bad_file(path, why))
+    decode(&bytes).map_err(|fault| fault.of(path))
+}
+
+/// Reads the header of a file.
+///
+/// # Errors
+/// When it cannot be read or is no tensor.
+pub fn header_of(path: &Path) -> Result<Header, Diagnostic> {
+    let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
+    Header::read(&mut &bytes[..]).map_err(|why| bad_file(path, why))
 }
 
 /// Writes a file.
@@ -34,45 +167,10 @@ pub fn write(path: &Path, tensor: &Tensor) -> Result<(), Diagnostic> {
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn decode(bytes: &[u8]) -> Result<Tensor, String> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or("it does not begin like a .npy file")?;
-    let (&major, rest) = rest.split_first().ok_or("the header is cut off")?;
-    let rest = rest.get(1..).ok_or("the header is cut off")?;
-    let (length, rest) = match major {
-        1 => rest.split_first_chunk::<2>().map(|(n, rest)| (u16::from_le_bytes(*n) as usize, rest)),
-        2 | 3 => rest.split_first_chunk::<4>().map(|(n, rest)| (u32::from_le_bytes(*n) as usize, rest)),
-        other => return Err(format!("version {other} of the format is not known")),
-    }
-    .ok_or("the header is cut off")?;
-    let (header, data) = rest.split_at_checked(length).ok_or("the header is cut off")?;
-    let header = std::str::from_utf8(header).map_err(|_| "the header is no text")?;
-
-    let descr = field(header, "descr")?.trim_matches(['\'', '"']);
-    let (dtype, swap) = element_type(descr)?;
-    let fortran = field(header, "fortran_order")?.starts_with("True");
-    let shape = field(header, "shape")?;
-    let shape: Vec<usize> = shape
-        .trim_matches(['(', ')'])
-        .split(',')
-        .map(str::trim)
-        .filter(|d| !d.is_empty())
-        .map(|d| d.parse().map_err(|_| format!("\"{d}\" is no dimension")))
-        .collect::<Result<_, _>>()?;
-    let size = element_count(&shape).and_then(|n| n.checked_mul(dtype.size()));
-    if size != Some(data.len()) {
-        return Err(format!("{} bytes of data for shape {shape:?} of {dtype}", data.len()));
-    }
-    let mut data = std::borrow::Cow::Borrowed(data);
-    if swap {
-        data.to_mut().chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
-    }
-    if fortran && shape.len() > 1 {
-        data = row_major(&data, &shape, dtype.size()).into();
-    }
-    if dtype == DType::Bool && data.iter().any(|&b| b > 1) {
-        data.to_mut().iter_mut().for_each(|b| *b = u8::from(*b != 0));
-    }
-    Tensor::from_bytes(dtype, &shape, &data).ok_or_else(|| "the data does not fit its shape".to_owned())
+pub fn decode(mut bytes: &[u8]) -> Result<Tensor, Fault> {
+    let header = Header::read(&mut bytes).map_err(Fault::File)?;
+    let size = bytes.len() as u64;
+    header.read_elements(&mut bytes, size)
 }
 
 /// The bytes of a `.npy` file with that tensor.
@@ -153,17 +251,16 @@ fn descr(dtype: DType) -> &'static str {
     }
 }
 
-/// Column-major elements in row-major order.
-fn row_major(data: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
+/// Puts column-major elements into row-major order.
+fn row_major(data: &[u8], shape: &[usize], size: usize, out: &mut [u8]) {
     let mut strides = vec![1; shape.len()];
     for axis in 1..shape.len() {
         strides[axis] = strides[axis - 1] * shape[axis - 1];
     }
-    let mut out = Vec::with_capacity(data.len());
     let mut index = vec![0; shape.len()];
-    for _ in 0..data.len() / size {
+    for element in out.chunks_exact_mut(size) {
         let at = index.iter().zip(&strides).map(|(i, s)| i * s).sum::<usize>() * size;
-        out.extend_from_slice(&data[at..at + size]);
+        element.copy_from_slice(&data[at..at + size]);
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;
             if index[axis] < shape[axis] {
@@ -172,7 +269,6 @@ fn row_major(data: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
             index[axis] = 0;
         }
     }
-    out
 }
 
 #[cfg(test)]
@@ -222,6 +318,10 @@ mod tests {
             assert!(decode(&good[..length]).is_err(), "cut off at {length}");
         }
         assert!(decode(&numpy_file("<i2", "False", "(99999999999, 99999999999)", &[0, 0])).is_err());
-        assert!(decode(&numpy_file("|O", "False", "(2,)", &[0, 0])).unwrap_err().contains("'|O'"));
+        let unknown = decode(&numpy_file("|O", "False", "(2,)", &[0, 0])).unwrap_err();
+        assert!(unknown.of(Path::new("x.npy")).message.contains("'|O'"));
+        let mut long = good;
+        (long[6], long[8], long[9], long[10], long[11]) = (2, 0xff, 0xff, 0xff, 0xff);
+        assert!(decode(&long).unwrap_err().of(Path::new("x.npy")).message.contains("4294967295 bytes"));
     }
 }

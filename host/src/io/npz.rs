@@ -1,27 +1,121 @@
 //! NumPy's `.npz`: a ZIP of `.npy` files, one per array, stored or deflated.
 
 use super::files::{bad_file, map_file};
-use super::npy;
+use super::npy::{self, Fault, Header};
 use super::output::write_atomically;
 use byoc_core::diag::{Diagnostic, nearest};
 use byoc_core::tensor::Tensor;
+use prost::bytes::Bytes;
 use std::fs::File;
 use std::io::{Cursor, Read, Write};
 use std::path::Path;
+use zip::read::ZipFile;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-/// Deflate cannot shrink data further than about 1 : 1032; an entry that claims more is a lie.
-const MAX_RATIO: u64 = 1100;
+/// A file whose arrays are read one by one: their headers first, so that nothing is inflated that does not fit.
+pub struct Npz<'p> {
+    path: &'p Path,
+    archive: ZipArchive<Cursor<Bytes>>,
+    names: Vec<String>,
+}
+
+impl<'p> Npz<'p> {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is no ZIP.
+    pub fn open(path: &'p Path) -> Result<Npz<'p>, Diagnostic> {
+        let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
+        let archive = ZipArchive::new(Cursor::new(bytes)).map_err(|e| bad_file(path, e))?;
+        let names = archive.file_names().map(|n| n.map(|n| n.trim_end_matches(".npy").to_owned()));
+        let names = names.collect::<Result<_, _>>().map_err(|e| bad_file(path, e))?;
+        Ok(Npz { path, archive, names })
+    }
+
+    /// The names of the arrays, in the order of the file.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The place of the array called `name`, or of the only one of the file.
+    ///
+    /// # Errors
+    /// When there is no such entry.
+    pub fn find(&self, name: Option<&str>) -> Result<usize, Diagnostic> {
+        let names = &self.names;
+        let index = match name.and_then(|name| names.iter().position(|n| n == name)) {
+            Some(index) => index,
+            None if names.len() == 1 => 0,
+            None => {
+                let wanted = name.unwrap_or("");
+                let mut diagnostic = bad_file(self.path, format!("it has no entry \"{wanted}\""))
+                    .note(format!("it has {}", names.join(", ")));
+                if let Some(near) = nearest(wanted, names.iter().map(String::as_str)) {
+                    diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
+                }
+                return Err(diagnostic);
+            }
+        };
+        let (archive, name) = (&self.archive, &names[index]);
+        Ok(archive.index_for_name(&format!("{name}.npy")).or_else(|| archive.index_for_name(name)).unwrap_or(index))
+    }
+
+    /// The header of an array.
+    ///
+    /// # Errors
+    /// When the entry is no array.
+    pub fn header(&mut self, index: usize) -> Result<Header, Diagnostic> {
+        let read = |file: &mut ZipFile<'_, Cursor<Bytes>>| Header::read(file).map_err(Fault::File);
+        self.entry(index, read)
+    }
+
+    /// An array. The directory of the file says its size before anything of it is inflated, and no more is.
+    ///
+    /// # Errors
+    /// When the entry is no array, or there is no memory for it.
+    pub fn read(&mut self, index: usize) -> Result<Tensor, Diagnostic> {
+        self.entry(index, |file| {
+            let mut counted = Counted { file, bytes: 0 };
+            let header = Header::read(&mut counted).map_err(Fault::File)?;
+            let left = counted.file.size().saturating_sub(counted.bytes);
+            header.read_elements(&mut counted, left)
+        })
+    }
+
+    fn entry<T>(
+        &mut self,
+        index: usize,
+        read: impl FnOnce(&mut ZipFile<'_, Cursor<Bytes>>) -> Result<T, Fault>,
+    ) -> Result<T, Diagnostic> {
+        let name = self.names.get(index).cloned().unwrap_or_default();
+        let path = self.path;
+        let mut file = self.archive.by_index(index).map_err(|e| bad_file(path, e))?;
+        read(&mut file).map_err(|fault| fault.within(&format!("entry {name}")).of(path))
+    }
+}
+
+/// Counts the bytes that are read.
+struct Counted<R> {
+    file: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.bytes += read as u64;
+        Ok(read)
+    }
+}
 
 /// Reads every array, in the order of the file.
 ///
 /// # Errors
 /// When it cannot be read, or an entry is no array.
 pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, Diagnostic> {
-    let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-    let mut archive = ZipArchive::new(Cursor::new(&bytes[..])).map_err(|e| bad_file(path, e))?;
-    (0..archive.len()).map(|i| entry(&mut archive, i).map_err(|why| bad_file(path, why))).collect()
+    let mut file = Npz::open(path)?;
+    (0..file.names.len()).map(|i| Ok((file.names[i].clone(), file.read(i)?))).collect()
 }
 
 /// Reads the array called `name`, or the only one of the file.
@@ -29,27 +123,19 @@ pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, Diagnostic> {
 /// # Errors
 /// When it cannot be read, or there is no such entry.
 pub fn read_entry(path: &Path, name: Option<&str>) -> Result<Tensor, Diagnostic> {
-    let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-    let mut archive = ZipArchive::new(Cursor::new(&bytes[..])).map_err(|e| bad_file(path, e))?;
-    let names = archive.file_names().map(|n| n.map(|n| n.trim_end_matches(".npy").to_owned()));
-    let names: Vec<String> = names.collect::<Result<_, _>>().map_err(|e| bad_file(path, e))?;
-    let index = match name.and_then(|name| names.iter().position(|n| n == name)) {
-        Some(index) => index,
-        None if names.len() == 1 => 0,
-        None => {
-            let wanted = name.unwrap_or("");
-            let mut diagnostic =
-                bad_file(path, format!("it has no entry \"{wanted}\"")).note(format!("it has {}", names.join(", ")));
-            if let Some(near) = nearest(wanted, names.iter().map(String::as_str)) {
-                diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
-            }
-            return Err(diagnostic);
-        }
-    };
-    let name = &names[index];
-    let index =
-        archive.index_for_name(&format!("{name}.npy")).or_else(|| archive.index_for_name(name)).unwrap_or(index);
-    entry(&mut archive, index).map(|(_, tensor)| tensor).map_err(|why| bad_file(path, why))
+    let mut file = Npz::open(path)?;
+    let index = file.find(name)?;
+    file.read(index)
+}
+
+/// Reads the header of the array called `name`, or of the only one of the file.
+///
+/// # Errors
+/// As [`read_entry`].
+pub fn header_of(path: &Path, name: Option<&str>) -> Result<Header, Diagnostic> {
+    let mut file = Npz::open(path)?;
+    let index = file.find(name)?;
+    file.header(index)
 }
 
 /// Writes arrays, stored without compression.
@@ -77,16 +163,6 @@ pub fn write_to<'a>(file: &mut File, arrays: impl IntoIterator<Item = (&'a str, 
     }
     zip.finish()?;
     Ok(())
-}
-
-fn entry<R: Read + std::io::Seek>(archive: &mut ZipArchive<R>, index: usize) -> Result<(String, Tensor), String> {
-    let file = archive.by_index(index).map_err(|e| e.to_string())?;
-    let name = file.name().map_err(|e| e.to_string())?.trim_end_matches(".npy").to_owned();
-    let limit = file.compressed_size().saturating_mul(MAX_RATIO).saturating_add(1024);
-    let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes).map_err(|e| format!("entry {name}: {e}"))?;
-    let tensor = npy::decode(&bytes).map_err(|why| format!("entry {name}: {why}"))?;
-    Ok((name, tensor))
 }
 
 #[cfg(test)]

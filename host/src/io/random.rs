@@ -1,6 +1,6 @@
 //! Made-up inputs. The generator is our own so that a seed means the same numbers everywhere and for ever.
 
-use byoc_core::tensor::{DType, Element, Tensor};
+use byoc_core::tensor::{DType, Element, OutOfMemory, Tensor};
 use byoc_core::with_dtype;
 
 /// SplitMix64 (Steele, Lea and Flood 2014): one 64-bit state, passes BigCrush, plenty for test data and weights.
@@ -34,11 +34,19 @@ impl Random {
     }
 }
 
-/// A random tensor: floats uniform in [0, 1), integers in [0, 10), booleans 0 or 1.
+/// A random tensor, of a size that is known to be small.
 ///
 /// # Panics
-/// When the size overflows the address space.
+/// When there is no memory for it; [`try_tensor`] is for sizes that come from a model.
 pub fn tensor(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
+    try_tensor(dtype, shape, seed).expect("memory for a small tensor")
+}
+
+/// A random tensor: floats uniform in [0, 1), integers in [0, 10), booleans 0 or 1.
+///
+/// # Errors
+/// When there is no memory for it.
+pub fn try_tensor(dtype: DType, shape: &[usize], seed: u64) -> Result<Tensor, OutOfMemory> {
     let mut random = Random::new(seed);
     Tensor::build(dtype, shape, |bytes| {
         with_dtype!(dtype, T => {

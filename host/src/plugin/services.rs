@@ -5,6 +5,7 @@ use crate::cancel::Cancel;
 use crate::runtime::Pool;
 use byoc_core::ir::{Expr, ExprId, Module, Type};
 use byoc_core::op::{self, Value};
+use byoc_core::stop;
 use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, HostServices, Prepared, Result, Services};
 use std::collections::{BTreeMap, HashMap};
@@ -118,7 +119,7 @@ impl HostServices for Host {
     }
 
     fn cancelled(&self) -> bool {
-        self.cancel.is_set()
+        self.cancel.is_set() || stop::requested()
     }
 
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {

@@ -6,7 +6,7 @@ use crate::frontend::{PortInfo, Signature};
 use crate::io::{self, image};
 use byoc_core::diag::{Diagnostic, codes, nearest};
 use byoc_core::ir::{Dim, Type};
-use byoc_core::tensor::{Element, Shape, Tensor};
+use byoc_core::tensor::{DType, Element, Shape, Tensor};
 use byoc_core::with_dtype;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -148,11 +148,26 @@ fn nothing(message: String) -> Diagnostic {
 }
 
 fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Samples, Failure> {
-    let mut entries = io::npz::read(path)?;
-    if entries.is_empty() {
+    let mut file = io::npz::Npz::open(path)?;
+    let names = file.names().to_vec();
+    if names.is_empty() {
         return Err(nothing(format!("{} holds no arrays", path.display())).into());
     }
-    let names: Vec<String> = entries.iter().map(|(name, _)| name.clone()).collect();
+    let mut entries = Vec::with_capacity(names.len());
+    let mut misfits = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        // What does not fit is not inflated.
+        let header = file.header(at)?;
+        let port = ports.iter().find(|port| port.name == *name);
+        let place = format!("{}: the entry \"{name}\"", path.display());
+        match port.map_or(Ok(()), |port| check(&place, port, header.dtype, &header.shape)) {
+            Ok(()) => entries.push((name.clone(), file.read(at)?)),
+            Err(misfit) => misfits.push(misfit),
+        }
+    }
+    if !misfits.is_empty() {
+        return Err(misfits.into());
+    }
     let mut warnings = Vec::new();
     let mut errors = Vec::new();
     let labels = labels::take_entry(&mut entries, ports);
@@ -184,7 +199,7 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
     }
     for (port, tensor) in &values {
         let place = format!("{}: the entry \"{}\"", path.display(), port.name);
-        errors.extend(check(&place, port, tensor).err());
+        errors.extend(finite(&place, tensor).err());
     }
     if !errors.is_empty() {
         return Err(errors.into());
@@ -195,22 +210,22 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
     Ok(samples)
 }
 
-/// Whether a tensor holds samples for an input: its type, its dimensions but for the first, and only finite values.
-fn check(place: &str, port: &PortInfo, tensor: &Tensor) -> Result<(), Diagnostic> {
-    let given = Type::tensor(tensor.dtype(), tensor.shape());
-    if tensor.dtype() != port.dtype {
+/// Whether a tensor of that type holds samples for an input: its element type, and its dimensions but for the first.
+fn check(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
+    let given = Type::tensor(dtype, shape);
+    if dtype != port.dtype {
         return Err(misfit(format!("{place} is {given}, the model takes {}", wanted(port)))
             .help(format!("convert it to {}", port.dtype)));
     }
     if let Some(dims) = &port.dims {
         let fits = |dim: &Dim, size: usize| dim.fixed().is_none_or(|n| n == size);
-        let same_rank = dims.len() == tensor.shape().len();
-        let rest = same_rank && dims.iter().zip(tensor.shape()).skip(1).all(|(d, &size)| fits(d, size));
+        let same_rank = dims.len() == shape.len();
+        let rest = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| fits(d, size));
         if !rest {
             let help = "the first dimension counts the samples, the others are those of the input";
             return Err(misfit(format!("{place} is {given}, the model takes {}", wanted(port))).help(help));
         }
-        if let (Some(Dim::Fixed(batch)), Some(&rows)) = (dims.first(), tensor.shape().first())
+        if let (Some(Dim::Fixed(batch)), Some(&rows)) = (dims.first(), shape.first())
             && rows < *batch
             && rows > 0
         {
@@ -218,7 +233,7 @@ fn check(place: &str, port: &PortInfo, tensor: &Tensor) -> Result<(), Diagnostic
             return Err(misfit(message).help("give as many samples as the model takes at a time, or a multiple of it"));
         }
     }
-    finite(place, tensor)
+    Ok(())
 }
 
 /// That every value is a number.
@@ -347,13 +362,15 @@ fn random(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples, Failur
         let scalar = port.dims.as_ref().is_some_and(Vec::is_empty);
         if scalar || mixed && fixed(port).is_some() {
             let shape: Shape = if scalar { Shape::new() } else { sizes(port)?.into_iter().collect() };
-            inputs.push(Column::Same(io::random::tensor(port.dtype, &shape, seed)));
+            let value = io::random::try_tensor(port.dtype, &shape, seed).map_err(Diagnostic::from)?;
+            inputs.push(Column::Same(value));
             continue;
         }
         let sample = one_sample(port)?;
         let rows = count.max(batch.unwrap_or(1));
         let shape: Shape = std::iter::once(rows).chain(sample[1..].iter().copied()).collect();
-        inputs.push(Column::Rows(io::random::tensor(port.dtype, &shape, seed)));
+        let values = io::random::try_tensor(port.dtype, &shape, seed).map_err(Diagnostic::from)?;
+        inputs.push(Column::Rows(values));
     }
     let rows = inputs.iter().any(|column| matches!(column, Column::Rows(_)));
     let fixed_batch = if mixed { None } else { batch };
@@ -384,7 +401,6 @@ fn sizes(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_core::tensor::DType;
 
     fn port(name: &str, dims: &[Dim]) -> PortInfo {
         PortInfo { name: name.into(), dtype: DType::F32, dims: Some(dims.to_vec()) }
@@ -424,7 +440,7 @@ mod tests {
     #[test]
     fn an_input_that_is_given_once_goes_with_every_sample() {
         let (_folder, source) = npz(&[
-            ("x", Tensor::zeros(DType::F32, &[4, 2])),
+            ("x", Tensor::zeros(DType::F32, &[4, 2]).unwrap()),
             ("mask", Tensor::from_slice(&[3], &[1f32, 2., 3.])),
             ("t", Tensor::scalar(7f32)),
         ]);
@@ -438,28 +454,31 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_named_with_its_place() {
         let model = signature(vec![port("image", &[batch(), Dim::Fixed(2)])]);
-        let (_a, source) = npz(&[("imag", Tensor::zeros(DType::F32, &[4, 2]))]);
+        let (_a, source) = npz(&[("imag", Tensor::zeros(DType::F32, &[4, 2]).unwrap())]);
         let error = fails(&source, &model);
         assert_eq!(error.code, codes::frontends::CALIBRATION_MISFIT);
         assert!(error.message.contains("no entry \"image\"") && error.help.unwrap().contains("\"imag\""));
-        let (_b, source) = npz(&[("image", Tensor::zeros(DType::F32, &[4, 3]))]);
+        let (_b, source) = npz(&[("image", Tensor::zeros(DType::F32, &[4, 3]).unwrap())]);
         let error = fails(&source, &model);
         assert!(error.message.contains("(4, 3)") && error.message.contains("(batch, 2)"), "{error}");
-        let (_c, source) = npz(&[("image", Tensor::zeros(DType::F64, &[4, 2]))]);
+        let (_c, source) = npz(&[("image", Tensor::zeros(DType::F64, &[4, 2]).unwrap())]);
         assert!(fails(&source, &model).message.contains("float64"));
         let (_d, source) = npz(&[("image", Tensor::from_slice(&[2, 2], &[0f32, 1., f32::NAN, 3.]))]);
         let error = fails(&source, &model);
         assert_eq!(error.code, codes::frontends::CALIBRATION_NOT_FINITE);
         assert!(error.message.ends_with("the entry \"image\" is NaN at [1, 0]"), "{error}");
-        let (_e, source) = npz(&[("image", Tensor::zeros(DType::F32, &[0, 2]))]);
+        let (_e, source) = npz(&[("image", Tensor::zeros(DType::F32, &[0, 2]).unwrap())]);
         assert_eq!(fails(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
         let (_f, source) = npz(&[]);
         assert_eq!(fails(&source, &model).code, codes::frontends::NO_CALIBRATION_DATA);
-        let (_g, source) = npz(&[("image", Tensor::zeros(DType::F32, &[3, 2]))]);
+        let (_g, source) = npz(&[("image", Tensor::zeros(DType::F32, &[3, 2]).unwrap())]);
         let error = fails(&source, &signature(vec![port("image", &[Dim::Fixed(4), Dim::Fixed(2)])]));
         assert!(error.message.contains("3 samples, the model takes 4 at a time"), "{error}");
         let two = signature(vec![port("a", &[batch(), Dim::Fixed(2)]), port("b", &[batch(), Dim::Fixed(2)])]);
-        let (_h, source) = npz(&[("a", Tensor::zeros(DType::F32, &[4, 2])), ("b", Tensor::zeros(DType::F32, &[5, 2]))]);
+        let (_h, source) = npz(&[
+            ("a", Tensor::zeros(DType::F32, &[4, 2]).unwrap()),
+            ("b", Tensor::zeros(DType::F32, &[5, 2]).unwrap()),
+        ]);
         assert!(fails(&source, &two).message.contains("5 samples of \"b\", 4 of \"a\""));
     }
 
@@ -467,7 +486,7 @@ mod tests {
     fn entries_that_are_no_inputs_are_said_and_labels_are_kept() {
         let model = signature(vec![port("image", &[batch(), Dim::Fixed(2)])]);
         let (_folder, source) = npz(&[
-            ("image", Tensor::zeros(DType::F32, &[2, 2])),
+            ("image", Tensor::zeros(DType::F32, &[2, 2]).unwrap()),
             ("label", Tensor::from_slice(&[2], &[7i64, 1])),
             ("other", Tensor::scalar(0f32)),
         ]);

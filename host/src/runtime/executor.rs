@@ -8,6 +8,7 @@ use super::ready::Ready;
 use super::region::Region;
 use super::trace::{Observer, StepInfo};
 use super::validate::validate;
+use crate::cancel::{Cancel, MAX_CALLS};
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::Tensor;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ use std::sync::Arc;
 pub struct Executor {
     ready: Ready,
     on_caller: bool,
+    cancel: Cancel,
+    max_calls: u64,
 }
 
 impl Executor {
@@ -49,7 +52,13 @@ impl Executor {
     ) -> Result<Executor, Diagnostic> {
         validate(&program)?;
         check_constants(&program, &constants)?;
-        Ok(Executor { ready: Ready::new(program, constants, regions, pool)?, on_caller: false })
+        let cancel = Cancel::current().unwrap_or_default();
+        Ok(Executor {
+            ready: Ready::new(program, constants, regions, pool)?,
+            on_caller: false,
+            cancel,
+            max_calls: MAX_CALLS,
+        })
     }
 
     /// Lets go of the constants that nobody will read: those that only the host programs of regions read which run on
@@ -68,10 +77,26 @@ impl Executor {
         self
     }
 
+    /// Lets runs end when `cancel` says so, but for those that are given one of their own. Without it, it is the one in whose scope
+    /// the executor was made.
+    #[must_use]
+    pub fn cancelled_by(mut self, cancel: Cancel) -> Executor {
+        self.cancel = cancel;
+        self
+    }
+
+    /// Lets a run make so many calls and iterations of loops, all together; [`MAX_CALLS`] where nothing is said.
+    #[must_use]
+    pub fn with_max_calls(mut self, calls: u64) -> Executor {
+        self.max_calls = calls;
+        self
+    }
+
     /// Runs it. The inputs go with `program().inputs`, the results with `program().outputs`.
     ///
     /// # Errors
-    /// When the inputs do not fit, or a step fails.
+    /// When the inputs do not fit, a step fails, memory is refused (E0609), or the run is to end before its result is there:
+    /// E0617, E0618 and E0619.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
         self.run_observed(inputs, None)
     }
@@ -81,11 +106,23 @@ impl Executor {
     /// # Errors
     /// As [`Executor::run`].
     pub fn run_observed(&self, inputs: &[Tensor], observer: Option<&dyn Observer>) -> Result<Vec<Tensor>, Diagnostic> {
+        self.run_under(inputs, observer, &self.cancel)
+    }
+
+    /// As [`Executor::run_observed`], for a run with a flag and a deadline of its own: it ends when `cancel` says so, between
+    /// two steps or inside of a kernel of the host, and plugins see the same as `cancelled`.
+    ///
+    /// # Errors
+    /// As [`Executor::run`].
+    pub fn run_under(
+        &self,
+        inputs: &[Tensor],
+        observer: Option<&dyn Observer>,
+        cancel: &Cancel,
+    ) -> Result<Vec<Tensor>, Diagnostic> {
         check_inputs(&self.program().inputs, inputs)?;
-        match self.on_caller {
-            true => machine::run(&self.ready, inputs, observer),
-            false => self.pool().install(|| machine::run(&self.ready, inputs, observer)),
-        }
+        let run = || machine::run(&self.ready, inputs, observer, cancel, self.max_calls);
+        if self.on_caller { run() } else { self.pool().install(run) }
     }
 
     /// The inputs in the order that [`Executor::run`] wants.

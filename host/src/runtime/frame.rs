@@ -6,7 +6,7 @@
 
 use super::program::{Place, Reg, Register};
 use super::value::{Value, bad_program};
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::diag::Diagnostic;
 use byoc_core::ir::TensorType;
 use byoc_core::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
 use std::sync::Arc;
@@ -340,9 +340,7 @@ fn recycle_outputs<'b>(mut views: Vec<TensorViewMut<'_>>) -> Vec<TensorViewMut<'
     views.into_iter().map(|_| unreachable!("it is empty")).collect()
 }
 
-/// Zeroed bytes, or a diagnostic when there are not so many.
+/// Zeroed bytes, or a diagnostic when the budget of the process or the system has not so many.
 pub(super) fn allocate(bytes: usize) -> Result<AlignedBytes, Diagnostic> {
-    AlignedBytes::try_zeroed(bytes).ok_or_else(|| {
-        Diagnostic::error(codes::runtime::OUT_OF_MEMORY, format!("no memory for a tensor of {bytes} bytes"))
-    })
+    Ok(AlignedBytes::zeroed(bytes)?)
 }

@@ -3,7 +3,7 @@
 use super::program::Port;
 use byoc_core::diag::{Diagnostic, codes, nearest};
 use byoc_core::ir::Dim;
-use byoc_core::tensor::Tensor;
+use byoc_core::tensor::{DType, Tensor};
 use std::collections::{BTreeMap, HashMap};
 
 /// The inputs in the order of `ports`.
@@ -51,28 +51,14 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
     }
     let mut named: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for (port, tensor) in ports.iter().zip(inputs) {
-        let given = format!("{}{:?}", tensor.dtype(), tensor.shape());
-        if port.ty.dtype != tensor.dtype() {
-            let message = format!("input \"{}\" is {given}, {} is wanted", port.name, show(port));
-            return Err(Diagnostic::error(codes::runtime::INPUT_DTYPE, message));
-        }
-        let wrong = || {
-            let message = format!("input \"{}\" is {given}, {} is wanted", port.name, show(port));
-            Diagnostic::error(codes::runtime::INPUT_SHAPE, message)
-        };
-        if port.ty.dims.len() != tensor.shape().len() {
-            return Err(wrong());
-        }
+        check_type(port, tensor.dtype(), tensor.shape())?;
         for (dim, &size) in port.ty.dims.iter().zip(tensor.shape()) {
-            match dim {
-                Dim::Fixed(n) if *n != size => return Err(wrong()),
-                Dim::Named(name) => {
-                    let (first, of) = *named.entry(&**name).or_insert((size, &port.name));
-                    if first != size {
-                        return Err(wrong().note(format!("{name} is {first} in input \"{of}\" and {size} here")));
-                    }
+            if let Dim::Named(name) = dim {
+                let (first, of) = *named.entry(&**name).or_insert((size, &port.name));
+                if first != size {
+                    return Err(wrong_shape(port, tensor.dtype(), tensor.shape())
+                        .note(format!("{name} is {first} in input \"{of}\" and {size} here")));
                 }
-                _ => {}
             }
         }
     }
@@ -87,6 +73,24 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
         }
     }
     Ok(())
+}
+
+/// Checks the type of a value against an input, before there is a value.
+///
+/// # Errors
+/// Another element type, or other dimensions.
+pub fn check_type(port: &Port, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
+    if port.ty.dtype != dtype {
+        return Err(Diagnostic { code: codes::runtime::INPUT_DTYPE, ..wrong_shape(port, dtype, shape) });
+    }
+    let fits = port.ty.dims.len() == shape.len()
+        && port.ty.dims.iter().zip(shape).all(|(dim, &size)| !matches!(dim, Dim::Fixed(n) if *n != size));
+    if fits { Ok(()) } else { Err(wrong_shape(port, dtype, shape)) }
+}
+
+fn wrong_shape(port: &Port, dtype: DType, shape: &[usize]) -> Diagnostic {
+    let message = format!("input \"{}\" is {dtype}{shape:?}, {} is wanted", port.name, show(port));
+    Diagnostic::error(codes::runtime::INPUT_SHAPE, message)
 }
 
 fn inputs_note(diagnostic: Diagnostic, ports: &[Port]) -> Diagnostic {

@@ -13,7 +13,7 @@ use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::{Attrs, OpId, TensorType, Type};
 use byoc_core::kernel::{self, Kernel, Spec};
 use byoc_core::op::{self, OpDef};
-use byoc_core::tensor::{Shape, Tensor};
+use byoc_core::tensor::{OutOfMemory, Shape, Tensor, memory};
 use byoc_core::typing::unify;
 use std::sync::{Arc, Mutex};
 
@@ -129,10 +129,22 @@ pub(super) fn load(
     let mut loader = Loader { program, constants, regions, plans, workspace: 0, notes: Vec::new() };
     let mut values = 0;
     let regs: Option<Vec<RegInfo>> = function.registers.iter().map(|r| RegInfo::new(r, &mut values)).collect();
-    let regs = regs.ok_or_else(|| bad_program("a tensor is larger than memory can be"))?;
+    let regs = regs.ok_or(OutOfMemory::OVERFLOW)?;
+    check_fits(function, &regs)?;
     let steps = function.code.iter().map(|instr| loader.step(function, &regs, instr)).collect::<Result<_, _>>()?;
     let Loader { workspace, notes, .. } = loader;
     Ok(Code { arena: function.arena, values: values as usize, workspace, regs, steps, notes })
+}
+
+/// That none of its tensors is beyond the limit by itself: kernels make tables as long as an axis of one.
+fn check_fits(function: &Function, regs: &[RegInfo]) -> Result<(), Diagnostic> {
+    let largest = regs.iter().filter(|reg| !matches!(reg.slot, Slot::Constant(_))).map(|reg| reg.bytes).max();
+    let bytes = largest.unwrap_or(0).max(function.arena);
+    if bytes <= memory::limit() {
+        return Ok(());
+    }
+    let error = OutOfMemory { bytes: Some(bytes), limit: Some((memory::limit(), memory::used())) };
+    Err(Diagnostic::from(error).note(format!("{} computes it", function.name)))
 }
 
 struct Loader<'a> {

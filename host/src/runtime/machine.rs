@@ -9,6 +9,7 @@ use super::ready::{Kit, Ready};
 use super::step;
 use super::trace::{Observer, StepEvent};
 use super::value::{Cells, Closure, Data, Value, bad_program};
+use crate::cancel::Cancel;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{DType, Shape, Tensor};
 use std::sync::Arc;
@@ -40,9 +41,27 @@ enum Flow<'e> {
 }
 
 /// Runs the entry function on inputs that fit.
-pub(super) fn run(exec: &Ready, inputs: &[Tensor], observer: Option<&dyn Observer>) -> Result<Vec<Tensor>, Diagnostic> {
-    let mut machine =
-        Machine { exec, observer, stack: Vec::new(), arenas: 0, cells: Cells::default(), kit: exec.kit() };
+pub(super) fn run(
+    exec: &Ready,
+    inputs: &[Tensor],
+    observer: Option<&dyn Observer>,
+    cancel: &Cancel,
+    max_calls: u64,
+) -> Result<Vec<Tensor>, Diagnostic> {
+    // For the kernels, and for what plugins ask on this thread.
+    let _scope = cancel.enter();
+    let mut machine = Machine {
+        exec,
+        observer,
+        cancel,
+        max_calls,
+        stack: Vec::new(),
+        arenas: 0,
+        calls: 0,
+        steps: 0,
+        cells: Cells::default(),
+        kit: exec.kit(),
+    };
     machine.kit.args.extend(inputs.iter().cloned().map(Value::Tensor));
     let result = machine.enter(exec.program.entry, &[]).and_then(|()| machine.run());
     let Machine { stack, kit, .. } = machine;
@@ -63,8 +82,15 @@ fn pass_args(args: &mut Vec<Value>, frame: &mut Frame) {
 struct Machine<'e, 'o> {
     exec: &'e Ready,
     observer: Option<&'o dyn Observer>,
+    cancel: &'o Cancel,
+    /// Calls after which the run is taken for one that does not end.
+    max_calls: u64,
     stack: Vec<Activation<'e>>,
     arenas: usize,
+    /// Calls so far; an iteration of a loop is one.
+    calls: u64,
+    /// Steps so far.
+    steps: u64,
     cells: Cells,
     kit: Kit,
 }
@@ -75,10 +101,20 @@ impl<'e> Machine<'e, '_> {
             let top = self.stack.last_mut().expect("an activation is running");
             let at = top.next;
             top.next += 1;
+            self.steps += 1;
+            if self.cancel.is_set() {
+                return Err(self.ended(at));
+            }
             let flow = match self.observer {
                 None => self.step(at)?,
                 Some(observer) => self.observed(at, observer)?,
             };
+            if matches!(flow, Flow::Call(..) | Flow::TailCall(_)) {
+                self.calls += 1;
+                if self.calls > self.max_calls {
+                    return Err(self.endless());
+                }
+            }
             match flow {
                 Flow::Next => {}
                 Flow::Jump(to) => self.top().next = to as usize,
@@ -89,11 +125,40 @@ impl<'e> Machine<'e, '_> {
                 Flow::TailCall(function) => self.replace(function)?,
                 Flow::Return(values) => {
                     if let Some(results) = self.leave(values)? {
-                        return Ok(results);
+                        // A kernel that was to end left its result as it was.
+                        return match self.cancel.is_set() {
+                            true => Err(self.ended(at)),
+                            false => Ok(results),
+                        };
                     }
                 }
             }
         }
+    }
+
+    /// Why the run ends before its result is there, and how far it is.
+    #[cold]
+    fn ended(&self, at: usize) -> Diagnostic {
+        let program = &self.exec.program;
+        let place = self.stack.last().map(|top| {
+            let function = &program.functions[top.function as usize];
+            let what = match function.code.get(at) {
+                Some(Instr::Kernel(call) | Instr::Alias(call)) => format!(" ({})", call.op),
+                Some(Instr::Region { region, .. }) => format!(" ({})", program.regions[*region as usize].symbol),
+                _ => String::new(),
+            };
+            format!(" at step {at} of {} in {}{what}", function.code.len(), function.name)
+        });
+        let far = || format!("the run was{}, its step number {}", place.unwrap_or_default(), self.steps);
+        self.cancel.check(far).err().unwrap_or_else(|| bad_program("a run ends that may go on"))
+    }
+
+    #[cold]
+    fn endless(&self) -> Diagnostic {
+        let name = self.stack.last().map_or("", |top| &self.exec.program.functions[top.function as usize].name);
+        let message = format!("{} calls and iterations of loops were made, the last one in {name}", self.max_calls);
+        Diagnostic::error(codes::runtime::STEP_LIMIT, message)
+            .help("a loop whose condition stays true and whose trip count is not given never ends")
     }
 
     fn top(&mut self) -> &mut Activation<'e> {
@@ -196,7 +261,7 @@ impl<'e> Machine<'e, '_> {
     }
 
     fn step(&mut self, at: usize) -> Result<Flow<'e>, Diagnostic> {
-        let exec = self.exec;
+        let (exec, cancel) = (self.exec, self.cancel);
         let top = self.stack.last_mut().expect("an activation is running");
         let code = top.code;
         let scope = Scope { regs: &code.regs, constants: &exec.constants };
@@ -206,13 +271,14 @@ impl<'e> Machine<'e, '_> {
             Step::Kernel(step) => {
                 let frame = &mut top.frame;
                 // Inline where the run is on a thread of the pool.
-                let done = exec.pool.install(|| step::kernel(scope, frame, step, kit));
+                let done = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, kit)));
                 done.map_err(|e| self.failed(at, e))?;
                 return Ok(Flow::Next);
             }
             Step::Dynamic(step) => {
                 let frame = &mut top.frame;
-                exec.pool.install(|| step::dynamic(scope, frame, step)).map_err(|e| self.located(at, e))?;
+                let done = exec.pool.install(|| cancel.within(|| step::dynamic(scope, frame, step)));
+                done.map_err(|e| self.located(at, e))?;
                 return Ok(Flow::Next);
             }
             Step::Alias { from, out, shape, call } => {

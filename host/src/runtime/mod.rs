@@ -37,7 +37,7 @@ mod value;
 pub mod wire;
 
 pub use executor::Executor;
-pub use inputs::{bind, check_inputs};
+pub use inputs::{bind, check_inputs, check_type};
 pub use pool::Pool;
 pub use program::Program;
 pub use region::{OutputDims, Prepared, Region, RegionCall};

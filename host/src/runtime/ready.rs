@@ -10,7 +10,7 @@ use super::region::Region;
 use super::trace::{StepInfo, steps};
 use super::value::Value;
 use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::{AlignedBytes, DType, Tensor};
+use byoc_core::tensor::{AlignedBytes, Tensor};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A program, its constants and its code. Runs share it, from as many threads as wanted.
@@ -153,11 +153,7 @@ impl Ready {
     /// Working memory for a run.
     pub fn kit(&self) -> Kit {
         let kept = lock(&self.kits).pop();
-        kept.unwrap_or_else(|| Kit {
-            scratch: Scratch::default(),
-            workspace: AlignedBytes::zeroed(0),
-            args: Vec::new(),
-        })
+        kept.unwrap_or_else(|| Kit { scratch: Scratch::default(), workspace: AlignedBytes::empty(), args: Vec::new() })
     }
 
     /// Keeps the working memory of a run that has ended.
@@ -174,5 +170,5 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// What stands for a constant that is gone.
 fn nothing() -> Tensor {
-    Tensor::zeros(DType::U8, &[0])
+    Tensor::nothing()
 }

@@ -11,7 +11,7 @@ use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::ir::{TensorType, Type};
 use byoc_core::kernel::{self, Spec};
 use byoc_core::op;
-use byoc_core::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut};
+use byoc_core::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut, memory};
 use std::sync::Arc;
 
 /// Why a kernel did not compute.
@@ -32,6 +32,10 @@ impl From<Diagnostic> for Failure {
 pub(super) fn kernel(scope: Scope<'_>, frame: &mut Frame, step: &KernelStep, kit: &mut Kit) -> Result<(), Failure> {
     let workspace = kit.workspace.as_mut();
     let mut failure = None;
+    let _room = match step.kernel.scratch() {
+        0 => None,
+        bytes => Some(memory::room(bytes).map_err(Diagnostic::from)?),
+    };
     let (workspace, saved) = match step.in_place {
         InPlace::Save(_, reg) => {
             let bytes = scope.reg(reg).bytes;
@@ -78,7 +82,9 @@ pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -
         .zip(&mut memory)
         .map(|(ty, (shape, bytes))| TensorViewMut { dtype: ty.dtype, shape, data: bytes.as_mut() })
         .collect();
+    let room = memory::room(kernel.kernel.scratch())?;
     let result = kernel.kernel.run(&views, &mut outputs, workspace.as_mut());
+    drop(room);
     result.map_err(|message| Diagnostic::error(codes::runtime::KERNEL_FAILED, message))?;
     for ((ty, (shape, bytes)), &out) in kernel.outs.iter().zip(memory).zip(&step.outs) {
         let tensor = Tensor::from_storage(ty.dtype, &shape, Arc::new(bytes)).expect("sized by its shape");
@@ -143,6 +149,10 @@ impl Sized {
         {
             return Ok(kernel);
         }
+        // What cannot be run is not made: kernels make tables as long as an axis of the result.
+        let room =
+            outs.iter().map(|ty| Ok(memory::Charge::new(size(ty)?.1)?)).collect::<Result<Vec<_>, Diagnostic>>()?;
+        drop(room);
         let def = op::get(step.op);
         let inputs: Vec<TensorType> = self.inputs.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
         let constants = vec![None; inputs.len()];

@@ -39,7 +39,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
         .map(|ty| {
             let shape = ty.shape().expect("a shape that is known");
             let bytes = ty.len().unwrap_or(0) * ty.dtype.size();
-            (ty.dtype, shape, AlignedBytes::zeroed(bytes))
+            (ty.dtype, shape, AlignedBytes::zeroed(bytes).expect("memory for the result of a layer"))
         })
         .collect();
     let views: Vec<_> = args.iter().map(|t| t.view()).collect();
@@ -47,7 +47,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
         .iter_mut()
         .map(|(dtype, shape, bytes)| TensorViewMut { dtype: *dtype, shape, data: bytes.as_mut() })
         .collect();
-    let mut workspace = AlignedBytes::zeroed(kernel.workspace());
+    let mut workspace = AlignedBytes::zeroed(kernel.workspace()).expect("memory for a layer");
     kernel.run(&views, &mut out, workspace.as_mut()).unwrap_or_else(|e| panic!("{e}"));
     let wrap = |(dtype, shape, bytes)| {
         let shape: byoc_core::tensor::Shape = shape;

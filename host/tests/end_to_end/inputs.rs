@@ -15,9 +15,9 @@ fn an_input_of_another_name_shape_or_type() {
     let file = folder.path().join("x.npy");
     let input = format!("input={}", file.display());
     use byoc_core::tensor::{DType, Tensor};
-    byoc::io::npy::write(&file, &Tensor::zeros(DType::F64, &[9, 2, 32])).unwrap();
+    byoc::io::npy::write(&file, &Tensor::zeros(DType::F64, &[9, 2, 32]).unwrap()).unwrap();
     byoc(["run", &model, "--input", &input]).fails_with("E0604").says(&["float64", "float32"]);
-    byoc::io::npy::write(&file, &Tensor::zeros(DType::F32, &[9, 3, 32])).unwrap();
+    byoc::io::npy::write(&file, &Tensor::zeros(DType::F32, &[9, 3, 32]).unwrap()).unwrap();
     byoc(["run", &model, "--input", &input]).fails_with("E0511").says(&["[9, 3, 32]", "(9, 2, 32)"]);
 }
 
@@ -46,8 +46,8 @@ fn an_input_that_is_no_product_of_the_other_ones_dimension() {
     std::fs::write(&program, text).unwrap();
     byoc(["compile", &program, "-o", &artifact]).ok();
     let run = |size: usize| {
-        byoc::io::npy::write(place("y.npy").as_ref(), &Tensor::zeros(DType::F32, &[size])).unwrap();
-        byoc::io::npy::write(place("x.npy").as_ref(), &Tensor::zeros(DType::F32, &[3])).unwrap();
+        byoc::io::npy::write(place("y.npy").as_ref(), &Tensor::zeros(DType::F32, &[size]).unwrap()).unwrap();
+        byoc::io::npy::write(place("x.npy").as_ref(), &Tensor::zeros(DType::F32, &[3]).unwrap()).unwrap();
         let (x, y) = (format!("x={}", place("x.npy")), format!("y={}", place("y.npy")));
         byoc(["run", &artifact, "--input", &x, "--input", &y])
     };

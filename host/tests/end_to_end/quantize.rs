@@ -287,9 +287,9 @@ fn calibration_data_that_does_not_fit() {
         io::npz::write(&array, [(name, tensor)]).unwrap();
         quantize(&model, &array.display().to_string(), &file, &[])
     };
-    let good = Tensor::zeros(DType::F32, &[4, 1, 8, 8]);
+    let good = Tensor::zeros(DType::F32, &[4, 1, 8, 8]).unwrap();
     with("images", &good).fails_with("E0530").says(&["c.npz", "no entry \"image\"", "rename the entry \"images\""]);
-    with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]))
+    with("image", &Tensor::zeros(DType::F32, &[4, 1, 8, 9]).unwrap())
         .fails_with("E0530")
         .says(&["(4, 1, 8, 9)", "(batch, 1, 8, 8)"]);
     let mut values = vec![0.5f32; 4 * 64];
@@ -297,7 +297,7 @@ fn calibration_data_that_does_not_fit() {
     with("image", &Tensor::from_slice(&[4, 1, 8, 8], &values))
         .fails_with("E0531")
         .says(&["\"image\" is NaN at [2, 0, 1, 3]"]);
-    with("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8])).fails_with("E0532");
+    with("image", &Tensor::zeros(DType::F32, &[0, 1, 8, 8]).unwrap()).fails_with("E0532");
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     quantize(&model, &empty.display().to_string(), &file, &[]).fails_with("E0532").says(&["empty holds no pictures"]);

@@ -76,7 +76,7 @@ fn names_are_shown_in_tables_of_results() {
     let set = folder.path().join("test_data_set_0");
     std::fs::create_dir(&set).unwrap();
     std::fs::copy(data("hardened/esc.onnx"), folder.path().join("model.onnx")).unwrap();
-    byoc::io::pb::write(&set.join("input_0.pb"), "x", &Tensor::zeros(DType::F32, &[2])).unwrap();
+    byoc::io::pb::write(&set.join("input_0.pb"), "x", &Tensor::zeros(DType::F32, &[2]).unwrap()).unwrap();
     byoc::io::pb::write(&set.join("output_0.pb"), "y", &Tensor::from_slice(&[2], &[1f32, 2.0])).unwrap();
     let ran = byoc(["verify", &folder.path().display().to_string()]);
     assert_eq!(ran.code, 1);

@@ -15,7 +15,10 @@ use byoc_plugin_api::{
 };
 
 /// `relay.ext.ccompiler`.
-pub struct CCompiler;
+pub struct CCompiler {
+    /// Tells whether anybody waits for what is compiled.
+    pub services: api::Services,
+}
 
 /// A region in C, and the constants that the code reads where they lie.
 struct Generated {
@@ -107,7 +110,7 @@ impl Codegen for CCompiler {
         let cache = Settings::of_options(region.options);
         let compiler = toolchain::toolchain()?;
         let text = &generated.source.text;
-        let object = compiler.compile(text, cache.as_ref())?;
+        let object = compiler.compile(text, cache.as_ref(), &self.services)?;
         // A symbol that is missing is found now and not at the first call.
         Object::open(&object, &symbol)?;
         let header = Header {

@@ -12,6 +12,7 @@
 //! | `contraction`, `convolution`, `window`, `rows`, `moves`, `elementwise` | the code of each kind of operator |
 //! | `text` | small pieces of C |
 //! | `source`, `prelude/*.c` | the whole file; the functions that every region shares |
+//! | `process` | ends what does not end |
 //! | `toolchain`, `cache` | runs the compiler; keeps objects by content |
 //! | `blob`, `loader` | what is shipped, and how it is loaded and run |
 //! | `scratch` | folders of this process alone, to compile in and to load from |
@@ -35,6 +36,7 @@ mod loader;
 mod lower;
 mod lowering;
 mod moves;
+mod process;
 mod program;
 mod rows;
 mod scratch;
@@ -48,8 +50,8 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-byoc_plugin_api::register!(|_context, registry| {
-    registry.codegen("ccompiler", backend::CCompiler);
+byoc_plugin_api::register!(|context, registry| {
+    registry.codegen("ccompiler", backend::CCompiler { services: context.services.clone() });
     registry.loader("ccompiler", loader::ObjectLoader);
     Ok(())
 });

@@ -146,7 +146,7 @@ impl Loader for ObjectLoader {
                 .hint(error.hint.as_str())
             })?;
             let cache = Settings::of_options(request.options);
-            Object::open(&compiler.compile(blob.source, cache.as_ref())?, symbol)?
+            Object::open(&compiler.compile(blob.source, cache.as_ref(), request.services)?, symbol)?
         };
         // Constants that are only packed are let go afterwards.
         let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();

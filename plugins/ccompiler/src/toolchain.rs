@@ -2,9 +2,10 @@
 
 use crate::cache::{self, Settings};
 use crate::cpu;
+use crate::process::{self, TIME_LIMIT};
 use crate::scratch::Scratch;
-use byoc_plugin_api::{Error, Result};
-use std::process::Command;
+use byoc_plugin_api::{Error, Result, Services};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// Optimisation flags. No `-ffast-math`: NaN, infinities and signed zeros keep their meaning. What is given up is the
@@ -74,21 +75,23 @@ impl Toolchain {
     /// The object of a source, from the cache if it is there.
     ///
     /// # Errors
-    /// What the compiler says.
-    pub fn compile(&self, source: &str, cache: Option<&Settings>) -> Result<Vec<u8>> {
+    /// What the compiler says; also when it is not done after [`TIME_LIMIT`], or nobody waits for it any more.
+    pub fn compile(&self, source: &str, cache: Option<&Settings>, services: &Services) -> Result<Vec<u8>> {
         let flags = self.flags();
         let mut key = blake3::Hasher::new();
         for part in [source, &self.command.join(" "), &self.version, &flags.join(" "), &cpu::features().join(" ")] {
             key.update(&(part.len() as u64).to_le_bytes());
             key.update(part.as_bytes());
         }
-        cache::cached(cache, key.finalize(), || self.compile_anew(source, &flags))
+        cache::cached(cache, key.finalize(), || self.compile_anew(source, &flags, services))
     }
 
-    fn compile_anew(&self, source: &str, flags: &[&str]) -> Result<Vec<u8>> {
+    fn compile_anew(&self, source: &str, flags: &[&str], services: &Services) -> Result<Vec<u8>> {
         let folder = Scratch::new()?;
         std::fs::write(folder.path().join("region.c"), source)?;
-        let output = Command::new(&self.command[0])
+        let said = folder.path().join("said");
+        let mut command = Command::new(&self.command[0]);
+        command
             .args(&self.command[1..])
             .args(flags)
             .args(["-o", "region.so", "region.c", "-lm"])
@@ -97,12 +100,15 @@ impl Toolchain {
             // Its own temporary files go with ours, however it ends.
             .env("TMPDIR", folder.path())
             .current_dir(folder.path())
-            .output()
-            .map_err(|error| Error::new(format!("`{}` does not start: {error}", self.command.join(" "))))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&said)?);
+        let status = process::limited(&mut command, &self.command.join(" "), TIME_LIMIT, services)?;
+        if !status.success() {
+            let said = std::fs::read(&said)?;
+            let said = String::from_utf8_lossy(&said);
             let first = said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or_default();
-            return Err(Error::new(format!("`{}` ends with {}: {first}", self.command.join(" "), output.status)));
+            return Err(Error::new(format!("`{}` ends with {status}: {first}", self.command.join(" "))));
         }
         Ok(std::fs::read(folder.path().join("region.so"))?)
     }

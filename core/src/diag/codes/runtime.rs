@@ -17,4 +17,7 @@ codes! {
     BAD_LABELS = 614, "the labels do not fit the output";
     NO_CLAUSE = 615, "a match without a clause for its value";
     CONSTANTS_GONE = 616, "constants that were let go are needed again";
+    CANCELLED = 617, "what was under way was cancelled";
+    TIMED_OUT = 618, "the time limit was reached";
+    STEP_LIMIT = 619, "a loop does not end";
 }

@@ -33,29 +33,26 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 const LEAST: u8 = 0;
 
 impl MaxPool {
-    /// The places of data that tap `tap` of window `place` sees on an axis (1 rows, 2 columns).
-    fn at(&self, axis: usize, place: usize, tap: usize) -> Option<usize> {
-        let padded = place * self.slide.stride[axis] + tap * self.slide.dilation[axis];
-        padded.checked_sub(self.slide.before[axis]).filter(|&at| at < self.shape.data.size[2 + axis])
+    /// The places of data that window `place` sees on an axis (1 rows, 2 columns).
+    fn seen(&self, axis: usize, place: usize) -> impl Iterator<Item = usize> {
+        let (slide, first) = (self.slide, place * self.slide.stride[axis]);
+        let taps = slide.taps_inside(axis, place, self.taps[axis], self.shape.data.size[2 + axis]);
+        taps.map(move |tap| first + tap * slide.dilation[axis] - slide.before[axis])
     }
 
     /// Line `line` of results (an image's row, of one channel or of all) into `out`; `rows` is scratch for a row of data.
     fn line(&self, x: &[u8], from: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
         let flip = if self.signed { 0x80 } else { 0 };
         rows.fill(LEAST);
-        for tap in 0..self.taps[1] {
-            if let Some(at) = self.at(1, row, tap) {
-                let data = &x[from + at * self.shape.data.stride[3]..][..rows.len()];
-                rows.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(x ^ flip));
-            }
+        for at in self.seen(1, row) {
+            let data = &x[from + at * self.shape.data.stride[3]..][..rows.len()];
+            rows.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(x ^ flip));
         }
         for (place, out) in out.chunks_exact_mut(channels).enumerate() {
             out.fill(LEAST);
-            for tap in 0..self.taps[2] {
-                if let Some(at) = self.at(2, place, tap) {
-                    let data = &rows[at * channels..][..channels];
-                    out.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(*x));
-                }
+            for at in self.seen(2, place) {
+                let data = &rows[at * channels..][..channels];
+                out.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(*x));
             }
         }
         out.iter_mut().for_each(|x| *x ^= flip);
@@ -70,7 +67,7 @@ impl Kernel for MaxPool {
         let channels = if last { s.data.size[1] } else { 1 };
         let (height, width) = (s.out.size[3], s.out.size[4]);
         let lines = outputs[0].data.len() / (width * channels);
-        let parts = split::threads(outputs[0].data.len() * self.taps[1]).min(lines);
+        let parts = split::threads(outputs[0].data.len().saturating_mul(self.taps[1])).min(lines);
         let per_part = lines.div_ceil(parts);
         split::each_chunk(outputs[0].data, per_part * width * channels, usize::MAX, |part, out| {
             let mut rows = vec![LEAST; s.data.size[4] * channels];

@@ -195,11 +195,12 @@ impl Draw {
     pub fn tensor(&mut self, dtype: DType, shape: &[usize], fill: &Fill) -> Tensor {
         if let Fill::Exactly(values) = fill {
             let mut values = values.iter();
-            return Tensor::build(dtype, shape, |bytes| {
+            let filled = Tensor::build(dtype, shape, |bytes| {
                 with_dtype!(dtype, T => for element in bytemuck::cast_slice_mut::<u8, T>(bytes) {
                     *element = T::from_f64(values.next().copied().unwrap_or(0) as f64);
                 });
             });
+            return filled.expect("memory for a case");
         }
         Tensor::build(dtype, shape, |bytes| {
             if dtype == DType::I64 || dtype == DType::U64 {
@@ -217,6 +218,7 @@ impl Draw {
                 });
             });
         })
+        .expect("memory for a case")
     }
 
     fn integer(&mut self, dtype: DType, fill: &Fill) -> i128 {

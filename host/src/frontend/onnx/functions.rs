@@ -2,8 +2,12 @@
 //! function's nodes, with names made unique and attribute references filled in.
 
 use super::broken;
-use super::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, is_standard_domain};
+use super::proto::{
+    AttributeProto, Bytes, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, is_standard_domain,
+};
 use byoc_core::diag::{Diagnostic, codes};
+use byoc_core::tensor::memory;
+use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -18,7 +22,82 @@ pub struct FlatNode {
 /// Functions that call each other deeper than this call themselves.
 const MAX_DEPTH: usize = 64;
 /// More nodes than this come from functions that double and double again.
-const MAX_NODES: usize = 4_000_000;
+const MAX_NODES: usize = 500_000;
+/// And so do more bytes of names and attributes.
+const MAX_BYTES: usize = 512 << 20;
+
+type Functions<'m> = HashMap<(&'m str, &'m str), &'m FunctionProto>;
+
+/// What the functions of a model come to in the places of their calls.
+#[derive(Clone, Copy, Default)]
+struct Expanded {
+    nodes: usize,
+    bytes: usize,
+}
+
+impl Expanded {
+    /// What a node takes by itself. Names become longer when they are made unique; what the file holds in `raw_data` is shared.
+    fn of(node: &NodeProto) -> Expanded {
+        let raw = |a: &AttributeProto| a.t.as_ref().and_then(|t| t.raw_data.as_ref()).map_or(0, Bytes::len);
+        let shared: usize = node.attribute.iter().map(raw).sum();
+        Expanded { nodes: 1, bytes: size_of::<NodeProto>() + 2 * node.encoded_len().saturating_sub(shared) }
+    }
+
+    fn add(&mut self, other: Expanded) {
+        self.nodes = self.nodes.saturating_add(other.nodes);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
+/// Refuses functions whose nodes would be too many, before any is made.
+fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diagnostic> {
+    let callee = |node: &NodeProto| functions.get(&(node.domain.as_str(), node.op_type.as_str())).copied();
+    let key = |function: &FunctionProto| std::ptr::from_ref(function);
+    // `None` while the nodes of a function are being counted.
+    let mut known: HashMap<*const FunctionProto, Option<Expanded>> = HashMap::new();
+    let mut total = Expanded::default();
+    for function in nodes.iter().filter_map(callee) {
+        // Functions whose nodes are being counted: the next node, and the sum so far.
+        let mut open: Vec<(&FunctionProto, usize, Expanded)> = Vec::new();
+        if !known.contains_key(&key(function)) {
+            known.insert(key(function), None);
+            open.push((function, 0, Expanded::default()));
+        }
+        while let Some((function, next, sum)) = open.last_mut() {
+            let Some(node) = function.node.get(*next) else {
+                known.insert(key(function), Some(*sum));
+                open.pop();
+                continue;
+            };
+            match callee(node).map(|inner| (inner, known.get(&key(inner)))) {
+                None => sum.add(Expanded::of(node)),
+                Some((_, Some(Some(inner)))) => sum.add(*inner),
+                Some((inner, Some(None))) => return Err(calls_itself(inner)),
+                Some((inner, None)) => {
+                    known.insert(key(inner), None);
+                    open.push((inner, 0, Expanded::default()));
+                    continue;
+                }
+            }
+            *next += 1;
+        }
+        total.add(known.get(&key(function)).copied().flatten().unwrap_or_default());
+    }
+    if total.nodes > MAX_NODES {
+        let message = format!("the model's functions expand to {} nodes, at most {MAX_NODES} are read", total.nodes);
+        return Err(broken(message));
+    }
+    let most = MAX_BYTES.min(memory::available());
+    if total.bytes > most {
+        let (bytes, most) = (memory::Bytes(total.bytes), memory::Bytes(most));
+        return Err(broken(format!("the model's functions expand to {bytes} of nodes, at most {most} are read")));
+    }
+    Ok(())
+}
+
+fn calls_itself(function: &FunctionProto) -> Diagnostic {
+    broken(format!("function \"{}\" of the model calls itself", function.name))
+}
 
 /// Versions of operator sets, by domain.
 type Opsets = BTreeMap<String, i64>;
@@ -43,26 +122,23 @@ struct Work {
 /// # Errors
 /// When functions call themselves or grow beyond bounds.
 pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
-    let functions: HashMap<(&str, &str), &FunctionProto> =
-        model.functions.iter().map(|f| ((f.domain.as_str(), f.name.as_str()), f)).collect();
+    let functions: Functions<'_> = model.functions.iter().map(|f| ((f.domain.as_str(), f.name.as_str()), f)).collect();
     let main = Rc::new(opsets(&model.opset_import));
     let nodes = std::mem::take(&mut model.graph.get_or_insert_default().node);
+    check_size(&functions, &nodes)?;
 
     let mut flat = Vec::with_capacity(nodes.len());
     let mut calls = 0usize;
     let mut work: Vec<Work> =
         nodes.into_iter().rev().map(|node| Work { node, opsets: main.clone(), depth: 0 }).collect();
     while let Some(Work { node, opsets: current, depth }) = work.pop() {
-        if flat.len() + work.len() > MAX_NODES {
-            return Err(broken(format!("the model's functions expand to more than {MAX_NODES} nodes")));
-        }
         let Some(function) = functions.get(&(node.domain.as_str(), node.op_type.as_str())) else {
             let opset = version(&current, &node.domain);
             flat.push(FlatNode { proto: node, opset });
             continue;
         };
         if depth == MAX_DEPTH {
-            return Err(broken(format!("function \"{}\" of the model calls itself", function.name)));
+            return Err(calls_itself(function));
         }
         calls += 1;
         let inner = if function.opset_import.is_empty() { current } else { Rc::new(opsets(&function.opset_import)) };

@@ -9,6 +9,7 @@ use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops};
 use crate::frontend::{Identifiers, LoadOptions, Loaded, bind};
 use byoc_core::diag::{Diagnostic, codes, nearest};
 use byoc_core::ir::{Dim, Source};
+use byoc_core::stop;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -41,6 +42,7 @@ pub fn run(
         params.push(var);
     }
     for (position, node) in nodes.iter().enumerate() {
+        stop::check(|| format!("{position} of {} nodes of the model had been read", nodes.len())).map_err(one)?;
         convert(&mut importer, node, position).map_err(|d| vec![*d])?;
     }
     let mut results = Vec::new();
@@ -170,7 +172,8 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
 
 /// A fault with the node in front. What the type relations of Relay's operators say becomes a reader's diagnostic.
 fn at_node(mut fault: Diagnostic, label: &str, op: &str) -> Fault {
-    if !(500..600).contains(&fault.code.0) {
+    let of_the_process = [codes::runtime::OUT_OF_MEMORY, codes::runtime::CANCELLED, codes::runtime::TIMED_OUT];
+    if !(500..600).contains(&fault.code.0) && !of_the_process.contains(&fault.code) {
         fault.code = codes::frontends::BAD_NODE;
     }
     fault.message = format!("node \"{label}\" ({op}): {}", fault.message);

@@ -2,7 +2,7 @@
 
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::size::Size;
-use super::state::{Fault, Importer};
+use super::state::{Fault, Importer, MAX_STEPS};
 use super::tensor::from_f64s;
 use byoc_core::diag::{Code, Diagnostic, codes};
 use byoc_core::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
@@ -295,6 +295,32 @@ impl<'a, 'm> Node<'a, 'm> {
     /// A rank-0 constant.
     pub fn scalar(&mut self, dtype: DType, value: f64) -> ExprId {
         self.tensor(from_f64s(dtype, &[], &[value]))
+    }
+
+    /// Takes so many steps of what is unrolled over all layers and directions of the model.
+    ///
+    /// # Errors
+    /// When they are more than what is left.
+    pub fn unroll(&mut self, steps: usize) -> Result<(), Fault> {
+        let left = self.importer.steps_left;
+        self.importer.steps_left = left.checked_sub(steps).ok_or_else(|| {
+            let message = format!("{steps} steps of a sequence cannot be unrolled, expected at most {left}");
+            let bound = format!("the recurrent layers of a model are unrolled into {MAX_STEPS} steps, all together");
+            Box::new(self.bad(message).note(bound).help("bind a shorter sequence, or run it in parts"))
+        })?;
+        Ok(())
+    }
+
+    /// A tensor of one value: a constant, or where it is large a call that makes it when the model runs.
+    pub fn filled(&mut self, dtype: DType, shape: &[usize], value: f64) -> Result<ExprId, Fault> {
+        let value = self.scalar(dtype, value);
+        let wanted = AttrValue::ints(shape.iter().map(|&d| d as i64));
+        self.op("full", &[value], attrs![shape: wanted, dtype: dtype])
+    }
+
+    /// A tensor of zeros, as [`Node::filled`].
+    pub fn zeros(&mut self, dtype: DType, shape: &[usize]) -> Result<ExprId, Fault> {
+        self.filled(dtype, shape, 0.0)
     }
 
     /// A constant of a list of numbers.

@@ -9,7 +9,7 @@ use super::size::Size;
 use super::state::Fault;
 use byoc_core::diag::codes;
 use byoc_core::ir::{AttrValue, Dim, ExprId};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_core::tensor::DType;
 
 impl Node<'_, '_> {
     /// The dimensions of a value.
@@ -138,7 +138,7 @@ impl Node<'_, '_> {
             return Ok(None);
         }
         let fixed: Vec<usize> = wanted.iter().map(|dim| dim.fixed().unwrap_or(1)).collect();
-        let mut like = self.tensor(Tensor::zeros(DType::F32, &fixed));
+        let mut like = self.zeros(DType::F32, &fixed)?;
         for (axis, dim) in wanted.iter().enumerate() {
             if let Some(name) = dim.name() {
                 let lane = self.lane(name)?;

@@ -23,6 +23,10 @@ const FOLD_FLOPS: u64 = 50_000_000;
 /// Sets of origins do not grow beyond this: a long chain of constants would otherwise cost the square of its length.
 const MAX_ORIGINS: usize = 2048;
 
+/// Steps into which the recurrent layers of a model are unrolled, all together. Each is a dozen operators: as many more would take
+/// a backend minutes.
+pub const MAX_STEPS: usize = 10_000;
+
 /// The state of an import.
 pub struct Importer<'m> {
     /// The module so far.
@@ -35,6 +39,8 @@ pub struct Importer<'m> {
     pub open: BTreeMap<Name, (ExprId, usize)>,
     /// Vectors of zeros as long as an open dimension.
     pub lanes: BTreeMap<Name, ExprId>,
+    /// Steps that recurrent layers may still be unrolled into.
+    pub steps_left: usize,
     /// What the names stand for.
     pub values: HashMap<String, ExprId>,
     initializers: HashMap<&'m str, Initializer<'m>>,
@@ -72,6 +78,7 @@ impl<'m> Importer<'m> {
             sizes: Sizes::default(),
             open: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            steps_left: MAX_STEPS,
             values: HashMap::new(),
             initializers,
             external,
@@ -129,7 +136,7 @@ impl<'m> Importer<'m> {
                 continue;
             }
             self.values.remove(name);
-            let nothing = Tensor::zeros(DType::U8, &[0]);
+            let nothing = Tensor::nothing();
             module.nodes[id].ty = Type::tensor(nothing.dtype(), nothing.shape());
             module.nodes[id].expr = Expr::Constant(nothing.into());
         }

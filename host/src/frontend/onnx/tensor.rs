@@ -101,7 +101,7 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
         let raw = Stretch(raw);
         let storage: Arc<dyn AsRef<[u8]> + Send + Sync> = match raw.as_ref().as_ptr().addr() % dtype.align() {
             0 => Arc::new(raw),
-            _ => aligned(raw.as_ref()),
+            _ => aligned(raw.as_ref()).map_err(|e| e.to_string())?,
         };
         return Tensor::from_storage(dtype, &shape, storage).ok_or_else(|| wrong(0, "bytes"));
     }
@@ -115,7 +115,7 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
     if given != count {
         return Err(wrong(given, "values"));
     }
-    Ok(Tensor::build(dtype, &shape, |bytes| match dtype {
+    let tensor = Tensor::build(dtype, &shape, |bytes| match dtype {
         DType::F32 => bytes.copy_from_slice(bytemuck::cast_slice(&proto.float_data)),
         DType::F64 => bytes.copy_from_slice(bytemuck::cast_slice(&proto.double_data)),
         DType::I64 => bytes.copy_from_slice(bytemuck::cast_slice(&proto.int64_data)),
@@ -132,7 +132,8 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
                 out.copy_from_slice(&value.to_le_bytes()[..size]);
             }
         }
-    }))
+    });
+    tensor.map_err(|e| e.to_string())
 }
 
 /// The dense tensor that a sparse one stands for; at most `limit` bytes.
@@ -168,11 +169,12 @@ pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, 
         return Err("an index of a sparse tensor is out of bounds".into());
     }
     let width = values.dtype().size();
-    Ok(Tensor::build(values.dtype(), &shape, |bytes| {
+    let tensor = Tensor::build(values.dtype(), &shape, |bytes| {
         for (value, &at) in values.bytes().chunks_exact(width).zip(&flat) {
             bytes[at as usize * width..][..width].copy_from_slice(value);
         }
-    }))
+    });
+    tensor.map_err(|e| e.to_string())
 }
 
 /// A `TensorProto` with that name and value, data in `raw_data`.
@@ -187,11 +189,13 @@ pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
 }
 
 /// A tensor of one element type from values of any: for attributes that become operands.
+///
+/// # Panics
+/// When the number of values does not fit the shape.
 pub fn from_f64s(dtype: DType, shape: &[usize], values: &[f64]) -> Tensor {
     use byoc_core::tensor::Element;
-    Tensor::build(dtype, shape, |bytes| {
-        with_dtype!(dtype, T => {
-            bytemuck::cast_slice_mut::<u8, T>(bytes).iter_mut().zip(values).for_each(|(o, &v)| *o = T::from_f64(v));
-        });
-    })
+    let bytes: Vec<u8> = with_dtype!(dtype, T => {
+        values.iter().flat_map(|&v| bytemuck::bytes_of(&T::from_f64(v)).to_vec()).collect()
+    });
+    Tensor::from_bytes(dtype, shape, &bytes).expect("as many values as the shape says")
 }

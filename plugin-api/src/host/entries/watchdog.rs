@@ -121,7 +121,9 @@ fn resident_bytes() -> u64 {
         length
     };
     let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
-    let pages: Option<u64> = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok());
+    // Pages of files (a mapped model, an artifact) are the system's to take back.
+    let mut fields = text.split_ascii_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
+    let pages = fields.next().flatten().zip(fields.next().flatten()).map(|(all, files)| all.saturating_sub(files));
     // SAFETY: asks for a number.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     pages.map_or_else(most_resident_bytes, |pages| pages * page)

@@ -1,6 +1,6 @@
 //! What is shipped: the same bytes every time, found to be whole before it runs, and compiled again where it does not fit.
 
-use super::harness::{Case, f32s};
+use super::harness::{Case, f32s, services};
 use crate::backend::CCompiler;
 use crate::loader::{Object, ObjectLoader};
 use crate::{blob, cpu, toolchain};
@@ -48,7 +48,7 @@ fn the_same_region_gives_the_same_bytes() {
 
 #[test]
 fn a_missing_symbol_is_found_when_the_object_is_opened() {
-    let object = toolchain::toolchain().unwrap().compile("void region_0(void) {}\n", None).unwrap();
+    let object = toolchain::toolchain().unwrap().compile("void region_0(void) {}\n", None, &services(1)).unwrap();
     let error = Object::open(&object, "region_0").err().unwrap();
     assert_eq!(error.message.as_str(), "the object of region_0 has no symbol `region_0_pack`");
 }
@@ -88,7 +88,7 @@ fn narrower_vectors_give_the_same_result() {
     let read = blob::read(&bytes).unwrap();
     // Without the macro that announces 512-bit vectors the source takes its other tiles.
     let narrow = read.source.replace("__AVX512F__", "BYOC_NO_SUCH_MACRO");
-    let object = toolchain::toolchain().unwrap().compile(&narrow, None).unwrap();
+    let object = toolchain::toolchain().unwrap().compile(&narrow, None, &services(1)).unwrap();
     let mut other = compiled.clone();
     other.blob = blob::write(read.header, &narrow, &object).unwrap().into();
     let (a, b) = (case.run(&compiled, 2), case.run(&other, 2));
@@ -128,7 +128,7 @@ fn refusals_say_why() {
             outside_users: 1,
             attrs: RVec::new(),
         };
-        match CCompiler.judge(&candidate) {
+        match (CCompiler { services: services(1) }).judge(&candidate) {
             Verdict::Supported => "supported".to_owned(),
             Verdict::Refused(refusal) => format!("{}: {}", refusal.code, refusal.detail),
         }
@@ -165,7 +165,7 @@ fn refusals_say_why() {
 
 #[test]
 fn the_description_names_no_operator_twice() {
-    let description = CCompiler.describe().unwrap();
+    let description = CCompiler { services: services(1) }.describe().unwrap();
     let mut names = description.operators.clone();
     names.sort();
     names.dedup();

@@ -8,8 +8,8 @@ use serde_json::json;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A host with so many threads.
-struct Threads(usize);
+/// A host with so many threads, which cancels everything at the question of that number.
+struct Threads(usize, AtomicUsize);
 
 impl HostServices for Threads {
     fn num_threads(&self) -> usize {
@@ -31,6 +31,10 @@ impl HostServices for Threads {
                 });
             }
         });
+    }
+
+    fn cancelled(&self) -> bool {
+        self.1.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
     fn event(&self, _: &str, _: &serde_json::Value) {}
@@ -87,7 +91,12 @@ impl Numbers {
 
 /// A host with so many threads.
 pub fn services(threads: usize) -> Services {
-    Services::new(Threads(threads))
+    Services::new(Threads(threads, AtomicUsize::new(0)))
+}
+
+/// A host that cancels everything when it is asked so often.
+pub fn services_that_cancel(questions: usize) -> Services {
+    Services::new(Threads(1, AtomicUsize::new(questions)))
 }
 
 /// A region under construction, with its inputs and constants filled in.
@@ -190,7 +199,7 @@ impl Case {
     pub fn compile(&self, cache: Option<&Path>) -> CompiledRegion {
         let options = json!({ "threads": 2, "cache_dir": cache.map(|p| p.to_str().unwrap().to_owned()) });
         let region = Region { graph: &self.graph, constants: &self.constants, options: &options };
-        CCompiler.compile(&region).unwrap_or_else(|error| panic!("{error}"))
+        CCompiler { services: services(1) }.compile(&region).unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub fn check_in(&self, cache: Option<&Path>, tolerance: f64) {

@@ -1,6 +1,6 @@
 //! Regions compiled, loaded and run, against a naive evaluator with sums in binary64.
 
 mod artifacts;
-mod harness;
+pub mod harness;
 mod naive;
 mod operators;

@@ -240,13 +240,9 @@ fn dropout(n: &mut Node<'_, '_>) -> Outputs {
         return one(y);
     }
     let shape = n.shape(x)?;
-    let all = byoc_core::tensor::element_count(&shape).unwrap_or(0);
-    if all > 64 << 20 {
-        return Err(n.bad("the mask of a dropout this large is not supported"));
-    }
     // Operator sets before 10 gave the mask in the data's type.
     let dtype = if n.opset >= 10 { DType::Bool } else { n.dtype(x)? };
-    let mask = n.tensor(crate::io::filled(dtype, &shape, 1.0));
+    let mask = n.filled(dtype, &shape, 1.0)?;
     Ok(vec![y, mask])
 }
 

@@ -175,7 +175,7 @@ fn reverse_sequence(n: &mut Node<'_, '_>) -> Outputs {
     }
     let (batches, times) = (shape[batch as usize], shape[time as usize]);
     let fits = |l: &i64| usize::try_from(*l).is_ok_and(|l| l <= times);
-    if lengths.len() != batches || !lengths.iter().all(fits) || batches.saturating_mul(times) > 1 << 28 {
+    if lengths.len() != batches || !lengths.iter().all(fits) || batches.saturating_mul(times) > 1 << 24 {
         return Err(n.bad(format!("lengths {lengths:?} of {batches} sequences of {times}")));
     }
     // Where each element comes from, counted in the two leading axes as one.

@@ -2,7 +2,6 @@
 
 use super::{Node, Outputs, Row, attrs, one};
 use byoc_core::ir::{AttrValue, Dim, ExprId};
-use byoc_core::tensor::Tensor;
 
 pub const ROWS: &[Row] = &[
     ("BatchNormalization", 7, batch),
@@ -84,7 +83,7 @@ fn layer(n: &mut Node<'_, '_>) -> Outputs {
     let gamma = parameter(n, gamma)?;
     let beta = match n.maybe(2) {
         Some(beta) => parameter(n, beta)?,
-        None => n.tensor(Tensor::zeros(dtype, &[width])),
+        None => n.zeros(dtype, &[width])?,
     };
     let mut merged = dims[..axis].to_vec();
     merged.push(Dim::Fixed(width));

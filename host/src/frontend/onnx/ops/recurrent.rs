@@ -5,16 +5,13 @@
 
 use super::{Fault, Node, Outputs, Row, attrs};
 use byoc_core::ir::ExprId;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_core::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("GRU", 7, |n| recurrent(n, Kind::Gru)),
     ("LSTM", 7, |n| recurrent(n, Kind::Lstm)),
     ("RNN", 7, |n| recurrent(n, Kind::Rnn)),
 ];
-
-/// Steps that are unrolled at most, over all directions.
-const MAX_STEPS: usize = 20_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -89,9 +86,10 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
     if *rows != gates * hidden || *columns != width || r_shape[..] != [directions, *rows, hidden] {
         return Err(n.bad(format!("weights {w_shape:?} and {r_shape:?} do not fit data {shape:?}")));
     }
-    if steps == 0 || steps.saturating_mul(directions) > MAX_STEPS {
-        return Err(n.bad(format!("a sequence of {steps} steps cannot be unrolled")));
+    if steps == 0 {
+        return Err(n.bad("a sequence of 0 steps cannot be unrolled"));
     }
+    n.unroll(steps.saturating_mul(directions))?;
     let reverse = match (n.str_attr("direction", "forward")?.as_str(), directions) {
         ("forward", 1) => vec![false],
         ("reverse", 1) => vec![true],
@@ -179,7 +177,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
                 }
                 Some(masks) => {
                     let dtype = n.dtype(data)?;
-                    let zeros = n.tensor(Tensor::zeros(dtype, &[batch, hidden]));
+                    let zeros = n.zeros(dtype, &[batch, hidden])?;
                     let mut pick = |new: Option<ExprId>, old: Option<ExprId>| match new {
                         Some(new) => n.plain("where", &[masks[t], new, old.unwrap_or(zeros)]).map(Some),
                         None => Ok(None),

@@ -197,7 +197,7 @@ fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
 
 /// One axis: the nearest elements gathered, or a product with the matrix of weights.
 fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: Axis) -> Result<ExprId, Fault> {
-    if size.from.saturating_mul(size.to) > 1 << 24 {
+    if size.from.max(1).saturating_mul(size.to.max(1)) > 1 << 24 {
         return Err(n.bad(format!("resizing {} elements to {} along axis {axis}", size.from, size.to)));
     }
     let places: Vec<f64> = (0..size.to).map(|i| place(n, mode, size, i)).collect::<Result<_, _>>()?;

@@ -243,7 +243,7 @@ fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<Exp
         }
         let size = n.shape(value)?[axis] as i64;
         let total = before + size + after;
-        if size == 0 || total > 1 << 28 {
+        if size == 0 || total > 1 << 24 {
             return Err(n.bad(format!("{size} elements cannot be wrapped to {total}")));
         }
         let places: Vec<i64> = (0..total).map(|i| (i - before).rem_euclid(size)).collect();

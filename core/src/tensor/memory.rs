@@ -1,0 +1,194 @@
+//! The budget of the process: how many bytes of tensors and of scratch memory may be in use at once.
+//!
+//! A file of a few bytes can ask for any amount of memory (a broadcast, a repeat, a pooling with much padding), and the
+//! system grants it until it ends the process. So whoever allocates by a size that comes from a model does it here: the size
+//! is held against the limit first, then against what the system gives, and either refusal is a value, never an abort.
+//! The count is one for the process, as its memory is; views of mapped files and of memory that others own do not count.
+
+use crate::diag::{Diagnostic, codes};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets the most bytes that may be in use at once. What is in use already stays.
+pub fn set_limit(bytes: usize) {
+    LIMIT.store(bytes, Relaxed);
+}
+
+/// Sets the limit unless one was set before; returns the one that holds.
+pub fn set_default_limit(bytes: usize) -> usize {
+    match LIMIT.compare_exchange(usize::MAX, bytes, Relaxed, Relaxed) {
+        Ok(_) => bytes,
+        Err(set) => set,
+    }
+}
+
+/// Returns the most bytes that may be in use at once; `usize::MAX` where no limit was set.
+pub fn limit() -> usize {
+    LIMIT.load(Relaxed)
+}
+
+/// Returns the bytes in use now.
+pub fn used() -> usize {
+    USED.load(Relaxed)
+}
+
+/// Returns the bytes that may still be taken.
+pub fn available() -> usize {
+    limit().saturating_sub(used())
+}
+
+/// Memory that was asked for and is not given: the limit is reached, or the system has no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Bytes asked for; `None` when their number overflows the address space.
+    pub bytes: Option<usize>,
+    /// The limit and the bytes in use, where the limit is what refused.
+    pub limit: Option<(usize, usize)>,
+}
+
+impl OutOfMemory {
+    /// A size that overflows the address space.
+    pub const OVERFLOW: OutOfMemory = OutOfMemory { bytes: None, limit: None };
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.bytes, self.limit) {
+            (None, _) => f.write_str("no memory for a tensor of more bytes than the address space has"),
+            (Some(bytes), None) => write!(f, "no memory for a tensor of {bytes} bytes: the system gives no more"),
+            (Some(bytes), Some((limit, used))) => write!(
+                f,
+                "no memory for a tensor of {bytes} bytes: the limit is {}, of which {} are in use",
+                Bytes(limit),
+                Bytes(used)
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+impl From<OutOfMemory> for Diagnostic {
+    fn from(error: OutOfMemory) -> Diagnostic {
+        let diagnostic = Diagnostic::error(codes::runtime::OUT_OF_MEMORY, error.to_string());
+        match error.limit {
+            Some(_) => diagnostic.help("raise the limit with --max-memory SIZE if the size is meant"),
+            None => diagnostic,
+        }
+    }
+}
+
+impl From<OutOfMemory> for Box<Diagnostic> {
+    fn from(error: OutOfMemory) -> Box<Diagnostic> {
+        Box::new(error.into())
+    }
+}
+
+/// A number of bytes as people read it: `1.5 GiB`.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes(pub usize);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let unit = (self.0.max(1).ilog2() / 10) as usize;
+        match unit {
+            0 => write!(f, "{} bytes", self.0),
+            _ => write!(f, "{:.1} {}", self.0 as f64 / (1u64 << (10 * unit)) as f64, units[unit]),
+        }
+    }
+}
+
+/// Bytes that count as in use for as long as it lives.
+#[derive(Debug)]
+pub struct Charge(usize);
+
+impl Charge {
+    /// Counts `bytes` as in use.
+    ///
+    /// # Errors
+    /// When that would exceed the limit; nothing is counted then.
+    pub fn new(bytes: usize) -> Result<Charge, OutOfMemory> {
+        let used = USED.fetch_add(bytes, Relaxed);
+        let limit = LIMIT.load(Relaxed);
+        if used.checked_add(bytes).is_none_or(|sum| sum > limit) {
+            USED.fetch_sub(bytes, Relaxed);
+            return Err(OutOfMemory { bytes: Some(bytes), limit: Some((limit, used)) });
+        }
+        Ok(Charge(bytes))
+    }
+
+    /// Counts `bytes` as in use even if that exceeds the limit: for copies of what is in memory already.
+    pub fn beyond_limit(bytes: usize) -> Charge {
+        USED.fetch_add(bytes, Relaxed);
+        Charge(bytes)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        USED.fetch_sub(self.0, Relaxed);
+    }
+}
+
+/// Reservations of fewer bytes than this are not tried on the system: what is left of any process has them.
+const TRIED: usize = 64 << 20;
+
+/// Counts `bytes` as in use for allocations that follow and cannot fail in words (a `Vec` of a reference): whether the system
+/// has them is tried now.
+///
+/// # Errors
+/// When the limit or the system refuses.
+pub fn room(bytes: usize) -> Result<Charge, OutOfMemory> {
+    let charge = Charge::new(bytes)?;
+    if bytes >= TRIED {
+        // Never touched, so that no page of it is taken.
+        let tried = Vec::<u8>::new().try_reserve_exact(bytes);
+        tried.map_err(|_| OutOfMemory { bytes: Some(bytes), limit: None })?;
+    }
+    Ok(charge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DType, Tensor};
+    use super::*;
+
+    /// One test, as the limit is one for the process (and the other tests of this crate set none).
+    #[test]
+    fn bytes_are_counted_refused_and_given_back() {
+        let before = used();
+        let tensor = Tensor::zeros(DType::F32, &[1 << 18]).unwrap();
+        assert!(used() >= before + (1 << 20));
+        let shared = tensor.clone();
+        drop(tensor);
+        assert!(used() >= before + (1 << 20), "a clone shares the bytes, which stay");
+        drop(shared);
+
+        // What other tests of this process hold comes and goes, so the limit is far from it.
+        set_limit(1 << 40);
+        let error = Tensor::zeros(DType::F32, &[1 << 40]).unwrap_err();
+        assert!(matches!(error, OutOfMemory { bytes: Some(bytes), limit: Some((limit, _)) }
+            if bytes == 1 << 42 && limit == 1 << 40));
+        let diagnostic = Diagnostic::from(error);
+        assert_eq!(diagnostic.code, codes::runtime::OUT_OF_MEMORY);
+        assert!(diagnostic.message.contains("the limit is 1.0 TiB"), "{diagnostic}");
+        assert!(diagnostic.help.unwrap().contains("--max-memory"));
+        assert!(room(1 << 41).is_err());
+        set_limit(usize::MAX);
+
+        assert_eq!(Tensor::zeros(DType::F64, &[1 << 40, 1 << 40]), Err(OutOfMemory::OVERFLOW));
+        let refused = Tensor::zeros(DType::U8, &[isize::MAX as usize]).unwrap_err();
+        assert_eq!(refused, OutOfMemory { bytes: Some(isize::MAX as usize), limit: None });
+        assert!(room(isize::MAX as usize).is_err());
+    }
+
+    #[test]
+    fn bytes_are_shown_in_units() {
+        let shown = [0, 1023, 1024, 3 << 29, usize::MAX].map(|n| Bytes(n).to_string());
+        assert_eq!(shown, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 GiB", "16.0 EiB"]);
+    }
+}
