@@ -7,10 +7,13 @@ mod cache;
 mod command;
 mod compatibility;
 mod inputs;
+mod limited;
+mod memory;
 mod nodes;
 mod outputs;
 mod plans;
 mod plugins;
 mod terminal;
+mod time;
 
 pub use command::*;

@@ -1,0 +1,140 @@
+//! Sizes that a file or an option claims: each is refused in words, before memory is taken for it.
+
+use super::limited::{byoc, hostile, program};
+use byoc::io;
+use byoc_core::tensor::{DType, Tensor};
+use byoc_test_support::temporary_folder;
+use std::io::Write;
+
+const IDENTITY: &str = "def @main(%x: Tensor[(2147483648), float32]) { nn.relu(%x) }";
+
+#[test]
+fn a_constant_of_a_size_in_the_file_is_not_made_at_import() {
+    let model = hostile("expandopen_68719476736.onnx");
+    byoc(&["explain", &model, "--dim", "b=?"]).ok();
+    byoc(&["run", &model, "--dim", "b=1", "--input", "x=ones"])
+        .fails_with("E0609", &["274877906944 bytes", "the limit"]);
+}
+
+#[test]
+fn a_pooling_with_an_endless_kernel_and_padding_is_refused_before_it_is_made() {
+    byoc(&["run", &hostile("poolkernelhuge.onnx"), "--input", "x=ones"]).fails_with("E0609", &["--max-memory"]);
+}
+
+/// The window is as large, and all of it but the data lies in the padding.
+#[test]
+fn a_pooling_with_a_large_kernel_sees_the_data_alone() {
+    let folder = temporary_folder();
+    for (pool, more, dtype) in [
+        ("max_pool2d", "", "float32"),
+        ("avg_pool2d", ", count_include_pad=True", "float32"),
+        ("max_pool2d", "", "uint8"),
+        ("max_pool2d", "", "float64"),
+        ("avg_pool2d", "", "float64"),
+    ] {
+        let text = format!(
+            "def @main(%x: Tensor[(1, 1, 8, 8), {dtype}]) {{ nn.{pool}(%x, pool_size=[1073741824, 1073741824], \
+             padding=[1073741824, 1073741824, 0, 0], strides=[536870912, 536870912]{more}) }}"
+        );
+        byoc(&["run", &program(folder.path(), &text), "--input", "x=ones", "--timeout", "60"]).ok();
+    }
+}
+
+#[test]
+fn functions_that_double_are_counted_before_they_are_expanded() {
+    byoc(&["explain", &hostile("fnbomb.onnx")]).fails_with("E0502", &["549755813888 nodes", "500000"]);
+}
+
+#[test]
+fn an_input_that_is_made_up_is_held_against_the_limit() {
+    let folder = temporary_folder();
+    let model = program(folder.path(), IDENTITY);
+    for kind in ["ones", "zeros", "random:7"] {
+        byoc(&["run", &model, "--input", &format!("x={kind}"), "--max-memory", "512M"])
+            .fails_with("E0609", &["8589934592 bytes", "512.0 MiB"]);
+    }
+    // Without a limit of the user's it is what the process has that ends it, or half of it before.
+    byoc(&["run", &model, "--input", "x=ones"]).fails_with("E0609", &[]);
+}
+
+#[test]
+fn the_limit_is_the_users() {
+    let folder = temporary_folder();
+    let model = program(folder.path(), "def @main(%x: Tensor[(1048576), float32]) { nn.relu(%x) }");
+    byoc(&["run", &model, "--input", "x=ones", "--max-memory", "64MiB"]).ok();
+    byoc(&["run", &model, "--input", "x=ones", "--max-memory", "1MiB"])
+        .fails_with("E0609", &["4194304 bytes", "the limit is 1.0 MiB", "--max-memory"]);
+    let usage = byoc(&["run", &model, "--input", "x=ones", "--max-memory", "many"]);
+    assert_eq!(usage.code, 2, "{}", usage.err);
+}
+
+#[test]
+fn a_reference_is_given_room_for_what_it_computes_in_between() {
+    let folder = temporary_folder();
+    // Cumulative sums have no fast kernel; sorting takes places of 64 bits beside 4 MiB of data.
+    let model = program(folder.path(), "def @main(%x: Tensor[(4194304), uint8]) { argsort(%x, axis=0) }");
+    byoc(&["run", &model, "--input", "x=zeros"]).ok();
+    byoc(&["run", &model, "--input", "x=zeros", "--max-memory", "96MiB"])
+        .fails_with("E0609", &["the limit is 96.0 MiB"]);
+}
+
+/// `.npz` entries of zeros, which deflate to a thousandth.
+fn bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
+    let header = {
+        let small = io::npy::encode(&Tensor::zeros(DType::F32, &[0]).unwrap());
+        let dims: Vec<String> = shape.iter().map(|d| format!("{d}, ")).collect();
+        // The header is padded to 118 bytes: there is room for another shape.
+        let text = String::from_utf8_lossy(&small[10..]).replace("(0,)", &format!("({})", dims.concat()));
+        let text = format!("{:<117}\n", text.trim_end());
+        [&small[..10], text.as_bytes()].concat()
+    };
+    let file = std::fs::File::create(path).unwrap();
+    let mut zip = zip::ZipWriter::new(file);
+    zip.start_file("x.npy", zip::write::SimpleFileOptions::default()).unwrap();
+    zip.write_all(&header).unwrap();
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..bytes >> 20 {
+        zip.write_all(&zeros).unwrap();
+    }
+    zip.finish().unwrap();
+}
+
+#[test]
+fn an_array_that_does_not_fit_is_not_inflated() {
+    let folder = temporary_folder();
+    let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
+    let file = folder.path().join("x.npz");
+    // 1 GiB of zeros in a megabyte, which the address space of the process does not hold.
+    bomb(&file, &[1 << 28], 1 << 30);
+    let input = format!("x={}", file.display());
+    byoc(&["run", &model, "--input", &input]).fails_with("E0605", &["float32[268435456]", "float32[2] is wanted"]);
+    let open = program(folder.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
+    byoc(&["run", &open, "--input", &input, "--max-memory", "100M"]).fails_with("E0609", &["1073741824 bytes"]);
+    let calibrate = folder.path().join("q.relay").display().to_string();
+    byoc(&["quantize", &model, "--calibrate", &file.display().to_string(), "--scheme", "symmetric", "-o", &calibrate])
+        .fails_with("E0530", &["268435456"]);
+    // The header claims less than there is, or more.
+    bomb(&file, &[2], 1 << 26);
+    byoc(&["run", &model, "--input", &input]).fails_with("E0512", &["bytes of data for shape [2]"]);
+    bomb(&file, &[1 << 40], 1 << 20);
+    byoc(&["run", &open, "--input", &input]).fails_with("E0512", &["bytes of data for shape"]);
+}
+
+#[test]
+fn a_text_without_end_is_not_read_to_its_end() {
+    let folder = temporary_folder();
+    let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
+    byoc(&["run", &model, "--input", "x=ones", "--labels", "/dev/zero"]).fails_with("E0512", &["/dev/zero"]);
+}
+
+#[test]
+fn a_program_of_a_few_bytes_is_not_folded_into_a_large_one() {
+    let folder = temporary_folder();
+    // 64 MiB of ones, squared: 2^37 operations that would take minutes by the reference, and are left for the run.
+    let ones = "ones(shape=[4096, 4096], dtype=\"float32\")";
+    let text = format!("def @main(%x: Tensor[(4096), float32]) {{ add(%x, nn.dense({ones}, {ones}, units=4096)) }}");
+    byoc(&["explain", &program(folder.path(), &text), "--timeout", "60"]).ok();
+    // And so is what would not fit.
+    let text = "def @main(%x: Tensor[(1), float32]) { add(%x, zeros(shape=[17179869184], dtype=\"float32\")) }";
+    byoc(&["explain", &program(folder.path(), text)]).ok();
+}

@@ -1,0 +1,103 @@
+//! Work without end: it ends by the limit of time, or when somebody asks for it, and says how far it was.
+
+use super::limited::{byoc, command, hostile, program, ran};
+use byoc_test_support::temporary_folder;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Counts down from %n, one call an iteration.
+const LOOP: &str = "
+def @count(%n: int64) -> int64 {
+  if (greater(%n, 0i64)) { @count(subtract(%n, 1i64)) } else { %n }
+}
+def @main(%n: int64) { @count(add(%n, 4611686018427387904i64)) }";
+
+/// One call of a reference that takes hours.
+const KERNEL: &str = "
+def @main(%x: Tensor[(4096, 4096), float64]) { nn.dense(%x, %x, units=4096) }";
+
+#[track_caller]
+fn ends_in_time(args: &[&str], code: &str, words: &[&str]) {
+    let start = Instant::now();
+    byoc(args).fails_with(code, words);
+    // A machine at work on other things takes its time; without a limit these take hours.
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_loop_without_end_ends_by_the_limit() {
+    let folder = temporary_folder();
+    let model = program(folder.path(), LOOP);
+    let args = ["run", &model, "--input", "n=ones", "--timeout", "0.7"];
+    ends_in_time(&args, "E0618", &["not done after 0.7 s", "in count", "step number", "--timeout"]);
+}
+
+#[test]
+fn one_large_kernel_ends_by_the_limit() {
+    let folder = temporary_folder();
+    let model = program(folder.path(), KERNEL);
+    ends_in_time(&["run", &model, "--input", "x=ones", "--timeout", "1"], "E0618", &["nn.dense", "step 0 of"]);
+}
+
+#[test]
+fn a_build_ends_by_the_limit() {
+    let folder = temporary_folder();
+    let long: String = (1..40_000).map(|i| format!("%{i} = nn.relu(%{});\n", i - 1)).collect();
+    let text = format!("def @main(%x: Tensor[(2), float32]) {{ %0 = nn.relu(%x);\n{long}%39999 }}");
+    let model = program(folder.path(), &text);
+    for command in ["explain", "source"] {
+        ends_in_time(&[command, &model, "--timeout", "0.000001"], "E0618", &["not done after 0.000001 s"]);
+    }
+    ends_in_time(
+        &["opt", &model, "--pass", "fold_constant", "--timeout", "0.000001"],
+        "E0618",
+        &["fold_constant was next"],
+    );
+}
+
+#[test]
+fn reading_a_model_ends_by_the_limit() {
+    let model = hostile("poolkernelhuge.onnx");
+    ends_in_time(&["run", &model, "--input", "x=ones", "--timeout", "0.000001"], "E0618", &["nodes of the model"]);
+}
+
+#[test]
+fn a_limit_is_a_number_of_seconds() {
+    for wrong in ["0", "-1", "nan", "soon", "1e300"] {
+        let usage = byoc(&["run", &hostile("esc.onnx"), &format!("--timeout={wrong}")]);
+        assert_eq!(usage.code, 2, "{wrong}: {}", usage.err);
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_run_in_words() {
+    let folder = temporary_folder();
+    let model = program(folder.path(), LOOP);
+    let mut child = command(&["run", &model, "--input", "n=ones", "-v"]);
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Until the run listens the signal ends the process as ever, and the test begins anew.
+    let start = Instant::now();
+    while std::fs::read_to_string(format!("/proc/{}/status", child.id()))
+        .is_ok_and(|status| !catches_interrupts(&status))
+    {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let _ = child.stdin.take();
+    ran(child.wait_with_output().unwrap()).fails_with("E0617", &["cancelled", "in count"]);
+}
+
+/// Whether a handler of SIGINT (2) is set, by `/proc/PID/status`.
+fn catches_interrupts(status: &str) -> bool {
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+    u64::from_str_radix(caught.trim(), 16).unwrap_or(0) & 0b10 != 0
+}
+
+#[test]
+fn a_sequence_that_is_too_long_to_unroll_is_refused() {
+    let words = ["20000 steps of a sequence cannot be unrolled", "expected at most 10000"];
+    byoc(&["explain", &hostile("lstmseq20k.onnx")]).fails_with("E0505", &words);
+}
