@@ -16,6 +16,7 @@ use crate::runtime::{Region, memory, validate};
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
 use byoc_core::tensor::Tensor;
+use byoc_plugin_api::host::entries;
 use byoc_plugin_api::{Constant, LoadRequest};
 use std::collections::HashSet;
 use std::path::Path;
@@ -114,6 +115,7 @@ impl Model {
     /// # Errors
     /// When the inputs do not fit, or a step fails.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        entries::trust_float_state();
         Ok(self.executor.run(inputs)?)
     }
 
@@ -122,6 +124,7 @@ impl Model {
     /// # Errors
     /// As [`Model::run`].
     pub fn run_observed(&self, inputs: &[Tensor], observer: &dyn Observer) -> Result<Vec<Tensor>, Failure> {
+        entries::trust_float_state();
         Ok(self.executor.run_observed(inputs, Some(observer))?)
     }
 

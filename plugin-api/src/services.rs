@@ -233,10 +233,13 @@ impl<H: HostServices> ServicesAbi for Export<H> {
         let place = crate::host::entries::current();
         let body = move |index| {
             let task = task;
-            #[cfg(feature = "host")]
-            let _entered = place.map(crate::host::entries::enter_task);
             // SAFETY: the caller keeps `context` alive until this entry has returned.
-            unsafe { (task.call)(task.context, index) }
+            let call = || unsafe { (task.call)(task.context, index) };
+            #[cfg(feature = "host")]
+            if let Some(place) = place {
+                return crate::host::entries::run(place, call);
+            }
+            call();
         };
         guard(|| {
             self.0.parallel_for(count, &body);

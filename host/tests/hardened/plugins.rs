@@ -355,3 +355,22 @@ fn the_conformance_run_tells_faults() {
         assert!(ended.out.contains(words), "{words}\n{}\n{}", ended.out, ended.err);
     }
 }
+
+/// A file of any name is found by what it registers, and an earlier directory comes first.
+#[test]
+fn an_earlier_directory_comes_first() {
+    let (first, second) = (temporary_folder(), temporary_folder());
+    let library = PLACE.plugins.join("libbyoc_elementwise.so");
+    copy(&library, &first.path().join("of_another_name.so"));
+    copy(&library, &second.path().join("libbyoc_elementwise.so"));
+    let (a, b) = (first.path().display().to_string(), second.path().display().to_string());
+    for (dirs, found) in [([&a, &b], "of_another_name.so"), ([&b, &a], "libbyoc_elementwise.so")] {
+        let args = ["plugins", "show", "elementwise", "--plugin-dir", dirs[0], "--plugin-dir", dirs[1]];
+        let shown = ended(byoc(&args)).ok().out;
+        assert!(shown.contains(found), "{shown}");
+    }
+    // Two of one name in one directory name each other, whatever they are called.
+    copy(&library, &second.path().join("twin.so"));
+    let ended = ended(byoc(&["plugins", "show", "elementwise", "--plugin-dir", &b]));
+    assert!(!ended.status.success() && ended.err.contains("E0409") && ended.err.contains("twin.so"), "{}", ended.err);
+}

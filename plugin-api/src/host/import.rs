@@ -1,6 +1,6 @@
 //! A plugin's objects as the plain traits that the host works with. An error says which plugin and entry it came from.
 
-use super::entries::{Entry, Places, enter};
+use super::entries::{self, Entry, Places, enter};
 use crate::RefusalCode;
 use crate::adapt::{ImportedExecutable, answered};
 use crate::backend::{
@@ -152,7 +152,7 @@ impl Executable for LoadedRegion {
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        self.0.call(Entry::Run, |region| region.run(call))
+        entries::run(self.0.places.at(Entry::Run), || self.0.object.run(call))
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {

@@ -9,7 +9,7 @@ use crate::backend::{
 };
 use crate::describe::Description;
 use crate::error::{Error, Result};
-use crate::host::entries::{Entered, Entry, Places, enter};
+use crate::host::entries::{self, Entered, Entry, Places, enter};
 use crate::host::import::sound;
 use crate::tensor::Tensor;
 use std::ffi::{c_char, c_void};
@@ -300,9 +300,8 @@ impl Executable for CExecutable {
             plan: call.plan,
         };
         let outcome = self.0.call().run(|call| {
-            let _entered = self.0.enter(Entry::Run);
             // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
-            unsafe { run(self.0.this, call, &raw const given) }
+            entries::run(self.0.places.at(Entry::Run), || unsafe { run(self.0.this, call, &raw const given) })
         });
         self.0.named("run", outcome.map(drop))
     }

@@ -257,7 +257,7 @@ fn handler_stack() -> *mut c_void {
 unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
     // SAFETY: what `prepare_thread` gave.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
-    if let Some(place) = thread.slot.at() {
+    if let (Some(place), false) = (thread.slot.at(), thread.slot.is_shared()) {
         if PROCESS.load(Ordering::Relaxed) == std::process::id() {
             let what = "it ended a thread of byoc's (pthread_exit), which cannot go on";
             end_with(ENDED, place, |line| _ = line.text(what));

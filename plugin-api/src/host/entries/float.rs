@@ -1,66 +1,99 @@
 //! The floating-point environment of a thread: rounding, flushing of subnormals, which exceptions trap. It belongs to whoever
 //! calls: a plugin that changes it and does not change it back would change every later result on that thread.
 
-/// What was set when it was read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FloatState {
-    #[cfg(target_arch = "x86_64")]
-    mxcsr: u32,
-    #[cfg(target_arch = "x86_64")]
-    x87: u16,
-    #[cfg(target_arch = "aarch64")]
-    fpcr: u64,
-}
+/// What was set when it was read, in as many bits as a slot of the table has for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FloatState(pub(super) u64);
 
-/// The bits of MXCSR that are no record of what has happened but say what is to happen.
-#[cfg(target_arch = "x86_64")]
-const CONTROL: u32 = !0x3f;
-
+/// On x86-64: MXCSR, and above it the control word of the x87 unit.
 #[cfg(target_arch = "x86_64")]
 impl FloatState {
-    /// Reads it.
-    #[inline(always)]
+    /// The bits of MXCSR that are no record of what has happened but say what is to happen, and all of the control word.
+    const CONTROL: u64 = !0x3f;
+
+    /// Reads it. That takes some nanoseconds: MXCSR is known when what was computed before is.
     pub(crate) fn read() -> FloatState {
-        let (mut mxcsr, mut x87) = (0u32, 0u16);
-        // SAFETY: the two instructions store to the two variables and do nothing else.
-        unsafe {
-            std::arch::asm!(
-                "stmxcsr [{mxcsr}]",
-                "fnstcw [{x87}]",
-                mxcsr = in(reg) &raw mut mxcsr,
-                x87 = in(reg) &raw mut x87,
-                options(nostack, preserves_flags),
-            );
-        }
-        FloatState { mxcsr, x87 }
+        let mut mxcsr = 0u32;
+        // SAFETY: stores to the variable and does nothing else.
+        unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut mxcsr, options(nostack, preserves_flags)) };
+        FloatState(u64::from(mxcsr) | u64::from(control_word()) << 32)
+    }
+
+    /// Whether something may differ: at once, and without waiting for anything. What changes results shows in results; which
+    /// exceptions trap shows in the control word, which `feenableexcept` sets together with MXCSR.
+    #[inline(always)]
+    pub(crate) fn may_differ(self) -> bool {
+        u64::from(control_word()) != self.0 >> 32 || !results_are_usual()
     }
 
     /// Sets what differs from it, and gives whether anything did.
-    #[inline(always)]
     pub(crate) fn restore(self) -> bool {
-        let now = FloatState::read();
-        let same = (now.mxcsr ^ self.mxcsr) & CONTROL == 0 && now.x87 == self.x87;
-        if !same {
+        let changed = (FloatState::read().0 ^ self.0) & Self::CONTROL != 0;
+        if changed {
             self.set();
         }
-        !same
+        changed
     }
 
     #[cold]
     fn set(self) {
+        let (mxcsr, word) = (self.0 as u32, (self.0 >> 32) as u16);
         // SAFETY: both values were read from these registers. What the x87 unit has recorded is cleared first: an exception
         // that traps now would be raised by the next instruction of that unit.
         unsafe {
             std::arch::asm!(
                 "fnclex",
-                "fldcw [{x87}]",
+                "fldcw [{word}]",
                 "ldmxcsr [{mxcsr}]",
-                mxcsr = in(reg) &raw const self.mxcsr,
-                x87 = in(reg) &raw const self.x87,
+                mxcsr = in(reg) &raw const mxcsr,
+                word = in(reg) &raw const word,
                 options(nostack, preserves_flags),
             );
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn control_word() -> u16 {
+    let mut word = 0u16;
+    // SAFETY: stores to the variable and does nothing else.
+    unsafe { std::arch::asm!("fnstcw [{}]", in(reg) &raw mut word, options(nostack, preserves_flags)) };
+    word
+}
+
+/// Four sums and their results where numbers are rounded to the nearest and subnormals are numbers: one that is rounded up if
+/// that is asked for, one that is rounded down, one that gives a subnormal, one of two subnormals.
+#[cfg(target_arch = "x86_64")]
+#[repr(align(16))]
+struct Sums([[u32; 4]; 3]);
+
+#[cfg(target_arch = "x86_64")]
+static SUMS: Sums = Sums([
+    [0x3f80_0000, 0x3f80_0000, 0x00c0_0000, 0x0000_0001],
+    [0x3300_0000, 0xb280_0000, 0x8080_0000, 0x0000_0001],
+    [0x3f80_0000, 0x3f80_0000, 0x0040_0000, 0x0000_0002],
+]);
+
+/// Whether sums come out as usual. The compiler would compute them itself, so that the instructions are written out.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn results_are_usual() -> bool {
+    let equal: u32;
+    // SAFETY: reads three aligned vectors of the constant.
+    unsafe {
+        std::arch::asm!(
+            "movaps {sum}, [{sums}]",
+            "addps {sum}, [{sums} + 16]",
+            "pcmpeqd {sum}, [{sums} + 32]",
+            "movmskps {equal:e}, {sum}",
+            sums = in(reg) SUMS.0.as_ptr(),
+            sum = out(xmm_reg) _,
+            equal = out(reg) equal,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    equal == 0b1111
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -71,17 +104,22 @@ impl FloatState {
         let fpcr;
         // SAFETY: reads a register.
         unsafe { std::arch::asm!("mrs {}, fpcr", out(reg) fpcr, options(nomem, nostack, preserves_flags)) };
-        FloatState { fpcr }
+        FloatState(fpcr)
+    }
+
+    /// Whether something differs.
+    #[inline(always)]
+    pub(crate) fn may_differ(self) -> bool {
+        FloatState::read() != self
     }
 
     /// Sets what differs from it, and gives whether anything did.
-    #[inline(always)]
     pub(crate) fn restore(self) -> bool {
-        if FloatState::read().fpcr == self.fpcr {
+        if FloatState::read() == self {
             return false;
         }
         // SAFETY: the value was read from this register.
-        unsafe { std::arch::asm!("msr fpcr, {}", in(reg) self.fpcr, options(nomem, nostack, preserves_flags)) };
+        unsafe { std::arch::asm!("msr fpcr, {}", in(reg) self.0, options(nomem, nostack, preserves_flags)) };
         true
     }
 }
@@ -90,7 +128,12 @@ impl FloatState {
 impl FloatState {
     /// Nothing is known of it on this processor.
     pub(crate) fn read() -> FloatState {
-        FloatState {}
+        FloatState(0)
+    }
+
+    /// Nothing is known of it on this processor.
+    pub(crate) fn may_differ(self) -> bool {
+        false
     }
 
     /// Leaves it as it is.
@@ -107,12 +150,23 @@ mod tests {
     #[test]
     fn what_was_set_is_put_back() {
         let before = FloatState::read();
-        assert!(!before.restore());
-        // Round to zero, flush subnormals: then, exceptions that trap.
-        for (mxcsr, x87) in [(0x1f80 | 0x8040 | 0x6000, 0x0f7f), (0, 0x0340)] {
-            FloatState { mxcsr, x87 }.set();
-            assert!(before.restore());
-            assert!(!before.restore());
+        assert!(!before.may_differ() && !before.restore());
+        let usual = (0x1f80u64, 0x037fu64);
+        let changes = [
+            (usual.0 | 0x2000, usual.1),
+            (usual.0 | 0x4000, usual.1),
+            (usual.0 | 0x6000, usual.1),
+            (usual.0 | 0x8000, usual.1),
+            (usual.0 | 0x0040, usual.1),
+            (usual.0 | 0x8040 | 0x6000, 0x0f7f),
+            (0, 0x0340),
+        ];
+        for (mxcsr, word) in changes {
+            FloatState(mxcsr | word << 32).set();
+            let seen = before.may_differ();
+            assert!(before.restore(), "{mxcsr:x} {word:x}");
+            assert!(seen, "{mxcsr:x} {word:x}");
+            assert!(!before.may_differ() && !before.restore());
             let third = black_box(1.0f32) / black_box(3.0);
             assert_eq!(third.to_bits(), 0x3eaa_aaab);
         }

@@ -7,31 +7,29 @@ use super::{ending, process};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// As many threads as `--threads` allows, and as many again for whoever embeds the host. Threads past them are not recorded.
+/// As many threads as `--threads` allows, and as many again for whoever embeds the host. Threads past them share a slot that
+/// nobody reads.
 const SLOTS: usize = 2048;
 
 /// What one thread is in. A cache line of its own: threads write to theirs at every entry.
 #[repr(align(64))]
 pub(super) struct Slot {
     taken: AtomicBool,
+    /// The place that the thread is in; with its lowest bit set the one that it was in last.
     at: AtomicPtr<Place>,
-    last: AtomicPtr<Place>,
+    /// The floating-point environment of the thread outside of plugins, as it was seen last.
+    float: AtomicU64,
 }
 
-static TABLE: [Slot; SLOTS] = [const {
-    Slot { taken: AtomicBool::new(false), at: AtomicPtr::new(ptr::null_mut()), last: AtomicPtr::new(ptr::null_mut()) }
-}; SLOTS];
-
-/// The slot of threads for which there was none left. Nobody reads it.
-static SPARE: Slot =
-    Slot { taken: AtomicBool::new(true), at: AtomicPtr::new(ptr::null_mut()), last: AtomicPtr::new(ptr::null_mut()) };
+static TABLE: [Slot; SLOTS] = [const { Slot::new(false) }; SLOTS];
+static SHARED: Slot = Slot::new(true);
 
 /// One past the last slot that was ever taken.
 static USED: AtomicU32 = AtomicU32::new(0);
 
-/// The entry that was entered last, by any thread, runs left out: these leave it to their slots.
+/// The outermost entry that was begun last, by any thread, runs left out: these leave it to their slots.
 static LATEST: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
@@ -39,21 +37,49 @@ thread_local! {
     static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
-fn place_in(pointer: &AtomicPtr<Place>) -> Option<&'static Place> {
-    // SAFETY: null, or what was stored, which is a `&'static Place`.
-    unsafe { pointer.load(Ordering::Acquire).as_ref() }
+/// Set in a pointer to a place that was left.
+const LEFT: usize = 1;
+
+fn left(place: *mut Place) -> *mut Place {
+    place.map_addr(|address| address | LEFT)
+}
+
+/// The place that such a pointer is of.
+fn place_of(pointer: *mut Place) -> Option<&'static Place> {
+    // SAFETY: without the bit it is null, or what was stored, which is a `&'static Place`.
+    unsafe { pointer.map_addr(|address| address & !LEFT).as_ref() }
 }
 
 impl Slot {
+    const fn new(taken: bool) -> Slot {
+        let nowhere = AtomicPtr::new(ptr::without_provenance_mut(LEFT));
+        Slot { taken: AtomicBool::new(taken), at: nowhere, float: AtomicU64::new(0) }
+    }
+
+    fn is_inside(&self) -> bool {
+        self.at.load(Ordering::Relaxed).addr() & LEFT == 0
+    }
+
     /// Where the thread is.
     pub(super) fn at(&self) -> Option<&'static Place> {
-        place_in(&self.at)
+        let at = self.at.load(Ordering::Acquire);
+        if at.addr() & LEFT == 0 { place_of(at) } else { None }
+    }
+
+    /// Where the thread is, or was last.
+    fn last(&self) -> Option<&'static Place> {
+        place_of(self.at.load(Ordering::Acquire))
+    }
+
+    /// Whether it is that of all threads which found the table full.
+    pub(super) fn is_shared(&self) -> bool {
+        ptr::eq(self, &raw const SHARED)
     }
 
     /// Gives it to other threads.
     pub(super) fn give_back(&self) {
-        self.at.store(ptr::null_mut(), Ordering::Relaxed);
-        if !ptr::eq(self, &raw const SPARE) {
+        if !self.is_shared() {
+            self.at.store(left(ptr::null_mut()), Ordering::Relaxed);
             self.taken.store(false, Ordering::Release);
         }
     }
@@ -64,12 +90,12 @@ fn claim() -> &'static Slot {
     let free = |slot: &&Slot| slot.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let slot = match TABLE.iter().enumerate().find(|(_, slot)| free(slot)) {
         Some((index, slot)) => {
-            slot.last.store(ptr::null_mut(), Ordering::Relaxed);
             USED.fetch_max(index as u32 + 1, Ordering::Release);
             slot
         }
-        None => &SPARE,
+        None => &SHARED,
     };
+    slot.float.store(FloatState::read().0, Ordering::Relaxed);
     OWN.set(Some(slot));
     ending::prepare_thread(slot);
     slot
@@ -85,43 +111,92 @@ pub(crate) fn current() -> Option<&'static Place> {
     OWN.get()?.at()
 }
 
+fn slots() -> &'static [Slot] {
+    &TABLE[..(USED.load(Ordering::Acquire) as usize).min(SLOTS)]
+}
+
 /// Where some thread is, and how many others are in plugins.
 pub(super) fn under_way() -> Option<(&'static Place, usize)> {
-    let used = USED.load(Ordering::Acquire) as usize;
-    let mut places = TABLE[..used.min(SLOTS)].iter().filter_map(Slot::at);
+    let mut places = slots().iter().filter_map(Slot::at);
     let first = places.next()?;
     Some((first, places.count()))
 }
 
 /// An entry that was in use lately: a run if there was any, else the latest.
 pub(super) fn last() -> Option<&'static Place> {
-    let used = USED.load(Ordering::Acquire) as usize;
-    let mut lasts = TABLE[..used.min(SLOTS)].iter().filter_map(|slot| place_in(&slot.last));
-    lasts.find(|place| place.entry == Entry::Run).or_else(|| place_in(&LATEST))
+    let mut lasts = slots().iter().filter_map(Slot::last);
+    lasts.find(|place| place.entry == Entry::Run).or_else(|| place_of(LATEST.load(Ordering::Acquire)))
+}
+
+/// Takes the floating-point environment of this thread for the one that its runs of regions are to leave it with. Each entry
+/// other than a run does so too.
+pub fn trust_float_state() {
+    if let Some(slot) = OWN.get() {
+        slot.float.store(FloatState::read().0, Ordering::Relaxed);
+    }
+}
+
+/// Runs a region, or a part of what is under way in `place` elsewhere: `body` is in it. That costs a nanosecond or two.
+///
+/// The floating-point environment is not read first, as that would have to wait for everything that was computed before; the
+/// thread's own is known. What else belongs to the process is not looked at either: that takes calls of the system.
+#[inline(always)]
+pub(crate) fn run<R>(place: &'static Place, body: impl FnOnce() -> R) -> R {
+    let slot = OWN.get().unwrap_or_else(claim);
+    if slot.is_inside() {
+        return nested(place, body);
+    }
+    slot.at.store(ptr::from_ref(place).cast_mut(), Ordering::Release);
+    let _running = Running { slot, place };
+    body()
+}
+
+#[cold]
+fn nested<R>(place: &'static Place, body: impl FnOnce() -> R) -> R {
+    let _entered = enter(place);
+    body()
+}
+
+/// A run that is no part of another entry on its thread.
+struct Running {
+    slot: &'static Slot,
+    place: &'static Place,
+}
+
+impl Drop for Running {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let float = FloatState(self.slot.float.load(Ordering::Relaxed));
+        if float.may_differ() || ending::FORKED.load(Ordering::Relaxed) {
+            put_back(float, self.place);
+        }
+        self.slot.at.store(left(ptr::from_ref(self.place).cast_mut()), Ordering::Release);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn put_back(float: FloatState, place: &'static Place) {
+    if float.restore() {
+        process::float_changed(place);
+    }
+    if ending::FORKED.load(Ordering::Relaxed) {
+        ending::end_child(place);
+    }
 }
 
 /// Enters a plugin: until the guard is dropped this thread is in `place`.
-#[inline]
 pub(crate) fn enter(place: &'static Place) -> Entered {
     let slot = OWN.get().unwrap_or_else(claim);
-    let before = slot.at.load(Ordering::Relaxed);
-    let stored = ptr::from_ref(place).cast_mut();
-    // A run is watched by whoever owns the process, when it is over: it must not cost calls of the system.
-    let checked = place.entry != Entry::Run && before.is_null();
-    if checked {
-        LATEST.store(stored, Ordering::Relaxed);
+    let (before, outer) = (slot.at.load(Ordering::Relaxed), !slot.is_inside());
+    let (stored, float) = (ptr::from_ref(place).cast_mut(), FloatState::read());
+    if outer {
+        LATEST.store(stored, Ordering::Release);
+        slot.float.store(float.0, Ordering::Relaxed);
     }
-    slot.last.store(stored, Ordering::Relaxed);
     slot.at.store(stored, Ordering::Release);
-    Entered { slot, place, before, checked, float: FloatState::read(), thread: PhantomData }
-}
-
-/// Enters a plugin on a thread that does a part of what is under way in `place` elsewhere.
-#[inline]
-pub(crate) fn enter_task(place: &'static Place) -> Entered {
-    let mut entered = enter(place);
-    entered.checked = false;
-    entered
+    let after = if outer { left(stored) } else { before };
+    Entered { slot, place, after, outer, float, thread: PhantomData }
 }
 
 /// An entry under way. Dropping it puts back what the plugin has changed.
@@ -129,27 +204,21 @@ pub(crate) fn enter_task(place: &'static Place) -> Entered {
 pub(crate) struct Entered {
     slot: &'static Slot,
     place: &'static Place,
-    before: *mut Place,
-    /// Whether the state of the process is looked at behind it.
-    checked: bool,
+    /// What the slot holds behind it.
+    after: *mut Place,
+    /// Whether it is no part of another: the state of the process is looked at behind it.
+    outer: bool,
     float: FloatState,
     thread: PhantomData<*const ()>,
 }
 
 impl Drop for Entered {
-    #[inline]
     fn drop(&mut self) {
-        let changed = self.float.restore();
-        if changed {
-            process::float_changed(self.place);
-        }
-        if ending::FORKED.load(Ordering::Relaxed) {
-            ending::end_child(self.place);
-        }
-        if self.checked {
+        put_back(self.float, self.place);
+        if self.outer {
             process::check(self.place);
         }
-        self.slot.at.store(self.before, Ordering::Release);
+        self.slot.at.store(self.after, Ordering::Release);
     }
 }
 
@@ -164,15 +233,25 @@ mod tests {
         assert_eq!(current(), None);
         let first = enter(outer);
         assert_eq!(current(), Some(outer));
-        {
-            let _second = enter(inner);
+        run(inner, || {
             assert_eq!(current(), Some(inner));
             let seen = std::thread::spawn(|| (current(), under_way().is_some())).join().unwrap();
             assert_eq!(seen, (None, true));
-        }
+        });
         assert_eq!(current(), Some(outer));
-        assert_eq!(last().map(|place| place.entry), Some(Entry::Run));
         drop(first);
+        assert_eq!(current(), None);
+        assert_eq!(OWN.get().unwrap().last(), Some(outer));
+        run(inner, || assert_eq!(current(), Some(inner)));
+        assert_eq!(current(), None);
+        assert_eq!(last().map(|place| place.entry), Some(Entry::Run));
+    }
+
+    #[test]
+    fn a_panic_ends_an_entry() {
+        let place = Places::of("record", "panic").at(Entry::Run);
+        let caught = std::panic::catch_unwind(|| run(place, || panic!("on purpose")));
+        assert!(caught.is_err());
         assert_eq!(current(), None);
     }
 
@@ -184,7 +263,7 @@ mod tests {
         }
         std::thread::spawn(|| {
             let _entered = enter(place);
-            assert!(!ptr::eq(OWN.get().unwrap(), &raw const SPARE));
+            assert!(!OWN.get().unwrap().is_shared());
         })
         .join()
         .unwrap();
