@@ -1,8 +1,9 @@
-//! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`.
+//! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `fuzz`, `sanitize`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to whoever called it")]
 
 mod demo;
+mod fuzz;
 mod onednn;
 mod peers;
 mod process;
@@ -25,6 +26,11 @@ usage: cargo xtask <task>
                           [--backend NAME,...] [--threads N] [--rounds N] [--runs N]
                           [--exported: full-size models of torchvision and transformers, which are fetched; without
                           a MODEL all of them]
+  fuzz TARGET [--minutes N]
+                          inputs that nobody vouches for, one minute unless said: with coverage where cargo-fuzz is
+                          installed (TARGET: a file of fuzz/fuzz_targets without its ending)
+  sanitize [TARGET [--minutes N]]
+                          the tests, or a target of fuzz, with AddressSanitizer
 ";
 
 fn main() -> ExitCode {
@@ -37,6 +43,8 @@ fn main() -> ExitCode {
         ["bless", rest @ ..] => test::bless(rest),
         ["bench", "peers", rest @ ..] => peers::run(rest),
         ["bench", rest @ ..] => test::bench(rest),
+        ["fuzz", rest @ ..] => fuzz::fuzz(rest),
+        ["sanitize", rest @ ..] => fuzz::sanitize(rest),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

@@ -1,0 +1,43 @@
+//! The entry points of a target for libFuzzer.
+
+use byoc::io::random::Random;
+use byoc_fuzz::driver::execute;
+pub use libfuzzer_sys;
+
+/// Executes one input of a target.
+///
+/// # Panics
+/// When something happens that must not.
+pub fn run(name: &str, bytes: &[u8]) {
+    let target = byoc_fuzz::target(name).expect("a target of the table");
+    if let Err(why) = execute(target, bytes) {
+        panic!("{why}");
+    }
+}
+
+/// Changes an input in its place, as the target's format wants it, and gives its length.
+pub fn mutate(name: &str, data: &mut [u8], size: usize, seed: u32) -> usize {
+    let target = byoc_fuzz::target(name).expect("a target of the table");
+    let mut random = Random::new(u64::from(seed));
+    // libFuzzer begins with an empty line where a folder holds no seeds: those of artifacts are compiled, not checked in.
+    let bytes = if size < 8 {
+        let mut seeds = (target.seeds)();
+        seeds.swap_remove(seed as usize % seeds.len())
+    } else {
+        (target.mutate)(&data[..size], &mut random)
+    };
+    let size = bytes.len().min(data.len());
+    data[..size].copy_from_slice(&bytes[..size]);
+    size
+}
+
+/// A target of libFuzzer.
+#[macro_export]
+macro_rules! target {
+    ($name:literal) => {
+        $crate::libfuzzer_sys::fuzz_target!(|bytes: &[u8]| $crate::run($name, bytes));
+        $crate::libfuzzer_sys::fuzz_mutator!(|data: &mut [u8], size: usize, _max: usize, seed: u32| {
+            $crate::mutate($name, data, size, seed)
+        });
+    };
+}

@@ -1,0 +1,368 @@
+//! Artifacts that are sealed again after they were changed, so that a change gets past the digests to the checks behind them.
+//!
+//! What a mutation leaves alone is native code: loading an object is running it. Each input is opened, loaded on the plugin that
+//! it was made for and run, and so is its program on the host alone. Either is refused in words, or gives outputs of the types
+//! that it declares; where the change was one of types, shapes, places or the entry's code, both give the same.
+
+use crate::{Target, accepted, below, corpus, files, json, mutate, pick, said};
+use byoc::artifact;
+use byoc::build::Compiled;
+use byoc::build::{BuildOptions, build};
+use byoc::frontend::{self, LoadOptions};
+use byoc::io::random::Random;
+use byoc::model::Model;
+use byoc::session::Session;
+use byoc_core::diag::Severity;
+use byoc_core::tensor::Tensor;
+use serde_json::{Value, json};
+use std::io::{Cursor, Read, Write};
+use std::sync::OnceLock;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
+
+pub const ARTIFACT: Target = Target {
+    name: "artifact",
+    seeds: || BACKENDS.iter().flat_map(|backend| seeds_of(backend)).cloned().collect(),
+    mutate: |bytes, random| changed(bytes, random, contents),
+    run,
+};
+
+macro_rules! blob_targets {
+    ($($(#[$doc:meta])* $target:ident $name:literal $backend:literal;)*) => {$(
+        $(#[$doc])*
+        pub const $target: Target = Target {
+            name: $name,
+            seeds: || seeds_of($backend).to_vec(),
+            mutate: |bytes, random| changed(bytes, random, blob),
+            run,
+        };
+    )*};
+}
+
+blob_targets! {
+    BLOB_DNNL "blob_dnnl" "dnnl";
+    BLOB_NUC_FPGA "blob_nuc_fpga" "nuc_fpga";
+    BLOB_TEMPLATE "blob_template" "template";
+    BLOB_CCOMPILER "blob_ccompiler" "ccompiler";
+    BLOB_ELEMENTWISE "blob_elementwise" "elementwise";
+}
+
+const BACKENDS: [&str; 5] = ["dnnl", "nuc_fpga", "template", "ccompiler", "elementwise"];
+
+/// Where a run would take long, it is left out: as many elements as that in one register.
+const MAX_ELEMENTS: usize = 1 << 16;
+
+/// The session of everything that is fuzzed here, with the plugins of this checkout.
+fn session() -> &'static Session {
+    static SESSION: OnceLock<Session> = OnceLock::new();
+    SESSION.get_or_init(|| {
+        let folder = byoc_test_support::plugin_dir(&["dnnl", "nuc_fpga", "template", "ccompiler"]).keep();
+        byoc_test_support::copy(&byoc_test_support::sample("elementwise"), &folder.join("libbyoc_elementwise.so"));
+        Session::new(&[folder], 1).expect("one thread")
+    })
+}
+
+/// The artifacts of the corpus's programs on a backend: as this machine compiles them. Those of which the backend takes nothing
+/// are left out, and where there is no oneDNN, dnnl takes nothing: the programs then run on the host.
+fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
+    static SEEDS: [OnceLock<Vec<Vec<u8>>>; BACKENDS.len()] = [const { OnceLock::new() }; BACKENDS.len()];
+    let at = BACKENDS.iter().position(|name| *name == backend).expect("a backend of the table");
+    SEEDS[at].get_or_init(|| {
+        let mut seeds = Vec::new();
+        let mut plain = Vec::new();
+        for (file, _) in corpus("artifact") {
+            let loaded = frontend::load(&file, &LoadOptions::default()).expect("a program of the corpus");
+            let options = BuildOptions { backends: vec![backend.to_owned()], ..BuildOptions::default() };
+            let Ok(built) = build(session(), loaded, &options, &mut |_| {}) else { continue };
+            let path = files::file(&[], "seed");
+            artifact::write(&path, &built.compiled).expect("an artifact");
+            let bytes = std::fs::read(&path).expect("the artifact");
+            match built.compiled.regions.iter().flatten().count() {
+                0 => plain.push(bytes),
+                _ => seeds.push(bytes),
+            }
+        }
+        if seeds.is_empty() { plain } else { seeds }
+    })
+}
+
+/// The entries of an archive, in order.
+type Entries = Vec<(String, Vec<u8>)>;
+
+const MANIFEST: &str = "manifest.json";
+const PROGRAM: &str = "program.json";
+const WEIGHTS: &str = "weights.safetensors";
+const TRAILER: &[u8] = b"byoc-blake3:";
+const DIGITS: usize = 64;
+
+fn unpacked(bytes: &[u8]) -> Option<Entries> {
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).ok()?;
+    let mut entries = Vec::new();
+    for i in 0..archive.len() {
+        let mut entry = archive.by_index(i).ok()?;
+        let name = entry.name().ok()?.into_owned();
+        let mut contents = Vec::new();
+        entry.read_to_end(&mut contents).ok()?;
+        entries.push((name, contents));
+    }
+    Some(entries)
+}
+
+/// An archive of these entries, with the digests that they have now.
+fn sealed(entries: &Entries) -> Option<Vec<u8>> {
+    let mut manifest: Value = serde_json::from_slice(contents_of(entries, MANIFEST)?).ok()?;
+    let digest = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
+    for record in manifest["entries"].as_array_mut().into_iter().flatten() {
+        if let Some(contents) = record["name"].as_str().and_then(|name| contents_of(entries, name)) {
+            record["bytes"] = json!(contents.len());
+            record["blake3"] = json!(digest(contents));
+        }
+    }
+    if let Some(weights) = contents_of(entries, WEIGHTS)
+        && let Some((header, data)) = header_of(weights)
+    {
+        for record in manifest["tensors"].as_array_mut().into_iter().flatten() {
+            let range = |at: usize| header[record["name"].as_str()?]["data_offsets"][at].as_u64().map(|n| n as usize);
+            if let Some(bytes) = range(0).zip(range(1)).and_then(|(start, end)| data.get(start..end)) {
+                record["blake3"] = json!(digest(bytes));
+            }
+        }
+    }
+    let manifest = serde_json::to_vec(&manifest).ok()?;
+    let mut file = Cursor::new(Vec::new());
+    let mut archive = ZipWriter::new(&mut file);
+    archive.set_raw_comment([TRAILER, &[b'0'; DIGITS]].concat().into()).ok()?;
+    for (name, contents) in entries {
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .last_modified_time(DateTime::default())
+            .with_alignment(64);
+        archive.start_file(name.as_str(), options).ok()?;
+        archive.write_all(if name == MANIFEST { &manifest } else { contents }).ok()?;
+    }
+    archive.finish().ok()?;
+    let mut bytes = file.into_inner();
+    let covered = bytes.len().checked_sub(DIGITS)?;
+    let seal = digest(&bytes[..covered]);
+    bytes[covered..].copy_from_slice(seal.as_bytes());
+    Some(bytes)
+}
+
+fn contents_of<'e>(entries: &'e Entries, name: &str) -> Option<&'e [u8]> {
+    entries.iter().find(|(own, _)| own == name).map(|(_, contents)| &contents[..])
+}
+
+/// The header of a safetensors file, and the data.
+fn header_of(weights: &[u8]) -> Option<(Value, &[u8])> {
+    let (length, rest) = weights.split_first_chunk::<8>()?;
+    let (header, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    Some((serde_json::from_slice(header).ok()?, data))
+}
+
+/// Changes an artifact and seals it again. What cannot be unpacked is left as it is.
+fn changed(bytes: &[u8], random: &mut Random, change: fn(&mut Entries, &mut Random) -> Option<bool>) -> Vec<u8> {
+    let Some(mut entries) = unpacked(bytes) else { return bytes.to_vec() };
+    let comparable = change(&mut entries, random).unwrap_or(false);
+    if !comparable {
+        // The mark goes along with the file: what comes out need not be what the host's program gives.
+        edit_json(&mut entries, MANIFEST, |manifest| manifest["options"] = json!({"fuzz": "differs"}));
+    }
+    sealed(&entries).unwrap_or_else(|| bytes.to_vec())
+}
+
+fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -> Option<()> {
+    let (_, contents) = entries.iter_mut().find(|(own, _)| own == name)?;
+    let mut value: Value = serde_json::from_slice(contents).ok()?;
+    edit(&mut value);
+    *contents = serde_json::to_vec(&value).ok()?;
+    Some(())
+}
+
+/// Changes any part; whether the host's program still is what the regions were compiled from.
+fn contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
+    match below(random, 12) {
+        0..=6 => {
+            let mut comparable = true;
+            for _ in 0..=below(random, 2) {
+                edit_json(entries, PROGRAM, |program| {
+                    for path in json::mutate(program, random) {
+                        let keys: Vec<&str> = path.iter().map(String::as_str).collect();
+                        comparable &= match keys[..] {
+                            ["inputs" | "outputs", ..] => true,
+                            ["regions", _, "inputs" | "outputs", ..] => true,
+                            ["functions", _, "registers", ..] | ["functions", "0", ..] => true,
+                            _ => false,
+                        };
+                    }
+                })?;
+            }
+            Some(comparable)
+        }
+        7..=8 => {
+            edit_json(entries, MANIFEST, |manifest| drop(json::mutate(manifest, random)))?;
+            Some(false)
+        }
+        9 => {
+            let (_, weights) = entries.iter_mut().find(|(name, _)| name == WEIGHTS)?;
+            let (mut header, data) = header_of(weights)?;
+            let mut data = data.to_vec();
+            if below(random, 2) == 0 {
+                json::mutate(&mut header, random);
+            } else {
+                data = mutate::bytes(&data, random, &[]);
+            }
+            let mut text = serde_json::to_vec(&header).ok()?;
+            text.resize((8 + text.len()).next_multiple_of(64) - 8, b' ');
+            *weights = [&(text.len() as u64).to_le_bytes()[..], &text, &data].concat();
+            Some(false)
+        }
+        10 => {
+            let at = below(random, entries.len());
+            match below(random, 3) {
+                0 => drop(entries.remove(at)),
+                1 => {
+                    let to = below(random, entries.len());
+                    entries.swap(at, to);
+                }
+                _ => entries[at].0 = pick(random, &["x", PROGRAM, "../x", "regions//x"]).to_string(),
+            }
+            Some(false)
+        }
+        _ => blob(entries, random),
+    }
+}
+
+const CCOMPILER: &[u8] = b"BYOCCC02";
+const NUC_FPGA: &[u8] = b"NUCFPGA\n";
+
+/// Changes the blob of a region. What it computes then is the blob's own affair.
+fn blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
+    let is_blob = |name: &str| name.starts_with("regions/") && !name.contains("/source.");
+    let blobs: Vec<usize> = (0..entries.len()).filter(|&at| is_blob(&entries[at].0)).collect();
+    if blobs.is_empty() {
+        return None;
+    }
+    let contents = &mut entries[*pick(random, &blobs)].1;
+    if let Some(rest) = contents.strip_prefix(CCOMPILER) {
+        *contents = ccompiler(rest, random)?;
+    } else if let Some(rest) = contents.strip_prefix(NUC_FPGA)
+        && below(random, 8) != 0
+    {
+        // A version and a length of the text, which follows.
+        let text = rest.get(12..)?;
+        let mut program: Value = serde_json::from_slice(text).ok()?;
+        (0..=below(random, 3)).for_each(|_| drop(json::mutate(&mut program, random)));
+        let text = serde_json::to_vec(&program).ok()?;
+        *contents = [NUC_FPGA, rest.get(..4)?, &(text.len() as u64).to_le_bytes(), &text].concat();
+    } else if let Ok(mut value) = serde_json::from_slice::<Value>(contents)
+        && below(random, 8) != 0
+    {
+        (0..=below(random, 3)).for_each(|_| drop(json::mutate(&mut value, random)));
+        *contents = serde_json::to_vec(&value).ok()?;
+    } else {
+        *contents = mutate::bytes(contents, random, &[]);
+    }
+    Some(false)
+}
+
+/// What follows the magic of a blob of ccompiler, with another header. Source and object stay what they are, and so do their sizes:
+/// they are native code.
+fn ccompiler(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> {
+    let rest = rest.get(32..)?;
+    let (length, rest) = rest.split_first_chunk::<8>()?;
+    let (header, code) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    let mut header: Value = serde_json::from_slice(header).ok()?;
+    let (source, object) = (header["source"].clone(), header["object"].clone());
+    json::mutate(&mut header, random);
+    if let Value::Object(fields) = &mut header {
+        // For other features or under another name it would be compiled anew, which takes long and finds nothing.
+        fields.insert("source".into(), source);
+        fields.insert("object".into(), object);
+    }
+    let text = serde_json::to_vec(&header).ok()?;
+    let rest = [&(text.len() as u64).to_le_bytes()[..], &text, code].concat();
+    Some([CCOMPILER, &blake3::hash(&rest).as_bytes()[..], &rest].concat())
+}
+
+fn run(bytes: &[u8]) -> Result<(), String> {
+    let path = files::file(bytes, "byoc");
+    let artifact = match artifact::open(&path) {
+        Ok(artifact) => artifact,
+        Err(diagnostic) => return said([&diagnostic]),
+    };
+    let compiled = artifact.into_compiled();
+    let comparable = compiled.options["fuzz"].is_null();
+    let small = compiled.program.functions.iter().flat_map(|function| &function.registers).all(|register| {
+        let elements = |ty: &byoc_core::ir::TensorType| {
+            let dims = ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2));
+            dims.fold(1usize, usize::saturating_mul)
+        };
+        register.ty.as_ref().is_none_or(|ty| elements(ty) <= MAX_ELEMENTS)
+    });
+    let inputs = files::small_inputs(&compiled.program.inputs).filter(|_| small);
+    let on_host = Compiled { regions: vec![None; compiled.regions.len()], ..compiled.clone() };
+    let reference = outcome(on_host, inputs.as_deref())?;
+    let result = outcome(compiled, inputs.as_deref())?;
+    match (reference, result) {
+        (Some(reference), Some(result)) if comparable => same(&reference, &result),
+        _ => Ok(()),
+    }
+}
+
+/// What a run gives; nothing where it is refused in words, or left out.
+fn outcome(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<Tensor>>, String> {
+    let (model, warnings) = match Model::load(session(), compiled, None) {
+        Ok(loaded) => loaded,
+        Err(failure) => return said(&failure.diagnostics).map(|()| None),
+    };
+    if !warnings.is_empty() {
+        said(&warnings)?;
+        if let Some(error) = warnings.iter().find(|warning| warning.severity == Severity::Error) {
+            return Err(format!("an error among warnings: {error}"));
+        }
+    }
+    let Some(inputs) = inputs else { return Ok(None) };
+    let outputs = match model.run(inputs) {
+        Ok(outputs) => outputs,
+        Err(failure) => {
+            let text = failure.to_string();
+            // With BYOC_CHECK_REGIONS a region runs in guarded copies.
+            if ["written behind the end", "written before the start", "was written to"]
+                .iter()
+                .any(|sign| text.contains(sign))
+            {
+                return Err(text);
+            }
+            return said(&failure.diagnostics).map(|()| None);
+        }
+    };
+    for (output, port) in outputs.iter().zip(model.outputs()) {
+        let fits = output.dtype() == port.ty.dtype
+            && output.shape().len() == port.ty.dims.len()
+            && output.shape().iter().zip(&port.ty.dims).all(|(size, dim)| dim.fixed().is_none_or(|dim| dim == *size));
+        if !fits {
+            return Err(format!("output {} is {output:?}; the program says {:?}", port.name, port.ty));
+        }
+    }
+    accepted();
+    Ok(Some(outputs))
+}
+
+/// Whether two runs gave the same: the bits of integers, and floats to a thousandth of the largest.
+fn same(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
+    for (number, (wanted, got)) in reference.iter().zip(result).enumerate() {
+        if wanted.dtype() != got.dtype() || wanted.shape() != got.shape() {
+            return Err(format!("output {number} is {got:?}; the reference gives {wanted:?}"));
+        }
+        let (wanted, got) = (wanted.view().to_f64s(), got.view().to_f64s());
+        let largest = wanted.iter().filter(|x| x.is_finite()).fold(1.0f64, |most, x| most.max(x.abs()));
+        if wanted.iter().any(|x| !x.is_finite()) {
+            // Backends promise nothing for NaN and infinity.
+            continue;
+        }
+        if let Some(at) = wanted.iter().zip(&got).position(|(w, g)| !((w - g).abs() <= 1e-3 * largest)) {
+            return Err(format!("output {number}, element {at}: {}; the reference gives {}", got[at], wanted[at]));
+        }
+    }
+    Ok(())
+}

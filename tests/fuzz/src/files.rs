@@ -1,0 +1,302 @@
+//! Formats that are read as they are: models, arrays, pictures, weights, pattern tables, and what a plugin says in JSON.
+
+use crate::{Target, accepted, below, json, mutate, said, seeds};
+use byoc::build::{BuildOptions, build};
+use byoc::frontend::{self, LoadOptions};
+use byoc::io::random;
+use byoc::io::{image, npy, npz, weights};
+use byoc::model::Model;
+use byoc::session::Session;
+use byoc_core::pattern::{Checks, parse_table};
+use byoc_core::tensor::{DType, Tensor, element_count};
+use byoc_plugin_api::{Description, Graph};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// Models are run where the inputs have at most so many elements together, and a run so many operations.
+const MAX_ELEMENTS: usize = 1 << 16;
+const MAX_FLOPS: u64 = 1 << 27;
+
+pub const ONNX: Target = Target {
+    name: "onnx",
+    seeds: || seeds("onnx"),
+    mutate: |seed, random| mutate::bytes(seed, random, &["Add", "Conv", "Reshape", "x", "y", "float", "axis"]),
+    run: |bytes| model(bytes, "onnx"),
+};
+
+pub const RELAY: Target = Target {
+    name: "relay",
+    seeds: || seeds("relay"),
+    mutate: |seed, random| mutate::bytes(seed, random, RELAY_WORDS),
+    run: |bytes| model(bytes, "relay"),
+};
+
+const RELAY_WORDS: &[&str] = &[
+    "def @main(",
+    "%x",
+    "%0",
+    ": Tensor[(",
+    "), float32]",
+    "int8",
+    "{ ",
+    " }",
+    "let ",
+    " = ",
+    ";",
+    "if (",
+    ") else {",
+    "fn ",
+    "nn.conv2d(",
+    "nn.dense(",
+    "add(",
+    "@f(",
+    "meta[relay.Constant][0]",
+    "match (",
+    "Cons(",
+    "Nil",
+    "ref(",
+    "->",
+    "()",
+    ",",
+    "concatenate((",
+    "axis=",
+    "type ",
+    "[A]",
+    ".0",
+    "1f",
+    "?",
+    "Compiler=\"dnnl\", ",
+    "/*",
+    "*/",
+    "\"",
+    "\n",
+    "free_var",
+];
+
+pub const NPY: Target = Target {
+    name: "npy",
+    seeds: || seeds("npy"),
+    mutate: |seed, random| {
+        mutate::bytes(seed, random, &["'descr': '<f4'", "'shape': (", "True", ",", "|b1", ">i8", "\\x93NUMPY"])
+    },
+    run: |bytes| npy::decode(bytes).map_or_else(|why| words(&why), |tensor| read(&tensor)),
+};
+
+pub const NPZ: Target = Target {
+    name: "npz",
+    seeds: || seeds("npz"),
+    mutate: |seed, random| mutate::bytes(seed, random, &["PK\u{1}\u{2}", "PK\u{3}\u{4}", "x.npy", "'shape': ("]),
+    run: |bytes| match npz::read(&file(bytes, "npz")) {
+        Ok(arrays) => {
+            accepted();
+            arrays.iter().try_for_each(|(_, tensor)| whole(tensor))
+        }
+        Err(diagnostic) => said([&diagnostic]),
+    },
+};
+
+pub const IMAGE: Target = Target {
+    name: "image",
+    seeds: || seeds("image"),
+    mutate: |seed, random| mutate::bytes(seed, random, &["IHDR", "IDAT", "PLTE", "tRNS", "\u{ff}"]),
+    run: |bytes| {
+        // The first byte chooses the input that the picture becomes; the rest is the picture.
+        let (&choice, bytes) = bytes.split_first().unwrap_or((&0, &[]));
+        let png = bytes.starts_with(b"\x89P");
+        let shape: &[usize] = [&[1, 3, 8, 8][..], &[8, 8, 1], &[4, 5, 3], &[7, 9], &[3]][usize::from(choice) % 5];
+        let dtype = [DType::F32, DType::U8, DType::F16, DType::I64][usize::from(choice) / 8 % 4];
+        match image::load(&file(bytes, if png { "png" } else { "jpg" }), dtype, shape, &image::Normalization::default())
+        {
+            Ok(tensor) if tensor.shape() == shape && tensor.dtype() == dtype => read(&tensor),
+            Ok(tensor) => Err(format!("{tensor:?} for an input of shape {shape:?}")),
+            Err(diagnostic) => said([&diagnostic]),
+        }
+    },
+};
+
+pub const SAFETENSORS: Target = Target {
+    name: "safetensors",
+    seeds: || seeds("safetensors"),
+    mutate: |seed, random| {
+        mutate::bytes(seed, random, &["\"dtype\":\"F32\"", "\"BOOL\"", "\"shape\":[", "\"data_offsets\":["])
+    },
+    run: |bytes| match weights::read(&file(bytes, "safetensors")) {
+        Ok(tensors) => {
+            accepted();
+            tensors.values().try_for_each(whole)
+        }
+        Err(diagnostic) => said([&diagnostic]),
+    },
+};
+
+pub const PATTERNS: Target = Target {
+    name: "patterns",
+    seeds: || seeds("patterns"),
+    mutate: |seed, random| mutate::bytes(seed, random, PATTERN_WORDS),
+    run: |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        for checks in [Checks::Allowed, Checks::Refused] {
+            let parsed = parse_table(&text, checks);
+            if parsed.has_errors() {
+                said(&parsed.diagnostics)?;
+            } else {
+                accepted();
+            }
+        }
+        Ok(())
+    },
+};
+
+const PATTERN_WORDS: &[&str] = &[
+    "nn.conv2d(",
+    "*",
+    "?",
+    "|",
+    "(",
+    ")",
+    "wildcard()",
+    "is_constant()",
+    "is_op(\"",
+    "\"",
+    "{",
+    "}",
+    "=",
+    ": ",
+    "where ",
+    "\n",
+    "#",
+    "$x",
+    "any",
+    "const",
+    "tuple(",
+    ".optional(",
+    "dominates",
+    "has_attr",
+    ",",
+    "[",
+    "]",
+    "@",
+    "nn.relu",
+];
+
+pub const BOUNDARY_JSON: Target = Target {
+    name: "boundary_json",
+    seeds: || seeds("boundary_json"),
+    mutate: |seed, random| match serde_json::from_slice(seed) {
+        Ok(mut value) if below(random, 4) != 0 => {
+            for _ in 0..=below(random, 3) {
+                json::mutate(&mut value, random);
+            }
+            value.to_string().into_bytes()
+        }
+        _ => mutate::bytes(
+            seed,
+            random,
+            &["\"nodes\":", "\"version\":1", "[", "{", "\"NaN\"", "1e999", "\\ud800", "null"],
+        ),
+    },
+    run: |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return Ok(()) };
+        match Graph::from_json(text) {
+            Ok(graph) => {
+                accepted();
+                let again =
+                    Graph::from_json(&graph.to_json()).map_err(|e| format!("a graph that is not read back: {e}"))?;
+                if again.to_json() != graph.to_json() {
+                    return Err("a graph that is read back as another".into());
+                }
+                // No body has more than a few constants.
+                if graph.check(4).is_ok()
+                    && let Err(diagnostic) = byoc::plugin::bridge::module_of(&graph, &[])
+                {
+                    said([&*diagnostic])?;
+                }
+            }
+            Err(error) => words(&error.to_string())?,
+        }
+        if let Err(error) = Description::from_json(text) {
+            words(&error.to_string())?;
+        }
+        drop(Description::from_json_lossy(text));
+        Ok(())
+    },
+};
+
+fn words(why: &str) -> Result<(), String> {
+    if why.trim().is_empty() { Err("an error without words".into()) } else { Ok(()) }
+}
+
+/// Reads the tensor that an input is.
+fn read(tensor: &Tensor) -> Result<(), String> {
+    accepted();
+    whole(tensor)
+}
+
+/// Reads every byte of a tensor, which has those of its shape.
+fn whole(tensor: &Tensor) -> Result<(), String> {
+    let wanted = element_count(tensor.shape()).and_then(|count| count.checked_mul(tensor.dtype().size()));
+    if wanted != Some(tensor.bytes().len()) {
+        return Err(format!("{tensor:?} has {} bytes", tensor.bytes().len()));
+    }
+    std::hint::black_box(tensor.bytes().iter().fold(0u8, |sum, byte| sum ^ byte));
+    Ok(())
+}
+
+/// A file of this process with these contents, at the same place each time.
+pub fn file(bytes: &[u8], extension: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| byoc_test_support::temporary_folder().keep());
+    let path = folder.join(format!("input.{extension}"));
+    // Removed first: constants of the execution before may still look at a mapping of the old file.
+    let _ = std::fs::remove_file(&path);
+    std::fs::write(&path, bytes).expect("a temporary file");
+    path
+}
+
+/// Reads, builds and runs a model on the host.
+pub fn model(bytes: &[u8], extension: &str) -> Result<(), String> {
+    let path = file(bytes, extension);
+    built(&path, &LoadOptions::default())
+}
+
+/// The session of models that are run on the host alone.
+fn host() -> &'static Session {
+    static HOST: OnceLock<Session> = OnceLock::new();
+    HOST.get_or_init(|| Session::without_plugins(1).expect("one thread"))
+}
+
+fn built(path: &Path, options: &LoadOptions) -> Result<(), String> {
+    let loaded = match frontend::load(path, options) {
+        Ok(loaded) => loaded,
+        Err(failure) => return said(&failure.diagnostics),
+    };
+    let built = match build(host(), loaded, &BuildOptions::default(), &mut |_| {}) {
+        Ok(built) => built,
+        Err(failure) => return said(&failure.diagnostics),
+    };
+    let flops = serde_json::to_value(&built.explanation).ok().and_then(|e| e["totals"]["flops"].as_u64()).unwrap_or(0);
+    let inputs = small_inputs(&built.compiled.program.inputs);
+    let model = match Model::load(host(), built.compiled, None) {
+        Ok((model, _)) => model,
+        Err(failure) => return said(&failure.diagnostics),
+    };
+    let Some(inputs) = inputs.filter(|_| flops <= MAX_FLOPS) else { return Ok(()) };
+    match model.run(&inputs) {
+        Ok(outputs) => {
+            accepted();
+            outputs.iter().try_for_each(whole)
+        }
+        Err(failure) => said(&failure.diagnostics),
+    }
+}
+
+/// Made-up inputs, each open dimension 2; none where they are large.
+pub fn small_inputs(ports: &[byoc::runtime::program::Port]) -> Option<Vec<Tensor>> {
+    let mut left = MAX_ELEMENTS;
+    let input = |port: &byoc::runtime::program::Port| {
+        let shape: Vec<usize> = port.ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2)).collect();
+        left = left.checked_sub(element_count(&shape)?)?;
+        Some(random::tensor(port.ty.dtype, &shape, left as u64))
+    };
+    ports.iter().map(input).collect()
+}

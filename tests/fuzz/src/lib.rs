@@ -1,0 +1,112 @@
+//! What is fuzzed. A [`Target`] is a body that reads bytes nobody vouches for, seeds to begin from, and a mutation that
+//! keeps enough of a seed whole to get past the first check.
+//!
+//! The same bodies run in two ways: under `cargo-fuzz`, whose targets in `fuzz/` are a line each, with coverage; and by
+//! [`driver`], on any toolchain, where an execution is a function of the target, a seed and its number alone, so that whatever
+//! it finds is found again by these three.
+//!
+//! A body returns an error for what must not happen and is no panic: a result that differs from the reference, a type that was
+//! not promised.
+
+mod artifact;
+pub mod driver;
+mod files;
+mod json;
+pub mod memory;
+mod mutate;
+mod onnx_graph;
+
+use byoc::io::random::Random;
+use byoc_core::diag::Diagnostic;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Something to fuzz.
+pub struct Target {
+    /// Its name: that of its folder in `corpus`, if it has one, and of its file in `fuzz/fuzz_targets`.
+    pub name: &'static str,
+    /// What executions begin from; never empty.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// Changes an input.
+    pub mutate: fn(&[u8], &mut Random) -> Vec<u8>,
+    /// Executes one input.
+    ///
+    /// # Errors
+    /// What must not happen, in words.
+    pub run: fn(&[u8]) -> Result<(), String>,
+}
+
+/// Everything that is fuzzed.
+pub const TARGETS: &[Target] = &[
+    files::ONNX,
+    onnx_graph::ONNX_GRAPH,
+    files::RELAY,
+    artifact::ARTIFACT,
+    artifact::BLOB_DNNL,
+    artifact::BLOB_NUC_FPGA,
+    artifact::BLOB_TEMPLATE,
+    artifact::BLOB_CCOMPILER,
+    artifact::BLOB_ELEMENTWISE,
+    files::NPY,
+    files::NPZ,
+    files::IMAGE,
+    files::PATTERNS,
+    files::BOUNDARY_JSON,
+    files::SAFETENSORS,
+];
+
+/// How many inputs were accepted to their end: read, or built and run. Targets whose inputs are all refused find little.
+static ACCEPTED: AtomicU64 = AtomicU64::new(0);
+
+/// Counts one more.
+fn accepted() {
+    ACCEPTED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The target of that name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+/// The files of a target's corpus, in the order of their names.
+///
+/// # Panics
+/// When there are none: they are part of the project.
+fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{} is empty", folder.display());
+    files.into_iter().filter_map(|file| Some((file.clone(), std::fs::read(file).ok()?))).collect()
+}
+
+/// The contents of a target's corpus.
+fn seeds(name: &str) -> Vec<Vec<u8>> {
+    corpus(name).into_iter().map(|(_, bytes)| bytes).collect()
+}
+
+/// Checks that an error says something: a code, and words.
+fn said<'d>(diagnostics: impl IntoIterator<Item = &'d Diagnostic>) -> Result<(), String> {
+    let mut count = 0;
+    for diagnostic in diagnostics {
+        count += 1;
+        if diagnostic.message.trim().is_empty() || diagnostic.code.0 == 0 {
+            return Err(format!("a diagnostic that says nothing: {diagnostic:?}"));
+        }
+        if diagnostic.notes.iter().chain([&diagnostic.message]).any(|text| text.contains("panicked")) {
+            return Err(format!("a panic, reported as {diagnostic}"));
+        }
+    }
+    if count == 0 { Err("an error without a diagnostic".into()) } else { Ok(()) }
+}
+
+/// A number below `n`, which is not 0.
+fn below(random: &mut Random, n: usize) -> usize {
+    (random.next_u64() % n as u64) as usize
+}
+
+/// One of these.
+fn pick<'a, T>(random: &mut Random, of: &'a [T]) -> &'a T {
+    &of[below(random, of.len())]
+}

@@ -1,0 +1,100 @@
+//! `byoc-fuzz TARGET [--executions N] [--seconds S] [--seed N] [--only N [--save FILE]]`, or `byoc-fuzz TARGET FILE...`.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a driver talks to whoever called it")]
+
+use byoc_fuzz::driver::{self, Options};
+use byoc_fuzz::memory::Limited;
+use byoc_fuzz::{TARGETS, target};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Inputs are of a few kilobytes, and what is run is small.
+#[global_allocator]
+static MEMORY: Limited = Limited::new(2 << 30);
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("byoc-fuzz: {why}");
+            let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+            eprintln!(
+                "usage: byoc-fuzz TARGET [--executions N] [--seconds S] [--seed N] [--first N] [--progress FILE]"
+            );
+            eprintln!("       byoc-fuzz TARGET --only N [--seed N] [--save FILE]");
+            eprintln!("       byoc-fuzz TARGET FILE...");
+            eprintln!("targets: {}", names.join(", "));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<bool, String> {
+    let (name, rest) = args.split_first().ok_or("expected a target")?;
+    let target = target(name).ok_or_else(|| format!("no target \"{name}\""))?;
+    let mut options = Options {
+        executions: u64::MAX,
+        time: Duration::from_secs(60),
+        seed: 1,
+        first: 0,
+        progress: None,
+        each: Duration::from_secs(20),
+    };
+    let (mut only, mut save, mut files) = (None, None::<PathBuf>, Vec::new());
+    let mut words = rest.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        let number = |text: &String| text.parse::<u64>().map_err(|e| format!("{word} {text}: {e}"));
+        match word.as_str() {
+            "--executions" => options.executions = number(value()?)?,
+            "--seconds" => options.time = Duration::from_secs(number(value()?)?),
+            "--each" => options.each = Duration::from_secs(number(value()?)?),
+            "--seed" => options.seed = number(value()?)?,
+            "--first" => options.first = number(value()?)?,
+            "--progress" => options.progress = Some(value()?.into()),
+            "--only" => only = Some(number(value()?)?),
+            "--save" => save = Some(value()?.into()),
+            file if !file.starts_with("--") => files.push(PathBuf::from(file)),
+            other => return Err(format!("unknown option {other}")),
+        }
+    }
+    // Plugins compile what does not fit; a compiler would make machine code of sources that were changed.
+    if name.starts_with("blob_") || name == "artifact" {
+        drop((target.seeds)());
+    }
+    if !files.is_empty() {
+        let read = |file: &Path| std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()));
+        let mut all_well = true;
+        for file in &files {
+            let outcome = driver::execute(target, &read(file)?);
+            println!("{}: {}", file.display(), outcome.as_ref().map_or_else(String::as_str, |()| "well"));
+            all_well &= outcome.is_ok();
+        }
+        return Ok(all_well);
+    }
+    if let Some(number) = only {
+        let bytes = driver::input(target, &(target.seeds)(), options.seed, number);
+        if let Some(file) = save {
+            std::fs::write(&file, &bytes).map_err(|e| format!("{}: {e}", file.display()))?;
+        }
+        let outcome = driver::execute(target, &bytes);
+        println!("{number}: {}", outcome.as_ref().map_or_else(String::as_str, |()| "well"));
+        return Ok(outcome.is_ok());
+    }
+    let summary = driver::run(target, &options).map_err(|e| e.to_string())?;
+    for (number, why) in &summary.failures {
+        println!("{name} --seed {} --only {number}: {why}", options.seed);
+    }
+    let (longest, took) = summary.longest;
+    println!(
+        "{name}: {} executions, {} accepted, {} failures, longest {longest} in {took:?}, at most {} MiB",
+        summary.executions,
+        summary.accepted,
+        summary.failures.len(),
+        MEMORY.most() >> 20
+    );
+    Ok(summary.failures.is_empty())
+}

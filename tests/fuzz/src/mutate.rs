@@ -1,0 +1,80 @@
+//! Mutations of bytes and of text, for formats without a mutation of their own.
+
+use crate::{below, pick};
+use byoc::io::random::Random;
+
+/// Integers at the edges of their types.
+pub const EDGES: [i64; 18] = [
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    63,
+    64,
+    127,
+    255,
+    65_535,
+    i32::MAX as i64,
+    i32::MIN as i64,
+    u32::MAX as i64,
+    1 << 36,
+    i64::MAX / 8,
+    i64::MAX,
+    i64::MIN,
+];
+
+/// The most bytes that a mutation makes of a seed.
+const MAX_BYTES: usize = 64 << 10;
+
+/// Changes bytes in one to four places; `words` are what the format is made of.
+pub fn bytes(seed: &[u8], random: &mut Random, words: &[&str]) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    for _ in 0..=below(random, 4) {
+        one(&mut bytes, random, words);
+    }
+    bytes.truncate(MAX_BYTES);
+    bytes
+}
+
+fn one(bytes: &mut Vec<u8>, random: &mut Random, words: &[&str]) {
+    if bytes.is_empty() {
+        bytes.extend_from_slice(&random.next_u64().to_le_bytes());
+        return;
+    }
+    let at = below(random, bytes.len());
+    let length = 1 + below(random, 16).min(bytes.len() - at - 1);
+    match below(random, if words.is_empty() { 8 } else { 12 }) {
+        0 => bytes[at] ^= 1 << below(random, 8),
+        1 => bytes[at] = random.next_u64() as u8,
+        2 => bytes[at] = bytes[at].wrapping_add(*pick(random, &[1, 2, 0xff, 0x80, 0x7f])),
+        3 => drop(bytes.drain(at..at + length)),
+        4 => {
+            let copy = bytes[at..at + length].to_vec();
+            let to = below(random, bytes.len());
+            bytes.splice(to..to, copy);
+        }
+        5 => {
+            let edge = pick(random, &EDGES).to_le_bytes();
+            let size = *pick(random, &[1, 2, 4, 8]);
+            let end = (at + size).min(bytes.len());
+            bytes[at..end].copy_from_slice(&edge[..end - at]);
+        }
+        6 => bytes.truncate(at),
+        7 => {
+            let other = below(random, bytes.len());
+            bytes.swap(at, other);
+        }
+        8 | 9 => drop(bytes.splice(at..at, pick(random, words).bytes())),
+        10 => drop(bytes.splice(at..at, pick(random, &EDGES).to_string().into_bytes())),
+        _ => number(bytes, at, random),
+    }
+}
+
+/// Puts another number in the place of the next one that is written in digits.
+fn number(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
+    let Some(start) = bytes[from..].iter().position(u8::is_ascii_digit).map(|at| from + at) else { return };
+    let end = bytes[start..].iter().position(|byte| !byte.is_ascii_digit()).map_or(bytes.len(), |at| start + at);
+    bytes.splice(start..end, pick(random, &EDGES).to_string().into_bytes());
+}

@@ -1,0 +1,61 @@
+//! Each target for a few seconds, in a process of its own: an input that ends the process is found as well.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+/// What one target gets in a run of all tests; `cargo xtask fuzz` gives more.
+const SECONDS: &str = "3";
+
+fn fuzz(target: &str) {
+    let folder = byoc_test_support::temporary_folder();
+    let progress = folder.path().join("progress");
+    let output = Command::new(env!("CARGO_BIN_EXE_byoc-fuzz"))
+        .args([target, "--seed", "1", "--executions", "5000", "--seconds", SECONDS, "--progress"])
+        .arg(&progress)
+        // Regions run in guarded copies, so that one that writes beside its outputs is found without a sanitizer.
+        .env("BYOC_CHECK_REGIONS", "1")
+        .env("BYOC_LOG", "off")
+        .env("BYOC_CACHE_DIR", folder.path())
+        .output()
+        .expect("the driver starts");
+    if output.status.success() {
+        return;
+    }
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let number = std::fs::read(&progress).ok().and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+    let again = match (output.status.signal(), number) {
+        (Some(signal), Some(number)) => {
+            format!(
+                "signal {signal} in execution {number}; again: byoc-fuzz {target} --seed 1 --only {number} --save FILE"
+            )
+        }
+        _ => format!("{}", output.status),
+    };
+    panic!("{target}: {again}\n{said}");
+}
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            fuzz(stringify!($name));
+        })*
+
+        #[test]
+        fn every_target_is_tested() {
+            let tested = [$(stringify!($name)),*];
+            let all: Vec<&str> = byoc_fuzz::TARGETS.iter().map(|target| target.name).collect();
+            assert_eq!(tested, all[..]);
+            let root = byoc_test_support::workspace().join("fuzz");
+            for name in all {
+                let file = root.join("fuzz_targets").join(format!("{name}.rs"));
+                assert!(file.is_file(), "{} is missing", file.display());
+            }
+        }
+    };
+}
+
+targets! {
+    onnx onnx_graph relay artifact blob_dnnl blob_nuc_fpga blob_template blob_ccompiler blob_elementwise npy npz image patterns
+    boundary_json safetensors
+}

@@ -1,0 +1,88 @@
+//! `cargo xtask fuzz` and `cargo xtask sanitize`.
+//!
+//! Both use what only a compiler of its own developers has, on the stable one: `RUSTC_BOOTSTRAP=1`. Nothing that is shipped is
+//! built so.
+
+use crate::onednn;
+use crate::process::{self, cargo, root};
+use std::process::Command;
+
+/// The processors for which sanitizers are built; flags for a target do not reach build scripts and macros.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// `cargo xtask fuzz TARGET [--minutes N]`: with coverage where cargo-fuzz is installed, otherwise by the driver.
+pub fn fuzz(args: &[&str]) -> Result<(), String> {
+    let [target, rest @ ..] = args else { return Err("expected a target: cargo xtask fuzz TARGET --minutes N".into()) };
+    let seconds = match rest {
+        [] => 60,
+        ["--minutes", minutes] => {
+            let minutes: f64 = minutes.parse().map_err(|_| format!("--minutes {minutes}: expected a number"))?;
+            (minutes * 60.0).round() as u64
+        }
+        _ => return Err("expected TARGET --minutes N".into()),
+    };
+    onednn::fetch_if_possible();
+    if process::exists("cargo-fuzz") {
+        // libFuzzer makes the inputs after the first ones: seeds of artifacts are compiled when the target starts.
+        let mut command = cargo(&["fuzz", "run", "--target", TARGET, target]);
+        let corpus = root().join("tests/fuzz/corpus").join(target);
+        command.arg(root().join("fuzz/corpus").join(target));
+        if corpus.is_dir() && *target != "artifact" {
+            command.arg(corpus);
+        }
+        std::fs::create_dir_all(root().join("fuzz/corpus").join(target)).map_err(|e| e.to_string())?;
+        command.arg("--").arg(format!("-max_total_time={seconds}")).args([
+            "-timeout=20",
+            "-rss_limit_mb=2560",
+            "-max_len=65536",
+            "-print_final_stats=1",
+        ]);
+        return process::run(surroundings(&mut command));
+    }
+    println!("cargo-fuzz is not installed (cargo install cargo-fuzz): mutations without coverage");
+    let mut command = cargo(&["run", "--quiet", "--package", "byoc-fuzz", "--", target, "--seconds"]);
+    command.arg(seconds.to_string()).args(["--seed", &seed().to_string()]);
+    process::run(surroundings(&mut command))
+}
+
+/// `cargo xtask sanitize [TARGET [--minutes N]]`: the suite, or a target, with AddressSanitizer.
+pub fn sanitize(args: &[&str]) -> Result<(), String> {
+    let library = onednn::fetch_if_possible();
+    let mut command = match args {
+        [] => cargo(&["test", "--workspace", "--lib", "--bins", "--tests"]),
+        [target] => driver(target, 60),
+        [target, "--minutes", minutes] => {
+            let minutes: f64 = minutes.parse().map_err(|_| format!("--minutes {minutes}: expected a number"))?;
+            driver(target, (minutes * 60.0).round() as u64)
+        }
+        _ => return Err("expected nothing, or TARGET --minutes N".into()),
+    };
+    if let Some(library) = &library {
+        command.env("BYOC_DNNL_LIB", library);
+    }
+    command
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .env("CARGO_BUILD_TARGET", TARGET)
+        .env("CARGO_TARGET_DIR", process::target_dir().join("sanitize"));
+    process::run(surroundings(&mut command))
+}
+
+fn driver(target: &str, seconds: u64) -> Command {
+    let mut command = cargo(&["run", "--package", "byoc-fuzz", "--", target, "--each", "120", "--seconds"]);
+    command.arg(seconds.to_string()).args(["--seed", &seed().to_string()]);
+    command
+}
+
+/// What every run of a target has around it. Plugins are never unmapped and statics never dropped, so what is left at the end is
+/// no leak.
+fn surroundings(command: &mut Command) -> &mut Command {
+    command
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("BYOC_CHECK_REGIONS", "1")
+        .env("ASAN_OPTIONS", "detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0")
+}
+
+/// Another one each time, which the driver prints beside what it finds.
+fn seed() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |time| time.as_secs())
+}

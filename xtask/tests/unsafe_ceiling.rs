@@ -1,0 +1,90 @@
+//! How many `unsafe` blocks, functions and implementations each crate has: no more than `unsafe.txt` says, which only falls.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The crates of the workspace, by folder.
+fn crates(root: &Path) -> Vec<String> {
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("a line of members");
+    members.trim_matches(['[', ']']).split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
+}
+
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with(file!()) {
+                files.push(path);
+            }
+        }
+    }
+}
+
+/// What opens with `unsafe` in a text: blocks, functions, implementations. Types of unsafe functions (`unsafe extern "C" fn(..)`
+/// without a name) promise nothing and are left out, as are comments.
+fn count(text: &str) -> usize {
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let mut total = 0;
+    for (at, word) in code.match_indices("unsafe") {
+        let before = code[..at].chars().next_back();
+        let rest = code[at + word.len()..].trim_start();
+        let named = |rest: &str| rest.starts_with("fn ");
+        let after_abi =
+            rest.strip_prefix("extern").map(|rest| rest.trim_start().trim_start_matches("\"C\"").trim_start());
+        let opens = rest.starts_with(['{']) || rest.starts_with("impl") || named(rest) || after_abi.is_some_and(named);
+        total += usize::from(opens && before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != '"'));
+    }
+    total
+}
+
+#[test]
+fn no_crate_has_more_unsafe_code_than_before() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for name in crates(root) {
+        let mut files = Vec::new();
+        sources(&root.join(&name), &mut files);
+        let total = files.iter().map(|file| count(&std::fs::read_to_string(file).unwrap())).sum();
+        counts.insert(name, total);
+    }
+    let file = root.join("xtask/unsafe.txt");
+    let ceiling: BTreeMap<String, usize> = std::fs::read_to_string(&file)
+        .unwrap()
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_once(' ').unwrap_or_else(|| panic!("{line}: expected a crate and a number")))
+        .map(|(name, most)| (name.to_owned(), most.parse().unwrap()))
+        .collect();
+    let mut wrong = String::new();
+    for (name, &found) in &counts {
+        let most = ceiling.get(name).copied().unwrap_or(0);
+        if found > most {
+            let _ = writeln!(
+                wrong,
+                "{name} has {found}, expected at most {most}: find a safe way, or a place that has one"
+            );
+        } else if found < most {
+            let _ = writeln!(wrong, "{name} has {found}: lower its line in xtask/unsafe.txt from {most}");
+        }
+    }
+    for name in ceiling.keys().filter(|name| !counts.contains_key(*name)) {
+        let _ = writeln!(wrong, "{name} is no crate: take its line out of xtask/unsafe.txt");
+    }
+    assert!(wrong.is_empty(), "unsafe blocks, functions and implementations:\n{wrong}");
+}
+
+#[test]
+fn what_is_counted() {
+    assert_eq!(count("unsafe { f() }; unsafe impl Send for X {}\nunsafe fn g() {}\nunsafe extern \"C\" fn h() {}"), 4);
+    assert_eq!(
+        count(
+            "// unsafe { f() }\ntype F = unsafe extern \"C\" fn(i32);\n#[unsafe(no_mangle)]\n\"unsafe {\"; not_unsafe {}"
+        ),
+        0
+    );
+}
