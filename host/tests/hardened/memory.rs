@@ -107,7 +107,10 @@ fn an_array_that_does_not_fit_is_not_inflated() {
     // 1 GiB of zeros in a megabyte, which the address space of the process does not hold.
     bomb(&file, &[1 << 28], 1 << 30);
     let input = format!("x={}", file.display());
-    byoc(&["run", &model, "--input", &input]).fails_with("E0605", &["float32[268435456]", "float32[2] is wanted"]);
+    byoc(&["run", &model, "--input", &input]).fails_with("E0511", &["is given as [268435456]"]);
+    let doubles = program(folder.path(), "def @main(%x: Tensor[(268435456), float64]) { nn.relu(%x) }");
+    byoc(&["run", &doubles, "--input", &input]).fails_with("E0604", &["float32[268435456]"]);
+    let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     let open = program(folder.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
     byoc(&["run", &open, "--input", &input, "--max-memory", "100M"]).fails_with("E0609", &["1073741824 bytes"]);
     let calibrate = folder.path().join("q.relay").display().to_string();
