@@ -92,7 +92,7 @@ fn plugin_name(folder: &Path) -> Result<&str, Failure> {
 /// A folder that has to hold the sources of the boundary.
 fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
     let found = folder.canonicalize().ok().filter(|folder| {
-        let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
+        let manifest = crate::io::read_text(&folder.join("Cargo.toml")).unwrap_or_default();
         manifest.contains("name = \"byoc-plugin-api\"")
     });
     found.ok_or_else(|| {

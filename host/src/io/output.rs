@@ -92,7 +92,7 @@ pub struct Pending(Place);
 
 enum Place {
     /// A file beside its target, which is renamed.
-    Beside { temporary: NamedTempFile, target: PathBuf, replaced: Option<Metadata> },
+    Beside { temporary: NamedTempFile, target: PathBuf, replaced: Option<Rights> },
     /// A file without a name, which is copied.
     Unnamed { buffer: File, target: PathBuf, socket: bool },
 }
@@ -129,7 +129,7 @@ impl Pending {
         match self.0 {
             Place::Beside { temporary, target, replaced } => {
                 if let Some(old) = replaced {
-                    keep_permissions(temporary.as_file(), &old)?;
+                    old.give_to(temporary.as_file())?;
                 }
                 temporary.persist(target).map_err(|e| e.error)?;
                 Ok(())
@@ -143,14 +143,29 @@ impl Pending {
     }
 }
 
-/// Gives `file` the mode of the file that it replaces, and its owner where that is allowed.
-fn keep_permissions(file: &File, old: &Metadata) -> Result<()> {
-    let new = file.metadata()?;
-    if (new.uid(), new.gid()) != (old.uid(), old.gid()) && fchown(file, Some(old.uid()), Some(old.gid())).is_err() {
-        // What was allowed to the old group is not for another one.
-        return file.set_permissions(PermissionsExt::from_mode(old.mode() & 0o707));
+/// Owner and mode of a file.
+struct Rights {
+    user: u32,
+    group: u32,
+    mode: u32,
+}
+
+impl Rights {
+    fn of(file: &Metadata) -> Rights {
+        Rights { user: file.uid(), group: file.gid(), mode: file.mode() & 0o777 }
     }
-    file.set_permissions(PermissionsExt::from_mode(old.mode() & 0o777))
+
+    /// Gives `file` this mode, and this owner where that is allowed.
+    fn give_to(&self, file: &File) -> Result<()> {
+        let new = Rights::of(&file.metadata()?);
+        let other = (new.user, new.group) != (self.user, self.group);
+        let mode = match other && fchown(file, Some(self.user), Some(self.group)).is_err() {
+            // What was allowed to the old group is not for another one.
+            true => self.mode & 0o707,
+            false => self.mode,
+        };
+        file.set_permissions(PermissionsExt::from_mode(mode))
+    }
 }
 
 fn copy(content: &mut File, out: &mut dyn Write) -> Result<()> {
@@ -162,7 +177,7 @@ fn copy(content: &mut File, out: &mut dyn Write) -> Result<()> {
 /// Kind of file at a path, which says how it is written.
 enum Target {
     /// A regular file or nothing yet, at the end of all links.
-    Regular { path: PathBuf, replaced: Option<Metadata> },
+    Regular { path: PathBuf, replaced: Option<Rights> },
     /// A device, a FIFO, a socket, or a descriptor: opened and written.
     Special { socket: bool },
 }
@@ -184,7 +199,7 @@ impl Target {
             return Ok(Target::Special { socket: metadata.file_type().is_socket() });
         }
         match follow(path)? {
-            Some(path) => Ok(Target::Regular { path, replaced: found }),
+            Some(path) => Ok(Target::Regular { path, replaced: found.as_ref().map(Rights::of) }),
             None => Ok(Target::Special { socket: false }),
         }
     }
@@ -297,6 +312,11 @@ mod tests {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             write_atomically(&path, |f| f.write_all(b"new")).unwrap();
             assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, mode);
+        }
+        if std::fs::metadata(&path).unwrap().uid() == 0 {
+            std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
+            write_atomically(&path, |f| f.write_all(b"newer")).unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().uid(), 65534, "an owner is kept where that is allowed");
         }
     }
 
