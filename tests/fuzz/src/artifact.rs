@@ -187,12 +187,13 @@ fn contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
                 edit_json(entries, PROGRAM, |program| {
                     for path in json::mutate(program, random) {
                         let keys: Vec<&str> = path.iter().map(String::as_str).collect();
-                        comparable &= match keys[..] {
-                            ["inputs" | "outputs", ..] => true,
-                            ["regions", _, "inputs" | "outputs", ..] => true,
-                            ["functions", _, "registers", ..] | ["functions", "0", ..] => true,
-                            _ => false,
-                        };
+                        comparable &= matches!(
+                            keys[..],
+                            ["inputs" | "outputs", ..]
+                                | ["regions", _, "inputs" | "outputs", ..]
+                                | ["functions", _, "registers", _, "type", ..]
+                                | ["functions", "0", ..]
+                        );
                     }
                 })?;
             }
@@ -272,12 +273,11 @@ fn ccompiler(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let (length, rest) = rest.split_first_chunk::<8>()?;
     let (header, code) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     let mut header: Value = serde_json::from_slice(header).ok()?;
-    let (source, object) = (header["source"].clone(), header["object"].clone());
+    // For other features it would be compiled anew, which takes long and finds nothing.
+    let kept = ["source", "object", "features"].map(|key| (key, header[key].clone()));
     json::mutate(&mut header, random);
     if let Value::Object(fields) = &mut header {
-        // For other features or under another name it would be compiled anew, which takes long and finds nothing.
-        fields.insert("source".into(), source);
-        fields.insert("object".into(), object);
+        fields.extend(kept.map(|(key, value)| (key.to_owned(), value)));
     }
     let text = serde_json::to_vec(&header).ok()?;
     let rest = [&(text.len() as u64).to_le_bytes()[..], &text, code].concat();
@@ -360,7 +360,8 @@ fn same(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
             // Backends promise nothing for NaN and infinity.
             continue;
         }
-        if let Some(at) = wanted.iter().zip(&got).position(|(w, g)| !((w - g).abs() <= 1e-3 * largest)) {
+        let near = |wanted: f64, got: f64| (wanted - got).abs() <= 1e-3 * largest;
+        if let Some(at) = (0..wanted.len()).find(|&at| !near(wanted[at], got[at])) {
             return Err(format!("output {number}, element {at}: {}; the reference gives {}", got[at], wanted[at]));
         }
     }

@@ -14,165 +14,121 @@ pub const ONNX_GRAPH: Target = Target {
     run: |bytes| files::model(&model(bytes).encode_to_vec(), "onnx"),
 };
 
-/// Operators, by how many inputs they have; a few are given more or fewer.
-const OPERATORS: &[(&str, usize)] = &[
-    ("Relu", 1),
-    ("Sigmoid", 1),
-    ("Tanh", 1),
-    ("Exp", 1),
-    ("Log", 1),
-    ("Neg", 1),
-    ("Abs", 1),
-    ("Sqrt", 1),
-    ("Erf", 1),
-    ("Floor", 1),
-    ("Round", 1),
-    ("Not", 1),
-    ("IsNaN", 1),
-    ("LeakyRelu", 1),
-    ("Elu", 1),
-    ("Selu", 1),
-    ("Softplus", 1),
-    ("HardSigmoid", 1),
-    ("Softmax", 1),
-    ("LogSoftmax", 1),
-    ("Identity", 1),
-    ("Shape", 1),
-    ("Size", 1),
-    ("NonZero", 1),
-    ("Cast", 1),
-    ("Transpose", 1),
-    ("Flatten", 1),
-    ("Squeeze", 1),
-    ("Unsqueeze", 1),
-    ("ReduceSum", 1),
-    ("ReduceMean", 1),
-    ("ReduceMax", 1),
-    ("ReduceProd", 1),
-    ("ArgMax", 1),
-    ("ArgMin", 1),
-    ("GlobalAveragePool", 1),
-    ("GlobalMaxPool", 1),
-    ("AveragePool", 1),
-    ("MaxPool", 1),
-    ("LpNormalization", 1),
-    ("LRN", 1),
-    ("DepthToSpace", 1),
-    ("SpaceToDepth", 1),
-    ("ConstantOfShape", 1),
-    ("EyeLike", 1),
-    ("DynamicQuantizeLinear", 1),
-    ("Split", 1),
-    ("CumSum", 2),
-    ("Add", 2),
-    ("Sub", 2),
-    ("Mul", 2),
-    ("Div", 2),
-    ("Mod", 2),
-    ("Pow", 2),
-    ("And", 2),
-    ("Xor", 2),
-    ("Equal", 2),
-    ("Less", 2),
-    ("Greater", 2),
-    ("Max", 2),
-    ("Min", 2),
-    ("Mean", 2),
-    ("BitShift", 2),
-    ("MatMul", 2),
-    ("Gather", 2),
-    ("GatherElements", 2),
-    ("GatherND", 2),
-    ("Expand", 2),
-    ("Reshape", 2),
-    ("Tile", 2),
-    ("TopK", 2),
-    ("OneHot", 3),
-    ("Concat", 2),
-    ("PRelu", 2),
-    ("Conv", 2),
-    ("ConvTranspose", 2),
-    ("Pad", 2),
-    ("Compress", 2),
-    ("Where", 3),
-    ("Clip", 3),
-    ("Gemm", 3),
-    ("Range", 3),
-    ("ScatterElements", 3),
-    ("ScatterND", 3),
-    ("LayerNormalization", 3),
-    ("InstanceNormalization", 3),
-    ("QuantizeLinear", 3),
-    ("DequantizeLinear", 3),
-    ("Slice", 4),
-    ("Resize", 4),
-    ("LSTM", 3),
-    ("GRU", 3),
-    ("RNN", 3),
-    ("BatchNormalization", 5),
-    ("MatMulInteger", 2),
-    ("ConvInteger", 2),
-    ("QLinearMatMul", 8),
-    ("Einsum", 2),
-    ("Trilu", 1),
-    ("NonMaxSuppression", 2),
-    ("RoiAlign", 3),
-    ("GridSample", 2),
-    ("MaxRoiPool", 2),
-];
+/// An operator: its name, what its inputs are (`x` what was computed, `s` the same or a number, `w` weights, `i` integers, `f` floats), and
+/// its attributes. One in sixteen is given something else.
+type Operator = (&'static str, &'static str, &'static [&'static str]);
 
-const ATTRIBUTES: &[&str] = &[
-    "axis",
-    "axes",
-    "keepdims",
-    "perm",
-    "to",
-    "kernel_shape",
-    "strides",
-    "pads",
-    "dilations",
-    "group",
-    "auto_pad",
-    "alpha",
-    "beta",
-    "transA",
-    "transB",
-    "epsilon",
-    "mode",
-    "ceil_mode",
-    "count_include_pad",
-    "size",
-    "blocksize",
-    "num_outputs",
-    "hidden_size",
-    "direction",
-    "output_padding",
-    "output_shape",
-    "largest",
-    "sorted",
-    "batch_dims",
-    "reduction",
-    "equation",
-    "exclusive",
-    "reverse",
-    "k",
-    "upper",
-    "fmod",
-    "noop_with_empty_axes",
-    "select_last_index",
-    "storage_order",
-    "coordinate_transformation_mode",
-    "value",
-    "allowzero",
-    "split",
-    "start",
-    "end",
-    "layout",
-    "linear_before_reset",
-    "bias",
-    "dtype",
-    "align_corners",
-    "padding_mode",
+const OPERATORS: &[Operator] = &[
+    ("Relu", "x", &[]),
+    ("Sigmoid", "x", &[]),
+    ("Tanh", "x", &[]),
+    ("Exp", "x", &[]),
+    ("Log", "x", &[]),
+    ("Neg", "x", &[]),
+    ("Abs", "x", &[]),
+    ("Sqrt", "x", &[]),
+    ("Erf", "x", &[]),
+    ("Floor", "x", &[]),
+    ("Round", "x", &[]),
+    ("Not", "x", &[]),
+    ("IsNaN", "x", &[]),
+    ("Softplus", "x", &[]),
+    ("Identity", "x", &[]),
+    ("Shape", "x", &[]),
+    ("Size", "x", &[]),
+    ("NonZero", "x", &[]),
+    ("GlobalAveragePool", "x", &[]),
+    ("GlobalMaxPool", "x", &[]),
+    ("DynamicQuantizeLinear", "x", &[]),
+    ("Sign", "x", &[]),
+    ("Reciprocal", "x", &[]),
+    ("Ceil", "x", &[]),
+    ("Sin", "x", &[]),
+    ("Cos", "x", &[]),
+    ("HardSwish", "x", &[]),
+    ("Mish", "x", &[]),
+    ("LeakyRelu", "x", &["alpha"]),
+    ("Elu", "x", &["alpha"]),
+    ("HardSigmoid", "x", &["alpha", "beta"]),
+    ("Softmax", "x", &["axis"]),
+    ("LogSoftmax", "x", &["axis"]),
+    ("Cast", "x", &["to"]),
+    ("Transpose", "x", &["perm"]),
+    ("Flatten", "x", &["axis"]),
+    ("Squeeze", "xi", &[]),
+    ("Unsqueeze", "xi", &[]),
+    ("ReduceSum", "xi", &["keepdims", "noop_with_empty_axes"]),
+    ("ReduceMean", "x", &["axes", "keepdims"]),
+    ("ReduceMax", "x", &["axes", "keepdims"]),
+    ("ReduceProd", "x", &["axes", "keepdims"]),
+    ("ReduceL2", "x", &["axes", "keepdims"]),
+    ("ArgMax", "x", &["axis", "keepdims", "select_last_index"]),
+    ("ArgMin", "x", &["axis", "keepdims"]),
+    (
+        "AveragePool",
+        "x",
+        &["kernel_shape", "strides", "pads", "ceil_mode", "count_include_pad", "auto_pad", "dilations"],
+    ),
+    ("MaxPool", "x", &["kernel_shape", "strides", "pads", "ceil_mode", "dilations", "auto_pad", "storage_order"]),
+    ("LRN", "x", &["size", "alpha", "beta", "bias"]),
+    ("DepthToSpace", "x", &["blocksize", "mode"]),
+    ("SpaceToDepth", "x", &["blocksize"]),
+    ("ConstantOfShape", "i", &["value"]),
+    ("EyeLike", "x", &["k", "dtype"]),
+    ("Split", "xi", &["axis", "num_outputs"]),
+    ("CumSum", "xi", &["exclusive", "reverse"]),
+    ("Add", "xs", &[]),
+    ("Sub", "xs", &[]),
+    ("Mul", "xs", &[]),
+    ("Div", "xs", &[]),
+    ("Pow", "xs", &[]),
+    ("Equal", "xs", &[]),
+    ("Less", "xs", &[]),
+    ("Greater", "xs", &[]),
+    ("Max", "xs", &[]),
+    ("Min", "xs", &[]),
+    ("Mean", "xs", &[]),
+    ("PRelu", "xs", &[]),
+    ("Mod", "xs", &["fmod"]),
+    ("And", "xx", &[]),
+    ("MatMul", "xx", &[]),
+    ("MatMul", "xw", &[]),
+    ("Gather", "xi", &["axis"]),
+    ("GatherElements", "xi", &["axis"]),
+    ("GatherND", "xi", &["batch_dims"]),
+    ("Expand", "xi", &[]),
+    ("Reshape", "xi", &["allowzero"]),
+    ("Tile", "xi", &[]),
+    ("TopK", "xi", &["axis", "largest", "sorted"]),
+    ("OneHot", "iif", &["axis"]),
+    ("Concat", "xx", &["axis"]),
+    ("Concat", "xxx", &["axis"]),
+    ("Conv", "xw", &["kernel_shape", "strides", "pads", "dilations", "group", "auto_pad"]),
+    (
+        "ConvTranspose",
+        "xw",
+        &["kernel_shape", "strides", "pads", "dilations", "group", "output_padding", "output_shape", "auto_pad"],
+    ),
+    ("Pad", "xi", &["mode"]),
+    ("Compress", "xi", &["axis"]),
+    ("Where", "xxs", &[]),
+    ("Clip", "xff", &[]),
+    ("Gemm", "xwf", &["alpha", "beta", "transA", "transB"]),
+    ("Range", "iii", &[]),
+    ("ScatterElements", "xix", &["axis", "reduction"]),
+    ("ScatterND", "xix", &["reduction"]),
+    ("LayerNormalization", "xff", &["axis", "epsilon"]),
+    ("InstanceNormalization", "xff", &["epsilon"]),
+    ("QuantizeLinear", "xf", &["axis"]),
+    ("DequantizeLinear", "xf", &["axis"]),
+    ("Slice", "xiii", &[]),
+    ("Resize", "xff", &["mode", "coordinate_transformation_mode"]),
+    ("LSTM", "xww", &["hidden_size", "direction", "layout"]),
+    ("GRU", "xww", &["hidden_size", "direction", "linear_before_reset"]),
+    ("BatchNormalization", "xffff", &["epsilon"]),
+    ("Einsum", "xx", &["equation"]),
+    ("Trilu", "xi", &["upper"]),
+    ("GridSample", "xx", &["mode", "padding_mode", "align_corners"]),
 ];
 
 const TEXTS: &[&str] = &[
@@ -232,7 +188,7 @@ impl Choices<'_> {
 
     /// Small most of the time; one in sixteen is anything.
     fn size(&mut self) -> i64 {
-        if self.byte() < 16 { *self.of(&SIZES) } else { SIZES[1 + self.below(10)] }
+        if self.byte() < 8 { *self.of(&SIZES) } else { SIZES[1 + self.below(10)] }
     }
 
     fn dims(&mut self, most: usize) -> Vec<i64> {
@@ -244,52 +200,69 @@ fn model(bytes: &[u8]) -> ModelProto {
     let mut c = Choices(bytes.iter());
     let mut graph = GraphProto { name: "g".into(), ..GraphProto::default() };
     let mut names: Vec<String> = Vec::new();
+    // Most graphs are of one element type and of shapes that have to do with each other.
+    let base = if c.byte() < 16 { *c.of(&TYPES) } else { 1 };
+    let shape = c.dims(4);
     for i in 0..1 + c.below(3) {
         names.push(format!("in{i}"));
-        let (elem_type, dims) = (*c.of(&TYPES), c.dims(5));
+        let dims = match c.below(8) {
+            0 => c.dims(5),
+            1 => shape.iter().map(|&dim| if c.byte() < 128 { 1 } else { dim }).collect(),
+            2 => shape.iter().skip(1).copied().collect(),
+            _ => shape.clone(),
+        };
+        let elem_type = if c.byte() < 16 { *c.of(&TYPES) } else { base };
         graph.input.push(port(&names[i], elem_type, &dims));
     }
-    for i in 0..c.below(4) {
-        names.push(format!("c{i}"));
-        graph.initializer.push(constant(&mut c, names[names.len() - 1].clone()));
-    }
     for number in 0..1 + c.below(6) {
-        let (op, arity) = *c.of(OPERATORS);
-        let arity = if c.byte() < 16 { c.below(6) } else { arity };
+        let (op, kinds, known) = *c.of(OPERATORS);
         let mut input = Vec::new();
-        for at in 0..arity {
-            // What says a shape, an axis or a size is a constant in most models.
-            if at > 0 && c.byte() < 128 {
-                let name = format!("k{number}_{at}");
-                graph.initializer.push(constant(&mut c, name.clone()));
-                input.push(name);
-            } else {
-                input.push(if c.byte() < 8 { String::new() } else { c.of(&names).clone() });
-            }
+        for (at, kind) in kinds.bytes().enumerate() {
+            let kind = if c.byte() < 16 { *c.of(b"xswif-") } else { kind };
+            let kind = if kind == b's' && c.byte() < 128 { b'x' } else { kind };
+            let last = names[names.len() - 1].clone();
+            input.push(match kind {
+                b'x' if c.byte() < 160 => last,
+                b'x' => c.of(&names).clone(),
+                b'-' => String::new(),
+                kind => {
+                    let name = format!("k{number}_{at}");
+                    graph.initializer.push(constant(&mut c, name.clone(), kind, &shape));
+                    name
+                }
+            });
         }
         let output: Vec<String> =
-            (0..if c.byte() < 32 { c.below(4) } else { 1 }).map(|i| format!("v{number}_{i}")).collect();
-        let attribute = (0..c.below(4)).map(|_| attribute(&mut c)).collect();
+            (0..if c.byte() < 16 { c.below(4) } else { 1 }).map(|i| format!("v{number}_{i}")).collect();
+        let mut attribute = Vec::new();
+        for name in known {
+            if c.byte() < 128 {
+                attribute.push(self::attribute(&mut c, name));
+            }
+        }
         names.extend(output.iter().cloned());
-        graph.node.push(NodeProto {
+        let node = NodeProto {
             input,
             output,
             name: format!("n{number}"),
             op_type: op.into(),
             attribute,
             ..NodeProto::default()
-        });
+        };
+        graph.node.push(node);
     }
     for _ in 0..1 + c.below(2) {
-        let name = if c.byte() < 128 { names[names.len() - 1].clone() } else { c.of(&names).clone() };
-        let dims = c.dims(4);
-        let mut out = port(&name, 1, &dims);
-        if c.byte() < 200 {
-            out.r#type = None;
+        let name = if c.byte() < 200 { names[names.len() - 1].clone() } else { c.of(&names).clone() };
+        if graph.output.iter().all(|out| out.name != name) || c.byte() < 8 {
+            let mut out = port(&name, if c.byte() < 16 { *c.of(&TYPES) } else { base }, &[]);
+            if let Some(TypeProto { tensor_type: Some(tensor), .. }) = &mut out.r#type {
+                // How many dimensions it has is left open.
+                tensor.shape = None;
+            }
+            graph.output.push(out);
         }
-        graph.output.push(out);
     }
-    let version = *c.of(&[17i64, 13, 18, 21, 11, 9, 7, 20]);
+    let version = *c.of(&[17i64, 17, 17, 13, 18, 21, 11, 9, 7, 20]);
     let opset = OperatorSetIdProto { domain: String::new(), version };
     ModelProto { ir_version: 8, opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() }
 }
@@ -302,16 +275,34 @@ fn port(name: &str, elem_type: i32, dims: &[i64]) -> ValueInfoProto {
 }
 
 /// A tensor of few elements; now and then one that promises more than it has.
-fn constant(c: &mut Choices<'_>, name: String) -> TensorProto {
-    let dims: Vec<i64> = if c.byte() < 128 { vec![c.below(5) as i64] } else { c.dims(4) };
+fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> TensorProto {
+    let channels = shape.get(1).copied().filter(|size| (1..64).contains(size)).unwrap_or(1);
+    let mut dims: Vec<i64> = match (kind, c.byte()) {
+        (_, 0..8) => c.dims(4),
+        (b'w', _) if shape.len() < 3 => vec![channels, 1 + c.below(4) as i64],
+        (b'w', _) => {
+            let kernel = 1 + c.below(3) as i64;
+            [1 + c.below(4) as i64, channels].into_iter().chain(shape[2..].iter().map(|_| kernel)).collect()
+        }
+        (b'i', _) => vec![1 + c.below(4) as i64],
+        (_, 0..128) => Vec::new(),
+        _ => vec![channels],
+    };
+    if kind == b'i' && c.byte() < 32 {
+        dims.clear();
+    }
     let count = dims.iter().try_fold(1i64, |all, &dim| all.checked_mul(dim)).filter(|count| (0..4096).contains(count));
     let count = count.unwrap_or(1) as usize;
-    let data_type = if c.byte() < 128 { 7 } else { *c.of(&TYPES) };
+    let data_type = match (c.byte(), kind) {
+        (0..8, _) => *c.of(&TYPES),
+        (_, b'i') => 7,
+        _ => 1,
+    };
     let mut tensor = TensorProto { dims, data_type, name, ..TensorProto::default() };
     match data_type {
         7 => {
             tensor.int64_data =
-                (0..count).map(|_| if c.byte() < 240 { c.below(9) as i64 - 2 } else { c.size() }).collect()
+                (0..count).map(|_| if c.byte() < 250 { c.below(5) as i64 - 1 } else { c.size() }).collect()
         }
         11 => tensor.double_data = (0..count).map(|_| c.below(9) as f64 - 2.0).collect(),
         1 => tensor.float_data = (0..count).map(|_| c.below(9) as f32 - 2.0).collect(),
@@ -320,23 +311,37 @@ fn constant(c: &mut Choices<'_>, name: String) -> TensorProto {
     tensor
 }
 
-fn attribute(c: &mut Choices<'_>) -> AttributeProto {
-    let mut attribute = AttributeProto { name: (*c.of(ATTRIBUTES)).into(), ..AttributeProto::default() };
-    let kind = match c.below(6) {
+/// An attribute of the kind that its name has in most operators.
+fn attribute(c: &mut Choices<'_>, name: &str) -> AttributeProto {
+    let mut attribute = AttributeProto { name: name.into(), ..AttributeProto::default() };
+    let usual = match name {
+        "alpha" | "beta" | "epsilon" | "bias" => 0,
+        "mode"
+        | "auto_pad"
+        | "direction"
+        | "reduction"
+        | "equation"
+        | "padding_mode"
+        | "coordinate_transformation_mode" => 2,
+        "kernel_shape" | "strides" | "pads" | "dilations" | "perm" | "axes" | "output_padding" | "output_shape" => 3,
+        _ => 1,
+    };
+    let kind = match if c.byte() < 8 { c.below(4) } else { usual } {
         0 => {
             attribute.f = Some(*c.of(&[0.0, 1.0, -1.0, 0.5, 1e-30, f32::NAN, f32::INFINITY]));
             AttributeType::Float
         }
-        1 | 2 => {
-            attribute.i = Some(if c.byte() < 128 { c.below(5) as i64 - 2 } else { c.size() });
+        1 => {
+            attribute.i = Some(if c.byte() < 240 { c.below(4) as i64 - 1 } else { c.size() });
             AttributeType::Int
         }
-        3 => {
+        2 => {
             attribute.s = Some((*c.of(TEXTS)).into());
             AttributeType::String
         }
         _ => {
-            attribute.ints = c.dims(4);
+            let count = c.below(5);
+            attribute.ints = (0..count).map(|_| if c.byte() < 240 { c.below(4) as i64 } else { c.size() }).collect();
             AttributeType::Ints
         }
     };
