@@ -11,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 /// As long as it lives, Ctrl-C calls the work off.
 pub struct Interruptible {
     handlers: Vec<SigId>,
+    /// Another one lives already and outlives it.
+    inner: bool,
 }
 
 /// Whether Ctrl-C ends the process at once: the handler that looks at it stays for good.
@@ -36,13 +38,15 @@ pub fn interruptible(cancel: &Cancel) -> Interruptible {
     let at_once = at_once();
     // In this order: what is set by the first is looked at by the second.
     let handlers = [cancel.flag(), at_once].map(|set| flag::register(SIGINT, set.clone()));
-    at_once.store(false, Ordering::SeqCst);
-    Interruptible { handlers: handlers.into_iter().flatten().collect() }
+    let inner = !at_once.swap(false, Ordering::SeqCst);
+    Interruptible { handlers: handlers.into_iter().flatten().collect(), inner }
 }
 
 impl Drop for Interruptible {
     fn drop(&mut self) {
-        at_once().store(true, Ordering::SeqCst);
+        if !self.inner {
+            at_once().store(true, Ordering::SeqCst);
+        }
         for handler in self.handlers.drain(..) {
             low_level::unregister(handler);
         }

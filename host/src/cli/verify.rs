@@ -2,6 +2,7 @@
 
 use super::args::{InputArgs, VerifyArgs};
 use super::inputs::Given;
+use super::interrupt::interruptible;
 use super::{ready, table};
 use crate::compare::{Comparison, Tolerance, compare};
 use crate::error::Failure;
@@ -46,6 +47,7 @@ impl Outcome {
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<ExitCode, Failure> {
     let session = ready::session(&args.build)?;
+    let _interruptible = interruptible(&session.cancel);
     let mut counts = [0usize; 4];
     let mut table = table::new(&["case", "status", "max_abs_err", "max_rel_err", "offload", "message"]);
     for dir in &args.dirs {

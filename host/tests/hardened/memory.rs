@@ -110,16 +110,18 @@ fn an_array_that_does_not_fit_is_not_inflated() {
     byoc(&["run", &model, "--input", &input]).fails_with("E0511", &["is given as [268435456]"]);
     let doubles = program(folder.path(), "def @main(%x: Tensor[(268435456), float64]) { nn.relu(%x) }");
     byoc(&["run", &doubles, "--input", &input]).fails_with("E0604", &["float32[268435456]"]);
-    let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     let open = program(folder.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
     byoc(&["run", &open, "--input", &input, "--max-memory", "100M"]).fails_with("E0609", &["1073741824 bytes"]);
     let calibrate = folder.path().join("q.relay").display().to_string();
-    byoc(&["quantize", &model, "--calibrate", &file.display().to_string(), "--scheme", "symmetric", "-o", &calibrate])
+    let pairs = program(folder.path(), "def @main(%x: Tensor[(2, 3), float32]) { nn.relu(%x) }");
+    byoc(&["quantize", &pairs, "--calibrate", &file.display().to_string(), "--scheme", "symmetric", "-o", &calibrate])
         .fails_with("E0530", &["268435456"]);
     // The header claims less than there is, or more.
+    let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     bomb(&file, &[2], 1 << 26);
     byoc(&["run", &model, "--input", &input]).fails_with("E0512", &["bytes of data for shape [2]"]);
     bomb(&file, &[1 << 40], 1 << 20);
+    let open = program(folder.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");
     byoc(&["run", &open, "--input", &input]).fails_with("E0512", &["bytes of data for shape"]);
 }
 

@@ -101,7 +101,7 @@ fn narrower_vectors_give_the_same_result() {
 fn calls_of_other_shapes_and_names_are_refused() {
     let case = layer();
     let compiled = case.compile(None);
-    let services = super::harness::services(1);
+    let services = services(1);
     let request = |symbol: &'static str| LoadRequest {
         symbol,
         blob: &compiled.blob,
