@@ -21,7 +21,7 @@ pub struct Limits {
     pub deadline: Option<Instant>,
     /// How much longer an entry may take that is under way at the deadline.
     pub grace: Duration,
-    /// The most bytes of memory that the process may have while an entry is under way.
+    /// The most bytes of memory that the process may have while an entry is under way. Pages of mapped files do not count.
     pub resident: Option<u64>,
 }
 
@@ -107,7 +107,8 @@ fn large(place: &Place, resident: u64, limit: u64) -> ! {
     })
 }
 
-/// The memory that the process has now; what it had at most where the system does not say. It takes no memory to find out.
+/// The memory that the process has now, pages of files left out; what it had at most where the system does not say. It takes no
+/// memory to find out.
 fn resident_bytes() -> u64 {
     let mut text = [0u8; 128];
     // SAFETY: opens a file, reads no more than there is room for, closes it.
@@ -121,7 +122,9 @@ fn resident_bytes() -> u64 {
         length
     };
     let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
-    let pages: Option<u64> = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse().ok());
+    // All resident pages, then those of files: of weights that are mapped, which the system takes back when it needs them.
+    let mut numbers = text.split_ascii_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());
+    let pages = numbers.next().zip(numbers.next()).map(|(all, of_files)| all.saturating_sub(of_files));
     // SAFETY: asks for a number.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     pages.map_or_else(most_resident_bytes, |pages| pages * page)
