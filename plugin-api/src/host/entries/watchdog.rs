@@ -9,6 +9,7 @@ use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The code of the line: a plugin did not come back, or took too much memory.
@@ -35,6 +36,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Watchdog {
     over: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
@@ -44,11 +46,12 @@ impl Watchdog {
     /// When the system gives no thread.
     pub fn start(limits: Limits) -> io::Result<Watchdog> {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
+        let mut thread = None;
         if limits.deadline.is_some() || limits.resident.is_some() {
-            let over = over.clone();
-            std::thread::Builder::new().name("byoc-watchdog".into()).spawn(move || watch(limits, &over))?;
+            let (over, builder) = (over.clone(), std::thread::Builder::new().name("byoc-watchdog".into()));
+            thread = Some(builder.spawn(move || watch(limits, &over))?);
         }
-        Ok(Watchdog { over })
+        Ok(Watchdog { over, thread })
     }
 }
 
@@ -56,6 +59,8 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.1.notify_all();
+        // It comes back at once, or ends the process.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
