@@ -127,9 +127,9 @@ fn resident_bytes() -> u64 {
         length
     };
     let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
-    // All resident pages, then those of files: of weights that are mapped, which the system takes back when it needs them.
-    let mut numbers = text.split_ascii_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());
-    let pages = numbers.next().zip(numbers.next()).map(|(all, of_files)| all.saturating_sub(of_files));
+    // Pages of files (a mapped model, an artifact) are the system's to take back.
+    let mut fields = text.split_ascii_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
+    let pages = fields.next().flatten().zip(fields.next().flatten()).map(|(all, files)| all.saturating_sub(files));
     // SAFETY: asks for a number.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     pages.map_or_else(most_resident_bytes, |pages| pages * page)
