@@ -9,6 +9,7 @@ use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The code of the line: a plugin did not come back, or took too much memory.
@@ -21,7 +22,7 @@ pub struct Limits {
     pub deadline: Option<Instant>,
     /// How much longer an entry may take that is under way at the deadline.
     pub grace: Duration,
-    /// The most bytes of memory that the process may have while an entry is under way.
+    /// The most bytes of memory that the process may have while an entry is under way. Pages of mapped files do not count.
     pub resident: Option<u64>,
 }
 
@@ -35,6 +36,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Watchdog {
     over: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
@@ -44,11 +46,12 @@ impl Watchdog {
     /// When the system gives no thread.
     pub fn start(limits: Limits) -> io::Result<Watchdog> {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
+        let mut thread = None;
         if limits.deadline.is_some() || limits.resident.is_some() {
-            let over = over.clone();
-            std::thread::Builder::new().name("byoc-watchdog".into()).spawn(move || watch(limits, &over))?;
+            let (over, builder) = (over.clone(), std::thread::Builder::new().name("byoc-watchdog".into()));
+            thread = Some(builder.spawn(move || watch(limits, &over))?);
         }
-        Ok(Watchdog { over })
+        Ok(Watchdog { over, thread })
     }
 }
 
@@ -56,6 +59,8 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.1.notify_all();
+        // It comes back at once, or ends the process.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -107,7 +112,8 @@ fn large(place: &Place, resident: u64, limit: u64) -> ! {
     })
 }
 
-/// The memory that the process has now; what it had at most where the system does not say. It takes no memory to find out.
+/// The memory that the process has now, pages of files left out; what it had at most where the system does not say. It takes no
+/// memory to find out.
 fn resident_bytes() -> u64 {
     let mut text = [0u8; 128];
     // SAFETY: opens a file, reads no more than there is room for, closes it.
