@@ -35,11 +35,11 @@ pub fn explain(
     let mut total = 0;
     for operator in &report.operators {
         let cost = flops(module, operator.expr);
-        total += cost;
+        total = cost.saturating_add(total);
         // An expression that stands for several operators is counted for the first, so that sums come out.
         let origins = module.origins.get(module.nodes[operator.expr].origin);
         if let Some(first) = origins.iter().find(|s| computing.contains(s)) {
-            flops_of[first.index()] += cost;
+            flops_of[first.index()] = cost.saturating_add(flops_of[first.index()]);
         }
     }
     let edges = edges(module, &live);
@@ -98,7 +98,7 @@ pub fn explain(
             symbol: region.symbol.to_string(),
             backend: region.backend.to_string(),
             nodes: explanation.nodes.iter().filter(here).map(|n| n.id).collect(),
-            flops: region.nodes.iter().map(|&id| flops(module, id)).sum(),
+            flops: region.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add),
             inputs: types(&region.inputs),
             outputs: types(&region.outputs),
         });
@@ -111,7 +111,7 @@ pub fn explain(
 
 fn totals(explanation: &Explanation, flops: u64) -> Totals {
     let count = |kind: &str| explanation.nodes.iter().filter(|n| n.placement.kind == kind).count();
-    let offload_flops: u64 = explanation.regions.iter().map(|r| r.flops).sum();
+    let offload_flops = explanation.regions.iter().map(|r| r.flops).fold(0, u64::saturating_add);
     Totals {
         operators: explanation.nodes.len(),
         in_regions: count("region"),

@@ -47,7 +47,7 @@ fn print(explanation: &Explanation) {
         let sums = by_operator.entry(&node.op).or_default();
         let column = ["region", "host", "folded"].iter().position(|k| *k == node.placement.kind).unwrap_or(1);
         sums[column] += 1;
-        sums[3] += node.flops;
+        sums[3] = node.flops.saturating_add(sums[3]);
     }
     let mut totals = table::new(&["operator", "in regions", "on host", "folded", "flops"]);
     for (op, [regions, host, folded, flops]) in by_operator {

@@ -227,7 +227,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
         }
         if let Question::Regions = question {
             let operators = candidate.nodes.iter().filter(|&&id| module.expr(id).as_call().is_some()).count();
-            let flops: u64 = candidate.nodes.iter().map(|&id| flops(module, id)).sum();
+            let flops = candidate.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add);
             let cost = &description.cost;
             // How much work there is in a region with open dimensions is not known.
             let open = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));

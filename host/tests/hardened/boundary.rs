@@ -60,3 +60,15 @@ fn every_build_verifies_before_it_generates_code() {
         |pass: &str| said.lines().position(|line| line.ends_with(pass)).unwrap_or_else(|| panic!("{pass}: {said}"));
     assert!(at(" partition") < at(" verify") && at(" verify") < at(" codegen"), "{said}");
 }
+
+#[test]
+fn operations_beyond_64_bits_are_counted_as_the_most_there_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("m.relay");
+    let chain = format!("{}%x{}", "exp(".repeat(40), ")".repeat(40));
+    let head = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2147483647, 2147483647), float32])";
+    std::fs::write(&model, format!("{head} {{ {chain} }}\n")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_byoc")).args(["explain"]).arg(&model).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!said.contains("panicked") && output.status.code().is_some_and(|code| code < 100), "{said}");
+}

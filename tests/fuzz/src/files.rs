@@ -6,6 +6,7 @@ use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
 use byoc::io::{image, npy, npz, weights};
 use byoc::model::Model;
+use byoc::runtime::program::Instr;
 use byoc::session::Session;
 use byoc_core::pattern::{Checks, parse_table};
 use byoc_core::tensor::{DType, Tensor, element_count};
@@ -275,7 +276,11 @@ fn built(path: &Path, options: &LoadOptions) -> Result<(), String> {
         Err(failure) => return said(&failure.diagnostics),
     };
     let flops = serde_json::to_value(&built.explanation).ok().and_then(|e| e["totals"]["flops"].as_u64()).unwrap_or(0);
-    let inputs = small_inputs(&built.compiled.program.inputs);
+    // A loop runs as long as it says, which is for whoever runs it to limit.
+    let loops = built.compiled.program.functions.iter().flat_map(|function| &function.code);
+    let loops =
+        loops.filter(|instr| matches!(instr, Instr::TailCall { .. } | Instr::TailCallClosure { .. })).count() > 0;
+    let inputs = small_inputs(&built.compiled.program.inputs).filter(|_| !loops);
     let model = match Model::load(host(), built.compiled, None) {
         Ok((model, _)) => model,
         Err(failure) => return said(&failure.diagnostics),

@@ -232,7 +232,7 @@ impl<'m> Context<'m> {
         let mut flops = 0;
         for instr in &function.code {
             if let Instr::Kernel(call) = instr {
-                flops += trace::flops(function, call);
+                flops = trace::flops(function, call).saturating_add(flops);
             }
         }
         let nodes = self.module.post_order(body, |_, _| true);
