@@ -37,7 +37,7 @@ fn only_what_verifies_is_compiled() {
     let mut module = infer_type(&parse(RELU, &ParseOptions::default()).module).unwrap();
     assert!(Verified::of(&module).is_ok());
     // An operand after its user.
-    let last = module.nodes.iter().map(|(id, _)| id).last().unwrap();
+    let last = module.nodes.iter().map(|(id, _)| id).next_back().unwrap();
     let call = module.nodes.iter().find(|(_, node)| matches!(node.expr, Expr::Call(_))).map(|(id, _)| id).unwrap();
     if let Expr::Call(call) = &mut module.nodes[call].expr {
         call.args[0] = last;
