@@ -35,7 +35,7 @@ fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64)
     let flops = |of: &serde_json::Value| of["flops"].as_u64().unwrap_or(0);
     let rows = explain["regions"].as_array().into_iter().flatten();
     let own = rows.filter(|row| row["symbol"].as_str().is_some_and(|symbol| regions.contains(symbol)));
-    let (offloaded, total) = (own.map(flops).sum::<u64>(), flops(&explain["totals"]));
+    let (offloaded, total) = (own.map(flops).fold(0, u64::saturating_add), flops(&explain["totals"]));
     (offloaded, if total == 0 { 0.0 } else { offloaded as f64 / total as f64 })
 }
 

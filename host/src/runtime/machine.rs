@@ -6,6 +6,7 @@ use super::frame::{Frame, Scope};
 use super::load::{Code, Step};
 use super::program::{Instr, Reg};
 use super::ready::{Kit, Ready};
+use super::signature::admits;
 use super::step;
 use super::trace::{Observer, StepEvent};
 use super::value::{Cells, Closure, Data, Value, bad_program};
@@ -212,7 +213,7 @@ impl<'e> Machine<'e, '_> {
         let mut results = std::mem::take(&mut self.kit.args);
         if self.stack.is_empty() {
             let tensors = results.drain(..).zip(&self.exec.program.outputs).map(|(value, port)| match value {
-                Value::Tensor(t) if t.dtype() == port.ty.dtype => Ok(t),
+                Value::Tensor(t) if port.ty.dtype == t.dtype() && admits(&port.ty, t.shape()) => Ok(t),
                 _ => Err(bad_program(&format!("output \"{}\" has another type", port.name))),
             });
             return tensors.collect::<Result<_, _>>().map(Some);

@@ -144,7 +144,7 @@ impl Signature {
 }
 
 /// Whether a tensor of these dimensions is of that type.
-fn admits(ty: &TensorType, dims: &[usize]) -> bool {
+pub(super) fn admits(ty: &TensorType, dims: &[usize]) -> bool {
     ty.dims.len() == dims.len() && ty.dims.iter().zip(dims).all(|(dim, n)| dim.fixed().is_none_or(|size| size == *n))
 }
 

@@ -30,7 +30,10 @@ fn outline(program: &Program) -> Check {
         return Err(format!("it has version {}, this is version {VERSION}", program.version));
     }
     let entry = program.functions.get(program.entry as usize).ok_or("there is no entry function")?;
-    takes(entry, program.inputs.len(), program.outputs.len()).map_err(|what| format!("the entry function: {what}"))?;
+    let inputs: Vec<TensorType> = program.inputs.iter().map(|port| port.ty.clone()).collect();
+    takes(entry, program.inputs.len(), program.outputs.len())
+        .and_then(|()| ports("parameter", entry.registers.iter().map(|r| r.ty.as_ref()), &inputs))
+        .map_err(|what| format!("the entry function: {what}"))?;
     for region in &program.regions {
         let fallback = program.functions.get(region.fallback as usize);
         let fallback = fallback.ok_or_else(|| format!("region {} has no host program", region.symbol))?;
