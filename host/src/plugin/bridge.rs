@@ -409,13 +409,27 @@ fn check_stated(builder: &Builder, value: ExprId, stated: &api::TensorType, what
     }
 }
 
-/// Calls an operator with flattened arguments: as they are, or as the fields of the one tuple that it takes.
+/// Calls an operator with flattened arguments: as they are, or the first ones as the fields of tuples of one size, where it takes
+/// tuples first (`concatenate`: one; `qnn.concatenate`: three, and two tensors).
 fn call(builder: &mut Builder, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Box<Diagnostic>> {
     match builder.op(name, args, attrs.clone()) {
         Ok(id) => Ok(id),
         Err(error) => {
-            let tuple = builder.tuple(args)?;
-            builder.op(name, &[tuple], attrs).map_err(|_| error)
+            let wanted = op::lookup(name).map_or(0, |operator| op::get(operator).inputs.len());
+            for tuples in 1..=wanted {
+                let fields = args.len().saturating_sub(wanted - tuples);
+                if fields == 0 || !fields.is_multiple_of(tuples) {
+                    continue;
+                }
+                let (grouped, rest) = args.split_at(fields);
+                let grouped = grouped.chunks(fields / tuples).map(|fields| builder.tuple(fields));
+                let mut grouped = grouped.collect::<Result<Vec<ExprId>, _>>()?;
+                grouped.extend(rest);
+                if let Ok(id) = builder.op(name, &grouped, attrs.clone()) {
+                    return Ok(id);
+                }
+            }
+            Err(error)
         }
     }
 }

@@ -80,7 +80,9 @@ pub const NPY: Target = Target {
     mutate: |seed, random| {
         mutate::bytes(seed, random, &["'descr': '<f4'", "'shape': (", "True", ",", "|b1", ">i8", "\\x93NUMPY"])
     },
-    run: |bytes| npy::decode(bytes).map_or_else(|fault| words(&fault.of(Path::new("it")).message), |tensor| read(&tensor)),
+    run: |bytes| {
+        npy::decode(bytes).map_or_else(|fault| words(&fault.of(Path::new("it")).message), |tensor| read(&tensor))
+    },
 };
 
 pub const NPZ: Target = Target {

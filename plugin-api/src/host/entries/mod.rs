@@ -20,6 +20,7 @@
 
 mod ending;
 mod float;
+mod keep;
 mod line;
 mod place;
 mod process;

@@ -1,5 +1,6 @@
 //! Where a thread is: plugin, region, entry.
 
+use super::keep::{keep, keep_text};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -86,7 +87,7 @@ impl fmt::Display for Place {
 ///
 /// They are kept for good: whoever reads the table of entries may be late, and must not find names that are gone. Equal names
 /// are kept once, so that a program that loads models again and again keeps no more of them than there are names.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Places([Place; 11]);
 
 impl Places {
@@ -99,9 +100,8 @@ impl Places {
         if let Some(places) = known.get(&(plugin.as_str(), region.as_str())) {
             return places;
         }
-        let (plugin, region): (&'static str, &'static str) = (plugin.leak(), region.leak());
-        let places: &'static Places =
-            Box::leak(Box::new(Places(Entry::ALL.map(|entry| Place { plugin, region, entry }))));
+        let (plugin, region) = (keep_text(&plugin), keep_text(&region));
+        let places = keep(Places(Entry::ALL.map(|entry| Place { plugin, region, entry })));
         known.insert((plugin, region), places);
         places
     }

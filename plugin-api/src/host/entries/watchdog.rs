@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// The code of the line: a plugin did not come back, or took too much memory.
 const LIMIT: &str = "E0451";
 
+/// How many times the grace of an entry the host's own work gets after the deadline.
+const HOST_GRACE: u32 = 5;
+
 /// What plugins are held to.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -74,7 +77,14 @@ fn watch(limits: Limits, (over, changed): &(Mutex<bool>, Condvar)) {
                 if let Some((place, _)) = record::under_way() {
                     late(place, limits.grace);
                 }
-                // The host's own work is called off by other means; the next entry is one too many.
+                // The host's own work is cancelled by other means, and it comes to its end soon; unless a plugin has damaged
+                // what it works with.
+                if Instant::now() > deadline + limits.grace * HOST_GRACE
+                    && let Some(place) = record::last()
+                {
+                    stuck(place);
+                }
+                // The next entry is one too many.
                 wait = Duration::from_millis(10);
             }
             wait = wait.min(left.max(Duration::from_millis(10)));
@@ -101,6 +111,13 @@ fn late(place: &Place, grace: Duration) -> ! {
     ending::end_with(LIMIT, place, |line| {
         line.text("it did not come back within ").number(grace.as_millis() as u64);
         line.text(" ms after the time limit; byoc ends here");
+    })
+}
+
+#[cold]
+fn stuck(place: &Place) -> ! {
+    ending::end_with(LIMIT, place, |line| {
+        line.text("byoc did not come to its end after the time limit; this entry was the last one; byoc ends here");
     })
 }
 

@@ -26,6 +26,19 @@ fn constant(shape: &[usize]) -> Constant {
 /// A host with so many threads.
 pub struct Alone(pub usize);
 
+/// A graph whose types nobody checks here: the host does.
+struct Typed;
+
+impl Executable for Typed {
+    fn prepare(&self, _: &[&[usize]]) -> Result<Prepared> {
+        Err(Error::new("there is no reference here"))
+    }
+
+    fn run(&self, _: Call<'_, '_>) -> Result<()> {
+        Err(Error::new("there is no reference here"))
+    }
+}
+
 impl HostServices for Alone {
     fn num_threads(&self) -> usize {
         self.0
@@ -46,7 +59,7 @@ impl HostServices for Alone {
     fn log(&self, _: tracing::Level, _: &str, _: &str) {}
 
     fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
-        Err(Error::new("there is no reference here"))
+        Ok(Box::new(Typed))
     }
 }
 

@@ -1,0 +1,79 @@
+//! Memory outside of the heap that is kept for good: a plugin that damages the heap does not damage the names in the line that
+//! says so.
+
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
+
+/// What is mapped at once.
+const CHUNK: usize = 64 << 10;
+
+/// Where the next value goes, and how much room is left there.
+static ROOM: Mutex<(usize, usize)> = Mutex::new((0, 0));
+
+/// Takes `size` bytes at a multiple of `align`, which is a power of two. `None` where the system has none.
+fn take(size: usize, align: usize) -> Option<NonNull<u8>> {
+    let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
+    let skip = room.0.wrapping_neg() & (align - 1);
+    if room.1 < size + skip {
+        let length = CHUNK.max(size.next_multiple_of(4096));
+        // SAFETY: asks for new pages, wherever they are.
+        let pages = unsafe {
+            let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            libc::mmap(ptr::null_mut(), length, access, kind, -1, 0)
+        };
+        if pages == libc::MAP_FAILED {
+            return None;
+        }
+        *room = (pages.expose_provenance(), length);
+        return finish(&mut room, size, 0);
+    }
+    finish(&mut room, size, skip)
+}
+
+fn finish(room: &mut (usize, usize), size: usize, skip: usize) -> Option<NonNull<u8>> {
+    let at = room.0 + skip;
+    *room = (at + size, room.1 - skip - size);
+    NonNull::new(ptr::with_exposed_provenance_mut(at))
+}
+
+/// Keeps a value that needs no destructor.
+pub(super) fn keep<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
+    match take(size_of::<T>(), align_of::<T>()) {
+        // SAFETY: so many bytes, aligned, and nobody else's; they are never given back.
+        Some(at) => unsafe {
+            let at = at.cast::<T>();
+            at.write(value);
+            at.as_ref()
+        },
+        None => Box::leak(Box::new(value)),
+    }
+}
+
+/// Keeps a text.
+pub(super) fn keep_text(text: &str) -> &'static str {
+    match take(text.len(), 1) {
+        // SAFETY: so many bytes, nobody else's, never given back; a copy of a text is a text.
+        Some(at) => unsafe {
+            at.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len());
+            str::from_utf8_unchecked(NonNull::slice_from_raw_parts(at, text.len()).as_ref())
+        },
+        None => text.to_owned().leak(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_stays_as_it_was() {
+        let texts: Vec<&'static str> = (0..4000).map(|i| keep_text(&format!("name {i}"))).collect();
+        let numbers: Vec<&'static [u64; 3]> = (0..4000).map(|i| keep([i, i + 1, i + 2])).collect();
+        for (i, (text, numbers)) in texts.iter().zip(numbers).enumerate() {
+            assert_eq!(*text, format!("name {i}"));
+            assert_eq!(*numbers, [i as u64, i as u64 + 1, i as u64 + 2]);
+        }
+        assert_eq!(keep_text(""), "");
+        assert_eq!(keep_text(&"x".repeat(CHUNK + 1)).len(), CHUNK + 1);
+    }
+}
