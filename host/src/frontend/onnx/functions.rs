@@ -8,6 +8,7 @@ use super::proto::{
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::memory;
 use prost::Message;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -59,8 +60,8 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
     for function in nodes.iter().filter_map(callee) {
         // Functions whose nodes are being counted: the next node, and the sum so far.
         let mut open: Vec<(&FunctionProto, usize, Expanded)> = Vec::new();
-        if !known.contains_key(&key(function)) {
-            known.insert(key(function), None);
+        if let Entry::Vacant(slot) = known.entry(key(function)) {
+            slot.insert(None);
             open.push((function, 0, Expanded::default()));
         }
         while let Some((function, next, sum)) = open.last_mut() {
