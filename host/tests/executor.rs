@@ -626,7 +626,8 @@ fn a_run_ends_when_it_is_asked_to_and_no_other() {
         cancel.set(true);
         let error = run.join().unwrap();
         assert_eq!(error.code, codes::runtime::CANCELLED, "{error}");
-        assert!(error.notes[0].contains("in count"), "{error}");
+        // How far it had come is the scheduler's to say.
+        assert!(error.notes[0].contains("the run was at step"), "{error}");
     });
     assert_eq!(executor.run_under(&few, None, &cancel).unwrap_err().code, codes::runtime::CANCELLED);
     let late = Cancel::default().part(Some(std::time::Duration::from_millis(50)));
