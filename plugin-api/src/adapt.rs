@@ -16,8 +16,8 @@ use crate::tensor::{Tensor, TensorMut, TensorRef};
 use crate::wire::*;
 use abi_stable::sabi_trait::TD_Opaque;
 use abi_stable::std_types::{ROption, RResult, RSlice, RSliceMut, RStr, RString, RVec};
+use smallvec::SmallVec;
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 
 pub(crate) type Answer = RResult<ROption<RVec<u8>>, Error>;
 
@@ -113,8 +113,9 @@ impl<L: Loader> LoaderAbi for Export<L> {
 impl ExecutableAbi for Export<Box<dyn Executable>> {
     fn prepare(&self, inputs: RSlice<'_, RSlice<'_, usize>>) -> RResult<Prepared, Error> {
         guard(|| {
-            let inputs: Vec<&[usize]> = inputs.iter().map(|dims| dims.as_slice()).collect();
-            self.0.prepare(&inputs)
+            let mut given: SmallVec<[&[usize]; 4]> = SmallVec::new();
+            given.extend(inputs.iter().map(|dims| dims.as_slice()));
+            self.0.prepare(&given)
         })
         .into()
     }
@@ -153,23 +154,24 @@ pub(crate) fn answered(answer: Answer) -> Result<Option<Vec<u8>>> {
 
 /// A loaded region of a plugin, as the host sees it; a reference executable of the host, as a plugin sees it.
 pub(crate) struct ImportedExecutable {
-    plugin: Arc<str>,
+    plugin: &'static str,
     object: ExecutableObject,
 }
 
 impl ImportedExecutable {
-    pub(crate) fn new(plugin: impl Into<Arc<str>>, object: ExecutableObject) -> ImportedExecutable {
-        ImportedExecutable { plugin: plugin.into(), object }
+    pub(crate) fn new(plugin: &'static str, object: ExecutableObject) -> ImportedExecutable {
+        ImportedExecutable { plugin, object }
     }
 }
 
 impl Executable for ImportedExecutable {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        let inputs: Vec<RSlice<'_, usize>> = inputs.iter().map(|dims| RSlice::from_slice(dims)).collect();
+        let mut given: SmallVec<[RSlice<'_, usize>; 4]> = SmallVec::new();
+        given.extend(inputs.iter().map(|dims| RSlice::from_slice(dims)));
         self.object
-            .prepare(RSlice::from_slice(&inputs))
+            .prepare(RSlice::from_slice(&given))
             .into_result()
-            .map_err(|error| error.within(&self.plugin, "prepare"))
+            .map_err(|error| error.within(self.plugin, "prepare"))
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
@@ -181,10 +183,10 @@ impl Executable for ImportedExecutable {
         self.object
             .run(inputs.into(), outputs.into(), workspace.into(), plan)
             .into_result()
-            .map_err(|error| error.within(&self.plugin, "run"))
+            .map_err(|error| error.within(self.plugin, "run"))
     }
 
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
-        answered(self.object.query(key.into(), data.into())).map_err(|error| error.within(&self.plugin, "query"))
+        answered(self.object.query(key.into(), data.into())).map_err(|error| error.within(self.plugin, "query"))
     }
 }

@@ -59,6 +59,7 @@ impl DType {
     }
 
     /// Bytes an element takes.
+    #[inline]
     pub const fn size(self) -> usize {
         (self.bits as usize * self.lanes as usize).div_ceil(8)
     }

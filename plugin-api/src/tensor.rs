@@ -32,6 +32,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    #[inline]
     fn shape(&self) -> &[usize] {
         if self.ndim <= 0 {
             return &[];
@@ -41,6 +42,7 @@ impl Tensor {
         unsafe { std::slice::from_raw_parts(self.shape.cast::<usize>(), self.ndim as usize) }
     }
 
+    #[inline]
     fn strides(&self) -> Option<&[i64]> {
         if self.strides.is_null() {
             return None;
@@ -49,6 +51,7 @@ impl Tensor {
         Some(unsafe { std::slice::from_raw_parts(self.strides, self.ndim.max(0) as usize) })
     }
 
+    #[inline]
     fn is_dense(&self) -> bool {
         let Some(strides) = self.strides() else { return true };
         let mut expected = 1i64;
@@ -62,12 +65,14 @@ impl Tensor {
     }
 
     /// Number of bytes of a dense tensor in the host's memory.
+    #[inline]
     fn byte_len(&self) -> usize {
         assert!(self.device.kind == Device::CPU.kind, "this tensor lies in the memory of device {:?}", self.device);
         assert!(self.is_dense(), "this tensor has strides: {:?}", self.strides());
         self.shape().iter().product::<usize>() * self.dtype.size()
     }
 
+    #[inline]
     fn start(&self) -> *mut u8 {
         self.data.wrapping_add(self.byte_offset as usize)
     }
@@ -103,6 +108,7 @@ impl<'a> TensorRef<'a> {
     ///
     /// # Panics
     /// When the number of bytes does not fit the shape.
+    #[inline]
     pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> TensorRef<'a> {
         let raw = describe(dtype, shape.as_ptr(), shape.len(), bytes.as_ptr());
         assert_eq!(raw.byte_len(), bytes.len(), "bytes of a tensor of {dtype} and shape {shape:?}");
@@ -146,6 +152,7 @@ impl<'a> TensorRef<'a> {
     ///
     /// # Panics
     /// When the tensor is not dense in the host's memory.
+    #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         let len = self.raw.byte_len();
         if len == 0 {
@@ -175,6 +182,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Panics
     /// When the number of bytes does not fit the shape.
+    #[inline]
     pub fn new(dtype: DType, shape: &'a mut [usize], bytes: &'a mut [u8]) -> TensorMut<'a> {
         let raw = describe(dtype, shape.as_mut_ptr(), shape.len(), bytes.as_mut_ptr());
         assert_eq!(raw.byte_len(), bytes.len(), "bytes of a tensor of {dtype} and shape {shape:?}");
@@ -237,6 +245,7 @@ impl<'a> TensorMut<'a> {
     ///
     /// # Panics
     /// When the tensor is not dense in the host's memory.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.raw.byte_len();
         if len == 0 {
@@ -274,6 +283,7 @@ impl fmt::Debug for TensorMut<'_> {
     }
 }
 
+#[inline]
 fn describe(dtype: DType, shape: *const usize, ndim: usize, data: *const u8) -> Tensor {
     Tensor {
         data: data.cast_mut(),

@@ -2,8 +2,8 @@
 //!
 //! A run hands over the executor's own memory and looks at nothing afterwards: that costs nothing. With
 //! `BYOC_CHECK_REGIONS` set every run happens in guarded copies, and a plugin that writes outside its outputs is named.
-//! Nothing can end a run that does not come back (a thread cannot be stopped from outside); at level debug (`-vv`) each run
-//! is said before it begins, so that the last line names the plugin.
+//! A thread cannot be stopped from outside: a run that does not come back ends with the process, by `--timeout`, and the last
+//! line names the plugin. At level debug (`-vv`) each run is said before it begins.
 
 use super::backend::fault;
 use super::bridge::dtype_out;
@@ -98,19 +98,17 @@ impl Region for PluginRegion {
 
 impl PluginRegion {
     fn run_plain(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
-        let inputs: SmallVec<[TensorRef<'_>; 8]> =
-            call.inputs.iter().map(|t| TensorRef::new(dtype_out(t.dtype), t.shape, t.data)).collect();
+        // Extended in place: what `collect` gives is moved, and these are long.
+        let mut inputs: SmallVec<[TensorRef<'_>; 8]> = SmallVec::new();
+        inputs.extend(call.inputs.iter().map(|t| TensorRef::new(dtype_out(t.dtype), t.shape, t.data)));
         // Outputs of exact dimensions come without room to say others.
         let mut exact: SmallVec<[Shape; 4]> = SmallVec::new();
         if call.shapes.is_empty() {
             exact.extend(call.outputs.iter().map(|t| Shape::from_slice(t.shape)));
         }
-        let mut outputs: SmallVec<[TensorMut<'_>; 4]> = call
-            .outputs
-            .iter_mut()
-            .zip(call.shapes.iter_mut().chain(&mut exact))
-            .map(|(t, shape)| TensorMut::new(dtype_out(t.dtype), shape.as_mut_slice(), t.data))
-            .collect();
+        let mut outputs: SmallVec<[TensorMut<'_>; 4]> = SmallVec::new();
+        let targets = call.outputs.iter_mut().zip(call.shapes.iter_mut().chain(&mut exact));
+        outputs.extend(targets.map(|(t, shape)| TensorMut::new(dtype_out(t.dtype), shape.as_mut_slice(), t.data)));
         let call = Call { inputs: &inputs, outputs: &mut outputs, workspace: call.workspace, plan: call.plan };
         self.executable.run(call).map_err(|e| fault(&e))
     }

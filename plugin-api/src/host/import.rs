@@ -120,7 +120,7 @@ impl Loader for ImportedLoader {
             self.object.object.load(symbol, blob, constants, options.as_str().into(), region.services).into_result()
         };
         let object = loaded.map_err(|error| error.within(&self.plugin, "load"))?;
-        let object = ImportedExecutable::new(self.plugin.clone(), object);
+        let object = ImportedExecutable::new(places.at(Entry::Load).plugin, object);
         Ok(Box::new(LoadedRegion(Held::new(object, places))))
     }
 
@@ -130,16 +130,17 @@ impl Loader for ImportedLoader {
     }
 }
 
-/// What a plugin prepared, if there can be memory for it.
-pub(super) fn sound(prepared: Prepared) -> Result<Prepared> {
+/// Checks that there can be memory for what a plugin prepared.
+#[inline]
+pub(super) fn check_prepared(prepared: &Prepared) -> Result<()> {
     /// No processor of today gives a process more.
     const ADDRESSES: usize = 1 << 47;
-    if prepared.workspace >= ADDRESSES {
-        let message =
-            format!("expected a workspace that a process can have, found one of {} bytes", prepared.workspace);
-        return Err(Error::new(message));
-    }
-    Ok(prepared)
+    if prepared.workspace < ADDRESSES { Ok(()) } else { Err(oversized(prepared.workspace)) }
+}
+
+#[cold]
+fn oversized(workspace: usize) -> Error {
+    Error::new(format!("expected a workspace that a process can have, found one of {workspace} bytes"))
 }
 
 /// A loaded region of a plugin, as the host sees it.
@@ -147,8 +148,12 @@ struct LoadedRegion(Held<ImportedExecutable>);
 
 impl Executable for LoadedRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
-        let prepared = self.0.call(Entry::Prepare, |region| region.prepare(inputs))?;
-        sound(prepared).map_err(|error| error.within(self.0.places.at(Entry::Prepare).plugin, "prepare"))
+        let place = self.0.places.at(Entry::Prepare);
+        let prepared = entries::prepare(place, || self.0.object.prepare(inputs));
+        if let Ok(prepared) = &prepared {
+            check_prepared(prepared).map_err(|error| error.within(place.plugin, "prepare"))?;
+        }
+        prepared
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {

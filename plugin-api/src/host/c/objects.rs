@@ -10,8 +10,9 @@ use crate::backend::{
 use crate::describe::Description;
 use crate::error::{Error, Result};
 use crate::host::entries::{self, Entered, Entry, Places, enter};
-use crate::host::import::sound;
+use crate::host::import::check_prepared;
 use crate::tensor::Tensor;
+use smallvec::SmallVec;
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -272,16 +273,16 @@ impl Executable for CExecutable {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let Some(prepare) = self.0.table.prepare else { return Err(missing("prepare").into()) };
         // A dimension has the same bits as `usize` and as 64-bit integer.
-        let dims: Vec<abi::Dims> =
+        let dims: SmallVec<[abi::Dims; 8]> =
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
         let outcome = self.0.call().run(|call| {
-            let _entered = self.0.enter(Entry::Prepare);
+            let place = self.0.places.at(Entry::Prepare);
             // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
-            unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) }
+            entries::prepare(place, || unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) })
         });
         let prepared = outcome.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
             true => Err(Error::new("it prepared nothing: `output` was not called")),
-            false => sound(answers.prepared),
+            false => check_prepared(&answers.prepared).map(|()| answers.prepared),
         });
         self.0.named("prepare", prepared)
     }

@@ -1,6 +1,6 @@
 //! What happens while a plugin has a thread of the process.
 //!
-//! Every entry into a plugin, of both kinds and also when its library is mapped, goes through `enter` or `run`. It writes down in a
+//! Every entry into a plugin, of both kinds and also when its library is mapped, goes through `enter`, `prepare` or `run`. It writes down in a
 //! fixed table which plugin, region and entry the thread is in, so that a handler of signals, a watchdog and the end of the
 //! process can say whose fault something is. Behind the entry it puts back what belongs to the process and not to a plugin.
 //!
@@ -36,4 +36,4 @@ pub use record::trust_float_state;
 pub use watchdog::{Limits, Watchdog};
 
 pub(crate) use place::Places;
-pub(crate) use record::{Entered, current, enter, run};
+pub(crate) use record::{Entered, current, enter, prepare, run};

@@ -1,6 +1,7 @@
 //! Where a thread is: plugin, region, entry.
 
 use super::keep::{keep, keep_text};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -97,7 +98,7 @@ impl Places {
             LazyLock::new(Mutex::default);
         let (plugin, region) = (printable(plugin), printable(region));
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(places) = known.get(&(plugin.as_str(), region.as_str())) {
+        if let Some(places) = known.get(&(&*plugin, &*region)) {
             return places;
         }
         let (plugin, region) = (keep_text(&plugin), keep_text(&region));
@@ -113,8 +114,11 @@ impl Places {
 }
 
 /// A name as it may stand on a terminal, and not longer than fits into a line.
-fn printable(name: &str) -> String {
+fn printable(name: &str) -> Cow<'_, str> {
     const MAX_CHARS: usize = 160;
+    if name.len() <= MAX_CHARS && name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Cow::Borrowed(name);
+    }
     name.chars().take(MAX_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

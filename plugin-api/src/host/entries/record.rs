@@ -129,7 +129,7 @@ pub(super) fn last() -> Option<&'static Place> {
 }
 
 /// Takes the floating-point environment of this thread for the one that its runs of regions are to leave it with. Each entry
-/// other than a run does so too.
+/// other than `prepare` and `run` does so too.
 pub fn trust_float_state() {
     if let Some(slot) = OWN.get() {
         slot.float.store(FloatState::read().0, Ordering::Relaxed);
@@ -142,12 +142,27 @@ pub fn trust_float_state() {
 /// thread's own is known. What else belongs to the process is not looked at either: that takes calls of the system.
 #[inline(always)]
 pub(crate) fn run<R>(place: &'static Place, body: impl FnOnce() -> R) -> R {
+    known::<false, R>(place, body)
+}
+
+/// Prepares a region, which comes with a run: as [`enter`], but the floating-point environment is known as in [`run`].
+#[inline(always)]
+pub(crate) fn prepare<R>(place: &'static Place, body: impl FnOnce() -> R) -> R {
+    known::<true, R>(place, body)
+}
+
+#[inline(always)]
+fn known<const CHECKED: bool, R>(place: &'static Place, body: impl FnOnce() -> R) -> R {
     let slot = OWN.get().unwrap_or_else(claim);
     if slot.is_inside() {
         return nested(place, body);
     }
-    slot.at.store(ptr::from_ref(place).cast_mut(), Ordering::Release);
-    let _running = Running { slot, place };
+    let stored = ptr::from_ref(place).cast_mut();
+    if CHECKED {
+        LATEST.store(stored, Ordering::Release);
+    }
+    slot.at.store(stored, Ordering::Release);
+    let _known = Known::<CHECKED> { slot, place };
     body()
 }
 
@@ -157,18 +172,21 @@ fn nested<R>(place: &'static Place, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// A run that is no part of another entry on its thread.
-struct Running {
+/// An entry that is no part of another one on its thread, whose floating-point environment is known.
+struct Known<const CHECKED: bool> {
     slot: &'static Slot,
     place: &'static Place,
 }
 
-impl Drop for Running {
+impl<const CHECKED: bool> Drop for Known<CHECKED> {
     #[inline(always)]
     fn drop(&mut self) {
         let float = FloatState(self.slot.float.load(Ordering::Relaxed));
         if float.may_differ() || ending::FORKED.load(Ordering::Relaxed) {
             put_back(float, self.place);
+        }
+        if CHECKED {
+            process::check(self.place);
         }
         self.slot.at.store(left(ptr::from_ref(self.place).cast_mut()), Ordering::Release);
     }
