@@ -20,12 +20,15 @@ pub fn mutate(name: &str, data: &mut [u8], size: usize, seed: u32) -> usize {
     let target = byoc_fuzz::target(name).expect("a target of the table");
     let mut random = Random::new(u64::from(seed));
     // libFuzzer begins with an empty line where a folder holds no seeds: those of artifacts are compiled, not checked in.
-    let bytes = if size < 8 {
+    // The bytes of some targets are choices, which have no seeds either.
+    let seeded = size < 8;
+    let input = if seeded {
         let mut seeds = (target.seeds)();
         seeds.swap_remove(seed as usize % seeds.len())
     } else {
-        (target.mutate)(&data[..size], &mut random)
+        data[..size].to_vec()
     };
+    let bytes = if seeded && !input.is_empty() { input } else { (target.mutate)(&input, &mut random) };
     let size = bytes.len().min(data.len());
     data[..size].copy_from_slice(&bytes[..size]);
     size

@@ -10,6 +10,9 @@ use std::process::Command;
 /// The processors for which sanitizers are built; flags for a target do not reach build scripts and macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
+/// What instruments a build. Plugins call the functions of the sanitizer, which is linked into the program that loads them.
+const FLAGS: &str = "-Zsanitizer=address -Clink-arg=-rdynamic";
+
 /// `cargo xtask fuzz TARGET [--minutes N]`: with coverage where cargo-fuzz is installed, otherwise by the driver.
 pub fn fuzz(args: &[&str]) -> Result<(), String> {
     let [target, rest @ ..] = args else { return Err("expected a target: cargo xtask fuzz TARGET --minutes N".into()) };
@@ -25,6 +28,7 @@ pub fn fuzz(args: &[&str]) -> Result<(), String> {
     if process::exists("cargo-fuzz") {
         // libFuzzer makes the inputs after the first ones: seeds of artifacts are compiled when the target starts.
         let mut command = cargo(&["fuzz", "run", "--target", TARGET, target]);
+        command.env("RUSTFLAGS", "-Clink-arg=-rdynamic");
         let corpus = root().join("tests/fuzz/corpus").join(target);
         command.arg(root().join("fuzz/corpus").join(target));
         if corpus.is_dir() && *target != "artifact" {
@@ -61,7 +65,7 @@ pub fn sanitize(args: &[&str]) -> Result<(), String> {
         command.env("BYOC_DNNL_LIB", library);
     }
     command
-        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .env("RUSTFLAGS", FLAGS)
         .env("CARGO_BUILD_TARGET", TARGET)
         .env("CARGO_TARGET_DIR", process::target_dir().join("sanitize"));
     process::run(surroundings(&mut command))

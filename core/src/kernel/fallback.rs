@@ -26,6 +26,9 @@ impl Kernel for Fallback {
     }
 
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        if outputs.iter().all(TensorViewMut::is_empty) {
+            return Ok(());
+        }
         (self.reference)(Params::new(self.def, &self.attrs), inputs, outputs)
     }
 }

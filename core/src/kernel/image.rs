@@ -31,9 +31,9 @@ struct Resize {
 
 fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let ([data], out) = f32_shapes(spec)?;
-    let ResizeShape { data, out, axes: [rows, cols] } = ResizeShape::new(&spec.params(), &data, &out);
+    let ResizeShape { data, out, axes: [rows, cols] } = ResizeShape::new(&spec.params(), &data, &out).ok()?;
     let outside = rows.outside.iter().chain(&cols.outside).any(|&o| o);
-    if !dense(&data) || !dense(&out) || outside || data.size.contains(&0) || out.size.contains(&0) {
+    if !dense(&data) || !dense(&out) || outside || data.size.contains(&0) {
         return None;
     }
     let weights: Vec<f32> = cols.weight.iter().map(|&w| w as f32).collect();

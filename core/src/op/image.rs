@@ -4,7 +4,8 @@ use super::spatial::{self, Canonical};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
-use crate::tensor::{Element, TensorView, TensorViewMut};
+use crate::stop::Ticks;
+use crate::tensor::{Element, TensorView, TensorViewMut, memory};
 use crate::with_dtype;
 
 const UPSAMPLING_METHOD: AttrDef =
@@ -164,21 +165,35 @@ pub(crate) struct AxisTaps {
 
 impl ResizeShape {
     /// From attributes and shapes that the type relation accepted.
-    pub fn new(params: &Params<'_>, data: &[usize], out: &[usize]) -> ResizeShape {
+    ///
+    /// # Errors
+    /// When the taps of a long axis take more memory than there is, or the work is cancelled.
+    pub fn new(params: &Params<'_>, data: &[usize], out: &[usize]) -> Result<ResizeShape, ReferenceError> {
         ResizeShape::with_roi(params, &params.floats("roi"), data, out)
     }
 
     /// The same, with the part of the data that `tf_crop_and_resize` takes.
-    fn with_roi(params: &Params<'_>, roi: &[f64], data: &[usize], out: &[usize]) -> ResizeShape {
+    fn with_roi(
+        params: &Params<'_>,
+        roi: &[f64],
+        data: &[usize],
+        out: &[usize],
+    ) -> Result<ResizeShape, ReferenceError> {
         let layout = params.string("layout");
         let (data, out) = (Canonical::new(data, &layout, "NC"), Canonical::new(out, &layout, "NC"));
         let axis = |i: usize| AxisTaps::new(params, roi, i, data.size[3 + i], out.size[3 + i]);
-        ResizeShape { data, out, axes: [axis(0), axis(1)] }
+        Ok(ResizeShape { data, out, axes: [axis(0)?, axis(1)?] })
     }
 }
 
 impl AxisTaps {
-    fn new(params: &Params<'_>, roi: &[f64], axis: usize, size: usize, places: usize) -> AxisTaps {
+    fn new(
+        params: &Params<'_>,
+        roi: &[f64],
+        axis: usize,
+        size: usize,
+        places: usize,
+    ) -> Result<AxisTaps, ReferenceError> {
         let upsampling = params.def().name.ends_with("nn.upsampling");
         let mode = match params.bool("align_corners") {
             true => "align_corners".to_owned(),
@@ -200,8 +215,21 @@ impl AxisTaps {
             Method::Linear => 2,
             Method::Cubic => 4,
         };
-        let mut taps = AxisTaps { per_place, index: Vec::new(), weight: Vec::new(), outside: Vec::new() };
+        // An axis may be long where another one is empty: the result is then no measure of it.
+        let count = places.saturating_mul(per_place);
+        let bytes = count.saturating_mul(size_of::<(usize, f64)>()).saturating_add(places);
+        let _room = memory::room(bytes).map_err(|e| e.to_string())?;
+        let mut taps = AxisTaps {
+            per_place,
+            index: Vec::with_capacity(count),
+            weight: Vec::with_capacity(count),
+            outside: Vec::with_capacity(places),
+        };
+        let mut ticks = Ticks::every(16 * per_place);
         for place in 0..places {
+            if ticks.requested() {
+                return Err("cancelled".into());
+            }
             let at = look_up(&mode, place, size, places, (first, last));
             taps.outside.push(mode == "tf_crop_and_resize" && !(0.0..=size as f64 - 1.0).contains(&at));
             let (start, weights) = match method {
@@ -218,7 +246,7 @@ impl AxisTaps {
                 taps.weight.push(kept(tap) / sum);
             }
         }
-        taps
+        Ok(taps)
     }
 }
 
@@ -366,7 +394,7 @@ fn reference(
         "dyn.image.resize2d" => inputs[2].to_f64s(),
         _ => params.floats("roi"),
     };
-    let s = ResizeShape::with_roi(&params, &roi, inputs[0].shape, outputs[0].shape);
+    let s = ResizeShape::with_roi(&params, &roi, inputs[0].shape, outputs[0].shape)?;
     let x = inputs[0].to_f64s();
     let mut y = vec![0.0; outputs[0].len()];
     let [rows, cols] = &s.axes;

@@ -14,6 +14,17 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
 
+/// Escapes what neither [`line`] nor [`lines`] has seen, such as a text in JSON: as JSON writes it, so that a value stays what
+/// it is.
+pub fn rest(text: &str) -> Cow<'_, str> {
+    let shown = |c: char| is_plain(c) || matches!(c, '\n' | '\t');
+    if text.chars().all(shown) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |c: char| if shown(c) { c.to_string() } else { format!("\\u{:04x}", u32::from(c)) };
+    Cow::Owned(text.chars().map(escape).collect())
+}
+
 fn escaped(text: &str, as_it_is: impl Fn(char) -> bool) -> Cow<'_, str> {
     let shown = |c: char| is_plain(c) || as_it_is(c);
     if text.chars().all(shown) {
@@ -49,5 +60,13 @@ mod tests {
         assert_eq!(line("x\u{1b}[2J\u{7}\u{9b}2J\u{7f}\0"), "x\\u{1b}[2J\\u{7}\\u{9b}2J\\u{7f}\\u{0}");
         assert_eq!(line("a\nb\tc\rd\u{202e}e"), "a\\nb\\tc\\rd\\u{202e}e");
         assert_eq!(lines("a\nb\tc\rd\u{1b}"), "a\nb\tc\\rd\\u{1b}");
+    }
+
+    #[test]
+    fn json_stays_what_it_is() {
+        let value = serde_json::json!({ "name": "x\u{7f}\u{9b}2J\u{1b}\u{202e}\n", "größe": 1 });
+        let text = rest(&value.to_string()).into_owned();
+        assert!(text.contains("x\\u007f\\u009b2J\\u001b\\u202e\\n"), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 }

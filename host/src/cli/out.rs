@@ -4,7 +4,7 @@
 //! this folder `println!` and the like are those below. A standard output that takes nothing more ends the command: quietly
 //! where the reader has seen enough, with an error of its own where it is full.
 
-use super::output;
+use super::{escape, output};
 use crate::error::Failure;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_plugin_api::host::entries::{Product, restore_process};
@@ -89,9 +89,27 @@ pub fn write(text: Arguments<'_>) {
     if output::has_stdout() {
         return talk(text);
     }
-    if let Err(error) = with_stdout(|stdout| stdout.write_fmt(text)) {
+    if let Err(error) = with_stdout(|stdout| write_shown(stdout, text)) {
         Ended(error).end();
     }
+}
+
+/// Writes text in which nothing is left that a terminal would obey.
+fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
+    struct Shown<'a> {
+        to: &'a mut dyn Write,
+        outcome: io::Result<()>,
+    }
+    impl std::fmt::Write for Shown<'_> {
+        fn write_str(&mut self, part: &str) -> std::fmt::Result {
+            self.outcome = self.to.write_all(escape::rest(part).as_bytes());
+            if self.outcome.is_ok() { Ok(()) } else { Err(std::fmt::Error) }
+        }
+    }
+    let mut shown = Shown { to, outcome: Ok(()) };
+    // A value whose `Display` fails is no failure of the writer's; there is none such here.
+    let _ = std::fmt::Write::write_fmt(&mut shown, text);
+    shown.outcome
 }
 
 /// Writes to standard error. Where that is closed or full there is nobody to be told.

@@ -389,6 +389,11 @@ fn splice(
                 }
             }
         };
+        if outputs.len() != node.outputs.len() {
+            let (node, expected, found) = (values.len(), outputs.len(), node.outputs.len());
+            let message = format!("results of node {node}: expected {expected}, the graph states {found}");
+            return Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)));
+        }
         for (&output, ty) in outputs.iter().zip(&node.outputs) {
             check_stated(builder, output, ty, &format!("a result of node {}", values.len()))?;
         }

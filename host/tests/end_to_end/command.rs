@@ -54,9 +54,16 @@ pub fn byoc<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
 
 /// The same, not started yet.
 pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(binary());
+    let mut command = without_surroundings(binary());
+    command.args(args);
+    command
+}
+
+/// A program with nothing of the surroundings that could change what `byoc` does.
+pub fn without_surroundings(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     let home = std::env::temp_dir().join("byoc-tests-without-a-home");
-    command.args(args).env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
+    command.env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
     for name in ["BYOC_PLUGIN_PATH", "BYOC_THREADS", "BYOC_LOG", "BYOC_CACHE_DIR", "NUC_FPGA_DRIVER"] {
         command.env_remove(name);
     }

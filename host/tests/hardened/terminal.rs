@@ -57,13 +57,15 @@ fn names_of_operators_are_shown() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name).display().to_string();
     let mut model = ModelProto::decode(&*std::fs::read(data("hardened/esc.onnx")).unwrap()).unwrap();
-    model.graph.as_mut().unwrap().node[0].name = "n\u{1b}[2J<b>\ncc".into();
+    model.graph.as_mut().unwrap().node[0].name = "n\u{1b}[2J<b>\ncc\u{9b}2J\u{7f}".into();
     std::fs::write(place("m.onnx"), model.encode_to_vec()).unwrap();
     shows(byoc(["explain", &place("m.onnx"), "--html", &place("page.html")]).ok(), &["n\\u{1b}[2J<b>\\ncc"]);
     let page = std::fs::read_to_string(place("page.html")).unwrap();
     harmless(&page);
     assert!(page.contains("n\\u{1b}[2J&lt;b&gt;"), "{page}");
     shows(byoc(["compile", &place("m.onnx"), "--emit", "relay", "--print-after", "all", "-vv"]).ok(), &[]);
+    let explained = shows(byoc(["explain", &place("m.onnx"), "--json"]).ok(), &["cc\\u009b2J\\u007f"]);
+    explained.json();
     // An operator that there is not, by its name.
     model.graph.as_mut().unwrap().node[0].op_type = "Re\u{1b}[2Jlu".into();
     std::fs::write(place("m.onnx"), model.encode_to_vec()).unwrap();

@@ -1,6 +1,7 @@
 //! Work without end: it ends by the limit of time, or when somebody asks for it, and says how far it was.
 
-use super::limited::{Ran, byoc, command, hostile, program, ran};
+use super::limited::{byoc, command, hostile, program};
+use super::{Ran, ran};
 use byoc_test_support::temporary_folder;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -78,7 +79,7 @@ fn ctrl_c_ends_a_run_in_words() {
     for pause in [300, 3_000, 30_000] {
         let ran = interrupted(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
         if !ran.err.contains("error[E0426]") {
-            ran.fails_with("E0617", &["cancelled", "in count"]);
+            ran.fails_with("E0617").says(&["cancelled", "in count"]);
             return;
         }
     }
@@ -109,5 +110,5 @@ fn catches_interrupts(status: &str) -> bool {
 #[test]
 fn a_sequence_that_is_too_long_to_unroll_is_refused() {
     let words = ["20000 steps of a sequence cannot be unrolled", "expected at most 10000"];
-    byoc(&["explain", &hostile("lstmseq20k.onnx")]).fails_with("E0505", &words);
+    byoc(&["explain", &hostile("lstmseq20k.onnx")]).fails_with("E0505").says(&words);
 }

@@ -70,10 +70,17 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     SEEDS[at].get_or_init(|| {
         let mut seeds = Vec::new();
         let mut plain = Vec::new();
+        let mut refused = String::new();
         for (file, _) in corpus("artifact") {
             let loaded = frontend::load(&file, &LoadOptions::default()).expect("a program of the corpus");
             let options = BuildOptions { backends: vec![backend.to_owned()], ..BuildOptions::default() };
-            let Ok(built) = build(session(), loaded, &options, &mut |_| {}) else { continue };
+            let built = match build(session(), loaded, &options, &mut |_| {}) {
+                Ok(built) => built,
+                Err(failure) => {
+                    refused = failure.to_string();
+                    continue;
+                }
+            };
             let path = files::file(&[], "seed");
             artifact::write(&path, &built.compiled).expect("an artifact");
             let bytes = std::fs::read(&path).expect("the artifact");
@@ -82,7 +89,9 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
                 _ => seeds.push(bytes),
             }
         }
-        if seeds.is_empty() { plain } else { seeds }
+        let seeds = if seeds.is_empty() { plain } else { seeds };
+        assert!(!seeds.is_empty(), "{backend} compiles no program of the corpus: {refused}");
+        seeds
     })
 }
 

@@ -6,17 +6,20 @@ use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
 use byoc::io::{image, npy, npz, weights};
 use byoc::model::Model;
-use byoc::runtime::program::Instr;
 use byoc::session::Session;
 use byoc_core::pattern::{Checks, parse_table};
 use byoc_core::tensor::{DType, Tensor, element_count};
 use byoc_plugin_api::{Description, Graph};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// Models are run where the inputs have at most so many elements together, and a run so many operations.
 const MAX_ELEMENTS: usize = 1 << 16;
 const MAX_FLOPS: u64 = 1 << 27;
+
+/// How long a run may take.
+const MAX_RUN: Duration = Duration::from_millis(500);
 
 pub const ONNX: Target = Target {
     name: "onnx",
@@ -278,17 +281,14 @@ fn built(path: &Path, options: &LoadOptions) -> Result<(), String> {
         Err(failure) => return said(&failure.diagnostics),
     };
     let flops = serde_json::to_value(&built.explanation).ok().and_then(|e| e["totals"]["flops"].as_u64()).unwrap_or(0);
-    // A loop runs as long as it says, which is for whoever runs it to limit.
-    let loops = built.compiled.program.functions.iter().flat_map(|function| &function.code);
-    let loops =
-        loops.filter(|instr| matches!(instr, Instr::TailCall { .. } | Instr::TailCallClosure { .. })).count() > 0;
-    let inputs = small_inputs(&built.compiled.program.inputs).filter(|_| !loops);
+    let inputs = small_inputs(&built.compiled.program.inputs);
     let model = match Model::load(host(), built.compiled, None) {
         Ok((model, _)) => model,
         Err(failure) => return said(&failure.diagnostics),
     };
     let Some(inputs) = inputs.filter(|_| flops <= MAX_FLOPS) else { return Ok(()) };
-    match model.run(&inputs) {
+    // A loop runs as long as it says, which is for whoever runs it to limit.
+    match model.run_under(&inputs, &host().cancel.part(Some(MAX_RUN))) {
         Ok(outputs) => {
             accepted();
             outputs.iter().try_for_each(whole)

@@ -12,23 +12,31 @@ impl FloatState {
     const CONTROL: u64 = !0x3f;
 
     /// Reads it. That takes some nanoseconds: MXCSR is known when what was computed before is.
+    #[inline(always)]
     pub(crate) fn read() -> FloatState {
-        let mut mxcsr = 0u32;
-        // SAFETY: stores to the variable and does nothing else.
-        unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut mxcsr, options(nostack, preserves_flags)) };
-        FloatState(u64::from(mxcsr) | u64::from(control_word()) << 32)
+        let (mut mxcsr, mut word) = (0u32, 0u16);
+        // SAFETY: stores to the two variables and does nothing else.
+        unsafe {
+            std::arch::asm!(
+                "stmxcsr [{mxcsr}]",
+                "fnstcw [{word}]",
+                mxcsr = in(reg) &raw mut mxcsr,
+                word = in(reg) &raw mut word,
+                options(nostack, preserves_flags),
+            );
+        }
+        FloatState(u64::from(mxcsr) | u64::from(word) << 32)
     }
 
-    /// Whether something may differ: at once, and without waiting for anything. What changes results shows in results; which
-    /// exceptions trap shows in the control word, which `feenableexcept` sets together with MXCSR.
+    /// Whether something differs.
     #[inline(always)]
-    pub(crate) fn may_differ(self) -> bool {
-        u64::from(control_word()) != self.0 >> 32 || !results_are_usual()
+    pub(crate) fn differs(self) -> bool {
+        (FloatState::read().0 ^ self.0) & Self::CONTROL != 0
     }
 
     /// Sets what differs from it, and gives whether anything did.
     pub(crate) fn restore(self) -> bool {
-        let changed = (FloatState::read().0 ^ self.0) & Self::CONTROL != 0;
+        let changed = self.differs();
         if changed {
             self.set();
         }
@@ -53,49 +61,6 @@ impl FloatState {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn control_word() -> u16 {
-    let mut word = 0u16;
-    // SAFETY: stores to the variable and does nothing else.
-    unsafe { std::arch::asm!("fnstcw [{}]", in(reg) &raw mut word, options(nostack, preserves_flags)) };
-    word
-}
-
-/// Four sums and their results where numbers are rounded to the nearest and subnormals are numbers: one that is rounded up if
-/// that is asked for, one that is rounded down, one that gives a subnormal, one of two subnormals.
-#[cfg(target_arch = "x86_64")]
-#[repr(align(16))]
-struct Sums([[u32; 4]; 3]);
-
-#[cfg(target_arch = "x86_64")]
-static SUMS: Sums = Sums([
-    [0x3f80_0000, 0x3f80_0000, 0x00c0_0000, 0x0000_0001],
-    [0x3300_0000, 0xb280_0000, 0x8080_0000, 0x0000_0001],
-    [0x3f80_0000, 0x3f80_0000, 0x0040_0000, 0x0000_0002],
-]);
-
-/// Whether sums come out as usual. The compiler would compute them itself, so that the instructions are written out.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn results_are_usual() -> bool {
-    let equal: u32;
-    // SAFETY: reads three aligned vectors of the constant.
-    unsafe {
-        std::arch::asm!(
-            "movaps {sum}, [{sums}]",
-            "addps {sum}, [{sums} + 16]",
-            "pcmpeqd {sum}, [{sums} + 32]",
-            "movmskps {equal:e}, {sum}",
-            sums = in(reg) SUMS.0.as_ptr(),
-            sum = out(xmm_reg) _,
-            equal = out(reg) equal,
-            options(nostack, preserves_flags, readonly),
-        );
-    }
-    equal == 0b1111
-}
-
 #[cfg(target_arch = "aarch64")]
 impl FloatState {
     /// Reads it.
@@ -109,13 +74,13 @@ impl FloatState {
 
     /// Whether something differs.
     #[inline(always)]
-    pub(crate) fn may_differ(self) -> bool {
+    pub(crate) fn differs(self) -> bool {
         FloatState::read() != self
     }
 
     /// Sets what differs from it, and gives whether anything did.
     pub(crate) fn restore(self) -> bool {
-        if FloatState::read() == self {
+        if !self.differs() {
             return false;
         }
         // SAFETY: the value was read from this register.
@@ -132,7 +97,7 @@ impl FloatState {
     }
 
     /// Nothing is known of it on this processor.
-    pub(crate) fn may_differ(self) -> bool {
+    pub(crate) fn differs(self) -> bool {
         false
     }
 
@@ -150,7 +115,7 @@ mod tests {
     #[test]
     fn what_was_set_is_put_back() {
         let before = FloatState::read();
-        assert!(!before.may_differ() && !before.restore());
+        assert!(!before.differs() && !before.restore());
         let usual = (0x1f80u64, 0x037fu64);
         let changes = [
             (usual.0 | 0x2000, usual.1),
@@ -158,15 +123,16 @@ mod tests {
             (usual.0 | 0x6000, usual.1),
             (usual.0 | 0x8000, usual.1),
             (usual.0 | 0x0040, usual.1),
+            (usual.0 & !0x0200, usual.1),
             (usual.0 | 0x8040 | 0x6000, 0x0f7f),
             (0, 0x0340),
         ];
         for (mxcsr, word) in changes {
             FloatState(mxcsr | word << 32).set();
-            let seen = before.may_differ();
+            let seen = before.differs();
             assert!(before.restore(), "{mxcsr:x} {word:x}");
             assert!(seen, "{mxcsr:x} {word:x}");
-            assert!(!before.may_differ() && !before.restore());
+            assert!(!before.differs() && !before.restore());
             let third = black_box(1.0f32) / black_box(3.0);
             assert_eq!(third.to_bits(), 0x3eaa_aaab);
         }

@@ -182,7 +182,7 @@ impl<const CHECKED: bool> Drop for Known<CHECKED> {
     #[inline(always)]
     fn drop(&mut self) {
         let float = FloatState(self.slot.float.load(Ordering::Relaxed));
-        if float.may_differ() || ending::FORKED.load(Ordering::Relaxed) {
+        if float.differs() || ending::FORKED.load(Ordering::Relaxed) {
             put_back(float, self.place);
         }
         if CHECKED {
