@@ -4,16 +4,26 @@
 //! this folder `println!` and the like are those below. A standard output that takes nothing more ends the command: quietly
 //! where the reader has seen enough, with an error of its own where it is full.
 
-use super::{escape, output};
+use super::escape;
 use crate::error::Failure;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_plugin_api::host::entries::{Product, restore_process};
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, IsTerminal, LineWriter, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Standard output, once it is taken.
 static PRODUCT: Mutex<Option<LineWriter<Product>>> = Mutex::new(None);
+
+/// Set when standard output is reserved for a file.
+static RESERVED: AtomicBool = AtomicBool::new(false);
+
+/// Reserves standard output for a file: what is printed goes to standard error from now on. Returns false where it is reserved
+/// already.
+pub fn reserve() -> bool {
+    !RESERVED.swap(true, Ordering::Relaxed)
+}
 
 /// Prints on the product.
 macro_rules! print {
@@ -86,7 +96,7 @@ pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io
 
 /// Writes to standard output; to standard error where a file is the product.
 pub fn write(text: Arguments<'_>) {
-    if output::has_stdout() {
+    if RESERVED.load(Ordering::Relaxed) {
         return talk(text);
     }
     if let Err(error) = with_stdout(|stdout| write_shown(stdout, text)) {

@@ -7,15 +7,6 @@ use byoc_core::diag::{Diagnostic, codes};
 use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Set when a file goes to standard output.
-static HAS_STDOUT: AtomicBool = AtomicBool::new(false);
-
-/// Returns whether a file goes to standard output, so that nothing else may be printed there.
-pub fn has_stdout() -> bool {
-    HAS_STDOUT.load(Ordering::Relaxed)
-}
 
 /// Returns whether a path stands for standard output.
 pub fn is_stdout(path: &Path) -> bool {
@@ -30,7 +21,7 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::result::Resu
     for path in paths {
         if !is_stdout(path) {
             io::check_writable(path)?;
-        } else if HAS_STDOUT.swap(true, Ordering::Relaxed) {
+        } else if !out::reserve() {
             let message = "two files are to be written to standard output, expected one";
             return Err(
                 Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("name a file for the other one")

@@ -9,7 +9,6 @@ use memmap2::{Mmap, MmapMut, UncheckedAdvice};
 use prost::bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The mappings that there are, by the address at which they begin.
@@ -25,14 +24,6 @@ const WINDOW: usize = 4 << 20;
 pub struct MappedFile(Arc<Mmap>);
 
 impl MappedFile {
-    /// Maps a file.
-    ///
-    /// # Errors
-    /// When it is no regular file, or cannot be opened or mapped. An empty file cannot be mapped.
-    pub fn open(path: &Path) -> std::io::Result<MappedFile> {
-        MappedFile::of(&super::files::open_regular(path)?)
-    }
-
     /// Maps an open file.
     ///
     /// # Errors
@@ -137,7 +128,7 @@ mod tests {
         let content: Vec<u8> = (0..3 << 20).map(|i: u32| (i % 251) as u8).collect();
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&content).unwrap();
-        let map = Bytes::from_owner(MappedFile::open(file.path()).unwrap());
+        let map = Bytes::from_owner(MappedFile::of(file.as_file()).unwrap());
         assert_eq!(digest(&map), blake3::hash(&content));
         assert!(resident(&map) < 1 << 20, "a digest leaves nothing in memory");
         let stretch = Stretch(map.slice(4096..(2 << 20) + 5));

@@ -21,6 +21,7 @@ mod frame;
 mod inputs;
 mod kept;
 mod load;
+mod lock;
 mod machine;
 pub(crate) mod memory;
 pub mod needs;

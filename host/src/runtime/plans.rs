@@ -4,7 +4,7 @@
 //! may share a plan (a backend without plans of its own calls all of them 0), so users are counted by the plan's number.
 
 use super::kept::{Dims, Kept};
-use super::ready::lock;
+use super::lock::lock;
 use super::region::{Prepared, Region};
 use super::signature::Signature;
 use byoc_core::diag::Diagnostic;

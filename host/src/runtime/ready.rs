@@ -2,6 +2,7 @@
 
 use super::frame::{Frame, Scratch, allocate};
 use super::load::{self, Code, Step};
+use super::lock::lock;
 use super::needs::{constants_of, needed_constants};
 use super::plans::RegionPlans;
 use super::pool::Pool;
@@ -11,7 +12,7 @@ use super::trace::{StepInfo, steps};
 use super::value::Value;
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{AlignedBytes, Tensor};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A program, its constants and its code. Runs share it, from as many threads as wanted.
 pub(super) struct Ready {
@@ -161,11 +162,6 @@ impl Ready {
         kit.args.clear();
         lock(&self.kits).push(kit);
     }
-}
-
-/// Locks, whoever panicked with it.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What stands for a constant that is gone.

@@ -3,8 +3,9 @@
 use super::frame::{Frame, Scope, allocate};
 use super::kept::Dims;
 use super::load::{DynamicStep, InPlace, KernelStep, RegionStep, SizedKernel, flat};
+use super::lock::lock;
 use super::program::{Arg, Reg};
-use super::ready::{Kit, lock};
+use super::ready::Kit;
 use super::region::RegionCall;
 use super::value::{Value, bad_program};
 use byoc_core::diag::{Diagnostic, codes};

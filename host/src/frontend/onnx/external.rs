@@ -72,7 +72,7 @@ impl ExternalFiles {
                 path.display()
             ));
         }
-        let file = crate::io::map_file(&path).map_err(unreadable)?;
+        let file = crate::io::files::map_file(&path).map_err(unreadable)?;
         self.files.borrow_mut().insert(location.to_owned(), file.clone());
         Ok(file)
     }

@@ -3,19 +3,17 @@
 //!
 //! What runs in handlers here uses the table of entries, a line on the stack, and calls of the system; no memory, no locks.
 
+use super::end::{ENDED, FORKED, PROCESS, SAID, end, end_with};
 use super::line::Line;
+use super::place::Place;
 use super::product::Product;
-use super::record::{self, Slot};
-use super::{place::Place, process};
+use super::{process, slots};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
-
-/// The code of the lines written here: a plugin ended the process.
-const ENDED: &str = "E0450";
 
 /// The signals that end a process for its own fault.
 const SIGNALS: [(c_int, &str); 7] = [
@@ -28,14 +26,8 @@ const SIGNALS: [(c_int, &str); 7] = [
     (libc::SIGTRAP, "SIGTRAP (a trap)"),
 ];
 
-/// Whether this process was forked off the host's by a plugin, inside an entry.
-pub(super) static FORKED: AtomicBool = AtomicBool::new(false);
 /// Whether the host has done all that it was started for.
 static FINISHED: AtomicBool = AtomicBool::new(false);
-/// Whether the end has been said; by one thread, and once.
-static SAID: AtomicBool = AtomicBool::new(false);
-/// The host's process.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// What was done on each signal before.
 static BEFORE: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
@@ -90,7 +82,7 @@ pub fn say_interrupts() -> bool {
 }
 
 extern "C" fn on_interrupt(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
-    if let Some(place) = record::current().or_else(|| record::under_way().map(|(place, _)| place)) {
+    if let Some(place) = slots::current().or_else(|| slots::under_way().map(|(place, _)| place)) {
         let mut line = Line::new();
         line.text("interrupted in ").place(place).write();
     }
@@ -123,8 +115,8 @@ fn reset(signal: c_int, before: Option<&libc::sigaction>) {
 extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut c_void) {
     let index = SIGNALS.iter().position(|(other, _)| *other == signal);
     let name = index.map_or("a signal", |index| SIGNALS[index].1);
-    let mine = record::current();
-    let (under_way, last) = (record::under_way(), record::last());
+    let mine = slots::current();
+    let (under_way, last) = (slots::under_way(), slots::last());
     if let Some(place) = mine.or(under_way.map(|(place, _)| place)).or(last)
         && !SAID.swap(true, Ordering::SeqCst)
     {
@@ -154,26 +146,7 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
 
 /// Whose doing the end of the process is: this thread's entry, or some other thread's, or the last one.
 fn culprit() -> Option<&'static Place> {
-    record::current().or_else(|| record::under_way().map(|(place, _)| place)).or_else(record::last)
-}
-
-/// Ends the process with this line, unless its end has been said already.
-fn end(say: impl FnOnce(&mut Line)) -> ! {
-    if !SAID.swap(true, Ordering::SeqCst) {
-        let mut line = Line::new();
-        say(&mut line);
-        line.write();
-    }
-    // SAFETY: ends the process, without anything that a plugin has registered for its end.
-    unsafe { libc::_exit(1) }
-}
-
-/// Ends the process with an error about `place`.
-pub(super) fn end_with(code: &str, place: &Place, finish: impl FnOnce(&mut Line)) -> ! {
-    end(|line| {
-        line.error(code).place(place).text(": ");
-        finish(line);
-    })
+    slots::current().or_else(|| slots::under_way().map(|(place, _)| place)).or_else(slots::last)
 }
 
 extern "C" fn on_exit() {
@@ -191,88 +164,7 @@ extern "C" fn on_exit() {
 
 extern "C" fn on_fork() {
     // A child of the host's own, which starts a program next, is none of these.
-    if record::under_way().is_some() {
+    if slots::under_way().is_some() {
         FORKED.store(true, Ordering::Relaxed);
-    }
-}
-
-/// A process that a plugin forked has come back from the entry: there must not be two hosts.
-#[cold]
-pub(super) fn end_child(place: &Place) -> ! {
-    // Whatever was noted of the parent's threads holds for the parent.
-    SAID.store(false, Ordering::SeqCst);
-    end_with(ENDED, place, |line| _ = line.text("it forked, and the child came back; the child ends here"))
-}
-
-/// What a thread holds that enters plugins.
-struct Thread {
-    slot: &'static Slot,
-    stack: *mut c_void,
-}
-
-/// The size of a stack for handlers: they need a page or two, and the system saves the registers there, which are many.
-const STACK: usize = 64 << 10;
-
-/// Gets a thread ready that enters plugins for the first time: a stack for handlers, as the other may be full, and a
-/// destructor that sees the thread end.
-pub(super) fn prepare_thread(slot: &'static Slot) {
-    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
-    let key = *KEY.get_or_init(|| {
-        let mut key = 0;
-        // SAFETY: makes a key; the destructor lives as long as the process.
-        (unsafe { libc::pthread_key_create(&raw mut key, Some(on_thread_end)) } == 0).then_some(key)
-    });
-    let Some(key) = key else { return };
-    let thread = Box::new(Thread { slot, stack: handler_stack() });
-    // SAFETY: the destructor takes the box back.
-    unsafe { libc::pthread_setspecific(key, Box::into_raw(thread).cast()) };
-}
-
-/// Gives the thread a stack for handlers that is large enough, where it has none and this process handles signals. (The
-/// standard library's own has two pages, and the registers alone may take more than one.)
-fn handler_stack() -> *mut c_void {
-    let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: asks for the stack that there is; zeroes where that fails.
-    let there = unsafe {
-        libc::sigaltstack(ptr::null(), stack.as_mut_ptr());
-        let stack = stack.assume_init();
-        stack.ss_flags & libc::SS_DISABLE == 0 && stack.ss_size >= STACK / 2
-    };
-    if there || BEFORE.get().is_none() {
-        return ptr::null_mut();
-    }
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: maps fresh memory, which stays until the thread ends, and names it to the system.
-    unsafe {
-        let memory = libc::mmap(ptr::null_mut(), STACK, protection, flags, -1, 0);
-        if memory == libc::MAP_FAILED {
-            return ptr::null_mut();
-        }
-        let stack = libc::stack_t { ss_sp: memory, ss_flags: 0, ss_size: STACK };
-        libc::sigaltstack(&raw const stack, ptr::null_mut());
-        memory
-    }
-}
-
-unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
-    // SAFETY: what `prepare_thread` gave.
-    let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
-    if let (Some(place), false) = (thread.slot.at(), thread.slot.is_shared()) {
-        if PROCESS.load(Ordering::Relaxed) == std::process::id() {
-            let what = "it ended a thread of byoc's (pthread_exit), which cannot go on";
-            end_with(ENDED, place, |line| _ = line.text(what));
-        }
-        // Nobody owns the process: the slot stays what it is, and whoever waits for the thread waits.
-        return;
-    }
-    record::disown();
-    thread.slot.give_back();
-    if !thread.stack.is_null() {
-        let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: STACK };
-        // SAFETY: takes the stack from the system, and gives back the memory, in which no handler runs.
-        unsafe {
-            libc::sigaltstack(&raw const none, ptr::null_mut());
-            libc::munmap(thread.stack, STACK);
-        }
     }
 }

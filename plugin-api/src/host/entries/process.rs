@@ -3,7 +3,6 @@
 
 use super::line::OTHER_STDERR;
 use super::place::Place;
-use super::record;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_int};
 use std::io;
@@ -213,13 +212,5 @@ fn check_interrupt(place: &Place, seen: &Mutex<Option<libc::sigaction>>) {
             say(place, "how Ctrl-C is taken", restored);
         }
         _ => *seen = Some(now),
-    }
-}
-
-/// Puts back what plugins have changed in runs, which are not watched one by one: for whoever owns the process, when runs are
-/// over and before anything is written.
-pub fn restore_process() {
-    if let Some(place) = record::last() {
-        check(place);
     }
 }

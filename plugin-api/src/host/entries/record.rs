@@ -1,131 +1,26 @@
-//! The table of entries under way: a slot for each thread that enters plugins. It has a fixed size and is read and written by
-//! single loads and stores, so that handlers of signals can read it, on any thread and at any moment.
+//! The guard of one entry: it writes the entry into the thread's slot, and puts back what the plugin has changed.
 
 use super::float::FloatState;
-use super::place::{Entry, Place};
-use super::{ending, process};
-use std::cell::Cell;
+use super::place::Place;
+use super::slots::{LATEST, OWN, Slot, last, left, take};
+use super::{end, process, thread};
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-
-/// As many threads as `--threads` allows, and as many again for whoever embeds the host. Threads past them share a slot that
-/// nobody reads.
-const SLOTS: usize = 2048;
-
-/// What one thread is in. A cache line of its own: threads write to theirs at every entry.
-#[repr(align(64))]
-pub(super) struct Slot {
-    taken: AtomicBool,
-    /// The place that the thread is in; with its lowest bit set the one that it was in last.
-    at: AtomicPtr<Place>,
-    /// The floating-point environment of the thread outside of plugins, as it was seen last.
-    float: AtomicU64,
-}
-
-static TABLE: [Slot; SLOTS] = [const { Slot::new(false) }; SLOTS];
-static SHARED: Slot = Slot::new(true);
-
-/// One past the last slot that was ever taken.
-static USED: AtomicU32 = AtomicU32::new(0);
-
-/// The outermost entry that was begun last, by any thread, runs left out: these leave it to their slots.
-static LATEST: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
-
-thread_local! {
-    // Constant and without a destructor: reading it is reading memory, in a handler too.
-    static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
-}
-
-/// Set in a pointer to a place that was left.
-const LEFT: usize = 1;
-
-fn left(place: *mut Place) -> *mut Place {
-    place.map_addr(|address| address | LEFT)
-}
-
-/// The place that such a pointer is of.
-fn place_of(pointer: *mut Place) -> Option<&'static Place> {
-    // SAFETY: without the bit it is null, or what was stored, which is a `&'static Place`.
-    unsafe { pointer.map_addr(|address| address & !LEFT).as_ref() }
-}
-
-impl Slot {
-    const fn new(taken: bool) -> Slot {
-        let nowhere = AtomicPtr::new(ptr::without_provenance_mut(LEFT));
-        Slot { taken: AtomicBool::new(taken), at: nowhere, float: AtomicU64::new(0) }
-    }
-
-    fn is_inside(&self) -> bool {
-        self.at.load(Ordering::Relaxed).addr() & LEFT == 0
-    }
-
-    /// Where the thread is.
-    pub(super) fn at(&self) -> Option<&'static Place> {
-        let at = self.at.load(Ordering::Acquire);
-        if at.addr() & LEFT == 0 { place_of(at) } else { None }
-    }
-
-    /// Where the thread is, or was last.
-    fn last(&self) -> Option<&'static Place> {
-        place_of(self.at.load(Ordering::Acquire))
-    }
-
-    /// Whether it is that of all threads which found the table full.
-    pub(super) fn is_shared(&self) -> bool {
-        ptr::eq(self, &raw const SHARED)
-    }
-
-    /// Gives it to other threads.
-    pub(super) fn give_back(&self) {
-        if !self.is_shared() {
-            self.at.store(left(ptr::null_mut()), Ordering::Relaxed);
-            self.taken.store(false, Ordering::Release);
-        }
-    }
-}
+use std::sync::atomic::Ordering;
 
 #[cold]
 fn claim() -> &'static Slot {
-    let free = |slot: &&Slot| slot.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    let slot = match TABLE.iter().enumerate().find(|(_, slot)| free(slot)) {
-        Some((index, slot)) => {
-            USED.fetch_max(index as u32 + 1, Ordering::Release);
-            slot
-        }
-        None => &SHARED,
-    };
-    slot.float.store(FloatState::read().0, Ordering::Relaxed);
-    OWN.set(Some(slot));
-    ending::prepare_thread(slot);
+    let slot = take();
+    thread::prepare(slot);
     slot
 }
 
-/// The thread has no slot any more.
-pub(super) fn disown() {
-    OWN.set(None);
-}
-
-/// Where this thread is; `None` outside of plugins.
-pub(crate) fn current() -> Option<&'static Place> {
-    OWN.get()?.at()
-}
-
-fn slots() -> &'static [Slot] {
-    &TABLE[..(USED.load(Ordering::Acquire) as usize).min(SLOTS)]
-}
-
-/// Where some thread is, and how many others are in plugins.
-pub(super) fn under_way() -> Option<(&'static Place, usize)> {
-    let mut places = slots().iter().filter_map(Slot::at);
-    let first = places.next()?;
-    Some((first, places.count()))
-}
-
-/// An entry that was in use lately: a run if there was any, else the latest.
-pub(super) fn last() -> Option<&'static Place> {
-    let mut lasts = slots().iter().filter_map(Slot::last);
-    lasts.find(|place| place.entry == Entry::Run).or_else(|| place_of(LATEST.load(Ordering::Acquire)))
+/// Puts back what plugins have changed in runs, which are not watched one by one: for whoever owns the process, when runs are
+/// over and before anything is written.
+pub fn restore_process() {
+    if let Some(place) = last() {
+        process::check(place);
+    }
 }
 
 /// Takes the floating-point environment of this thread for the one that its runs of regions are to leave it with. Each entry
@@ -182,7 +77,7 @@ impl<const CHECKED: bool> Drop for Known<CHECKED> {
     #[inline(always)]
     fn drop(&mut self) {
         let float = FloatState(self.slot.float.load(Ordering::Relaxed));
-        if float.differs() || ending::FORKED.load(Ordering::Relaxed) {
+        if float.differs() || end::FORKED.load(Ordering::Relaxed) {
             put_back(float, self.place);
         }
         if CHECKED {
@@ -198,8 +93,8 @@ fn put_back(float: FloatState, place: &'static Place) {
     if float.restore() {
         process::float_changed(place);
     }
-    if ending::FORKED.load(Ordering::Relaxed) {
-        ending::end_child(place);
+    if end::FORKED.load(Ordering::Relaxed) {
+        end::end_child(place);
     }
 }
 
@@ -242,7 +137,8 @@ impl Drop for Entered {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::Places;
+    use super::super::place::{Entry, Places};
+    use super::super::slots::{SLOTS, current, under_way};
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@
 //! from outside, so that the process ends, with a line that names plugin, region and entry.
 
 use super::place::Place;
-use super::{ending, record};
+use super::{end, slots};
 use std::ffi::c_int;
 use std::io;
 use std::mem::MaybeUninit;
@@ -74,13 +74,13 @@ fn watch(limits: Limits, (over, changed): &(Mutex<bool>, Condvar)) {
         if let Some(deadline) = limits.deadline {
             let left = (deadline + limits.grace).saturating_duration_since(Instant::now());
             if left.is_zero() {
-                if let Some((place, _)) = record::under_way() {
+                if let Some((place, _)) = slots::under_way() {
                     late(place, limits.grace);
                 }
                 // The host's own work is cancelled by other means, and it comes to its end soon; unless a plugin has damaged
                 // what it works with.
                 if Instant::now() > deadline + limits.grace * HOST_GRACE
-                    && let Some(place) = record::last()
+                    && let Some(place) = slots::last()
                 {
                     stuck(place);
                 }
@@ -91,7 +91,7 @@ fn watch(limits: Limits, (over, changed): &(Mutex<bool>, Condvar)) {
         }
         if let Some(limit) = limits.resident {
             let resident = resident_bytes();
-            if let (true, Some((place, _))) = (resident > limit, record::under_way()) {
+            if let (true, Some((place, _))) = (resident > limit, slots::under_way()) {
                 large(place, resident, limit);
             }
             wait = wait.min(until_full(limit.saturating_sub(resident)));
@@ -108,7 +108,7 @@ fn until_full(room: u64) -> Duration {
 
 #[cold]
 fn late(place: &Place, grace: Duration) -> ! {
-    ending::end_with(LIMIT, place, |line| {
+    end::end_with(LIMIT, place, |line| {
         line.text("it did not come back within ").number(grace.as_millis() as u64);
         line.text(" ms after the time limit; byoc ends here");
     })
@@ -116,14 +116,14 @@ fn late(place: &Place, grace: Duration) -> ! {
 
 #[cold]
 fn stuck(place: &Place) -> ! {
-    ending::end_with(LIMIT, place, |line| {
+    end::end_with(LIMIT, place, |line| {
         line.text("byoc did not come to its end after the time limit; this entry was the last one; byoc ends here");
     })
 }
 
 #[cold]
 fn large(place: &Place, resident: u64, limit: u64) -> ! {
-    ending::end_with(LIMIT, place, |line| {
+    end::end_with(LIMIT, place, |line| {
         line.text("byoc takes ").number(resident >> 20).text(" MiB of memory, more than the limit of ");
         line.number(limit >> 20).text(" MiB; it ends here");
     })

@@ -1,0 +1,127 @@
+//! The table of entries under way: a slot for each thread that enters plugins. It has a fixed size and is read and written by
+//! single loads and stores, so that handlers of signals can read it, on any thread and at any moment.
+
+use super::float::FloatState;
+use super::place::{Entry, Place};
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// As many threads as `--threads` allows, and as many again for whoever embeds the host. Threads past them share a slot that
+/// nobody reads.
+pub(super) const SLOTS: usize = 2048;
+
+/// What one thread is in. A cache line of its own: threads write to theirs at every entry.
+#[repr(align(64))]
+pub(super) struct Slot {
+    taken: AtomicBool,
+    /// The place that the thread is in; with its lowest bit set the one that it was in last.
+    pub(super) at: AtomicPtr<Place>,
+    /// The floating-point environment of the thread outside of plugins, as it was seen last.
+    pub(super) float: AtomicU64,
+}
+
+static TABLE: [Slot; SLOTS] = [const { Slot::new(false) }; SLOTS];
+static SHARED: Slot = Slot::new(true);
+
+/// One past the last slot that was ever taken.
+static USED: AtomicU32 = AtomicU32::new(0);
+
+/// The outermost entry that was begun last, by any thread, runs left out: these leave it to their slots.
+pub(super) static LATEST: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
+
+thread_local! {
+    // Constant and without a destructor: reading it is reading memory, in a handler too.
+    pub(super) static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
+}
+
+/// Set in a pointer to a place that was left.
+const LEFT: usize = 1;
+
+pub(super) fn left(place: *mut Place) -> *mut Place {
+    place.map_addr(|address| address | LEFT)
+}
+
+/// The place that such a pointer is of.
+fn place_of(pointer: *mut Place) -> Option<&'static Place> {
+    // SAFETY: without the bit it is null, or what was stored, which is a `&'static Place`.
+    unsafe { pointer.map_addr(|address| address & !LEFT).as_ref() }
+}
+
+impl Slot {
+    const fn new(taken: bool) -> Slot {
+        let nowhere = AtomicPtr::new(ptr::without_provenance_mut(LEFT));
+        Slot { taken: AtomicBool::new(taken), at: nowhere, float: AtomicU64::new(0) }
+    }
+
+    pub(super) fn is_inside(&self) -> bool {
+        self.at.load(Ordering::Relaxed).addr() & LEFT == 0
+    }
+
+    /// Where the thread is.
+    pub(super) fn at(&self) -> Option<&'static Place> {
+        let at = self.at.load(Ordering::Acquire);
+        if at.addr() & LEFT == 0 { place_of(at) } else { None }
+    }
+
+    /// Where the thread is, or was last.
+    pub(super) fn last(&self) -> Option<&'static Place> {
+        place_of(self.at.load(Ordering::Acquire))
+    }
+
+    /// Whether it is that of all threads which found the table full.
+    pub(super) fn is_shared(&self) -> bool {
+        ptr::eq(self, &raw const SHARED)
+    }
+
+    /// Gives it to other threads.
+    pub(super) fn give_back(&self) {
+        if !self.is_shared() {
+            self.at.store(left(ptr::null_mut()), Ordering::Relaxed);
+            self.taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Takes a free slot for this thread, or the shared one.
+#[cold]
+pub(super) fn take() -> &'static Slot {
+    let free = |slot: &&Slot| slot.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let slot = match TABLE.iter().enumerate().find(|(_, slot)| free(slot)) {
+        Some((index, slot)) => {
+            USED.fetch_max(index as u32 + 1, Ordering::Release);
+            slot
+        }
+        None => &SHARED,
+    };
+    slot.float.store(FloatState::read().0, Ordering::Relaxed);
+    OWN.set(Some(slot));
+    slot
+}
+
+/// The thread has no slot any more.
+pub(super) fn disown() {
+    OWN.set(None);
+}
+
+/// Where this thread is; `None` outside of plugins.
+pub(crate) fn current() -> Option<&'static Place> {
+    OWN.get()?.at()
+}
+
+fn slots() -> &'static [Slot] {
+    &TABLE[..(USED.load(Ordering::Acquire) as usize).min(SLOTS)]
+}
+
+/// Where some thread is, and how many others are in plugins.
+pub(super) fn under_way() -> Option<(&'static Place, usize)> {
+    let mut places = slots().iter().filter_map(Slot::at);
+    let first = places.next()?;
+    Some((first, places.count()))
+}
+
+/// An entry that was in use lately: a run if there was any, else the latest.
+pub(super) fn last() -> Option<&'static Place> {
+    let mut lasts = slots().iter().filter_map(Slot::last);
+    lasts.find(|place| place.entry == Entry::Run).or_else(|| place_of(LATEST.load(Ordering::Acquire)))
+}
