@@ -14,7 +14,7 @@ const MODELS: &[&str] = &["resnet18_w16", "mobilenet_v2_025", "bert_small", "vit
 const RUNS: usize = 10_000;
 const SLACK: u64 = 8 << 20;
 
-/// How soon after a run the workers of the library's pool have to sleep, and how long they are watched.
+/// Time after a run in which the workers of the library's pool must go to sleep, and for which they are watched.
 const SLEEPS_WITHIN: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(60);
 
@@ -87,7 +87,7 @@ fn sleep(session: &Session) {
     assert!(median < SLEEPS_WITHIN, "workers go on for {median:?} after a run");
 }
 
-/// What the other threads of this process that bear this thread's name have computed for: the workers that it made.
+/// Returns the processor time of the other threads of this process that have this thread's name: the workers that it made.
 fn computed() -> Duration {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     let own = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();

@@ -56,7 +56,7 @@ const FIRST: &[&str] = &["nn.relu", "tanh", "nn.conv2d", "nn.dense", "maximum"];
 const SECOND: &[&str] = &["sigmoid", "add", "multiply", "nn.relu"];
 const THIRD: &[&str] = &["sqrt", "concatenate", "sum"];
 
-/// What each backend takes alone, in priority order: for `annotate_target`.
+/// Single operators that each backend takes, in priority order: the rules of `annotate_target`.
 pub fn rules() -> Vec<TargetRule> {
     let rule = |target: &str, operators: &[&str]| TargetRule {
         target: target.into(),

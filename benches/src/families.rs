@@ -1,6 +1,6 @@
 //! Operators at the sizes that ResNet-50 and BERT have them, each as a small program.
 
-/// What the throughput of a family is counted in.
+/// Unit of the throughput of a family.
 #[derive(Clone, Copy)]
 pub enum Work {
     /// Floating-point operations, a multiplication with its addition as two.
@@ -17,7 +17,7 @@ pub struct Family {
     pub params: &'static str,
     /// Lines and result of the body.
     pub body: &'static str,
-    /// What one call does.
+    /// Work of one call.
     pub work: Work,
 }
 

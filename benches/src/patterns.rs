@@ -82,7 +82,7 @@ impl Net {
 /// A convolution's sizes.
 #[derive(Clone, Copy)]
 struct Layer {
-    /// Where it is from.
+    /// Model that it is taken from.
     name: &'static str,
     input: usize,
     output: usize,

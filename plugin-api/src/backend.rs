@@ -19,14 +19,14 @@ pub trait Codegen: Send + Sync + 'static {
     /// Where the backend cannot work here; the message is shown to the user.
     fn describe(&self) -> Result<Description>;
 
-    /// Whether it takes a candidate, and if not, why in words that the user can act on. A claim binds: `compile` has to
+    /// Decides on a candidate; a refusal names a reason that the user can act on. A claim binds: `compile` has to
     /// make code for what was taken.
     fn judge(&self, candidate: &Candidate) -> Verdict {
         let _ = candidate;
         Verdict::Supported
     }
 
-    /// Whether it takes a whole region, after partitioning: a candidate of the kind [`CandidateKind::Region`]. What it
+    /// Decides on a whole region, after partitioning: a candidate of the kind [`CandidateKind::Region`]. What it
     /// took one by one may be too small together, or need more buffers than there are. Asks
     /// [`judge`](Codegen::judge), unless it is written.
     fn accept_region(&self, region: &Candidate) -> Verdict {
@@ -62,11 +62,11 @@ pub trait Codegen: Send + Sync + 'static {
     }
 }
 
-/// What a backend is asked about.
+/// Candidate for a backend: an operator, a composite or a region.
 #[repr(C)]
 #[derive(StableAbi, Clone)]
 pub struct Candidate {
-    /// What it is a candidate for.
+    /// Kind of the candidate.
     pub kind: CandidateKind,
     /// The pattern's name (`dnnl.conv2d_relu`), the operator's, or the region's symbol.
     pub name: RString,
@@ -76,13 +76,13 @@ pub struct Candidate {
     pub graph: Graph,
     /// The constants that the graph's nodes refer to.
     pub constants: RVec<Constant>,
-    /// How many expressions outside use what comes out.
+    /// Number of expressions outside that use the result.
     pub outside_users: u32,
     /// Room for more.
     pub attrs: RVec<Attr>,
 }
 
-/// What a candidate is for.
+/// Kind of a candidate.
 #[repr(u8)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CandidateKind {
@@ -114,19 +114,19 @@ impl Candidate {
 pub struct Region<'a> {
     /// The operators and composites; its symbol is `graph.symbol`.
     pub graph: &'a Graph,
-    /// What the graph's constant nodes stand for.
+    /// Constants of the graph, in the order of its constant nodes.
     pub constants: &'a [Constant],
     /// A JSON object. The host sets `cache_dir` (a path, or null for no cache); further keys may come.
     pub options: &'a Value,
 }
 
-/// What a region compiled to.
+/// Compiled region.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq)]
 pub struct CompiledRegion {
-    /// What the loader gets; in a form of the backend's own.
+    /// Input of the loader, in a form of the backend's own.
     pub blob: RVec<u8>,
-    /// Which loader: `dnnl_json` for `loadbinary_dnnl_json`.
+    /// Key of the loader: `dnnl_json` for `loadbinary_dnnl_json`.
     pub loader: RString,
     /// The functions that the blob defines; the region's own symbol must be one of them.
     pub symbols: RVec<RString>,
@@ -182,9 +182,9 @@ pub enum Verdict {
 pub struct Refusal {
     /// One of [`RefusalCode`], by its name.
     pub code: RString,
-    /// What is wanted and what was found: `input 0 is float32; this device takes int8`.
+    /// Expected and found: `input 0 is float32; this device takes int8`.
     pub detail: RString,
-    /// What the user can do: `run "byoc quantize" first`. May be empty.
+    /// Remedy for the user: `run "byoc quantize" first`. May be empty.
     pub hint: RString,
 }
 
@@ -273,7 +273,7 @@ pub trait Loader: Send + Sync + 'static {
 pub struct LoadRequest<'a> {
     /// The region's symbol.
     pub symbol: &'a str,
-    /// What `compile` gave. It may be the bytes of a mapped file: copy what is needed later.
+    /// Blob that `compile` gave. It may be the bytes of a mapped file: copy what is needed later.
     pub blob: &'a [u8],
     /// The constants that `compile` saw, in the same order.
     pub constants: &'a [Constant],
@@ -308,11 +308,11 @@ pub trait Executable: Send + Sync + 'static {
     }
 }
 
-/// What a run needs.
+/// Requirements of a run: outputs, workspace, plan.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq)]
 pub struct Prepared {
-    /// What comes out, in order.
+    /// Outputs, in order.
     pub outputs: RVec<OutputDims>,
     /// Bytes of scratch memory.
     pub workspace: usize,
@@ -328,7 +328,7 @@ pub struct Prepared {
 pub struct OutputDims {
     /// Its dimensions, or the most that they can be.
     pub dims: RVec<usize>,
-    /// Whether these are the dimensions. Otherwise `run` says them with [`TensorMut::set_shape`].
+    /// True if the dimensions are exact. Otherwise `run` says them with [`TensorMut::set_shape`].
     pub exact: bool,
 }
 
@@ -355,9 +355,9 @@ impl Prepared {
 /// One run. All memory is the caller's.
 #[derive(Debug)]
 pub struct Call<'a, 't> {
-    /// What goes in.
+    /// Inputs, in order.
     pub inputs: &'a [TensorRef<'t>],
-    /// What comes out, sized as prepared. What it holds before is undefined; it never overlaps an input.
+    /// Outputs, sized as prepared. Their contents are undefined before the run; they never overlap an input.
     pub outputs: &'a mut [TensorMut<'t>],
     /// Scratch memory as prepared, aligned to 64 bytes. What it holds before is undefined.
     pub workspace: &'a mut [u8],

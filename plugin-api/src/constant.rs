@@ -14,7 +14,7 @@ use abi_stable::std_types::{RArc, RSlice, RStr, RString, RVec};
 
 use std::fmt;
 
-/// Where the bytes of a constant come from; the host implements it. Nothing here may panic.
+/// Source of the bytes of a constant, implemented by the host. Nothing here may panic.
 pub trait ConstantSource: Send + Sync + 'static {
     /// The bytes: dense, row-major, aligned to 64 bytes, always the same.
     fn bytes(&self) -> &[u8];

@@ -1,4 +1,4 @@
-//! What a backend says about itself. It crosses as JSON text, so that a later version can say more: what a host does
+//! Description of a backend. It crosses as JSON text, so that a later version can say more: what a host does
 //! not understand it keeps in [`Description::unknown`] and reports, and what an older backend leaves out has a default.
 
 use serde::de::DeserializeOwned;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The version of the description that this crate writes.
 pub const DESCRIPTION_VERSION: u32 = 1;
 
-/// What a backend says about itself.
+/// Description of a backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Description {
@@ -22,7 +22,7 @@ pub struct Description {
     pub patterns: String,
     /// The single operators that it wants to be asked about, in order of preference.
     pub operators: Vec<String>,
-    /// Whether it takes dimensions that are not known before the run. A candidate with one is refused for it
+    /// Support for dimensions that are not known before the run. A candidate with one is refused for it
     /// otherwise, without asking it.
     pub dynamic_dims: bool,
     /// When a region is worth it.
@@ -31,22 +31,22 @@ pub struct Description {
     pub layouts: BTreeMap<String, Vec<String>>,
     /// Passes to run before its patterns are looked for, by name.
     pub pre_passes: Vec<String>,
-    /// How a float model becomes one that it takes, if it takes quantized ones.
+    /// Quantization scheme, for backends that take quantized models.
     pub quantization: Option<Quantization>,
     /// The most bytes that a compiled region may have; a larger one is an error of the backend's, and the region runs on
     /// the host. No limit when it is not said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_blob_bytes: Option<u64>,
-    /// Whether it promises nothing where a number is NaN or infinite, or becomes so on the way: a relu may make 0 of NaN.
+    /// True if results are undefined where a value is NaN or infinite, or becomes so on the way: a relu may make 0 of NaN.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub finite_math: bool,
-    /// What its users may choose, by name. What they chose is in the options of `compile`, under `backend_options`.
+    /// Options for users, by name. Values that were set are in the options of `compile`, under `backend_options`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, BackendOption>,
-    /// What a later version says and this one does not know.
+    /// Fields of a later version, kept as they are.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
-    /// What was not understood when it was read, one line each. What was understood serves all the same.
+    /// Warnings of the reader, one line each. Fields that were understood are used all the same.
     #[serde(skip)]
     pub problems: Vec<String>,
 }
@@ -92,7 +92,7 @@ pub struct BackendOption {
     pub values: Vec<String>,
 }
 
-/// How a float model becomes an integer one.
+/// Quantization scheme of a backend.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quantization {
@@ -102,11 +102,11 @@ pub struct Quantization {
     pub weight: String,
     /// Element type of sums and biases.
     pub accumulator: String,
-    /// Whether every zero point is 0.
+    /// True if every zero point is 0.
     pub symmetric: bool,
-    /// Whether a weight has a scale per output channel.
+    /// True if a weight has a scale per output channel.
     pub per_channel: bool,
-    /// Whether every scale is a power of two.
+    /// True if every scale is a power of two.
     pub power_of_two: bool,
 }
 

@@ -85,13 +85,13 @@ impl fmt::Debug for DType {
     }
 }
 
-/// Where memory lies: DLPack's `DLDevice`.
+/// Device that memory belongs to: DLPack's `DLDevice`.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device {
     /// DLPack's device type: 1 is the host's memory, 2 CUDA, 12 an extension device, ...
     pub kind: i32,
-    /// Which one of them.
+    /// Index among devices of this kind.
     pub id: i32,
 }
 
@@ -106,7 +106,7 @@ mod sealed {
 
 /// A Rust type that a tensor can be looked at as. Booleans are looked at as `u8`, 16-bit floats as `u16` (their bits).
 pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
-    /// Whether a tensor of this element type may be looked at as `Self`.
+    /// Returns true if a tensor of this element type can be viewed as `Self`.
     fn views(dtype: DType) -> bool;
 }
 

@@ -5,7 +5,7 @@ use abi_stable::std_types::{RBox, RString};
 use std::fmt;
 use std::ops::Deref;
 
-/// What went wrong in an entry; see [`ErrorData`] for what can be read from it.
+/// Error of an entry; its fields are those of [`ErrorData`].
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -13,16 +13,16 @@ pub struct Error {
     data: RBox<ErrorData>,
 }
 
-/// What is known of an error. Empty texts mean that nothing is. A backend fills in `message` and perhaps `hint`; the
+/// Fields of an error. A text that is not known is empty. A backend fills in `message` and perhaps `hint`; the
 /// boundary adds the plugin, the entry and, for a panic, the place.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorData {
     /// One line, lower case, no full stop.
     pub message: RString,
-    /// What the user can do about it.
+    /// Remedy for the user.
     pub hint: RString,
-    /// What kind of failure it is, where that has a name: a [`RefusalCode`](crate::RefusalCode), or
+    /// Kind of the failure, where it has a name: a [`RefusalCode`](crate::RefusalCode), or
     /// [`Error::CANCELLED`]. Open, as refusal codes are.
     pub code: RString,
     /// The name of the plugin.
@@ -31,7 +31,7 @@ pub struct ErrorData {
     pub entry: RString,
     /// For a panic, where: `src/lib.rs:10:5`.
     pub location: RString,
-    /// Whether the code panicked, which is a defect of the plugin (of the host, in a host service).
+    /// True if the code panicked, which is a defect of the plugin (of the host, in a host service).
     pub panicked: bool,
 }
 

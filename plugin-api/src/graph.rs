@@ -16,11 +16,11 @@ use std::fmt;
 pub struct Graph {
     /// The global symbol of a region; the name of a composite.
     pub symbol: RString,
-    /// What goes in, in order. `NodeKind::Input(i)` stands for `inputs[i]`.
+    /// Inputs, in order. `NodeKind::Input(i)` stands for `inputs[i]`.
     pub inputs: RVec<Input>,
     /// The nodes, in topological order.
     pub nodes: RVec<Node>,
-    /// What comes out, in order.
+    /// Outputs, in order.
     pub outputs: RVec<ValueRef>,
     /// Attributes of the function.
     pub attrs: RVec<Attr>,
@@ -40,9 +40,9 @@ pub struct Input {
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub struct Node {
-    /// What it is.
+    /// Operator, composite, input or constant.
     pub kind: NodeKind,
-    /// What it reads.
+    /// Operands, in order.
     pub inputs: RVec<ValueRef>,
     /// Its attributes, all of them, in the order of the operator's schema.
     pub attrs: RVec<Attr>,
@@ -52,7 +52,7 @@ pub struct Node {
     pub sources: RVec<RString>,
 }
 
-/// What a node is.
+/// Kind of a node.
 #[repr(u8)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub enum NodeKind {
@@ -72,7 +72,7 @@ pub enum NodeKind {
 pub struct Composite {
     /// The pattern's name: `dnnl.conv2d_bias_relu`.
     pub name: RString,
-    /// What it consists of.
+    /// Operators of the composite.
     pub body: RBox<Graph>,
 }
 
@@ -82,7 +82,7 @@ pub struct Composite {
 pub struct ValueRef {
     /// The node's number in `Graph::nodes`.
     pub node: u32,
-    /// Which of its outputs.
+    /// Index among the outputs of the node.
     pub index: u32,
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn write_attrs(list: &[Attr], out: &mut Vec<u8>) {
     write(out, 2 + 32 * list.len(), |room| attrs(room, list));
 }
 
-/// Where the next letter goes, and how much room is left from there on. Each function below writes something at the beginning of
+/// Remaining part of the output buffer. Each function below writes at the beginning of
 /// it and gives what is left, or nothing where there is too little.
 ///
 /// A backend in C gets every candidate in this form, thousands of them in one text. What is handed from function to function is
@@ -229,7 +229,7 @@ fn attr<'o>(mut room: Room<'o>, value: &AttrValue) -> Option<Room<'o>> {
     }
 }
 
-/// Whether JSON writes some letter of a text otherwise: a quotation mark, a backslash, a control character. Eight letters at a
+/// Returns true if JSON escapes some byte of a text: a quotation mark, a backslash, a control character. Eight letters at a
 /// time: most texts are the names of operators and attributes.
 fn is_escaped(text: &[u8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;

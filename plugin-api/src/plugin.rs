@@ -48,7 +48,7 @@ pub struct Info {
     pub version: RString,
 }
 
-/// What `init` gets.
+/// Arguments of `init`.
 #[repr(C)]
 #[derive(StableAbi, Clone)]
 #[doc(hidden)]
@@ -61,14 +61,14 @@ pub struct InitArguments {
     pub options: RString,
 }
 
-/// What `init` gives.
+/// Result of `init`.
 #[repr(C)]
 #[derive(StableAbi)]
 #[doc(hidden)]
 pub struct Initialised {
     /// Who it is, now that it has read its files.
     pub info: Info,
-    /// What it registers, in no particular order.
+    /// Registrations, in no particular order.
     pub registrations: RVec<Registration>,
 }
 
@@ -79,11 +79,11 @@ pub struct Initialised {
 pub struct Registration {
     /// `relay.ext.<name>`, `loadbinary_<key>`.
     pub name: RString,
-    /// What stands under it.
+    /// Registered object.
     pub object: Object,
 }
 
-/// What can be registered.
+/// Kind of a registered object.
 #[repr(u8)]
 #[derive(StableAbi)]
 #[doc(hidden)]
@@ -96,7 +96,7 @@ pub enum Object {
     Data(RString),
 }
 
-/// What a plugin knows about itself and where it runs, while it registers.
+/// Identity and surroundings of a plugin while it registers.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// The plugin's name, as declared. A plugin that takes its name from a file writes it here.
@@ -111,7 +111,7 @@ pub struct Context {
     pub options: Value,
 }
 
-/// What a plugin offers.
+/// Offers of a plugin.
 #[derive(Default)]
 pub struct Registry {
     entries: RVec<Registration>,
@@ -138,9 +138,9 @@ impl Registry {
 
 /// The version of the boundary: this crate's.
 pub const API_VERSION: &str = env!("CARGO_PKG_VERSION");
-/// What stands before a backend's name in the registry.
+/// Prefix of a backend's name in the registry.
 pub const CODEGEN_PREFIX: &str = "relay.ext.";
-/// What stands before a loader's key in the registry.
+/// Prefix of a loader's key in the registry.
 pub const LOADER_PREFIX: &str = "loadbinary_";
 
 /// A function that registers things, collected by [`register!`](crate::register).
@@ -171,13 +171,13 @@ pub fn initialise(info: Info, arguments: InitArguments) -> InitResult {
     .into()
 }
 
-/// What the constructor of a library's module gives.
+/// Result of the constructor of a library's module.
 #[doc(hidden)]
 pub type ModuleResult = RootModuleResult;
-/// What `init` gives.
+/// Result of `init`.
 #[doc(hidden)]
 pub type InitResult = RResult<Initialised, Error>;
-/// What a library exports.
+/// Symbol that a library exports.
 #[doc(hidden)]
 pub type Header = LibHeader;
 

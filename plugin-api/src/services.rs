@@ -22,7 +22,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::Level;
 
-/// What the host implements.
+/// Services that the host implements.
 pub trait HostServices: Send + Sync + 'static {
     /// The number of threads that `parallel_for` uses, the caller's included. A library with a pool of its own is
     /// sized by it.
@@ -50,7 +50,7 @@ pub trait HostServices: Send + Sync + 'static {
     /// Where the host has no kernel for it.
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>>;
 
-    /// Whether nobody waits any more for what is under way (a compilation above all): long work looks at it now and
+    /// Returns true if the work under way was cancelled (a compilation above all): long work asks now and
     /// then and gives up with [`Error::cancelled`].
     fn cancelled(&self) -> bool {
         false
@@ -176,7 +176,7 @@ impl Services {
         executable.run(Call { inputs, outputs, workspace, plan: prepared.plan })
     }
 
-    /// Whether nobody waits any more for what is under way. Long work (a search over tilings, a compiler that is
+    /// Returns true if the work under way was cancelled. Long work (a search over tilings, a compiler that is
     /// started) looks at it now and then and gives up with [`Error::cancelled`].
     pub fn cancelled(&self) -> bool {
         self.object.cancelled()

@@ -17,7 +17,7 @@ const _: () = assert!(size_of::<usize>() == 8, "byoc plugins exist for 64-bit ma
 pub struct Tensor {
     /// First byte, before `byte_offset`.
     pub data: *mut u8,
-    /// Where the memory lies.
+    /// Device that the memory belongs to.
     pub device: Device,
     /// Number of dimensions.
     pub ndim: i32,
@@ -143,7 +143,7 @@ impl<'a> TensorRef<'a> {
         self.shape().iter().product()
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -231,7 +231,7 @@ impl<'a> TensorMut<'a> {
         self.shape().iter().product()
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

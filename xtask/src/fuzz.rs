@@ -10,7 +10,7 @@ use std::process::Command;
 /// The processors for which sanitizers are built; flags for a target do not reach build scripts and macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What instruments a build. Plugins call the functions of the sanitizer, which is linked into the program that loads them.
+/// Flags of an instrumented build. Plugins call the functions of the sanitizer, which is linked into the program that loads them.
 const FLAGS: &str = "-Zsanitizer=address -Clink-arg=-rdynamic";
 
 /// `cargo xtask fuzz TARGET [--minutes N]`: with coverage where cargo-fuzz is installed, otherwise by the driver.
@@ -77,7 +77,7 @@ fn driver(target: &str, seconds: u64) -> Command {
     command
 }
 
-/// What every run of a target has around it. Plugins are never unmapped and statics never dropped, so what is left at the end is
+/// Sets the environment that every run of a target has. Plugins are never unmapped and statics never dropped, so what is left at the end is
 /// no leak.
 fn surroundings(command: &mut Command) -> &mut Command {
     command

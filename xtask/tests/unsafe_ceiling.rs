@@ -25,7 +25,7 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What opens with `unsafe` in a text: blocks, functions, implementations. Types of unsafe functions (`unsafe extern "C" fn(..)`
+/// Counts what opens with `unsafe` in a text: blocks, functions, implementations. Types of unsafe functions (`unsafe extern "C" fn(..)`
 /// without a name) promise nothing and are left out, as are comments.
 fn count(text: &str) -> usize {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");

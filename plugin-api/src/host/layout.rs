@@ -20,13 +20,13 @@ pub(super) fn differences(report: &str) -> Vec<String> {
     found
 }
 
-/// Where in the report of a difference a line stands.
+/// Section of the report of a difference.
 #[derive(Default, PartialEq)]
 enum Part {
     /// Between: both layouts, whole.
     #[default]
     Layouts,
-    /// Which field of which type.
+    /// Field and type that differ.
     Path,
     What,
     Expected,

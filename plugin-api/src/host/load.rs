@@ -80,7 +80,7 @@ fn open(path: &Path) -> Result<Library, Rejection> {
     unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)
 }
 
-/// Which of the libraries that it needs the system does not find, one line each.
+/// Returns the needed libraries that the system does not find, one line each.
 fn missing_libraries(path: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     for name in needed(path) {
@@ -128,7 +128,7 @@ fn check_version(header: &LibHeader) -> Result<String, Rejection> {
     Ok(theirs.to_owned())
 }
 
-/// What has to agree: the major version, and before 1.0 the minor version too.
+/// Returns the parts of a version that must agree: major, and before 1.0 minor.
 fn series(version: &str) -> (&str, &str) {
     let mut parts = version.split('.');
     let major = parts.next().unwrap_or("");

@@ -18,7 +18,7 @@ pub struct LoadedPlugin {
     pub api_version: String,
     /// The file.
     pub path: PathBuf,
-    /// What it registers, sorted by name.
+    /// Registrations, sorted by name.
     pub registrations: Vec<Registration>,
 }
 
@@ -26,11 +26,11 @@ pub struct LoadedPlugin {
 pub struct Registration {
     /// The full name: `relay.ext.dnnl`, `loadbinary_dnnl_json`.
     pub name: String,
-    /// What it is.
+    /// Code generator or loader.
     pub offer: Offer,
 }
 
-/// What a plugin registers.
+/// Object that a plugin registers.
 #[derive(Clone)]
 pub enum Offer {
     /// A code generator.

@@ -27,7 +27,7 @@ pub struct Rejection {
     pub code: &'static str,
     /// One line, lower case, no full stop.
     pub reason: String,
-    /// What to do about it.
+    /// Remedy for the user.
     pub hint: Option<String>,
     /// The long form, line by line, where there is one.
     pub details: Vec<String>,

@@ -18,7 +18,7 @@ const MACHINE: elf::Machine = elf::EM_AARCH64;
 #[cfg(target_arch = "riscv64")]
 const MACHINE: elf::Machine = elf::EM_RISCV;
 
-/// Whether the file may be a plugin for this machine. Runs nothing of it, and reads no more of it than it needs.
+/// Checks that the file can be a plugin for this machine, without running any of it.
 ///
 /// # Errors
 /// The reason why it is none.
@@ -26,7 +26,7 @@ pub fn sniff(path: &Path) -> Result<(), Rejection> {
     sniff_entry(path).map(drop)
 }
 
-/// What can be read off a plugin's file without mapping it.
+/// Facts of a plugin's file, read without mapping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
     /// Its entry, for people: `declare_plugin!`, or `byoc_plugin_entry` for one in C.
@@ -35,7 +35,7 @@ pub struct FileFacts {
     pub needed: Vec<String>,
 }
 
-/// What can be read off a plugin's file.
+/// Reads the facts of a plugin's file.
 ///
 /// # Errors
 /// As [`sniff`].
@@ -69,7 +69,7 @@ pub(super) fn needed(path: &Path) -> Vec<String> {
     read().unwrap_or_default()
 }
 
-/// Whether what would be mapped of the file holds this text; `false` for what cannot be read. A plugin that registers a name
+/// Returns true if the part of the file that would be mapped holds this text; `false` for what cannot be read. A plugin that registers a name
 /// holds it as a rule, so that the others can be left alone at first.
 pub fn mentions(path: &Path, text: &str) -> bool {
     const CHUNK: u64 = 1 << 20;
@@ -102,12 +102,12 @@ pub fn mentions(path: &Path, text: &str) -> bool {
     })
 }
 
-/// Which entry a plugin has.
+/// Entry of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// That of `declare_plugin!`.
+    /// Entry of `declare_plugin!`.
     Rust,
-    /// That of `byoc_plugin.h`.
+    /// Entry of `byoc_plugin.h`.
     C,
 }
 

@@ -39,7 +39,7 @@ mod tests {
         assert_eq!(there, SOURCES.map(|(name, _)| name));
     }
 
-    /// What the copy depends on is what the crate depends on, as the workspace has it.
+    /// The dependencies of the copy are those of the crate, in the versions of the workspace.
     #[test]
     fn the_manifest_of_the_copy_says_what_the_crates_says() {
         let section = |text: &str, name: &str| -> Vec<String> {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tracing::Level;
 
-/// What the plugins said.
+/// Messages of the plugins.
 #[derive(Default)]
 pub struct Heard {
     pub lines: Vec<(Level, String, String)>,
@@ -22,7 +22,7 @@ pub struct Heard {
 #[derive(Clone, Default)]
 pub struct TestHost {
     pub heard: Arc<Mutex<Heard>>,
-    /// Whether it wants what is under way to be given up.
+    /// Set to cancel the work under way.
     pub cancelled: Arc<AtomicBool>,
 }
 

@@ -207,7 +207,7 @@ size_tagged! { Codegen Loader Executable Compiled Run }
 /// `byoc_plugin_entry`.
 pub type Entry = unsafe extern "C" fn(u32) -> *const Plugin;
 
-/// What a structure of a plugin's holds: as much as it has, zeroes for the rest. `None` for a null pointer, and for a size
+/// Copies a structure of a plugin: the fields that it has, zeros for the rest. `None` for a null pointer, and for a size
 /// that not even the size itself fits into.
 ///
 /// # Safety

@@ -25,11 +25,11 @@ impl HostTable {
     }
 }
 
-/// What a plugin answered in one call.
+/// Answers of a plugin in one call.
 #[derive(Default)]
 pub struct Answers {
     pub failure: Option<Error>,
-    /// What it did that makes no sense; an error whatever it returns.
+    /// Violation of the contract; an error whatever the entry returns.
     misuse: Option<String>,
     pub name: Option<String>,
     pub registrations: Vec<(String, Offer)>,

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What an entry begins with: the host's functions, whose plugin it is, and the plugin's own pointer.
+/// Object of a C plugin: its table, its pointer, and the host's functions for it.
 struct Object<T> {
     plugin: Arc<str>,
     host: Arc<HostTable>,
@@ -252,7 +252,7 @@ impl Loader for CLoader {
 pub struct CExecutable(Object<abi::Executable>);
 
 impl CExecutable {
-    /// What was loaded for the region `symbol`.
+    /// Wraps the executable of the region `symbol`.
     pub fn new(
         plugin: Arc<str>,
         host: Arc<HostTable>,

@@ -52,7 +52,7 @@ fn leaves(graph: &Graph) {
     }
 }
 
-/// What lies in one piece of memory behind a pointer.
+/// Value in one contiguous piece of memory behind a pointer.
 trait Piece {
     fn bytes(&self) -> (*const i8, usize);
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// The code of the lines written here: a plugin ended the process.
 pub(super) const ENDED: &str = "E0450";
 
-/// Whether this process was forked off the host's by a plugin, inside an entry.
+/// Set in a process that a plugin forked inside an entry.
 pub(super) static FORKED: AtomicBool = AtomicBool::new(false);
-/// Whether the end has been said; by one thread, and once.
+/// Set by the thread that prints the last line, so that it is printed once.
 pub(super) static SAID: AtomicBool = AtomicBool::new(false);
 /// The host's process.
 pub(super) static PROCESS: AtomicU32 = AtomicU32::new(0);

@@ -26,9 +26,9 @@ const SIGNALS: [(c_int, &str); 7] = [
     (libc::SIGTRAP, "SIGTRAP (a trap)"),
 ];
 
-/// Whether the host has done all that it was started for.
+/// Set when the host has finished its work.
 static FINISHED: AtomicBool = AtomicBool::new(false);
-/// What was done on each signal before.
+/// Previous action of each signal.
 static BEFORE: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
 /// Makes this process the host's own: a signal, `exit`, or a fork inside a plugin ends with a line that names it, changes of

@@ -1,7 +1,7 @@
 //! The floating-point environment of a thread: rounding, flushing of subnormals, which exceptions trap. It belongs to whoever
 //! calls: a plugin that changes it and does not change it back would change every later result on that thread.
 
-/// What was set when it was read, in as many bits as a slot of the table has for it.
+/// Floating-point environment as it was read, packed for a slot of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FloatState(pub(super) u64);
 
@@ -28,7 +28,7 @@ impl FloatState {
         FloatState(u64::from(mxcsr) | u64::from(word) << 32)
     }
 
-    /// Whether something differs.
+    /// Returns true if the environment has changed.
     #[inline(always)]
     pub(crate) fn differs(self) -> bool {
         (FloatState::read().0 ^ self.0) & Self::CONTROL != 0
@@ -72,7 +72,7 @@ impl FloatState {
         FloatState(fpcr)
     }
 
-    /// Whether something differs.
+    /// Returns true if the environment has changed.
     #[inline(always)]
     pub(crate) fn differs(self) -> bool {
         FloatState::read() != self

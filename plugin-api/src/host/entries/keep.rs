@@ -4,10 +4,10 @@
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 
-/// What is mapped at once.
+/// Bytes mapped at once.
 const CHUNK: usize = 64 << 10;
 
-/// Where the next value goes, and how much room is left there.
+/// Address of the next value, and the bytes left from there.
 static ROOM: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
 /// Takes `size` bytes at a multiple of `align`, which is a power of two. `None` where the system has none.

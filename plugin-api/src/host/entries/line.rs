@@ -3,7 +3,7 @@
 use super::place::Place;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Where else a line goes when there is no standard error any more; -1 for nowhere.
+/// Descriptor for lines when standard error is closed; -1 for none.
 pub(super) static OTHER_STDERR: AtomicI32 = AtomicI32::new(-1);
 
 /// A line under way. It is made in place: a handler's stack is small.

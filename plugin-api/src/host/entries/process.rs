@@ -13,11 +13,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// Something that a plugin changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Where: the entry that was under way, or the last before it was noticed.
+    /// Entry under way, or the last one before the change was noticed.
     pub place: Place,
-    /// What, as in "the working directory".
+    /// Thing that changed, such as "the working directory".
     pub what: &'static str,
-    /// Whether it is as it was again.
+    /// True if the change was undone.
     pub restored: bool,
 }
 
@@ -35,7 +35,7 @@ pub fn on_change(report: fn(&Change)) {
     let _ = REPORT.set(report);
 }
 
-/// What could not be put back: it is said once, and not of every plugin that comes after.
+/// Changes that could not be undone, each reported once and not for every plugin after it.
 static LOST: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
 /// Says a change, once for each plugin and entry.
@@ -77,7 +77,7 @@ const LIMITS: [(c_int, &str); 5] = [
 
 const STREAMS: [(RawFd, &str); 3] = [(0, "standard input"), (1, "standard output"), (2, "standard error")];
 
-/// How the process was when it began.
+/// State of the process at its start.
 struct Begin {
     limits: [Option<libc::rlimit>; LIMITS.len()],
     streams: [Option<(Identity, OwnedFd)>; STREAMS.len()],
@@ -98,7 +98,7 @@ fn identity_of(status: &libc::stat) -> Identity {
     (status.st_dev, status.st_ino, status.st_mode & libc::S_IFMT)
 }
 
-/// What a descriptor refers to; `None` where it is not open.
+/// Returns the file behind a descriptor; `None` if it is not open.
 pub(super) fn identity(descriptor: RawFd) -> Option<Identity> {
     let mut status = MaybeUninit::uninit();
     // SAFETY: the structure is filled where the call succeeds.

@@ -61,7 +61,7 @@ impl AsFd for Product {
 }
 
 impl Product {
-    /// Whether it is a terminal.
+    /// Returns true if it is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.file.is_terminal()
     }

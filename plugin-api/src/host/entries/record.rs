@@ -117,9 +117,9 @@ pub(crate) fn enter(place: &'static Place) -> Entered {
 pub(crate) struct Entered {
     slot: &'static Slot,
     place: &'static Place,
-    /// What the slot holds behind it.
+    /// Value of the slot after the entry.
     after: *mut Place,
-    /// Whether it is no part of another: the state of the process is looked at behind it.
+    /// True for an outermost entry, after which the state of the process is compared.
     outer: bool,
     float: FloatState,
     thread: PhantomData<*const ()>,

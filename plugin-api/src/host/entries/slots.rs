@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 /// nobody reads.
 pub(super) const SLOTS: usize = 2048;
 
-/// What one thread is in. A cache line of its own: threads write to theirs at every entry.
+/// Entry that one thread is in. A cache line of its own: threads write to theirs at every entry.
 #[repr(align(64))]
 pub(super) struct Slot {
     taken: AtomicBool,
@@ -58,18 +58,18 @@ impl Slot {
         self.at.load(Ordering::Relaxed).addr() & LEFT == 0
     }
 
-    /// Where the thread is.
+    /// Returns the entry that the thread is in.
     pub(super) fn at(&self) -> Option<&'static Place> {
         let at = self.at.load(Ordering::Acquire);
         if at.addr() & LEFT == 0 { place_of(at) } else { None }
     }
 
-    /// Where the thread is, or was last.
+    /// Returns the entry that the thread is in, or was in last.
     pub(super) fn last(&self) -> Option<&'static Place> {
         place_of(self.at.load(Ordering::Acquire))
     }
 
-    /// Whether it is that of all threads which found the table full.
+    /// Returns true for the slot of all threads that found the table full.
     pub(super) fn is_shared(&self) -> bool {
         ptr::eq(self, &raw const SHARED)
     }
@@ -104,7 +104,7 @@ pub(super) fn disown() {
     OWN.set(None);
 }
 
-/// Where this thread is; `None` outside of plugins.
+/// Returns the entry that this thread is in; `None` outside of plugins.
 pub(crate) fn current() -> Option<&'static Place> {
     OWN.get()?.at()
 }
@@ -113,7 +113,7 @@ fn slots() -> &'static [Slot] {
     &TABLE[..(USED.load(Ordering::Acquire) as usize).min(SLOTS)]
 }
 
-/// Where some thread is, and how many others are in plugins.
+/// Returns the entry of some thread, and the number of other threads in plugins.
 pub(super) fn under_way() -> Option<(&'static Place, usize)> {
     let mut places = slots().iter().filter_map(Slot::at);
     let first = places.next()?;

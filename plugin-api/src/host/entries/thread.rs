@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-/// What a thread holds that enters plugins.
+/// Resources of a thread that enters plugins.
 struct Thread {
     slot: &'static Slot,
     stack: *mut c_void,

@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 /// The code of the line: a plugin did not come back, or took too much memory.
 const LIMIT: &str = "E0451";
 
-/// How many times the grace of an entry the host's own work gets after the deadline.
+/// Factor on the grace of an entry that the host's own work gets after the deadline.
 const HOST_GRACE: u32 = 5;
 
-/// What plugins are held to.
+/// Limits on plugins.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// When all work is to be over.
     pub deadline: Option<Instant>,
-    /// How much longer an entry may take that is under way at the deadline.
+    /// Extra time for an entry that is under way at the deadline.
     pub grace: Duration,
     /// The most bytes of memory that the process may have while an entry is under way. Pages of mapped files do not count.
     pub resident: Option<u64>,
@@ -100,7 +100,7 @@ fn watch(limits: Limits, (over, changed): &(Mutex<bool>, Condvar)) {
     }
 }
 
-/// How long it takes at least until so much more memory is touched, within reason.
+/// Returns a lower bound on the time in which this much more memory can be touched.
 fn until_full(room: u64) -> Duration {
     const BYTES_A_MILLISECOND: u64 = 10 << 20;
     Duration::from_millis((room / BYTES_A_MILLISECOND).clamp(2, 50))
