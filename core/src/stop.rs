@@ -66,7 +66,7 @@ impl Cancel {
         part
     }
 
-    /// Whether the work is to end.
+    /// Returns true if the work is to end.
     pub fn is_set(&self) -> bool {
         self.0.flag.load(Relaxed) || self.past_deadline() || self.0.parent.as_ref().is_some_and(Cancel::is_set)
     }
@@ -157,7 +157,7 @@ impl Drop for Scope {
     }
 }
 
-/// Whether the work of this thread is to end.
+/// Returns true if the work of this thread is to end.
 pub fn requested() -> bool {
     CURRENT.with_borrow(|current| current.as_ref().is_some_and(Cancel::is_set))
 }
@@ -187,7 +187,7 @@ impl Ticks {
         Ticks { left: every, every }
     }
 
-    /// Whether the work of this thread is to end.
+    /// Returns true if the work of this thread is to end.
     #[inline(always)]
     pub fn requested(&mut self) -> bool {
         if self.left > 0 {

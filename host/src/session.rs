@@ -23,7 +23,7 @@ pub struct Session {
     pub cancel: Cancel,
     /// The plugins found.
     pub registry: Registry,
-    /// Whether regions of artifacts may hold native code, which runs with the rights of the process. The default is yes.
+    /// True if regions of artifacts may hold native code, which runs with the rights of the process. The default is yes.
     pub allow_native: bool,
 }
 

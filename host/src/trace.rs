@@ -17,7 +17,7 @@ use std::time::Instant;
 pub struct Trace {
     start: Instant,
     events: Mutex<Vec<Value>>,
-    /// Whether steps are kept for a file.
+    /// True if steps are kept for a file.
     keep: bool,
 }
 
@@ -27,7 +27,7 @@ impl Trace {
         Trace { start: Instant::now(), events: Mutex::default(), keep }
     }
 
-    /// Whether anybody listens: without a listener a run is not observed at all.
+    /// Returns true if anybody listens: without a listener a run is not observed at all.
     pub fn wanted(&self) -> bool {
         self.keep || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
     }

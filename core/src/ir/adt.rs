@@ -10,7 +10,7 @@ pub struct TypeDef {
     pub params: Box<[Name]>,
     /// The constructors in the order of the text; none for an `extern type`, whose values are made elsewhere.
     pub constructors: Box<[Constructor]>,
-    /// Whether it was written `extern type`.
+    /// True if it was written `extern type`.
     pub is_extern: bool,
 }
 
@@ -76,7 +76,7 @@ impl TypeDefs {
         self.constructors.keys().map(|name| &**name)
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.defs.is_empty()
     }
@@ -89,7 +89,7 @@ pub struct Match {
     pub data: ExprId,
     /// Tried from first to last.
     pub clauses: Box<[Clause]>,
-    /// Whether it says that one of the clauses always matches: `match`, not `match?`.
+    /// True if it says that one of the clauses always matches: `match`, not `match?`.
     pub complete: bool,
 }
 
@@ -144,7 +144,7 @@ impl ClausePattern {
         }
     }
 
-    /// Whether it asks for the same, variables aside.
+    /// Returns true if it asks for the same, variables aside.
     pub fn same_form(&self, other: &ClausePattern) -> bool {
         match (self, other) {
             (ClausePattern::Any, ClausePattern::Any) | (ClausePattern::Var(_), ClausePattern::Var(_)) => true,

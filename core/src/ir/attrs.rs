@@ -238,7 +238,7 @@ impl Attrs {
         self.common().len() + self.own().len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }

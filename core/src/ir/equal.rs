@@ -127,7 +127,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Whether a type of the left side is one of the right side.
+    /// Returns true if a type of the left side is one of the right side.
     fn same_type(&self, left: &Type, right: &Type) -> bool {
         if self.params.is_empty() {
             return left == right;

@@ -169,12 +169,12 @@ impl Expr {
         }
     }
 
-    /// Whether it is without operands and the same in every scope: a constant, a global, a constructor.
+    /// Returns true if it is without operands and the same in every scope: a constant, a global, a constructor.
     pub fn is_closed_leaf(&self) -> bool {
         matches!(self, Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_))
     }
 
-    /// Whether it is without operands: what is the same everywhere, or a variable.
+    /// Returns true if it is without operands: what is the same everywhere, or a variable.
     pub fn is_leaf(&self) -> bool {
         self.is_closed_leaf() || matches!(self, Expr::Var(_))
     }

@@ -91,7 +91,7 @@ impl<I: Id, T> IndexVec<I, T> {
         self.items.len()
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

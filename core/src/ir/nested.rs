@@ -37,7 +37,7 @@ pub struct Nested<T: Holds> {
 pub(super) struct Summary {
     /// Two types are equal when these are: 128 bits of a cryptographic hash of all of it.
     digest: [u64; 2],
-    /// How many parts it has; parts that are shared count each time.
+    /// Number of parts; parts that are shared count each time.
     pub parts: u32,
     /// How many levels.
     depth: u32,

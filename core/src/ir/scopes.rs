@@ -103,7 +103,7 @@ impl Scopes {
         a
     }
 
-    /// Whether `inner` is `outer` or inside it.
+    /// Returns true if `inner` is `outer` or inside it.
     pub fn is_inside(&self, inner: ScopeId, outer: ScopeId) -> bool {
         self.at_depth(inner, self.tree[outer].depth) == outer
     }

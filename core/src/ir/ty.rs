@@ -162,7 +162,7 @@ impl TensorType {
         crate::tensor::element_count(&self.shape()?)
     }
 
-    /// Whether it is known to have no elements.
+    /// Returns true if it is known to have no elements.
     pub fn is_empty(&self) -> bool {
         self.dims.contains(&Dim::Fixed(0))
     }
@@ -279,7 +279,7 @@ impl Type {
     /// How many parts a type may have; shared parts count each time, as they do when it is printed.
     pub const MAX_PARTS: usize = 1 << 20;
 
-    /// Whether a name means something in every text, so that no type, type parameter or constructor can have it: an
+    /// Returns true if a name means something in every text, so that no type, type parameter or constructor can have it: an
     /// element type, `Tensor`, a keyword.
     pub fn is_reserved(name: &str) -> bool {
         const WORDS: [&str; 17] = [
@@ -315,7 +315,7 @@ impl Type {
         }
     }
 
-    /// Whether nothing in it is still to be inferred.
+    /// Returns true if nothing in it is still to be inferred.
     pub fn is_complete(&self) -> bool {
         match self {
             Type::Tensor(_) | Type::Param(_) => true,
@@ -324,28 +324,28 @@ impl Type {
         }
     }
 
-    /// Whether a type parameter is named in it.
+    /// Returns true if a type parameter is named in it.
     pub fn has_params(&self) -> bool {
         self.summary().params
     }
 
-    /// Whether a type definition or a type parameter is named in it.
+    /// Returns true if a type definition or a type parameter is named in it.
     pub fn has_names(&self) -> bool {
         let summary = self.summary();
         summary.params || summary.defined
     }
 
-    /// Whether it has dimensions that are not known.
+    /// Returns true if it has dimensions that are not known.
     pub fn has_open_dims(&self) -> bool {
         self.summary().open_dims
     }
 
-    /// How many parts it has; shared parts count each time.
+    /// Returns the number of parts; shared parts count each time.
     pub fn parts(&self) -> usize {
         self.summary().parts as usize
     }
 
-    /// Whether it keeps to [`Type::MAX_PARTS`].
+    /// Returns true if it keeps to [`Type::MAX_PARTS`].
     pub fn is_within_limits(&self) -> bool {
         self.parts() <= Type::MAX_PARTS
     }

@@ -224,7 +224,7 @@ impl Verifier<'_> {
         });
     }
 
-    /// Whether a place is in the function that is the value of the let whose body is `scope`.
+    /// Returns true if a place is in the function that is the value of the let whose body is `scope`.
     fn in_own_value(&self, scopes: &Scopes, scope: ScopeId, place: ScopeId) -> bool {
         let Some(opener) = scopes.tree[scope].opener else { return false };
         let Expr::Let { value, .. } = self.module.expr(opener) else { return false };
@@ -418,7 +418,7 @@ fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> boo
     wrong
 }
 
-/// Whether the text format can write the name of a type, a constructor or a type parameter: it has no quotes for those.
+/// Returns true if the text format can write the name of a type, a constructor or a type parameter: it has no quotes for those.
 fn is_identifier(name: &str) -> bool {
     let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     name.chars().all(part) && name.starts_with(|c: char| !c.is_ascii_digit())

@@ -38,7 +38,7 @@ impl Kernel for Map {
     }
 }
 
-/// Whether a call maps `f32` to `f32`.
+/// Returns true if a call maps `f32` to `f32`.
 fn is_f32(spec: &Spec<'_>) -> bool {
     spec.inputs.len() == 1 && spec.inputs[0].dtype == DType::F32 && spec.outputs[0].dtype == DType::F32
 }

@@ -17,7 +17,7 @@ pub(super) struct Matrix<'a> {
 }
 
 impl Matrix<'_> {
-    /// Whether `rows` x `cols` of it lie inside its data.
+    /// Returns true if `rows` x `cols` of it lie inside its data.
     fn holds(&self, rows: usize, cols: usize) -> bool {
         rows == 0 || cols == 0 || (rows - 1) * self.row + (cols - 1) * self.col < self.data.len()
     }

@@ -25,7 +25,7 @@ struct Resize {
     cols: AxisTaps,
     /// The weights of the columns, rounded once.
     weights: Vec<f32>,
-    /// Whether the columns are those of the data.
+    /// True if the columns are those of the data.
     same_columns: bool,
 }
 

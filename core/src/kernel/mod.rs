@@ -124,7 +124,7 @@ pub fn make(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         .or_else(|| fallback::make(spec))
 }
 
-/// Whether the host can run the operator at all.
+/// Returns true if the host can run the operator at all.
 pub fn exists(op: OpId) -> bool {
     op::get(op).reference.is_some()
 }

@@ -54,7 +54,7 @@ impl Plane {
         self.channels * self.kernel[0] * self.kernel[1]
     }
 
-    /// Whether the columns are the data itself.
+    /// Returns true if the columns are the data itself.
     pub fn direct(&self) -> bool {
         self.kernel == [1, 1] && self.stride == [1, 1] && self.before == [0, 0] && self.out == self.size
     }
@@ -75,7 +75,7 @@ impl Plane {
     }
 }
 
-/// Whether a tensor lies dense in canonical order (batch, channels, plane).
+/// Returns true if a tensor lies dense in canonical order (batch, channels, plane).
 pub fn dense(c: &Canonical) -> bool {
     let mut step = 1;
     (0..5).rev().all(|i| {
@@ -85,7 +85,7 @@ pub fn dense(c: &Canonical) -> bool {
     })
 }
 
-/// Whether a tensor lies dense with its channels last.
+/// Returns true if a tensor lies dense with its channels last.
 pub fn channels_last(c: &Canonical) -> bool {
     let order = [0, 2, 3, 4, 1];
     let reordered = Canonical { size: order.map(|i| c.size[i]), stride: order.map(|i| c.stride[i]) };

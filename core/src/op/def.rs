@@ -264,7 +264,7 @@ pub struct OpDef {
     pub name: &'static str,
     /// One paragraph: what it computes, shapes, the source of the formula.
     pub doc: &'static str,
-    /// How many arguments it takes.
+    /// Number of arguments.
     pub arity: Arity,
     /// The names of the arguments, for messages and the operator reference.
     pub inputs: &'static [&'static str],

@@ -26,7 +26,7 @@ pub(crate) struct MatMulShape {
     pub b: [usize; 3],
 }
 
-/// Whether the second operand of that operator is a weight of (units, in), quantized or not.
+/// Returns true if the second operand of that operator is a weight of (units, in), quantized or not.
 fn is_dense(name: &str) -> bool {
     matches!(name, "nn.dense" | "qnn.dense" | "qnn.contrib_dense_requantize")
 }

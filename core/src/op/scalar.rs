@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 /// An element whose integer value a reference can take and give without loss.
 pub(super) trait Scalar: Element {
-    /// Whether it is one of the floating-point types.
+    /// True if it is one of the floating-point types.
     const IS_FLOAT: bool;
     /// The value as an integer; floats truncate toward zero and saturate.
     fn to_int(self) -> i128;

@@ -49,17 +49,17 @@ pub fn convert_layout(
     })
 }
 
-/// Whether an operator has a layout that this pass knows how to change.
+/// Returns true if an operator has a layout that this pass knows how to change.
 fn has_layout(name: &str) -> bool {
     name == "nn.conv2d" || has_plain_layout(name)
 }
 
-/// Whether it is the layout of its one input and of its result.
+/// Returns true if it is the layout of its one input and of its result.
 fn has_plain_layout(name: &str) -> bool {
     name.ends_with("pool2d") && op::lookup(name).is_some()
 }
 
-/// Whether a layout has these axes, and blocks of none but `channels`, one of each.
+/// Returns true if a layout has these axes, and blocks of none but `channels`, one of each.
 fn is_layout_of(text: &str, letters: &str, channels: &str) -> bool {
     let Some(Layout(dims)) = Layout::parse(text) else { return false };
     let blocks: Vec<char> = dims.iter().filter(|(_, part)| part.is_some()).map(|(letter, _)| *letter).collect();
@@ -85,7 +85,7 @@ fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
     dims[at].fixed()?.checked_mul(layout.factor(letter)?)
 }
 
-/// Whether [`convert_layout`] can fulfil these wishes.
+/// Returns true if [`convert_layout`] can fulfil these wishes.
 ///
 /// # Errors
 /// E0303 for the first that it cannot, or when there is none.
@@ -173,7 +173,7 @@ impl Change {
         if at < missing { Some(1) } else { dims[at - missing].fixed()?.checked_mul(layout.factor('C')?) }
     }
 
-    /// Whether an operand can be brought to the new layout: its channels fill blocks, or are broadcast.
+    /// Returns true if an operand can be brought to the new layout: its channels fill blocks, or are broadcast.
     fn takes(&self, ty: &Type, is_broadcast: bool) -> bool {
         let Some(tensor) = ty.as_tensor() else { return false };
         if !self.has_blocks() || tensor.dims.is_empty() {
@@ -424,7 +424,7 @@ impl Converter<'_> {
     }
 }
 
-/// Whether each element of the result depends on the elements of the operands at the same place, with broadcasting.
+/// Returns true if each element of the result depends on the elements of the operands at the same place, with broadcasting.
 fn is_pointwise(def: &OpDef) -> bool {
     matches!(def.pattern, OpPattern::ElemWise | OpPattern::Broadcast)
         && !def.name.starts_with("dyn.")

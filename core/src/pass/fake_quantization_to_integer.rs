@@ -86,7 +86,7 @@ fn is_narrow(rebuild: &Rebuild<'_>, id: ExprId) -> bool {
 }
 
 impl Affine {
-    /// Whether scale and zero point are one number each.
+    /// Returns true if scale and zero point are one number each.
     fn is_single(&self, rebuild: &Rebuild<'_>) -> bool {
         [self.scale, self.zero_point].into_iter().all(|p| constant(rebuild, p).is_some_and(|t| t.len() == 1))
     }

@@ -49,7 +49,7 @@ pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     Ok(copies.new)
 }
 
-/// Whether anything reachable has type parameters.
+/// Returns true if anything reachable has type parameters.
 fn needs_copies(module: &Module) -> bool {
     let live = module.live();
     module.nodes.iter().any(|(id, node)| {
@@ -198,7 +198,7 @@ impl Copies<'_> {
         });
     }
 
-    /// Whether an expression is copied together with what is being copied.
+    /// Returns true if an expression is copied together with what is being copied.
     fn is_part(&self, copy: &Copy, id: ExprId) -> bool {
         self.parts.get(&Some(copy.function)).is_some_and(|ids| ids.binary_search(&id).is_ok())
     }
@@ -447,7 +447,7 @@ fn unclear(module: &Module, target: ExprId) -> Box<Diagnostic> {
     Box::new(Diagnostic::error(codes::types::CANNOT_INFER, message).help(help))
 }
 
-/// Whether each use of an expression gets something of its own.
+/// Returns true if each use of an expression gets something of its own.
 fn by_use(module: &Module, id: ExprId) -> bool {
     is_generic(module.ty(id)) || matches!(module.expr(id), Expr::Constructor(_))
 }

@@ -241,7 +241,7 @@ impl Work<'_> {
         [nodes, inputs, outputs].into_iter().for_each(|ids| *ids = ExprIds::new());
     }
 
-    /// Whether a function can have the candidate's inputs and outputs: types are bounded.
+    /// Returns true if a function can have the candidate's inputs and outputs: types are bounded.
     fn is_callable(&self, candidate: &Candidate) -> bool {
         let ty = |&id: &ExprId| self.module.ty(id);
         let ports = candidate.inputs.len() + candidate.outputs.len();

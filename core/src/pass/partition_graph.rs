@@ -159,7 +159,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
 struct Literals {
     /// What those take from around them that need a copy of their own in each region, in ascending order of literals.
     taken: Vec<(ExprId, Vec<ExprId>)>,
-    /// Whether all of them need one.
+    /// True if all of them need one.
     copy_all: bool,
 }
 
@@ -195,7 +195,7 @@ impl Literals {
         at.map_or(&[], |at| &self.taken[at].1)
     }
 
-    /// Whether it needs a copy of its own in each region.
+    /// Returns true if it needs a copy of its own in each region.
     fn is_copied(&self, literal: ExprId) -> bool {
         self.copy_all || self.taken.binary_search_by_key(&literal, |(id, _)| *id).is_ok()
     }

@@ -32,7 +32,7 @@ impl Reasons {
         &self.backends[backend as usize]
     }
 
-    /// Whether the backend that is being asked gave a reason for an expression.
+    /// Returns true if the backend that is being asked gave a reason for an expression.
     pub fn has(&self, backend: u32, expr: ExprId) -> bool {
         self.last[expr] == backend + 1
     }

@@ -140,7 +140,7 @@ impl RegionGraph {
 const GLANCES: usize = 8;
 
 impl RegionGraph {
-    /// Whether a third node is known to lie between `p` and `u`, the nodes that `producer` and `user` are in.
+    /// Returns true if a third node is known to lie between `p` and `u`, the nodes that `producer` and `user` are in.
     fn is_reached_beside(&mut self, p: u32, u: u32, producer: u32, user: u32) -> bool {
         let RegionGraph { parent, before, after, forest, .. } = self;
         let mut is_third = |node: u32| {
@@ -194,7 +194,7 @@ impl Forest {
         Forest { first, end }
     }
 
-    /// Whether a path leads from `above` to `node`.
+    /// Returns true if a path leads from `above` to `node`.
     fn is_below(&self, node: u32, above: u32) -> bool {
         let at = self.first[node as usize];
         self.first[above as usize] <= at && at < self.end[above as usize]
@@ -407,7 +407,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Whether a path of at least two edges leads from `from` to `to` in the merged graph: plain search.
+    /// Returns true if a path of at least two edges leads from `from` to `to` in the merged graph: plain search.
     fn other_path(edges: &[(u32, u32)], class: &[u32], from: u32, to: u32) -> bool {
         let mut seen = HashSet::new();
         let mut stack: Vec<u32> = Vec::new();

@@ -62,7 +62,7 @@ impl<'m> RegionReader<'m> {
         }
     }
 
-    /// Whether an expression belongs to the function that was read last.
+    /// Returns true if an expression belongs to the function that was read last.
     pub fn owns(&self, id: ExprId) -> bool {
         self.owner[id] == self.current
     }

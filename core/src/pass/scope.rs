@@ -6,7 +6,7 @@ use crate::ir::{Expr, ExprId, Function, IndexVec, Module, ScopeId, Scopes};
 use std::cell::OnceCell;
 use std::collections::BinaryHeap;
 
-/// Whether passes leave the function alone.
+/// Returns true if passes leave the function alone.
 pub fn is_opaque(function: &Function) -> bool {
     ["Compiler", "Extern", "SkipOptimization"].iter().any(|key| function.attrs.get(key).is_some())
 }
@@ -87,7 +87,7 @@ impl<'m> Captures<'m> {
         if self.is_closed(function) { Vec::new() } else { self.around(function) }
     }
 
-    /// Whether all that a literal reaches is used inside it alone. An expression is looked at after all that use it.
+    /// Returns true if all that a literal reaches is used inside it alone. An expression is looked at after all that use it.
     fn is_closed(&mut self, function: ExprId) -> bool {
         self.walks += 1;
         let this = self.walks;
@@ -166,7 +166,7 @@ impl Bodies {
         Bodies { scopes, body }
     }
 
-    /// Whether two expressions are evaluated in the same body.
+    /// Returns true if two expressions are evaluated in the same body.
     pub fn same(&self, a: ExprId, b: ExprId) -> bool {
         let body = |id: ExprId| self.scopes.of[id].map(|scope| self.body[scope]);
         body(a) == body(b)

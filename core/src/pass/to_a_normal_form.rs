@@ -73,7 +73,7 @@ impl<'m> Normal<'m> {
         self.atoms[old].expect("an operand comes before its users")
     }
 
-    /// Whether the variable of a let can name its value itself: nothing else reads that.
+    /// Returns true if the variable of a let can name its value itself: nothing else reads that.
     fn is_own_value(&self, value: ExprId) -> bool {
         self.scopes.uses[value] == 1
             && !self.old.expr(value).is_leaf()

@@ -147,12 +147,12 @@ impl Pattern {
         }
     }
 
-    /// Whether a part of it stands for a part around it: then a match may go as deep as the program.
+    /// Returns true if a part of it stands for a part around it: then a match may go as deep as the program.
     pub fn is_recursive(&self) -> bool {
         self.nodes.iter().any(|(id, node)| matches!(node, PatternNode::Redirect(to) if *to >= id))
     }
 
-    /// Whether looking for it at an expression comes back to looking for it at the same expression.
+    /// Returns true if looking for it at an expression comes back to looking for it at the same expression.
     pub(super) fn stands_for_itself(&self, id: PatternId) -> bool {
         let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
         let mut stack = vec![id];
@@ -267,7 +267,7 @@ impl Pattern {
         std::mem::take(&mut required[self.root])
     }
 
-    /// Whether it can look into a call of a function: then it must see composites as the functions that they are.
+    /// Returns true if it can look into a call of a function: then it must see composites as the functions that they are.
     pub fn looks_into_functions(&self) -> bool {
         self.post_order().into_iter().any(|id| match &self.nodes[id] {
             PatternNode::Function { .. } => true,

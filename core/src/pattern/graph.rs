@@ -83,7 +83,7 @@ impl<'m> Graph<'m> {
         self.groups.get((self.collapsed[root] as usize).checked_sub(1)?).map(|inputs| &**inputs)
     }
 
-    /// Whether anything still uses it.
+    /// Returns true if anything still uses it.
     pub fn is_live(&self, id: ExprId) -> bool {
         self.uses[id] > 0
     }
@@ -142,7 +142,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// Whether every use of `id` flows into `root`: nothing of it reaches the outside but through `root`.
+    /// Returns true if every use of `id` flows into `root`: nothing of it reaches the outside but through `root`.
     ///
     /// Users have larger ids than what they use, so the search ends at the first user beyond the root, and looks at
     /// nothing but expressions between the two.

@@ -115,7 +115,7 @@ pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
     words
 }
 
-/// Whether a minus sign before these bytes belongs to a number: `-3`, `-inff`.
+/// Returns true if a minus sign before these bytes belongs to a number: `-3`, `-inff`.
 fn begins_number(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(u8::is_ascii_digit) || bytes.starts_with(b"inf") || bytes.starts_with(b"nan")
 }

@@ -140,7 +140,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Whether `pattern` matches at `root`, and how.
+    /// Returns true if `pattern` matches at `root`, and how.
     pub fn match_at(&mut self, pattern: &Pattern, root: ExprId) -> Option<Match> {
         self.forget(0);
         self.extra.clear();
@@ -202,7 +202,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         None
     }
 
-    /// Whether two places hold one object. A global function or a constructor is one, wherever its name stands.
+    /// Returns true if two places hold one object. A global function or a constructor is one, wherever its name stands.
     fn is_same(&self, a: Callee, b: Callee) -> bool {
         a == b
             || match (self.expr(a), self.expr(b)) {
@@ -360,7 +360,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Whether what a pattern with a condition met has the type or the attributes that it asks for.
+    /// Returns true if what a pattern with a condition met has the type or the attributes that it asks for.
     fn meets_condition(&self, node: NodeRef<'_>, at: Callee) -> bool {
         match node {
             NodeRef::Own(PatternNode::Typed(_, ty)) => self.ty(at).is_some_and(|actual| same_type(ty, actual)),

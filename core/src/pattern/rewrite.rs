@@ -17,7 +17,7 @@ const ROOM: usize = 1 << 20;
 const TIMES: usize = 16;
 
 impl Pattern {
-    /// Whether it matches at an expression of a module, and what each of its nodes met.
+    /// Returns true if it matches at an expression of a module, and what each of its nodes met.
     ///
     /// ```
     /// use byoc_core::pattern::parse_pattern;
@@ -66,9 +66,9 @@ impl Pattern {
 pub struct Callback<'a> {
     /// What to look for.
     pub pattern: &'a Pattern,
-    /// Whether the module's types are inferred anew before each round.
+    /// True if the module's types are inferred anew before each round.
     pub require_type: bool,
-    /// Whether it is done after the first round in which it changed something.
+    /// True if it is done after the first round in which it changed something.
     pub rewrite_once: bool,
     /// Gives what stands for the match from now on, in the builder's module: [`Site::after`] leaves it as it is.
     pub function: &'a mut dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<Diagnostic>>,

@@ -120,7 +120,7 @@ impl Tensor {
         self.bytes().len() / self.dtype.size()
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }

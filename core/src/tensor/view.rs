@@ -28,7 +28,7 @@ impl<'a> TensorView<'a> {
         self.data.len() / self.dtype.size()
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
@@ -84,7 +84,7 @@ impl TensorViewMut<'_> {
         self.data.len() / self.dtype.size()
     }
 
-    /// Whether there are no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }

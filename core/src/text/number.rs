@@ -66,7 +66,7 @@ pub(crate) fn parse(text: &str, negative: bool) -> Result<Number, String> {
     if fits { Ok(Number::Int(value, dtype)) } else { Err(format!("{sign}{text} does not fit {dtype}")) }
 }
 
-/// Whether the value survives the way through the element type. (Integers of 64 bits are compared as integers.)
+/// Returns true if the value survives the way through the element type. (Integers of 64 bits are compared as integers.)
 fn in_range<T: Element>(value: i128) -> bool {
     match T::DTYPE {
         DType::I64 => i64::try_from(value).is_ok(),

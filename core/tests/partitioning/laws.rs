@@ -132,7 +132,7 @@ fn four_passes(module: &Module, rules: &[TargetRule], non_call: bool) -> Module 
     verified(partition_graph(&merged, "default", true))
 }
 
-/// Whether a region can be reached from itself: what a call needs, and what needs the call, in one function.
+/// Returns true if a region can be reached from itself: what a call needs, and what needs the call, in one function.
 pub fn regions_need_each_other(module: &Module) -> bool {
     let called = |id: ExprId| match module.expr(id) {
         Expr::Call(call) => match call.callee {

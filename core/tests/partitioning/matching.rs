@@ -3,7 +3,7 @@ use byoc_core::diag::Severity;
 use byoc_core::ir::{ExprId, Module};
 use byoc_core::pattern::{Checks, Graph, Matcher, parse_pattern, parse_table};
 
-/// Whether a pattern matches the body of `@main`.
+/// Returns true if a pattern matches the body of `@main`.
 fn matches(pattern: &str, body: &str) -> bool {
     let program = module(&format!("def @main(%a: T, %b: T, %c: T, %d: bool) {{ {body} }}"));
     matches_in(pattern, &program, program.main().unwrap().body)

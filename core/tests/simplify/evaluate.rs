@@ -164,7 +164,7 @@ impl<'m> Evaluator<'m> {
     }
 }
 
-/// Whether a value looks like that; then what the variables stand for.
+/// Returns true if a value looks like that; then what the variables stand for.
 fn fits(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value>) -> bool {
     match (pattern, value) {
         (ClausePattern::Any, _) => true,

@@ -21,7 +21,7 @@ pub struct Compiled {
     pub model_digest: String,
     /// The options that shaped the result (backends, bound dimensions), by name.
     pub options: Value,
-    /// Whether the regions were read from a file, so that their code was made by whoever wrote it.
+    /// True if the regions were read from a file, so that their code was made by whoever wrote it.
     pub from_file: bool,
 }
 

@@ -97,7 +97,7 @@ pub struct Totals {
     pub offload_flops: u64,
     /// `offload_flops / flops`; 0 when there are none.
     pub offload_share: f64,
-    /// Whether dimensions are open: they count as 1.
+    /// True if dimensions are open: they count as 1.
     #[serde(skip)]
     pub open_dims: bool,
 }

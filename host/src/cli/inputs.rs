@@ -75,7 +75,7 @@ impl Given {
         known.collect()
     }
 
-    /// Whether a picture was given.
+    /// Returns true if a picture was given.
     pub fn has_image(&self) -> bool {
         self.image.is_some()
     }
@@ -149,7 +149,7 @@ fn made(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diag
     })
 }
 
-/// Whether the picture becomes an input of `rank` dimensions, of a model with so many inputs.
+/// Returns true if the picture becomes an input of `rank` dimensions, of a model with so many inputs.
 fn takes_image(rank: usize, inputs: usize) -> bool {
     rank >= 3 || inputs == 1
 }

@@ -15,7 +15,7 @@ pub struct Interruptible {
     inner: bool,
 }
 
-/// Whether Ctrl-C ends the process at once: the handler that looks at it stays for good.
+/// Returns true if Ctrl-C ends the process at once: the handler that looks at it stays for good.
 fn at_once() -> &'static Arc<AtomicBool> {
     static AT_ONCE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     AT_ONCE.get_or_init(|| {

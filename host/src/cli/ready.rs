@@ -53,7 +53,7 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
     Ok(session)
 }
 
-/// Whether everything runs on the host: `--backend none`.
+/// Returns true if everything runs on the host: `--backend none`.
 ///
 /// # Errors
 /// E0403 when another backend is named beside it.
@@ -166,7 +166,7 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
     Err(diagnostic.help("\"byoc explain\" with the same options gives every operator its reasons").into())
 }
 
-/// Whether the file is an artifact, by its name.
+/// Returns true if the file is an artifact, by its name.
 pub fn is_artifact(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "byoc")
 }

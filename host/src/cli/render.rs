@@ -21,7 +21,7 @@ pub fn diagnostic(diagnostic: &Diagnostic) {
     eprintln!("{}", text(diagnostic, None, colour(&std::io::stderr())));
 }
 
-/// Whether colours are wanted there: a terminal, and `NO_COLOR` not set.
+/// Returns true if colours are wanted there: a terminal, and `NO_COLOR` not set.
 pub fn colour(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }

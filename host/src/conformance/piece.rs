@@ -20,7 +20,7 @@ pub struct Piece {
     pub inputs: Vec<Tensor>,
     /// What comes out.
     pub expected: Vec<Bounded>,
-    /// Whether the backend promises nothing of numbers that are not finite.
+    /// True if the backend promises nothing of numbers that are not finite.
     finite_math: bool,
     sources: Vec<ExprId>,
     results: Vec<ExprId>,

@@ -62,7 +62,7 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     Ok(values)
 }
 
-/// Whether every number is finite, the reference's own on the way among them.
+/// Returns true if every number is finite, the reference's own on the way among them.
 pub fn is_finite(values: &Values) -> bool {
     let all = values.values().flatten().filter(|bounded| bounded.value.dtype().is_float());
     all.flat_map(|bounded| bounded.value.view().to_f64s()).all(f64::is_finite)

@@ -58,7 +58,7 @@ pub struct BackendReport {
     pub plugin: String,
     /// The plugin's version.
     pub version: String,
-    /// Whether it promises nothing of numbers that are not finite, and was not tried on them.
+    /// True if it promises nothing of numbers that are not finite, and was not tried on them.
     pub finite_math: bool,
     /// Faults that are not about a case.
     pub faults: Vec<Fault>,
@@ -85,7 +85,7 @@ impl BackendReport {
         }
     }
 
-    /// Whether nothing is wrong.
+    /// Returns true if nothing is wrong.
     pub fn passes(&self) -> bool {
         self.faults.is_empty() && self.failures.is_empty()
     }

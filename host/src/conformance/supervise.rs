@@ -19,7 +19,7 @@ pub enum Reply {
         at: String,
         /// How it ended, and what it said last.
         how: String,
-        /// Whether it ended by running out of memory in an orderly way.
+        /// True if it ended by running out of memory in an orderly way.
         aborted: bool,
     },
     /// The worker did not come back in time, and was ended.

@@ -17,9 +17,9 @@ pub struct Header {
     pub dtype: DType,
     /// The dimensions.
     pub shape: Shape,
-    /// Whether each element's bytes are in the other order.
+    /// True if each element's bytes are in the other order.
     swapped: bool,
-    /// Whether the elements are column-major.
+    /// True if the elements are column-major.
     fortran: bool,
 }
 

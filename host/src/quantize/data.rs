@@ -42,7 +42,7 @@ impl Source {
 pub struct Samples {
     /// In the order of the model's inputs.
     inputs: Vec<Column>,
-    /// How many samples there are.
+    /// Number of samples.
     pub count: usize,
     /// How many the model takes at a time, when it says.
     pub fixed_batch: Option<usize>,
@@ -210,7 +210,7 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
     Ok(samples)
 }
 
-/// Whether a tensor of that type holds samples for an input: its element type, and its dimensions but for the first.
+/// Returns true if a tensor of that type holds samples for an input: its element type, and its dimensions but for the first.
 fn check(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     let given = Type::tensor(dtype, shape);
     if dtype != port.dtype {

@@ -20,7 +20,7 @@ use std::path::Path;
 pub struct FloatModel {
     /// The program, simplified and typed.
     pub module: Module,
-    /// How many samples it takes in a run, when that is not open.
+    /// Number of samples in a run, when that is not open.
     pub fixed_batch: Option<usize>,
     /// What should be said but does not stop the work.
     pub warnings: Vec<Diagnostic>,

@@ -41,7 +41,7 @@ pub struct Report {
     pub method: String,
     /// How many layers are computed with integers.
     pub quantized: usize,
-    /// How many layers there are.
+    /// Number of layers.
     pub layers: usize,
 }
 

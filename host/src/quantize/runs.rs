@@ -15,7 +15,7 @@ pub struct Runs<'a> {
     pub samples: &'a Samples,
     /// How many samples are run at a time.
     pub batch: usize,
-    /// Whether the last run may have fewer.
+    /// True if the last run may have fewer.
     pub open: bool,
     /// The threads.
     pub pool: &'a Arc<Pool>,

@@ -14,11 +14,11 @@ const LEAST_SCALE: f64 = 1e-30;
 pub struct Scheme {
     /// Element type of activations: int8 or uint8.
     pub activation: DType,
-    /// Whether the zero point of activations is 0.
+    /// True if the zero point of activations is 0.
     pub symmetric: bool,
-    /// Whether a weight has a scale per output channel.
+    /// True if a weight has a scale per output channel.
     pub per_channel: bool,
-    /// Whether every scale is a power of two.
+    /// True if every scale is a power of two.
     pub power_of_two: bool,
 }
 

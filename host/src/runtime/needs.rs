@@ -39,7 +39,7 @@ pub(super) fn constants_of(function: &Function) -> impl Iterator<Item = usize> +
     })
 }
 
-/// Whether the sizes of all that an instruction reads and writes are known before the run.
+/// Returns true if the sizes of all that an instruction reads and writes are known before the run.
 fn is_sized(function: &Function, instr: &Instr) -> bool {
     let (read, written) = instr.operands();
     read.iter().chain(&written).all(|reg| {

@@ -12,7 +12,7 @@ pub struct Pool {
 }
 
 thread_local! {
-    /// Whether this thread is inside a body of `parallel_for`.
+    /// True if this thread is inside a body of `parallel_for`.
     static NESTED: Cell<bool> = const { Cell::new(false) };
 }
 

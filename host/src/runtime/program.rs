@@ -101,7 +101,7 @@ pub struct Region {
 pub struct Function {
     /// For people.
     pub name: String,
-    /// How many arguments it takes, captured values included: they arrive in the first registers.
+    /// Number of arguments, captured values included: they arrive in the first registers.
     pub params: u32,
     /// How many values it returns.
     pub results: u32,

@@ -122,7 +122,7 @@ impl Ready {
         self.functions[index as usize].get_or_init(load).as_ref().map_err(Clone::clone)
     }
 
-    /// Whether every constant is there that a function reads.
+    /// Returns true if every constant is there that a function reads.
     fn check_present(&self, index: u32) -> Result<(), Diagnostic> {
         let function = &self.program.functions[index as usize];
         if constants_of(function).all(|constant| !self.gone[constant]) {

@@ -42,7 +42,7 @@ pub struct Prepared {
 pub struct OutputDims {
     /// Its dimensions, or the most that they can be.
     pub dims: Shape,
-    /// Whether these are the dimensions. Otherwise the run says them in [`RegionCall::shapes`].
+    /// True if these are the dimensions. Otherwise the run says them in [`RegionCall::shapes`].
     pub exact: bool,
 }
 

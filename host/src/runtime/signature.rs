@@ -143,7 +143,7 @@ impl Signature {
     }
 }
 
-/// Whether a tensor of these dimensions is of that type.
+/// Returns true if a tensor of these dimensions is of that type.
 pub(super) fn admits(ty: &TensorType, dims: &[usize]) -> bool {
     ty.dims.len() == dims.len() && ty.dims.iter().zip(dims).all(|(dim, n)| dim.fixed().is_none_or(|size| size == *n))
 }

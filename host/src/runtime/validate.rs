@@ -56,7 +56,8 @@ fn takes(function: &Function, inputs: usize, outputs: usize) -> Check {
     Ok(())
 }
 
-/// Whether registers may hold what a region takes or gives: element types and ranks agree, and no size contradicts another.
+/// Returns true if registers may hold what a region takes or gives: element types and ranks agree, and no size contradicts
+/// another.
 fn ports<'t>(what: &str, registers: impl Iterator<Item = Option<&'t TensorType>>, wanted: &[TensorType]) -> Check {
     for (i, (register, wanted)) in registers.zip(wanted).enumerate() {
         let fits = register.is_some_and(|ty| {

@@ -101,7 +101,7 @@ fn interrupted(args: &[&str], pause: Duration) -> Ran {
     ran(child.wait_with_output().unwrap())
 }
 
-/// Whether a handler of SIGINT (2) is set, by `/proc/PID/status`.
+/// Returns true if a handler of SIGINT (2) is set, by `/proc/PID/status`.
 fn catches_interrupts(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
     u64::from_str_radix(caught.trim(), 16).unwrap_or(0) & 0b10 != 0

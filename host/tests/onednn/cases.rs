@@ -5,7 +5,7 @@ use byoc_core::ir::{AttrValue, Attrs, ExprId, Module, Type};
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
 
-/// Whether the CPU computes these families.
+/// Returns true if the CPU computes these families.
 pub fn computes() -> bool {
     true
 }
@@ -55,7 +55,7 @@ impl Case {
         from + (self.random.next_u64() % (to - from + 1) as u64) as usize
     }
 
-    /// Whether one in so many times.
+    /// Returns true once in this many times.
     pub fn chance(&mut self, one_in: usize) -> bool {
         self.int(1, one_in) == 1
     }

@@ -4,7 +4,7 @@ use crate::cases::{Case, longs};
 use byoc_core::ir::{AttrValue, ExprId};
 use byoc_core::tensor::{DType, Tensor};
 
-/// Whether the CPU computes these families: without VNNI instructions the backend leaves sums of bytes to the host.
+/// Returns true if the CPU computes these families: without VNNI instructions the backend leaves sums of bytes to the host.
 pub fn computes() -> bool {
     byoc_test_support::multiplies_bytes()
 }

@@ -382,7 +382,7 @@ mod tests {
         std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Whether the tests may give files away.
+    /// Returns true if the tests may give files away.
     fn is_root() -> bool {
         geteuid().is_root()
     }

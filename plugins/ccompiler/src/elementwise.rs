@@ -107,7 +107,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     functions.chain(INFIX.iter().map(|f| f.0)).chain(OTHERS.iter().copied())
 }
 
-/// Whether one output element depends on the input elements at the same place, up to broadcasting.
+/// Returns true if one output element depends on the input elements at the same place, up to broadcasting.
 pub fn is_elementwise(name: &str) -> bool {
     names().any(|known| known == name)
 }
@@ -250,7 +250,7 @@ pub fn expression(program: &Program<'_>, op: &Op<'_>, args: &[String]) -> Option
     })
 }
 
-/// Whether an integer division cannot trap: the divisor is a constant without 0 and -1.
+/// Returns true if an integer division cannot trap: the divisor is a constant without 0 and -1.
 fn divides(program: &Program<'_>, op: &Op<'_>) -> bool {
     let dtype = program.val(op.inputs[0]).dtype;
     matches!(dtype, DType::I32 | DType::I64)

@@ -144,7 +144,7 @@ impl Grouping {
         group.anchor.iter().chain(&group.members).flat_map(|&op| self.operands(program, op)).collect()
     }
 
-    /// Whether `op` depends on group `g` by way of another group.
+    /// Returns true if `op` depends on group `g` by way of another group.
     fn cycle(&self, program: &Program<'_>, op: OpId, g: usize) -> bool {
         let mut open: Vec<usize> = self.operands(program, op).into_iter().filter(|&x| x != g).collect();
         let mut seen = vec![false; self.groups.len()];
@@ -198,7 +198,7 @@ impl Grouping {
     }
 }
 
-/// Whether elementwise operators can be computed where this one stores its result.
+/// Returns true if elementwise operators can be computed where this one stores its result.
 fn fuses(program: &Program<'_>, anchor: OpId) -> bool {
     let op = program.get(anchor);
     op.name != "concatenate" && op.outputs.len() == 1

@@ -43,7 +43,7 @@ pub fn spatial_axes(name: &str) -> Option<usize> {
     }
 }
 
-/// Whether the layouts of a convolution are known here.
+/// Returns true if the layouts of a convolution are known here.
 pub fn layout_is_known(op: &Op<'_>) -> bool {
     spatial_axes(op.name).is_some_and(|axes| layout(op, axes).is_some())
         && ["", op.text("data_layout")].contains(&op.text("out_layout"))
@@ -55,7 +55,7 @@ pub struct Residue {
     pub first: i64,
     /// Kernel elements from one tap to the next.
     pub step: i64,
-    /// How many taps there are.
+    /// Number of taps.
     pub taps: i64,
     /// The input element of output 0 and tap 0.
     pub start: i64,

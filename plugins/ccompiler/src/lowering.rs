@@ -297,7 +297,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         border
     }
 
-    /// Whether somebody outside of the group reads a value, perhaps through views.
+    /// Returns true if somebody outside of the group reads a value, perhaps through views.
     fn escapes(&self, value: Val, group: usize) -> bool {
         let mut open = vec![value];
         while let Some(at) = open.pop() {

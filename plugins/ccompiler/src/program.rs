@@ -263,7 +263,7 @@ impl Op<'_> {
     }
 }
 
-/// Whether the operator only looks at its input in another way, as far as shapes allow.
+/// Returns true if the operator only looks at its input in another way, as far as shapes allow.
 pub fn is_view_op(name: &str) -> bool {
     matches!(
         name,
@@ -279,7 +279,7 @@ pub fn is_view_op(name: &str) -> bool {
     )
 }
 
-/// Whether a view operator's output has the elements of its input, each once.
+/// Returns true if a view operator's output has the elements of its input, each once.
 pub fn is_bijective(name: &str) -> bool {
     is_view_op(name) && !matches!(name, "strided_slice" | "split" | "broadcast_to")
 }

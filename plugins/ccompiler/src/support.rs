@@ -41,7 +41,7 @@ pub fn operators() -> Vec<String> {
     anchors.chain(names()).chain(VIEWS.iter().copied()).map(str::to_owned).collect()
 }
 
-/// Whether an operator is taken.
+/// Returns true if an operator is taken.
 pub fn check(program: &Program<'_>, op: &Op<'_>) -> Verdict {
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
     for (i, &value) in op.inputs.iter().chain(&op.outputs).enumerate() {

@@ -93,7 +93,7 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
-    /// Whether the elements lie densely and row-major from the start of the buffer.
+    /// Returns true if the elements lie densely and row-major from the start of the buffer.
     pub fn is_dense(&self) -> bool {
         let mut expected = 1;
         for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {

@@ -18,7 +18,7 @@ struct Source {
     arg: i32,
     placed: Placed,
     order: Option<Vec<usize>>,
-    /// Whether the copy is one in bfloat16.
+    /// True if the copy is one in bfloat16.
     narrow: bool,
 }
 
@@ -70,7 +70,7 @@ struct Ways<'a> {
     targets: Vec<Target>,
     /// The link that the primitive adds itself, and its tensor.
     bias: Option<(usize, Placed)>,
-    /// Whether it can sum into its destination.
+    /// True if it can sum into its destination.
     sums: bool,
     /// How it sees its result.
     frame: Frame,
@@ -181,7 +181,7 @@ impl Lowering<'_> {
         if source.narrow { DType::BF16 } else { self.dtype(&source.placed) }
     }
 
-    /// Whether a result may be written there.
+    /// Returns true if a result may be written there.
     fn is_free_for(&self, placed: &Placed, read: &[Buf], first: Option<&Source>) -> bool {
         match first {
             Some(source) if source.placed.buffer == placed.buffer => {

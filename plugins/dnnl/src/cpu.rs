@@ -1,6 +1,6 @@
 //! Code for the CPU at hand.
 
-/// Whether it has instructions for vectors of 16 floats.
+/// Returns true if it has instructions for vectors of 16 floats.
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f");
@@ -8,7 +8,7 @@ pub fn has_avx512() -> bool {
     false
 }
 
-/// Whether it has instructions for products of bfloat16. Without them the library would emulate it, more slowly than it
+/// Returns true if it has instructions for products of bfloat16. Without them the library would emulate it, more slowly than it
 /// computes 32 bits.
 pub fn has_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]

@@ -71,7 +71,7 @@ fn takes_chain(kind: &Kind) -> bool {
     )
 }
 
-/// Whether the chain is one of integers, which the library has no part in.
+/// Returns true if the chain is one of integers, which the library has no part in.
 fn takes_stages(program: &Program, anchor: usize) -> bool {
     let op = &program.ops[anchor];
     match op.kind {
@@ -81,8 +81,8 @@ fn takes_stages(program: &Program, anchor: usize) -> bool {
     }
 }
 
-/// Whether another tensor may come into the chain. Where it may not, the library was seen to combine the wrong elements: a pool
-/// with more than one image, followed by the sum with a tensor of its own size.
+/// Returns true if another tensor may come into the chain. Where it may not, the library was seen to combine the wrong
+/// elements: a pool with more than one image, followed by the sum with a tensor of its own size.
 fn takes_tensors(kind: &Kind) -> bool {
     matches!(kind, Kind::Conv { .. } | Kind::MatMul { .. } | Kind::Eltwise(_) | Kind::Binary(_))
 }

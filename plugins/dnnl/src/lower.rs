@@ -157,7 +157,7 @@ impl Lowering<'_> {
         self.buffers[placed.buffer.0 as usize].dtype
     }
 
-    /// Whether a tensor lies in a constant, which can be packed when it is loaded.
+    /// Returns true if a tensor lies in a constant, which can be packed when it is loaded.
     pub fn is_constant(&self, placed: &Placed) -> bool {
         matches!(self.buffers[placed.buffer.0 as usize].place, Place::Constant(_))
     }
@@ -197,7 +197,7 @@ impl Lowering<'_> {
         self.placed[value.index()] = Some(placed);
     }
 
-    /// Whether a buffer lies in the arena and nothing reads it after the item at hand.
+    /// Returns true if a buffer lies in the arena and nothing reads it after the item at hand.
     fn dies(&self, buffer: Buf) -> bool {
         matches!(self.buffers[buffer.0 as usize].place, Place::Arena(_))
             && self.needed_until[buffer.0 as usize] <= self.now
@@ -481,7 +481,7 @@ impl Lowering<'_> {
         others.collect::<Vec<_>>().into_iter().map(|other| self.at(other).buffer).collect()
     }
 
-    /// Whether an anchor may write over this operand: nothing else of its item reads it, nor anything after.
+    /// Returns true if an anchor may write over this operand: nothing else of its item reads it, nor anything after.
     pub fn may_overwrite(&self, placed: &Placed, read: &[Buf]) -> bool {
         self.dies(placed.buffer)
             && !self.read_behind.contains(&placed.buffer)

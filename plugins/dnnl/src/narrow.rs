@@ -18,7 +18,7 @@ const LEAST: i64 = 500_000;
 const LEAST_EACH: i64 = 48;
 
 impl Lowering<'_> {
-    /// Whether a product of data by weights is to read bfloat16, which takes so many multiplications.
+    /// Returns true if a product of data by weights is to read bfloat16, which takes so many multiplications.
     pub fn may_narrow(&self, data: &Placed, weights: &Placed, multiplications: i64) -> bool {
         let narrows = [data, weights].map(|placed| self.dtype(placed)) == [DType::F32; 2] && self.is_constant(weights);
         let gains = multiplications >= LEAST && multiplications >= LEAST_EACH * count(&data.view.shape);

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// What was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether products and convolutions with constant weights may read bfloat16.
+    /// True if products and convolutions with constant weights may read bfloat16.
     pub narrow: bool,
-    /// Whether convolutions may be computed with fewer multiplications.
+    /// True if convolutions may be computed with fewer multiplications.
     pub winograd: bool,
 }
 

@@ -152,7 +152,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it only looks at its operand in another way.
+    /// Returns true if it only looks at its operand in another way.
     pub fn is_view(&self) -> bool {
         matches!(self, Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. })
     }

@@ -59,7 +59,7 @@ impl Panels {
 pub struct Row {
     /// The matrix.
     pub panels: Panels,
-    /// Whether it goes over the matrix from its end.
+    /// True if it goes over the matrix from its end.
     pub backwards: bool,
 }
 
@@ -155,12 +155,12 @@ impl Matrices {
         Matrices { readers, backwards: HashMap::new() }
     }
 
-    /// Whether a value is a constant that more than one product reads, or a view of such.
+    /// Returns true if a value is a constant that more than one product reads, or a view of such.
     pub fn is_read_again(&self, program: &Program, value: Val) -> bool {
         root(program, value).and_then(|constant| self.readers.get(&constant)).is_some_and(|&readers| readers > 1)
     }
 
-    /// Whether the next product by it goes over it backwards: every other one does.
+    /// Returns true if the next product by it goes over it backwards: every other one does.
     pub fn turn(&mut self, program: &Program, value: Val) -> bool {
         let backwards = root(program, value).map(|constant| self.backwards.entry(constant).or_default());
         backwards.is_some_and(|backwards| std::mem::replace(backwards, !*backwards))

@@ -193,7 +193,7 @@ impl Region {
         }
     }
 
-    /// How many plans there are.
+    /// Returns the number of plans.
     #[cfg(test)]
     pub fn plans(&self) -> usize {
         self.plans.read().unwrap().len()

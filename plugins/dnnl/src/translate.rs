@@ -97,7 +97,7 @@ impl Program {
     }
 }
 
-/// Whether a tensor of this shape may stand where the graph has that type.
+/// Returns true if a tensor of this shape may stand where the graph has that type.
 fn fits(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
     let same = ty.rank() == shape.len()
         && ty.dims.iter().zip(shape).all(|(dim, &size)| match dim {
@@ -107,7 +107,7 @@ fn fits(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
     if same { Ok(()) } else { Err(format!("has shape {shape:?}, the graph has {ty}")) }
 }
 
-/// Whether an operator has a translation at all.
+/// Returns true if an operator has a translation at all.
 pub fn is_known(name: &str) -> bool {
     OPERATORS.contains(&name) || qnn::OPERATORS.contains(&name)
 }
@@ -239,7 +239,7 @@ fn checked(p: &Program, values: Vec<Val>) -> Taken<Vec<Val>> {
     Ok(values)
 }
 
-/// Whether integers go in or come out.
+/// Returns true if integers go in or come out.
 fn is_quantized(p: &Program, name: &str, node: &Node, inputs: &[Val]) -> bool {
     let integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
     qnn::OPERATORS.contains(&name) || integer(p.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)

@@ -105,18 +105,18 @@ impl View {
         order
     }
 
-    /// Whether the elements fill a stretch of memory, with the dimensions in any order.
+    /// Returns true if the elements fill a stretch of memory, with the dimensions in any order.
     pub fn is_packed(&self) -> bool {
         let dense = strides_in_order(&self.shape, &self.order());
         (0..self.shape.len()).all(|d| self.shape[d] == 1 || self.strides[d] == dense[d])
     }
 
-    /// Whether the elements lie row-major without gaps.
+    /// Returns true if the elements lie row-major without gaps.
     pub fn is_dense(&self) -> bool {
         self.same_layout(&View::dense(&self.shape))
     }
 
-    /// Whether two views of one shape have the elements in the same places, but for where they begin.
+    /// Returns true if two views of one shape have the elements in the same places, but for where they begin.
     pub fn same_layout(&self, other: &View) -> bool {
         self.shape == other.shape
             && (0..self.shape.len()).all(|d| self.shape[d] == 1 || self.strides[d] == other.strides[d])

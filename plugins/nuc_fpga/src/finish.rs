@@ -93,7 +93,7 @@ pub enum Step {
     Bias {
         /// Its number.
         constant: usize,
-        /// Whether it has an element per channel.
+        /// True if it has an element per channel.
         per_channel: bool,
     },
     /// Puts a value below or above the bounds on the bound.

@@ -169,7 +169,7 @@ impl LoadedProgram {
     }
 }
 
-/// Whether tensors are those that the program was made for.
+/// Returns true if tensors are those that the program was made for.
 fn fits<'s>(what: &str, given: impl ExactSizeIterator<Item = &'s [usize]>, ports: &[Port]) -> Result<()> {
     if given.len() != ports.len() {
         return Err(Error::new(format!("the region has {} {what}s; {} are given", ports.len(), given.len())));

@@ -199,7 +199,7 @@ impl Program {
     }
 }
 
-/// Whether two places share a byte.
+/// Returns true if two places share a byte.
 fn overlap((a, a_bytes): (Place, u64), (b, b_bytes): (Place, u64)) -> bool {
     match (a, b) {
         (Place::Work(a), Place::Work(b)) => a < b + b_bytes && b < a + a_bytes,

@@ -32,7 +32,7 @@ struct Config {
     patterns: Vec<String>,
     /// The single operators.
     operators: Vec<String>,
-    /// Whether it takes dimensions that are known at run time only.
+    /// True if it takes dimensions that are known at run time only.
     dynamic_dims: bool,
     /// The layouts that it wants, by operator: of the data, then of the kernel.
     layouts: BTreeMap<String, Vec<String>>,

@@ -357,7 +357,7 @@ fn outcome(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<T
     Ok(Some(outputs))
 }
 
-/// Whether two runs gave the same: the bits of integers, and floats to a thousandth of the largest.
+/// Returns true if two runs gave the same: the bits of integers, and floats to a thousandth of the largest.
 fn same(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
     for (number, (wanted, got)) in reference.iter().zip(result).enumerate() {
         if wanted.dtype() != got.dtype() || wanted.shape() != got.shape() {

@@ -129,8 +129,8 @@ pub fn onednn() -> Option<PathBuf> {
     named.or_else(|| Some(workspace().join("vendor/onednn/libdnnl.so.3"))).filter(|file| file.is_file())
 }
 
-/// Whether the CPU has instructions for sums of products of bytes (VNNI), without which oneDNN is not given any. Says so where
-/// it has none, as tests then leave out what needs them.
+/// Returns true if the CPU has instructions for sums of products of bytes (VNNI), without which oneDNN is not given any. Says
+/// so where it has none, as tests then leave out what needs them.
 #[expect(clippy::print_stdout, reason = "a test says what it leaves out")]
 pub fn multiplies_bytes() -> bool {
     #[cfg(target_arch = "x86_64")]

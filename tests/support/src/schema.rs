@@ -13,7 +13,7 @@ pub fn schema(name: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"))
 }
 
-/// Whether `value` is as `schema` says.
+/// Returns true if `value` is as `schema` says.
 ///
 /// # Errors
 /// The first place where it is not.

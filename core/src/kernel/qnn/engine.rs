@@ -72,7 +72,7 @@ impl Engine {
         self.data.padded != self.data.size
     }
 
-    /// Whether the data can be read where they are: unsigned, channels last, whole words, no padding.
+    /// Returns true if the data can be read where they are: unsigned, channels last, whole words, no padding.
     fn in_place(&self, dtype: DType) -> bool {
         dtype == DType::U8 && self.data.steps[1] == 1 && self.kernel.inputs.is_multiple_of(4) && !self.padding()
     }
@@ -105,7 +105,7 @@ impl Engine {
         self.out.size[0] * self.out.size[1]
     }
 
-    /// Whether a zero point of the data can stand in the padding.
+    /// Returns true if a zero point of the data can stand in the padding.
     pub fn takes_zero_point(&self, dtype: DType, zero_point: i32) -> bool {
         let limits = if dtype == DType::U8 { 0..=255 } else { -128..=127 };
         !self.padding() || limits.contains(&zero_point)

@@ -22,7 +22,7 @@ pub(super) struct Row {
 
 /// Takes the sums of tiles, each once, from several threads.
 pub(super) trait Finish: Sync {
-    /// Whether sums of the data are needed, because the weights have a zero point.
+    /// True if sums of the data are needed, because the weights have a zero point.
     const NEEDS_TOTALS: bool;
 
     /// Takes the weights' zero points times the sums of the data away.
@@ -153,7 +153,7 @@ pub(super) struct FixedRatios {
     left: Vec<i64>,
     /// 31 and what a ratio below 1/2 is moved to the right.
     shifts: Vec<i64>,
-    /// Whether no value is moved to the left: products then fit 64 bits and results 32, and nothing saturates before
+    /// True if no value is moved to the left: products then fit 64 bits and results 32, and nothing saturates before
     /// the bounds.
     below_one: bool,
 }

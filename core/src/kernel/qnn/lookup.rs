@@ -5,7 +5,7 @@ use crate::kernel::split;
 /// Elements of a chunk that one thread takes at a time.
 const CHUNK: usize = 4096;
 
-/// Whether the processor looks bytes up in registers.
+/// Returns true if the processor looks bytes up in registers.
 fn in_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -35,7 +35,7 @@ pub(super) fn each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
 /// The function of two bytes `first[a] + second[b]`, saturated to a byte.
 pub(super) struct Sum {
     tables: [[i32; 256]; 2],
-    /// Whether the result is `int8`; `uint8` otherwise.
+    /// True if the result is `int8`; `uint8` otherwise.
     signed: bool,
     /// The low and the high bytes of both tables, when 16 bits hold them and their sums.
     planes: Option<Box<[[u8; 256]; 4]>>,

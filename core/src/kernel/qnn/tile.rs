@@ -30,7 +30,7 @@ pub(super) struct Tile<'a> {
     pub words: usize,
     /// The weights: taps, words, output channels, four input channels.
     pub weights: &'a [i8],
-    /// Whether the block is [`WIDE`] or [`HALF`] as wide.
+    /// True if the block is [`WIDE`] or [`HALF`] as wide.
     pub wide: bool,
 }
 

@@ -57,7 +57,7 @@ pub struct Parsed {
 }
 
 impl Parsed {
-    /// Whether a mistake was found; warnings are none.
+    /// Returns true if a mistake was found; warnings are none.
     pub fn has_errors(&self) -> bool {
         self.diagnostics.iter().any(|d| d.severity == Severity::Error)
     }

@@ -58,7 +58,7 @@ impl Metadata {
         keys
     }
 
-    /// How many objects there are of a type.
+    /// Returns the number of objects of a type.
     pub(crate) fn count(&self, key: &str) -> usize {
         self.keys.get(key).map_or(0, Vec::len)
     }

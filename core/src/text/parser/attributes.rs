@@ -8,7 +8,7 @@ use crate::text::MAX_NESTING;
 use crate::text::number::{self, Number};
 
 impl Parser<'_> {
-    /// Whether `name =` comes next.
+    /// Returns true if `name =` comes next.
     pub(super) fn at_attribute(&mut self) -> bool {
         self.peek().kind == Kind::Ident && self.peek_second().kind == Kind::Equal
     }

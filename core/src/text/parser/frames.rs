@@ -86,7 +86,7 @@ pub(super) struct OpenMatch {
     pub(super) clauses: Vec<Clause>,
     /// The clause whose body is being read.
     pub(super) pattern: Option<ClausePattern>,
-    /// Whether that body stands between braces.
+    /// True if that body stands between braces.
     pub(super) braces: bool,
     /// The scope to go back to after a clause.
     pub(super) scope: u32,

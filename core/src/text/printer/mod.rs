@@ -25,9 +25,9 @@ use std::sync::Arc;
 /// How to print.
 #[derive(Clone, Copy, Default)]
 pub struct PrintOptions<'a> {
-    /// Whether to add `/* ty=... */` after expressions whose type is known.
+    /// Adds `/* ty=... */` after expressions whose type is known.
     pub types: bool,
-    /// Whether to add the constants that are not written inline, as a section `#[metadata]`.
+    /// Adds the constants that are not written inline, as a section `#[metadata]`.
     pub metadata: bool,
     /// What to say about an expression, in comment lines below the line where it stands.
     pub notes: Option<&'a dyn Fn(ExprId) -> Option<String>>,
@@ -449,7 +449,7 @@ impl<'a> Printer<'a> {
         self.tasks.extend([Task::Text(")"), Task::Dedent, Task::Let(id), Task::Indent, Task::Text("(")]);
     }
 
-    /// Whether a call of this without arguments reads back as one when its parentheses are left out.
+    /// Returns true if a call of this without arguments reads back as one when its parentheses are left out.
     fn is_bare(&self, callee: Callee) -> bool {
         let Callee::Expr(callee) = callee else { return false };
         let Some(Expr::Constructor(name)) = self.module.nodes.get(callee).map(|node| &node.expr) else { return false };

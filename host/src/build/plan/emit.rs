@@ -214,7 +214,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         }
     }
 
-    /// Whether no instruction is written for an expression.
+    /// Returns true if no instruction is written for an expression.
     fn is_silent(&self, id: ExprId) -> bool {
         match self.context.module.expr(id) {
             Expr::Var(_) | Expr::Tuple(_) | Expr::Project { .. } => true,

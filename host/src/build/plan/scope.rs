@@ -24,7 +24,7 @@ struct Facts {
     /// Uses as what a call calls.
     called: u32,
     scope: Option<ScopeId>,
-    /// Whether it has its place in the order.
+    /// True if it has its place in the order.
     ordered: bool,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct Literal {
     pub scope: ScopeId,
     /// What it uses of the scopes around it.
     pub captures: Vec<ExprId>,
-    /// Whether the closure itself is wanted outside, and not only called.
+    /// True if the closure itself is wanted outside, and not only called.
     pub as_value: bool,
-    /// Whether it is wanted as a value inside.
+    /// True if it is wanted as a value inside.
     pub self_as_value: bool,
 }
 
@@ -151,7 +151,7 @@ impl<'m> Analyser<'m> {
         }
     }
 
-    /// Whether a literal is only called, and once.
+    /// Returns true if a literal is only called, and once.
     fn is_inlined(&mut self, id: ExprId) -> bool {
         let Facts { uses, called, .. } = *self.facts(id);
         matches!(self.module.expr(id), Expr::Function(_)) && uses == 1 && called == 1

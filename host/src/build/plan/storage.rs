@@ -14,7 +14,7 @@ use byoc_core::op;
 /// Registers that share their bytes: a register and its aliases, by the index of the first one.
 struct Classes {
     of: Vec<u32>,
-    /// Whether a class has to be a counted value.
+    /// True if a class has to be a counted value.
     value: Vec<bool>,
     /// The last instruction that reads it.
     last: Vec<usize>,
@@ -40,7 +40,7 @@ fn bytes(function: &Function, reg: Reg) -> Option<usize> {
     ty.len()?.checked_mul(ty.dtype.size())
 }
 
-/// Whether all operands of an instruction have known sizes.
+/// Returns true if all operands of an instruction have known sizes.
 fn is_sized(function: &Function, mut operands: impl Iterator<Item = Reg>) -> bool {
     operands.all(|reg| bytes(function, reg).is_some())
 }

@@ -98,7 +98,7 @@ pub struct Draw {
     random: Random,
     /// Where the case is to go.
     pub theme: Theme,
-    /// Whether to stay with what most models have: the default layouts, no dilation, the same padding on both sides.
+    /// Keeps to what most models have: the default layouts, no dilation, the same padding on both sides.
     /// A backend that takes nothing else is still to be tested on what it takes.
     pub usual: bool,
 }

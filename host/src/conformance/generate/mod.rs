@@ -98,7 +98,7 @@ struct Work {
     builder: Builder,
     params: Vec<ExprId>,
     inputs: Vec<byoc_core::tensor::Tensor>,
-    /// Whether weights are constants, as they are in models, or inputs.
+    /// True if weights are constants, as they are in models, or inputs.
     constants: bool,
 }
 

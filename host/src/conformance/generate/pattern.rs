@@ -18,7 +18,7 @@ pub(super) fn build(work: &mut Work, pattern: &Pattern) -> Option<ExprId> {
     Build { work, pattern, made: HashMap::new(), waiting: VecDeque::new(), depth: 0 }.make(pattern.root)
 }
 
-/// Whether the entry takes what the program computes last.
+/// Returns true if the entry takes what the program computes last.
 pub(super) fn matches(entry: &Entry, module: &Module) -> bool {
     let table = [entry.clone()];
     let mut judge = AcceptAll;
@@ -121,7 +121,7 @@ impl Build<'_> {
         self.work.operand(&operand, constant)
     }
 
-    /// Whether a pattern takes whatever the call around it wants: it is made after the call's recipe.
+    /// Returns true if a pattern takes whatever the call around it wants: it is made after the call's recipe.
     fn is_open(&self, id: PatternId) -> bool {
         let leaf =
             matches!(self.pattern.nodes[id], PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant);

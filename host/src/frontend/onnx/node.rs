@@ -63,7 +63,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.proto.output.len()
     }
 
-    /// Whether output `i` is wanted.
+    /// Returns true if output `i` is wanted.
     pub fn wants_output(&self, i: usize) -> bool {
         self.proto.output.get(i).is_some_and(|name| !name.is_empty())
     }
@@ -184,7 +184,7 @@ impl<'a, 'm> Node<'a, 'm> {
         }
     }
 
-    /// Whether the attribute is given.
+    /// Returns true if the attribute is given.
     pub fn has(&self, name: &str) -> bool {
         self.attribute(name).is_some()
     }

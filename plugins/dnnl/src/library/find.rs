@@ -53,7 +53,7 @@ fn places(plugin: Option<&Path>) -> Vec<PathBuf> {
     places
 }
 
-/// Whether a file is a whole shared library: mapping a part of one ends the process.
+/// Returns true if a file is a whole shared library: mapping a part of one ends the process.
 fn check(file: &Path) -> std::result::Result<(), String> {
     use std::io::Read;
     let mut header = [0u8; 64];

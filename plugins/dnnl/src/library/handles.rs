@@ -497,12 +497,12 @@ impl PrimitiveDesc {
         }
     }
 
-    /// Whether it is the matrix product that goes through batches one by one, each by a general routine.
+    /// Returns true if it is the matrix product that goes through batches one by one, each by a general routine.
     pub fn is_general_product(&self) -> bool {
         self.implementation().starts_with("gemm")
     }
 
-    /// Whether it is the library's plain reference, which is right and slow.
+    /// Returns true if it is the library's plain reference, which is right and slow.
     pub fn is_reference(&self) -> bool {
         self.implementation().starts_with("ref")
     }

@@ -20,7 +20,7 @@ type Reals = [f32; BLOCK];
 #[derive(Clone, Debug)]
 pub struct Row<T> {
     values: Vec<T>,
-    /// Whether there is one for each place.
+    /// True if there is one for each place.
     each: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Fixing {
     pub shifts: Row<i32>,
     pub rounding: Rounding,
     pub zero: i32,
-    /// Whether the bounds are those of bytes, so that the zero point can be added behind them.
+    /// True if the bounds are those of bytes, so that the zero point can be added behind them.
     pub bytes: bool,
 }
 

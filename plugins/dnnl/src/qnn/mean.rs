@@ -13,7 +13,7 @@ use byoc_plugin_api::{DType, RefusalCode};
 pub struct Mean {
     /// Its windows.
     pub window: Window,
-    /// Whether padding counts, as the zero point.
+    /// True if padding counts, as the zero point.
     pub padded: bool,
     /// The zero point of the data.
     pub zero: i32,

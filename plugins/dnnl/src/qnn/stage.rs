@@ -97,8 +97,8 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Whether it gives real numbers that a conversion to integers is on its way from: each step of them is rounded as it is
-    /// written, so that none may be left to a library that takes two for one.
+    /// Returns true if it gives real numbers that a conversion to integers is on its way from: each step of them is rounded as
+    /// it is written, so that none may be left to a library that takes two for one.
     pub fn is_exact_real(&self) -> bool {
         matches!(
             self,

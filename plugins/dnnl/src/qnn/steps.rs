@@ -26,7 +26,7 @@ struct Chain {
     /// What all parameters that are no single numbers lie along.
     places: Option<Places>,
     steps: Vec<Do>,
-    /// Whether what the steps so far give are floats.
+    /// True if what the steps so far give are floats.
     real: bool,
 }
 

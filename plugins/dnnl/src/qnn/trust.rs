@@ -7,7 +7,8 @@ use byoc_plugin_api::{DType, RefusalCode};
 /// Sums below this are exact in 32-bit floats.
 pub const EXACT: i64 = 1 << 24;
 
-/// Whether the CPU multiplies bytes and sums the products in `int32`. Others sum two of them in 16 bits, which saturate.
+/// Returns true if the CPU multiplies bytes and sums the products in `int32`. Others sum two of them in 16 bits, which
+/// saturate.
 fn cpu_multiplies() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");

@@ -79,7 +79,7 @@ pub struct Cut {
     pub outputs: u64,
     /// Output rows of a tile.
     pub rows: u64,
-    /// Whether all rows of a block of output channels come before the next block.
+    /// True if all rows of a block of output channels come before the next block.
     pub rows_first: bool,
 }
 
@@ -314,7 +314,7 @@ fn sizes(size: u64, least: u64) -> Vec<u64> {
     sizes
 }
 
-/// Whether the smallest tile of a layer fits into the buffers.
+/// Returns true if the smallest tile of a layer fits into the buffers.
 ///
 /// # Errors
 /// Which buffer it does not fit into, and the sizes.

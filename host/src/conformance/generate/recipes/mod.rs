@@ -26,7 +26,7 @@ pub struct Operand {
     pub shape: Vec<usize>,
     /// Its elements.
     pub fill: Fill,
-    /// Whether models hold it as a constant: a weight, a bias, a shape.
+    /// True if models hold it as a constant: a weight, a bias, a shape.
     pub weight: bool,
 }
 
