@@ -36,7 +36,7 @@ pub enum Reason {
     TimedOut(Duration),
 }
 
-/// What deadlines are counted from.
+/// Returns the instant that deadlines are counted from.
 fn epoch() -> Instant {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     *EPOCH.get_or_init(Instant::now)

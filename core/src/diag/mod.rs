@@ -14,7 +14,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// How bad it is. Only an error makes a command fail.
+/// Severity of a diagnostic. Only an error makes a command fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// The work cannot go on.
@@ -42,9 +42,9 @@ impl Span {
 /// A place in the text with a word about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Where.
+    /// Place in the source.
     pub span: Span,
-    /// What is said there; may be empty.
+    /// Text at that place; may be empty.
     pub text: String,
 }
 
@@ -61,7 +61,7 @@ pub struct Diagnostic {
     pub labels: Vec<Label>,
     /// Further facts, one line each.
     pub notes: Vec<String>,
-    /// What to do about it.
+    /// Remedy for the user.
     pub help: Option<String>,
 }
 

@@ -85,7 +85,7 @@ impl TypeDefs {
 /// `match (data) { pattern => body, ... }`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Match {
-    /// What is looked at.
+    /// Scrutinee.
     pub data: ExprId,
     /// Tried from first to last.
     pub clauses: Box<[Clause]>,
@@ -96,13 +96,13 @@ pub struct Match {
 /// One way of a [`Match`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clause {
-    /// What the data has to look like.
+    /// Pattern that the data must match.
     pub pattern: ClausePattern,
     /// The result when it does.
     pub body: ExprId,
 }
 
-/// What a clause asks of a value. It nests no deeper than [`MAX_NESTING`](crate::text::MAX_NESTING) levels, which the
+/// Pattern of a clause. It nests no deeper than [`MAX_NESTING`](crate::text::MAX_NESTING) levels, which the
 /// parser sees to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClausePattern {
@@ -112,9 +112,9 @@ pub enum ClausePattern {
     Var(ExprId),
     /// `Cons(%x, _)`
     Constructor {
-        /// Which constructor.
+        /// Name of the constructor.
         name: Name,
-        /// What its fields have to look like.
+        /// Patterns of its fields.
         fields: Box<[ClausePattern]>,
     },
     /// `(%x, _)`

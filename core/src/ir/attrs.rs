@@ -160,7 +160,7 @@ pub struct Attrs(Option<Arc<Pairs>>);
 
 /// Keys and values, in two parts: the functions of regions have all but one in common.
 struct Pairs {
-    /// What many have; without a common part of its own.
+    /// Attributes shared with others; they have no shared part themselves.
     common: Attrs,
     /// The rest; its keys come after those of the common part.
     own: SmallVec<[(Name, AttrValue); 1]>,
@@ -233,7 +233,7 @@ impl Attrs {
         self.common().iter().chain(self.own()).map(|(k, v)| (k, v))
     }
 
-    /// How many there are.
+    /// Returns the number of attributes.
     pub fn len(&self) -> usize {
         self.common().len() + self.own().len()
     }

@@ -20,7 +20,7 @@ struct Question<'a> {
     chosen: Vec<Choice>,
 }
 
-/// What a column was taken to hold.
+/// Case assumed of a column.
 #[derive(Clone)]
 enum Choice {
     /// Anything that no row names.
@@ -128,7 +128,7 @@ fn written(chosen: &[Choice]) -> String {
 mod tests {
     use crate::text::{ParseOptions, parse};
 
-    /// What the match of `@main` misses.
+    /// Returns the case that the match of `@main` misses.
     fn missing(clauses: &str) -> Option<String> {
         let text = format!(
             "#[version = \"0.0.5\"]\ntype List[A] {{ Cons(A, List[A]), Nil }}\ntype Color {{ Red, Green, Blue }}\n\

@@ -25,7 +25,7 @@ pub struct Difference {
     pub left: Option<ExprId>,
     /// The expression on the right side.
     pub right: Option<ExprId>,
-    /// What differs, left first.
+    /// Difference, left side first.
     pub message: String,
 }
 
@@ -102,7 +102,7 @@ pub fn structural_equal_exprs(a: (&Module, ExprId), b: (&Module, ExprId)) -> Res
 struct Comparison<'a> {
     a: &'a Module,
     b: &'a Module,
-    /// What each expression stands for on the other side.
+    /// Counterpart of each expression on the other side.
     left: IndexVec<ExprId, Option<ExprId>>,
     right: IndexVec<ExprId, Option<ExprId>>,
     /// Pairs of constants that are equal, so that a large one is compared once.
@@ -260,7 +260,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// What was written, or else what was inferred.
+/// Returns the written type, or else the inferred one.
 fn known<'t>(written: &'t Type, inferred: &'t Type) -> &'t Type {
     if *written == Type::Unknown { inferred } else { written }
 }

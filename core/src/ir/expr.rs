@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Arguments or parameters: mostly few, and there are as many lists of them as operators.
 pub type ExprList = SmallVec<[ExprId; 4]>;
 
-/// What a call calls.
+/// Callee of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Callee {
     /// An operator of the operator table.
@@ -20,7 +20,7 @@ pub enum Callee {
 /// An application of an operator or a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// What is called.
+    /// Operator, function or constructor that is called.
     pub callee: Callee,
     /// Arguments, left to right.
     pub args: ExprList,
@@ -77,7 +77,7 @@ pub enum Expr {
     Project {
         /// The tuple.
         tuple: ExprId,
-        /// Which field.
+        /// Index of the field.
         index: u32,
     },
     /// `callee(args, attrs)`.
@@ -112,7 +112,7 @@ pub enum Expr {
     RefWrite {
         /// The cell.
         reference: ExprId,
-        /// What it holds from now on.
+        /// New value.
         value: ExprId,
     },
 }
@@ -179,7 +179,7 @@ impl Expr {
         self.is_closed_leaf() || matches!(self, Expr::Var(_))
     }
 
-    /// How many scopes it opens: one for a function or a let, one for each branch of an if or clause of a match.
+    /// Returns the number of scopes that it opens: one for a function or a let, one for each branch of an if or clause of a match.
     pub fn scopes(&self) -> usize {
         match self {
             Expr::Function(_) | Expr::Let { .. } => 1,

@@ -8,7 +8,7 @@ use crate::diag::{Diagnostic, Span};
 pub struct Fault {
     /// The expression; none for what concerns the module as a whole.
     pub at: Option<ExprId>,
-    /// What is wrong.
+    /// Violation, in words.
     pub diagnostic: Diagnostic,
 }
 

@@ -14,7 +14,7 @@ pub struct Module {
     pub globals: BTreeMap<Name, ExprId>,
     /// The types that it defines. Passes hand them on unchanged.
     pub types: Arc<TypeDefs>,
-    /// Where the expressions came from.
+    /// Origins of the expressions.
     pub origins: Origins,
 }
 
@@ -59,7 +59,7 @@ impl Module {
         self.function("main")
     }
 
-    /// Which expressions the global functions reach.
+    /// Returns the expressions that the global functions reach.
     pub fn live(&self) -> IndexVec<ExprId, bool> {
         let mut live = IndexVec::filled(false, self.nodes.len());
         for &root in self.globals.values() {

@@ -10,7 +10,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-/// What types a part of a type holds.
+/// Types that a part of a type holds.
 pub trait Holds {
     /// Distinguishes what else there is to it: the kind, names, how many parts.
     #[doc(hidden)]
@@ -32,14 +32,14 @@ pub struct Nested<T: Holds> {
     inner: T,
 }
 
-/// What is known of a type with all its parts.
+/// Summary of a type with all its parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Summary {
     /// Two types are equal when these are: 128 bits of a cryptographic hash of all of it.
     digest: [u64; 2],
     /// Number of parts; parts that are shared count each time.
     pub parts: u32,
-    /// How many levels.
+    /// Number of levels.
     depth: u32,
     /// Nothing is still to be inferred.
     pub complete: bool,

@@ -23,7 +23,7 @@ pub struct Scope {
 pub struct Scopes {
     /// The scope that each expression is evaluated in; none for what the roots do not reach.
     pub of: IndexVec<ExprId, Option<ScopeId>>,
-    /// How many operand places name each expression, counting reachable users only.
+    /// Number of operand places that name each expression, counting reachable users only.
     pub uses: IndexVec<ExprId, u32>,
     /// The first scope that each expression opens; an if opens two, a match one for each clause, one after the other.
     pub opened: IndexVec<ExprId, Option<ScopeId>>,

@@ -35,7 +35,7 @@ impl Dim {
         }
     }
 
-    /// What it is a multiple of: its number, the number in a product, 1 for what is open.
+    /// Returns the largest known factor: the number itself, the number in a product, 1 for an open dimension.
     pub fn number(&self) -> usize {
         Product::of(self).map_or(1, |product| product.number)
     }
@@ -79,7 +79,7 @@ impl Dim {
         Some(all.map_or(Dim::Any, Product::dim))
     }
 
-    /// How often the dimensions `by` go into the dimensions `of`, where that is known to be a whole number; otherwise `?`.
+    /// Returns the quotient of the dimensions `of` by the dimensions `by`, where that is known to be a whole number; otherwise `?`.
     pub fn quotient<'a>(of: impl IntoIterator<Item = &'a Dim>, by: impl IntoIterator<Item = &'a Dim>) -> Dim {
         let (Some(of), Some(by)) = (Dim::product(of), Dim::product(by)) else { return Dim::Any };
         let (Some(mut of), Some(by)) = (Product::of(&of), Product::of(&by)) else { return Dim::Any };
@@ -276,7 +276,7 @@ impl Type {
         }
     }
 
-    /// How many parts a type may have; shared parts count each time, as they do when it is printed.
+    /// Maximum number of parts of a type; shared parts count each time, as they do when it is printed.
     pub const MAX_PARTS: usize = 1 << 20;
 
     /// Returns true if a name means something in every text, so that no type, type parameter or constructor can have it: an
@@ -304,7 +304,7 @@ impl Type {
         DType::parse(name).is_some() || WORDS.contains(&name)
     }
 
-    /// What is known of it.
+    /// Returns its summary.
     pub(super) fn summary(&self) -> Summary {
         match self {
             Type::Tuple(fields) => fields.summary(),

@@ -76,7 +76,7 @@ impl<'m> Verified<'m> {
     }
 }
 
-/// What does not hold, with the expression at fault. Types are checked when the structure holds.
+/// Returns the violations, with the expression at fault. Types are checked when the structure holds.
 pub fn faults(module: &Module) -> Vec<Fault> {
     let mut faults = structure_faults(module);
     if faults.is_empty() {
@@ -85,7 +85,7 @@ pub fn faults(module: &Module) -> Vec<Fault> {
     faults
 }
 
-/// What does not hold of the structure: rules 1 to 11. The module need not be typed.
+/// Returns the violations of rules 1 to 11, the structure. The module need not be typed.
 pub fn structure_faults(module: &Module) -> Vec<Fault> {
     let mut verifier = Verifier { module, faults: Vec::new() };
     verifier.check_order();
@@ -236,7 +236,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// How many fields a constructor has; a fault when there is none of that name.
+    /// Returns the number of fields of a constructor; a fault if there is none of that name.
     fn constructor_fields(&mut self, id: ExprId, name: &str) -> Option<usize> {
         if let Some((_, _, Type::Func(signature))) = self.module.types.constructor(name) {
             return Some(signature.params.len());
@@ -392,7 +392,7 @@ impl Verifier<'_> {
     }
 }
 
-/// What is wrong with the names in a type.
+/// Returns the unknown or unwritable name in a type, in words.
 fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> bool) -> Option<String> {
     let mut wrong = None;
     ty.walk(&mut |part, own| {

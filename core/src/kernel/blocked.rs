@@ -7,7 +7,7 @@ use crate::op::blocked::{self, Blocked};
 use crate::op::{self, Value};
 use crate::tensor::{DType, Shape, Tensor, TensorView, TensorViewMut};
 
-/// What an input is for the plain kernel.
+/// Form of an input for the plain kernel.
 enum Input {
     /// Itself.
     Given,

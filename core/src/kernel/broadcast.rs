@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 /// Elements that one call of an inner loop handles at most.
 const RUN: usize = 4096;
 
-/// How `N` operands are walked to give the output: per merged dimension its size and each operand's stride.
+/// Walk over `N` operands that gives the output: per merged dimension its size and each operand's stride.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Walk<const N: usize> {
     /// All but the innermost, outermost first.

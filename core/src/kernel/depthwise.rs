@@ -21,7 +21,7 @@ pub(super) struct Depthwise {
     row: usize,
     /// Rows of the padded channel.
     rows: usize,
-    /// Where each tap lies in the dealt channel, relative to the first tap.
+    /// Offset of each tap in the dealt channel, relative to the first tap.
     taps: Vec<usize>,
 }
 

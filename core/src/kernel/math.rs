@@ -87,7 +87,7 @@ fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     (n as f32 - if tiny { 23.0 } else { 0.0 }, f, rest)
 }
 
-/// What a logarithm gives where it is no finite number.
+/// Returns a logarithm where it is not finite.
 #[inline(always)]
 fn log_ends(x: f32, y: f32) -> f32 {
     let y = if x == 0.0 { f32::NEG_INFINITY } else { y };

@@ -15,7 +15,7 @@ inventory::submit! { Offer { op: "nn.softmax", make: |s| make_softmax(s, false) 
 inventory::submit! { Offer { op: "nn.log_softmax", make: |s| make_softmax(s, true) } }
 inventory::submit! { Offer { op: "nn.prelu", make: make_prelu } }
 
-/// What batch, layer, instance and group normalisation share.
+/// Common part of batch, layer, instance and group normalization.
 #[derive(Clone, Copy)]
 struct Affine {
     epsilon: f32,

@@ -59,7 +59,7 @@ impl Plane {
         self.kernel == [1, 1] && self.stride == [1, 1] && self.before == [0, 0] && self.out == self.size
     }
 
-    /// What sharing the work is worth: a multiply-add of a blocked product is cheap.
+    /// Returns the work for the decision to share it: a multiply-add of a blocked product is cheap.
     pub fn work(&self) -> usize {
         self.out_channels * self.places() * self.terms() / 8
     }

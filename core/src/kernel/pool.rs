@@ -25,13 +25,13 @@ struct Axis {
     size: usize,
     out: usize,
     stride: usize,
-    /// Where tap 0 of place 0 lies, counted from the first element; taps are `dilation` apart.
+    /// Position of tap 0 of place 0, counted from the first element; taps are `dilation` apart.
     before: usize,
     dilation: usize,
     taps: usize,
     /// The taps that lie inside the data at some place, in order: a large window may lie in the padding for the most part.
     seen: Vec<Range<usize>>,
-    /// How many elements the mean of each place divides by.
+    /// Divisor of the mean of each place.
     counts: Vec<usize>,
 }
 

@@ -118,7 +118,7 @@ folds! {
     minimum f32::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x };
 }
 
-/// How elements are put together.
+/// Combination of elements.
 struct Fold {
     first: f32,
     row: fn(&[f32]) -> f32,

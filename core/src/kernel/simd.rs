@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-/// What the processor offers.
+/// Vector instructions of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     /// Whatever the target has.

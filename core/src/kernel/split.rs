@@ -5,7 +5,7 @@ use crate::stop::{Cancel, Ticks};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// How many threads a job may use: one when it is too small to share. `work` counts simple operations on elements;
+/// Returns the number of threads that a job may use: one when it is too small to share. `work` counts simple operations on elements;
 /// waking another thread costs about as much as 30,000 of them.
 pub(super) fn threads(work: usize) -> usize {
     match rayon::current_num_threads() {

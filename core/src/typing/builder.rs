@@ -24,7 +24,7 @@ type Built = Result<ExprId, Box<Diagnostic>>;
 /// ```
 #[derive(Default)]
 pub struct Builder {
-    /// What was built so far.
+    /// Module built so far.
     pub module: Module,
     /// The origin of what is appended next.
     pub origin: Option<OriginId>,

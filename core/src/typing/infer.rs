@@ -130,7 +130,7 @@ pub fn signature_of_call(
     Some(Arc::new(Nested::new(FuncType::new(params, solver.finish(&func.ret)))))
 }
 
-/// What all clauses give; each pattern agrees with the data.
+/// Infers the common type of all clauses; each pattern agrees with the data.
 fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
     let data = module.ty(m.data);
     let mut solver = Solver::default();

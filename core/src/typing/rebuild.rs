@@ -15,7 +15,7 @@ pub struct Rebuild<'a> {
     pub old: &'a Module,
     /// The module as it becomes. Its `origin` is that of the expression being rebuilt.
     pub new: Builder,
-    /// Which expressions of the old module its globals reach.
+    /// Expressions of the old module that its globals reach.
     pub live: IndexVec<ExprId, bool>,
     map: IndexVec<ExprId, Option<ExprId>>,
 }
@@ -79,7 +79,7 @@ impl<'a> Rebuild<'a> {
         Ok(self.new.module)
     }
 
-    /// What stands for an operand of the expression being visited, or for another expression that certainly came before.
+    /// Returns the replacement of an operand of the expression being visited, or for another expression that certainly came before.
     ///
     /// # Panics
     /// For an expression that has not been visited. Operands come first, so for them it does not; a pass that looks at
@@ -88,12 +88,12 @@ impl<'a> Rebuild<'a> {
         self.map[old].expect("an operand is visited before its users")
     }
 
-    /// What stands for an expression, when it was visited already.
+    /// Returns the replacement of an expression that was visited already.
     pub fn visited(&self, old: ExprId) -> Option<ExprId> {
         self.map[old]
     }
 
-    /// What stands for an expression, copied now when it was not visited. For expressions without operands.
+    /// Returns the replacement of an expression, copying it if it was not visited. For expressions without operands.
     pub fn get_or_copy(&mut self, old: ExprId) -> ExprId {
         match self.map[old] {
             Some(new) => new,

@@ -33,7 +33,7 @@ pub fn map_params(ty: &Type, replace: &mut dyn FnMut(&Name) -> Option<Type>) -> 
     })
 }
 
-/// What the holes of one use stand for.
+/// Types of the holes of one use.
 #[derive(Default)]
 pub struct Solver {
     bound: HashMap<Name, Type>,

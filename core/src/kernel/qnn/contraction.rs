@@ -28,11 +28,11 @@ struct Batch {
 struct Contraction {
     engine: Engine,
     batch: Batch,
-    /// Where the zero points are among the inputs.
+    /// Index of the zero points among the inputs.
     zero_points: usize,
     /// Weights that are constants, and their sums.
     packed: Option<(Vec<i8>, Vec<i32>)>,
-    /// What the results are rescaled to; `None` for `int32` results.
+    /// Requantization of the results; `None` for `int32` results.
     requantize: Option<Requantize>,
     data: DType,
     /// For zero points that bytes cannot hold.
@@ -40,7 +40,7 @@ struct Contraction {
 }
 
 struct Requantize {
-    /// Where the bias is among the inputs.
+    /// Index of the bias among the inputs.
     bias: usize,
     scaling: Scaling,
 }
@@ -136,7 +136,7 @@ fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>
     }))
 }
 
-/// How a fused operator rescales, when its scales and zero points are known.
+/// Returns the scaling of a fused operator whose scales and zero points are known.
 fn scaling(spec: &Spec<'_>, channels: usize) -> Option<Scaling> {
     let params = spec.params();
     let known = |i: usize| spec.constants.get(i).copied().flatten();

@@ -24,7 +24,7 @@ offer! { make_requantize: "qnn.requantize" }
 offer! { make_sum: "qnn.add" "qnn.subtract" }
 offer! { make_bias: "nn.bias_add" }
 
-/// What a table is worth making for.
+/// Minimum number of elements for which a table pays off.
 const LEAST: usize = 1024;
 
 /// An operator whose result for an element depends on its byte alone.

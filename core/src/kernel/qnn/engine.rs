@@ -12,7 +12,7 @@ use super::weights::KernelShape;
 use crate::kernel::split;
 use crate::tensor::{DType, TensorView};
 
-/// Where the data of an image lie.
+/// Placement of the data of an image.
 #[derive(Clone, Debug)]
 pub(super) struct DataShape {
     /// Images; matrices of a product count as rows of one image.
@@ -26,7 +26,7 @@ pub(super) struct DataShape {
     pub steps: [usize; 4],
 }
 
-/// Where the results of an image lie.
+/// Placement of the results of an image.
 #[derive(Clone, Debug)]
 pub(super) struct OutShape {
     /// Rows and columns.
@@ -47,7 +47,7 @@ pub(super) struct Engine {
     pub taps: Vec<[usize; 2]>,
 }
 
-/// What a run works on.
+/// Buffers of a run.
 pub(super) struct Values<'a> {
     pub data: TensorView<'a>,
     /// Of the data, as they are given.
@@ -56,7 +56,7 @@ pub(super) struct Values<'a> {
     pub weights: &'a [i8],
 }
 
-/// How the laid-out data of one image are found.
+/// Layout of the rearranged data of one image.
 #[derive(Clone, Debug)]
 struct Layout {
     /// Bytes from a group, a row, a column to the next.

@@ -6,7 +6,7 @@ use crate::kernel::simd::multiversion;
 use crate::kernel::split::Shared;
 use crate::op::qnn::numerics::{Rescale, Rounding};
 
-/// Which results a tile holds.
+/// Results of a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     /// The element of the results for the first channel and place.
@@ -32,7 +32,7 @@ pub(super) trait Finish: Sync {
     fn tile(&self, row: &Row, sums: &Sums);
 }
 
-/// What is added to the sums of each output channel: the zero points' share, and a bias.
+/// Terms added to the sums of each output channel: the share of the zero points, and a bias.
 #[derive(Clone, Copy)]
 pub(super) struct Offsets<'a> {
     /// One for each output channel, and [`WIDE`] more behind them.
@@ -126,7 +126,7 @@ impl<const TOTALS: bool> Finish for Bytes<'_, TOTALS> {
     }
 }
 
-/// How each output channel is rescaled.
+/// Scaling of each output channel.
 #[derive(Clone, Debug)]
 pub(super) struct Scaling {
     pub by: By,

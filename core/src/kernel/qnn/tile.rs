@@ -17,12 +17,12 @@ pub(super) const HALF: usize = 16;
 #[repr(align(64))]
 pub(super) struct Sums(pub [[i32; WIDE]; PLACES]);
 
-/// What a tile reads.
+/// Operands of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     /// The data.
     pub data: &'a [u8],
-    /// Where the first tap of each place begins in it.
+    /// Offset of the first tap of each place.
     pub places: &'a [usize; PLACES],
     /// From there to each tap.
     pub taps: &'a [usize],
@@ -34,7 +34,7 @@ pub(super) struct Tile<'a> {
     pub wide: bool,
 }
 
-/// How the sums are computed.
+/// Instruction that computes the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// One product at a time.
