@@ -20,7 +20,7 @@ pub(crate) struct ConvShape {
     pub weight: Canonical,
     /// Result: batch, channels, spatial.
     pub out: Canonical,
-    /// How the kernel moves.
+    /// Movement of the kernel.
     pub slide: Slide,
 }
 
@@ -175,7 +175,7 @@ conv_transpose! {
     3 "nn.conv3d_transpose" [1, 1, 1] [0, 0, 0] "NCDHW" "OIDHW";
 }
 
-/// What both relations find out first: dimensions in canonical order, and attributes within bounds.
+/// Common part of both relations: dimensions in canonical order, and attributes within bounds.
 struct Operands {
     dtype: DType,
     out_layout: Vec<usize>,

@@ -75,7 +75,7 @@ constants! {
     "ones_like" 1 "Ones with the type of data.", ["data"], &[], same_as_input;
 }
 
-/// That argument `i` is a scalar.
+/// Checks that argument `i` is a scalar.
 fn scalar_argument(relation: &Relation<'_>, i: usize) -> Result<DType, Box<Diagnostic>> {
     let ty = relation.tensor(i)?;
     if !ty.dims.is_empty() {

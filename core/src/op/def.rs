@@ -6,7 +6,7 @@ use crate::ir::{Attrs, Dim, TensorType, Type};
 use crate::tensor::{DType, Tensor, TensorView, TensorViewMut};
 use std::fmt;
 
-/// How many arguments an operator takes. (A variadic operator takes one tuple, as in Relay.)
+/// Number of arguments of an operator. (A variadic operator takes one tuple, as in Relay.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arity {
     /// At least.
@@ -84,9 +84,9 @@ pub enum Default {
 pub struct AttrDef {
     /// Relay's name.
     pub name: &'static str,
-    /// What it takes. `None` is taken as well when that is the default.
+    /// Kind of its value. `None` is taken as well when that is the default.
     pub kind: AttrKind,
-    /// What holds when it is not given.
+    /// Value if it is not given.
     pub default: Default,
     /// One line: what it means, with units.
     pub doc: &'static str,
@@ -177,7 +177,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// What is wrong with the call, with the operator's name in front.
+    /// Creates a diagnostic of the call, with the operator's name in front.
     pub fn error(&self, code: Code, message: impl fmt::Display) -> Box<Diagnostic> {
         Box::new(Diagnostic::error(code, format!("{}: {message}", self.def.name)))
     }
@@ -201,7 +201,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// That two operands have one element type.
+    /// Checks that two operands have one element type.
     ///
     /// # Errors
     /// When they differ.
@@ -270,7 +270,7 @@ pub struct OpDef {
     pub inputs: &'static [&'static str],
     /// Its attributes, in Relay's order.
     pub attrs: &'static [AttrDef],
-    /// How it fuses.
+    /// Fusion pattern.
     pub pattern: OpPattern,
     /// The type of a call, or what is wrong with it.
     pub relation: fn(&Relation<'_>) -> TypeResult,

@@ -23,7 +23,7 @@ pub(super) fn one_per_element(cost: &Cost<'_>) -> u64 {
     cost.ret_len()
 }
 
-/// What moves data and computes nothing.
+/// Cost of operators that move data and compute nothing.
 pub(super) fn no_flops(_: &Cost<'_>) -> u64 {
     0
 }

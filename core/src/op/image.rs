@@ -117,7 +117,7 @@ inventory::submit! {
     }
 }
 
-/// Which elements of the data an element of the result is made of.
+/// Interpolation: the elements of the data that make an element of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     /// One.
@@ -155,9 +155,9 @@ pub(crate) struct ResizeShape {
 pub(crate) struct AxisTaps {
     /// Taps of a place.
     pub per_place: usize,
-    /// Where they lie.
+    /// Indices of the taps.
     pub index: Vec<usize>,
-    /// What they weigh.
+    /// Weights of the taps.
     pub weight: Vec<f64>,
     /// Per place, whether it lies outside of the data and takes the extrapolation value.
     pub outside: Vec<bool>,
@@ -250,7 +250,7 @@ impl AxisTaps {
     }
 }
 
-/// Where place `x` of `n` lies among `m` elements.
+/// Returns the coordinate of place `x` of `n` among `m` elements.
 fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
     let scale = m as f64 / n as f64;
     let x = x as f64;

@@ -32,7 +32,7 @@ fn integer_argument<'a>(relation: &Relation<'a>, i: usize) -> Result<&'a TensorT
     Ok(ty)
 }
 
-/// What `take` does with an index outside the axis.
+/// Treatment of an index outside the axis in `take`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakeMode {
     /// The nearest element.
@@ -213,7 +213,7 @@ fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, places: &
     }
 }
 
-/// Where the index vectors `indices[:, ..]` point to, in blocks of the dimensions that they leave out: one place per
+/// Returns the places that the index vectors `indices[:, ..]` point to, in blocks of the dimensions that they leave out: one place per
 /// vector. The first `batch` dimensions of data are taken from the vector's own place.
 fn nd_places(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
     let values = integers(indices)?;

@@ -42,5 +42,5 @@ pub use evaluate::{Value, evaluate};
 pub use params::Params;
 pub use table::{get, lookup, names, normalize_attrs, table};
 
-/// What a type relation gives: the type of the call, or what is wrong with it.
+/// Result of a type relation: the type of the call, or a diagnostic.
 pub type TypeResult = Result<crate::ir::Type, Box<crate::diag::Diagnostic>>;

@@ -249,7 +249,7 @@ impl AxisView {
         AxisView { outer: shape[..axis].iter().product(), len: shape[axis], inner: shape[axis + 1..].iter().product() }
     }
 
-    /// Where on the axis element `i` lies.
+    /// Returns the place of element `i` on the axis.
     pub fn channel(&self, i: usize) -> usize {
         i / self.inner % self.len
     }

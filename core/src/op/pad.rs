@@ -152,7 +152,7 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
     Ok(Type::tensor_of(data.dtype, dims?))
 }
 
-/// Where place `x` (counted from the first element of the data) comes from; `None`: from the pad value.
+/// Returns the source of place `x` (counted from the first element of the data); `None` is the pad value.
 pub(crate) fn pad_source(mode: &str, x: i64, size: i64) -> Option<i64> {
     match mode {
         _ if (0..size).contains(&x) => Some(x),

@@ -327,7 +327,7 @@ pub(super) fn avg_reference(
     Ok(())
 }
 
-/// What place `i` of `out` covers of `size` elements.
+/// Returns the elements of `size` that place `i` of `out` covers.
 pub(crate) fn share(i: usize, size: usize, out: usize) -> Range<usize> {
     i * size / out..((i + 1) * size).div_ceil(out)
 }

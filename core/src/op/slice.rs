@@ -7,14 +7,14 @@ use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// Which indices of an axis a slice takes: `start`, `start + step`, ... `len` of them.
+/// Indices of an axis that a slice takes: `start`, `start + step`, ... `len` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     /// The first index; of no meaning when `len` is 0.
     pub start: usize,
     /// From one index to the next; never 0.
     pub step: i64,
-    /// How many.
+    /// Number of indices.
     pub len: usize,
 }
 
@@ -62,7 +62,7 @@ impl Slice {
         Ok(result)
     }
 
-    /// What it takes of an axis of `n` elements, when that axis is number `i` of those it cuts.
+    /// Returns the indices of an axis of `n` elements, where that axis is number `i` of those it cuts.
     fn range(&self, i: usize, n: usize) -> Result<Range, String> {
         let step = if self.sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
         if step == 0 {
@@ -93,7 +93,7 @@ impl Slice {
         Ok(Range { start: start.max(0) as usize, step, len })
     }
 
-    /// What it takes of each axis.
+    /// Returns the indices of each axis.
     pub(crate) fn ranges(&self, shape: &[usize]) -> Result<Vec<Range>, String> {
         let mut result: Vec<Range> = shape.iter().map(|&n| Range { start: 0, step: 1, len: n }).collect();
         for (i, axis) in self.axes(shape.len())?.into_iter().enumerate() {

@@ -17,7 +17,7 @@ pub(crate) const fn spatial(axes: usize) -> &'static str {
     }
 }
 
-/// Where each letter of `order` stands in `layout`; `None` when `layout` is no permutation of `order`.
+/// Returns the position of each letter of `order` in `layout`; `None` when `layout` is no permutation of `order`.
 pub(crate) fn positions(layout: &str, order: &str) -> Option<Vec<usize>> {
     if layout.len() != order.len() {
         return None;
@@ -82,7 +82,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// How many places the window has: floor (or ceil) of (padded - dilated kernel) / stride, plus 1.
+    /// Returns the number of places of the window: floor (or ceil) of (padded - dilated kernel) / stride, plus 1.
     pub fn places(
         &self,
         relation: &Relation<'_>,
@@ -220,7 +220,7 @@ impl Slide {
         taps_inside(place * self.stride[axis], self.before[axis], self.dilation[axis], taps, size)
     }
 
-    /// Where tap `tap` of window `place` lies on each axis; `None` outside of `size`.
+    /// Returns the coordinates of tap `tap` of window `place`; `None` outside of `size`.
     #[inline(always)]
     pub fn tap(&self, place: [usize; 3], tap: [usize; 3], size: [usize; 3]) -> Option<[usize; 3]> {
         let mut index = [0; 3];

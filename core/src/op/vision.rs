@@ -8,7 +8,7 @@ use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 use std::ops::Range;
 
-/// What stands where there is no box.
+/// Value in place of a missing box.
 const NO_BOX: f64 = -1.0;
 
 /// Argument `i`, a tensor of `rank` dimensions.
@@ -44,7 +44,7 @@ fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Ve
     Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} is {given:?}, {wanted} finite numbers are wanted")))
 }
 
-/// That an attribute points at a column of boxes with `columns` elements; -1 where `optional`.
+/// Checks that an attribute points at a column of boxes with `columns` elements; -1 where `optional`.
 fn column(
     relation: &Relation<'_>,
     attr: &str,

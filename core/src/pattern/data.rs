@@ -6,7 +6,7 @@ use crate::tensor::{DType, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// How deep a pattern may nest: its parser recurses. The alternatives of one choice lie side by side, however many.
+/// Maximum nesting of a pattern: its parser recurses. The alternatives of one choice lie side by side, however many.
 pub const MAX_DEPTH: usize = 200;
 
 /// A node of a [`Pattern`].
@@ -22,7 +22,7 @@ impl Id for PatternId {
     }
 }
 
-/// What an expression must look like.
+/// Node of a pattern.
 #[derive(Clone, Debug)]
 pub enum PatternNode {
     /// Anything.
@@ -37,7 +37,7 @@ pub enum PatternNode {
     Op(OpId),
     /// A call.
     Call {
-        /// What is called.
+        /// Callee.
         callee: PatternId,
         /// The arguments; `None` takes any number of any.
         args: Option<Box<[PatternId]>>,
@@ -48,7 +48,7 @@ pub enum PatternNode {
     Project {
         /// The tuple.
         tuple: PatternId,
-        /// Which field.
+        /// Index of the field.
         index: Option<u32>,
     },
     /// An `if`.
@@ -80,7 +80,7 @@ pub enum PatternNode {
     Alt(PatternId, PatternId),
     /// `child` at the root; every path upwards runs through `path` and ends in one and the same `parent`.
     Dominates {
-        /// Where all paths start.
+        /// Start of all paths.
         parent: PatternId,
         /// Every expression in between.
         path: PatternId,
@@ -113,7 +113,7 @@ pub enum RootOps {
 pub struct Pattern {
     /// The nodes. Operands come before their users, but for what a [`PatternNode::Redirect`] stands for.
     pub nodes: IndexVec<PatternId, PatternNode>,
-    /// Where a match begins.
+    /// Root of a match.
     pub root: PatternId,
 }
 
@@ -210,7 +210,7 @@ impl Pattern {
         depth[self.root]
     }
 
-    /// Which operators the root of a match can be a call of: an index over the operators of a program then gives all
+    /// Returns the operators that the root of a match can be a call of: an index over the operators of a program then gives all
     /// expressions worth trying.
     pub fn root_ops(&self) -> RootOps {
         let mut these = BTreeSet::new();

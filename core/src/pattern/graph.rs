@@ -18,9 +18,9 @@ pub struct Graph<'m> {
     users: Vec<ExprId>,
     /// Users that came with collapsed groups.
     more_users: HashMap<ExprId, Vec<ExprId>>,
-    /// How many operand places hold an expression. What nobody uses is gone.
+    /// Number of operand places that hold an expression. Unused expressions are gone.
     uses: IndexVec<ExprId, u32>,
-    /// Where the inputs of a group stand in `groups`, by its root, counted from 1.
+    /// Position in `groups` of the inputs of a group, by its root, counted from 1.
     collapsed: IndexVec<ExprId, u32>,
     groups: Vec<Collapsed>,
 }

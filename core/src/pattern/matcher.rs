@@ -19,7 +19,7 @@ use std::collections::HashSet;
 const MAX_STEPS: usize = 1 << 20;
 const STEPS_PER_EXPRESSION: usize = 16;
 
-/// What each pattern node met.
+/// Expressions that each pattern node matched.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
     /// Pattern node and expression (or operator), in the order in which they matched. The path of a dominator, and
@@ -28,7 +28,7 @@ pub struct Match {
 }
 
 impl Match {
-    /// What a pattern node met first.
+    /// Returns the first match of a pattern node.
     pub fn get(&self, id: PatternId) -> Option<Callee> {
         self.all(id).next()
     }
@@ -43,7 +43,7 @@ impl Match {
 pub struct Matcher<'g, 'm> {
     graph: &'g Graph<'m>,
     met: Vec<Met>,
-    /// Where `met` has the latest of each pattern node, counted from 1.
+    /// Position in `met` of the latest match of each pattern node, counted from 1.
     latest: Vec<u32>,
     /// Calls made on the way, for the two divide and multiply forms; numbered on from the pattern's own nodes.
     extra: Vec<(PatternId, [PatternId; 2])>,
@@ -56,7 +56,7 @@ pub struct Matcher<'g, 'm> {
 struct Met {
     id: PatternId,
     at: Callee,
-    /// What `latest` said before.
+    /// Previous value of `latest`.
     before: u32,
 }
 
@@ -64,7 +64,7 @@ struct Met {
 struct Frame {
     id: PatternId,
     at: Callee,
-    /// How much was met before it: what is kept when it fails.
+    /// Number of earlier matches, which are kept if it fails.
     mark: u32,
     state: State,
 }
@@ -116,7 +116,7 @@ enum NodeRef<'p> {
 }
 
 impl<'p> NodeRef<'p> {
-    /// What it calls and with what, if it is a call.
+    /// Returns the callee and the arguments of a call.
     fn call(&self) -> Option<(PatternId, Option<&[PatternId]>)> {
         match self {
             NodeRef::Own(PatternNode::Call { callee, args }) => Some((*callee, args.as_deref())),
@@ -304,7 +304,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// What a node says of an expression without its parts, or the first part to ask about.
+    /// Matches a node against an expression without its parts, or names the first part to match.
     fn start(&mut self, frame: &mut Frame, node: NodeRef<'_>) -> Next {
         let (at, expr) = (frame.at, self.expr(frame.at));
         let mut ask = |state: State, id: PatternId, at: Callee| {

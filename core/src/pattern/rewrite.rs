@@ -62,9 +62,9 @@ impl Pattern {
     }
 }
 
-/// What to do with the matches of a pattern.
+/// Rewrite of the matches of a pattern.
 pub struct Callback<'a> {
-    /// What to look for.
+    /// Pattern to match.
     pub pattern: &'a Pattern,
     /// True if the module's types are inferred anew before each round.
     pub require_type: bool,
@@ -84,12 +84,12 @@ pub struct Site<'s> {
     pub builder: &'s mut Builder,
     /// The root in the builder's module, with operands as they are by now.
     pub after: ExprId,
-    /// What each node of the pattern met, in the builder's module.
+    /// Matches of each node of the pattern, in the builder's module.
     pub met: &'s Match,
 }
 
 impl Site<'_> {
-    /// What a node of the pattern met first, when that was an expression.
+    /// Returns the first match of a node of the pattern, if that is an expression.
     pub fn get(&self, id: PatternId) -> Option<ExprId> {
         match self.met.get(id)? {
             Callee::Expr(id) => Some(id),

@@ -30,6 +30,6 @@ mod printer;
 pub use parser::{ParseOptions, Parsed, parse};
 pub use printer::{PrintOptions, Printed, print, print_expr, print_faults};
 
-/// How deep the patterns of clauses and the lists in attributes may nest. Expressions nest as deep as memory allows,
+/// Maximum nesting of the patterns of clauses and of lists in attributes. Expressions nest as deep as memory allows,
 /// types up to [`Type::MAX_PARTS`](crate::ir::Type::MAX_PARTS).
 pub const MAX_NESTING: usize = 64;

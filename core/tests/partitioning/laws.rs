@@ -208,7 +208,7 @@ pub fn annotation_laws(module: &Module, rules: &[TargetRule], non_call: bool) ->
     Ok(both)
 }
 
-/// That each pass gives what it was given when that is its own result. When it fails, the message shows the program.
+/// Checks that each pass gives what it was given when that is its own result. When it fails, the message shows the program.
 pub fn twice_is_once_of(module: &Module, passes: &[(&str, Pass)]) -> Result<(), TestCaseError> {
     for (name, pass) in passes {
         let once = step(name, module, pass);

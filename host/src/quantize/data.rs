@@ -236,7 +236,7 @@ fn check(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<
     Ok(())
 }
 
-/// That every value is a number.
+/// Checks that every value is a number.
 fn finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
     if !tensor.dtype().is_float() {
         return Ok(());

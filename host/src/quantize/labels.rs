@@ -46,7 +46,7 @@ pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
     }
 }
 
-/// That there is a label for each of `samples` samples.
+/// Checks that there is a label for each of `samples` samples.
 ///
 /// # Errors
 /// E0614 otherwise.

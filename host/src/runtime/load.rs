@@ -136,7 +136,7 @@ pub(super) fn load(
     Ok(Code { arena: function.arena, values: values as usize, workspace, regs, steps, notes })
 }
 
-/// That none of its tensors is beyond the limit by itself: kernels make tables as long as an axis of one.
+/// Checks that none of its tensors is beyond the limit by itself: kernels make tables as long as an axis of one.
 fn check_fits(function: &Function, regs: &[RegInfo]) -> Result<(), Diagnostic> {
     let largest = regs.iter().filter(|reg| !matches!(reg.slot, Slot::Constant(_))).map(|reg| reg.bytes).max();
     let bytes = largest.unwrap_or(0).max(function.arena);

@@ -113,7 +113,7 @@ inventory::submit! {
     }
 }
 
-/// What all of them check besides shapes. `per_channel`: whether the parameters of argument 1 may lie along its output
+/// Runs the common checks besides those of shapes. `per_channel`: whether the parameters of argument 1 may lie along its output
 /// channels.
 fn contraction(relation: &Relation<'_>, per_channel: bool) -> Result<(), Box<Diagnostic>> {
     let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);

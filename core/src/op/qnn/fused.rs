@@ -96,7 +96,7 @@ inventory::submit! {
     }
 }
 
-/// What both check besides shapes; the output channels of the weight lie on `axis`.
+/// Runs the common checks besides those of shapes; the output channels of the weight lie on `axis`.
 fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
     let weight = relation.tensor(1)?;
     one_of(relation, "data", relation.tensor(0)?.dtype, BYTES)?;

@@ -2,7 +2,7 @@
 
 use crate::tensor::DType;
 
-/// What happens to a number halfway between two integers (and with the others: the nearest).
+/// Rounding of a number halfway between two integers; others go to the nearest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
     /// The larger one.
@@ -75,7 +75,7 @@ pub(crate) fn saturate(value: i128) -> i32 {
     value.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32
 }
 
-/// How the operator rescales `int32` values from one scale to another.
+/// Method of rescaling `int32` values from one scale to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Rescale {
     /// The scales are equal.

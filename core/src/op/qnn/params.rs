@@ -14,16 +14,16 @@ pub(super) const QUANTIZED: &[DType] = &[DType::I8, DType::U8, DType::I16, DType
 /// Those that operators compute on, with sums in `int32`.
 pub(super) const NARROW: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16];
 
-/// What a parameter of a quantized operator is.
+/// Kind of a parameter of a quantized operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// What a step of the integer is worth: `float32`, finite, above zero.
+    /// Value of one step of the integer: `float32`, finite, above zero.
     Scale,
     /// The integer that stands for zero: `int32`.
     ZeroPoint,
 }
 
-/// That the element type of an argument is one of `wanted`.
+/// Checks that the element type of an argument is one of `wanted`.
 pub(super) fn one_of(relation: &Relation<'_>, what: &str, given: DType, wanted: &[DType]) -> Checked {
     if wanted.contains(&given) {
         return Ok(());
@@ -71,7 +71,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// That scales are finite and above zero.
+/// Checks that scales are finite and above zero.
 fn sound(view: &TensorView<'_>) -> Result<(), String> {
     let values = view.as_slice::<f32>();
     match values.iter().position(|&s| !(s.is_finite() && s > 0.0)) {
@@ -138,7 +138,7 @@ pub(crate) fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
     Rounding::parse(&params.string("rounding")).unwrap_or(default)
 }
 
-/// How a requantization from scale to scale is computed, by the attributes `rounding` and `compute_dtype`: for one pair
+/// Returns the requantization from scale to scale, by the attributes `rounding` and `compute_dtype`: for one pair
 /// of scales, or one for each place on the axis. (Scales that are all equal ask for nothing.)
 pub(crate) fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec<Rescale> {
     let rounding = rounding_of(params, Rounding::Upward);
@@ -166,7 +166,7 @@ fn rescales(input: &[f32], output: &[f32], by: impl Fn(f32, f32) -> Rescale) -> 
     pairs().map(|(input, output)| by(input, output)).collect()
 }
 
-/// That an attribute is one of a few words.
+/// Checks that an attribute is one of a few words.
 pub(super) fn word(relation: &Relation<'_>, attr: &str, wanted: &[&str]) -> Checked {
     let given = relation.params.string(attr);
     if wanted.contains(&given.as_str()) {

@@ -30,11 +30,11 @@ use std::sync::Arc;
 pub struct Entry {
     /// `chip.conv2d_bias_relu`: becomes `Composite`.
     pub name: Name,
-    /// What it matches.
+    /// Pattern that it names.
     pub pattern: Pattern,
     /// The plugin's check of that name, asked about each candidate.
     pub check: Option<Name>,
-    /// Where it stands in the text.
+    /// Place in the text.
     pub span: Span,
 }
 
@@ -114,7 +114,7 @@ struct Parser<'a> {
     names: BTreeMap<&'a str, PatternId>,
     /// One node per operator: an operator is one object wherever it stands.
     ops: BTreeMap<OpId, PatternId>,
-    /// What stands for a name in its own definition, where that was used.
+    /// Placeholders for a name in its own definition, where it was used.
     recursive: Vec<(PatternId, &'a str, Span)>,
     depth: usize,
     diagnostics: Vec<Diagnostic>,
@@ -506,7 +506,7 @@ impl<'a> Parser<'a> {
         Ok([first, second, third])
     }
 
-    /// What `call` calls: a pattern, in which an operator stands for itself.
+    /// Parses the callee of `call`: a pattern, in which an operator stands for itself.
     fn callee(&mut self) -> Read<PatternId> {
         let mut left = self.callee_atom()?;
         while self.take('|') {

@@ -2,7 +2,7 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// What each byte stands for; 64 for a byte outside the alphabet.
+/// Value of each byte; 64 for a byte outside the alphabet.
 const VALUES: [u8; 256] = {
     let mut values = [64; 256];
     let mut i = 0;

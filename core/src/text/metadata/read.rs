@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What a section holds.
+/// Contents of a section.
 pub(crate) struct Metadata {
     nodes: Vec<Value>,
     /// For each type key the nodes of its array.

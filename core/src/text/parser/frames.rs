@@ -3,11 +3,11 @@
 use super::Token;
 use crate::ir::{Attrs, Clause, ClausePattern, ExprId, ExprList, Name, OpId, Type};
 
-/// Where the loop stands.
+/// State of the loop.
 pub(super) enum State {
     /// At the beginning of an item or after one of its statements.
     Item,
-    /// Where an expression is expected.
+    /// An expression is expected.
     Operand,
     /// After an expression, which begins there, that a call, a projection or an infix operator may follow.
     After(ExprId, u32),
@@ -45,7 +45,7 @@ pub(super) enum Frame {
     Clause(Box<OpenMatch>),
 }
 
-/// What is being called.
+/// Callee of the call being parsed.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
     Op(OpId),
@@ -64,7 +64,7 @@ pub(super) struct Infix {
     pub(super) name: &'static str,
 }
 
-/// What stands before the body of a function.
+/// Head of a function, before its body.
 pub(super) struct Head {
     pub(super) start: u32,
     /// The name of a global; none for a function literal.

@@ -28,23 +28,23 @@ use names::Names;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-/// What a text needs besides itself.
+/// Options of the parser.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParseOptions<'a> {
-    /// What `meta[relay.Constant][i]` stands for; the text's companion file holds them.
+    /// Values of `meta[relay.Constant][i]`, from the companion file of the text.
     pub constants: &'a [Arc<Tensor>],
 }
 
-/// What a text says. With errors among the diagnostics the module is only good for further messages.
+/// Result of parsing a text. With errors among the diagnostics the module is only good for further messages.
 #[derive(Debug)]
 pub struct Parsed {
     /// The program; not typed yet.
     pub module: Module,
     /// The expression after the definitions, when the text has one.
     pub root: Option<ExprId>,
-    /// Where each expression of the module stands in the text.
+    /// Place in the text of each expression of the module.
     pub spans: IndexVec<ExprId, Span>,
-    /// What is wrong, in the order of the text.
+    /// Diagnostics, in the order of the text.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -143,15 +143,15 @@ struct Parser<'a> {
     last_types: VecDeque<Type>,
     /// Names of types, to be looked up when all definitions have been read: the name, how many types it is given, where.
     type_mentions: Vec<(Name, usize, Span)>,
-    /// Where each type is defined.
+    /// Place of each type definition.
     type_spans: HashMap<Name, Span>,
     /// Names that are called or stand in a pattern and were nothing known when they were read.
     unknown_callees: Vec<(Token, bool)>,
     /// One expression for each metadata constant, however often it is named.
     constants: HashMap<usize, ExprId>,
-    /// Where the section with the metadata begins, if the text has one, and what it holds.
+    /// Start of the metadata section, if the text has one, and its contents.
     section: Option<u32>,
-    /// What is wrong with it, until it turns out to stand in no comment.
+    /// Error in it, until it turns out to stand in no comment.
     section_error: Option<Box<Diagnostic>>,
     metadata: Option<Metadata>,
 }

@@ -8,7 +8,7 @@ pub(super) struct Names<'a> {
     index: HashMap<&'a str, u32>,
     /// By index: the name, and what it is bound to now.
     entries: Vec<(Name, Option<ExprId>)>,
-    /// What was bound before, innermost last.
+    /// Previous bindings, innermost last.
     undo: Vec<(u32, Option<ExprId>)>,
     /// `%N`: one table for the whole text. Numbers up to the length of the text have a slot, others a map entry.
     dense: Vec<Option<ExprId>>,

@@ -24,7 +24,7 @@ enum OpenKind {
     Ref,
 }
 
-/// What a list of types is for.
+/// Purpose of a list of types.
 enum Then {
     Tuple,
     /// What a function takes; the type parameters that were in scope before are the first `outer`.
@@ -143,7 +143,7 @@ impl Parser<'_> {
         Ok(None)
     }
 
-    /// What a list of types is for.
+    /// Purpose of a list of types.
     fn end_list(&mut self, then: Then, types: Vec<Type>, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
         match then {
             Then::Tuple => Ok(Some(Type::tuple(types))),

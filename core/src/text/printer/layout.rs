@@ -4,7 +4,7 @@ use crate::ir::{Expr, ExprId, Id, IndexVec, Module, ScopeId, Scopes};
 use smallvec::SmallVec;
 use std::collections::HashSet;
 
-/// How an expression is written.
+/// Form in which an expression is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// On a line of its own, named by `%N`; leaves, which need no name, count here too.
@@ -19,7 +19,7 @@ pub(super) enum Place {
 pub(super) struct Layout {
     pub(super) scopes: Scopes,
     pub(super) place: IndexVec<ExprId, Place>,
-    /// How many lines stand inside the text of an expression.
+    /// Number of lines inside the text of an expression.
     pub(super) inside: IndexVec<ExprId, u32>,
     first: IndexVec<ScopeId, Option<ExprId>>,
     next: IndexVec<ExprId, Option<ExprId>>,

@@ -22,14 +22,14 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// How to print.
+/// Options of the printer.
 #[derive(Clone, Copy, Default)]
 pub struct PrintOptions<'a> {
     /// Adds `/* ty=... */` after expressions whose type is known.
     pub types: bool,
     /// Adds the constants that are not written inline, as a section `#[metadata]`.
     pub metadata: bool,
-    /// What to say about an expression, in comment lines below the line where it stands.
+    /// Note on an expression, in comment lines below the line where it stands.
     pub notes: Option<&'a dyn Fn(ExprId) -> Option<String>>,
 }
 
@@ -38,7 +38,7 @@ pub struct PrintOptions<'a> {
 pub struct Printed {
     /// The text.
     pub text: String,
-    /// What `meta[relay.Constant][i]` stands for.
+    /// Values of `meta[relay.Constant][i]`.
     pub constants: Vec<Arc<Tensor>>,
 }
 
@@ -101,7 +101,7 @@ pub fn print_expr(module: &Module, root: ExprId, options: &PrintOptions<'_>) -> 
 /// Deeper than this, lines are indented no further: the text of a deep program stays as long as the program.
 const MAX_INDENT: usize = 24;
 
-/// What is still to be written, last first.
+/// Remaining output, last first.
 enum Task {
     /// The lines of a scope, then its result.
     Body {
@@ -149,7 +149,7 @@ struct Printer<'a> {
     names: VarNames,
     constants: Vec<Arc<Tensor>>,
     constant_index: HashMap<*const Tensor, usize>,
-    /// Where in `out` lets stand as operands: they are filled in when the expression around them is written.
+    /// Positions in `out` of lets as operands: they are filled in when the expression around them is written.
     holes: Vec<(usize, ExprId)>,
     /// Notes about what stands on the current line.
     margin: Vec<String>,

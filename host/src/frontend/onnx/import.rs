@@ -62,7 +62,7 @@ pub fn run(
     Ok(Loaded { module: builder.module, signature, bound, warnings, file: PathBuf::new() })
 }
 
-/// That the operator sets are known ones.
+/// Checks that the operator sets are known ones.
 fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let standard = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
     let versions: std::collections::BTreeSet<Option<i64>> = standard.map(|n| n.opset).collect();
@@ -98,7 +98,7 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
     Ok(warnings)
 }
 
-/// That there is a converter for every operator; all that are missing are named at once.
+/// Checks that there is a converter for every operator; all that are missing are named at once.
 fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     let mut missing: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
     for node in nodes {

@@ -85,7 +85,7 @@ impl<'a, 'm> Node<'a, 'm> {
         ty.shape().ok_or_else(|| self.not_known(&ty))
     }
 
-    /// That dimensions of a value must be known for this node.
+    /// Creates the fault of a value whose dimensions must be known for this node.
     pub fn not_known(&self, ty: &TensorType) -> Fault {
         let mut names: Vec<&str> = ty.dims.iter().flat_map(Dim::names).collect();
         names.sort_unstable();

@@ -93,7 +93,7 @@ fn numbers(dims: &[Dim]) -> Option<Vec<i64>> {
     dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect()
 }
 
-/// That no dimension is negative and that their product is a size.
+/// Checks that no dimension is negative and that their product is a size.
 fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>, Fault> {
     let dims: Option<Vec<Dim>> = sizes.iter().map(Size::dim).collect();
     let fits = |dims: &Vec<Dim>| {
