@@ -98,18 +98,23 @@ struct Machine<'e, 'o> {
 
 impl<'e> Machine<'e, '_> {
     fn run(&mut self) -> Result<Vec<Tensor>, Diagnostic> {
+        if self.cancel.is_set() {
+            return Err(self.ended(0));
+        }
         loop {
             let top = self.stack.last_mut().expect("an activation is running");
             let at = top.next;
             top.next += 1;
             self.steps += 1;
+            let flow = match self.observer {
+                None => self.step(at),
+                Some(observer) => self.observed(at, observer),
+            };
+            // A step that was cancelled left its result as it was, or failed for that reason.
             if self.cancel.is_set() {
                 return Err(self.ended(at));
             }
-            let flow = match self.observer {
-                None => self.step(at)?,
-                Some(observer) => self.observed(at, observer)?,
-            };
+            let flow = flow?;
             if matches!(flow, Flow::Call(..) | Flow::TailCall(_)) {
                 self.calls += 1;
                 if self.calls > self.max_calls {
@@ -126,11 +131,7 @@ impl<'e> Machine<'e, '_> {
                 Flow::TailCall(function) => self.replace(function)?,
                 Flow::Return(values) => {
                     if let Some(results) = self.leave(values)? {
-                        // A kernel that was to end left its result as it was.
-                        return match self.cancel.is_set() {
-                            true => Err(self.ended(at)),
-                            false => Ok(results),
-                        };
+                        return Ok(results);
                     }
                 }
             }
