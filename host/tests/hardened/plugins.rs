@@ -54,7 +54,9 @@ impl Ended {
 
 fn byoc(args: &[&str]) -> Command {
     let home = PLACE.folder.path().join("home");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_byoc"));
+    // A shell starts what is in its background with SIGINT ignored, which the tests would inherit.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_byoc")]);
     command.args(args).env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
     for name in ["BYOC_PLUGIN_PATH", "BYOC_LOG", "BYOC_CACHE_DIR", "BYOC_CHECK_REGIONS", "FAULT", "ENTRY"] {
         command.env_remove(name);

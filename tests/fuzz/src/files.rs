@@ -18,7 +18,7 @@ use std::time::Duration;
 const MAX_ELEMENTS: usize = 1 << 16;
 const MAX_FLOPS: u64 = 1 << 27;
 
-/// How long a run may take.
+/// Time limit of a run.
 const MAX_RUN: Duration = Duration::from_millis(500);
 
 pub const ONNX: Target = Target {

@@ -9,7 +9,7 @@
 //! | `place` | plugin, region and entry, by names that live as long as the process |
 //! | `slots` | the table: a slot for each thread |
 //! | `record` | the guard of one entry |
-//! | `thread` | what a thread needs that enters plugins |
+//! | `thread` | setup of a thread that enters plugins |
 //! | `float` | the floating-point environment of a thread |
 //! | `line` | one line on standard error, written without memory or locks |
 //! | `process` | what belongs to the process: working directory, limits, locale, standard streams |

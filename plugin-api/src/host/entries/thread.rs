@@ -1,4 +1,4 @@
-//! What a thread needs that enters plugins: a stack for handlers, and somebody who sees it end.
+//! Setup of a thread that enters plugins: a stack for handlers, and a destructor that sees the thread end.
 
 use super::end::{ENDED, PROCESS, end_with};
 use super::slots::{self, Slot};
