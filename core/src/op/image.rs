@@ -215,7 +215,7 @@ impl AxisTaps {
             Method::Linear => 2,
             Method::Cubic => 4,
         };
-        // An axis may be long where another one is empty: the result is then no measure of it.
+        // The taps of a long axis can take more memory than the data and the result together.
         let count = places.saturating_mul(per_place);
         let bytes = count.saturating_mul(size_of::<(usize, f64)>()).saturating_add(places);
         let _room = memory::room(bytes).map_err(|e| e.to_string())?;
