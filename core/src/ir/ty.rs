@@ -162,6 +162,13 @@ impl TensorType {
         crate::tensor::element_count(&self.shape()?)
     }
 
+    /// Tests whether its known dimensions are those of a tensor that a machine can address, with 1 for each that is 0 or not
+    /// known. Holds of every type in a module, so that products of known dimensions never overflow.
+    pub fn is_addressable(&self) -> bool {
+        let bytes = self.dims.iter().filter_map(Dim::fixed).try_fold(self.dtype.size(), |n, d| n.checked_mul(d.max(1)));
+        bytes.is_some_and(|bytes| bytes <= isize::MAX as usize)
+    }
+
     /// Returns true if it is known to have no elements.
     pub fn is_empty(&self) -> bool {
         self.dims.contains(&Dim::Fixed(0))
@@ -343,6 +350,15 @@ impl Type {
     /// Returns the number of parts; shared parts count each time.
     pub fn parts(&self) -> usize {
         self.summary().parts as usize
+    }
+
+    /// Returns the tensor type, or the field of a tuple, that is not [addressable](TensorType::is_addressable).
+    pub fn unaddressable(&self) -> Option<&Type> {
+        let wrong = |ty: &&Type| matches!(ty, Type::Tensor(tensor) if !tensor.is_addressable());
+        match self {
+            Type::Tuple(fields) => fields.iter().find(wrong),
+            _ => Some(self).filter(wrong),
+        }
     }
 
     /// Returns true if it keeps to [`Type::MAX_PARTS`].

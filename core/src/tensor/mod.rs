@@ -21,9 +21,11 @@ use std::sync::Arc;
 /// Dimensions of a tensor whose shape is known.
 pub type Shape = smallvec::SmallVec<[usize; 6]>;
 
-/// The number of elements of a shape; `None` when it overflows.
+/// The number of elements of a shape; `None` when it overflows, or would if no dimension were 0: any dimensions of a shape
+/// that has a count can be multiplied.
 pub fn element_count(shape: &[usize]) -> Option<usize> {
-    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+    let bound = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)))?;
+    Some(if shape.contains(&0) { 0 } else { bound })
 }
 
 /// The number of bytes of a tensor; `None` when it overflows.

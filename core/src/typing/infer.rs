@@ -21,6 +21,13 @@ pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
         Expr::Call(call) => matches!(call.callee, Callee::Expr(_)) && !module.types.is_empty(),
         _ => false,
     };
+    // Every other tensor type stands in the text, or is that of an operand.
+    let computes = matches!(expr, Expr::Constant(_) | Expr::Var(_))
+        || matches!(expr, Expr::Call(call) if matches!(call.callee, Callee::Op(_)));
+    if let Some(wrong) = ty.unaddressable().filter(|_| computes) {
+        let message = format!("expected a tensor of at most {} bytes, found {wrong}", isize::MAX);
+        return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message)));
+    }
     if builds && !ty.is_within_limits() {
         let message = format!("the type has more than {} parts", Type::MAX_PARTS);
         return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message)));

@@ -226,9 +226,7 @@ pub(crate) fn bind(
                 .collect(),
         };
         let ty = Type::tensor_of(input.dtype, shape.unwrap_or_default());
-        let known: Vec<usize> = ty.as_tensor().iter().flat_map(|t| t.dims.iter().filter_map(Dim::fixed)).collect();
-        let bytes = byoc_core::tensor::element_count(&known).and_then(|n| n.checked_mul(input.dtype.size()));
-        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+        if ty.unaddressable().is_some() {
             errors.push(bad(format!("input \"{}\", {ty}, does not fit the memory of any machine", input.name)));
         }
         types.push(ty);

@@ -301,7 +301,14 @@ fn type_in(ty: &api::TensorType) -> Result<ir::Type, Box<Diagnostic>> {
         api::Dim::Unknown(name) if name.is_empty() => ir::Dim::Any,
         api::Dim::Unknown(name) => ir::Dim::Named(name.as_str().into()),
     });
-    Ok(ir::Type::tensor_of(dtype_in(ty.dtype)?, dims))
+    let ty = ir::Type::tensor_of(dtype_in(ty.dtype)?, dims);
+    match ty.unaddressable() {
+        None => Ok(ty),
+        Some(_) => {
+            let message = format!("expected a tensor of at most {} bytes, found {ty}", isize::MAX);
+            Err(Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message)))
+        }
+    }
 }
 
 fn attrs_out<'a, A: FromIterator<api::Attr>>(attrs: impl Iterator<Item = (&'a str, ir::AttrValue)>) -> A {

@@ -98,7 +98,8 @@ impl Samples {
         const ELEMENTS: usize = 1 << 20;
         const MOST: usize = 64;
         self.fixed_batch.unwrap_or_else(|| {
-            let per_sample: usize = self.shapes(1).iter().map(|shape| shape.iter().product::<usize>()).sum();
+            let elements = |shape: &Vec<usize>| shape.iter().fold(1usize, |n, &dim| n.saturating_mul(dim));
+            let per_sample = self.shapes(1).iter().map(elements).fold(0, usize::saturating_add);
             (ELEMENTS / per_sample.max(1)).clamp(1, MOST).min(self.count)
         })
     }

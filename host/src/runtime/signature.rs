@@ -186,7 +186,8 @@ fn read_type(value: &Value) -> Result<TensorType, String> {
         Value::String(name) => Ok(Dim::Named(name.as_str().into())),
         size => index(size).map(Dim::Fixed).ok_or_else(wrong),
     });
-    Ok(TensorType { dtype, dims: dims.collect::<Result<_, _>>()? })
+    let ty = TensorType { dtype, dims: dims.collect::<Result<_, _>>()? };
+    if ty.is_addressable() { Ok(ty) } else { Err(format!("{value} has more elements than can be addressed")) }
 }
 
 fn write_type(ty: &TensorType) -> Value {

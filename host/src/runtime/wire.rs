@@ -34,7 +34,8 @@ pub fn type_from_json(value: &Value) -> Result<TensorType, String> {
         Value::String(name) if !name.is_empty() => Ok(Dim::Named(name.as_str().into())),
         item => item.as_u64().and_then(|n| usize::try_from(n).ok()).map(Dim::Fixed).ok_or_else(wrong),
     };
-    Ok(TensorType { dtype, dims: rest.iter().map(dim).collect::<Result<_, _>>()? })
+    let ty = TensorType { dtype, dims: rest.iter().map(dim).collect::<Result<_, _>>()? };
+    if ty.is_addressable() { Ok(ty) } else { Err(format!("{value} has more elements than can be addressed")) }
 }
 
 /// An attribute's value as JSON.

@@ -195,7 +195,8 @@ impl Lowering<'_, '_> {
         let block = if rows >= 8 { channels.min(512) } else { channels.min(64) };
         let blocks = (channels + block - 1) / block;
         let items = rows * blocks;
-        let work: i64 = shape.iter().product::<i64>().max(out.iter().product::<i64>() * sizes.iter().product::<i64>());
+        let taps = sizes.iter().fold(out.iter().product(), |n: i64, &size| n.saturating_mul(size));
+        let work: i64 = shape.iter().product::<i64>().max(taps);
         let tasks = (work / 60_000).clamp(1, 24).min(items.max(1));
         let name = self.phase_name();
         let mut vars: Vec<String> = (0..=axes).map(|d| format!("r{d}")).collect();

@@ -6,7 +6,7 @@ codes! {
     BAD_ARITY = 203, "wrong number of arguments";
     UNKNOWN_OPERATOR = 204, "no operator of that name";
     CANNOT_INFER = 205, "a type cannot be inferred";
-    TYPE_TOO_LARGE = 206, "a type has too many parts";
+    TYPE_TOO_LARGE = 206, "a type has too many parts, or too many elements";
     BAD_STRUCTURE = 207, "a module whose parts do not fit together";
     OUT_OF_SCOPE = 208, "a variable outside its scope";
     BAD_QUANTIZATION = 209, "a scale that is not a finite number above zero";

@@ -261,7 +261,12 @@ impl Parser<'_> {
         let word = self.text_of(token);
         let dtype = DType::parse(word).ok_or_else(|| unknown_type(word, &[], token.span))?;
         self.expect(Kind::CloseBracket)?;
-        Ok(self.shared_type(Type::tensor_of(dtype, dims)))
+        let ty = Type::tensor_of(dtype, dims);
+        if ty.unaddressable().is_some() {
+            let message = format!("expected a tensor of at most {} bytes, found {ty}", isize::MAX);
+            return Err(Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message).at(token.span, "")));
+        }
+        Ok(self.shared_type(ty))
     }
 
     /// One copy of a type that was written lately: most programs name few types many times.
