@@ -194,7 +194,7 @@ fn what_has_type_parameters_only_in_the_run_is_refused() {
   let %both = fn (%f: fn [A](A) -> A) { (%f(%n), %f(1f)) };
   %both(fn [A](%x: A) -> A { %x })
 }";
-    let said = "E0205: %f has type parameters, and which function it is shows only in the run";
+    let said = "E0205: %f has type parameters, but the function is known only at run time";
     assert!(refusal(text).starts_with(said), "{}", refusal(text));
 }
 

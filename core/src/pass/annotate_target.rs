@@ -1,9 +1,9 @@
-//! `annotate_target`: marks where values enter and leave what targets take (spec 1.6).
+//! `annotate_target`: marks where values enter and leave the operators that targets take (spec 1.6).
 //!
 //! Every operator call gets the first target in the list that takes it, or `default`; a call of a composite function
-//! gets the target that its name begins with. Each argument is then wrapped in the begin of the consumer, around the
-//! end of the producer. What another run gave to a target stays as it is, so that running the pass for A and then for
-//! B is running it for A and B, and running it twice is running it once.
+//! gets the target that prefixes its name. Each argument is then wrapped in the begin of the consumer, around the end
+//! of the producer. Targets assigned by an earlier run are kept, so running the pass for A and then for B equals
+//! running it for A and B, and the pass is idempotent.
 
 use super::annotation::{Annotations, DEFAULT, Mark, attrs_of};
 use super::options::TargetRule;
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashSet};
 /// Annotates by lists of operators, one per target, in priority order.
 ///
 /// # Errors
-/// A rule that names an operator which does not exist.
+/// A rule that names an unknown operator.
 pub fn annotate_target(
     module: &Module,
     rules: &[TargetRule],
@@ -45,7 +45,7 @@ fn unknown_operator(target: &str, name: &str) -> Box<Diagnostic> {
     })
 }
 
-/// Annotates by a rule: `takes` gives the first of `targets` that takes a call of an operator.
+/// Annotates by a rule: `takes` returns the index of the first of `targets` that takes an operator call.
 ///
 /// # Errors
 /// None that a typed module can cause.
@@ -67,7 +67,7 @@ pub fn annotate_target_by(
     Rebuild::run(module, |rebuild, id, expr| Ok(annotator.visit(rebuild, id, expr, takes)))
 }
 
-/// The expressions that are annotated: not inside composites, nor inside what belongs to a backend already.
+/// Returns the expressions to annotate: those outside composites and outside functions of a backend.
 fn open_expressions(module: &Module) -> IndexVec<ExprId, bool> {
     let mut open = IndexVec::filled(false, module.nodes.len());
     for &root in module.globals.values() {
@@ -82,7 +82,7 @@ fn open_expressions(module: &Module) -> IndexVec<ExprId, bool> {
     open
 }
 
-/// A target, as an index into the annotator's lists.
+/// Target, as an index into the annotator's lists.
 type Target = usize;
 
 struct Annotator<'a> {
@@ -90,10 +90,10 @@ struct Annotator<'a> {
     open: IndexVec<ExprId, bool>,
     targets: &'a [Name],
     include_non_call_ops: bool,
-    /// The attributes of the annotations of each target.
+    /// Attributes of the annotations of each target.
     attrs: Vec<Attrs>,
     numbers: BTreeMap<Name, Target>,
-    /// The target of an expression; of an end, what it ends. Unknown for variables, constants and begins.
+    /// Target of each expression; of an end, that of its operand. `None` for variables, constants and begins.
     target: IndexVec<ExprId, Option<Target>>,
 }
 
@@ -128,7 +128,7 @@ impl Annotator<'_> {
                     if let Some(Some(Mark::Begin(_, compiler))) = call.args.first().map(|&a| self.marks.mark(module, a))
                         && compiler != DEFAULT
                     {
-                        // Its ends say whose it is.
+                        // Its ends determine its target.
                         return None;
                     }
                     let target = match call.callee {
@@ -184,7 +184,7 @@ impl Annotator<'_> {
                 }
                 *body = self.ended(rebuild, *body);
             }
-            // As an if: what is looked at and the clauses end what they come from, the match has no target.
+            // Like an if: the data and the clauses are ended by their producers, the match itself has no target.
             Expr::Match(m) => {
                 m.data = self.ended(rebuild, m.data);
                 for clause in &mut m.clauses {
@@ -201,7 +201,7 @@ impl Annotator<'_> {
         Some(push(rebuild, id, expr))
     }
 
-    /// A tuple, projection or reference: goes where all its operands go.
+    /// Annotates a tuple, projection or reference, which gets the common target of its operands.
     fn non_call(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, operands: &mut [ExprId]) {
         if self.include_non_call_ops {
             self.target[id] = Some(self.wrap(rebuild, operands, None));
@@ -212,8 +212,8 @@ impl Annotator<'_> {
         }
     }
 
-    /// Wraps each operand in the end of where it comes from and the begin of `target`, or of the target that all come
-    /// from when none is given.
+    /// Wraps each operand in the end of its producer and the begin of `target`, or, without a `target`, of the common
+    /// target of all producers.
     fn wrap(&mut self, rebuild: &mut Rebuild<'_>, operands: &mut [ExprId], target: Option<Target>) -> Target {
         let module = rebuild.old;
         let mut common: Option<Target> = None;
@@ -252,7 +252,7 @@ impl Annotator<'_> {
         target
     }
 
-    /// What stands for an operand, in an end when it has a target. A call without arguments is an input.
+    /// Returns the value of an operand, wrapped in an end if it has a target. A call without arguments is an input.
     fn ended(&mut self, rebuild: &mut Rebuild<'_>, old: ExprId) -> ExprId {
         let new = rebuild.get(old);
         if self.marks.mark(rebuild.old, old).is_some() {
@@ -281,7 +281,7 @@ impl Annotator<'_> {
     }
 }
 
-/// Appends an expression that takes the place of an old one of the same type.
+/// Appends an expression that replaces an old one of the same type.
 fn push(rebuild: &mut Rebuild<'_>, old: ExprId, expr: Expr) -> ExprId {
     let node = &rebuild.old.nodes[old];
     rebuild.new.module.push_typed(expr, node.ty.clone(), node.origin)

@@ -1,13 +1,13 @@
-//! The two annotation operators, which mark where values enter and leave the regions of a backend.
+//! Annotation operators, which mark where values enter and leave the regions of a backend.
 
 use crate::ir::{AttrValue, Attrs, Expr, ExprId, Module, Name, OpId, Origins};
 use crate::op;
 use crate::typing::Rebuild;
 
-/// The target of what no backend takes.
+/// Target of expressions that no backend takes.
 pub(super) const DEFAULT: &str = "default";
 
-/// What an expression marks.
+/// Annotation and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark<'m> {
     /// `annotation.compiler_begin(value, compiler)`.
@@ -16,7 +16,7 @@ pub(super) enum Mark<'m> {
     End(ExprId, &'m str),
 }
 
-/// Recognises and makes annotations.
+/// Recognizer and builder of annotations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Annotations {
     begin: OpId,
@@ -24,13 +24,13 @@ pub(super) struct Annotations {
 }
 
 impl Annotations {
-    /// The two operators.
+    /// Looks up the two operators.
     pub fn new() -> Annotations {
         let find = |name| op::lookup(name).expect("the annotation operators are in the table");
         Annotations { begin: find("annotation.compiler_begin"), end: find("annotation.compiler_end") }
     }
 
-    /// What an expression marks, if it is an annotation.
+    /// Returns the annotation that an expression is, if any.
     pub fn mark<'m>(&self, module: &'m Module, id: ExprId) -> Option<Mark<'m>> {
         let (op, call) = module.expr(id).as_op_call()?;
         if op != self.begin && op != self.end {
@@ -52,7 +52,7 @@ impl Annotations {
     }
 }
 
-/// The attributes of a target's annotations: one copy serves all of them.
+/// Creates the attributes of a target's annotations, which share one copy.
 pub(super) fn attrs_of(compiler: Name) -> Attrs {
     Attrs::new([("compiler", AttrValue::Str(compiler))])
 }

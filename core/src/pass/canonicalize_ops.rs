@@ -1,4 +1,4 @@
-//! `nn.bias_add` becomes `add` with the bias expanded to the right rank, so that one pattern covers both.
+//! Rewrites `nn.bias_add` as `add` with the bias expanded to the right rank, so that one pattern covers both.
 
 use super::scope::touchable;
 use crate::diag::Diagnostic;

@@ -1,15 +1,15 @@
-//! Moves convolutions and pooling to the layout that is asked for (`NCHW` to `NHWC`, or back), with `layout_transform`
+//! Converts convolutions and pooling to the requested layout (`NCHW` to `NHWC`, or back), with `layout_transform`
 //! where values enter and leave that layout.
 //!
-//! A value in the new layout stays in it as long as the operators that read it do not care: element-wise and
-//! broadcasting operators, `nn.bias_add` and `nn.prelu` with their axis moved, pooling with its own layout, and
-//! `concatenate`. An operator with several operands follows when at least as many of them are in the new layout as would
-//! have to be brought there; constants count for neither, since what transforms them folds. Weights are transformed as
-//! well. Everything else reads the value in the layout that it always had.
+//! A value stays in the new layout as long as its users do not depend on the layout: element-wise and broadcasting
+//! operators, `nn.bias_add` and `nn.prelu` with their axis moved, pooling with its own layout, and `concatenate`. An
+//! operator with several operands follows when at least as many of them are in the new layout as would have to be
+//! transformed; constants count for neither, since their transforms fold. Weights are transformed as well. All other
+//! users read the value in its original layout.
 //!
-//! A layout may hold channels in blocks (`NCHW8c`, with kernels `OIHW8i8o`). Then a bias is added as a value of that layout,
-//! and an operand with one channel gets blocks of one. A convolution whose channels are no whole number of blocks, or
-//! which has groups, keeps its layout, and a warning says so.
+//! A layout may hold channels in blocks (`NCHW8c`, with kernels `OIHW8i8o`). Then a bias is added as a value of that
+//! layout, and an operand with one channel gets blocks of one. A convolution whose channels are not a multiple of the
+//! block size, or which has groups, keeps its layout, with a warning.
 
 use super::options::DesiredLayout;
 use super::scope::{functions, touchable};
@@ -20,10 +20,10 @@ use crate::op::{self, OpDef, OpPattern, Params};
 use crate::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Changes layouts; what stays as it was, against a wish, is said in `warnings`.
+/// Converts layouts; `warnings` lists the operators that keep their layout despite a request.
 ///
 /// # Errors
-/// A wish that no operator can fulfil, or none at all.
+/// A request that no operator can satisfy, or no request at all.
 pub fn convert_layout(
     module: &Module,
     wishes: &[DesiredLayout],
@@ -49,17 +49,17 @@ pub fn convert_layout(
     })
 }
 
-/// Returns true if an operator has a layout that this pass knows how to change.
+/// Returns true if this pass can change the layout of an operator.
 fn has_layout(name: &str) -> bool {
     name == "nn.conv2d" || has_plain_layout(name)
 }
 
-/// Returns true if it is the layout of its one input and of its result.
+/// Returns true if an operator has a single layout, shared by its one input and its result.
 fn has_plain_layout(name: &str) -> bool {
     name.ends_with("pool2d") && op::lookup(name).is_some()
 }
 
-/// Returns true if a layout has these axes, and blocks of none but `channels`, one of each.
+/// Returns true if a layout has exactly these axes, and blocks only of `channels`, at most one of each.
 fn is_layout_of(text: &str, letters: &str, channels: &str) -> bool {
     let Some(Layout(dims)) = Layout::parse(text) else { return false };
     let blocks: Vec<char> = dims.iter().filter(|(_, part)| part.is_some()).map(|(letter, _)| *letter).collect();
@@ -72,12 +72,12 @@ fn has_blocks(layout: &str) -> bool {
     layout.contains(|c: char| c.is_ascii_lowercase())
 }
 
-/// How many elements of an axis stand together; 1 without blocks.
+/// Returns the block size of an axis; 1 without blocks.
 fn block(layout: &str, letter: char) -> usize {
     Layout::parse(layout).and_then(|layout| layout.factor(letter)).unwrap_or(1)
 }
 
-/// The elements of a tensor along an axis, blocks counted in.
+/// Returns the number of elements of a tensor along an axis, blocks included.
 fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
     let layout = Layout::parse(layout)?;
     let dims = &ty.as_tensor().filter(|ty| ty.dims.len() == layout.0.len())?.dims;
@@ -85,27 +85,27 @@ fn total(ty: &Type, layout: &str, letter: char) -> Option<usize> {
     dims[at].fixed()?.checked_mul(layout.factor(letter)?)
 }
 
-/// Returns true if [`convert_layout`] can fulfil these wishes.
+/// Checks that [`convert_layout`] can satisfy these requests.
 ///
 /// # Errors
-/// E0303 for the first that it cannot, or when there is none.
+/// E0303 for the first request that it cannot satisfy, or if there is none.
 pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
     let fail = |message: String, help: &str| {
         Err(Box::new(Diagnostic::error(codes::passes::BAD_LAYOUT, message).help(help.to_owned())))
     };
     if wishes.is_empty() {
-        return fail("convert_layout is not told any layout".into(), "say --layout nn.conv2d=NHWC");
+        return fail("convert_layout needs at least one layout".into(), "pass --layout nn.conv2d=NHWC");
     }
     for DesiredLayout { operator, data, kernel } in wishes {
         if !has_layout(operator) {
             return fail(
                 format!("convert_layout cannot change the layout of \"{operator}\""),
-                "it changes nn.conv2d and two-dimensional pooling; what reads them follows",
+                "it changes nn.conv2d and two-dimensional pooling; their users follow",
             );
         }
         if !is_layout_of(data, "NCHW", "C") {
             return fail(
-                format!("{operator}: the layout \"{data}\" is no order of N, C, H and W"),
+                format!("{operator}: the layout \"{data}\" is not an order of N, C, H and W"),
                 "NCHW and NHWC are the usual ones; NCHW8c holds 8 channels together",
             );
         }
@@ -113,7 +113,7 @@ pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
             Some(kernel) if &**operator != "nn.conv2d" || !is_layout_of(kernel, "OIHW", "OI") => {
                 return fail(
                     format!(
-                        "{operator}: the kernel layout \"{kernel}\" is not wanted here, or no order of O, I, H and W"
+                        "{operator}: the kernel layout \"{kernel}\" does not apply, or is not an order of O, I, H and W"
                     ),
                     "only nn.conv2d has one; OIHW and HWIO are the usual ones, OIHW8i8o goes with NCHW8c",
                 );
@@ -124,7 +124,7 @@ pub fn check_layouts(wishes: &[DesiredLayout]) -> Result<(), Box<Diagnostic>> {
     Ok(())
 }
 
-/// A change of layout.
+/// Change from one layout to another.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Change {
     from: Name,
@@ -132,7 +132,7 @@ struct Change {
 }
 
 impl Change {
-    /// Where an axis of the old layout is in the new one.
+    /// Returns the position in the new layout of an axis of the old one.
     fn axis(&self, axis: i64) -> Option<i64> {
         let (letter, _) = *Layout::parse(&self.from)?.0.get(self.old_axis(axis)?).filter(|(_, part)| part.is_none())?;
         Layout::parse(&self.to)?.0.iter().position(|dim| *dim == (letter, None)).map(|at| at as i64)
@@ -142,7 +142,7 @@ impl Change {
         usize::try_from(if axis < 0 { axis + self.rank() as i64 } else { axis }).ok()
     }
 
-    /// The dimensions of the old layout.
+    /// Returns the number of dimensions of the old layout.
     fn rank(&self) -> usize {
         Layout::parse(&self.from).map_or(0, |layout| layout.0.len())
     }
@@ -151,7 +151,7 @@ impl Change {
         has_blocks(&self.from) || has_blocks(&self.to)
     }
 
-    /// The change for an operand that is broadcast along its one channel.
+    /// Returns the change for an operand that is broadcast along its single channel.
     fn with_blocks_of_one(&self) -> Change {
         let mut to = String::new();
         for (letter, part) in Layout::parse(&self.to).map(|layout| layout.0).unwrap_or_default() {
@@ -163,8 +163,8 @@ impl Change {
         Change { from: self.from.clone(), to: to.into() }
     }
 
-    /// The channels of an operand of the old layout, which may have fewer dimensions. `None` when they are not known, or
-    /// it is no tensor.
+    /// Returns the number of channels of an operand in the old layout, which may have fewer dimensions. `None` if it
+    /// is unknown, or the operand is not a tensor.
     fn channels(&self, ty: &Type) -> Option<usize> {
         let dims = &ty.as_tensor()?.dims;
         let layout = Layout::parse(&self.from)?;
@@ -173,7 +173,7 @@ impl Change {
         if at < missing { Some(1) } else { dims[at - missing].fixed()?.checked_mul(layout.factor('C')?) }
     }
 
-    /// Returns true if an operand can be brought to the new layout: its channels fill blocks, or are broadcast.
+    /// Returns true if an operand can be converted to the new layout: its channels fill blocks, or are broadcast.
     fn takes(&self, ty: &Type, is_broadcast: bool) -> bool {
         let Some(tensor) = ty.as_tensor() else { return false };
         if !self.has_blocks() || tensor.dims.is_empty() {
@@ -197,11 +197,11 @@ impl Change {
 struct Converter<'w> {
     wishes: &'w [DesiredLayout],
     warnings: &'w mut Vec<Diagnostic>,
-    /// Values of the old module that the new one has in another layout.
+    /// Values of the old module that the new module has in another layout.
     held: IndexVec<ExprId, Option<(ExprId, Change)>>,
-    /// The function whose body is being rebuilt: functions may share constants, not what is made of them.
+    /// Function whose body is being rebuilt: functions may share constants, but not expressions derived from them.
     function: ScopeId,
-    /// Transforms that there are already: in which function, of which new expression, how.
+    /// Existing transforms, by function, transformed new expression, and change.
     transforms: HashMap<(ScopeId, ExprId, Change), ExprId>,
 }
 
@@ -226,7 +226,7 @@ impl Converter<'_> {
                     return Ok(None);
                 }
                 if !change.takes(rebuild.old.ty(call.args[0]), false) {
-                    self.stays(def.name, &change, "its channels are no whole number of blocks");
+                    self.stays(def.name, &change, "its channels are not a multiple of the block size");
                     return Ok(None);
                 }
                 let data = self.bring(rebuild, call.args[0], &change)?;
@@ -303,7 +303,7 @@ impl Converter<'_> {
                 && fills(weight, &kernel, 'O', block(&to_kernel, 'O'))
                 && fills(weight, &kernel, 'I', block(&to_kernel, 'I'));
             if groups > 1 || !fits {
-                let why = if fits { "it has groups" } else { "its channels are no whole number of blocks" };
+                let why = if fits { "it has groups" } else { "its channels are not a multiple of the block size" };
                 self.stays("nn.conv2d", &change, why);
                 return Ok(None);
             }
@@ -316,7 +316,7 @@ impl Converter<'_> {
         self.hold(rebuild, id, (new, change))
     }
 
-    /// A bias along the channels of a value in blocks: a sum with the bias in the same layout.
+    /// Converts a bias along the channels of a blocked value to a sum with the bias in the same layout.
     fn bias(
         &mut self,
         rebuild: &mut Rebuild<'_>,
@@ -342,7 +342,7 @@ impl Converter<'_> {
         self.hold(rebuild, id, (made, change))
     }
 
-    /// Says, once for each reason, that an operator keeps its layout.
+    /// Warns, once per reason, that an operator keeps its layout.
     fn stays(&mut self, operator: &str, change: &Change, why: &str) {
         let message = format!("{operator} stays in the layout {}, not {}: {why}", change.from, change.to);
         if !self.warnings.iter().any(|warning| warning.message == message) {
@@ -350,7 +350,7 @@ impl Converter<'_> {
         }
     }
 
-    /// Remembers what there is in the new layout; other readers get it in the old one.
+    /// Records a value in the new layout; other users get it in the old one.
     fn hold(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, (new, change): (ExprId, Change)) -> Converted {
         let back = Change { from: change.to.clone(), to: change.from.clone() };
         let old = self.transform(rebuild, new, &back)?;
@@ -360,7 +360,7 @@ impl Converter<'_> {
         Ok(Some(old))
     }
 
-    /// The change that most operands have gone through, or would have to.
+    /// Returns the change that most operands have gone through, or would have to.
     fn leading(&self, module: &Module, operands: &[ExprId], is_broadcast: bool) -> Option<Change> {
         let change = operands.iter().find_map(|&operand| Some(&self.held[operand].as_ref()?.1))?;
         let (mut held, mut others) = (0, 0);
@@ -377,7 +377,8 @@ impl Converter<'_> {
         (held >= others).then(|| change.clone())
     }
 
-    /// An operand in the new layout. What has fewer dimensions is first given those that broadcasting would add.
+    /// Converts an operand to the new layout. An operand of lower rank is first given the dimensions that
+    /// broadcasting would add.
     fn bring(
         &mut self,
         rebuild: &mut Rebuild<'_>,
@@ -424,7 +425,8 @@ impl Converter<'_> {
     }
 }
 
-/// Returns true if each element of the result depends on the elements of the operands at the same place, with broadcasting.
+/// Returns true if each element of the result depends only on the operands' elements at the same position, with
+/// broadcasting.
 fn is_pointwise(def: &OpDef) -> bool {
     matches!(def.pattern, OpPattern::ElemWise | OpPattern::Broadcast)
         && !def.name.starts_with("dyn.")
@@ -451,18 +453,18 @@ mod tests {
     }
 
     #[test]
-    fn wishes_that_no_operator_can_fulfil() {
+    fn rejects_unsupported_layouts() {
         assert_eq!(refusal(&[("nn.conv2d", "NHWC", Some("HWIO")), ("nn.max_pool2d", "NHWC", None)]), "");
-        assert_eq!(refusal(&[]), "E0341: convert_layout is not told any layout");
+        assert_eq!(refusal(&[]), "E0341: convert_layout needs at least one layout");
         let message = "E0341: convert_layout cannot change the layout of \"nn.dense\"";
         assert_eq!(refusal(&[("nn.dense", "NHWC", None)]), message);
         assert_eq!(refusal(&[("nn.conv2d", "NCHW8c", Some("OIHW8i8o")), ("nn.max_pool2d", "NCHW4c", None)]), "");
         for layout in ["NCHW8h", "NCHWc", "NCHW8", "NCH8c", "NCHW4c2c", "NCHWC"] {
-            let message = format!("E0341: nn.conv2d: the layout \"{layout}\" is no order of N, C, H and W");
+            let message = format!("E0341: nn.conv2d: the layout \"{layout}\" is not an order of N, C, H and W");
             assert_eq!(refusal(&[("nn.conv2d", layout, None)]), message);
         }
         let message =
-            "E0341: nn.max_pool2d: the kernel layout \"HWIO\" is not wanted here, or no order of O, I, H and W";
+            "E0341: nn.max_pool2d: the kernel layout \"HWIO\" does not apply, or is not an order of O, I, H and W";
         assert_eq!(refusal(&[("nn.max_pool2d", "NHWC", Some("HWIO"))]), message);
     }
 }

@@ -1,9 +1,8 @@
-//! Leaves behind what no result needs: unreachable expressions, and `let` bindings of values that nobody reads and
-//! that have no effect.
+//! Removes unused code: unreachable expressions, and `let` bindings of unread values without effects.
 //!
-//! What is needed is marked from the results: a `let` needs its body, and its value only when evaluating that has an
-//! effect or when something needed reads the variable. So a chain of bindings that only feed each other goes in one
-//! sweep, and so does a recursive function that only calls itself.
+//! Marking starts from the results: a `let` needs its body, and its value only if evaluating that has an effect or a
+//! needed expression reads the variable. So a chain of bindings that only feed each other is removed in one sweep,
+//! and so is a recursive function that only calls itself.
 
 use super::purity::{Purities, Purity};
 use super::scope::touchable;
@@ -19,7 +18,7 @@ pub fn dead_code_elimination(module: &Module) -> Result<Module, Box<Diagnostic>>
     let touch = touchable(module);
     let purity = Purities::of_module(module);
     let mut needed = IndexVec::filled(false, module.nodes.len());
-    // The value that waits for its variable to be read.
+    // Value to mark once its variable is read.
     let mut waiting: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     let mut read = IndexVec::filled(false, module.nodes.len());
     let mut work: Vec<ExprId> = module.globals.values().copied().collect();

@@ -1,7 +1,7 @@
-//! `defuse_ops`: takes fused functions apart (spec 1.10).
+//! `defuse_ops`: inlines fused functions (spec 1.10).
 //!
-//! A call of a function literal with `Primitive=1` becomes the body of the function; what the function takes from around
-//! it is not copied. What belongs to a backend is no fused function, and stays.
+//! A call of a function literal with `Primitive=1` becomes the body of the function; captured values are not copied.
+//! Functions of a backend are not fused functions, and stay.
 
 use super::scope::{Captures, is_opaque, touchable};
 use super::splice::splice_around;
@@ -10,10 +10,10 @@ use crate::ir::{Callee, Expr, Function, Module};
 use crate::typing::Rebuild;
 use std::collections::BTreeSet;
 
-/// Takes fused functions apart.
+/// Inlines fused functions.
 ///
 /// # Errors
-/// Two parameters of one name: what fused the function would not have made them.
+/// Two parameters with one name: fusion would not have created them.
 pub fn defuse_ops(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let mut captures = Captures::of(module);

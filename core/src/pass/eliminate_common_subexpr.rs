@@ -1,9 +1,10 @@
-//! Computes equal things once: two calls of one operator with the same operands and attributes become one, and so do
+//! Merges equal expressions: two calls of one operator with the same operands and attributes become one, and so do
 //! equal tuples and projections.
 //!
-//! An expression is evaluated in the innermost scope around its uses. A second one goes when the first is evaluated in
-//! the same scope or in one around it, so that nothing is computed that was not computed before: an expression in one
-//! branch of an if never merges with one in the other. Functions are not looked through; a body of its own stays closed.
+//! An expression is evaluated in the innermost scope around its uses. A second one is removed when the first is
+//! evaluated in the same scope or in an enclosing one, so that nothing is computed that was not computed before: an
+//! expression in one branch of an if never merges with one in the other. Expressions of different functions do not
+//! merge.
 //!
 //! Scopes are intervals of numbers, and the places of equal expressions disjoint intervals in a sorted list, so that
 //! each look-up takes logarithmic time.
@@ -17,10 +18,11 @@ use crate::typing::Rebuild;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 
-/// Constants of more bytes are equal when they are one tensor; smaller ones when their bytes are.
+/// Size in bytes up to which constants are compared by content; larger ones are equal only if they are the same
+/// tensor.
 const SMALL: usize = 4096;
 
-/// What makes two expressions of one function equal.
+/// Key by which expressions of one function are equal.
 #[derive(PartialEq, Eq, Hash)]
 enum Key {
     Call(OpKey, Box<[ExprId]>),
@@ -28,17 +30,17 @@ enum Key {
     Project(ExprId, u32),
 }
 
-/// An operator and its attributes as text.
+/// Operator and its attributes as text.
 type OpKey = (OpId, String);
 
-/// Where an expression is evaluated: the scope with everything inside it.
+/// Interval of scopes in which an expression is evaluated: a scope and everything inside it.
 #[derive(Clone, Copy)]
 struct Span {
     first: u32,
     end: u32,
 }
 
-/// The places of equal expressions: disjoint spans, ascending.
+/// Places of equal expressions: disjoint spans, ascending.
 type Places = SmallVec<[(Span, ExprId); 1]>;
 
 /// Merges equal calls of operators, projections and tuples.
@@ -59,7 +61,7 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
         };
         let key = match expr {
             Expr::Call(call) => match call.callee {
-                // Each border of a region is one of its own.
+                // Each border of a region is distinct.
                 Callee::Op(op) if op::get(op).name.starts_with("annotation.") => return Ok(None),
                 Callee::Op(op) => {
                     let attrs = call.attrs.iter().map(|(k, v)| format!("{k}={v},")).collect();
@@ -81,7 +83,7 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
             return Ok(Some(first));
         }
         let new = rebuild.copy(id)?;
-        // From here on, this one stands for those that are evaluated inside its scope.
+        // From here on, this expression replaces those that are evaluated inside its scope.
         let inside = places[at..].partition_point(|(place, _)| place.first < span.end);
         places.drain(at..at + inside);
         places.insert(at, (span, new));
@@ -94,11 +96,11 @@ pub fn eliminate_common_subexpr(module: &Module) -> Result<Module, Box<Diagnosti
     Ok(result)
 }
 
-/// The span of each scope.
+/// Computes the span of each scope.
 fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
     let count = scopes.tree.len();
     let mut sizes: IndexVec<ScopeId, u32> = IndexVec::filled(1, count);
-    // A scope is opened after the one around it.
+    // A scope is opened after its parent.
     for (id, scope) in scopes.tree.iter().rev() {
         if id != Scopes::root() {
             let size = sizes[id];
@@ -106,7 +108,7 @@ fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
         }
     }
     let mut spans: IndexVec<ScopeId, Span> = IndexVec::with_capacity(count);
-    // Scopes are opened from the end of the program: each takes what is left at the end of the one around it.
+    // Scopes are opened from the end of the program: each takes the end of what remains of its parent's span.
     let mut free: IndexVec<ScopeId, u32> = IndexVec::with_capacity(count);
     for (id, scope) in scopes.tree.iter() {
         let end = if id == Scopes::root() { count as u32 } else { free[scope.parent] };
@@ -120,7 +122,7 @@ fn spans(scopes: &Scopes) -> IndexVec<ScopeId, Span> {
     spans
 }
 
-/// One constant for all that are equal.
+/// Representatives of equal constants.
 #[derive(Default)]
 struct Constants {
     small: HashMap<(DType, Box<[usize]>, Box<[u8]>), ExprId>,
@@ -129,7 +131,7 @@ struct Constants {
 }
 
 impl Constants {
-    /// The first constant that equals `id`; `id` itself when it is none.
+    /// Returns the first constant equal to `id`; `id` itself if it is not a constant.
     fn one_for(&mut self, module: &Module, id: ExprId) -> ExprId {
         let Expr::Constant(tensor) = module.expr(id) else { return id };
         let Constants { small, large, known } = self;

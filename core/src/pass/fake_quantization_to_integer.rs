@@ -1,13 +1,13 @@
-//! Computes with the integers themselves where a program goes from integers to real numbers, computes, and goes back:
-//! `qnn.quantize(op(qnn.dequantize(..)))` becomes the operator of the QNN dialect. (Relay's pass of this name.)
+//! Replaces float computations between integers by integer ones: `qnn.quantize(op(qnn.dequantize(..)))` becomes the
+//! operator of the QNN dialect. (Relay's pass of this name.)
 //!
-//! A real value is followed as integers with a scale and a zero point, which are constants: out of `qnn.dequantize`,
-//! through operators that move elements or pick the largest, and as the `int32` sums of a convolution or a matrix
+//! A real value is tracked as integers with a scale and a zero point, which are constants: from `qnn.dequantize`,
+//! through operators that move elements or select the largest, and as the `int32` sums of a convolution or a matrix
 //! product with its bias. Where it is quantized the integers are rescaled. An elementwise operator, a mean or a
-//! concatenation has a quantized form only together with the `qnn.quantize` behind it. `clip` and `nn.relu` before a
-//! `qnn.quantize` are applied behind it: rounding keeps the order of numbers, so the result is the same.
+//! concatenation has a quantized form only together with the `qnn.quantize` after it. `clip` and `nn.relu` before a
+//! `qnn.quantize` are applied after it: rounding is monotonic, so the result is the same.
 //!
-//! Results may differ by one step of the output's scale from those in real numbers: sums and rescaled operands are
+//! Results may differ from the float program by one step of the output's scale: sums and rescaled operands are
 //! rounded where the float program did not round.
 
 use super::scope::touchable;
@@ -22,20 +22,20 @@ use std::collections::HashMap;
 
 type Built = Result<Option<ExprId>, Box<Diagnostic>>;
 
-/// Integers that stand for a real value.
+/// Integers that represent a real value.
 #[derive(Clone, Copy, Debug)]
 struct Affine {
     value: ExprId,
-    /// A constant: one number, or one for each place on `axis`.
+    /// Constant: a scalar, or a vector along `axis`.
     scale: ExprId,
-    /// A constant, as the scale.
+    /// Constant, of the scale's shape.
     zero_point: ExprId,
     axis: usize,
-    /// The operators of the model that are in the integers and nowhere else.
+    /// Origin of the operators of the model that only these integers represent.
     origin: OriginId,
 }
 
-/// Rewrites what goes from integers to integers.
+/// Rewrites computations that start and end in integers.
 ///
 /// # Errors
 /// Types that no longer agree, which would be a defect of this pass.
@@ -59,12 +59,12 @@ pub fn fake_quantization_to_integer(module: &Module) -> Result<Module, Box<Diagn
     })
 }
 
-/// What is known of the real values of the new module.
+/// Integer representations of real values of the new module.
 struct Known {
     of: HashMap<ExprId, Affine>,
 }
 
-/// A tensor constant.
+/// Returns the value of a tensor constant.
 fn constant<'a>(rebuild: &'a Rebuild<'_>, id: ExprId) -> Option<&'a Tensor> {
     rebuild.new.module.expr(id).as_constant().map(|t| &**t)
 }
@@ -86,7 +86,7 @@ fn is_narrow(rebuild: &Rebuild<'_>, id: ExprId) -> bool {
 }
 
 impl Affine {
-    /// Returns true if scale and zero point are one number each.
+    /// Returns true if the scale and the zero point have one element each.
     fn is_single(&self, rebuild: &Rebuild<'_>) -> bool {
         [self.scale, self.zero_point].into_iter().all(|p| constant(rebuild, p).is_some_and(|t| t.len() == 1))
     }
@@ -97,12 +97,12 @@ fn resolve(axis: i64, rank: usize) -> usize {
 }
 
 impl Known {
-    /// The integers of the real value that is argument `i` of a call.
+    /// Returns the integers of the real value that is argument `i` of a call.
     fn arg(&self, rebuild: &Rebuild<'_>, call: &Call, i: usize) -> Option<Affine> {
         self.of.get(&rebuild.get(*call.args.get(i)?)).copied()
     }
 
-    /// What the value of a call, `new`, is in integers.
+    /// Returns the integers of `new`, the value of a call.
     fn follow(
         &self,
         rebuild: &mut Rebuild<'_>,
@@ -152,7 +152,7 @@ impl Known {
                 let value = rebuild.new.op(name, &args, call.attrs.clone())?;
                 Ok(Some(Affine { value, axis, ..data }))
             }
-            // That of sums is bounded behind their rescaling, see `quantize`.
+            // Sums are bounded after they are rescaled, see `quantize`.
             "nn.relu" if data.is_single(rebuild) && is_narrow(rebuild, data.value) => {
                 let Some(zero) = constant(rebuild, data.zero_point).map(|t| t.as_slice::<i32>()[0]) else {
                     return Ok(None);
@@ -179,7 +179,7 @@ impl Known {
         }
     }
 
-    /// The sums of a convolution or a product, with the product of the scales.
+    /// Builds the sums of a convolution or a product, with the product of the scales.
     fn contraction(
         &self,
         rebuild: &mut Rebuild<'_>,
@@ -225,7 +225,7 @@ impl Known {
         Ok(Some(Affine { value, scale, zero_point, axis, origin }))
     }
 
-    /// Sums with a bias of their scale.
+    /// Builds the sums with a bias of their scale.
     fn bias(
         &self,
         rebuild: &mut Rebuild<'_>,
@@ -253,7 +253,7 @@ impl Known {
             {
                 bias.value
             }
-            // A constant, or what becomes one: integers of a constant.
+            // A constant, or the dequantized integers of a constant.
             given => {
                 let is_constant = constant(rebuild, real).is_some()
                     || given.is_some_and(|bias| constant(rebuild, bias.value).is_some());
@@ -278,7 +278,7 @@ impl Known {
         Ok(Some(Affine { value, origin, ..data }))
     }
 
-    /// What stands for a `qnn.quantize`, when what it quantizes is known in integers.
+    /// Builds the replacement of a `qnn.quantize`, if the integers of its operand are known.
     fn quantize(&self, rebuild: &mut Rebuild<'_>, call: &Call) -> Built {
         let [real, scale, zero_point] = [0, 1, 2].map(|i| rebuild.get(call.args[i]));
         let known = floats(rebuild, scale).zip(constant(rebuild, zero_point).map(|t| t.as_slice::<i32>().to_vec()));
@@ -293,7 +293,7 @@ impl Known {
             out,
             rounding: call.attrs.str("rounding").unwrap_or("TONEAREST").into(),
         };
-        // Bounds before the rounding, from the outermost inwards.
+        // Bounds that precede the rounding, outermost first.
         let mut bounds: Vec<(f32, f32)> = Vec::new();
         let mut origins = Vec::new();
         let mut inner = real;
@@ -324,7 +324,7 @@ impl Known {
         Ok(Some(value))
     }
 
-    /// The real value `real` in the integers that `target` asks for.
+    /// Converts the real value `real` to the integers that `target` specifies.
     fn integers(&self, rebuild: &mut Rebuild<'_>, real: ExprId, target: &Target) -> Built {
         if let Some(affine) = self.of.get(&real).copied() {
             let fits = affine.is_single(rebuild) || target.axis.is_none_or(|axis| axis == affine.axis);
@@ -380,17 +380,17 @@ impl Known {
     }
 }
 
-/// What a `qnn.quantize` asks for.
+/// Quantization that a `qnn.quantize` specifies.
 struct Target {
     scale: ExprId,
     zero_point: ExprId,
-    /// The axis along which they lie; `None` when they are one number each.
+    /// Axis of the scale and the zero point; `None` if both have one element.
     axis: Option<usize>,
     out: DType,
     rounding: String,
 }
 
-/// The quantized form of an operator on operands with one scale and one zero point each.
+/// Builds the quantized form of an operator on operands with scalar scales and zero points.
 fn quantized(rebuild: &mut Rebuild<'_>, name: &str, call: &Call, known: &[Affine], to: &Target) -> Built {
     let first = known[0];
     let one = [first.value, first.scale, first.zero_point, to.scale, to.zero_point];

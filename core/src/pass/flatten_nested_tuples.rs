@@ -1,5 +1,5 @@
-//! `flatten_nested_tuples`: a region that ends in a tuple ends in the fields of it, so that a region with several
-//! outputs never gives a tuple of tuples.
+//! `flatten_nested_tuples`: moves the ends of a region from a tuple to its fields, so that a region with several
+//! outputs never returns a tuple of tuples.
 
 use super::annotation::{Annotations, Mark, attrs_of};
 use crate::diag::Diagnostic;
@@ -8,7 +8,7 @@ use crate::typing::Rebuild;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// `end((a, b))` becomes `(end(a), end(b))`, at any depth.
+/// Rewrites `end((a, b))` to `(end(a), end(b))`, at any depth.
 ///
 /// # Errors
 /// None that a typed module can cause.
@@ -16,7 +16,7 @@ pub fn flatten_nested_tuples(module: &Module) -> Result<Module, Box<Diagnostic>>
     flattened(module).map(Cow::into_owned)
 }
 
-/// As [`flatten_nested_tuples`], but a module without such tuples is not copied.
+/// Variant of [`flatten_nested_tuples`] that does not copy a module without such tuples.
 pub(super) fn flattened(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
     let live = module.live();
@@ -27,8 +27,8 @@ pub(super) fn flattened(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnost
     if !module.nodes.ids().any(|id| ended_tuple(id).is_some()) {
         return Ok(Cow::Borrowed(module));
     }
-    // Each end has a tuple of its own, as it was a node of its own. A tuple of many fields with many ends would take the
-    // product of both: past this many expressions, ends of one tuple share.
+    // Each end gets its own tuple, as it was its own node. Many ends of a tuple with many fields would take the
+    // product of both, so beyond this many expressions the ends of one tuple share it.
     let mut room = (1 << 16) + 16 * module.nodes.len();
     let mut known: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     Rebuild::run(module, |rebuild, id, _| {
@@ -48,7 +48,7 @@ fn is_filled_tuple(module: &Module, id: ExprId) -> bool {
     matches!(module.expr(id), Expr::Tuple(fields) if !fields.is_empty())
 }
 
-/// Appends a tuple with its fields ended, those that are tuples again in the same way.
+/// Appends a tuple with an end around each field, recursively for fields that are tuples.
 fn end_fields(rebuild: &mut Rebuild<'_>, marks: &Annotations, root: ExprId, attrs: &Attrs) -> ExprId {
     let module = rebuild.old;
     let mut made: HashMap<ExprId, ExprId> = HashMap::new();

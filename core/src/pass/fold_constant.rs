@@ -1,8 +1,8 @@
-//! Computes what depends on constants alone: calls of operators on constants, the shape of a value whose type tells it,
-//! fields of known tuples, ifs on a known condition, and variables that are bound to a constant.
+//! Evaluates expressions that depend on constants alone: calls of operators on constants, the shape of a value whose
+//! type determines it, fields of known tuples, ifs on a known condition, and variables bound to a constant.
 //!
-//! A folded expression becomes a constant that carries the origins of everything that went into it, so that the
-//! operators of the model that vanished here can be said to live on in it.
+//! A folded expression becomes a constant with the origins of everything that it was computed from, so that the
+//! operators of the model that vanished can be attributed to it.
 
 use super::purity::{Purities, Purity};
 use super::scope::touchable;
@@ -14,23 +14,24 @@ use crate::typing::Rebuild;
 use crate::with_dtype;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// An expression whose value is larger stays an expression, and so does what would let the constants of the program
-/// grow by more: a program of a few bytes (`zeros`, `tile`) must not turn into an artifact of gigabytes.
+/// Maximum size of a folded value in bytes, and of the total growth of the constants of the program: a program of a
+/// few bytes (`zeros`, `tile`) must not turn into an artifact of gigabytes.
 const LARGEST: usize = 256 << 20;
 
-/// Elements that are read, computed and written, or operations where these are more, beyond those that the constants of the
-/// program have times [`WORK_PER_ELEMENT`]: what costs more stays for the run, which has fast kernels and a time limit. By the
-/// naive references they take some seconds.
+/// Limit on folding, in elements that are read, computed and written, or in operations where these are more, in
+/// addition to [`WORK_PER_ELEMENT`] times the number of elements of the program's constants. Costlier expressions are
+/// left to the run, which has fast kernels and a time limit. The naive references take some seconds for this amount
+/// of work.
 const WORK: u64 = 1 << 29;
 
-/// Operators in a row, on average, that a weight may go through.
+/// Average number of consecutive operators that a weight may go through.
 const WORK_PER_ELEMENT: u64 = 32;
 
-/// So many steps are taken to find out what went into all constants together; past that, each carries the origins of
-/// its last operator alone.
+/// Maximum number of steps for collecting the origins of all constants; beyond it, each carries the origins of its
+/// last operator alone.
 const STEPS: usize = 4 << 20;
 
-/// Folds what is known before the run.
+/// Folds everything known before the run.
 ///
 /// # Errors
 /// Types that no longer agree, which would be a defect of this pass.
@@ -84,7 +85,7 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
                 None => rebuild.copy(id)?,
             };
             if is_known(&rebuild.new.module, new) {
-                // And the variables that are bound to one of these.
+                // Variables bound to one of these variables are known too.
                 let mut work = vars.clone();
                 while let Some(var) = work.pop() {
                     known[var] = Some(new);
@@ -100,7 +101,7 @@ pub fn fold_constant(module: &Module) -> Result<Module, Box<Diagnostic>> {
     Ok(result)
 }
 
-/// The live expressions, operands first, and the value of a let before the body of it.
+/// Returns the live expressions, operands first, and the value of a let before its body.
 fn values_first(module: &Module) -> Vec<ExprId> {
     let mut seen = IndexVec::filled(false, module.nodes.len());
     let mut order = Vec::with_capacity(module.nodes.len());
@@ -114,7 +115,7 @@ fn values_first(module: &Module) -> Vec<ExprId> {
     order
 }
 
-/// A constant, or a tuple of constants.
+/// Tests for a constant or a non-empty tuple of constants.
 fn is_known(module: &Module, id: ExprId) -> bool {
     let constant = |id: ExprId| module.expr(id).as_constant().is_some();
     match module.expr(id) {
@@ -124,11 +125,11 @@ fn is_known(module: &Module, id: ExprId) -> bool {
 }
 
 struct Folding {
-    /// What each constant was computed from: the origin of the operator, and its arguments.
+    /// Sources of each constant: the origin of the operator, and its arguments.
     made: BTreeMap<ExprId, (OriginId, Vec<ExprId>)>,
-    /// By how many bytes the constants may still grow.
+    /// Number of bytes by which the constants may still grow.
     left: usize,
-    /// How much may still be computed.
+    /// Remaining amount of work.
     work: u64,
 }
 
@@ -172,7 +173,8 @@ impl Folding {
         let cost = Cost { params: Params::new(def, &call.attrs), args: &types, ret: rebuild.old.ty(id) };
         let moved = (0..types.len()).map(|i| cost.arg_len(i)).fold(cost.ret_len(), u64::saturating_add);
         let Some(left) = self.work.checked_sub((def.flops)(&cost).max(moved)) else { return Ok(None) };
-        // What cannot be computed (no reference, too large, an index out of bounds) stays for the run to report.
+        // Calls that cannot be evaluated (no reference, too large, an index out of bounds) are left for the run to
+        // report.
         let limit = LARGEST.min(read.saturating_add(self.left));
         let Ok(results) = op::evaluate(operator, &call.attrs, &values, limit) else { return Ok(None) };
         self.work = left;
@@ -188,7 +190,7 @@ impl Folding {
         Ok(Some(if is_tuple { rebuild.new.tuple(&constants)? } else { constants[0] }))
     }
 
-    /// `shape_of` and `ndarray_size` of a value whose dimensions are known.
+    /// Folds `shape_of` and `ndarray_size` of a value with known dimensions.
     fn shape(&mut self, rebuild: &mut Rebuild<'_>, purities: &mut Purities, id: ExprId) -> Option<ExprId> {
         let (operator, call) = rebuild.old.expr(id).as_op_call()?;
         let counts = match op::get(operator).name {
@@ -208,12 +210,12 @@ impl Folding {
             let values: Vec<T> = numbers.iter().map(|&n| <T as Element>::from_f64(n as f64)).collect();
             if counts { Tensor::scalar(values[0]) } else { Tensor::from_slice(&[values.len()], &values) }
         });
-        // Dimensions that the element type cannot hold stay for the run to report.
+        // Dimensions outside the range of the element type are left for the run to report.
         let exact = tensor.view().to_i64s()?.iter().zip(&numbers).all(|(&v, &n)| usize::try_from(v) == Ok(n));
         exact.then(|| rebuild.new.constant(tensor))
     }
 
-    /// Gives the constants that are read the origins of what went into them. Those in between are not worth a set.
+    /// Gives the constants that are used the origins of their sources. Intermediate constants do not need any.
     fn give_origins(&self, module: &mut Module) {
         let live = module.live();
         let mut steps = 0;

@@ -1,10 +1,10 @@
-//! Folds a multiplication per output channel into the weights before it.
+//! Folds a multiplication per output channel into the weights of the operator before it.
 //!
-//! `multiply(op(x, W), s)` becomes `op(x, W * s)` where `op` is a convolution or `nn.dense` whose result nobody else
-//! reads, `W` is a constant and `s` a constant that varies along the output channels alone, or not at all. A bias
-//! between the two is scaled with it: `multiply(add(op(x, W), b), s)` becomes `add(op(x, W * s), b * s)`. Batch norms
-//! behind convolutions vanish this way (after `simplify_inference`). Chains of such additions and multiplications fold
-//! one after the other. The products are computed here. Only floats of one type are folded: integers would round or
+//! `multiply(op(x, W), s)` becomes `op(x, W * s)` where `op` is a convolution or `nn.dense` whose result has no other
+//! user, `W` is a constant and `s` is a scalar constant, or one that varies only along the output channels. A bias
+//! between the two is scaled as well: `multiply(add(op(x, W), b), s)` becomes `add(op(x, W * s), b * s)`. This
+//! removes batch norms after convolutions (after `simplify_inference`). Chains of such additions and multiplications
+//! fold one by one. The products are computed here. Only floats of one type are folded: integers would round or
 //! overflow elsewhere than before.
 
 use super::scope::touchable;
@@ -22,7 +22,7 @@ use std::collections::HashMap;
 pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let users = user_counts(module);
-    // The new expressions that one expression reads: copies of such, and what is made here in between.
+    // New expressions with a single user: copies of such, and intermediate results built here.
     let mut sole: HashMap<ExprId, bool> = HashMap::new();
     Rebuild::run(module, |rebuild, id, expr| {
         if expr.as_op_call().is_none() || !touch[id] {
@@ -37,7 +37,7 @@ pub fn fold_scale_axis(module: &Module) -> Result<Module, Box<Diagnostic>> {
     })
 }
 
-/// A multiplication moved into what it multiplies.
+/// Folds a multiplication into its operand.
 fn fold(
     rebuild: &mut Rebuild<'_>,
     sole: &mut HashMap<ExprId, bool>,
@@ -63,7 +63,7 @@ fn fold(
         return Ok(None);
     }
     let Some(product) = product(module, bias, scale) else { return Ok(None) };
-    // A plane times a vector would be a volume.
+    // The product of a plane and a vector would be a volume.
     let size = |id: ExprId| module.expr(id).as_constant().map_or(0, |tensor| tensor.len());
     if product.len() > size(bias).max(size(scale)) {
         return Ok(None);
@@ -78,7 +78,7 @@ fn fold(
     Ok(Some(sum))
 }
 
-/// The operands of a call of a binary operator.
+/// Returns the operands of a call of a binary operator.
 fn operands(expr: &Expr, name: &str) -> Option<[ExprId; 2]> {
     let (operator, call) = expr.as_op_call()?;
     match call.args[..] {
@@ -87,7 +87,7 @@ fn operands(expr: &Expr, name: &str) -> Option<[ExprId; 2]> {
     }
 }
 
-/// The operands of a commutative operator with the constant last, when one is.
+/// Returns the operands of a commutative operator with the constant last, if exactly one is constant.
 fn constant_last(module: &Module, [a, b]: [ExprId; 2]) -> Option<[ExprId; 2]> {
     let is_constant = |id: ExprId| module.expr(id).as_constant().is_some();
     match (is_constant(a), is_constant(b)) {
@@ -97,13 +97,13 @@ fn constant_last(module: &Module, [a, b]: [ExprId; 2]) -> Option<[ExprId; 2]> {
     }
 }
 
-/// The convolution or dense `value` with `scale` folded into its weights.
+/// Folds `scale` into the weights of the convolution or dense `value`.
 fn scaled(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Option<ExprId>, Box<Diagnostic>> {
     let module = &rebuild.new.module;
     let Some((operator, call)) = module.expr(value).as_op_call() else { return Ok(None) };
     let params = Params::new(op::get(operator), &call.attrs);
     let Some(out) = module.ty(value).as_tensor() else { return Ok(None) };
-    // Where the output channel stands: in the result, and in the weights.
+    // Axis of the output channels: in the result, and in the weights.
     let place = match op::get(operator).name {
         "nn.conv1d" | "nn.conv2d" | "nn.conv3d" => {
             let mut layout = params.string("out_layout");
@@ -134,8 +134,8 @@ fn scaled(rebuild: &mut Rebuild<'_>, value: ExprId, scale: ExprId) -> Result<Opt
     Ok(Some(rebuild.new.push(Expr::op(operator, [data, weight], attrs))?))
 }
 
-/// The values of `scale` along `axis` of a tensor of `rank` dimensions, if it varies there alone and spans it; or its
-/// only value.
+/// Returns the values of `scale` along `axis` of a tensor of `rank` dimensions, if it varies only there and spans it;
+/// or its single value.
 fn along(scale: &Tensor, axis: usize, rank: usize, channels: Option<usize>) -> Option<Tensor> {
     let offset = rank.checked_sub(scale.shape().len())?;
     let varies = |i: usize, d: usize| d != 1 && i + offset != axis;
@@ -145,7 +145,7 @@ fn along(scale: &Tensor, axis: usize, rank: usize, channels: Option<usize>) -> O
     (scale.len() == 1 || Some(scale.len()) == channels).then(|| scale.reshaped(&[scale.len()]))?
 }
 
-/// The product of two constants.
+/// Multiplies two constants.
 fn product(module: &Module, a: ExprId, b: ExprId) -> Option<Tensor> {
     multiply(module.expr(a).as_constant()?, module.expr(b).as_constant()?)
 }
@@ -155,14 +155,14 @@ fn multiply(a: &Tensor, b: &Tensor) -> Option<Tensor> {
     op::evaluate(op::lookup("multiply")?, &Attrs::none(), &values, usize::MAX).ok()?.pop()
 }
 
-/// A new constant that carries the origins of the two that it was computed from.
+/// Creates a constant with the origins of the two that it was computed from.
 fn constant(rebuild: &mut Rebuild<'_>, value: Tensor, from: [ExprId; 2]) -> ExprId {
     let [a, b] = from.map(|id| rebuild.new.module.nodes[id].origin);
     rebuild.new.origin = Some(rebuild.new.module.origins.union(a, b));
     rebuild.new.constant(value)
 }
 
-/// How many operands of live expressions each expression is.
+/// Counts the uses of each expression as an operand of live expressions.
 fn user_counts(module: &Module) -> IndexVec<ExprId, u32> {
     let live = module.live();
     let mut users = IndexVec::filled(0, module.nodes.len());

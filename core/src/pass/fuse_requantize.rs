@@ -1,6 +1,6 @@
-//! Puts the bias, the requantization and the bounds behind a quantized convolution or matrix product into one operator
-//! with it, for the host: its sums then never leave the registers. Run on what no backend took; functions of backends
-//! stay as they are.
+//! Fuses a quantized convolution or matrix product with the bias, requantization and bounds after it into one
+//! operator for the host: the sums then never leave the registers. Applies to operators that no backend took;
+//! functions of backends stay as they are.
 
 use super::scope::touchable;
 use crate::diag::Diagnostic;
@@ -12,7 +12,7 @@ use crate::typing::Rebuild;
 
 type Built = Result<Option<ExprId>, Box<Diagnostic>>;
 
-/// Fuses every chain of these operators that nothing else looks into.
+/// Fuses every chain of these operators whose intermediate results have no other user.
 ///
 /// # Errors
 /// Types that no longer agree, which would be a defect of this pass.
@@ -33,7 +33,7 @@ pub fn fuse_requantize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     })
 }
 
-/// How often each live expression is an operand.
+/// Counts the uses of each live expression as an operand.
 fn uses(module: &Module) -> IndexVec<ExprId, u32> {
     let live = module.live();
     let mut uses = IndexVec::filled(0, module.nodes.len());
@@ -43,7 +43,7 @@ fn uses(module: &Module) -> IndexVec<ExprId, u32> {
     uses
 }
 
-/// The operator's name and the call, if the expression of the old module is one.
+/// Returns the operator's name and the call, if the expression of the old module is an operator call.
 fn called(module: &Module, id: ExprId) -> Option<(&'static str, &Call)> {
     module.expr(id).as_op_call().map(|(operator, call)| (op::get(operator).name, call))
 }
@@ -89,7 +89,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
     let resolve = |axis: i64| (if axis < 0 { axis + rank as i64 } else { axis }) as usize;
     let Callee::Op(operator) = call.callee else { return Ok(None) };
     let params = Params::new(op::get(operator), &call.attrs);
-    // The requantization: known, from zero point 0, to one scale.
+    // The requantization must be known, from zero point 0, to a single scale.
     let known: Option<Vec<&Tensor>> = call.args[1..].iter().map(|&arg| constant(old, arg)).collect();
     let Some(known) = known else { return Ok(None) };
     let along = known.iter().all(|t| t.len() == 1) || resolve(params.int("axis")) == axis;
@@ -102,7 +102,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
         && known[1].as_slice::<i32>().iter().all(|&zero| zero == 0)
         && known[2].len() == 1
         && known[3].len() == 1;
-    // The bias: one number for each channel.
+    // The bias must have one element per channel.
     let bias = match (bias, bias_at) {
         (None, _) => Tensor::zeros(DType::I32, &[channels]).ok(),
         (Some((_, tensor)), Some(("nn.bias_add", at))) => {
@@ -110,7 +110,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
             (resolve(axis_of) == axis).then(|| tensor.clone())
         }
         (Some((_, tensor)), _) => {
-            // Broadcast: every dimension 1 but that of the channels.
+            // Broadcast: every dimension is 1 except for the channels.
             let missing = rank.checked_sub(tensor.shape().len());
             let lies = missing.is_some_and(|missing| {
                 let mut dims = tensor.shape().iter().enumerate();
@@ -137,7 +137,7 @@ fn requantize(rebuild: &mut Rebuild<'_>, call: &Call, alone: &dyn Fn(ExprId) -> 
     Ok(Some(value))
 }
 
-/// Bounds of integers behind a fused operator become its own.
+/// Merges bounds on integers into the fused operator before them.
 fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Built {
     let below = rebuild.get(call.args[0]);
     let Expr::Call(fused) = rebuild.new.module.expr(below).clone() else { return Ok(None) };
@@ -151,7 +151,7 @@ fn bound(rebuild: &mut Rebuild<'_>, call: &Call, name: &str) -> Built {
     let (a_min, a_max) = match name {
         "nn.relu" => (0, high),
         _ => match (given("a_min"), given("a_max")) {
-            // Whole numbers; what a fraction becomes depends on more than the bounds.
+            // Integral bounds only; the effect of a fraction depends on more than the bounds.
             (Some(a), Some(b)) if a.fract() == 0.0 && b.fract() == 0.0 && a <= b => (a as i64, b as i64),
             _ => return Ok(None),
         },

@@ -1,4 +1,4 @@
-//! Groups of one pattern, for `core::pattern`.
+//! Groups of a single pattern, for `core::pattern`.
 
 use super::grouping::{Found, Grouping};
 use crate::diag::Diagnostic;
@@ -6,13 +6,13 @@ use crate::ir::{Attrs, ExprId, Module, Name};
 use crate::pattern::{Match, Pattern};
 use std::collections::BTreeMap;
 
-/// The groups of a pattern by root: their expressions, operands before users, and how the pattern met them.
+/// Finds the groups of a pattern by root: their expressions, operands before users, and the match.
 pub(crate) fn find(module: &Module, pattern: &Pattern, name: &Name) -> BTreeMap<ExprId, (Vec<ExprId>, Match)> {
     let found = Grouping::new(module).find(pattern, name, &Attrs::none(), &mut |_, _| {});
     found.into_iter().map(|Found { group, met }| (group.composite.root, (group.composite.nodes, met))).collect()
 }
 
-/// Puts the groups of a pattern into functions with some attributes, where `check` agrees.
+/// Moves the groups of a pattern for which `check` returns true into functions with the given attributes.
 pub(crate) fn partition(
     module: &Module,
     pattern: &Pattern,

@@ -1,13 +1,14 @@
-//! Finds the groups of expressions that patterns match, and puts them together (spec 1.4).
+//! Finds the groups of expressions that patterns match, and turns them into composites (spec 1.4).
 //!
-//! Within one pattern, users are tried before producers, so that the larger match wins. A group is turned down when it
+//! Within one pattern, users are tried before producers, so that the larger match wins. A group is refused when it
 //! overlaps another group of the same pattern, or when a value computed inside is used outside, unless that use flows
 //! back into the group's root: then the group computes the value a second time for itself. Groups of earlier patterns
 //! are opaque to later ones. A group that the judge refuses still keeps its expressions from other matches of the
 //! same pattern.
 //!
-//! Finding the groups of a pattern is linear in the matches and what they span, but for patterns of lets and functions:
-//! there each match is searched for inputs that need a variable bound inside, which can take the size of the program.
+//! The time to find the groups of a pattern is linear in the matches and the expressions they span. The exceptions
+//! are patterns of lets and functions: each match is searched for inputs that depend on a variable bound inside it,
+//! which can cost the size of the program.
 
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
 use super::scope::is_opaque;
@@ -20,45 +21,45 @@ use crate::pattern::{Entry, Graph, Match, Matcher, Pattern, PatternNode, RootOps
 use crate::typing::Rebuild;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// A group of expressions that becomes a composite function.
+/// Group of expressions that becomes a composite function.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     /// Name, root, nodes and inputs.
     pub composite: Composite,
-    /// Of its function: `PartitionedFromPattern`, and what was asked for.
+    /// Attributes of the composite function: `PartitionedFromPattern`, and those that the caller requested.
     pub attrs: Attrs,
-    /// The number of the candidate, in the names of the parameters.
+    /// Number of the candidate, used in the names of the parameters.
     pub number: u32,
 }
 
-/// A group that was found, with how the pattern met it.
+/// Group that was found, with the match of the pattern.
 pub(super) struct Found {
     /// The group.
     pub group: Group,
-    /// What each node of the pattern met.
+    /// Match of each node of the pattern.
     pub met: Match,
 }
 
-/// The groups of a module so far.
+/// Groups found in a module so far.
 pub(super) struct Grouping<'m> {
-    /// The module with the groups collapsed.
+    /// Module with the groups collapsed.
     pub graph: Graph<'m>,
-    /// The groups, by root.
+    /// Groups by root.
     pub groups: BTreeMap<ExprId, Group>,
-    /// Who has taken an expression already, counted from 1; a group may use it but not contain it.
+    /// Owner of each expression, counted from 1, or 0; a group may use a taken expression but not contain it.
     taken: IndexVec<ExprId, u32>,
     takers: Vec<Name>,
     functions: Vec<(Name, ExprId)>,
     by_op: HashMap<OpId, Vec<ExprId>>,
     all: Vec<ExprId>,
     position: IndexVec<ExprId, u32>,
-    /// Which of `functions` an expression belongs to.
+    /// Index into `functions` of the function that each expression belongs to.
     function: IndexVec<ExprId, u32>,
     stale: bool,
 }
 
 impl<'m> Grouping<'m> {
-    /// Over all functions of a module that are not opaque.
+    /// Creates a grouping over all functions of a module that are not opaque.
     pub fn new(module: &'m Module) -> Grouping<'m> {
         let functions = module
             .globals
@@ -87,7 +88,7 @@ impl<'m> Grouping<'m> {
         grouping
     }
 
-    /// Numbers the expressions as they stand now: functions by name, operands before users.
+    /// Numbers the current expressions: functions by name, operands before users.
     fn number(&mut self) {
         let mut seen = IndexVec::filled(false, self.graph.module.nodes.len());
         self.all.clear();
@@ -102,7 +103,7 @@ impl<'m> Grouping<'m> {
         self.stale = false;
     }
 
-    /// The live expressions, functions by name, operands before users.
+    /// Returns the live expressions, functions by name, operands before users.
     pub fn order(&mut self) -> Vec<ExprId> {
         if self.stale {
             self.number();
@@ -110,7 +111,7 @@ impl<'m> Grouping<'m> {
         self.all.clone()
     }
 
-    /// Drops all but the groups and the operands: what is known of users and of the order takes memory.
+    /// Frees everything but the groups and the operands, to save memory.
     pub fn forget_users(&mut self) {
         self.graph.forget_users();
         self.all = Vec::new();
@@ -118,27 +119,27 @@ impl<'m> Grouping<'m> {
         (self.taken, self.position, self.function) = (IndexVec::new(), IndexVec::new(), IndexVec::new());
     }
 
-    /// The names of those who take expressions, for messages.
+    /// Sets the names of the owners of taken expressions, for messages.
     pub fn name_takers(&mut self, names: Vec<Name>) {
         self.takers = names;
     }
 
-    /// Keeps an expression out of later groups: it is taken by the backend of that number.
+    /// Keeps an expression out of later groups: the backend with index `by` takes it.
     pub fn take(&mut self, id: ExprId, by: u32) {
         self.taken[id] = by + 1;
     }
 
-    /// The number of the global function that an expression belongs to.
+    /// Returns the index of the global function that an expression belongs to.
     pub fn function_of(&self, id: ExprId) -> u32 {
         self.function[id]
     }
 
-    /// The name of the function of that number.
+    /// Returns the name of the function with that index.
     pub fn function_name(&self, function: u32) -> &Name {
         &self.functions[function as usize].0
     }
 
-    /// The operators that are free: live, in no group, taken by nobody; operands before users.
+    /// Returns the free operators: live, in no group and not taken; operands before users.
     pub fn free_operators(&mut self) -> Vec<ExprId> {
         if self.stale {
             self.number();
@@ -151,8 +152,8 @@ impl<'m> Grouping<'m> {
         self.all.iter().copied().filter(free).collect()
     }
 
-    /// Finds the matches of an entry, asks the judge about those that can be grouped, and collapses what it accepts.
-    /// `refused` hears of every expression in a candidate that was turned down.
+    /// Finds the matches of an entry, asks the judge about those that can be grouped, and collapses the accepted
+    /// ones. `refused` is called for every expression of a refused candidate.
     pub fn apply(&mut self, entry: &Entry, judge: &mut dyn Judge, refused: &mut dyn FnMut(ExprId, Refusal)) {
         let attrs = Attrs::new([("Composite", AttrValue::Str(entry.name.clone()))]);
         let found = self.find(&entry.pattern, &entry.name, &attrs, refused);
@@ -178,7 +179,7 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    /// Collapses a group that was found.
+    /// Collapses a group.
     pub fn accept(&mut self, group: Group) {
         let root = group.composite.root;
         self.graph.collapse(root, group.composite.inputs.clone().into());
@@ -186,7 +187,7 @@ impl<'m> Grouping<'m> {
         self.stale = true;
     }
 
-    /// Finds the groups of a pattern. `refused` hears of every expression in a candidate that cannot be a group.
+    /// Finds the groups of a pattern. `refused` is called for every expression of a candidate that cannot be a group.
     pub fn find(
         &mut self,
         pattern: &Pattern,
@@ -198,7 +199,7 @@ impl<'m> Grouping<'m> {
             return Vec::new();
         }
         let ops = pattern.root_ops();
-        // A match may be as long as the program: what lies in one is not tried again.
+        // A match may be as long as the program, so roots inside an accepted match are not tried again.
         let one_by_one = pattern.is_recursive();
         if self.stale && (one_by_one || ops == RootOps::Any) {
             self.number();
@@ -242,7 +243,7 @@ impl<'m> Grouping<'m> {
         finder.found
     }
 
-    /// The expressions at which a match can begin.
+    /// Returns the expressions at which a match can begin.
     fn roots(&self, ops: RootOps) -> Vec<ExprId> {
         let free = |&root: &ExprId| {
             self.graph.is_live(root)
@@ -257,7 +258,7 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    /// Takes a group apart again.
+    /// Dissolves a group, so that its expressions are free again.
     pub fn dissolve(&mut self, root: ExprId) {
         if self.groups.remove(&root).is_some() {
             self.graph.expand(root);
@@ -265,7 +266,7 @@ impl<'m> Grouping<'m> {
         }
     }
 
-    /// The module with each group as a call of its composite function.
+    /// Rebuilds the module with each group as a call of its composite function.
     ///
     /// # Errors
     /// None that a typed module can cause.
@@ -278,17 +279,17 @@ impl<'m> Grouping<'m> {
     }
 }
 
-/// Makes groups of the matches of one pattern.
+/// Turns the matches of one pattern into groups.
 struct Finder<'g, 'm> {
     grouping: &'g Grouping<'m>,
     name: &'g Name,
     attrs: &'g Attrs,
     leaves: Leaves<'g>,
-    /// What is in a group already.
+    /// Expressions that are already in a group.
     grouped: HashSet<ExprId>,
-    /// How many candidates each function had.
+    /// Number of candidates per function.
     numbers: HashMap<u32, u32>,
-    /// The attributes of the groups with each label.
+    /// Attributes of the groups with each label.
     labels: HashMap<String, Attrs>,
     found: Vec<Found>,
 }
@@ -310,7 +311,7 @@ impl Finder<'_, '_> {
                 bound.insert(var);
             });
         }
-        // Variables that are met where nothing becomes an input: the function must not capture them.
+        // Free variables inside the match become inputs: the function must not capture them.
         let is_free = |id: &ExprId| matches!(graph.module.expr(*id), Expr::Var(_)) && !bound.contains(id);
         inputs.extend(nodes.iter().copied().filter(is_free));
         let nodes: Vec<ExprId> = nodes.into_iter().filter(|id| !is_free(id)).collect();
@@ -333,7 +334,7 @@ impl Finder<'_, '_> {
         self.found.push(Found { group: Group { composite, attrs, number }, met });
     }
 
-    /// What is computed between the inputs and the root, operands before users, and its label.
+    /// Returns the expressions between the inputs and the root, operands before users, and the group's label.
     fn interior(&self, root: ExprId, inputs: &[ExprId]) -> (Vec<ExprId>, String) {
         let module = self.grouping.graph.module;
         let mut seen: HashSet<ExprId> = inputs.iter().copied().collect();
@@ -374,7 +375,7 @@ impl Finder<'_, '_> {
         (nodes, label)
     }
 
-    /// Why a candidate cannot be a group, if it cannot.
+    /// Returns the reason why a candidate cannot be a group, if there is one.
     fn reject(&self, root: ExprId, nodes: &[ExprId], inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<Refusal> {
         let (graph, name) = (&self.grouping.graph, self.name);
         let module = graph.module;
@@ -399,9 +400,9 @@ impl Finder<'_, '_> {
         Some(Refusal::new(RefusalCode::Escape, detail))
     }
 
-    /// Which of some variables the inputs depend on, if they do.
+    /// Returns one of the `bound` variables that the inputs depend on, if any.
     fn needs_any(&self, inputs: &[ExprId], bound: &HashSet<ExprId>) -> Option<ExprId> {
-        // What uses a variable has a larger id.
+        // The users of a variable have larger ids.
         let first = *bound.iter().min()?;
         let mut seen = HashSet::new();
         let mut stack = inputs.to_vec();
@@ -417,18 +418,18 @@ impl Finder<'_, '_> {
     }
 }
 
-/// What later patterns must not look into.
+/// Tests whether later patterns must not match inside an expression.
 fn closed_to_patterns(expr: &Expr) -> bool {
     expr.as_function().is_some_and(|f| is_opaque(f) || f.attrs.get("PartitionedFromPattern").is_some())
 }
 
-/// What any number of groups may hold a copy of.
+/// Tests whether any number of groups may contain a copy of an expression.
 fn shared_freely(expr: &Expr) -> bool {
     expr.is_leaf() || matches!(expr, Expr::Function(_))
 }
 
-/// The one of `among` that is the same global function, or the same constructor, as an expression: its name may stand in
-/// several places, and it is one object.
+/// Returns the element of `among` that names the same global function or constructor as `id`: a name may occur as
+/// several expressions, all of which mean one object.
 fn named_alike(module: &Module, among: &[ExprId], id: ExprId) -> Option<ExprId> {
     let expr = module.expr(id);
     let is_name = matches!(expr, Expr::Global(_) | Expr::Constructor(_));
@@ -439,7 +440,7 @@ fn named_alike(module: &Module, among: &[ExprId], id: ExprId) -> Option<ExprId> 
     if is_name { among.iter().copied().find(same) } else { None }
 }
 
-/// An expression in a message.
+/// Describes an expression for a message.
 pub(super) fn describe(module: &Module, id: ExprId) -> String {
     match module.expr(id) {
         Expr::Constant(_) => "a constant".to_owned(),
@@ -460,8 +461,8 @@ pub(super) fn describe(module: &Module, id: ExprId) -> String {
     }
 }
 
-/// Appends the composite function of a group and the call of it, which stands for the group's root. `outer` gives what
-/// stands for the inputs where the call is.
+/// Appends the composite function of a group and its call, which replaces the group's root. `outer` maps the inputs
+/// to their values at the call.
 pub(super) fn emit<'a>(
     rebuild: &mut Rebuild<'a>,
     group: &Group,
@@ -479,7 +480,7 @@ pub(super) fn emit<'a>(
     }
     for &node in nodes {
         let copy = match old.expr(node) {
-            // Constants and names are the same inside and outside, but for names that are inputs.
+            // Constants and names mean the same inside and outside, except for names that are inputs.
             expr if expr.is_closed_leaf() => match named_alike(old, inputs, node) {
                 Some(input) => inner[&input],
                 None => rebuild.get_or_copy(node),
@@ -504,11 +505,11 @@ pub(super) fn emit<'a>(
     rebuild.new.module.push_typed(Expr::call(function, args), ret, origin)
 }
 
-/// How the inputs of a group follow from what a pattern met; worked out once per pattern.
+/// Rules by which the inputs of a group follow from a match; computed once per pattern.
 struct Leaves<'p> {
     pattern: &'p Pattern,
     order: Vec<crate::pattern::PatternId>,
-    /// Parents and paths of dominators, and what lies inside function patterns.
+    /// Parents and paths of dominator patterns, and nodes inside function patterns.
     fuzzy: Vec<crate::pattern::PatternId>,
 }
 
@@ -534,7 +535,7 @@ impl<'p> Leaves<'p> {
         for &id in &self.fuzzy {
             skip.extend(met.all(id).filter_map(as_expr));
         }
-        // The variable of a let that is matched belongs to the group.
+        // The variable of a matched let belongs to the group.
         for &(_, at) in &met.met {
             if let Some(Expr::Let { var, .. }) = as_expr(at).and_then(|id| graph.expr(id)) {
                 skip.insert(*var);

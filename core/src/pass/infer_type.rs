@@ -1,34 +1,34 @@
-//! Types a whole module from what is written in it, and completes the annotations that were left out.
+//! Infers the types of a whole module and completes missing annotations.
 //!
-//! An annotated program takes one ascending sweep, as operands come before their users. Where something is not
-//! annotated (a parameter, the result of a recursive function, a closure that calls itself), the sweep leaves types
-//! with gaps, and a work list fills them: when the type of an expression grows, its users are typed again, and what a
-//! call passes to a function literal, a let-bound function or a global flows into its parameters. A type only ever grows
-//! towards a complete one and is bounded in size, so this ends.
+//! An annotated program takes one ascending sweep, since operands come before their users. Where an annotation is
+//! missing (a parameter, the result of a recursive function, a closure that calls itself), the sweep leaves
+//! incomplete types, and a work list completes them: when the type of an expression grows, its users are typed again,
+//! and the argument types of calls flow into the parameters of function literals, let-bound functions and globals. A
+//! type only ever grows towards a complete one and is bounded in size, so this terminates.
 //!
-//! A function without type parameters has one type: when it is called with two types of argument, it does not type.
-//! One with type parameters (a constructor of an algebraic data type is one too) has, at each use, the type that its
-//! arguments and the place of its result give it.
+//! A function without type parameters has one type: calling it with two argument types is a type error. A function
+//! with type parameters (constructors of algebraic data types included) gets its type at each use from the arguments
+//! and the context of the result.
 
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Callee, ClausePattern, Expr, ExprId, Fault, FuncType, Function, IndexVec, Module, Type};
 use crate::typing::{Solver, infer_expr, signature_of_call, unify};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Types a module; the expressions keep their ids.
+/// Infers the types of a module; the expressions keep their ids.
 ///
 /// # Errors
-/// Every expression that does not type, with what does not agree; or what cannot be inferred for want of annotations.
+/// Every expression with a type error; or an expression whose type cannot be inferred without more annotations.
 pub fn infer_type(module: &Module) -> Result<Module, Vec<Fault>> {
     let mut typed = module.clone();
     infer_type_in_place(&mut typed, &[])?;
     Ok(typed)
 }
 
-/// Types a module and the further expressions `roots`, which no global need reach.
+/// Infers the types of a module and of the further expressions `roots`, which no global need reach.
 ///
 /// # Errors
-/// As [`infer_type`]; the module is then only partly typed.
+/// Errors of [`infer_type`]; the module is then only partly typed.
 pub fn infer_type_in_place(module: &mut Module, roots: &[ExprId]) -> Result<(), Vec<Fault>> {
     let mut inference = Inference::new(module, roots);
     inference.declare();
@@ -43,14 +43,13 @@ pub fn infer_type_in_place(module: &mut Module, roots: &[ExprId]) -> Result<(), 
     Ok(())
 }
 
-/// An expression that is typed so often does not settle.
+/// Maximum number of times an expression is typed before its type is assumed not to converge.
 const MAX_ROUNDS: u8 = 200;
 
-/// How many variables may stand for one another before what they stand for is looked for no further.
+/// Maximum length of a chain of variables that is followed to a value.
 const MAX_ALIASES: usize = 100;
 
-/// The lets of a module: the value that each variable has, and the variables of each value, the last one first. Empty
-/// without lets.
+/// Lets of a module: the value of each variable, and the variables of each value, last one first. Empty without lets.
 #[derive(Default)]
 struct Lets {
     value: IndexVec<ExprId, Option<ExprId>>,
@@ -93,15 +92,15 @@ impl Lets {
 struct Inference<'a> {
     module: &'a mut Module,
     live: IndexVec<ExprId, bool>,
-    /// The variables that values are bound to.
+    /// Variables and the values bound to them.
     lets: Lets,
     faults: BTreeMap<ExprId, Fault>,
     /// Expressions to type again.
     dirty: BTreeSet<ExprId>,
     rounds: IndexVec<ExprId, u8>,
-    /// Who uses each expression; built when there are gaps.
+    /// Users of each expression; built when there are incomplete types.
     users: IndexVec<ExprId, Vec<ExprId>>,
-    /// The mentions of each global function.
+    /// Occurrences of each global function.
     mentions: HashMap<ExprId, Vec<ExprId>>,
 }
 
@@ -128,7 +127,8 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Gives every expression what is written about it: variables their annotation, functions their signature.
+    /// Initializes every expression with its declared type: variables with their annotation, functions with their
+    /// signature.
     fn declare(&mut self) {
         for id in self.module.nodes.ids() {
             if !self.live[id] {
@@ -146,7 +146,7 @@ impl<'a> Inference<'a> {
             self.module.nodes[id].ty = ty;
         }
         for value in self.lets.values() {
-            // A function's own name may stand in its body, before the function in the arena.
+            // A recursive function's variable may come before the function in the arena.
             if let Expr::Function(_) = self.module.expr(value) {
                 for var in self.lets.vars(value) {
                     if let Some(ty) = unify(self.module.ty(var), self.module.ty(value)) {
@@ -170,7 +170,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Types an expression. `true` when its type is another than before.
+    /// Types an expression. Returns true if its type changed.
     fn infer(&mut self, id: ExprId) -> bool {
         let node = &self.module.nodes[id];
         if self.faults.contains_key(&id) {
@@ -185,7 +185,7 @@ impl<'a> Inference<'a> {
                 if !ty.is_complete()
                     && let Some(both) = unify(&ty, &node.ty)
                 {
-                    // What its place said of it before.
+                    // Type information from earlier uses.
                     ty = both;
                 }
                 let changed = ty != node.ty;
@@ -207,7 +207,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// What to do when a call does not fit a function whose parameters took their types from another call.
+    /// Suggests a type parameter when a call does not fit a function whose parameter types came from another call.
     fn several_types(&self, call: ExprId) -> Option<String> {
         let Expr::Call(call) = self.module.expr(call) else { return None };
         let Callee::Expr(callee) = call.callee else { return None };
@@ -218,15 +218,15 @@ impl<'a> Inference<'a> {
         };
         let name = function.params.iter().find_map(open).filter(|_| function.type_params.is_empty())?;
         Some(format!(
-            "the type of %{name} is what another call gives it; to call the function at several types, give it a type \
+            "the type of %{name} comes from another call; to call the function at several types, give it a type \
              parameter: `[A](%{name}: A)`"
         ))
     }
 
-    /// What a callee stands for, through the variables of lets and the names of globals.
+    /// Resolves a callee through the variables of lets and the names of globals.
     fn target(&self, callee: ExprId) -> Option<ExprId> {
         let mut target = callee;
-        // A variable may stand for another one. (Not for long in any real program, and in a broken one in a circle.)
+        // A variable may be bound to another one. Real programs have short chains; a broken one may have a cycle.
         for _ in 0..MAX_ALIASES {
             match self.lets.value(target) {
                 Some(value) => target = value,
@@ -239,7 +239,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// The variables of a let take the type of its value.
+    /// Propagates the type of a let's value to its variables.
     fn flow_to_variables(&mut self, value: ExprId) {
         let mut next = self.lets.first(value);
         while let Some(var) = next {
@@ -249,10 +249,10 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// An expression turns out to have a type: a variable without a complete annotation, or what has gaps in its own. What
-    /// does not fit is left for the expression in which the two meet.
+    /// Refines the type of a variable without a complete annotation, or of an expression with an incomplete type. A
+    /// conflict is left to the expression in which the two types meet.
     fn grow(&mut self, id: ExprId, ty: &Type) {
-        // A variable may be bound to a variable, and that to the next.
+        // Variables may be bound to variables, in a chain.
         let mut todo = vec![(id, ty.clone())];
         while let Some((id, ty)) = todo.pop() {
             let node = &self.module.nodes[id];
@@ -260,7 +260,7 @@ impl<'a> Inference<'a> {
                 Expr::Var(var) => !var.annotation.is_complete(),
                 _ => !node.ty.is_complete(),
             };
-            // What has type parameters keeps them: one use does not say what it is in the next.
+            // A generic type stays generic: one use does not determine the types of the next.
             let is_generic = matches!(&node.ty, Type::Func(func) if !func.type_params.is_empty());
             if !open || ty == Type::Unknown || is_generic && node.ty.is_complete() {
                 continue;
@@ -270,7 +270,7 @@ impl<'a> Inference<'a> {
             {
                 self.module.nodes[id].ty = both.clone();
                 self.wake_users(id);
-                // What is bound to it, and what it is made of, may learn from that.
+                // The variables bound to it, and its operands, may become more precise.
                 todo.extend(self.lets.vars(id).map(|var| (var, both.clone())));
                 if !self.users.is_empty() {
                     self.dirty.insert(id);
@@ -285,7 +285,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Types again whatever a type with gaps may be about, until nothing changes.
+    /// Types expressions again until no type changes, if there are incomplete types.
     fn fill_gaps(&mut self) {
         let incomplete = |module: &Module, id: ExprId| !module.ty(id).is_complete();
         let gaps = self.module.nodes.ids().any(|id| self.live[id] && incomplete(self.module, id));
@@ -297,7 +297,7 @@ impl<'a> Inference<'a> {
         self.dirty.extend(self.module.nodes.ids().filter(|&id| self.live[id]));
         while let Some(id) = self.dirty.pop_first() {
             if self.rounds[id] >= MAX_ROUNDS {
-                let message = "a type that does not settle: it grows with every call";
+                let message = "the type does not converge: it grows with every call";
                 let diagnostic = Diagnostic::error(codes::types::CANNOT_INFER, message)
                     .help("write the types of the parameters and the result of the recursive function");
                 self.faults.entry(id).or_insert(Fault { at: Some(id), diagnostic });
@@ -306,7 +306,7 @@ impl<'a> Inference<'a> {
             self.rounds[id] += 1;
             self.flow_backwards(id);
             if self.infer(id) {
-                // What it learned goes on to its users, and back to its operands.
+                // Changes propagate to its users, and back to its operands.
                 self.wake_users(id);
                 self.dirty.insert(id);
                 if let Some(mentions) = self.mentions.get(&id) {
@@ -331,7 +331,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// What an expression says about its operands.
+    /// Propagates the type of an expression to its operands.
     fn flow_backwards(&mut self, id: ExprId) {
         let own = self.module.ty(id).clone();
         match self.module.expr(id).clone() {
@@ -395,7 +395,8 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// The variables of a pattern take the types that the data has there. Gives what the pattern says of the data.
+    /// Propagates the type of the data to the variables of a pattern. Returns what the pattern implies about the type
+    /// of the data.
     fn flow_into_pattern(&mut self, pattern: &ClausePattern, data: &Type) -> Type {
         match pattern {
             ClausePattern::Any => data.clone(),
@@ -415,7 +416,7 @@ impl<'a> Inference<'a> {
                 let signature = signature.clone();
                 let mut solver = Solver::default();
                 let signature = solver.instantiate(&signature);
-                // What does not fit is reported where the two meet.
+                // A conflict is reported where the two types meet.
                 if solver.join(&signature.ret, data).is_none() || signature.params.len() != fields.len() {
                     return Type::Unknown;
                 }
@@ -430,7 +431,7 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// The arguments of a call are what the parameters of its callee will be.
+    /// Propagates the types of a call's arguments to the parameters of its callee.
     fn flow_into_callee(&mut self, callee: ExprId, args: &[ExprId]) {
         let Some(target) = self.target(callee) else { return };
         match self.module.expr(target) {
@@ -450,13 +451,13 @@ impl<'a> Inference<'a> {
         }
     }
 
-    /// Reports what is still unknown, unless something else is wrong that explains it.
+    /// Reports what is still unknown, unless there is another fault that explains it.
     fn check_complete(&mut self) {
         if !self.faults.is_empty() {
             return;
         }
         let unknown = |id: &ExprId| self.live[*id] && !self.module.ty(*id).is_complete();
-        // The first variable is nearest to the cause; its users follow from it.
+        // The first variable is closest to the cause; its users follow from it.
         let mut gaps = self.module.nodes.ids().filter(unknown).collect::<Vec<_>>();
         gaps.sort_by_key(|&id| !matches!(self.module.expr(id), Expr::Var(_)));
         if let Some(&id) = gaps.first() {
@@ -468,7 +469,7 @@ impl<'a> Inference<'a> {
             };
             let mut message = format!("{what} cannot be inferred");
             if *self.module.ty(id) != Type::Unknown {
-                message.push_str(&format!(": {} is all that is known", self.module.ty(id)));
+                message.push_str(&format!(": only {} is known", self.module.ty(id)));
             }
             let diagnostic = Diagnostic::error(codes::types::CANNOT_INFER, message)
                 .help("write the types of parameters and the result types of recursive functions");
@@ -477,7 +478,7 @@ impl<'a> Inference<'a> {
     }
 }
 
-/// Writes out what was inferred: the types of variables and the results of functions.
+/// Writes the inferred types into the annotations of variables and the results of functions.
 fn complete_annotations(module: &mut Module, live: &IndexVec<ExprId, bool>) {
     for id in module.nodes.ids() {
         if !live[id] {

@@ -1,10 +1,10 @@
-//! `inline`: puts functions that ask for it where they are called (spec 1.10).
+//! `inline`: inlines functions with `Inline=1` (spec 1.10).
 //!
-//! A global function with `Inline=1` that calls no other global function, or none any more once what it calls is
-//! inlined, takes the place of each call of it: its body when it is compiled by the host, the function itself as a
-//! literal when it belongs to a backend. Where its name is used as a value, the literal stands there. Functions that
-//! are recursive, or that call one which stays, stay too. What was inlined and is needed nowhere any more is removed;
-//! a function that nothing called from the start is an entry, and remains.
+//! A global function with `Inline=1` that calls no other global function, or none any more once its callees are
+//! inlined, replaces each call of it: by its body if the host compiles it, by the function itself as a literal if it
+//! belongs to a backend. Where its name is used as a value, the literal replaces the name. Functions that are
+//! recursive, or that call a function which is not inlined, are not inlined either. An inlined function without
+//! remaining uses is removed; a function that had no caller from the start is an entry point, and stays.
 
 use super::splice::{copy_function, splice};
 use crate::diag::Diagnostic;
@@ -12,10 +12,10 @@ use crate::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name};
 use crate::typing::Rebuild;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Inlines.
+/// Inlines functions with `Inline=1`.
 ///
 /// # Errors
-/// When the module becomes too large.
+/// The module becomes too large.
 pub fn inline(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let plan = Plan::of(module);
     if plan.inlined.is_empty() {
@@ -55,7 +55,7 @@ pub fn inline(module: &Module) -> Result<Module, Box<Diagnostic>> {
     Ok(result)
 }
 
-/// The global functions that some expression names.
+/// Returns the global functions that live expressions refer to.
 pub(super) fn references(module: &Module) -> BTreeSet<Name> {
     let live = module.live();
     let names = module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| match &node.expr {
@@ -66,13 +66,13 @@ pub(super) fn references(module: &Module) -> BTreeSet<Name> {
 }
 
 struct Plan {
-    /// The functions that are put where they are called.
+    /// Functions to inline.
     inlined: BTreeSet<Name>,
-    /// The functions that some expression names.
+    /// Functions that some expression refers to.
     called: BTreeSet<Name>,
-    /// The names of functions that are used as values, by one function alone.
+    /// Expressions that name a function as a value, used by a single function.
     values: IndexVec<ExprId, bool>,
-    /// The expressions, those of a function before those of its callers.
+    /// Expressions in order, those of a function before those of its callers.
     order: Vec<ExprId>,
 }
 
@@ -106,7 +106,7 @@ impl Plan {
         let mut order = Vec::with_capacity(module.nodes.len());
         let mut placed = IndexVec::filled(false, module.nodes.len());
         for name in callees_first(&callees) {
-            // What it calls is inlined by now, or stays.
+            // Its callees are either inlined by now, or never will be.
             let is_leaf = callees[name].iter().all(|callee| inlined.contains(callee));
             let asks = module.function(name).and_then(|f| f.attrs.get("Inline")).and_then(|v| v.as_int());
             if is_leaf && asks.is_some_and(|v| v != 0) {
@@ -122,7 +122,7 @@ impl Plan {
     }
 }
 
-/// The functions, each after those that it calls where that is possible.
+/// Returns the functions, each after its callees where that is possible.
 fn callees_first<'n>(callees: &BTreeMap<&'n Name, BTreeSet<&'n Name>>) -> Vec<&'n Name> {
     let mut entered: BTreeSet<&Name> = BTreeSet::new();
     let mut order = Vec::with_capacity(callees.len());

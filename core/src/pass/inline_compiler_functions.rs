@@ -1,5 +1,5 @@
-//! `inline_compiler_functions_bound_to`: puts functions of backends back where they are called, with the composites
-//! in them taken apart (spec 1.10). And `mark_compiler_functions_extern`, for functions that are compiled elsewhere.
+//! `inline_compiler_functions_bound_to`: inlines functions of backends, and the composites in them (spec 1.10). Also
+//! `mark_compiler_functions_extern`, for functions that are compiled elsewhere.
 
 use super::inline::references;
 use super::scope::Captures;
@@ -12,8 +12,7 @@ use std::collections::BTreeSet;
 /// Inlines the global functions of these names, with or without `@`, and removes them.
 ///
 /// # Errors
-/// A name that no global function has, or that of a function which belongs to no backend; a module that becomes too
-/// large.
+/// A name without a global function, or of a function that belongs to no backend; a module that becomes too large.
 pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> Result<Module, Box<Diagnostic>> {
     let mut chosen = BTreeSet::new();
     for name in names {
@@ -38,7 +37,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
     if chosen.is_empty() {
         return Ok(module.clone());
     }
-    // Inside what is inlined, composites are taken apart.
+    // Composites inside inlined functions are inlined too.
     let mut inside = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
     for &name in &chosen {
         inside[module.globals[name]] = true;
@@ -48,14 +47,14 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
             node.expr.for_each_operand(|operand| inside[operand] = true);
         }
     }
-    // A function is put together before what calls it, so that functions that call each other come apart too.
+    // A callee is rebuilt before its callers, so that functions that call each other are inlined too.
     let order = callees_first(module, &chosen);
     let mut captures = Captures::of(module);
     let mut result = Rebuild::run_in_order(module, order, |rebuild, id, expr| {
         let Expr::Call(call) = expr else { return Ok(None) };
         let Callee::Expr(callee) = call.callee else { return Ok(None) };
         let function = match module.expr(callee) {
-            // A function that is still being put together, because it calls itself on some way, keeps this call.
+            // A function that is still being rebuilt, because it is recursive, keeps this call.
             Expr::Global(name) if chosen.contains(&**name) => match rebuild.visited(module.globals[name]) {
                 Some(function) => function,
                 None => return Ok(None),
@@ -69,7 +68,7 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
         };
         splice(rebuild, function, call).map(Some)
     })?;
-    // One that calls itself, or that is used as a value, is still needed.
+    // A recursive function, or one used as a value, is still needed.
     let needed = references(&result);
     for name in chosen {
         if !needed.contains(name) {
@@ -79,8 +78,8 @@ pub fn inline_compiler_functions_bound_to(module: &Module, names: &[String]) -> 
     Ok(result)
 }
 
-/// The live expressions, each after its operands and after the function that it calls when that is chosen. A function
-/// that calls itself keeps its call.
+/// Returns the live expressions, each after its operands and after its callee if that is chosen. A recursive function
+/// keeps its call.
 fn callees_first(module: &Module, chosen: &BTreeSet<&str>) -> Vec<ExprId> {
     let mut entered = IndexVec::<ExprId, bool>::filled(false, module.nodes.len());
     let mut order = Vec::new();
@@ -104,7 +103,7 @@ fn callees_first(module: &Module, chosen: &BTreeSet<&str>) -> Vec<ExprId> {
     order
 }
 
-/// Replaces the attributes of the functions of a backend (of all, when none is named) by `Extern=1`.
+/// Replaces the attributes of a backend's functions (of all backends if `compiler` is `None`) by `Extern=1`.
 ///
 /// # Errors
 /// None that a typed module can cause.

@@ -1,13 +1,13 @@
-//! The questions that partitioning asks a backend, and the answers.
+//! Questions that partitioning asks a backend, and the verdicts.
 //!
-//! The passes find candidates by structure; whoever implements [`Judge`] asks the backend about them, a batch at a
-//! time: one batch for each entry of its pattern table, one for all single operators, one for its regions.
+//! The passes find candidates by structure. An implementation of [`Judge`] asks the backend about them in batches:
+//! one for each entry of its pattern table, one for all single operators, one for its regions.
 
 use crate::ir::{ExprId, Module};
 use crate::pattern::Entry;
 use std::fmt;
 
-/// Why an operator is not on a backend.
+/// Reason why an operator is not assigned to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are the contract and say it")]
 pub enum RefusalCode {
@@ -58,7 +58,7 @@ impl RefusalCode {
         RefusalCode::LoadFailed,
     ];
 
-    /// The code of that name.
+    /// Parses the name of a code.
     pub fn parse(name: &str) -> Option<RefusalCode> {
         RefusalCode::ALL.into_iter().find(|code| code.to_string() == name)
     }
@@ -70,34 +70,34 @@ impl fmt::Display for RefusalCode {
     }
 }
 
-/// Why a candidate was turned down, in words its user can act on.
+/// Reason for refusing a candidate, in terms its user can act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The kind of reason.
+    /// Kind of reason.
     pub code: RefusalCode,
-    /// What is wanted and what was found.
+    /// Requirement and actual value.
     pub detail: String,
-    /// What to do; may be empty.
+    /// Suggested remedy; may be empty.
     pub hint: String,
 }
 
 impl Refusal {
-    /// A refusal without a hint.
+    /// Creates a refusal without a hint.
     pub fn new(code: RefusalCode, detail: impl Into<String>) -> Refusal {
         Refusal { code, detail: detail.into(), hint: String::new() }
     }
 }
 
-/// The answer to a candidate.
+/// Verdict on a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The backend takes it.
+    /// The backend accepts the candidate.
     Supported,
-    /// It does not.
+    /// The backend refuses the candidate.
     Refused(Refusal),
 }
 
-/// What a batch of candidates is about.
+/// Subject of a batch of candidates.
 #[derive(Clone, Copy, Debug)]
 pub enum Question<'a> {
     /// Matches of an entry of the pattern table.
@@ -108,41 +108,41 @@ pub enum Question<'a> {
     Regions,
 }
 
-/// A part of a module that a backend could take, in expressions of that module.
+/// Part of a module that a backend could take, in expressions of that module.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Its operators, operands before users. Constants that stay inside are among them.
+    /// Operators, operands before users, and the constants that stay inside.
     pub nodes: Vec<ExprId>,
-    /// What it takes from outside, in the order of its parameters. These may be any expressions.
+    /// Values from outside, in the order of the parameters. Any expression may be an input.
     pub inputs: Vec<ExprId>,
-    /// What comes out; one expression but for regions.
+    /// Results; exactly one, except for regions.
     pub outputs: Vec<ExprId>,
-    /// How many expressions outside use what comes out.
+    /// Number of expressions outside that use the results.
     pub outside_users: usize,
-    /// The composites in it.
+    /// Composites inside.
     pub composites: Vec<Composite>,
 }
 
-/// A match of a pattern that was accepted.
+/// Accepted match of a pattern.
 #[derive(Clone, Debug)]
 pub struct Composite {
-    /// The pattern's name.
+    /// Name of the pattern.
     pub name: crate::ir::Name,
-    /// The expression whose place it takes.
+    /// Expression that the composite replaces.
     pub root: ExprId,
-    /// What it consists of, operands before users, the root last.
+    /// Expressions inside, operands before users, the root last.
     pub nodes: Vec<ExprId>,
-    /// What it takes from outside.
+    /// Values from outside.
     pub inputs: Vec<ExprId>,
 }
 
-/// Answers for a backend.
+/// Source of verdicts on behalf of a backend.
 pub trait Judge {
-    /// One verdict for each candidate, in order. A missing one counts as a refusal.
+    /// Returns one verdict for each candidate, in order. A missing verdict counts as a refusal.
     fn judge(&mut self, module: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict>;
 }
 
-/// Takes everything: for pattern files, which nobody stands behind.
+/// Judge that accepts everything, for pattern files without a backend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AcceptAll;
 
@@ -152,7 +152,7 @@ impl Judge for AcceptAll {
     }
 }
 
-/// The verdicts of a judge, one for each candidate.
+/// Asks a judge for its verdicts, one for each candidate.
 pub(super) fn ask(
     judge: &mut dyn Judge,
     module: &Module,

@@ -1,9 +1,9 @@
-//! `merge_compiler_regions`: joins neighbouring regions of one target where no cycle comes of it (spec 1.8).
+//! `merge_compiler_regions`: merges neighboring regions of one target where that creates no cycle (spec 1.8).
 //!
-//! Regions are visited in the order of their ends, producers first, and each draws in the regions that its inputs
-//! come from, in the order of its inputs. So the result follows from the program alone. Whatever stands between
-//! regions takes part in the search for cycles: branches, functions, and variables bound by a let. Regions in
-//! different functions or different let bodies are never joined: what one computes is not visible in the other.
+//! Regions are visited in the order of their ends, producers first, and each merges with the regions that produce its
+//! inputs, in the order of its inputs. So the result is a function of the program alone. Everything between regions
+//! takes part in the search for cycles: branches, functions, and let-bound variables. Regions in different functions
+//! or different let bodies are never merged: the values of one are not visible in the other.
 
 use super::annotation::{Annotations, Mark};
 use super::region_graph::{RegionGraph, flows};
@@ -13,10 +13,10 @@ use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId, IndexVec, Module};
 use crate::typing::Rebuild;
 
-/// Joins regions.
+/// Merges regions.
 ///
 /// # Errors
-/// Annotations that do not agree.
+/// Inconsistent annotations.
 pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let marks = Annotations::new();
     let mut reader = RegionReader::new(module);
@@ -29,7 +29,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
             continue;
         }
         let set = reader.read(root)?;
-        // Regions come first, then a node for each expression that is in none; numbers by position.
+        // One graph node per region, and one per expression outside regions, numbered by position.
         let mut len = 0;
         let mut region_node = vec![None; set.regions.len()];
         let mut region_at = Vec::new();
@@ -56,7 +56,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
                 }
             };
             match module.expr(id) {
-                // What a composite captures flows into it.
+                // Values that a composite captures flow into it.
                 expr @ Expr::Function(_) if closed(expr) => {
                     let captures = captures.get_or_insert_with(|| Captures::of(module));
                     captures.of_literal(id).into_iter().for_each(|from| edge(from, id));
@@ -70,7 +70,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
         let ends = set.order.iter().filter(|&&id| matches!(marks.mark(module, id), Some(Mark::End(..))));
         for &end in ends {
             let Some(first) = reader.region(end) else { continue };
-            // Producers first, without recursion: a region is finished when its inputs are.
+            // Producers first, without recursion: a region is done when the regions of its inputs are.
             let mut stack = vec![(first, 0)];
             waiting[first as usize] = true;
             while let Some((region, next)) = stack.last_mut() {
@@ -122,7 +122,7 @@ pub fn merge_compiler_regions(module: &Module) -> Result<Module, Box<Diagnostic>
     })
 }
 
-/// The region that the value of a begin comes from.
+/// Returns the region that produces the value of a begin.
 fn source_region(module: &Module, marks: &Annotations, reader: &RegionReader<'_>, begin: ExprId) -> Option<u32> {
     match marks.mark(module, begin) {
         Some(Mark::Begin(value, _)) => reader.region(value),

@@ -1,8 +1,9 @@
 //! `merge_composite`: each match of a pattern table becomes a call of a composite function (spec 1.3).
 //!
-//! The order of the table is the order of priority: a pattern sees the program as the patterns before it left it. Every
-//! function of the module is treated, and the module is rebuilt once at the end; only a pattern that looks into
-//! functions needs it rebuilt before, to see the composites as functions. Types are known throughout and never inferred again.
+//! The order of the table is the order of priority: a pattern sees the program as the preceding patterns left it.
+//! Every function of the module is processed, and the module is rebuilt once at the end; only a pattern that looks
+//! into functions needs an earlier rebuild, so that it sees the composites as functions. Types stay known throughout
+//! and are never inferred again.
 
 use super::grouping::Grouping;
 use super::judge::{Judge, Refusal};
@@ -12,8 +13,8 @@ use crate::pattern::Entry;
 
 /// Applies a pattern table.
 ///
-/// `refused` hears of candidates that could not be grouped or were refused by the judge, in expressions of `module` (of
-/// what it was rebuilt to, after a pattern that looks into functions).
+/// `refused` is called for candidates that could not be grouped or were refused by the judge, in expressions of
+/// `module` (or of its last rebuild, after a pattern that looks into functions).
 ///
 /// # Errors
 /// None that a typed module can cause.

@@ -1,4 +1,4 @@
-//! Passes: one file each, named after the pass. A pass takes a typed module and gives a typed module.
+//! Passes, one file each, named after the pass. A pass maps a typed module to a typed module.
 
 mod annotate_target;
 mod annotation;

@@ -1,11 +1,11 @@
-//! Gives each function with type parameters one copy for each list of types that it is used at, and makes a function of
-//! each constructor that is used as a value. What comes out has no type parameters, so that everything behind it knows
+//! Copies each function with type parameters once for each list of types that it is used at, and turns each
+//! constructor that is used as a value into a function. The result has no type parameters, so every later pass knows
 //! the type of every value.
 //!
-//! A copy of a global is called after its types: `@map` at `int32` and `float32` becomes `@"map[int32, float32]"`. A copy of
-//! a closure stands where the closure stood, and captures what that captured: `let %f = fn [A](..) {..}` at two types
-//! becomes two closures, each around a `let` of its own when it calls itself. Linear in what comes out; a function that
-//! calls itself at ever larger types has no end and is refused.
+//! A copy of a global is named after its types: `@map` at `int32` and `float32` becomes `@"map[int32, float32]"`. A
+//! copy of a closure takes the closure's place and captures the same values: `let %f = fn [A](..) {..}` at two types
+//! becomes two closures, each wrapped in a `let` of its own if it calls itself. The time is linear in the size of the
+//! result; a function that calls itself at ever larger types would never end and is refused.
 
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Callee, Expr, ExprId, FuncType, Function, IndexVec, Module, Name, Origins, ScopeId, Scopes, Type};
@@ -13,16 +13,16 @@ use crate::typing::{Solver, map_params, signature_of_call};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// So many copies of functions are made before the program is taken to ask for ever more.
+/// Maximum number of copies, beyond which the program is assumed to need an unbounded number.
 const MAX_COPIES: usize = 10_000;
 
-/// So many copies of closures may wait for copies of closures in them.
+/// Maximum nesting of closure copies under construction.
 const MAX_DEPTH: usize = 500;
 
 /// Copies functions until none has type parameters.
 ///
 /// # Errors
-/// A function with type parameters whose types cannot be told where it is used; too many copies.
+/// A function with type parameters whose types cannot be determined at a use; too many copies.
 pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     if !needs_copies(module) {
         return Ok(module.clone());
@@ -49,7 +49,7 @@ pub fn monomorphize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     Ok(copies.new)
 }
 
-/// Returns true if anything reachable has type parameters.
+/// Returns true if any live expression has type parameters.
 fn needs_copies(module: &Module) -> bool {
     let live = module.live();
     module.nodes.iter().any(|(id, node)| {
@@ -62,13 +62,13 @@ fn needs_copies(module: &Module) -> bool {
     })
 }
 
-/// What is copied together with each function: what is evaluated in a call of a global or of a closure with type
-/// parameters, closures without any among it, in the order of evaluation, which is that of the arena. Under `None`
-/// stands what globals share.
+/// Returns the expressions that are copied together with each function: those evaluated in a call of a global or of a
+/// closure with type parameters, including closures without any, in evaluation order, which is the order of the
+/// arena. The key `None` holds what globals share.
 fn parts(module: &Module) -> HashMap<Option<ExprId>, Vec<ExprId>> {
     let scopes = Scopes::of_module(module);
     let mut owner: IndexVec<ScopeId, Option<ExprId>> = IndexVec::filled(None, scopes.tree.len());
-    // The scope around one has a smaller id.
+    // The parent of a scope has a smaller id.
     for (id, scope) in scopes.tree.iter() {
         let is_copied =
             |opener: &ExprId| is_generic_function(module, *opener) || scopes.of[*opener] == Some(Scopes::root());
@@ -83,11 +83,11 @@ fn parts(module: &Module) -> HashMap<Option<ExprId>, Vec<ExprId>> {
     parts
 }
 
-/// The variables of lets that stand for a function with type parameters.
+/// Variables of lets that stand for a function with type parameters.
 #[derive(Default)]
 struct Aliases {
     values: HashMap<ExprId, ExprId>,
-    /// What the values are called.
+    /// Name of each value.
     names: HashMap<ExprId, Name>,
 }
 
@@ -110,7 +110,7 @@ fn begin(function: ExprId, types: Types, key: String) -> Copy {
     Copy { function, types, key, done: 0, map: HashMap::new(), closures: HashMap::new(), own: None }
 }
 
-/// What the type parameters of a function stand for in a copy.
+/// Types of the type parameters of a function in a copy.
 type Types = Arc<HashMap<Name, Type>>;
 
 struct Copies<'m> {
@@ -118,37 +118,38 @@ struct Copies<'m> {
     new: Module,
     parts: HashMap<Option<ExprId>, Vec<ExprId>>,
     aliases: Aliases,
-    /// The copies of globals that were asked for, by function and types.
+    /// Copies of globals that were requested, by function and types.
     names: BTreeMap<(Name, String), Name>,
-    /// How many copies of closures were made.
+    /// Number of copies of closures made so far.
     closures: usize,
     queue: VecDeque<(ExprId, Name, Types)>,
 }
 
-/// A copy that is being made. The first one of a stack is of a global; each further one is of a closure in those below.
+/// Copy under construction. The first one of a stack is of a global; each further one is of a closure used in those
+/// below.
 struct Copy {
     function: ExprId,
     types: Types,
-    /// The types that its own parameters stand for, written out.
+    /// Types of the copied function's own parameters, as text.
     key: String,
-    /// How many of its parts are done.
+    /// Number of its parts that are done.
     done: usize,
     map: HashMap<ExprId, ExprId>,
-    /// The copies that there are of the closures in it, by function and types.
+    /// Finished copies of the closures inside, by function and types.
     closures: HashMap<(ExprId, String), ExprId>,
-    /// The variable that stands for it in itself, if it calls itself.
+    /// Variable that stands for the copy inside itself, if it calls itself.
     own: Option<ExprId>,
 }
 
-/// What stops an expression from being copied.
+/// Reason why an expression cannot be copied yet.
 enum Stop {
-    /// There is no copy yet of a closure with these types for its parameters.
+    /// Closure that has no copy yet with these types for its parameters.
     Closure(ExprId, Vec<Type>),
     Fault(Box<Diagnostic>),
 }
 
 impl Copies<'_> {
-    /// A copy of a global function; the copies that it calls are asked for.
+    /// Copies a global function, and requests the copies that it calls.
     fn copy(&mut self, root: ExprId, types: &Types) -> Result<ExprId, Box<Diagnostic>> {
         let old = self.old;
         let mut stack = vec![begin(root, types.clone(), String::new())];
@@ -162,7 +163,7 @@ impl Copies<'_> {
                 Ok(()) => {
                     let made = stack[top].map[&function];
                     let Some(Copy { key, .. }) = stack.pop().filter(|_| top > 0) else { return Ok(made) };
-                    // Made inside another copy of itself, it may use what only that one has.
+                    // Built inside another copy of itself, it may use values that only that copy has.
                     let home = stack.iter().rposition(|copy| copy.function == function || self.is_part(copy, function));
                     stack[home.unwrap_or(0)].closures.insert((function, key), made);
                 }
@@ -186,7 +187,7 @@ impl Copies<'_> {
         }
     }
 
-    /// Makes sure that the leaves which globals share have a copy for this one before they are used.
+    /// Copies the leaves that globals share, before they are used in this copy.
     fn bring_leaves(&mut self, stack: &mut [Copy], user: ExprId) {
         let old = self.old;
         old.expr(user).for_each_operand(|operand| {
@@ -198,12 +199,12 @@ impl Copies<'_> {
         });
     }
 
-    /// Returns true if an expression is copied together with what is being copied.
+    /// Returns true if an expression belongs to the function of this copy.
     fn is_part(&self, copy: &Copy, id: ExprId) -> bool {
         self.parts.get(&Some(copy.function)).is_some_and(|ids| ids.binary_search(&id).is_ok())
     }
 
-    /// Copies one expression: a part of the copy on top, or its function.
+    /// Copies one expression: a part of the topmost copy, or its function.
     fn one(&mut self, stack: &mut [Copy], id: ExprId, is_whole: bool) -> Result<(), Stop> {
         let old = self.old;
         let top = stack.len() - 1;
@@ -213,7 +214,7 @@ impl Copies<'_> {
         let ty = at(&node.ty, &types);
         let mut expr = node.expr.clone();
         match &mut expr {
-            // One for each use.
+            // Copied separately for each use.
             Expr::Global(_) | Expr::Constructor(_) if by_use(old, id) => return Ok(()),
             Expr::Function(function) if !is_whole && !function.type_params.is_empty() => return Ok(()),
             Expr::Var(_) if self.aliases.values.contains_key(&id) => return Ok(()),
@@ -258,7 +259,7 @@ impl Copies<'_> {
         Ok(())
     }
 
-    /// What stands, in a copy, for the operands of an expression that have type parameters: their places and values.
+    /// Builds, in a copy, the values of the operands that have type parameters; returns their positions and values.
     fn uses(&mut self, stack: &mut [Copy], user: ExprId) -> Result<Vec<(usize, ExprId)>, Stop> {
         let old = self.old;
         let types = stack[stack.len() - 1].types.clone();
@@ -306,8 +307,8 @@ impl Copies<'_> {
         Ok(uses)
     }
 
-    /// A function without type parameters for one use of what has them; `None` when that is no function that is written
-    /// out, or its types cannot be told.
+    /// Builds an instance without type parameters for one use of a generic function; `None` if the function is not a
+    /// literal, global or constructor, or its types cannot be determined.
     fn one_use(
         &mut self,
         stack: &mut [Copy],
@@ -341,7 +342,7 @@ impl Copies<'_> {
                 Some(self.new.push_typed(Expr::Global(name), wanted.clone(), node.origin))
             }
             Expr::Function(_) => {
-                // The type parameters around it mean what they mean in the copy that it is part of.
+                // Type parameters of enclosing functions have the types of the copy that the closure belongs to.
                 let home = stack.iter().rfind(|copy| self.is_part(copy, target));
                 let ty = home.map_or_else(|| node.ty.clone(), |copy| at(&node.ty, &copy.types));
                 let Some(args) = args_of_use(&ty, wanted) else { return Ok(None) };
@@ -361,7 +362,7 @@ impl Copies<'_> {
                         stack[at].own = Some(var);
                         return Ok(Some(var));
                     }
-                    // Further out it is another closure, made of the same text.
+                    // Further out it is a different closure with the same text.
                     if self.is_part(&stack[at], target) {
                         break;
                     }
@@ -372,7 +373,7 @@ impl Copies<'_> {
         })
     }
 
-    /// The name of the copy of a global function at some types, which is asked for when it is new.
+    /// Returns the name of the copy of a global function at some types, and requests it if it is new.
     fn name_of_copy(&mut self, name: &Name, params: &[Name], args: &[Type]) -> Result<Name, Box<Diagnostic>> {
         let key = (name.clone(), list(args));
         if let Some(copy) = self.names.get(&key) {
@@ -394,13 +395,13 @@ impl Copies<'_> {
     }
 }
 
-/// What stands for an expression in the innermost copy that has it.
+/// Returns the value of an expression in the innermost copy that has it.
 fn copied(stack: &[Copy], id: ExprId) -> ExprId {
     let found = stack.iter().rev().find_map(|copy| copy.map.get(&id));
-    *found.unwrap_or_else(|| unreachable!("{id:?} is copied before what uses it"))
+    *found.unwrap_or_else(|| unreachable!("{id:?} is copied before its users"))
 }
 
-/// What the type parameters of a function are in a use of this type.
+/// Solves for the type parameters of a function in a use of this type.
 fn args_of_use(function: &Type, wanted: &Type) -> Option<Vec<Type>> {
     let Type::Func(generic) = function else { return None };
     let mut solver = Solver::default();
@@ -419,35 +420,35 @@ fn list(args: &[Type]) -> String {
 }
 
 fn no_end(what: &str, types: &str) -> Box<Diagnostic> {
-    let message = format!("{what} is used at more types than there is an end to: the last is {types}");
+    let message = format!("{what} is used at too many types, the last one {types}");
     let message = if message.len() > 300 { format!("{what} is used at ever larger types") } else { message };
     Box::new(Diagnostic::error(codes::types::TYPE_TOO_LARGE, message))
 }
 
-/// A use whose types cannot be told.
+/// Reports a use whose types cannot be determined.
 fn unclear(module: &Module, target: ExprId) -> Box<Diagnostic> {
     let what = match module.expr(target) {
         Expr::Global(name) => format!("@{name}"),
         Expr::Constructor(name) => name.to_string(),
         Expr::Var(var) => {
-            let message = format!("%{} has type parameters, and which function it is shows only in the run", var.name);
+            let message = format!("%{} has type parameters, but the function is known only at run time", var.name);
             let help = "give it a type without them, `fn (int32) -> int32`, and one parameter for each type that it is used at";
             return Box::new(Diagnostic::error(codes::types::CANNOT_INFER, message).help(help));
         }
         Expr::Function(_) => "the closure".to_owned(),
         _ => "a value".to_owned(),
     };
-    let message = format!("{what} has type parameters, and what they stand for cannot be told where it is used");
+    let message = format!("{what} has type parameters that cannot be inferred at this use");
     let help = match module.expr(target) {
         Expr::Global(_) | Expr::Constructor(_) => {
-            format!("wrap it in a function that says the types: `fn (%x: int32) {{ {what}(%x) }}`")
+            format!("wrap it in a function with explicit types: `fn (%x: int32) {{ {what}(%x) }}`")
         }
-        _ => "name the function with a let, and call it by that name".to_owned(),
+        _ => "bind the function with a let, and call that variable".to_owned(),
     };
     Box::new(Diagnostic::error(codes::types::CANNOT_INFER, message).help(help))
 }
 
-/// Returns true if each use of an expression gets something of its own.
+/// Returns true if each use of an expression gets its own copy.
 fn by_use(module: &Module, id: ExprId) -> bool {
     is_generic(module.ty(id)) || matches!(module.expr(id), Expr::Constructor(_))
 }
@@ -460,7 +461,7 @@ fn is_generic(ty: &Type) -> bool {
     matches!(ty, Type::Func(func) if !func.type_params.is_empty())
 }
 
-/// A type in a copy.
+/// Substitutes the types of a copy in a type.
 fn at(ty: &Type, types: &Types) -> Type {
     if types.is_empty() {
         return ty.clone();

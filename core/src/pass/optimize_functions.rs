@@ -1,4 +1,4 @@
-//! The hook with which a backend rewrites the functions that it was given (spec 1.9).
+//! Hook by which a backend rewrites its functions (spec 1.9).
 
 use super::splice::{copy_into, extract};
 use crate::diag::{Diagnostic, codes};
@@ -6,10 +6,10 @@ use crate::ir::{Expr, ExprId, Module, Name};
 use crate::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Has each function that `chosen` names rewritten by the hook of its target.
+/// Rewrites each function for which `chosen` returns true by the hook of its target.
 ///
 /// # Errors
-/// What the hook fails with; a `main` that is gone or has another type; a module whose functions need each other.
+/// Errors of the hook; a result without `main`, whose `main` has another type or refers to another global function.
 pub(super) fn optimize_functions(
     module: &Module,
     chosen: &dyn Fn(&Name) -> bool,
@@ -43,22 +43,22 @@ fn check(target: &str, name: &str, old: (&Module, ExprId), new: &Module) -> Resu
     let bad = |message: String| {
         Err(Box::new(
             Diagnostic::error(codes::passes::BAD_REGION_FUNCTION, message)
-                .help("give a module whose main takes and gives what it did before, and calls no other function"),
+                .help("return a module whose main keeps its type and calls no other function"),
         ))
     };
     let Some(&main) = new.globals.get("main") else {
-        return bad(format!("what \"{target}\" made of @{name} has no main"));
+        return bad(format!("\"{target}\" optimized @{name} to a module without main"));
     };
     if new.ty(main) != old.0.ty(old.1) {
         let (was, is) = (old.0.ty(old.1), new.ty(main));
-        return bad(format!("what \"{target}\" made of @{name} is {is}; it was {was}"));
+        return bad(format!("\"{target}\" changed the type of @{name}: expected {was}, found {is}"));
     }
     let calls = new.post_order(main, |_, _| true).into_iter().find_map(|id| match new.expr(id) {
         Expr::Global(callee) => Some(callee.clone()),
         _ => None,
     });
     match calls {
-        Some(callee) => bad(format!("what \"{target}\" made of @{name} needs @{callee}")),
+        Some(callee) => bad(format!("\"{target}\" optimized @{name} to a function that needs @{callee}")),
         None => Ok(()),
     }
 }

@@ -1,47 +1,48 @@
-//! What passes can be told.
+//! Options of the passes.
 
 use crate::ir::Name;
 use crate::pattern::Entry;
 
-/// The operators that a target takes.
+/// Operators that a target takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetRule {
-    /// The target. Composites named `<target>.x` are its own by name.
+    /// Target. Composites named `<target>.x` belong to it by name.
     pub target: Name,
-    /// The operators, by name.
+    /// Names of the operators.
     pub operators: Vec<Name>,
 }
 
-/// The layout that an operator is to have.
+/// Layout requested for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredLayout {
-    /// `nn.conv2d`, or a two-dimensional pooling.
+    /// Operator: `nn.conv2d`, or a two-dimensional pooling.
     pub operator: Name,
-    /// Of its data: an order of N, C, H and W.
+    /// Layout of the data: an order of N, C, H and W.
     pub data: Name,
-    /// Of its kernel: an order of O, I, H and W. By default what goes with the data: `OIHW` with `NCHW`, `HWIO` with
-    /// `NHWC` (`HWOI` when depthwise).
+    /// Layout of the kernel: an order of O, I, H and W. The default follows from the data: `OIHW` with `NCHW`, `HWIO`
+    /// with `NHWC` (`HWOI` when depthwise).
     pub kernel: Option<Name>,
 }
 
-/// The options of all passes; each reads its own.
+/// Options of all passes; each reads its own.
 #[derive(Clone, Debug)]
 pub struct PassOptions {
-    /// `merge_composite`: the table.
+    /// `merge_composite`: pattern table.
     pub patterns: Vec<Entry>,
-    /// `annotate_target`: what each target takes, in priority order.
+    /// `annotate_target`: operators of each target, in priority order.
     pub annotate: Vec<TargetRule>,
-    /// `annotate_target`: whether tuples, projections and references get a target too.
+    /// `annotate_target`: assigns a target to tuples, projections and references too.
     pub include_non_call_ops: bool,
-    /// `partition_graph`: whether constant arguments move into the region.
+    /// `partition_graph`: moves constant arguments into the region.
     pub bind_constants: bool,
-    /// `partition_graph`: the module's name in `tvmgen_<module>_...`.
+    /// `partition_graph`: name of the module in `tvmgen_<module>_...`.
     pub module_name: String,
-    /// `outline_compiler_functions`, `mark_compiler_functions_extern`: whose functions; all when not given.
+    /// `outline_compiler_functions`, `mark_compiler_functions_extern`: backend whose functions to process; all if
+    /// `None`.
     pub compiler: Option<String>,
-    /// `inline_compiler_functions_bound_to`: which global functions.
+    /// `inline_compiler_functions_bound_to`: names of the global functions to inline.
     pub inline_bound_to: Vec<String>,
-    /// `convert_layout`: what is wanted.
+    /// `convert_layout`: requested layouts.
     pub layouts: Vec<DesiredLayout>,
 }
 

@@ -1,4 +1,4 @@
-//! Makes a region into a global function, and names it.
+//! Turns a region into a global function, and names it.
 
 use crate::ir::{
     AttrValue, Attrs, Expr, ExprId, ExprList, FuncType, Function, Name, Nested, Node, OriginId, Origins, Type,
@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
-/// Writes a text with everything outside `[A-Za-z0-9_]` as `_`.
+/// Displays a text with `_` in place of every character outside `[A-Za-z0-9_]`.
 struct Sanitized<'t>(&'t str);
 
 impl fmt::Display for Sanitized<'_> {
@@ -28,42 +28,42 @@ impl fmt::Display for Sanitized<'_> {
     }
 }
 
-/// `text` with everything outside `[A-Za-z0-9_]` as `_`.
+/// Replaces every character of `text` outside `[A-Za-z0-9_]` by `_`.
 pub(super) fn sanitize(text: &str) -> String {
     Sanitized(text).to_string()
 }
 
-/// What a region's function is called after.
+/// Components of the name of a region's function.
 #[derive(Clone, Copy)]
 pub(super) struct Naming<'n> {
-    /// The name of the module; may be empty.
+    /// Name of the module; may be empty.
     pub module: &'n str,
-    /// The function around the region.
+    /// Function around the region.
     pub function: &'n str,
-    /// The number of the region in it.
+    /// Number of the region in that function.
     pub region: u32,
 }
 
-/// A region's function, made of expressions of the new module.
+/// Function of a region, in expressions of the new module.
 pub(super) struct Outline<'n> {
-    /// What it is called after.
+    /// Components of its name.
     pub naming: Naming<'n>,
-    /// Whose it is.
+    /// Backend of the region.
     pub target: Name,
-    /// Its parameters.
+    /// Parameters.
     pub params: ExprList,
-    /// What it gives: one expression, or several as a tuple.
+    /// Results: a single one, or several returned as a tuple.
     pub outputs: ExprList,
 }
 
-/// What the functions of regions have in common.
+/// Parts that functions of regions share.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// The types of the last few functions: of many small regions most have the same, and one copy serves them all.
+    /// Types of the last few functions: many small regions have the same type and share one copy.
     types: VecDeque<Arc<Nested<FuncType>>>,
-    /// The attributes of each target, but for the symbol, and what names begin with.
+    /// Per target: attributes except for the symbol, and the prefix of names.
     targets: Vec<(Name, Attrs, String)>,
-    /// For names that are being put together.
+    /// Buffer for building names.
     text: String,
 }
 
@@ -80,7 +80,7 @@ impl Shared {
         Type::Func(ty)
     }
 
-    /// `<target>_<region>_i<k>`, or with another letter.
+    /// Returns `<target>_<region>_i<k>`, with the letter `kind` for `i`.
     pub fn param_name(&mut self, target: &str, region: u32, kind: char, k: u32) -> Name {
         self.text.clear();
         let _ = write!(self.text, "{}_{region}_{kind}{k}", Sanitized(target));
@@ -104,13 +104,13 @@ impl Shared {
     }
 }
 
-/// The key of a region's symbol: one copy of it, however many regions there are.
+/// Key of a region's symbol, shared by all regions.
 static SYMBOL: LazyLock<Name> = LazyLock::new(|| "global_symbol".into());
 
-/// Defines the function and calls it; gives its name, and what stands for each output.
+/// Defines the function and calls it; returns its name and the value of each output.
 ///
-/// While another function has the name, the name of the function around the region gets `_a` appended: names that
-/// differ before they are sanitised may be the same afterwards.
+/// On a name clash, `_a` is appended to the name of the function around the region until the name is unique: names
+/// that differ before they are sanitized may be equal afterwards.
 pub(super) fn define_and_call(
     rebuild: &mut Rebuild<'_>,
     shared: &mut Shared,

@@ -1,8 +1,8 @@
-//! `outline_compiler_functions`: makes global functions of the literals that belong to a backend (spec 1.10).
+//! `outline_compiler_functions`: turns the function literals of a backend into global functions (spec 1.10).
 //!
-//! A call of a literal with `Compiler` becomes a call of the global function that its `global_symbol` names; so does a
-//! call of a variable that a let binds to such a literal, and the let goes when nothing else uses its variable. Equal
-//! literals of one symbol become one function.
+//! A call of a literal with `Compiler` becomes a call of the global function that its `global_symbol` names. So does
+//! a call of a variable that a let binds to such a literal, and the let is removed if its variable has no other use.
+//! Equal literals with one symbol become one function.
 
 use super::scope::touchable;
 use super::splice::copy_into;
@@ -11,18 +11,17 @@ use crate::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name, Origins, str
 use crate::typing::Rebuild;
 use std::collections::{BTreeMap, HashSet};
 
-/// Makes global functions of the literals of a backend, of every backend when none is named.
+/// Turns the function literals of a backend into global functions, those of every backend if `compiler` is `None`.
 ///
 /// # Errors
-/// A literal without `global_symbol`, one that uses variables from around it, and one whose symbol belongs to another
-/// function.
+/// A literal without `global_symbol`, with captured variables, or with the symbol of another function.
 pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Result<Module, Box<Diagnostic>> {
     let touch = touchable(module);
     let is_own = |id: ExprId| {
         let own = module.expr(id).as_function().and_then(|function| function.attrs.str("Compiler"));
         own.is_some() && compiler.is_none_or(|wanted| own == Some(wanted))
     };
-    // The literal that each variable is bound to.
+    // Literal that each variable is bound to.
     let mut bound: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, module.nodes.len());
     let nodes = || module.nodes.iter().filter(|(id, _)| touch[*id]);
     for (_, node) in nodes() {
@@ -80,7 +79,7 @@ pub fn outline_compiler_functions(module: &Module, compiler: Option<&str>) -> Re
     Ok(result)
 }
 
-/// Notes which literal a symbol stands for.
+/// Records the literal of a symbol.
 fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprId) -> Result<(), Box<Diagnostic>> {
     let symbol = symbol_of(module, function)?;
     let known = module.globals.get(symbol).or_else(|| defined.get(symbol)).copied();
@@ -96,7 +95,7 @@ fn define(module: &Module, defined: &mut BTreeMap<Name, ExprId>, function: ExprI
             defined.insert(symbol.into(), function);
         }
     }
-    // What is inside has smaller ids than the function, and a variable that is not bound there comes from outside.
+    // Expressions inside have smaller ids than the function; a variable that is not bound there is captured.
     let inside = module.post_order(function, |_, _| true);
     let mut binders: HashSet<ExprId> = HashSet::new();
     for &id in &inside {
@@ -124,7 +123,7 @@ fn symbol_of(module: &Module, function: ExprId) -> Result<&str, Box<Diagnostic>>
     let attrs = module.expr(function).as_function().map(|function| &function.attrs);
     attrs.and_then(|attrs| attrs.str("global_symbol")).ok_or_else(|| {
         let owner = attrs.and_then(|attrs| attrs.str("Compiler")).unwrap_or_default();
-        let message = format!("a function of \"{owner}\" has no global_symbol to become a global function by");
+        let message = format!("a function of \"{owner}\" has no global_symbol to name its global function");
         bad(message, "write global_symbol=\"...\" among its attributes")
     })
 }

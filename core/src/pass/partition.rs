@@ -1,10 +1,10 @@
-//! Partitioning for backends in priority order, with an answer for every operator.
+//! Partitioning for backends in priority order, with a verdict or a reason for every operator.
 //!
-//! Backend by backend, on what is still free: the matches of its pattern table, then single operators, then regions of
-//! what it took, which it may still refuse; what it refuses is free for the next backend. All of it happens on one
-//! graph over the original module, which is rebuilt once at the end. Regions grow along edges from producer to user where no
-//! cycle comes of it, never across functions or let bodies. A projection follows its tuple, and a tuple with one user follows
-//! that user, so that regions exchange tensors.
+//! Each backend in turn sees the operators that are still free: first matches of its pattern table, then single
+//! operators, then regions formed from what it accepted, which it may still refuse; what it refuses is free for the
+//! next backend. All of this happens on one graph over the original module, which is rebuilt once at the end. Regions
+//! grow along edges from producer to consumer wherever that creates no cycle, never across functions or let bodies. A
+//! projection follows its tuple, and a tuple with one user follows that user, so that regions exchange tensors.
 
 use super::grouping::{Grouping, emit};
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
@@ -21,15 +21,15 @@ use crate::typing::Rebuild;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// A backend that partitioning may give operators to.
+/// Backend that operators can be assigned to.
 pub struct Backend<'a> {
-    /// Its name: `Compiler` of its functions.
+    /// Name, and the `Compiler` attribute of its functions.
     pub name: Name,
-    /// Its patterns, in order.
+    /// Patterns, in order.
     pub table: &'a [Entry],
-    /// The single operators that it wants to be asked about. Names that do not exist are passed over.
+    /// Single operators that the backend wants to be asked about. Unknown names are ignored.
     pub operators: &'a [String],
-    /// Answers for it.
+    /// Source of the backend's verdicts.
     pub judge: &'a mut dyn Judge,
 }
 
@@ -63,17 +63,17 @@ struct Work<'m> {
     module: &'m Module,
     grouping: Grouping<'m>,
     bodies: Bodies,
-    /// The region of a unit.
+    /// Region of each unit.
     region: IndexVec<ExprId, Option<u32>>,
-    /// As they will be reported, with the units for the nodes; a region that was refused is empty.
+    /// Regions as they will be reported, with units in place of nodes; a refused region is empty.
     regions: Vec<RegionReport>,
-    /// Whose each region is, by place in the priority order.
+    /// Backend of each region, as an index in priority order.
     owner: Vec<u32>,
     reasons: Reasons,
 }
 
 impl Work<'_> {
-    /// Gives a backend what it takes of what is free.
+    /// Assigns to a backend the free operators that it accepts.
     fn give(&mut self, by: u32, backend: &mut Backend<'_>) {
         let free = self.grouping.free_operators();
         let before: HashSet<ExprId> = self.grouping.groups.keys().copied().collect();
@@ -89,13 +89,13 @@ impl Work<'_> {
         self.explain(by, backend, &free);
     }
 
-    /// The free operators that the backend takes one by one.
+    /// Returns the free operators that the backend accepts one by one.
     fn singles(&mut self, by: u32, backend: &mut Backend<'_>) -> Vec<ExprId> {
         let wanted: HashSet<OpId> = backend.operators.iter().filter_map(|name| op::lookup(name)).collect();
         let mut asked = Vec::new();
         for id in self.grouping.free_operators() {
             let Some((op, call)) = self.module.expr(id).as_op_call() else { continue };
-            // A call without arguments is an input: a region needs something to start from.
+            // A call without arguments is an input: a region must have something to consume.
             if !wanted.contains(&op) || call.args.is_empty() {
                 continue;
             }
@@ -128,7 +128,7 @@ impl Work<'_> {
         taken
     }
 
-    /// Joins what a backend took into regions and has it judge them.
+    /// Merges the operators that a backend accepted into regions and asks it for a verdict on each.
     fn form_regions(&mut self, by: u32, backend: &mut Backend<'_>, taken: &[ExprId]) {
         if taken.is_empty() {
             return;
@@ -148,7 +148,9 @@ impl Work<'_> {
                 candidates.push(candidate);
             } else {
                 let (inputs, outputs) = (candidate.inputs.len(), candidate.outputs.len());
-                let detail = format!("a region of {inputs} inputs and {outputs} outputs is more than a function takes");
+                let detail = format!(
+                    "a region with {inputs} inputs and {outputs} outputs exceeds the limits of a function type"
+                );
                 self.turn_down(by, at, &candidate, Refusal::new(RefusalCode::ResourceLimit, detail));
             }
         }
@@ -169,9 +171,9 @@ impl Work<'_> {
         }
     }
 
-    /// Appends the largest regions of `own` that make no cycles.
+    /// Appends the largest regions of `own` that create no cycle.
     fn join(&mut self, order: &[ExprId], own: &IndexVec<ExprId, bool>, by: u32) {
-        // One node for each region that is there already, one for each other expression.
+        // One graph node for each existing region, and one for each other expression.
         let mut nodes = 0;
         let mut node_of: IndexVec<ExprId, Option<u32>> = IndexVec::filled(None, self.module.nodes.len());
         let mut region_node: Vec<Option<u32>> = vec![None; self.regions.len()];
@@ -231,7 +233,7 @@ impl Work<'_> {
         }
     }
 
-    /// Leaves the parts of a region to others, with the reason.
+    /// Frees the operators of a refused region for other backends and records the reason.
     fn turn_down(&mut self, by: u32, at: usize, candidate: &Candidate, refusal: Refusal) {
         let refusal = Arc::new(refusal);
         candidate.nodes.iter().for_each(|&node| self.reasons.add_shared(by, node, &refusal));
@@ -241,7 +243,7 @@ impl Work<'_> {
         [nodes, inputs, outputs].into_iter().for_each(|ids| *ids = ExprIds::new());
     }
 
-    /// Returns true if a function can have the candidate's inputs and outputs: types are bounded.
+    /// Returns true if a function type can hold the candidate's inputs and outputs; types are bounded in size.
     fn is_callable(&self, candidate: &Candidate) -> bool {
         let ty = |&id: &ExprId| self.module.ty(id);
         let ports = candidate.inputs.len() + candidate.outputs.len();
@@ -255,7 +257,7 @@ impl Work<'_> {
         Type::func(FuncType::new(params, ret)).is_within_limits()
     }
 
-    /// Adds the projections of what is taken, and the tuples that only one taken expression uses.
+    /// Adds the projections of accepted expressions, and tuples whose only user is accepted.
     fn add_tuples(&self, order: &[ExprId], own: &mut IndexVec<ExprId, bool>) {
         let graph = &self.grouping.graph;
         for &id in order {
@@ -287,7 +289,8 @@ impl Work<'_> {
         }
     }
 
-    /// What enters a region and what leaves it. `known` holds the last region that each expression was seen to enter.
+    /// Computes the inputs and outputs of a region. `known` holds, per expression, the last region that it was found
+    /// to enter.
     fn borders(&mut self, at: usize, known: &mut IndexVec<ExprId, Option<u32>>) {
         let this = Some(at as u32);
         let (mut inputs, mut outputs) = (ExprIds::new(), ExprIds::new());
@@ -326,7 +329,7 @@ impl Work<'_> {
         composites.map(|group| group.composite.clone()).collect()
     }
 
-    /// Everything in a region, ascending, with the constants that its parts take.
+    /// Returns all nodes of a region in ascending order, with the constants that they use.
     fn nodes_of(&self, units: &[ExprId], composites: &[Composite]) -> ExprIds {
         let mut nodes = ExprIds::with_capacity(units.len());
         nodes.extend(units.iter().copied().filter(|unit| !self.grouping.groups.contains_key(unit)));
@@ -343,7 +346,7 @@ impl Work<'_> {
         nodes
     }
 
-    /// A reason for each operator that was free and that the backend neither took nor gave a reason for.
+    /// Records a reason for each operator that was free and that the backend neither accepted nor gave a reason for.
     fn explain(&mut self, by: u32, backend: &Backend<'_>, free: &[ExprId]) {
         let inside = self.inside();
         let mut named: HashMap<OpId, Vec<&Entry>> = HashMap::new();
@@ -364,9 +367,9 @@ impl Work<'_> {
             });
             self.reasons.add_shared(by, id, refusal);
         }
-        // What an earlier backend has is out of reach for this one.
+        // Operators of an earlier backend are not available to this one.
         let first: Vec<Arc<Refusal>> = (0..by)
-            .map(|owner| format!("{} comes first and takes it", self.reasons.name(owner)))
+            .map(|owner| format!("{} has higher priority and takes it", self.reasons.name(owner)))
             .map(|detail| Arc::new(Refusal::new(RefusalCode::LowerPriority, detail)))
             .collect();
         for (id, region) in inside.iter() {
@@ -380,7 +383,7 @@ impl Work<'_> {
         }
     }
 
-    /// The region of each expression that is in one, also inside composites.
+    /// Returns the region of each expression, including the expressions inside composites.
     fn inside(&self) -> IndexVec<ExprId, Option<u32>> {
         let mut inside = self.region.clone();
         for (root, group) in &self.grouping.groups {
@@ -395,14 +398,14 @@ impl Work<'_> {
     fn finish(mut self, operators: Vec<ExprId>, module_name: &str) -> Result<(Module, Report), Box<Diagnostic>> {
         let numbering = self.number_regions();
         let order = self.contracted_order();
-        // A region whose result nobody needs has no function.
+        // A region whose results are all unused gets no function.
         let mut is_made = vec![false; self.regions.len()];
         order.iter().filter_map(|&id| self.region[id]).for_each(|region| is_made[region as usize] = true);
         let operators = self.report(operators, &is_made);
-        // The new module is the largest thing by far: what is not needed to make it goes first.
+        // The new module dominates memory use, so everything not needed to build it is freed first.
         self.bodies = Bodies::of(&Module::new());
         self.grouping.forget_users();
-        // What stands for an expression inside the region that is being made, and for an output outside.
+        // Values of expressions inside the region being built, and of region outputs outside it.
         let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let mut outer: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, self.module.nodes.len());
         let mut shared = Shared::default();
@@ -428,7 +431,8 @@ impl Work<'_> {
         Ok((module, Report { operators, regions }))
     }
 
-    /// Of each region the function that its first expression is in, and its number there, in the order of the program.
+    /// Returns, for each region, the function of its first expression and the region's number there, in program
+    /// order.
     fn number_regions(&mut self) -> Vec<(u32, u32)> {
         const NONE: (u32, u32) = (0, u32::MAX);
         let order = self.grouping.order();
@@ -447,7 +451,7 @@ impl Work<'_> {
         numbers
     }
 
-    /// What is left outside regions and the outputs of regions, each after all that it needs.
+    /// Returns the expressions outside regions and the outputs of regions, each after everything it depends on.
     fn contracted_order(&self) -> Vec<ExprId> {
         let mut entered = IndexVec::<ExprId, bool>::filled(false, self.module.nodes.len());
         let mut order = Vec::new();
@@ -521,7 +525,8 @@ impl Work<'_> {
         symbol
     }
 
-    /// Where each operator goes, among the regions that are made, in the order of their first expressions.
+    /// Reports the region of each operator, as an index among the regions that are built, ordered by first
+    /// expression.
     fn report(&mut self, operators: Vec<ExprId>, is_made: &[bool]) -> Vec<OperatorReport> {
         let inside = self.inside();
         let mut first: Vec<(ExprId, u32)> = Vec::new();
@@ -535,7 +540,7 @@ impl Work<'_> {
         let report = |expr: ExprId| {
             let region = inside[expr].map(|region| region as usize);
             let region = region.and_then(|from| Some((place[from]?, self.owner[from])));
-            // Why one pattern of a backend did not fit is of no interest once another did.
+            // Once one pattern of a backend matched, the reasons why its other patterns did not are irrelevant.
             let own = region.map(|(_, backend)| backend);
             OperatorReport { expr, region: region.map(|(to, _)| to as usize), refusals: reasons.of(expr, own) }
         };
@@ -543,7 +548,7 @@ impl Work<'_> {
     }
 }
 
-/// Why an operator is in no match.
+/// Explains why no pattern matched an operator.
 fn no_match(backend: &str, operator: &str, entries: &[&Entry]) -> Refusal {
     let names: Vec<&str> = entries.iter().take(3).map(|entry| &*entry.name).collect();
     let detail = match entries.len() {
@@ -556,7 +561,7 @@ fn no_match(backend: &str, operator: &str, entries: &[&Entry]) -> Refusal {
     Refusal::new(RefusalCode::NoPatternMatch, detail)
 }
 
-/// What is the same inside a region and outside.
+/// Tests whether an expression means the same inside and outside a region, so that it needs no parameter.
 fn stands_inside(expr: &Expr) -> bool {
     expr.is_closed_leaf()
 }

@@ -1,10 +1,11 @@
 //! `partition_graph`: each region becomes a global function of its backend (spec 1.9).
 //!
 //! A function has a parameter for each distinct value that enters the region and an output for each distinct value
-//! that leaves it; constants that enter move inside, and so do function literals, which what they capture enters with. Parameters stand in the order in which a walk meets what enters:
-//! from the end of the region that the program comes to first, operands left to right, then from the other ends. The
-//! functions are named `tvmgen_<module>_<target>_<function>_<region>`. The rest of the program is put together again in an order in which
-//! each region follows all that it needs, since its call may stand later than the first of its operators did.
+//! that leaves it. Constants that enter move inside, and so do function literals; the values that a literal captures
+//! become inputs instead. Parameters are ordered by a walk from the region's end that the program reaches first,
+//! operands left to right, then from the other ends. The functions are named
+//! `tvmgen_<module>_<target>_<function>_<region>`. The rest of the program is rebuilt in an order in which each
+//! region follows all of its dependencies, since its call may have to come later than its first operator did.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
 use super::flatten_nested_tuples::flattened;
@@ -20,22 +21,22 @@ use crate::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
 use crate::typing::Rebuild;
 use smallvec::SmallVec;
 
-/// Makes functions of the regions of an annotated module.
+/// Turns the regions of an annotated module into functions.
 ///
 /// # Errors
-/// Annotations that do not agree, and regions that need their own results.
+/// Inconsistent annotations, and regions that depend on their own results.
 pub fn partition_graph(module: &Module, module_name: &str, bind_constants: bool) -> Result<Module, Box<Diagnostic>> {
     let flat = flattened(module)?;
     let plain = without_defaults(&flat)?;
     partition(&plain, module_name, bind_constants)
 }
 
-/// As [`partition_graph`], and then has each new function optimised by its target: `optimize` gets the target and a
-/// module whose `main` is the function without its attributes, and gives that module as it is to be, or `None` to leave
-/// it. What `main` takes and gives must stay.
+/// Partitions like [`partition_graph`], then lets each target optimize its new functions. `optimize` receives the
+/// target and a module whose `main` is the function without its attributes, and returns the optimized module, or
+/// `None` to keep it. The type of `main` must not change.
 ///
 /// # Errors
-/// As [`partition_graph`]; whatever `optimize` fails with; a `main` that is gone or has another type.
+/// Errors of [`partition_graph`] and of `optimize`; a result without `main`, or whose `main` has another type.
 pub fn partition_graph_with(
     module: &Module,
     module_name: &str,
@@ -47,54 +48,54 @@ pub fn partition_graph_with(
     optimize_functions(&partitioned, &is_new, optimize)
 }
 
-/// A region with the function that it is in and what it takes from outside.
+/// Region with its function and its borders.
 struct Part {
     region: Region,
     function: Name,
-    /// Values that enter: what was entered with (inside the region), what it is outside, and the parameter's number.
+    /// Values that enter: expressions inside, the value outside, and the name of the parameter.
     inputs: Inputs,
     /// Values that leave, in the order of the outputs.
     outputs: ExprList,
-    /// What stands for the outputs in the new module, once the region's call is there.
+    /// Values of the outputs in the new module, once the region's call has been built.
     made: Option<ExprList>,
 }
 
-/// Most regions are entered by few values.
+/// Most regions have few inputs.
 type Inputs = SmallVec<[Input; 1]>;
 
 struct Input {
-    /// The value outside.
+    /// Value outside the region.
     value: ExprId,
-    /// The begins (or bare operands) inside that stand for it.
+    /// Begins (or bare operands) inside the region that refer to the value.
     inside: ExprList,
     name: InputName,
-    /// A constant that moves inside.
+    /// Set for a constant that moves inside.
     bound: bool,
 }
 
-/// What a parameter is called, after its region.
+/// Suffix of a parameter's name, after that of its region.
 #[derive(Clone, Copy)]
 enum InputName {
-    /// By the place of its begin among those of the region.
+    /// Position of its begin among those of the region.
     Begin(u32),
-    /// What enters without a begin has a number of its own.
+    /// Number of an input without a begin, counted separately.
     Bare(u32),
 }
 
-/// What is known of each expression. There may be as many regions as expressions, so they share these: an expression
-/// is inside one region at most, and what outside ones look at is stamped with the region that looked last.
+/// Per-expression state. There may be as many regions as expressions, so all regions share it: an expression is
+/// inside at most one region, and state about expressions outside is stamped with the region that wrote it last.
 struct Places {
-    /// The region that an expression is in, as an index into the parts.
+    /// Index of the part that contains the expression.
     part: IndexVec<ExprId, Option<u32>>,
-    /// Where a begin stands among those of its region.
+    /// Position of a begin among those of its region.
     begin: IndexVec<ExprId, u32>,
-    /// Where a value stands among what leaves its region.
+    /// Position of a value among the outputs of its region.
     output: IndexVec<ExprId, Option<u32>>,
-    /// The last region, counted from 1, whose inputs were looked for here.
+    /// Last region, counted from 1, whose search for inputs visited the expression.
     seen: IndexVec<ExprId, u32>,
-    /// The last region that a value was found to enter, and as which of its inputs.
+    /// Last region that the value was found to enter, and the index of the input.
     entered: IndexVec<ExprId, (u32, u32)>,
-    /// For walks, empty between them.
+    /// Stack for walks, empty between them.
     stack: Vec<ExprId>,
 }
 
@@ -132,7 +133,7 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
     let mut literals = Literals::of(module, &parts);
     let order = order(module, &marks, &mut places, &mut parts, &literals, bind_constants)?;
     let Places { part: part_of, output, .. } = places;
-    // A value that leaves a region without an end is computed again outside, with the same literals.
+    // A value that leaves a region without an end is recomputed outside, with the same literals.
     literals.copy_all = order.iter().any(|&id| part_of[id].is_some() && marks.mark(module, id).is_none());
     let mut shared = Shared::default();
     let mut inner: IndexVec<ExprId, Option<ExprId>> = IndexVec::filled(None, count);
@@ -155,9 +156,9 @@ fn partition(module: &Module, module_name: &str, bind_constants: bool) -> Result
     })
 }
 
-/// The function literals that regions use: composites, mostly.
+/// Function literals that regions use, mostly composites.
 struct Literals {
-    /// What those take from around them that need a copy of their own in each region, in ascending order of literals.
+    /// Captured values of the literals that need a separate copy in each region, in ascending order of literals.
     taken: Vec<(ExprId, Vec<ExprId>)>,
     /// True if all of them need one.
     copy_all: bool,
@@ -189,24 +190,24 @@ impl Literals {
         Literals { taken, copy_all: false }
     }
 
-    /// What a literal takes from around it.
+    /// Returns the values that a literal captures.
     fn captured(&self, literal: ExprId) -> &[ExprId] {
         let at = self.taken.binary_search_by_key(&literal, |(id, _)| *id);
         at.map_or(&[], |at| &self.taken[at].1)
     }
 
-    /// Returns true if it needs a copy of its own in each region.
+    /// Returns true if the literal needs a separate copy in each region.
     fn is_copied(&self, literal: ExprId) -> bool {
         self.copy_all || self.taken.binary_search_by_key(&literal, |(id, _)| *id).is_ok()
     }
 }
 
-/// What is the same inside a region and outside: no parameter is needed for it.
+/// Tests whether an expression means the same inside and outside a region, so that it needs no parameter.
 fn stands_inside(expr: &Expr) -> bool {
     expr.is_closed_leaf() || matches!(expr, Expr::Function(_))
 }
 
-/// What is behind a chain of annotations.
+/// Strips a chain of annotations.
 fn outside(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     while let Some(Mark::Begin(value, _) | Mark::End(value, _)) = marks.mark(module, id) {
         id = value;
@@ -214,7 +215,7 @@ fn outside(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     id
 }
 
-/// What is behind a chain of ends, which all belong to the region of the first.
+/// Strips a chain of ends, which all belong to the region of the first.
 fn ended(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     while let Some(Mark::End(value, _)) = marks.mark(module, id) {
         id = value;
@@ -222,7 +223,7 @@ fn ended(module: &Module, marks: &Annotations, mut id: ExprId) -> ExprId {
     id
 }
 
-/// The values that leave a region, in the order of its ends; `place` is to say where each stands among them.
+/// Returns the values that leave a region, in the order of its ends, and writes the position of each to `place`.
 fn outputs(
     module: &Module,
     marks: &Annotations,
@@ -232,7 +233,7 @@ fn outputs(
     let mut outputs = ExprList::new();
     for &end in &region.outs {
         let value = ended(module, marks, end);
-        // What leaves is in this region, and so in no other one.
+        // A value that leaves this region is in it, and so in no other region.
         if place[value].is_none() {
             place[value] = Some(outputs.len() as u32);
             outputs.push(value);
@@ -241,7 +242,7 @@ fn outputs(
     outputs
 }
 
-/// The values that enter a region, when `first` is the first of its ends that the program comes to.
+/// Returns the inputs of a region; `first` is the region's end that the program reaches first.
 fn inputs(
     module: &Module,
     marks: &Annotations,
@@ -273,7 +274,7 @@ fn inputs(
                 continue;
             }
             _ if stands_inside(module.expr(id)) => {
-                // What a literal takes from around it enters the region with it.
+                // The values that a literal captures enter the region with it.
                 stack.extend(literals.captured(id).iter().rev());
                 continue;
             }
@@ -303,7 +304,7 @@ fn inputs(
     inputs
 }
 
-/// The expressions that are left outside regions, and the ends of regions, each after all that it needs.
+/// Returns the expressions outside regions and the ends of regions, each after everything it depends on.
 fn order(
     module: &Module,
     marks: &Annotations,
@@ -350,7 +351,7 @@ fn order(
                             needs.extend(
                                 part.inputs.iter().filter(|i| i.bound).map(|i| outside(module, marks, i.value)),
                             );
-                            // Constants and composite functions that stand inside as they are.
+                            // Constants and composite functions that are used inside unchanged.
                             for &node in part.region.nodes.iter().filter(|&&n| marks.mark(module, n).is_none()) {
                                 module.expr(node).for_each_operand(|operand| {
                                     if stands_inside(module.expr(operand)) {
@@ -366,7 +367,7 @@ fn order(
                             );
                             return Err(Box::new(
                                 Diagnostic::error(codes::passes::REGION_CYCLE, message)
-                                    .help("run merge_compiler_regions, which joins regions without making cycles"),
+                                    .help("run merge_compiler_regions, which merges regions without creating cycles"),
                             ));
                         }
                         State::Done => {}
@@ -380,8 +381,8 @@ fn order(
     Ok(order)
 }
 
-/// Makes the function of a region and the call of it. `inner` is what stands for an expression inside; it is empty
-/// before and after.
+/// Builds the function of a region and its call. `inner` maps expressions to their values inside; it is empty before
+/// and after.
 fn make(
     rebuild: &mut Rebuild<'_>,
     shared: &mut Shared,
@@ -412,7 +413,7 @@ fn make(
         input.inside.iter().for_each(|&inside| inner[inside] = Some(stands));
     }
     let mut copied: Vec<ExprId> = Vec::new();
-    // What a literal captures need not come before it in the order of reading, but its numbers do.
+    // A captured value may come after its literal in reading order, but its id is smaller.
     let mut nodes = part.region.nodes.clone();
     if !literals.taken.is_empty() {
         nodes.sort_unstable();

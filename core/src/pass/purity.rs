@@ -1,34 +1,34 @@
-//! What evaluating an expression does besides giving its value.
+//! Effects of evaluating an expression besides producing its value.
 
 use crate::ir::{Callee, Expr, ExprId, Id, IndexVec, Module};
 
-/// From harmless to harmful.
+/// Purity classes, from harmless to harmful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purity {
-    /// It gives the same value whenever and however often it is evaluated.
+    /// The value does not depend on when or how often the expression is evaluated.
     Value,
-    /// It has no effect, but what it gives depends on when it is evaluated: a new reference, or what one holds.
+    /// No effects, but the value depends on when it is evaluated: a new reference, or the contents of one.
     Timed,
-    /// It may write to a reference, or not end.
+    /// It may write to a reference, or not terminate.
     Effect,
 }
 
-/// The purity of the expressions of a module that may still grow, each with all that it evaluates. Making a function
-/// evaluates nothing of its body. What a call does is known when it calls an operator or a function literal.
+/// Purity of the expressions of a growing module, each including everything that it evaluates. Creating a closure
+/// evaluates nothing of its body. The effects of a call are known if the callee is an operator or a function literal.
 #[derive(Default)]
 pub(super) struct Purities {
     known: IndexVec<ExprId, Purity>,
 }
 
 impl Purities {
-    /// Of every expression of a module.
+    /// Computes the purity of every expression of a module.
     pub fn of_module(module: &Module) -> IndexVec<ExprId, Purity> {
         let mut purities = Purities::default();
         purities.extend(module);
         purities.known
     }
 
-    /// Of one expression.
+    /// Returns the purity of one expression.
     pub fn of(&mut self, module: &Module, id: ExprId) -> Purity {
         self.extend(module);
         self.known[id]

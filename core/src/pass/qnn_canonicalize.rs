@@ -1,8 +1,8 @@
-//! Writes the operators of the QNN dialect in plain Relay, with the same bits: differences to zero points, products,
-//! rescaling in fixed point, clipping. What may not fit `int32` on the way is computed in `int64` and clipped, because
-//! the dialect saturates where plain operators wrap.
+//! Lowers the operators of the QNN dialect to plain Relay with bit-identical results: differences to zero points,
+//! products, rescaling in fixed point, clipping. Intermediate values that may not fit `int32` are computed in `int64`
+//! and clipped, because the dialect saturates where plain operators wrap.
 //!
-//! Rescaling needs scales that are known: a call whose scales are not constants stays as it is.
+//! Rescaling needs known scales: a call whose scales are not constants stays as it is.
 
 use super::scope::touchable;
 use crate::diag::Diagnostic;
@@ -17,7 +17,7 @@ type Built = Result<ExprId, Box<Diagnostic>>;
 
 const INT32: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
 
-/// Rewrites every call of the dialect whose scales are constants.
+/// Lowers every call of the dialect whose scales are constants.
 ///
 /// # Errors
 /// Types that no longer agree, which would be a defect of this pass.
@@ -34,16 +34,16 @@ pub fn qnn_canonicalize(module: &Module) -> Result<Module, Box<Diagnostic>> {
     })
 }
 
-/// A call being written in plain operators.
+/// Call that is being lowered.
 struct Emit<'a> {
     to: &'a mut Builder,
     def: &'static OpDef,
     call: &'a Call,
-    /// The arguments in the new module.
+    /// Arguments in the new module.
     args: Vec<ExprId>,
 }
 
-/// A scale and a zero point, and the axis along which they lie where they are vectors.
+/// Scale and zero point, and their axis if they are vectors.
 #[derive(Clone, Copy)]
 struct Quantization {
     scale: ExprId,
@@ -131,7 +131,7 @@ impl<'a> Emit<'a> {
             return Ok(value);
         }
         let attrs = Attrs::new([("dtype", dtype.into())]);
-        // Zero points are most often constants, and stay them.
+        // Zero points are mostly constants, and should stay constants.
         if let (Some(tensor), Some(cast)) = (self.constant(value), op::lookup("cast"))
             && let Ok(cast) = op::evaluate(cast, &attrs, &[op::Value::Tensor(tensor.clone())], 1 << 20)
             && let [tensor] = &cast[..]
@@ -157,17 +157,17 @@ impl<'a> Emit<'a> {
         self.to.module.expr(value).as_constant().map(|t| &**t)
     }
 
-    /// The numbers of a scale that is a constant.
+    /// Returns the elements of a scale, if it is a constant.
     fn floats(&self, i: usize) -> Option<Vec<f32>> {
         self.constant(self.args[i]).map(|t| t.as_slice::<f32>().to_vec())
     }
 
-    /// The largest magnitude in a zero point that is a constant.
+    /// Returns the largest magnitude in a zero point, if it is a constant.
     fn reach(&self, zero_point: ExprId) -> Option<u32> {
         self.constant(zero_point)?.as_slice::<i32>().iter().map(|v| v.unsigned_abs()).max()
     }
 
-    /// A scalar or vector in the shape in which it broadcasts against `data`, where it lies along `axis`.
+    /// Reshapes a scalar, or a vector along `axis`, so that it broadcasts against `data`.
     fn along(&mut self, value: ExprId, data: ExprId, axis: i64) -> Built {
         let (rank, is_one) = (self.rank(data) as i64, self.is_one(value));
         if self.rank(value) == 0 {
@@ -187,7 +187,7 @@ impl<'a> Emit<'a> {
         self.to.module.ty(value).as_tensor().is_some_and(|t| t.len() == Some(1))
     }
 
-    /// One constant, or one for each place along `axis` of `data`.
+    /// Creates a scalar constant if all values are equal, otherwise a vector along `axis` of `data`.
     fn integers(&mut self, values: &[i64], data: ExprId, axis: i64) -> Built {
         let first = values.first().copied().unwrap_or(0);
         let tensor = match values.iter().all(|&v| v == first) {
@@ -198,7 +198,7 @@ impl<'a> Emit<'a> {
         self.along(constant, data, axis)
     }
 
-    /// data - zero point in `int32`, saturated.
+    /// Computes data - zero point in `int32`, saturated.
     fn difference(&mut self, data: ExprId, zero_point: ExprId, axis: i64) -> Built {
         let reach = self.reach(zero_point);
         let narrow = self.dtype(data).size() <= 2;
@@ -233,7 +233,7 @@ impl<'a> Emit<'a> {
         self.place(whole, to, dtype)
     }
 
-    /// Whole numbers in float32 plus the zero point, in an integer type.
+    /// Adds the zero point to integral float32 values and converts them to an integer type.
     fn place(&mut self, whole: ExprId, to: Quantization, dtype: DType) -> Built {
         let mut value = whole;
         if self.reach(to.zero_point) != Some(0) {
@@ -267,7 +267,7 @@ impl<'a> Emit<'a> {
         }
     }
 
-    /// The `int32` value `t` rescaled, plus the zero point, saturated to `dtype`.
+    /// Rescales the `int32` value `t` and adds the zero point, saturated to `dtype`.
     fn rescale(&mut self, t: ExprId, by: &[Rescale], to: Quantization, dtype: DType) -> Built {
         let axis = to.axis;
         let scaled = match by.first() {
@@ -300,7 +300,7 @@ impl<'a> Emit<'a> {
         self.cast(wide, dtype)
     }
 
-    /// `t` times fixed-point fractions, in the range of `int32`.
+    /// Multiplies `t` by fixed-point fractions, clipped to the range of `int32`.
     fn multiply(&mut self, t: ExprId, by: &[Rescale], rounding: Rounding, axis: i64) -> Built {
         let ratio = |by: &Rescale| match by {
             Rescale::Fixed(ratio, _) => (i64::from(ratio.multiplier), i64::from(ratio.exponent)),
@@ -312,8 +312,8 @@ impl<'a> Emit<'a> {
         }
         let each = |f: &dyn Fn(i64, i64) -> i64| ratios.iter().map(|&(m, e)| f(m, e)).collect::<Vec<i64>>();
         let mut wide = self.cast(t, DType::I64)?;
-        // Where it is shifted to the left: past 2^32 the product has left int32 whatever the multiplier is, and up to
-        // there it fits 64 bits.
+        // Shifts to the left: once the shifted operand reaches 2^32, the product is outside int32 for any
+        // multiplier; below that it fits 64 bits.
         let left = each(&|_, e| e.clamp(0, 32));
         if left.iter().any(|&n| n > 0) {
             let bounds: Vec<i64> = left.iter().map(|n| 1 << (32 - n)).collect();
@@ -326,7 +326,7 @@ impl<'a> Emit<'a> {
         }
         let multiplier = self.integers(&each(&|m, _| m), t, axis)?;
         let product = self.plain("multiply", &[wide, multiplier])?;
-        // Shifted to the right by more, it is 0 as well.
+        // Shifts to the right: by more than the maximum, the result is 0 as well.
         let right = each(&|_, e| (-e).clamp(0, 32));
         let shift = self.integers(&right.iter().map(|r| 31 + r).collect::<Vec<_>>(), t, axis)?;
         let half = self.integers(&right.iter().map(|r| 1 << (30 + r)).collect::<Vec<_>>(), t, axis)?;
@@ -352,7 +352,7 @@ impl<'a> Emit<'a> {
         self.clip_to(scaled, INT32)
     }
 
-    /// By the operators that Relay has for it.
+    /// Multiplies with Relay's fixed-point operators.
     fn fixed_point_multiply(&mut self, t: ExprId, ratios: &[(i64, i64)], axis: i64) -> Built {
         if let [(multiplier, exponent)] = *ratios {
             let attrs = Attrs::new([("multiplier", multiplier.into()), ("shift", exponent.into())]);
@@ -371,10 +371,10 @@ impl<'a> Emit<'a> {
         self.to.op("fixed_point_multiply_per_axis", &args, attrs)
     }
 
-    // The operators that take more than a line.
+    // Operators that need more than a line.
 
-    /// `name` of the differences. Sums wrap, and so may the differences: in the type of the sums, or in `int16` where
-    /// they fit that.
+    /// Applies `name` to the differences. Sums wrap, and so may the differences: in the type of the sums, or in
+    /// `int16` where they fit it.
     fn contraction(&mut self, name: &str) -> Built {
         let out = self.params().dtype("out_dtype").unwrap_or(DType::I32);
         let layout = self.params().string("kernel_layout");
@@ -480,7 +480,7 @@ impl<'a> Emit<'a> {
         self.to.op("concatenate", &[tuple], self.call.attrs.clone()).map(Some)
     }
 
-    /// x * clip(x + 3, 0, 6) / 6.
+    /// Computes x * clip(x + 3, 0, 6) / 6.
     fn hard_swish(&mut self, x: ExprId) -> Built {
         let (three, six) = (self.float(3.0), self.float(6.0));
         let moved = self.plain("add", &[x, three])?;

@@ -1,5 +1,5 @@
-//! The reasons that backends give while a module is partitioned: a log with one short line for each operator and
-//! reason. There are several times as many as operators, and few different ones, so the reasons themselves are shared.
+//! Reasons that backends give while a module is partitioned: a log with one short line per operator and reason. There
+//! are several times as many lines as operators, but few distinct reasons, so the reasons themselves are shared.
 
 use super::judge::Refusal;
 use crate::ir::{ExprId, IndexVec, Module, Name};
@@ -13,33 +13,33 @@ struct Line {
     refusal: Arc<Refusal>,
 }
 
-/// The log.
+/// Log of reasons.
 pub(super) struct Reasons {
     backends: Vec<Name>,
     lines: Vec<Line>,
-    /// The last backend, counted from 1, that gave a reason for an expression.
+    /// Last backend, counted from 1, that gave a reason for the expression.
     last: IndexVec<ExprId, u32>,
 }
 
 impl Reasons {
-    /// For these backends, in priority order; each is known by its place from here on.
+    /// Creates a log for these backends, in priority order; their positions identify them from here on.
     pub fn new(module: &Module, backends: impl Iterator<Item = Name>) -> Reasons {
         Reasons { backends: backends.collect(), lines: Vec::new(), last: IndexVec::filled(0, module.nodes.len()) }
     }
 
-    /// The name of a backend.
+    /// Returns the name of a backend.
     pub fn name(&self, backend: u32) -> &Name {
         &self.backends[backend as usize]
     }
 
-    /// Returns true if the backend that is being asked gave a reason for an expression.
+    /// Returns true if a backend, the one currently asked, gave a reason for an expression.
     pub fn has(&self, backend: u32, expr: ExprId) -> bool {
         self.last[expr] == backend + 1
     }
 
     /// Adds a reason.
     pub fn add(&mut self, backend: u32, expr: ExprId, refusal: Refusal) {
-        // A candidate of several expressions gives the same reason for each, one after the other.
+        // A candidate of several expressions repeats the same reason for each of them in a row.
         let shared = match self.lines.last() {
             Some(line) if *line.refusal == refusal => line.refusal.clone(),
             _ => Arc::new(refusal),
@@ -47,31 +47,31 @@ impl Reasons {
         self.add_shared(backend, expr, &shared);
     }
 
-    /// Adds a reason that is given for many expressions.
+    /// Adds a reason that applies to many expressions.
     pub fn add_shared(&mut self, backend: u32, expr: ExprId, refusal: &Arc<Refusal>) {
         self.last[expr] = backend + 1;
         self.lines.push(Line { expr, backend, refusal: refusal.clone() });
     }
 
-    /// Ends the log.
+    /// Closes the log and sorts it by expression.
     pub fn take(&mut self) -> Sorted {
         let mut lines = std::mem::take(&mut self.lines);
-        // Stable: of one expression, in the order in which they were given.
+        // The sort is stable: the reasons for one expression stay in the order in which they were given.
         lines.sort_by_key(|line| line.expr);
         Sorted { backends: self.backends.clone(), lines, last: VecDeque::new() }
     }
 }
 
-/// All reasons, by expression.
+/// All reasons, sorted by expression.
 pub(super) struct Sorted {
     backends: Vec<Name>,
     lines: Vec<Line>,
-    /// The last few lists: neighbours mostly have the same reasons, and one copy serves them all.
+    /// Recent lists: neighbors mostly have the same reasons and share one copy.
     last: VecDeque<Arc<[(Name, Arc<Refusal>)]>>,
 }
 
 impl Sorted {
-    /// The reasons for an expression, each once, but not those of the backend that took it after all.
+    /// Returns the distinct reasons for an expression, except those of backend `but`, which took it after all.
     pub fn of(&mut self, expr: ExprId, but: Option<u32>) -> Arc<[(Name, Arc<Refusal>)]> {
         let first = self.lines.partition_point(|line| line.expr < expr);
         let lines = self.lines[first..].iter().take_while(|line| line.expr == expr);

@@ -1,4 +1,4 @@
-//! A graph whose nodes can be merged as long as no cycle comes of it (spec 1.8).
+//! Graph whose nodes can be merged as long as the graph stays acyclic (spec 1.8).
 //!
 //! Two nodes joined by an edge may merge when the edge is the only path between them. The graph keeps a topological
 //! order. A path other than the edge can only run through nodes that stand between the two in it, so both ends of
@@ -6,23 +6,23 @@
 //! is then moved across in the order, which stays topological. A chain, a diamond, a wide fan-in and a region with a
 //! hundred thousand side outputs all take constant work per merge.
 //!
-//! Where another path does exist, it is mostly a long one beside a skip connection. It is found without a search by a
-//! forest over the nodes as they were given, in which each node hangs on its latest producer: what is below a node in
-//! the forest can be reached from it, and merging takes no path away. The worst case is quadratic in the number of nodes
-//! between producer and user: long ancestries, interleaved in the order, that are searched again and again in vain or
-//! for paths that the forest lacks.
+//! Another path, where one exists, usually runs parallel to a skip connection and is long. It is found without a
+//! search by a forest over the original nodes, in which the parent of each node is its latest producer: descendants
+//! in the forest are reachable, and merging removes no path. The worst case is quadratic in the number of nodes
+//! between producer and user: long interleaved ancestries that are searched repeatedly without success, or for paths
+//! that the forest does not contain.
 
 use crate::ir::{Expr, ExprId, Module};
 use smallvec::SmallVec;
 use std::collections::BinaryHeap;
 
-/// The label of the last place. Labels are spread over what is below.
+/// Label of the last position. Labels are spread over the range below it.
 const TOP: u64 = 1 << 62;
 
-/// The nodes at the other ends of a node's edges.
+/// Nodes at the other ends of a node's edges.
 type Neighbours = SmallVec<[u32; 4]>;
 
-/// A graph whose nodes merge.
+/// Graph with mergeable nodes.
 pub(super) struct RegionGraph {
     parent: Vec<u32>,
     before: Vec<Neighbours>,
@@ -34,8 +34,8 @@ pub(super) struct RegionGraph {
 }
 
 impl RegionGraph {
-    /// A graph of `len` nodes with these edges from producers to users. Among nodes that could stand in either order,
-    /// the smaller number comes first.
+    /// Creates a graph of `len` nodes with these edges from producers to users. Ties in the topological order are
+    /// broken by the smaller number.
     pub fn new(len: usize, edges: impl IntoIterator<Item = (u32, u32)>) -> RegionGraph {
         let mut before = vec![Neighbours::new(); len];
         let mut after = vec![Neighbours::new(); len];
@@ -59,7 +59,7 @@ impl RegionGraph {
             }
         }
         if sorted.len() < len {
-            // A cycle in what was given; its nodes stand at the end and are reported where regions are made.
+            // The input has a cycle; its nodes come last, and the cycle is reported where regions are built.
             sorted.extend((0..len as u32).filter(|&n| waits[n as usize] > 0));
         }
         RegionGraph {
@@ -73,7 +73,7 @@ impl RegionGraph {
         }
     }
 
-    /// The node that a node was merged into.
+    /// Returns the node that a node was merged into.
     pub fn find(&mut self, node: u32) -> u32 {
         let mut at = node;
         while self.parent[at as usize] != at {
@@ -84,7 +84,8 @@ impl RegionGraph {
         at
     }
 
-    /// Merges a producer into its user, unless another path leads from one to the other.
+    /// Merges a producer into its user, unless another path leads from one to the other. Returns true if they are now
+    /// one node.
     pub fn merge(&mut self, producer: u32, user: u32) -> bool {
         let (p, u) = (self.find(producer), self.find(user));
         if p == u {
@@ -136,11 +137,12 @@ impl RegionGraph {
     }
 }
 
-/// So many neighbours are looked at for a path that the forest knows.
+/// Number of neighbors, at either end of a list, that are checked for a path in the forest.
 const GLANCES: usize = 8;
 
 impl RegionGraph {
-    /// Returns true if a third node is known to lie between `p` and `u`, the nodes that `producer` and `user` are in.
+    /// Returns true if the forest shows a path from `p` to `u`, the nodes of `producer` and `user`, through a third
+    /// node.
     fn is_reached_beside(&mut self, p: u32, u: u32, producer: u32, user: u32) -> bool {
         let RegionGraph { parent, before, after, forest, .. } = self;
         let mut is_third = |node: u32| {
@@ -153,13 +155,13 @@ impl RegionGraph {
     }
 }
 
-/// The first and the last neighbours.
+/// Returns the first and the last neighbors.
 fn glance(neighbours: &[u32]) -> impl Iterator<Item = u32> {
     let (first, rest) = neighbours.split_at(neighbours.len().min(GLANCES));
     first.iter().chain(rest.iter().rev().take(GLANCES)).copied()
 }
 
-/// Each node below its latest producer, by the interval that its descendants take in a walk.
+/// Forest in which the parent of each node is its latest producer, stored as intervals of a preorder numbering.
 struct Forest {
     first: Vec<u32>,
     end: Vec<u32>,
@@ -171,7 +173,7 @@ impl Forest {
         sorted.iter().enumerate().for_each(|(at, &node)| place[node as usize] = at as u32);
         let above = |node: u32| {
             let latest = before[node as usize].iter().copied().max_by_key(|&n| place[n as usize])?;
-            // In a cycle the latest may come later.
+            // In a cycle the latest producer may come after the node.
             (place[latest as usize] < place[node as usize]).then_some(latest)
         };
         let mut size = vec![1u32; sorted.len()];
@@ -181,7 +183,7 @@ impl Forest {
             }
         }
         let mut first = vec![0u32; sorted.len()];
-        // The next number that is free below a node; at the end, the first after all of them.
+        // Next free number below a node; in the end, one past its last descendant.
         let mut end = vec![0u32; sorted.len()];
         let mut free = 0;
         for &node in sorted {
@@ -194,22 +196,22 @@ impl Forest {
         Forest { first, end }
     }
 
-    /// Returns true if a path leads from `above` to `node`.
+    /// Returns true if the forest has a path from `above` to `node`.
     fn is_below(&self, node: u32, above: u32) -> bool {
         let at = self.first[node as usize];
         self.first[above as usize] <= at && at < self.end[above as usize]
     }
 }
 
-/// Calls `edge` for each flow of a value into or through an expression: from its operands, and from the value of a let
-/// to its variable and to the let, and from what a match looks at to the variables of its patterns.
+/// Calls `edge` for each flow of a value into or through an expression: from its operands, from the value of a let to
+/// its variable and to the let, and from the data of a match to the variables of its patterns.
 pub(super) fn flows(module: &Module, id: ExprId, mut edge: impl FnMut(ExprId, ExprId)) {
     let expr = module.expr(id);
     match expr {
         Expr::Let { var, value, body } => {
-            // A function may use its own variable inside, which is no cycle of values. What it captures is computed outside
-            // of the let's body, where regions do not mix with those inside; and it comes before what the let gives, as
-            // any value does, also when nothing uses the variable.
+            // A recursive function uses its own variable, which is no cycle of values. Its captured values are
+            // computed outside the let's body, where regions do not mix with those inside. The value also comes
+            // before the result of the let, like any value, even when the variable is unused.
             if !matches!(module.expr(*value), Expr::Function(_)) {
                 edge(*value, *var);
             }
@@ -234,13 +236,13 @@ enum Step {
     More,
 }
 
-/// A search through one side, an edge at a time. Its buffers serve many searches.
+/// Search in one direction, an edge at a time. The buffers are reused for many searches.
 struct Search {
     seen: Vec<u32>,
-    /// The search that saw a node last.
+    /// Last search that visited each node.
     mark: Vec<u32>,
     this: u32,
-    /// Nodes with the position of their next edge.
+    /// Nodes with the index of their next edge.
     stack: Vec<(u32, usize)>,
     start: u32,
 }
@@ -262,7 +264,7 @@ impl Search {
         }
     }
 
-    /// Looks at the next edge.
+    /// Follows the next edge.
     fn step(&mut self, parent: &mut [u32], edges: &[Neighbours], goal: u32, within: impl Fn(u32) -> bool) -> Step {
         let Some((node, next)) = self.stack.last_mut() else { return Step::Done };
         let node = *node;
@@ -273,7 +275,7 @@ impl Search {
         *next += 1;
         let other = root_of(parent, other);
         if other == goal {
-            // The edge itself is no other path.
+            // The edge itself is not another path.
             return if node == self.start { Step::More } else { Step::Meets };
         }
         if other != self.start && self.mark[other as usize] != self.this && within(other) {
@@ -295,7 +297,7 @@ fn root_of(parent: &mut [u32], node: u32) -> u32 {
     at
 }
 
-/// A list of nodes with labels that ascend along it.
+/// Linked list of nodes with ascending labels.
 struct Order {
     label: Vec<u64>,
     next: Vec<u32>,
@@ -304,7 +306,7 @@ struct Order {
 }
 
 impl Order {
-    /// `nodes`, in order. The place before the first and after the last is `nodes.len()`.
+    /// Creates a list of `nodes` in order. The sentinel before the first and after the last is `nodes.len()`.
     fn new(nodes: &[u32]) -> Order {
         let end = nodes.len();
         let mut order = Order { label: vec![0; end + 1], next: vec![0; end + 1], prev: vec![0; end + 1], len: end };
@@ -346,7 +348,7 @@ impl Order {
         self.len -= 1;
     }
 
-    /// Puts `name` in the place of `node`.
+    /// Replaces `node` by `name` at its position.
     fn rename(&mut self, node: u32, name: u32) {
         if node != name {
             let (before, after) = (self.prev[node as usize], self.next[node as usize]);
@@ -372,7 +374,7 @@ impl Order {
         }
     }
 
-    /// Inserts nodes after `at`, close to it or close to what follows: next to the place that stays put, the gap must
+    /// Inserts nodes after `at`, close to it or close to its successor. The gap on the side that does not move must
     /// last for many insertions.
     fn insert(&mut self, nodes: &[u32], at: u32, close: bool) {
         let end = self.end();
@@ -407,7 +409,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Returns true if a path of at least two edges leads from `from` to `to` in the merged graph: plain search.
+    /// Returns true if a path of at least two edges leads from `from` to `to` in the merged graph, by plain search.
     fn other_path(edges: &[(u32, u32)], class: &[u32], from: u32, to: u32) -> bool {
         let mut seen = HashSet::new();
         let mut stack: Vec<u32> = Vec::new();
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_exactly_where_no_other_path_is() {
+    fn merges_only_without_another_path() {
         let mut state = 1u64;
         let mut random = |below: u32| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

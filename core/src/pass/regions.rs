@@ -1,8 +1,8 @@
-//! The regions of a function, read from its annotations (spec 1.7).
+//! Regions of a function, read from its annotations (spec 1.7).
 //!
-//! A begin opens a region with the next number; an expression joins the region of its first argument that is in one
-//! and draws the regions of the other arguments into it, so that surviving numbers have gaps. Inputs and outputs are
-//! kept in linked lists, because the order in which they are joined is visible in parameter lists.
+//! A begin opens a region with the next number. An expression joins the region of its first argument that is in one,
+//! and the regions of the other arguments merge into it, so that the remaining numbers have gaps. Inputs and outputs
+//! are kept in linked lists, because the order of merging is visible in parameter lists.
 
 use super::annotation::{Annotations, Mark};
 use super::grouping::describe;
@@ -10,48 +10,48 @@ use super::scope::is_opaque;
 use crate::diag::{Diagnostic, codes};
 use crate::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
 
-/// A region of a function.
+/// Region of a function.
 #[derive(Clone, Debug)]
 pub(super) struct Region {
-    /// Its number in the function.
+    /// Number in the function.
     pub number: u32,
-    /// Whose it is.
+    /// Backend of the region.
     pub target: Name,
-    /// Its begins, in order.
+    /// Begins, in order.
     pub ins: ExprList,
-    /// Its ends, in order.
+    /// Ends, in order.
     pub outs: ExprList,
-    /// What is in it, annotations included, operands before users.
+    /// Expressions inside, annotations included, operands before users.
     pub nodes: ExprList,
 }
 
-/// The regions of one function.
+/// Regions of one function.
 #[derive(Debug)]
 pub(super) struct RegionSet {
-    /// The function's expressions, operands before users, left to right, without the bodies of composites.
+    /// Expressions of the function, operands before users, left to right, without the bodies of composites.
     pub order: Vec<ExprId>,
-    /// The regions, by number.
+    /// Regions, by number.
     pub regions: Vec<Region>,
 }
 
-/// Functions whose bodies have no regions of their own: composites, and what belongs to a backend.
+/// Tests for functions whose bodies have no regions of their own: composites, and functions of a backend.
 pub(super) fn closed(expr: &Expr) -> bool {
     expr.as_function().is_some_and(|f| f.attrs.get("Composite").is_some() || is_opaque(f))
 }
 
-/// Reads the regions of the functions of a module, one function at a time.
+/// Reader of the regions of a module's functions, one function at a time.
 pub(super) struct RegionReader<'m> {
     module: &'m Module,
     marks: Annotations,
-    /// Which function an expression belongs to: the first that reaches it.
+    /// Function that each expression belongs to: the first that reaches it.
     owner: IndexVec<ExprId, u32>,
     current: u32,
-    /// The region of an expression, in the list of its function.
+    /// Region of each expression, as an index into the regions of its function.
     region_of: IndexVec<ExprId, Option<u32>>,
 }
 
 impl<'m> RegionReader<'m> {
-    /// A reader that has read nothing yet.
+    /// Creates a reader.
     pub fn new(module: &'m Module) -> RegionReader<'m> {
         RegionReader {
             module,
@@ -67,7 +67,7 @@ impl<'m> RegionReader<'m> {
         self.owner[id] == self.current
     }
 
-    /// The region of an expression of the function that was read last, in the list of its regions.
+    /// Returns the region of an expression of the function that was read last, as an index into its regions.
     pub fn region(&self, id: ExprId) -> Option<u32> {
         if self.owns(id) { self.region_of[id] } else { None }
     }
@@ -75,7 +75,8 @@ impl<'m> RegionReader<'m> {
     /// Reads the regions of a function.
     ///
     /// # Errors
-    /// An end of what is in no region, or in another target's region; arguments from regions of different targets.
+    /// An end around an expression in no region, or in a region of another target; arguments from regions of
+    /// different targets.
     pub fn read(&mut self, function: ExprId) -> Result<RegionSet, Box<Diagnostic>> {
         self.current += 1;
         let (module, marks) = (self.module, self.marks);
@@ -156,7 +157,7 @@ impl<'m> RegionReader<'m> {
         Ok(RegionSet { order, regions })
     }
 
-    /// The expressions of a function in the order in which people read them.
+    /// Returns the expressions of a function in reading order.
     fn post_order(&mut self, root: ExprId) -> Vec<ExprId> {
         let mut order = Vec::new();
         let mut stack = vec![(root, false)];
@@ -182,7 +183,8 @@ impl<'m> RegionReader<'m> {
     }
 }
 
-/// The operands whose region an expression joins. Control flow and function literals are in no region.
+/// Calls `visit` for the operands whose region an expression joins. Control flow and function literals are in no
+/// region.
 fn joining_operands(expr: &Expr, visit: impl FnMut(ExprId)) {
     match expr {
         Expr::Call(call) => call.args.iter().copied().for_each(visit),
@@ -200,7 +202,7 @@ fn joining_operands(expr: &Expr, visit: impl FnMut(ExprId)) {
     }
 }
 
-/// Regions while they grow: joined by union-find, with their inputs and outputs in order.
+/// Regions under construction: merged by union-find, with their inputs and outputs in order.
 #[derive(Default)]
 struct Open {
     parent: Vec<u32>,
@@ -213,7 +215,7 @@ impl Open {
     fn start(&mut self, target: &str, begin: ExprId) -> u32 {
         let region = self.parent.len() as u32;
         self.parent.push(region);
-        // Regions of one target mostly come one after the other and share its name.
+        // Consecutive regions mostly have the same target and share its name.
         let name = match self.targets.last() {
             Some(last) if **last == *target => last.clone(),
             _ => target.into(),
@@ -244,7 +246,7 @@ impl Open {
     }
 }
 
-/// Lists that are joined in constant time.
+/// Linked lists that are concatenated in constant time.
 #[derive(Default)]
 struct Lists {
     items: Vec<(ExprId, Option<u32>)>,

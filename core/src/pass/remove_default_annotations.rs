@@ -1,4 +1,4 @@
-//! `remove_default_annotations`: drops the annotations of what no backend takes.
+//! `remove_default_annotations`: removes the annotations of expressions that no backend takes.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
 use crate::diag::Diagnostic;
@@ -6,7 +6,7 @@ use crate::ir::Module;
 use crate::typing::Rebuild;
 use std::borrow::Cow;
 
-/// Drops begins and ends of `default`.
+/// Removes begins and ends of `default`.
 ///
 /// # Errors
 /// None that a typed module can cause.
@@ -14,7 +14,7 @@ pub fn remove_default_annotations(module: &Module) -> Result<Module, Box<Diagnos
     without_defaults(module).map(Cow::into_owned)
 }
 
-/// As [`remove_default_annotations`], but a module without them is not copied.
+/// Variant of [`remove_default_annotations`] that does not copy a module without them.
 pub(super) fn without_defaults(module: &Module) -> Result<Cow<'_, Module>, Box<Diagnostic>> {
     let marks = Annotations::new();
     let is_default = |id| matches!(marks.mark(module, id), Some(Mark::Begin(_, DEFAULT) | Mark::End(_, DEFAULT)));

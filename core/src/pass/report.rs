@@ -1,46 +1,46 @@
-//! What partitioning did with each operator, and why.
+//! Report of what partitioning did with each operator, and why.
 
 use super::judge::{Composite, Refusal};
 use crate::ir::{ExprId, Name};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Expressions of a region: most regions are small, and there may be as many as operators.
+/// Expressions of a region: most regions are small, and there may be as many of them as operators.
 pub type ExprIds = SmallVec<[ExprId; 4]>;
 
-/// The answer to "which operators went to which backend, and why not the others?".
+/// Assignment of operators to backends, with the reasons for every refusal.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Every operator call of the module that was partitioned, functions by name, producers before users.
+    /// Every operator call of the partitioned module, functions by name, producers before users.
     pub operators: Vec<OperatorReport>,
-    /// The regions, in the order of the program.
+    /// Regions, in program order.
     pub regions: Vec<RegionReport>,
 }
 
-/// Where an operator went.
+/// Assignment of one operator.
 #[derive(Clone, Debug)]
 pub struct OperatorReport {
-    /// The operator, in the module that was partitioned.
+    /// Operator, in the partitioned module.
     pub expr: ExprId,
-    /// Its region, as an index into [`Report::regions`]; `None` when it stays on the host.
+    /// Index of its region in [`Report::regions`]; `None` if it stays on the host.
     pub region: Option<usize>,
-    /// Why backends did not take it, in priority order; of one backend there may be several reasons.
+    /// Reasons of the backends that refused it, in priority order; one backend may give several.
     pub refusals: Arc<[(Name, Arc<Refusal>)]>,
 }
 
-/// A region that became a function.
+/// Region that became a function.
 #[derive(Clone, Debug)]
 pub struct RegionReport {
-    /// The name of its function.
+    /// Name of its function.
     pub symbol: Name,
-    /// Whose it is.
+    /// Backend that compiles it.
     pub backend: Name,
-    /// Its expressions in the module that was partitioned, producers before users.
+    /// Expressions of the partitioned module inside, producers before users.
     pub nodes: ExprIds,
-    /// The composites in it.
+    /// Composites inside.
     pub composites: Vec<Composite>,
-    /// What it takes, in the order of its parameters.
+    /// Values from outside, in the order of the parameters.
     pub inputs: ExprIds,
-    /// What it gives, in the order of its outputs.
+    /// Results, in the order of the outputs.
     pub outputs: ExprIds,
 }

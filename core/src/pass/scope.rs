@@ -1,17 +1,17 @@
-//! Which expressions a function pass may touch. A function that was given to a backend (`Compiler`), is external
-//! (`Extern`) or asks for it (`SkipOptimization`) is opaque, as in Relay's pass manager. And which expressions live in
-//! the same function and let body: only those can be computed together.
+//! Expressions that a function pass may touch. A function that belongs to a backend (`Compiler`), is external
+//! (`Extern`) or requests it (`SkipOptimization`) is opaque, as in Relay's pass manager. Also determines the
+//! expressions that live in the same function and let body: only those can be computed together.
 
 use crate::ir::{Expr, ExprId, Function, IndexVec, Module, ScopeId, Scopes};
 use std::cell::OnceCell;
 use std::collections::BinaryHeap;
 
-/// Returns true if passes leave the function alone.
+/// Returns true if passes must not change the function.
 pub fn is_opaque(function: &Function) -> bool {
     ["Compiler", "Extern", "SkipOptimization"].iter().any(|key| function.attrs.get(key).is_some())
 }
 
-/// The live expressions outside opaque functions.
+/// Returns the live expressions outside opaque functions.
 pub fn touchable(module: &Module) -> IndexVec<ExprId, bool> {
     let mut touch = IndexVec::filled(false, module.nodes.len());
     for &root in module.globals.values() {
@@ -31,33 +31,33 @@ pub fn touchable(module: &Module) -> IndexVec<ExprId, bool> {
     touch
 }
 
-/// The scope of the function body that each scope is in, or is.
+/// Returns, for each scope, the scope of the innermost function body that contains it, or the scope itself.
 pub(super) fn functions(module: &Module, scopes: &Scopes) -> IndexVec<ScopeId, ScopeId> {
     let mut functions: IndexVec<ScopeId, ScopeId> = IndexVec::with_capacity(scopes.tree.len());
     for (id, scope) in scopes.tree.iter() {
         let is_function = scope.opener.is_none_or(|opener| matches!(module.expr(opener), Expr::Function(_)));
-        // A scope is opened after the one around it.
+        // A scope is opened after its parent.
         functions.push(if is_function { id } else { functions[scope.parent] });
     }
     functions
 }
 
-/// Tells what function literals take from around them. Most take nothing, which is seen from how often each expression
-/// inside is used; where that is not enough, the scopes are worked out. Its buffers serve many literals.
+/// Values that function literals capture. Most literals capture nothing, which the use counts of the expressions
+/// inside show; only where they are not enough are scopes computed. The buffers are reused for many literals.
 pub(super) struct Captures<'m> {
     module: &'m Module,
     scopes: OnceCell<Scopes>,
-    /// How many operand places of live expressions hold each expression.
+    /// Number of uses of each expression as an operand of live expressions.
     uses: IndexVec<ExprId, u32>,
-    /// The last walk, counted from 1, that met an expression, and how often.
+    /// Last walk, counted from 1, that reached the expression, and how often it did.
     met: IndexVec<ExprId, (u32, u32)>,
-    /// The last walk that met the binder of a variable.
+    /// Last walk that reached the binder of the variable.
     bound: IndexVec<ExprId, u32>,
     walks: u32,
 }
 
 impl<'m> Captures<'m> {
-    /// Of a module's literals.
+    /// Creates the analysis of a module's literals.
     pub fn of(module: &'m Module) -> Captures<'m> {
         let count = module.nodes.len();
         let mut uses = IndexVec::filled(0u32, count);
@@ -77,17 +77,19 @@ impl<'m> Captures<'m> {
         }
     }
 
-    /// How many places use an expression.
+    /// Returns the number of uses of an expression.
     pub fn uses(&self, id: ExprId) -> u32 {
         self.uses[id]
     }
 
-    /// Variables that are bound outside of a literal, and what is computed outside because it is used there too.
+    /// Returns the captured values of a literal: variables bound outside of it, and expressions computed outside
+    /// because they are also used there.
     pub fn of_literal(&mut self, function: ExprId) -> Vec<ExprId> {
         if self.is_closed(function) { Vec::new() } else { self.around(function) }
     }
 
-    /// Returns true if all that a literal reaches is used inside it alone. An expression is looked at after all that use it.
+    /// Returns true if everything that a literal reaches is used only inside it. Each expression is visited after all
+    /// of its users.
     fn is_closed(&mut self, function: ExprId) -> bool {
         self.walks += 1;
         let this = self.walks;
@@ -145,22 +147,21 @@ impl<'m> Captures<'m> {
     }
 }
 
-/// The function or let body that each expression is evaluated in. The branches of an if count as part of what is
-/// around it.
+/// Function or let body in which each expression is evaluated. The branches of an if belong to the body around it.
 pub(super) struct Bodies {
     scopes: Scopes,
-    /// The scope without the branches that lead to it.
+    /// Scope after stripping the branches that lead to it.
     body: IndexVec<ScopeId, ScopeId>,
 }
 
 impl Bodies {
-    /// Of a module's live expressions.
+    /// Computes the bodies of a module's live expressions.
     pub fn of(module: &Module) -> Bodies {
         let scopes = Scopes::of_module(module);
         let mut body: IndexVec<ScopeId, ScopeId> = IndexVec::with_capacity(scopes.tree.len());
         for (id, scope) in scopes.tree.iter() {
             let branch = scope.opener.is_some_and(|opener| matches!(module.expr(opener), Expr::If { .. }));
-            // A scope is opened after the one around it.
+            // A scope is opened after its parent.
             body.push(if branch { body[scope.parent] } else { id });
         }
         Bodies { scopes, body }

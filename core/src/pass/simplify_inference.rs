@@ -1,11 +1,12 @@
-//! Replaces what matters only in training by what it is at inference.
+//! Replaces training operators by their inference form.
 //!
-//! * `nn.batch_norm(x, gamma, beta, mean, var).0` becomes `x * scale + shift` with `scale = gamma / sqrt(var + epsilon)`
+//! * `nn.batch_norm(x, gamma, beta, mean, var).0` becomes `x * scale + shift` with `scale = gamma / sqrt(var +
+//! epsilon)`
 //!   and `shift = beta - mean * scale`, which folds into constants and then into the weights before it.
-//!   Every `.0` of one call becomes the same sum.
+//!   All `.0` of one call become the same sum.
 //! * `nn.dropout(x).0` becomes `x`.
 //!
-//! The normalisations that depend on the data at inference too (`nn.layer_norm`, `nn.instance_norm`, ...) stay whole:
+//! Normalizations that depend on the data at inference too (`nn.layer_norm`, `nn.instance_norm`, ...) stay whole:
 //! backends and the host have kernels for them.
 
 use super::scope::touchable;

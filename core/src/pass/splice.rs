@@ -5,23 +5,23 @@ use crate::ir::{Call, Expr, ExprId, Module, OriginId, Origins};
 use crate::typing::Rebuild;
 use std::collections::HashMap;
 
-/// Inlining may make a module this much larger, in expressions, and as many times as large.
+/// Limits of inlining: it may add `ROOM` expressions plus `TIMES` times the size of the original module.
 const ROOM: usize = 1 << 20;
 const TIMES: usize = 16;
 
-/// The body of a function of the new module, copied with the arguments of a call for its parameters.
+/// Copies the body of a function of the new module, with the arguments of a call in place of its parameters.
 ///
 /// # Errors
-/// When the module becomes too large: functions that call each other twice double at every level.
+/// The module becomes too large: functions that call each other twice double at every level.
 pub(super) fn splice(rebuild: &mut Rebuild<'_>, function: ExprId, call: &Call) -> Result<ExprId, Box<Diagnostic>> {
     splice_around(rebuild, function, call, &[])
 }
 
-/// As [`splice`], of a literal that is called: what it takes from around it, in expressions of the old module, is not
-/// copied with it.
+/// Like [`splice`], for a literal that is called: the values it captures, in expressions of the old module, are not
+/// copied.
 ///
 /// # Errors
-/// As [`splice`].
+/// Errors of [`splice`].
 pub(super) fn splice_around(
     rebuild: &mut Rebuild<'_>,
     function: ExprId,
@@ -35,18 +35,18 @@ pub(super) fn splice_around(
     copy(rebuild, function.body, inner)
 }
 
-/// A function of the new module, copied whole.
+/// Copies a whole function of the new module.
 ///
 /// # Errors
-/// As [`splice`].
+/// Errors of [`splice`].
 pub(super) fn copy_function(rebuild: &mut Rebuild<'_>, function: ExprId) -> Result<ExprId, Box<Diagnostic>> {
     copy(rebuild, function, HashMap::new())
 }
 
-/// A literal of the new module, copied with other expressions for what it takes from around it.
+/// Copies a literal of the new module, with other expressions in place of its captured values.
 ///
 /// # Errors
-/// As [`splice`].
+/// Errors of [`splice`].
 pub(super) fn copy_literal(
     rebuild: &mut Rebuild<'_>,
     function: ExprId,
@@ -80,13 +80,13 @@ fn copy(
         let message = format!("inlining makes more than {limit} expressions out of {}", rebuild.old.nodes.len());
         return Err(Box::new(
             Diagnostic::error(codes::passes::INLINE_TOO_LARGE, message)
-                .help("inline fewer functions: each call gets a copy of its own, with all that was inlined into it"),
+                .help("inline fewer functions: each call gets its own copy, with everything inlined into it"),
         ));
     }
     Ok(inner[&root])
 }
 
-/// A module whose `main` is a function of another module, without its attributes.
+/// Creates a module whose `main` is a function of another module, without its attributes.
 pub(super) fn extract(module: &Module, function: ExprId) -> Module {
     let mut new = Module::new();
     new.origins = module.origins.clone();
@@ -105,8 +105,8 @@ pub(super) fn extract(module: &Module, function: ExprId) -> Module {
     new
 }
 
-/// Appends an expression of another module. What it computes comes from `origin`, or from where it did in a module
-/// with the same sources.
+/// Appends an expression of another module. Its calls get the origin `origin`, or keep theirs in a module with the
+/// same sources.
 pub(super) fn copy_into(into: &mut Module, from: &Module, root: ExprId, origin: Option<OriginId>) -> ExprId {
     let mut inner: HashMap<ExprId, ExprId> = HashMap::new();
     for id in from.post_order(root, |_, _| true) {

@@ -1,21 +1,21 @@
-//! Gives every intermediate value a name: each call, tuple, projection, branch and function is bound by a `let`, in the
+//! Names every intermediate value: each call, tuple, projection, branch and function is bound by a `let`, in the
 //! scope in which it is evaluated, and operands are variables, constants or global functions.
 //!
 //! A function body and each branch become one chain of lets, in the order of the arena; lets inside operands join the
-//! chain around them. The value of a `let` of the program keeps its variable. Scopes are built from the inside out, so
-//! nothing recurses.
+//! chain around them. The value of a `let` of the program keeps its variable. Scopes are built from the inside out,
+//! without recursion.
 
 use super::scope::{is_opaque, touchable};
 use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId, Id, IndexVec, Module, Origins, ScopeId, Scopes, Type};
 use std::mem;
 
-/// One step of a scope.
+/// Step of a scope.
 #[derive(Clone)]
 enum Step {
     /// Binds a variable to a value, both of the new module.
     Bind(ExprId, ExprId),
-    /// What the body of a let does.
+    /// Runs the steps of a let's body.
     Body(ScopeId),
 }
 
@@ -26,7 +26,7 @@ enum Step {
 pub fn to_a_normal_form(module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut normal = Normal::new(module);
     normal.name_values();
-    // A scope is opened after the one around it.
+    // A scope is opened after its parent.
     for index in (0..normal.items.len()).rev() {
         normal.build(ScopeId::new(index));
     }
@@ -42,9 +42,9 @@ struct Normal<'m> {
     new: Module,
     scopes: Scopes,
     touch: IndexVec<ExprId, bool>,
-    /// What stands for each expression as an operand.
+    /// Atom that replaces each expression as an operand.
     atoms: IndexVec<ExprId, Option<ExprId>>,
-    /// The expressions that are evaluated in each scope, without those that are bound where a let says.
+    /// Expressions evaluated in each scope, except those bound by a let of the program.
     items: IndexVec<ScopeId, Vec<ExprId>>,
     steps: IndexVec<ScopeId, Vec<Step>>,
 }
@@ -73,14 +73,14 @@ impl<'m> Normal<'m> {
         self.atoms[old].expect("an operand comes before its users")
     }
 
-    /// Returns true if the variable of a let can name its value itself: nothing else reads that.
+    /// Returns true if the variable of a let can name its value directly: the value has no other user.
     fn is_own_value(&self, value: ExprId) -> bool {
         self.scopes.uses[value] == 1
             && !self.old.expr(value).is_leaf()
             && !matches!(self.old.expr(value), Expr::Let { .. })
     }
 
-    /// Makes a variable for every value, copies leaves, and copies what is inside opaque functions as it is.
+    /// Creates a variable for every value, copies leaves, and copies the contents of opaque functions unchanged.
     fn name_values(&mut self) {
         let mut bound = IndexVec::filled(false, self.old.nodes.len());
         for (id, node) in self.old.nodes.iter() {
@@ -103,7 +103,7 @@ impl<'m> Normal<'m> {
                     self.items[scope].push(id);
                     self.atom(body)
                 }
-                // Bound by its let, a global function by its name.
+                // Bound by its let.
                 _ if bound[id] => continue,
                 _ => {
                     self.items[scope].push(id);
@@ -123,7 +123,7 @@ impl<'m> Normal<'m> {
         expr
     }
 
-    /// Turns what is evaluated in a scope into steps. The scopes inside are done.
+    /// Turns the expressions evaluated in a scope into steps. The inner scopes are done.
     fn build(&mut self, scope: ScopeId) {
         let mut steps = Vec::new();
         for id in mem::take(&mut self.items[scope]) {
@@ -145,7 +145,7 @@ impl<'m> Normal<'m> {
         self.steps[scope] = steps;
     }
 
-    /// An expression on atoms.
+    /// Builds an expression on atoms.
     fn value(&mut self, id: ExprId) -> ExprId {
         let expr = match self.old.expr(id) {
             &Expr::If { cond, then, otherwise } => {
@@ -176,7 +176,7 @@ impl<'m> Normal<'m> {
         self.push(expr, id)
     }
 
-    /// The lets of a scope, and of the bodies of lets in it, around its result.
+    /// Wraps a result in the lets of its scope, including those of let bodies in it.
     fn chain(&mut self, scope: ScopeId, result: ExprId) -> ExprId {
         let result = self.atom(result);
         let ty: Type = self.new.ty(result).clone();
