@@ -1,4 +1,4 @@
-//! The fast kernels of convolution, products, pooling, normalisation and resizing against the naive references, on one
+//! Fast kernels of convolution, products, pooling, normalization and resizing against the naive references, on one
 //! thread and on two: max|a - b| / max|b| within 1e-5.
 
 use byoc_core::ir::{AttrValue, Attrs, TensorType};
@@ -6,7 +6,7 @@ use byoc_core::kernel::{Kernel, Offer, Spec};
 use byoc_core::op::{self, Value};
 use byoc_core::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut};
 
-/// Numbers in [-1, 1) without a pattern.
+/// Returns pseudorandom numbers in [-1, 1).
 fn random(shape: &[usize], seed: u64) -> Tensor {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let values: Vec<f32> = (0..shape.iter().product::<usize>())
@@ -20,7 +20,7 @@ fn random(shape: &[usize], seed: u64) -> Tensor {
     Tensor::from_slice(shape, &values)
 }
 
-/// Runs the fast kernel of `name` on a fresh workspace full of NaN; panics when none is offered.
+/// Runs the fast kernel of `name` on a fresh workspace full of NaN; panics if none is offered.
 fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>], want: &[Tensor]) -> Vec<Tensor> {
     let def = op::get(op::lookup(name).expect("an operator"));
     let of = |t: &Tensor| TensorType::fixed(t.dtype(), t.shape());
@@ -52,7 +52,7 @@ fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>
         let rest: Vec<TensorView<'_>> =
             views.iter().enumerate().filter(|(i, _)| *i != taken).map(|(_, v)| *v).collect();
         write(&mut results, &mut |outs| kernel.run_in_place(&rest, outs).unwrap());
-        assert_eq!(tensors(&results)[0], computed[0], "{name} computes the same in place");
+        assert_eq!(tensors(&results)[0], computed[0], "{name} computed in place");
     }
     computed
 }
@@ -64,12 +64,12 @@ fn close(name: &str, case: &str, got: &[Tensor], want: &[Tensor]) {
         let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         for (i, (g, w)) in got.iter().zip(&want).enumerate() {
             let fine = g == w || (g - w).abs() <= 1e-5 * largest;
-            assert!(fine, "{name} {case}: element {i} of {} is {g}, {w} is wanted", want.len());
+            assert!(fine, "{name} {case}: element {i} of {}: expected {w}, found {g}", want.len());
         }
     }
 }
 
-/// Checks a call: on one thread and on two, inputs after the first as constants and not.
+/// Checks a call on one thread and on two, with the inputs after the first constant and not.
 #[track_caller]
 fn check_values(name: &str, pairs: &[(&str, AttrValue)], args: &[Tensor]) {
     let attrs = Attrs::new(pairs.iter().map(|(k, v)| (*k, v.clone())));
@@ -101,13 +101,13 @@ fn convolution() {
     let padding = |v: [i64; 4]| ("padding", ints(v));
     let dilation = |v: [i64; 2]| ("dilation", ints(v));
     let groups = |v: i64| ("groups", AttrValue::Int(v));
-    // 1x1: the data itself, and with a stride.
+    // 1x1: the columns are the data itself; then with a stride.
     check("nn.conv2d", &[], &[&[1, 16, 7, 7], &[24, 16, 1, 1]]);
     check("nn.conv2d", &[], &[&[3, 5, 9, 11], &[7, 5, 1, 1]]);
     check("nn.conv2d", &[], &[&[1, 64, 40, 40], &[96, 64, 1, 1]]);
     check("nn.conv2d", &[strides([2, 2])], &[&[2, 8, 9, 10], &[6, 8, 1, 1]]);
     check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 3, 5, 5], &[2, 3, 1, 1]]);
-    // Gathered, with everything.
+    // Gathered columns, with every attribute.
     check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 3, 13, 17], &[5, 3, 3, 3]]);
     check("nn.conv2d", &[strides([2, 1]), padding([0, 1, 2, 3])], &[&[2, 4, 11, 9], &[6, 4, 3, 2]]);
     check("nn.conv2d", &[strides([3, 3]), padding([3, 3, 3, 3])], &[&[1, 3, 23, 25], &[8, 3, 7, 7]]);
@@ -232,7 +232,7 @@ fn maximum_keeps_nan() {
 }
 
 #[test]
-fn normalisation() {
+fn normalization() {
     let channel = |n: usize| vec![n];
     for shape in [vec![2, 5, 6, 7], vec![1, 64, 30, 30], vec![3, 5], vec![2, 3, 70]] {
         let c = channel(shape[1]);

@@ -8,11 +8,11 @@ use byoc_core::typing::Builder;
 use proptest::prelude::*;
 use std::fmt::Write;
 
-/// Builds a well-typed program out of a list of choices; when they run out, every choice is the first.
+/// Generator of well-typed programs from a list of choices; when they run out, every choice is the first.
 struct Generator<'a> {
     builder: Builder,
     choices: std::slice::Iter<'a, u8>,
-    /// What the current scope can use.
+    /// Values in scope.
     values: Vec<ExprId>,
 }
 
@@ -25,7 +25,7 @@ impl Generator<'_> {
         Type::tensor_of(DType::F32, [Dim::Named("n".into()), Dim::Fixed(3)])
     }
 
-    /// A value of a type, out of those in scope.
+    /// Picks a value of a type from those in scope.
     fn pick(&mut self, wanted: &Type) -> ExprId {
         let fitting: Vec<ExprId> =
             self.values.iter().copied().filter(|&v| self.builder.module.ty(v) == wanted).collect();
@@ -39,7 +39,7 @@ impl Generator<'_> {
         id
     }
 
-    /// Some statements and a result of type `Tensor[(n, 3), float32]`.
+    /// Generates some statements and a result of type `Tensor[(n, 3), float32]`.
     fn block(&mut self, depth: usize) -> ExprId {
         let scope = self.values.len();
         let statements = self.choose(6);
@@ -160,7 +160,7 @@ impl Generator<'_> {
     }
 }
 
-/// A module of two functions.
+/// Generates a module of two functions.
 fn program(choices: &[u8]) -> Module {
     let mut generator = Generator { builder: Builder::default(), choices: choices.iter(), values: Vec::new() };
     for name in ["main", "other"] {
@@ -207,7 +207,7 @@ proptest! {
     }
 }
 
-/// A small generator of pseudo-random numbers (xorshift), so that a failure comes again.
+/// Pseudorandom number generator (xorshift), deterministic so that failures reproduce.
 struct Random(u64);
 
 impl Random {
@@ -315,7 +315,7 @@ fn mutated_texts_never_panic() {
             continue;
         }
         read += 1;
-        // What reads may be wrong in other ways; then it is refused, and printed all the same.
+        // A text that parses may be wrong in other ways; then it is rejected, but can still be printed.
         let roots: Vec<ExprId> = parsed.root.into_iter().collect();
         let typed = infer_type_in_place(&mut parsed.module, &roots).is_ok();
         let verified = verify(&parsed.module).is_ok();
@@ -328,7 +328,7 @@ fn mutated_texts_never_panic() {
     assert!(read > 100 && refused > 1_000, "the mutations reach both ways: {read} read, {refused} refused");
 }
 
-/// Reads, types, verifies, prints and reads again.
+/// Parses, types, verifies, prints and parses again.
 fn whole_way(text: &str) -> Module {
     let parsed = parse(text, &ParseOptions::default());
     assert_eq!(parsed.diagnostics, []);
@@ -373,7 +373,7 @@ fn a_hundred_thousand_levels() {
 }
 
 #[test]
-fn types_and_lists_that_nest_without_end_are_refused() {
+fn rejects_deeply_nested_types_and_lists() {
     let code = |text: &str| parse(text, &ParseOptions::default()).diagnostics.first().map(|d| d.code.to_string());
     let (open, close) = ("(".repeat(100_000), ")".repeat(100_000));
     assert_eq!(code(&format!("fn (%x: {open}int32{close}) {{ %x }}")), None);

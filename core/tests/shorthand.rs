@@ -1,10 +1,10 @@
 //! Shorthands in the programs of tests.
 
-/// Writes `B[t](e)` and `E[t](e)`, the annotations of the target `t`, in full, and each name of `types` as the type that
-/// it stands for.
+/// Expands `B[t](e)` and `E[t](e)`, the annotations of the target `t`, and each name of `types` to the type that it
+/// abbreviates.
 pub fn expand(text: &str, types: &[(&str, &str)]) -> String {
     let mut out = String::new();
-    // The target of each open parenthesis that an annotation opened.
+    // Target of each open parenthesis, if an annotation opened it.
     let mut open: Vec<Option<&str>> = Vec::new();
     let mut rest = text;
     while let Some(c) = rest.chars().next() {

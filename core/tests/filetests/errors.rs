@@ -1,4 +1,4 @@
-//! The kinds `error` and `verifier`: the expectation is a comment on the very line.
+//! Kinds `error` and `verifier`: the expectation is a comment on the line of the error.
 
 use crate::{Outcome, constants, headers};
 use byoc_core::diag::Diagnostic;
@@ -48,7 +48,7 @@ pub fn verifier_case(case: &str) -> Outcome {
     if faults.is_empty() {
         return Err(Failed::from("no fault was found"));
     }
-    // Whatever is wrong with a module, it can be shown.
+    // Any module can be printed, however broken it is.
     let shown = print_faults(module, &faults);
     if let Some(fault) = faults.iter().find(|fault| !shown.contains(&fault.diagnostic.message)) {
         return Err(format!("not shown: {}\n{shown}", fault.diagnostic.message).into());
@@ -57,15 +57,15 @@ pub fn verifier_case(case: &str) -> Outcome {
     Ok(annotated(case, &diagnostics))
 }
 
-/// Does to a module what no text can say, as a pass with a mistake in it would.
+/// Breaks a module in a way that no text can express, as a faulty pass would.
 fn damage(module: &mut Module, line: &str) -> Option<()> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match *words.as_slice() {
-        // The global of this name is no more.
+        // Removes the global of this name.
         ["drop", name] => {
             module.globals.remove(name.strip_prefix('@')?)?;
         }
-        // One global stands for what another one stands for, or for an expression that is in it.
+        // Makes one global refer to the function of another one, or to an expression inside it.
         ["let", name, "be", other] => {
             let id = match other.strip_prefix('@') {
                 Some(other) => *module.globals.get(other)?,
@@ -73,7 +73,7 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
             };
             module.globals.insert(name.strip_prefix('@')?.into(), id);
         }
-        // The parts of an expression: a name is the variable or the global, an operator its last call.
+        // Replaces an operand of an expression: a name is the variable or the global, an operator its last call.
         ["give", user, "operand", at, operand] => {
             let (user, operand) = (named(module, user)?, named(module, operand)?);
             let (wanted, mut place) = (at.parse::<usize>().ok()?, 0);
@@ -102,7 +102,7 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
                 },
             };
         }
-        // All type definitions are replaced.
+        // Replaces all type definitions.
         ["types", ..] => {
             let text = format!("#[version = \"0.0.5\"]\n{}", line.strip_prefix("types")?);
             module.types = parse(&text, &ParseOptions::default()).module.types;
@@ -127,7 +127,7 @@ fn damage(module: &mut Module, line: &str) -> Option<()> {
     Some(())
 }
 
-/// `%x`, `@f` (the function), or an operator, constructor or `tuple`: the last expression of that name.
+/// Finds `%x`, `@f` (the function), or an operator, constructor or `tuple`: the last expression of that name.
 fn named(module: &Module, name: &str) -> Option<ExprId> {
     let is_named = |expr: &Expr| match expr {
         Expr::Var(var) => name.strip_prefix('%') == Some(&*var.name),
@@ -142,7 +142,7 @@ fn named(module: &Module, name: &str) -> Option<ExprId> {
     }
 }
 
-/// The case with these errors, and no others, in its comments.
+/// Returns the case with exactly these errors in its comments.
 fn annotated(case: &str, diagnostics: &[Diagnostic]) -> String {
     let mut lines: Vec<String> =
         case.lines().map(|line| line.split_once(MARK).map_or(line, |(code, _)| code.trim_end()).to_owned()).collect();

@@ -1,27 +1,35 @@
-//! File tests: `tests/filetests/<kind>/*.relay`, the expectation in the file. `BYOC_BLESS=1` rewrites expectations.
+//! File tests: `tests/filetests/<kind>/*.relay`, with the expectation in the file. `BYOC_BLESS=1` rewrites
+//! expectations.
 //!
-//! A file holds one case, or several between lines `// ====`. The kinds:
+//! A file holds one case, or several separated by lines `// ====`. The kinds:
 //!
-//! * `parse`: reads without errors, and what is printed reads back as the same program.
-//! * `error`: reading or typing it gives exactly the errors in its comments, each `// error: E0101 message` at the end
-//!   of the line that it is about.
-//! * `print`: below a line `// ----` stands what is printed. With `// types` above, it is typed before, and types are shown.
-//! * `verifier`: reads without errors, and gives exactly the faults in its comments, written as in `error`. Where no text
-//!   breaks the rule, `// break: ...` does to the module what a pass with a mistake would (see `errors::damage`); with
-//!   `// typed:` it is typed before, and the rules about types are checked too.
-//! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and compared
-//!   by structure. The module verifies after each pass. Where a pass is to fail, `// error: E0330 message` stands there
-//!   instead. Options, each on a line of its own:
-//!   `// pattern: name: notation`, `// check: name: notation` (what a backend asks of the original root beyond the
-//!   pattern), `// annotate: target=op,op`, `// include-non-call-ops: false`,
-//!   `// bind-constants: false`, `// module-name: m`, `// compiler: t`, `// layout: operator=data,kernel`, `// inline-bound-to: f, g`.
-//!   `// unchanged` there says that the program is to stay as it is.
-//!   `// type: T = Tensor[(2), float32]` makes `T` stand for the type; `B[t](e)` and `E[t](e)` are `compiler_begin` and
-//!   `compiler_end` of the target `t`.
-//! * `match`: an expression; each line `// yes: pattern` and `// no: pattern` says whether the pattern matches it.
-//! * `patterns`: a pattern file; below a line `# ----` stands what is said about it, each with line and column.
+//! * `parse`: parses without errors, and the printed text parses to the same program.
+//! * `error`: parsing or type inference gives exactly the errors in its comments, each `// error: E0101 message` at
+//! the end
+//!   of the line of the error.
+//! * `print`: the printed text follows a line `// ----`. With `// types` above, the program is typed first and
+//! printed with
+//!   its types.
+//! * `verifier`: parses without errors, and gives exactly the faults in its comments, written as in `error`. Where no
+//! text
+//!   can break the rule, `// break: ...` changes the module as a faulty pass would (see `errors::damage`); with
+//!   `// typed:` it is typed first, and the rules about types are checked too.
+//! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and
+//! compared
+//!   by structure. The module is verified after each pass. For an expected failure, `// error: E0330 message`
+//! replaces the
+//!   expected program, and `// unchanged` if the program should stay as it is. Options, one per line:
+//!   `// pattern: name: notation`, `// check: name: notation` (requirement of a backend on the original root, in
+//! addition
+//!   to the pattern), `// annotate: target=op,op`, `// include-non-call-ops: false`,
+//!   `// bind-constants: false`, `// module-name: m`, `// compiler: t`, `// layout: operator=data,kernel`,
+//!   `// inline-bound-to: f, g`.
+//!   `// type: T = Tensor[(2), float32]` defines `T` as an abbreviation of the type; `B[t](e)` and `E[t](e)` are
+//!   `compiler_begin` and `compiler_end` of the target `t`.
+//! * `match`: an expression; lines `// yes: pattern` list patterns that match it, lines `// no: pattern` others.
+//! * `patterns`: a pattern file; its diagnostics with line and column follow a line `# ----`.
 //!
-//! `// constant: float32 (2, 2): 1 2 3 4` gives `meta[relay.Constant][0]`, the next one `[1]`; one value fills all.
+//! `// constant: float32 (2, 2): 1 2 3 4` defines `meta[relay.Constant][0]`, the next one `[1]`; one value fills all.
 
 mod errors;
 mod passes;
@@ -36,10 +44,10 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a case gives: the text of the case as it should be. It passes when that is the text that it is.
+/// Outcome of a case: its text as it should be. The case passes if the text is unchanged.
 type Outcome = Result<String, Failed>;
 
-/// A kind of test: its folder, and what runs a case.
+/// Kind of test: its folder, and the function that runs a case.
 const KINDS: &[(&str, fn(&str) -> Outcome)] = &[
     ("parse", texts::parse_case),
     ("error", errors::error_case),
@@ -67,7 +75,7 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// Each code of the text format and of types has a page in `docs/errors` and a case that expects it.
+/// Checks that each code of the text format and of types has a page in `docs/errors` and a case that expects it.
 fn check_codes(root: &Path) -> Result<(), Failed> {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors");
     let texts: String = ["error", "verifier"]
@@ -80,7 +88,7 @@ fn check_codes(root: &Path) -> Result<(), Failed> {
         if !page.starts_with(&format!("# {code}: {title}\n")) {
             return Err(format!("docs/errors/{code}.md should begin with \"# {code}: {title}\"").into());
         }
-        // A text of more than 1 GiB is no file for a repository.
+        // A text of more than 1 GiB does not belong in a repository.
         if code != codes::text::TOO_LARGE && !texts.contains(&format!("// error: {code} ")) {
             return Err(format!("no case expects {code}").into());
         }
@@ -96,7 +104,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Runs the cases of a file; each says what its text should be.
+/// Runs the cases of a file; each returns its text as it should be.
 fn check_file(path: &Path, run: fn(&str) -> Outcome, bless: bool) -> Result<(), Failed> {
     let source = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut failures = Vec::new();
@@ -130,21 +138,21 @@ fn check_file(path: &Path, run: fn(&str) -> Outcome, bless: bool) -> Result<(), 
     }
 }
 
-/// The values of `// key: value` lines, in order.
+/// Returns the values of `// key: value` lines, in order.
 fn headers<'c>(case: &'c str, key: &str) -> Vec<&'c str> {
     let value = |line: &'c str| line.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(':').map(str::trim);
     case.lines().filter_map(value).collect()
 }
 
-/// The constants that a case declares.
+/// Parses the constants that a case declares.
 fn constants(case: &str) -> Result<Vec<Arc<Tensor>>, Failed> {
     headers(case, "constant")
         .into_iter()
-        .map(|line| constant(line).map(Arc::new).ok_or_else(|| Failed::from(format!("no constant: {line}"))))
+        .map(|line| constant(line).map(Arc::new).ok_or_else(|| Failed::from(format!("invalid constant: {line}"))))
         .collect()
 }
 
-/// `float32 (2, 2): 1 2 3 4`
+/// Parses `float32 (2, 2): 1 2 3 4`.
 fn constant(line: &str) -> Option<Tensor> {
     let (dtype, rest) = line.split_once(' ')?;
     let (shape, values) = rest.split_once(':')?;

@@ -1,4 +1,4 @@
-//! The kind `pass`.
+//! Kind `pass`.
 
 use crate::shorthand::expand;
 use crate::texts::{check_round_trip, read};
@@ -47,19 +47,19 @@ pub fn pass_case(case: &str) -> Outcome {
         Err(failed) => failed.message().map(str::to_owned),
     };
     match difference {
-        // The same program, however it is written down.
+        // Keeps the expected text if it is the same program in another notation.
         None => Ok(case.to_owned()),
         Some(difference) => Ok(format!("{input}{SEPARATOR}{text}// {}\n", difference.replace('\n', " "))),
     }
 }
 
-/// The expected program: it has constants of its own, or those of the input.
+/// Parses the expected program, which has its own constants or those of the input.
 fn program(text: &str, types: &[(&str, &str)], constants: &[Arc<Tensor>]) -> Result<Module, Failed> {
     let own = crate::constants(text)?;
     typed(&expand(text, types), if own.is_empty() { constants } else { &own })
 }
 
-/// Runs the passes; where a backend checks its matches, `merge_composite` asks it.
+/// Runs the passes; a backend's checks are applied in `merge_composite`.
 fn run(
     module: &Module,
     passes: &[&str],
@@ -80,7 +80,7 @@ fn run(
     Ok(current)
 }
 
-/// Takes a match when the pattern of its name in `checks` matches its root as well.
+/// Judge that accepts a match if the pattern in `checks` with the match's name also matches its root.
 struct Checking<'a> {
     checks: &'a BTreeMap<Name, Pattern>,
 }
@@ -110,7 +110,7 @@ fn types(input: &str) -> Result<Vec<(&str, &str)>, Failed> {
     pairs.map(|pair| pair.ok_or_else(|| Failed::from("type: NAME = type"))).collect()
 }
 
-/// The line that declares a constant, if it is short.
+/// Returns the line that declares a constant, if it is short.
 fn declared(tensor: &Tensor) -> Option<String> {
     let shape: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
     let values: Vec<String> = tensor.view().to_f64s().iter().map(f64::to_string).collect();

@@ -1,4 +1,4 @@
-//! The kinds `match` and `patterns`.
+//! Kinds `match` and `patterns`.
 
 use crate::texts::read;
 use crate::{Outcome, constants};

@@ -1,4 +1,4 @@
-//! The kinds `parse` and `print`.
+//! Kinds `parse` and `print`.
 
 use crate::{Outcome, constants};
 use byoc_core::ir::{ExprId, Module, structural_equal, structural_equal_exprs};
@@ -8,7 +8,7 @@ use byoc_core::text::{ParseOptions, Parsed, PrintOptions, Printed, parse, print,
 use libtest_mimic::Failed;
 use std::sync::Arc;
 
-/// Reads a text that must have no errors.
+/// Parses a text without errors.
 pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, Failed> {
     let parsed = parse(source, &ParseOptions { constants });
     match parsed.diagnostics.first() {
@@ -17,7 +17,7 @@ pub fn read(source: &str, constants: &[Arc<Tensor>]) -> Result<Parsed, Failed> {
     }
 }
 
-/// The expression of the text, or else the module.
+/// Prints the expression of the text, or the module if there is none.
 fn printed(module: &Module, root: Option<ExprId>, options: &PrintOptions<'_>) -> Printed {
     match root {
         Some(root) => print_expr(module, root, options),
@@ -32,7 +32,7 @@ pub fn parse_case(case: &str) -> Outcome {
     Ok(case.to_owned())
 }
 
-/// What is printed reads back as the same program, and prints the same.
+/// Checks that the printed text parses to the same program, and prints the same again.
 pub fn check_round_trip(module: &Module, root: Option<ExprId>) -> Result<(), Failed> {
     let text = printed(module, root, &PrintOptions::default());
     let again = read(&text.text, &text.constants)?;

@@ -120,7 +120,7 @@ fn operands_broadcast() {
 }
 
 #[test]
-fn where_chooses() {
+fn where_selects() {
     let condition = Tensor::from_bools(&[2, 1], &[true, false]);
     let x = vector(&[1.0, 2.0, 3.0]);
     let y = Tensor::scalar(-1f32);
@@ -132,7 +132,7 @@ fn where_chooses() {
 }
 
 #[test]
-fn dimensions_that_are_not_known() {
+fn unknown_dimensions() {
     let add = |a: &str, b: &str| typed("add", &Attrs::none(), &[f32s(a), f32s(b)]);
     assert_eq!(add("n, 3", "1, 3").unwrap(), "Tensor[(n, 3), float32]");
     assert_eq!(add("n, 3", "n, 1").unwrap(), "Tensor[(n, 3), float32]");

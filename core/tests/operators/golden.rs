@@ -1,4 +1,4 @@
-//! The naive references against recorded results of ONNX Runtime and numpy (`tests/golden/nn.txt`).
+//! Naive references against recorded results of ONNX Runtime and numpy (`tests/golden/nn.txt`).
 //!
 //! A case names an operator, its attributes, its inputs and the expected output. Inputs are not stored: element i of an
 //! input with seed s is (37 i + 101 s + 13 (i / 5)) mod 23 - 11, for floating-point types divided by 8 (exact in all of
@@ -41,21 +41,21 @@ fn check(text: &str) -> Result<(), String> {
                 dtype = DType::parse(name).ok_or("an unknown element type")?;
                 shape = numbers(dims);
             }
-            _ => want.extend(line.split_whitespace().map(|v| v.parse::<f64>().expect("a number"))),
+            _ => want.extend(line.split_whitespace().map(|v| v.parse::<f64>().expect("number"))),
         }
     }
     let got = call(op, &Attrs::new(attrs), &args)?.swap_remove(0);
     if got.shape() != shape || got.dtype() != dtype {
-        return Err(format!("gives {got:?}, {shape:?} of {dtype} is wanted"));
+        return Err(format!("expected {shape:?} of {dtype}, found {got:?}"));
     }
     let got = got.view().to_f64s();
     let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let tolerance = if dtype.is_float() { 2e-6 * largest } else { 0.0 };
     for (i, (g, w)) in got.iter().zip(&want).enumerate() {
-        // Not `>`: NaN is wrong too.
+        // Not `>`, so that NaN fails as well.
         let near = (g - w).abs() <= tolerance;
         if !near {
-            return Err(format!("element {i} is {g}, {w} is wanted"));
+            return Err(format!("element {i}: expected {w}, found {g}"));
         }
     }
     Ok(())
@@ -83,7 +83,7 @@ fn input(text: &str) -> Tensor {
     }
 }
 
-/// `True`, `"text"`, `1`, `0.5`, `[1, 2]`, `[[0, 1], [2, 3]]`.
+/// Parses `True`, `"text"`, `1`, `0.5`, `[1, 2]`, `[[0, 1], [2, 3]]`.
 fn attribute(text: &str) -> AttrValue {
     match text {
         "True" => AttrValue::Bool(true),

@@ -1,4 +1,4 @@
-//! Creation of tensors, and reading and writing at computed places.
+//! Creation of tensors, and reads and writes at computed positions.
 
 use super::{attrs, close, f32s, refused, run, typed, vector};
 use byoc_core::ir::{AttrValue, Attrs, Type};

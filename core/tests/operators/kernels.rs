@@ -1,4 +1,4 @@
-//! The fast kernels against the naive references, over many shapes and in place where they offer it.
+//! Fast kernels against the naive references, over many shapes, and in place where they support it.
 
 use super::attrs;
 use byoc_core::ir::{AttrValue, Attrs, TensorType};
@@ -6,7 +6,7 @@ use byoc_core::kernel::{self, Spec};
 use byoc_core::op::{self, Value};
 use byoc_core::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
 
-/// Numbers that look random, between -4 and 4, and now and then zero.
+/// Returns pseudorandom numbers between -4 and 4, occasionally zero.
 fn noise(shape: &[usize], seed: u64) -> Tensor {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let values: Vec<f32> = (0..shape.iter().product())
@@ -20,14 +20,14 @@ fn noise(shape: &[usize], seed: u64) -> Tensor {
     Tensor::from_slice(shape, &values)
 }
 
-/// How far a result may be from the reference.
+/// Allowed difference from the reference.
 #[derive(Clone, Copy)]
 enum Within {
-    /// Not at all: the same bits, but any NaN is as good as another.
+    /// None: identical bits, except that all NaNs are equal.
     Nothing,
-    /// So many units in the last place of float32.
+    /// Number of units in the last place of float32.
     Units(f64),
-    /// That share of the largest input magnitude, times the number of elements that make one result.
+    /// Share of the largest input magnitude, times the number of elements reduced to one result.
     Sum(f64),
 }
 
@@ -40,13 +40,13 @@ fn agree(what: &str, got: &Tensor, want: &Tensor, within: Within) {
             Within::Sum(n) => n,
         };
         let fine = g.to_bits() == w.to_bits() || g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= allowed;
-        assert!(fine, "{what}: element {i} is {g:e}, {w:e} is wanted");
+        assert!(fine, "{what}: element {i}: expected {w:e}, found {g:e}");
     }
 }
 
-/// Runs the kernel that is made for the call, and again in place where it can, against the reference.
+/// Compares the kernel of the call, also in place where it supports that, with the reference.
 fn check(name: &str, attrs: &Attrs, args: &[Value], within: Within) {
-    let id = op::lookup(name).unwrap_or_else(|| panic!("there is an operator {name}"));
+    let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let def = op::get(id);
     let attrs = op::normalize_attrs(def, attrs.clone()).unwrap();
     let want = op::evaluate(id, &attrs, args, 1 << 30).unwrap_or_else(|error| panic!("{error}"));
@@ -68,7 +68,7 @@ fn check(name: &str, attrs: &Attrs, args: &[Value], within: Within) {
     let what = format!("{name} of {shapes:?}");
 
     let views: Vec<TensorView<'_>> = tensors.iter().map(|t| t.view()).collect();
-    // What a kernel does not write stays visible.
+    // Elements that a kernel does not write stay visible.
     let filled = |t: &Tensor| AlignedBytes::copy_of(&vec![0xa5; t.bytes().len()]).unwrap();
     let mut buffers: Vec<AlignedBytes> = want.iter().map(filled).collect();
     let run = |buffers: &mut [AlignedBytes], call: &dyn Fn(&mut [TensorViewMut<'_>]) -> Result<(), String>| {
@@ -107,10 +107,10 @@ fn ints<const N: usize>(values: [i64; N]) -> AttrValue {
 
 #[test]
 fn unary_kernels_on_the_whole_range() {
-    // Every exponent and sign with some significands, among them zeros, denormals, infinities and NaN.
+    // All exponents and signs with some significands, among them zeros, denormals, infinities and NaN.
     let range: Vec<f32> = (0..1u32 << 16).map(|i| f32::from_bits(i << 16 | i.wrapping_mul(40503) & 0xffff)).collect();
     let range = Tensor::from_slice(&[range.len()], &range);
-    // Where the functions bend.
+    // Arguments around which the approximations change.
     let middle: Vec<f32> = (-100_000..100_000).map(|i| i as f32 * 1e-4).collect();
     let middle = Tensor::from_slice(&[middle.len()], &middle);
     let exact = ["nn.relu", "abs", "negative", "sign", "floor", "ceil", "round", "trunc", "sqrt", "copy"];
@@ -176,7 +176,7 @@ fn binary_kernels_broadcast() {
             check(name, &Attrs::none(), &args, Within::Nothing);
         }
         check("power", &Attrs::none(), &args, Within::Units(1.0));
-        // What no fast kernel is offered for runs by the reference.
+        // Operators without a fast kernel run by the reference.
         check("floor_mod", &Attrs::none(), &args, Within::Nothing);
     }
     let ends = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, -2.5, 1e-40];
@@ -215,7 +215,7 @@ fn where_kernels() {
     }
 }
 
-/// 0, 1, 2, ... in every element size.
+/// Returns 0, 1, 2, ... in every element size.
 fn countings(shape: &[usize]) -> [Tensor; 4] {
     let n = shape.iter().product::<usize>();
     [

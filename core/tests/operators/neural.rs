@@ -1,5 +1,5 @@
-//! Type relations of convolutions, products, pooling, normalisation and resizing: unknown dimensions, element types,
-//! and what they refuse.
+//! Type relations of convolutions, products, pooling, normalization and resizing: unknown dimensions, element types,
+//! and errors.
 
 use super::{attrs, call, f32s, run, typed};
 use byoc_core::ir::{AttrValue, Attrs, Type};
@@ -14,7 +14,7 @@ fn gives<const N: usize>(name: &str, pairs: [(&str, AttrValue); N], args: &[Type
 #[track_caller]
 fn refuses<const N: usize>(name: &str, pairs: [(&str, AttrValue); N], args: &[Type], part: &str) {
     let error = typed(name, &attrs(pairs), args).expect_err("a refusal");
-    assert!(error.contains(part), "{error:?} should say {part:?}");
+    assert!(error.contains(part), "{error:?} should contain {part:?}");
 }
 
 fn ints<const N: usize>(values: [i64; N]) -> AttrValue {
@@ -118,7 +118,7 @@ fn pooling_types() {
 }
 
 #[test]
-fn normalisation_types() {
+fn normalization_types() {
     let channel = || f32s("3");
     let five = [f32s("1, ?, 4"), channel(), channel(), channel(), channel()];
     let triple = "(Tensor[(1, 3, 4), float32], Tensor[(3), float32], Tensor[(3), float32])";
@@ -170,7 +170,7 @@ fn dropout_keeps_the_data() {
 }
 
 #[test]
-fn work_is_counted() {
+fn counts_flops() {
     let flops = |name: &str, given: Attrs, args: &[Type]| {
         let def = op::get(op::lookup(name).unwrap());
         let ret = def.infer(&given, args, &vec![None; args.len()]).unwrap();
@@ -182,7 +182,7 @@ fn work_is_counted() {
     assert_eq!(flops("nn.conv2d_transpose", Attrs::none(), &transposed), 2 * (4 * 8 * 8) * (3 * 4));
     assert_eq!(flops("nn.dense", Attrs::none(), &[f32s("2, 5"), f32s("3, 5")]), 2 * 2 * 3 * 5);
     assert_eq!(flops("nn.batch_matmul", Attrs::none(), &[f32s("7, 2, 5"), f32s("1, 5, 3")]), 7 * 2 * 2 * 3 * 5);
-    // What is open counts as 1, in a product too.
+    // Unknown dimensions count as 1, also in products.
     assert_eq!(flops("nn.conv2d", Attrs::none(), &[f32s("?, 4, 8, 8"), f32s("6, 4, 3, 3")]), 2 * (6 * 6 * 6) * (4 * 9));
     assert_eq!(flops("nn.dense", Attrs::none(), &[f32s("12*n, 5"), f32s("3, 5")]), 12 * 2 * 3 * 5);
 }

@@ -1,4 +1,4 @@
-//! The QNN dialect: values worked out by hand, what is refused, and the exact arithmetic of rescaling.
+//! QNN dialect: values worked out by hand, errors, and the exact arithmetic of rescaling.
 
 use super::{attrs, call, refused, run, typed};
 use byoc_core::ir::{AttrValue, Attrs, Type};
@@ -56,7 +56,7 @@ fn dequantize_saturates_in_int32_and_float16() {
 }
 
 #[test]
-fn what_is_no_scale_is_refused() {
+fn rejects_invalid_scales() {
     let x = f32s(&[1.0, 2.0]);
     for (scale, said) in [(0.0, "is 0"), (-0.5, "is -0.5"), (f32::NAN, "is NaN"), (f32::INFINITY, "is inf")] {
         let why = refused("qnn.quantize", &Attrs::none(), &[&x, &one(scale), &zero(0)]);
@@ -77,7 +77,7 @@ fn what_is_no_scale_is_refused() {
 }
 
 #[test]
-fn scales_that_are_only_known_when_they_run_are_refused_then() {
+fn rejects_invalid_scales_at_run_time() {
     let data = || Value::Tensor(Tensor::from_slice(&[1], &[1i8]));
     let tuple = |t: Tensor| Value::Tuple(vec![t]);
     let args = [Value::Tuple(vec![Tensor::from_slice(&[1], &[1i8])]), tuple(one(-1.0)), tuple(zero(0))];
@@ -88,18 +88,18 @@ fn scales_that_are_only_known_when_they_run_are_refused_then() {
     assert!(why.contains("a tuple of tensors is wanted"), "{why}");
 }
 
-/// (M, e) of a ratio, out of the bits of a binary64: M * 2^(e - 31).
+/// Returns (M, e) of a ratio, out of the bits of a binary64: M * 2^(e - 31).
 fn decompose(ratio: f64) -> (i128, i32) {
     let bits = ratio.to_bits();
     assert!(ratio.is_normal() && ratio > 0.0);
     let mantissa = i128::from(bits & ((1 << 52) - 1) | (1 << 52));
     let exponent = (bits >> 52 & 0x7ff) as i32 - 1022;
-    // 53 bits to 31, halves up (which is away from zero).
+    // 53 bits to 31, halves rounded up (away from zero for positive numbers).
     let rounded = (mantissa + (1 << 21)) >> 22;
     if rounded == 1 << 31 { (1 << 30, exponent + 1) } else { (rounded, exponent) }
 }
 
-/// One requantization by the fixed-point formula, in 128 bits.
+/// Requantizes one value by the fixed-point formula, in 128 bits.
 fn fixed_point(x: i128, from: (f32, i32), to: (f32, i32), rounding: &str, low: i128, high: i128) -> i128 {
     let int32 = |v: i128| v.clamp(-(1 << 31), (1 << 31) - 1);
     let t = int32(x - i128::from(from.1));
@@ -137,13 +137,13 @@ impl Random {
         (self.next() >> 11) % n
     }
 
-    /// Any of 32 bits, few of them or all.
+    /// Returns a random 32-bit integer, of few bits or all.
     fn int(&mut self) -> i32 {
         let bits = self.below(32);
         (self.next() as i32) >> bits
     }
 
-    /// A scale: any mantissa, an exponent of -`spread` to `spread`; now and then a power of two.
+    /// Returns a random scale: any mantissa, an exponent of -`spread` to `spread`; occasionally a power of two.
     fn scale(&mut self, spread: i32) -> f32 {
         let exponent = self.below(2 * spread as u64 + 1) as i32 - spread;
         let mantissa = if self.below(8) == 0 { 1.0 } else { 1.0 + self.below(1 << 23) as f32 / (1 << 23) as f32 };
@@ -190,7 +190,7 @@ fn requantize_agrees_with_128_bit_arithmetic_on_a_million_cases() {
     assert!(cases >= 1_000_000);
 }
 
-/// `x` from scale `from` to scale 1 without zero points, into int32.
+/// Requantizes `x` from scale `from` to scale 1 without zero points, into int32.
 fn rescaled(x: &[i32], from: f32, rounding: &str) -> Vec<i32> {
     let given = attrs([("rounding", rounding.into()), ("out_dtype", "int32".into())]);
     let x = Tensor::from_slice(&[x.len()], x);
@@ -199,7 +199,7 @@ fn rescaled(x: &[i32], from: f32, rounding: &str) -> Vec<i32> {
 
 #[test]
 fn powers_of_two_shift() {
-    // Halves: -1.5 and 1.5, -0.5 and 0.5, and their neighbours.
+    // Halves: -1.5 and 1.5, -0.5 and 0.5, and their neighbors.
     let x = [-7, -6, -5, -3, -2, -1, 0, 1, 2, 3, 5, 6, 7];
     assert_eq!(rescaled(&x, 0.25, "UPWARD"), [-2, -1, -1, -1, 0, 0, 0, 0, 1, 1, 1, 2, 2]);
     assert_eq!(rescaled(&x, 0.25, "TONEAREST"), [-2, -2, -1, -1, -1, 0, 0, 0, 1, 1, 1, 2, 2]);
@@ -219,7 +219,7 @@ fn powers_of_two_shift() {
                 assert_eq!(i128::from(y), want, "{x} >> {power}, {rounding}");
             }
         }
-        // Past the shifts that 64 bits take.
+        // Shifts beyond the range of 64 bits.
         assert_eq!(rescaled(&[0, 1, -1], 2f32.powi(100), rounding), [0, i32::MAX, i32::MIN]);
         assert_eq!(rescaled(&[0, i32::MAX, i32::MIN], 2f32.powi(-100), rounding), [0, 0, 0]);
     }
@@ -230,7 +230,7 @@ fn rescaling_saturates_where_it_would_wrap() {
     assert_eq!(rescaled(&[i32::MAX, i32::MIN, 1 << 30], 3.0, "UPWARD"), [i32::MAX, i32::MIN, i32::MAX]);
     let x = Tensor::from_slice(&[2], &[i32::MAX, i32::MIN]);
     let wide = word("out_dtype", "int32");
-    // The difference to the zero point does not fit int32, and neither does the sum with the other one.
+    // Neither the difference to the zero point nor the sum with the other zero point fits int32.
     let got = run("qnn.requantize", &wide, &[&x, &one(0.5), &zero(-1), &one(1.0), &zero(0)]);
     assert_eq!(got.as_slice::<i32>(), [1 << 30, -(1 << 30) + 1]);
     let got = run("qnn.requantize", &wide, &[&x, &one(1.0), &zero(0), &one(1.0), &zero(7)]);
@@ -278,14 +278,14 @@ fn fixed_point_products() {
 }
 
 #[test]
-fn sums_of_products_take_zero_points_away() {
+fn sums_of_products_subtract_zero_points() {
     // (1 - 1, 3 - 1) against (2 - 1, 5 - 1) and, second channel, (4 - 2, 0 - 2).
     let x = Tensor::from_slice(&[1, 2], &[1u8, 3]);
     let w = Tensor::from_slice(&[2, 2], &[2u8, 5, 4, 0]);
     let zeros = Tensor::from_slice(&[2], &[1i32, 2]);
     let got = run("qnn.dense", &Attrs::none(), &[&x, &w, &zero(1), &zeros, &one(0.1), &f32s(&[0.5, 0.25])]);
     assert_eq!((got.shape(), got.as_slice::<i32>()), (&[1, 2][..], &[8, -4][..]));
-    // Padding stands for zero: it holds the zero point.
+    // Padding represents zero: it holds the zero point.
     let x = Tensor::from_slice(&[1, 1, 1, 2], &[10i8, 20]);
     let w = Tensor::from_slice(&[1, 1, 1, 3], &[1i8, 2, 3]);
     let pads = attrs([("padding", AttrValue::from([0, 1]))]);

@@ -1,4 +1,4 @@
-//! The kernels on bytes against the naive references: the same bits, over many shapes.
+//! Kernels on bytes against the naive references: identical bits, over many shapes.
 
 use super::attrs;
 use byoc_core::ir::{AttrValue, Attrs, TensorType};
@@ -24,7 +24,7 @@ impl Random {
         items[self.below(items.len())].clone()
     }
 
-    /// Any bytes, the ends of the range among them more often than others.
+    /// Returns random bytes, with the ends of the range more often than others.
     fn bytes(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
         let bytes: Vec<u8> = (0..shape.iter().product::<usize>())
             .map(|_| if self.below(8) == 0 { self.pick(&[0x00, 0x7f, 0x80, 0xff]) } else { self.next() as u8 })
@@ -42,7 +42,7 @@ impl Random {
         Tensor::from_slice(shape, &values)
     }
 
-    /// Zero, what a byte holds, or (now and then) anything.
+    /// Returns a zero point: zero, within the range of a byte, or (occasionally) any integer.
     fn zero_points(&mut self, shape: &[usize], dtype: DType) -> Tensor {
         let kind = self.below(10);
         let values: Vec<i32> = (0..shape.iter().product::<usize>())
@@ -71,9 +71,10 @@ fn one(scale: f32) -> Tensor {
     Tensor::scalar(scale)
 }
 
-/// Runs the kernel of a call, with the inputs in `known` as constants, in a pool of `threads`; wants the reference's bits.
+/// Runs the kernel of a call, with the inputs in `known` as constants, in a pool of `threads`; expects the
+/// reference's bits.
 fn check(name: &str, attrs: &Attrs, args: &[&Tensor], known: &[usize], threads: usize) {
-    let id = op::lookup(name).unwrap_or_else(|| panic!("there is an operator {name}"));
+    let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let def = op::get(id);
     let attrs = op::normalize_attrs(def, attrs.clone()).unwrap_or_else(|error| panic!("{name} {attrs:?}: {error}"));
     let values: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
@@ -86,7 +87,7 @@ fn check(name: &str, attrs: &Attrs, args: &[&Tensor], known: &[usize], threads: 
     let kernel = kernel::make(id, &spec).unwrap();
     let views: Vec<TensorView<'_>> = args.iter().map(|t| t.view()).collect();
     let mut workspace = AlignedBytes::copy_of(&vec![0x5a; kernel.workspace()]).unwrap();
-    // What a kernel does not write stays visible.
+    // Elements that a kernel does not write stay visible.
     let mut buffer = AlignedBytes::copy_of(&vec![0xa5; want[0].bytes().len()]).unwrap();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     for _ in 0..2 {
@@ -97,14 +98,14 @@ fn check(name: &str, attrs: &Attrs, args: &[&Tensor], known: &[usize], threads: 
             let shapes: Vec<_> = args.iter().map(|t| (t.dtype(), t.shape().to_vec())).collect();
             let (got, want) = (got.view().to_f64s(), want[0].view().to_f64s());
             let at = got.iter().zip(&want).position(|(g, w)| g != w).unwrap_or(0);
-            panic!("{name} {attrs:?} of {shapes:?}: element {at} is {}, {} is wanted", got[at], want[at]);
+            panic!("{name} {attrs:?} of {shapes:?}: element {at}: found {}, expected {}", got[at], want[at]);
         }
     }
 }
 
 const BYTES: [DType; 2] = [DType::I8, DType::U8];
 
-/// A random convolution: attributes, data, weight, the axis of the weight's output channels, output channels.
+/// Creates a random convolution: attributes, data, weight, the axis of the weight's output channels, output channels.
 fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, Tensor, usize) {
     let groups = random.pick(&[1usize, 1, 1, 2, 3, 8]);
     let inputs = groups * random.pick(&[1usize, 2, 3, 4, 5, 8, 16, 19]);
@@ -161,7 +162,7 @@ fn convolutions() {
 }
 
 #[test]
-fn convolutions_with_what_follows() {
+fn fused_convolutions() {
     let mut random = Random(0x2468_ace0_1357_9bdf);
     for round in 0..250 {
         let (mut given, data, weight, outputs) = convolution(&mut random);
@@ -217,7 +218,7 @@ fn products() {
 }
 
 #[test]
-fn one_element_at_a_time() {
+fn elementwise() {
     let mut random = Random(0x0bad_cafe_1234_5678);
     for round in 0..60 {
         let shape = random.pick(&[vec![1500], vec![2, 3, 30, 31], vec![5, 700], vec![3, 4]]);
@@ -277,7 +278,7 @@ fn one_element_at_a_time() {
 }
 
 #[test]
-fn largest_bytes() {
+fn max_pooling() {
     let mut random = Random(0x1122_3344_5566_7788);
     for round in 0..80 {
         let last = round % 3 == 0;

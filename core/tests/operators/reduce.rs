@@ -1,4 +1,4 @@
-//! Reductions and orderings. The wanted numbers are numpy's.
+//! Reductions and orderings. The expected numbers are numpy's.
 
 use super::{attrs, call, close, f32s, refused, run, typed, vector};
 use byoc_core::ir::{AttrValue, Attrs};

@@ -1,11 +1,11 @@
-//! Reshapes, layout changes, joins, slices and repeats. The wanted numbers are numpy's.
+//! Reshapes, layout changes, concatenations, slices and repeats. The expected numbers are numpy's.
 
 use super::{attrs, call, f32s, refused, run, typed};
 use byoc_core::ir::{AttrValue, Attrs, Type};
 use byoc_core::op::Value;
 use byoc_core::tensor::{DType, Tensor};
 
-/// 0, 1, 2, ... in this shape.
+/// Returns 0, 1, 2, ... in this shape.
 fn counting(shape: &[usize]) -> Tensor {
     let count = shape.iter().product::<usize>();
     Tensor::from_slice(shape, &(0..count as i32).collect::<Vec<_>>())
@@ -144,7 +144,7 @@ fn layouts() {
 }
 
 #[test]
-fn joins() {
+fn concatenations() {
     let (a, b) = (counting(&[2, 2]), counting(&[2, 1]));
     let tuple = Value::Tuple(vec![a.clone(), b.clone()]);
     let got = call("concatenate", &attrs([("axis", (-1).into())]), std::slice::from_ref(&tuple)).unwrap().remove(0);
@@ -258,7 +258,7 @@ fn repeats() {
 }
 
 #[test]
-fn dimensions_placed_during_the_run() {
+fn dimensions_known_at_run_time() {
     let one = |n: i64| Tensor::from_slice(&[], &[n]);
     let two = attrs([("num_newaxis", 2.into())]);
     check("dyn.expand_dims", two.clone(), &[&counting(&[2, 2]), &one(1)], &[2, 1, 1, 2], &[0, 1, 2, 3]);
@@ -274,7 +274,7 @@ fn dimensions_placed_during_the_run() {
 }
 
 #[test]
-fn padding_and_sizes_computed_during_the_run() {
+fn padding_and_sizes_known_at_run_time() {
     let zero = Tensor::from_slice(&[], &[9i32]);
     let widths = Tensor::from_slice(&[2, 2], &[0i64, 1, 1, 0]);
     check("dyn.nn.pad", Attrs::none(), &[&counting(&[1, 2]), &widths, &zero], &[2, 3], &[9, 0, 1, 9, 9, 9]);

@@ -1,4 +1,5 @@
-//! Detection operators. The wanted numbers are worked out by hand from the formulas in the operators' documentation.
+//! Detection operators. The expected numbers are worked out by hand from the formulas in the operators'
+//! documentation.
 
 use super::{attrs, call, close, f32s, refused, typed};
 use byoc_core::ir::{AttrValue, Attrs, Type};
@@ -22,13 +23,13 @@ fn several(name: &str, attrs: &Attrs, args: &[&Tensor]) -> Vec<Tensor> {
     call(name, attrs, &args).unwrap()
 }
 
-/// Equal up to the rounding of sides near 1.
+/// Asserts that boxes are equal up to rounding, for sides near 1.
 #[track_caller]
 fn near(got: &Tensor, want: &[f64]) {
     let got = got.view().to_f64s();
     assert_eq!(got.len(), want.len());
     for (g, w) in got.iter().zip(want) {
-        assert!((g - w).abs() < 1e-6, "{g} where {w} is wanted");
+        assert!((g - w).abs() < 1e-6, "expected {w}, found {g}");
     }
 }
 
@@ -42,7 +43,7 @@ fn default_boxes() {
     let square = |y: f64| [0.5 - 0.2, y - 0.1, 0.5 + 0.2, y + 0.1];
     let wide = |y: f64| [0.5 - 0.4, y - 0.05, 0.5 + 0.4, y + 0.05];
     close(&got, &[square(0.25), wide(0.25), square(0.75), wide(0.75)].concat());
-    // Steps and offsets move the centres, and clip cuts.
+    // Steps and offsets move the centers, and clip cuts the boxes.
     let moved = attrs([
         ("sizes", floats([1.0, 0.5])),
         ("steps", floats([0.5, 0.25])),
@@ -68,7 +69,7 @@ fn boxes_are_decoded_and_the_background_is_dropped() {
     let threshold = attrs([("threshold", 0.2.into())]);
     let got = several("vision.multibox_transform_loc", &threshold, &[&classes, &places, &anchors]);
     assert_eq!(got[1].as_slice::<i32>(), [1]);
-    // Centre (0.4, 0.3) moved by 0.1 * 0.4 and by -2 * 0.1 * 0.2.
+    // Center (0.4, 0.3) moved by 0.1 * 0.4 and by -2 * 0.1 * 0.2.
     let boxed = [1.0, 0.6f32 as f64, 0.24, 0.16, 0.64, 0.36];
     near(&got[0], &[&boxed[..], &[-1.0; 12]].concat());
     // With the background: anchors keep their classes, all three reach the threshold.
@@ -77,7 +78,7 @@ fn boxes_are_decoded_and_the_background_is_dropped() {
     assert_eq!(got[1].as_slice::<i32>(), [3]);
     let ids: Vec<f32> = got[0].as_slice::<f32>().chunks(6).map(|b| b[0]).collect();
     assert_eq!(ids, [0.0, 0.0, 2.0]);
-    // Growing by exp(5 * 0.2) on both axes, cut at the border or not.
+    // Growth by exp(5 * 0.2) on both axes, cut at the border or not.
     let grown = of(&[1, 4], &[0.0, 0.0, 5.0, 5.0]);
     let (one, anchor) = (of(&[1, 2, 1], &[0.0, 1.0]), of(&[1, 1, 4], &square));
     let got = several("vision.multibox_transform_loc", &Attrs::none(), &[&one, &grown, &anchor]);
@@ -95,7 +96,7 @@ fn valid_boxes_move_to_the_front() {
     assert_eq!(got[0].as_slice::<i32>(), [2]);
     assert_eq!(got[1].as_slice::<f32>(), [1.0, 0.8, 3.0, 2.0, 0.5, 4.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0]);
     assert_eq!(got[2].as_slice::<i32>(), [2, 3, -1, -1]);
-    // No class to look at, and the threshold as an attribute. A score equal to it is not above it.
+    // No class to check, and the threshold as an attribute. A score equal to it is not above it.
     let no_class = attrs([("id_index", AttrValue::Int(-1)), ("score_threshold", 0.5.into())]);
     let got = several("vision.get_valid_counts", &no_class, &[&data]);
     assert_eq!(got[2].as_slice::<i32>(), [1, 2, -1, -1]);
@@ -143,9 +144,9 @@ fn overlapping_boxes_are_suppressed() {
     assert_eq!(kept(&[("top_k", AttrValue::Int(2))], 5, -1, 0.4), [13, 10]);
     assert_eq!(kept(&[], 5, 1, 0.4), [13]);
     assert_eq!(kept(&[], 5, 0, 0.4), [0i32; 0]);
-    // No threshold: all, in their order.
+    // No threshold: all boxes, in their order.
     assert_eq!(kept(&[], 3, -1, 0.0), [10, 11, 12]);
-    // Boxes instead of numbers, in the order of scores with gaps, or without.
+    // Boxes instead of indices, in the order of scores, with gaps or without.
     let gaps = [("force_suppress", true.into()), ("return_indices", false.into())];
     let ids = |t: &Tensor| t.as_slice::<f32>().chunks(6).map(|b| (b[0], b[1])).collect::<Vec<_>>();
     let none = (-1.0, -1.0);

@@ -6,7 +6,7 @@ use byoc_core::pass::{
 };
 use byoc_core::pattern::Entry;
 
-/// What each operator became: `relu a` in region 0, `add host NoPatternMatch`.
+/// Returns the assignment of each operator: `relu a` in region 0, `add host NoPatternMatch`.
 fn places(module: &Module, report: &Report) -> Vec<String> {
     let rows = report.operators.iter().map(|row| {
         let name = op::get(module.expr(row.expr).as_op_call().unwrap().0).name;
@@ -66,7 +66,7 @@ fn composites_and_single_operators_share_a_region() {
 }
 
 #[test]
-fn a_backend_takes_what_is_left_by_those_before_it() {
+fn later_backends_take_remaining_operators() {
     let (before, _, report) = partition(
         "def @main(%a: T) { exp(abs(nn.relu(%a))) }",
         &mut [given("p", "", &["abs"]), given("q", "q.ra: abs(nn.relu(*))", &["nn.relu", "exp"])],
@@ -77,7 +77,7 @@ fn a_backend_takes_what_is_left_by_those_before_it() {
 }
 
 #[test]
-fn every_operator_says_why_it_stays() {
+fn reports_reasons_for_operators_on_the_host() {
     let (before, _, report) = partition(
         "def @main(%a: T) { %0 = abs(%a); %1 = nn.relu(%0); %2 = exp(%1); add(%2, %0) }",
         &mut [given("p", "p.x: nn.relu(abs(*))\np.y: exp(sqrt(*))", &[])],
@@ -92,7 +92,7 @@ fn every_operator_says_why_it_stays() {
     assert_eq!(words[3], "p has no pattern with add and does not take it alone");
 }
 
-/// Refuses by a closure.
+/// Judge that refuses by a closure.
 struct Refuse(fn(&Module, Question<'_>, &Candidate) -> Option<Refusal>);
 
 impl Judge for Refuse {
@@ -166,7 +166,7 @@ fn projections_and_tuples_stay_inside() {
 
 #[test]
 fn regions_never_need_each_other() {
-    // q's exp and subtract are neighbours, but subtract also needs tanh, which needs p's region, which needs exp.
+    // q's exp and subtract are adjacent, but subtract also needs tanh, which needs p's region, which needs exp.
     let (before, _, report) = partition(
         "def @main(%a: T, %b: T) { %0 = abs(%a); %1 = exp(%b); %2 = add(%0, %1); %3 = log(%0); %4 = tanh(%3); %5 = subtract(%1, %4); (%2, %5, abs(%4)) }",
         &mut [given("p", "", &["abs", "add", "log"]), given("q", "", &["exp", "subtract", "tanh"])],
@@ -185,7 +185,7 @@ fn constants_move_into_the_region() {
 }
 
 #[test]
-fn operators_keep_where_they_came_from() {
+fn operators_keep_their_origins() {
     let mut before = module("def @main(%a: T) { exp(nn.relu(abs(%a))) }");
     let calls: Vec<ExprId> = before.nodes.ids().filter(|&id| before.expr(id).as_call().is_some()).collect();
     for (i, &id) in calls.iter().enumerate() {
@@ -202,7 +202,7 @@ fn operators_keep_where_they_came_from() {
     assert_eq!(after.origins.get(after.nodes[call].origin).len(), 2);
 }
 
-/// Puts a partitioned program back together: functions inlined, projections of tuples resolved.
+/// Reassembles a partitioned program: functions inlined, projections of tuples resolved.
 fn undo(module: &Module) -> Module {
     let names: Vec<String> =
         module.globals.keys().filter(|name| ***name != *"main").map(|name| name.to_string()).collect();
@@ -219,7 +219,7 @@ fn undo(module: &Module) -> Module {
 }
 
 #[test]
-fn random_programs_are_the_same_when_put_back_together() {
+fn random_programs_survive_partitioning_and_inlining() {
     let unary = ["abs", "exp", "log", "tanh", "nn.relu", "sigmoid"];
     let binary = ["add", "subtract", "multiply", "maximum"];
     let mut state = 3u64;
@@ -268,13 +268,13 @@ fn random_programs_are_the_same_when_put_back_together() {
             same(&undo(&after), &byoc_core::pass::infer_type(&before).unwrap());
         }
         let at_home = report.operators.iter().filter(|row| row.region.is_none() && row.refusals.is_empty()).count();
-        assert_eq!(at_home, 0, "every operator on the host says why");
+        assert_eq!(at_home, 0, "every operator on the host has a reason");
     }
     assert!(regions > 1000 && composites > 200, "{regions} regions, {composites} composites");
 }
 
 #[test]
-fn functions_go_back_where_they_are_called() {
+fn inlines_functions_of_a_backend() {
     let (before, after, _) = partition(
         "def @main(%a: T, %b: T) { abs(nn.relu(add(%a, %b))) }",
         &mut [given("c", "c.add_relu: nn.relu(add(*, *))", &["abs"])],

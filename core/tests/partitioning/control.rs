@@ -1,5 +1,5 @@
-//! What holds of every program: random data flow inside branches, lets, closures and loops, with references, over random
-//! targets.
+//! Invariants of all programs: random data flow inside branches, lets, closures and loops, with references, over
+//! random targets.
 
 use super::evaluate::{Evaluator, Value, tensors};
 use super::laws::{
@@ -26,15 +26,15 @@ fn int() -> Type {
     Type::scalar(DType::I32)
 }
 
-/// Builds a well-typed program out of a list of choices; when they run out, every choice is the first.
+/// Generator of well-typed programs from a list of choices; when they run out, every choice is the first.
 struct Generator<'a> {
     builder: Builder,
     choices: std::slice::Iter<'a, u8>,
-    /// The values of type `Tensor[(4, 2), float32]` in scope.
+    /// Values of type `Tensor[(4, 2), float32]` in scope.
     tensors: Vec<ExprId>,
-    /// Tuples of two of them.
+    /// Tuples of two tensors.
     pairs: Vec<ExprId>,
-    /// Scalars: loop counters, and what is computed from them.
+    /// Scalars: loop counters, and values computed from them.
     ints: Vec<ExprId>,
     /// Functions from tensor to tensor.
     functions: Vec<ExprId>,
@@ -48,7 +48,7 @@ impl Generator<'_> {
         usize::from(*self.choices.next().unwrap_or(&0)) % n.max(1)
     }
 
-    /// One of the values, the latest most often.
+    /// Picks one of the values, mostly a recent one.
     fn pick(&mut self) -> ExprId {
         let back = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
         self.tensors[self.tensors.len() - 1 - back]
@@ -77,7 +77,7 @@ impl Generator<'_> {
         made
     }
 
-    /// Some statements and a tensor.
+    /// Generates some statements and a tensor.
     fn block(&mut self, depth: usize) -> ExprId {
         self.scope(|g| {
             for _ in 0..g.choose(5) {
@@ -87,7 +87,7 @@ impl Generator<'_> {
         })
     }
 
-    /// What a block ends with: a value, or a let around more.
+    /// Generates the end of a block: a value, or a let around more.
     fn rest(&mut self, depth: usize) -> ExprId {
         if depth == 0 {
             return self.pick();
@@ -144,7 +144,7 @@ impl Generator<'_> {
         }
     }
 
-    /// `fn (%p) { ... }`
+    /// Generates `fn (%p) { ... }`.
     fn closure(&mut self, depth: usize) -> ExprId {
         let param = self.builder.var("p", tensor());
         let body = self.scope(|g| {
@@ -154,7 +154,7 @@ impl Generator<'_> {
         self.builder.function(&[param], body, Type::Unknown, Attrs::none()).unwrap_or_else(|d| panic!("{d}"))
     }
 
-    /// `let %loop = fn (%i, %s) { if (%i < 1) { %s } else { %loop(%i - 1, ...) } }; %loop(n, x)`
+    /// Generates `let %loop = fn (%i, %s) { if (%i < 1) { %s } else { %loop(%i - 1, ...) } }; %loop(n, x)`.
     fn counted(&mut self, depth: usize) -> ExprId {
         let name = self.builder.var("loop", Type::func(FuncType::new([int(), tensor()], tensor())));
         let (i, s) = (self.builder.var("i", int()), self.builder.var("s", tensor()));
@@ -238,7 +238,7 @@ impl Generator<'_> {
                     _ => self.cond,
                 };
                 if self.choose(3) == 0 {
-                    // Branches that give tuples.
+                    // Branches that return tuples.
                     let [then, otherwise] = [(); 2].map(|()| {
                         let (a, b) = (self.block(depth - 1), self.block(depth - 1));
                         self.push(Expr::Tuple([a, b].into()))
@@ -265,7 +265,7 @@ impl Generator<'_> {
     }
 }
 
-/// A module of two functions; `main` calls the other one.
+/// Generates a module of two functions; `main` calls the other one.
 fn program(choices: &[u8]) -> Module {
     let mut builder = Builder::default();
     let nothing = builder.constant(Tensor::from_bools(&[], &[true]));
@@ -305,7 +305,7 @@ fn program(choices: &[u8]) -> Module {
     infer_type(&generator.builder.module).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
-/// What `main` gives, bit for bit.
+/// Returns the result of `main`, bit for bit.
 fn outcome(module: &Module, cond: bool) -> Vec<Vec<u32>> {
     let x: Vec<f32> = (0..8).map(|i| i as f32 * 0.25 - 1.0).collect();
     let y: Vec<f32> = (0..8).map(|i| 0.75 - i as f32 * 0.125).collect();
@@ -388,7 +388,7 @@ proptest! {
     }
 
     #[test]
-    fn annotating_in_turn_is_annotating_for_both_and_twice_is_once(
+    fn annotation_composes_and_passes_are_idempotent(
         choices in prop::collection::vec(any::<u8>(), 0..160),
         owners in prop::collection::vec(any::<u8>(), 10),
         non_call in any::<bool>(),
@@ -406,7 +406,7 @@ proptest! {
     }
 
     #[test]
-    fn what_every_step_prints_reads_back(
+    fn every_step_round_trips_through_text(
         choices in prop::collection::vec(any::<u8>(), 0..160),
         owners in prop::collection::vec(any::<u8>(), 10),
         non_call in any::<bool>(),

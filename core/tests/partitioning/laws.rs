@@ -1,4 +1,4 @@
-//! What holds of every program: random data flow with tuples, splits and joins, over random targets.
+//! Invariants of all programs: random data flow with tuples, splits and concatenations, over random targets.
 
 use super::{same, show};
 use byoc_core::diag::Diagnostic;
@@ -17,13 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const UNARY: [&str; 4] = ["nn.relu", "exp", "tanh", "sigmoid"];
 pub const BINARY: [&str; 4] = ["add", "multiply", "subtract", "maximum"];
 
-/// Builds a well-typed program out of a list of choices; when they run out, every choice is the first.
+/// Generator of well-typed programs from a list of choices; when they run out, every choice is the first.
 struct Generator<'a> {
     builder: Builder,
     choices: std::slice::Iter<'a, u8>,
-    /// The values of type `Tensor[(4, 2), float32]`.
+    /// Values of type `Tensor[(4, 2), float32]`.
     tensors: Vec<ExprId>,
-    /// Tuples of two of them.
+    /// Tuples of two tensors.
     pairs: Vec<ExprId>,
 }
 
@@ -32,7 +32,7 @@ impl Generator<'_> {
         usize::from(*self.choices.next().unwrap_or(&0)) % n.max(1)
     }
 
-    /// One of the values, the latest most often.
+    /// Picks one of the values, mostly a recent one.
     fn pick(&mut self) -> ExprId {
         let back = self.choose(self.tensors.len().min(if self.choices.len().is_multiple_of(3) { 40 } else { 4 }));
         self.tensors[self.tensors.len() - 1 - back]
@@ -95,7 +95,7 @@ fn program(choices: &[u8]) -> Module {
     infer_type(&generator.builder.module).unwrap_or_else(|faults| panic!("{faults:?}"))
 }
 
-/// Each operator belongs to one of three targets or to none.
+/// Assigns each operator to one of three targets or to none.
 pub fn rules(owners: &[u8]) -> Vec<TargetRule> {
     let names = UNARY.iter().chain(&BINARY).chain(&["split", "concatenate"]);
     let owned: Vec<(&str, u8)> =
@@ -132,7 +132,7 @@ fn four_passes(module: &Module, rules: &[TargetRule], non_call: bool) -> Module 
     verified(partition_graph(&merged, "default", true))
 }
 
-/// Returns true if a region can be reached from itself: what a call needs, and what needs the call, in one function.
+/// Returns true if regions could depend on each other: a function is called more than once, or a region calls one.
 pub fn regions_need_each_other(module: &Module) -> bool {
     let called = |id: ExprId| match module.expr(id) {
         Expr::Call(call) => match call.callee {
@@ -144,7 +144,7 @@ pub fn regions_need_each_other(module: &Module) -> bool {
         },
         _ => None,
     };
-    // A region is one function with one call. Then the arena, whose operands come first, has no cycle of calls.
+    // A region is one function with one call. Operands come first in the arena, so calls then have no cycle.
     let live = module.live();
     let mut calls: BTreeMap<_, usize> = BTreeMap::new();
     for (id, _) in module.nodes.iter().filter(|(id, _)| live[*id]) {
@@ -162,12 +162,12 @@ pub fn regions_need_each_other(module: &Module) -> bool {
     calls.values().any(|&count| count > 1) || !inside.is_empty()
 }
 
-/// How many programs each law is tried on; `PROPTEST_CASES` says otherwise.
+/// Returns the number of programs per law, which `PROPTEST_CASES` overrides.
 pub fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2_000)
 }
 
-/// Fields of tuples that are there stand for themselves.
+/// Replaces projections of tuples by the fields.
 fn resolved(module: &Module) -> Module {
     let resolved = Rebuild::run(module, |rebuild, _, expr| {
         let Expr::Project { tuple, index } = expr else { return Ok(None) };
@@ -185,10 +185,10 @@ fn operators(module: &Module) -> usize {
     module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some()).count()
 }
 
-/// A pass, as a function.
+/// Signature of a pass.
 pub type Pass = fn(&Module) -> Result<Module, Box<Diagnostic>>;
 
-/// Passes that change nothing the second time.
+/// Idempotent passes.
 pub const PASSES: [(&str, Pass); 4] = [
     ("merge_compiler_regions", merge_compiler_regions),
     ("flatten_nested_tuples", flatten_nested_tuples),
@@ -196,8 +196,8 @@ pub const PASSES: [(&str, Pass); 4] = [
     ("partition_graph", |module| partition_graph(&merge_compiler_regions(module)?, "default", true)),
 ];
 
-/// Annotating for one target after the other is annotating for both, and annotating twice is annotating once. Gives the
-/// annotated program.
+/// Checks that annotating for one target after the other equals annotating for both, and that annotation is
+/// idempotent. Returns the annotated program.
 pub fn annotation_laws(module: &Module, rules: &[TargetRule], non_call: bool) -> Result<Module, TestCaseError> {
     let both = verified(annotate_target(module, rules, non_call));
     let first = verified(annotate_target(module, &rules[..1], non_call));
@@ -208,7 +208,7 @@ pub fn annotation_laws(module: &Module, rules: &[TargetRule], non_call: bool) ->
     Ok(both)
 }
 
-/// Checks that each pass gives what it was given when that is its own result. When it fails, the message shows the program.
+/// Checks that each pass leaves its own result unchanged. On failure, the message shows the program.
 pub fn twice_is_once_of(module: &Module, passes: &[(&str, Pass)]) -> Result<(), TestCaseError> {
     for (name, pass) in passes {
         let once = step(name, module, pass);
@@ -218,7 +218,7 @@ pub fn twice_is_once_of(module: &Module, passes: &[(&str, Pass)]) -> Result<(), 
     Ok(())
 }
 
-/// Runs a pass; when it fails, the message shows the program that it failed on.
+/// Runs a pass; on failure, the message shows the program that it failed on.
 pub fn step(name: &str, before: &Module, pass: impl FnOnce(&Module) -> Result<Module, Box<Diagnostic>>) -> Module {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pass(before))) {
         Ok(Ok(module)) => verified(Ok(module)),

@@ -1,4 +1,4 @@
-//! The passes that partition a program: worked cases, before and after.
+//! Partitioning passes: worked cases, before and after.
 //!
 //! Programs are Relay text with two shorthands: `B[t](e)` and `E[t](e)` are the annotations of target `t`, and `T` is
 //! `Tensor[(10, 10), float32]` unless a case says otherwise.
@@ -26,12 +26,12 @@ use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
 use std::sync::Arc;
 
-/// Replaces the shorthands.
+/// Expands the shorthands.
 fn expand(text: &str) -> String {
     shorthand::expand(text, &[("T", "Tensor[(10, 10), float32]")])
 }
 
-/// A typed module from text; `meta[relay.Constant][i]` are zeros of the shapes given.
+/// Parses and types a module; `meta[relay.Constant][i]` are the constants given.
 fn module_with(text: &str, constants: &[Arc<byoc_core::tensor::Tensor>]) -> Module {
     let source = format!("#[version = \"0.0.5\"]\n{}", expand(text));
     let parsed = parse(&source, &ParseOptions { constants });
@@ -80,7 +80,7 @@ fn patterns(text: &str) -> PassOptions {
     PassOptions { patterns: table(text), ..PassOptions::default() }
 }
 
-/// `t: add nn.relu` lines, in priority order.
+/// Creates options for `annotate_target` from targets and their operators, in priority order.
 fn targets(rules: &[(&str, &[&str])], include_non_call_ops: bool) -> PassOptions {
     let annotate = rules
         .iter()

@@ -72,7 +72,7 @@ fn atoms() {
 fn the_same_name_is_the_same_expression() {
     assert!(matches("add(nn.relu(*x), *x)", "add(nn.relu(%a), %a)"));
     assert!(!matches("add(nn.relu(*x), *x)", "add(nn.relu(%a), %b)"));
-    // Equal is not the same: two calls are two expressions.
+    // Equality is not identity: two calls are two expressions.
     assert!(!matches("add(*x, *x)", "add(nn.relu(%a), nn.relu(%a))"));
     assert!(matches("add(*x, *x)", "%0 = nn.relu(%a); add(%0, %0)"));
     assert!(matches("let c = abs(*); add(nn.relu(c), exp(c))", "%0 = abs(%a); add(nn.relu(%0), exp(%0))"));
@@ -85,15 +85,16 @@ fn add_and_multiply_commute_and_nothing_else() {
     assert!(matches("multiply(nn.relu(*), var)", "multiply(%a, nn.relu(%b))"));
     assert!(!matches("subtract(nn.relu(*), var)", "subtract(%a, nn.relu(%b))"));
     assert!(!matches("maximum(nn.relu(*), var)", "maximum(%a, nn.relu(%b))"));
-    // What the first order remembered is forgotten before the second.
+    // Bindings of the first order are dropped before the second is tried.
     assert!(matches("add(*x, nn.relu(*x))", "add(nn.relu(%a), %a)"));
 }
 
 #[test]
-fn alternation_takes_the_left_side_and_does_not_come_back() {
+fn alternation_does_not_backtrack() {
     assert!(matches("nn.relu(abs(*) | exp(*))", "nn.relu(exp(%a))"));
     assert!(matches("abs(*) | exp(*)", "abs(%a)"));
-    // The left side of the first argument binds x to %a; that the second argument then fails does not try the right.
+    // The left side of the first argument binds x to %a; when the second argument then fails, the right side is not
+    // tried.
     assert!(!matches("subtract(abs(*x) | abs(*y), *x)", "subtract(abs(%a), %b)"));
     assert!(matches("subtract(exp(*x) | abs(*y), *x)", "subtract(abs(%a), %b)"));
 }
@@ -115,7 +116,7 @@ fn optional_users() {
 }
 
 #[test]
-fn divide_and_multiply_change_places() {
+fn divide_and_multiply_commute() {
     assert!(matches("divide(multiply(var(a), var(b)), var(c))", "divide(multiply(%a, %b), %c)"));
     assert!(matches("divide(multiply(var(a), var(b)), var(c))", "multiply(%a, divide(%b, %c))"));
     assert!(matches("divide(multiply(var(a), var(b)), var(c))", "multiply(divide(%a, %c), %b)"));
@@ -134,7 +135,7 @@ fn attributes() {
     };
     let at = |pattern: &str, program: &Module| matches_in(pattern, program, program.main().unwrap().body);
     let plain = conv("");
-    assert!(at("nn.conv2d{groups=1}(*, *)", &plain), "a default counts as given");
+    assert!(at("nn.conv2d{groups=1}(*, *)", &plain), "a default matches an explicit value");
     assert!(at("nn.conv2d{strides=[1, 1], data_layout=\"NCHW\"}(*, *)", &plain));
     assert!(!at("nn.conv2d{groups=2}(*, *)", &plain));
     assert!(!at("nn.conv2d{channels=4}(*, *)", &plain));
@@ -189,7 +190,7 @@ fn dominators() {
         ("add(nn.relu(abs(%a)), exp(abs(%b)))", false),
         // One path runs into an input.
         ("%0 = abs(%a); add(nn.relu(%0), exp(%b))", false),
-        // Something in between is used beyond the child.
+        // A value in between is used beyond the child.
         ("%0 = abs(%a); add(nn.relu(%0), subtract(%0, %0))", false),
     ] {
         assert_eq!(matches(pattern, body), expected, "{body}");
@@ -203,7 +204,7 @@ fn dominators() {
 }
 
 #[test]
-fn tables_keep_their_order_and_continue_on_indented_lines() {
+fn tables_keep_order_and_join_indented_lines() {
     let entries = table(
         "# what it takes\n\
          b.first: nn.relu(\n    *)   # the rest\n  ? clip\n\n\
@@ -215,7 +216,7 @@ fn tables_keep_their_order_and_continue_on_indented_lines() {
 }
 
 #[test]
-fn every_mistake_of_a_file_is_shown_where_it_is() {
+fn reports_every_error_of_a_file_with_its_place() {
     let text = "a: nn.relu(*\nb: nn.conv2(*, *)\nc: nn.relu(x)\nd: nn.relu(*)\ne: add(*, *) where fits\n: *\nf: *: float99\ng: nn.relu(*, *)\n";
     let parsed = parse_table(text, Checks::Refused);
     let found: Vec<(String, &str)> = parsed
@@ -245,7 +246,7 @@ fn every_mistake_of_a_file_is_shown_where_it_is() {
 }
 
 #[test]
-fn nothing_breaks_the_reader() {
+fn parser_survives_malformed_input() {
     let deep = |n: usize| format!("x: {}*{}", "nn.relu(".repeat(n), ")".repeat(n));
     assert!(!parse_table(&deep(90), Checks::Allowed).has_errors());
     for bad in [
@@ -257,7 +258,7 @@ fn nothing_breaks_the_reader() {
     ] {
         assert!(parse_table(&bad, Checks::Allowed).has_errors(), "{}", &bad[..30]);
     }
-    // Alternatives lie side by side.
+    // Alternatives do not nest.
     let wide = parse_table(&format!("x: exp(*){}", " | nn.relu(*)".repeat(10_000)), Checks::Allowed);
     assert!(!wide.has_errors() && !wide.entries[0].pattern.looks_into_functions());
     let words = [

@@ -43,7 +43,8 @@ fn siblings_that_share_an_input_stay_apart() {
 
 #[test]
 fn no_cycle_through_a_branch() {
-    // The condition comes from the first region, the branch feeds the last: joining the two would make it need itself.
+    // The condition comes from the first region, the branch feeds the last: merged, the region would depend on
+    // itself.
     let program = "def @main(%x: T, %y: float32) {
         %0 = abs(B[t](%y));
         %1 = equal(B[default](E[t](%0)), B[default](1f));
@@ -55,8 +56,8 @@ fn no_cycle_through_a_branch() {
 
 #[test]
 fn no_cycle_through_a_region_that_grew_later() {
-    // Three targets: p feeds both x and r, q feeds both r and y. r takes p in; then y may not take q in, because
-    // y needs x, x needs what r and p became, and that needs q.
+    // Three targets: p feeds both x and r, q feeds both r and y. r merges with p; then y must not merge with q,
+    // because y depends on x, x on the merged region of r and p, and that on q.
     merge(
         "def @main(%a: T, %b: T) {
             %0 = abs(B[t](%a));
@@ -88,7 +89,7 @@ fn regions_of_a_loop_body_stay_in_it() {
 }
 
 #[test]
-fn annotations_that_do_not_agree_are_refused() {
+fn rejects_inconsistent_annotations() {
     for (program, words) in [
         ("def @main(%x: T) { E[t](abs(%x)) }", "in no region"),
         ("def @main(%x: T) { E[u](abs(B[t](%x))) }", "in a region of \"t\""),
@@ -102,9 +103,9 @@ fn annotations_that_do_not_agree_are_refused() {
     }
 }
 
-/// Spec 1.8: no merge may make a cycle, also not through the value of a let that nothing uses.
+/// Spec 1.8: no merge may create a cycle, not even through the unused value of a let.
 #[test]
-fn what_a_let_computes_for_nobody_still_comes_before_what_it_gives() {
+fn unused_let_value_precedes_its_result() {
     let options = targets(&[("t", &["tanh", "add", "nn.relu"])], true);
     let before = module(
         "def @main(%x: T) {

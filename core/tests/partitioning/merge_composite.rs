@@ -114,7 +114,7 @@ fn m6_table_order_decides() {
     );
 }
 
-/// Supports what a closure says, and remembers what it was asked.
+/// Judge that supports what a closure accepts, and counts its calls.
 struct Check<F>(F, usize);
 
 impl<F: FnMut(&byoc_core::ir::Module, &Candidate) -> bool> Judge for Check<F> {
@@ -169,7 +169,7 @@ fn m13_escaping_value() {
 
 #[test]
 fn an_escaping_value_that_flows_back_into_the_root_is_computed_twice() {
-    // abs(%0) is outside the pattern, but all of it comes back as the other argument of the root.
+    // abs(%0) is outside the pattern, but flows only into the other argument of the root.
     merge(
         "twice: add(nn.relu(exp(*)), *)",
         "def @main(%a: T) { %0 = exp(%a); %1 = nn.relu(%0); %2 = abs(%0); add(%1, %2) }",
@@ -184,7 +184,7 @@ fn an_escaping_value_that_flows_back_into_the_root_is_computed_twice() {
 
 #[test]
 fn overlapping_matches_go_to_the_later_root() {
-    // Both relu(abs(relu)) overlap in the middle; the one nearer to the result is tried first.
+    // Both relu(abs(relu)) overlap in the middle; the one closer to the result is tried first.
     merge(
         "rar: nn.relu(abs(nn.relu(*)))",
         "def @main(%a: T) { nn.relu(abs(nn.relu(abs(nn.relu(%a))))) }",
@@ -286,7 +286,7 @@ fn a_literal_embeds_the_equal_constant() {
 }
 
 #[test]
-fn every_function_is_treated_and_opaque_ones_are_not() {
+fn processes_all_functions_except_opaque_ones() {
     merge(
         "r: nn.relu(abs(*))",
         r#"def @main(%a: T) { nn.relu(abs(%a)) }

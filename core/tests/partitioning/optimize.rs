@@ -1,4 +1,4 @@
-//! The hook with which a backend rewrites its functions, and the limits of inlining.
+//! Hook by which a backend rewrites its functions, and the limits of inlining.
 
 use super::{module, same};
 use byoc_core::diag::Diagnostic;
@@ -38,7 +38,7 @@ fn a_backend_rewrites_its_own_functions() {
 }
 
 #[test]
-fn what_a_backend_gives_back_must_fit() {
+fn rejects_invalid_results_of_the_hook() {
     let wrong = [
         ("without main", "def @other(%x: T) { exp(%x) }"),
         ("changed the type of", "def @main(%x: T, %y: T) { exp(%x) }"),
@@ -49,12 +49,12 @@ fn what_a_backend_gives_back_must_fit() {
         assert_eq!(error.code.to_string(), "E0346");
         assert!(error.message.contains(reason), "{error}");
     }
-    // Its own passes work on the module as on any other.
+    // Any pass works on the module of a region.
     assert!(optimized(&mut |_, region| fold_constant(region).map(Some)).is_ok());
 }
 
 #[test]
-fn inlining_that_doubles_at_every_level_is_refused() {
+fn rejects_exponential_inlining() {
     let mut text = "def @f0(%x: T, Inline=1) -> T { exp(%x) }\n".to_owned();
     for i in 1..64 {
         let _ = writeln!(text, "def @f{i}(%x: T, Inline=1) -> T {{ @f{}(@f{}(%x)) }}", i - 1, i - 1);

@@ -182,7 +182,7 @@ fn constants_and_tuples_of_constants_move_inside() {
 }
 
 #[test]
-fn names_are_sanitised_and_never_taken_twice() {
+fn names_are_sanitized_and_unique() {
     let before = module(
         "def @main(%x: T) { E[my-chip](abs(B[my-chip](%x))) }
          def @tvmgen_a_b_my_chip_main_0(%x: T) { %x }",
@@ -195,8 +195,8 @@ fn names_are_sanitised_and_never_taken_twice() {
 }
 
 #[test]
-fn an_input_that_is_computed_after_the_first_output() {
-    // The region's first result is used before its last input is there.
+fn input_computed_after_first_output() {
+    // The region's first result is used before its last input is computed.
     partition(
         "def @main(%x: T, %y: T) {
             %0 = B[c](%x); %1 = abs(%0); %2 = log(E[c](%1)); %3 = exp(%y); %4 = add(%1, B[c](%3)); (%2, E[c](%4))
@@ -210,7 +210,7 @@ fn an_input_that_is_computed_after_the_first_output() {
 }
 
 #[test]
-fn a_region_that_needs_its_own_result_is_refused() {
+fn rejects_region_that_depends_on_itself() {
     let program = module(
         "def @main(%x: T) {
             %0 = B[c](%x); %1 = abs(%0); %2 = log(E[c](%1)); %3 = add(%1, B[c](%2)); E[c](%3)
@@ -247,7 +247,7 @@ fn regions_inside_branches_lets_and_loops() {
 }
 
 #[test]
-fn nested_tuples_are_taken_apart_at_any_depth() {
+fn flattens_nested_tuples_at_any_depth() {
     check(
         &["flatten_nested_tuples"],
         &PassOptions::default(),
@@ -257,7 +257,7 @@ fn nested_tuples_are_taken_apart_at_any_depth() {
 }
 
 #[test]
-fn default_annotations_are_dropped() {
+fn removes_default_annotations() {
     check(
         &["remove_default_annotations"],
         &PassOptions::default(),

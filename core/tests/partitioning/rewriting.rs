@@ -18,7 +18,7 @@ fn rewritten(pattern: &Pattern, program: &str, once: bool, rule: &mut Rule<'_>) 
     rewrite(&mut [callback], &module(program)).unwrap_or_else(|d| panic!("{d}"))
 }
 
-/// The first argument of the call at a site.
+/// Returns the first argument of the call at a site.
 fn first_argument(site: &Site<'_>) -> ExprId {
     match site.builder.module.expr(site.after) {
         Expr::Call(call) => call.args[0],
@@ -27,7 +27,7 @@ fn first_argument(site: &Site<'_>) -> ExprId {
 }
 
 #[test]
-fn rewriting_goes_on_until_nothing_changes() {
+fn rewrites_to_a_fixed_point() {
     let double = pattern("nn.relu(nn.relu(*))");
     let program = "def @main(%x: T) { nn.relu(nn.relu(nn.relu(nn.relu(%x)))) }";
     let result = rewritten(&double, program, false, &mut |site| Ok(first_argument(site)));
@@ -37,7 +37,7 @@ fn rewriting_goes_on_until_nothing_changes() {
 }
 
 #[test]
-fn a_callback_sees_what_the_pattern_met_after_the_rewriting_below() {
+fn callback_sees_rewritten_operands() {
     // x * 1 is x, in any order, also below another match.
     let neutral = pattern("multiply(*x, const(1f))");
     let x = neutral
@@ -45,7 +45,7 @@ fn a_callback_sees_what_the_pattern_met_after_the_rewriting_below() {
         .into_iter()
         .find(|&id| matches!(neutral.nodes[id], byoc_core::pattern::PatternNode::Wildcard));
     let result = rewritten(&neutral, "def @main(%x: T) { multiply(exp(multiply(1f, %x)), 1f) }", false, &mut |site| {
-        Ok(site.get(x.expect("the wildcard")).expect("it met an expression"))
+        Ok(site.get(x.expect("the wildcard")).expect("matched an expression"))
     });
     same(&result, &module("def @main(%x: T) { exp(%x) }"));
 }
@@ -79,11 +79,11 @@ fn several_callbacks_take_turns() {
         Callback { pattern: &b, require_type: true, rewrite_once: false, function: &mut to_relu },
     ];
     let result = rewrite(&mut callbacks, &module("def @main(%x: T) { exp(tanh(%x)) }"));
-    same(&result.expect("it ends"), &module("def @main(%x: T) { nn.relu(nn.relu(%x)) }"));
+    same(&result.expect("rewriting terminates"), &module("def @main(%x: T) { nn.relu(nn.relu(%x)) }"));
 }
 
 #[test]
-fn rewriting_without_end_is_an_error() {
+fn rejects_endless_rewriting() {
     let either = pattern("nn.relu(*) | tanh(*)");
     let program = module("def @main(%x: T) { nn.relu(%x) }");
     let error = |rule: &mut Rule<'_>| {
@@ -107,7 +107,7 @@ fn rewriting_without_end_is_an_error() {
 }
 
 #[test]
-fn overlapping_and_escaping_matches_are_passed_over() {
+fn skips_overlapping_and_escaping_matches() {
     let two = pattern("exp(exp(*))");
     let program = "def @main(%x: T) { %0 = exp(%x); %1 = exp(%0); add(%0, %1) }";
     let result = rewritten(&two, program, true, &mut |_| panic!("the inner value is used outside"));
@@ -115,7 +115,7 @@ fn overlapping_and_escaping_matches_are_passed_over() {
 }
 
 #[test]
-fn partition_asks_and_gives_attributes() {
+fn partition_calls_check_and_sets_attributes() {
     let relu = pattern("nn.relu(add(*, *))");
     let program = module("def @main(%x: T, %y: T) { nn.relu(add(nn.relu(add(%x, %y)), %x)) }");
     let attrs = Attrs::new([("Kind", AttrValue::from("pair"))]);
@@ -141,7 +141,7 @@ fn partition_asks_and_gives_attributes() {
 }
 
 #[test]
-fn a_recursive_pattern_takes_a_chain_of_a_hundred_thousand() {
+fn recursive_pattern_matches_a_chain_of_100_000() {
     let mut builder = Builder::default();
     let x = builder.var("x", Type::tensor(DType::F32, &[2]));
     let mut last = builder.op("exp", &[x], Attrs::none()).expect("it types");
@@ -163,7 +163,7 @@ fn a_recursive_pattern_takes_a_chain_of_a_hundred_thousand() {
 }
 
 #[test]
-fn parameters_of_a_fused_function_have_names_of_their_own() {
+fn rejects_duplicate_parameters_of_a_fused_function() {
     let mut builder = Builder::default();
     let ty = Type::tensor(DType::F32, &[2]);
     let (a, b) = (builder.var("p0", ty.clone()), builder.var("p0", ty.clone()));

@@ -1,5 +1,5 @@
-//! Large synthetic graphs through the passes: they must come out right and without deep recursion. `--nocapture`
-//! prints how long each took; nothing here depends on time.
+//! Large synthetic graphs through the passes: results must be correct, without deep recursion. `--nocapture` prints
+//! the times; nothing here depends on them.
 
 #![expect(clippy::print_stdout, reason = "the times are for whoever runs the test by hand")]
 
@@ -27,12 +27,12 @@ fn op(builder: &mut Builder, name: &str, args: &[ExprId]) -> ExprId {
     builder.op(name, args, Attrs::none()).unwrap()
 }
 
-/// relu, abs, exp, relu, ...
+/// Generates relu, abs, exp, relu, ...
 fn chain() -> Module {
     build(|b, x| (0..SIZE).fold(x, |at, i| op(b, ["nn.relu", "abs", "exp"][i % 3], &[at])))
 }
 
-/// Each stage: relu and exp of the last, added.
+/// Generates stages of relu and exp of the last stage, added.
 fn diamonds() -> Module {
     build(|b, x| {
         (0..SIZE / 3).fold(x, |at, _| {
@@ -42,7 +42,7 @@ fn diamonds() -> Module {
     })
 }
 
-/// One tuple of all.
+/// Generates one tuple of many values.
 fn wide() -> Module {
     build(|b, x| {
         let fields: Vec<ExprId> =
@@ -52,7 +52,7 @@ fn wide() -> Module {
     })
 }
 
-/// A chain of one backend's operators, each of which also leaves for the host.
+/// Generates a chain of one backend's operators, each of which is also used on the host.
 fn leaking() -> Module {
     build(|b, x| {
         let mut at = x;
@@ -67,7 +67,7 @@ fn leaking() -> Module {
     })
 }
 
-/// A chain of one backend's operators that takes in a host's result at each step.
+/// Generates a chain of one backend's operators that uses a host's result at each step.
 fn feeding() -> Module {
     build(|b, x| {
         (0..SIZE / 2).fold(x, |at, _| {
@@ -132,7 +132,7 @@ fn backends_in_priority_order() {
 }
 
 #[test]
-fn the_result_does_not_depend_on_the_run() {
+fn partitioning_is_deterministic() {
     let options = entries(3);
     let names = ["merge_composite", "annotate_target", "merge_compiler_regions", "partition_graph"];
     let one = run(leaking(), &names, &options, &mut RunOptions::default()).unwrap().module;
@@ -140,7 +140,7 @@ fn the_result_does_not_depend_on_the_run() {
     same(&one, &two);
 }
 
-/// What was partitioned prints, and reads back as itself.
+/// Checks that a partitioned program round-trips through text.
 fn partitions_and_reads_back(text: &str) -> usize {
     let read = |text: &str| {
         let mut module = parse(text, &ParseOptions::default()).module;
@@ -177,7 +177,7 @@ fn a_hundred_thousand_lets_are_as_many_regions() {
 }
 
 #[test]
-fn a_region_that_no_function_can_return_is_turned_down() {
+fn refuses_region_with_too_many_outputs() {
     // Each relu of the first relu is used by an add on the host.
     let text = |outputs: usize| {
         let mut text = format!("{HEAD}  %0 = nn.relu(%x);\n");

@@ -1,4 +1,4 @@
-//! Programs that are long or deep in the way that would take a careless pass quadratic time, or the stack.
+//! Programs whose length or depth would take a naive pass quadratic time, or overflow the stack.
 
 use byoc_core::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type, verify};
 use byoc_core::tensor::{DType, Tensor};
@@ -6,10 +6,10 @@ use byoc_core::typing::Builder;
 
 const LENGTH: usize = 100_000;
 
-/// A tuple may have so many fields.
+/// Maximum number of fields of a tuple.
 const WIDTH: usize = 60_000;
 
-/// A program with one parameter, whose result `make` builds.
+/// Builds a program with one parameter and the result of `make`.
 fn main(make: impl FnOnce(&mut Builder, ExprId) -> ExprId) -> Module {
     let mut builder = Builder::default();
     let x = builder.var("x", Type::tensor(DType::F32, &[2]));
@@ -37,13 +37,13 @@ fn nested_lets(builder: &mut Builder, x: ExprId, mut make: impl FnMut(&mut Build
     bound.into_iter().rev().fold(x, |body, (var, value)| builder.push(Expr::Let { var, value, body }).unwrap())
 }
 
-/// Runs every pass, and gives how many live expressions each leaves.
+/// Runs every pass, and returns the number of live expressions that each leaves.
 fn live(module: &Module) -> Vec<usize> {
     assert_eq!(verify(module), Ok(()));
     super::PASSES[..6].iter().map(|pass| count(&super::run(module, pass))).collect()
 }
 
-/// The origin of the first live expression of a kind.
+/// Returns the origin of the first live expression of a kind.
 fn origin(module: &Module, is: impl Fn(&Expr) -> bool) -> OriginId {
     let live = module.live();
     let found = module.nodes.iter().find(|(id, node)| live[*id] && is(&node.expr));
@@ -64,7 +64,7 @@ fn a_chain_on_a_constant() {
     assert_eq!(live(&module), [all, all, all, 4, all, all]);
     let folded = super::run(&module, "fold_constant");
     let origin = origin(&folded, |expr| expr.as_constant().is_some());
-    assert_eq!(folded.origins.get(origin).len(), LENGTH, "the constant carries every operator that went into it");
+    assert_eq!(folded.origins.get(origin).len(), LENGTH, "the constant has the origins of all folded operators");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn equal_expressions() {
     assert_eq!(live(&module), [all, all, 4, all, all, all]);
     let merged = super::run(&module, "eliminate_common_subexpr");
     let origin = origin(&merged, |expr| expr.as_op_call().is_some());
-    assert_eq!(merged.origins.get(origin).len(), WIDTH, "one call carries all that merged into it");
+    assert_eq!(merged.origins.get(origin).len(), WIDTH, "one call has the origins of all merged ones");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn normal_forms() {
     let lets = main(|builder, x| nested_lets(builder, x, relu));
     assert_eq!(count(&super::run(&lets, "to_a_normal_form")), 3 * LENGTH + 2);
 
-    // A let as the value of a let as the value of a let: each variable that was bound to one is bound to another.
+    // A let as the value of a let as the value of a let: each variable bound to one is bound to another.
     let values = main(|builder, x| {
         (0..LENGTH).fold(x, |value, _| {
             let var = builder.var("v", Type::tensor(DType::F32, &[2]));
@@ -150,14 +150,14 @@ fn normal_forms() {
 }
 
 #[test]
-fn a_chain_behind_a_convolution() {
+fn a_chain_after_a_convolution() {
     let mut builder = Builder::default();
     let x = builder.var("x", Type::tensor(DType::F32, &[1, 2, 2, 2]));
     let weight = builder.constant(Tensor::from_slice(&[2, 2, 1, 1], &[1f32; 4]));
     let conv = builder.op("nn.conv2d", &[x, weight], Attrs::none()).unwrap();
     let body = (0..LENGTH).fold(conv, |value, _| relu(&mut builder, value));
     builder.define("main", &[x], body).unwrap();
-    // One transform before, one of the weights, one behind.
+    // One transform before, one of the weights, one after.
     let after = super::run(&builder.module, "convert_layout");
     assert_eq!(count(&after), count(&builder.module) + 3);
 }

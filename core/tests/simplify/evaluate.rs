@@ -1,6 +1,6 @@
-//! Evaluates whole programs by the naive references of the operators.
+//! Evaluator of whole programs by the naive references of the operators.
 //!
-//! An expression is evaluated once per activation of the scope that it belongs to, when it is first needed there.
+//! An expression is evaluated once per activation of its scope, when it is first needed there.
 
 use byoc_core::ir::{Callee, ClausePattern, Expr, ExprId, Module, Name, ScopeId, Scopes};
 use byoc_core::op;
@@ -15,12 +15,12 @@ pub enum Value {
     Tuple(Vec<Value>),
     Function(ExprId, Option<Rc<Frame>>),
     Cell(Rc<RefCell<Value>>),
-    /// What a constructor made of its arguments.
+    /// Constructor applied to its arguments.
     Data(Name, Vec<Value>),
     Constructor(Name),
 }
 
-/// An activation of a scope.
+/// Activation of a scope.
 pub struct Frame {
     scope: ScopeId,
     around: Option<Rc<Frame>>,
@@ -52,7 +52,7 @@ impl<'m> Evaluator<'m> {
         let (id, around) = match callee {
             Value::Constructor(name) => return Value::Data(name.clone(), args),
             Value::Function(id, around) => (id, around),
-            _ => panic!("a call of what is no function"),
+            _ => panic!("expected a function to call"),
         };
         let function = self.module.expr(*id).as_function().unwrap();
         let frame = Frame::open(self.scopes.opened[*id].unwrap(), around.clone());
@@ -73,7 +73,7 @@ impl<'m> Evaluator<'m> {
                     }
                     at = frame.around.as_ref();
                 }
-                panic!("a variable without a value");
+                panic!("unbound variable");
             }
             _ => {}
         }
@@ -98,10 +98,10 @@ impl<'m> Evaluator<'m> {
             Expr::Tuple(fields) => Value::Tuple(fields.iter().map(|&f| value(f)).collect()),
             Expr::Project { tuple, index } => match value(*tuple) {
                 Value::Tuple(fields) => fields[*index as usize].clone(),
-                _ => panic!("a field of what is no tuple"),
+                _ => panic!("expected a tuple to project"),
             },
             Expr::Call(call) => match call.callee {
-                // Annotations stand around values of any type.
+                // Annotations may wrap values of any type.
                 Callee::Op(op) if op::get(op).name.starts_with("annotation.") => value(call.args[0]),
                 Callee::Op(op) => {
                     let args: Vec<op::Value> = call.args.iter().map(|&arg| operand(value(arg))).collect();
@@ -127,7 +127,7 @@ impl<'m> Evaluator<'m> {
                 self.value(*body, &inner)
             }
             Expr::If { cond, then, otherwise } => {
-                let Value::Tensor(cond) = value(*cond) else { panic!("a condition is a tensor") };
+                let Value::Tensor(cond) = value(*cond) else { panic!("expected a tensor as condition") };
                 match cond.bytes()[0] {
                     0 => self.value(*otherwise, &branch(1)),
                     _ => self.value(*then, &branch(0)),
@@ -149,11 +149,11 @@ impl<'m> Evaluator<'m> {
             Expr::RefNew(inner) => Value::Cell(Rc::new(RefCell::new(value(*inner)))),
             Expr::RefRead(cell) => match value(*cell) {
                 Value::Cell(cell) => cell.borrow().clone(),
-                _ => panic!("a read of what is no reference"),
+                _ => panic!("expected a reference to read"),
             },
             Expr::RefWrite { reference, value: new } => {
                 let (reference, new) = (value(*reference), value(*new));
-                let Value::Cell(cell) = reference else { panic!("a write to what is no reference") };
+                let Value::Cell(cell) = reference else { panic!("expected a reference to write") };
                 *cell.borrow_mut() = new;
                 Value::Tuple(Vec::new())
             }
@@ -164,7 +164,7 @@ impl<'m> Evaluator<'m> {
     }
 }
 
-/// Returns true if a value looks like that; then what the variables stand for.
+/// Returns true if a value matches a pattern, and binds its variables.
 fn fits(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value>) -> bool {
     match (pattern, value) {
         (ClausePattern::Any, _) => true,
@@ -178,11 +178,11 @@ fn fits(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value
         (ClausePattern::Tuple(fields), Value::Tuple(values)) => {
             fields.iter().zip(values).all(|(p, v)| fits(p, v, vars))
         }
-        _ => panic!("a pattern for another type"),
+        _ => panic!("pattern of another type"),
     }
 }
 
-/// The scope that many after `first`: an if opens one for each branch.
+/// Returns the scope at an offset from `first`: an if opens one for each branch.
 fn nth(first: ScopeId, many: u32) -> ScopeId {
     use byoc_core::ir::Id;
     ScopeId::new(first.index() + many as usize)
@@ -191,7 +191,7 @@ fn nth(first: ScopeId, many: u32) -> ScopeId {
 fn operand(value: Value) -> op::Value {
     let tensor = |value: Value| match value {
         Value::Tensor(tensor) => tensor,
-        _ => panic!("an operator takes tensors"),
+        _ => panic!("expected tensors as operands"),
     };
     match value {
         Value::Tuple(fields) => op::Value::Tuple(fields.into_iter().map(tensor).collect()),
@@ -199,7 +199,7 @@ fn operand(value: Value) -> op::Value {
     }
 }
 
-/// Every tensor in a value, left to right.
+/// Collects every tensor in a value, left to right.
 pub fn tensors(value: &Value) -> Vec<Tensor> {
     match value {
         Value::Tensor(tensor) => vec![tensor.clone()],

@@ -1,7 +1,7 @@
-//! Random programs out of what the simplifying passes look for: constants, convolutions and dense layers with scales and
-//! biases, batch norms, equal expressions, lets, branches, functions, tuples, and references.
+//! Random programs of the constructs that the simplifying passes rewrite: constants, convolutions and dense layers
+//! with scales and biases, batch norms, equal expressions, lets, branches, functions, tuples, and references.
 //!
-//! References are only touched in the values of lets, as their order is defined there.
+//! References are only accessed in the values of lets, where their order is defined.
 
 use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, Type};
 use byoc_core::tensor::{DType, Tensor};
@@ -38,7 +38,7 @@ impl Kind {
     }
 }
 
-/// Two tensors and a truth value.
+/// Creates arguments: two tensors and a boolean.
 pub fn arguments(kind: Kind) -> Vec<Tensor> {
     vec![kind.tensor(&SHAPE, 1), kind.tensor(&SHAPE, 4), Tensor::from_bools(&[], &[true])]
 }
@@ -47,7 +47,7 @@ struct Generator<'a> {
     builder: Builder,
     choices: std::slice::Iter<'a, u8>,
     kind: Kind,
-    /// What the current scope can use, all of one type.
+    /// Values in scope, all of one type.
     values: Vec<ExprId>,
     cond: ExprId,
     cell: ExprId,
@@ -60,7 +60,7 @@ impl Generator<'_> {
 
     fn pick(&mut self) -> ExprId {
         let at = self.choose(self.values.len());
-        // The latest are the most interesting.
+        // Recent values are the most interesting.
         self.values[self.values.len() - 1 - at]
     }
 
@@ -73,7 +73,7 @@ impl Generator<'_> {
         self.builder.constant(self.kind.tensor(shape, seed))
     }
 
-    /// A constant that broadcasts to a value.
+    /// Generates a constant that broadcasts to a value.
     fn operand(&mut self) -> ExprId {
         let shape: &[usize] = [&[][..], &[2, 1, 1], &[1, 2, 1, 1], &[2], &[2, 2], &SHAPE][self.choose(6)];
         self.constant(shape)
@@ -108,7 +108,7 @@ impl Generator<'_> {
         })
     }
 
-    /// What a let binds.
+    /// Generates the value of a let.
     fn bound(&mut self, depth: usize) -> ExprId {
         match self.choose(5) {
             0 => {
@@ -145,7 +145,7 @@ impl Generator<'_> {
                 self.op(name, &[a, b], Attrs::none())
             }
             4 | 5 => {
-                // A convolution, and what may follow it.
+                // A convolution, and operators that may follow it.
                 let (x, weight) = (self.pick(), self.constant(&[2, 2, 1, 1]));
                 let mut value = self.op("nn.conv2d", &[x, weight], Attrs::none());
                 for _ in 0..self.choose(4) {
@@ -156,7 +156,7 @@ impl Generator<'_> {
                     let name = ["multiply", "add"][self.choose(2)];
                     value = self.op(name, &[value, other], Attrs::none());
                 }
-                // Sizes stay small: a chain of convolutions must not run away.
+                // Sizes stay small, so that a chain of convolutions does not explode.
                 let bounds = [("a_min", AttrValue::Float(-8.0)), ("a_max", AttrValue::Float(8.0))];
                 self.op("clip", &[value], Attrs::new(bounds))
             }
@@ -214,7 +214,7 @@ impl Generator<'_> {
     }
 }
 
-/// `@main`, which takes two tensors, a truth value and a reference.
+/// Generates `@main`, which takes two tensors, a boolean and a reference.
 pub fn program(choices: &[u8], kind: Kind) -> byoc_core::ir::Module {
     let mut builder = Builder::default();
     let x = builder.var("x", kind.ty());

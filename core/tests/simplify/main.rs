@@ -1,4 +1,4 @@
-//! The simplifying passes leave what a program computes as it is: random programs are evaluated before and after.
+//! Simplifying passes preserve semantics: random programs are evaluated before and after.
 
 mod deep;
 mod evaluate;
@@ -35,7 +35,7 @@ fn run(module: &Module, pass: &str) -> Module {
     }
 }
 
-/// The results of `@main`, and what the reference that it was given holds at the end.
+/// Returns the results of `@main`, and the final contents of its reference argument.
 fn results(module: &Module, kind: Kind) -> Vec<Tensor> {
     let mut args = generate::arguments(kind).into_iter().map(Value::Tensor).collect::<Vec<_>>();
     let cell = Value::Cell(std::rc::Rc::new(std::cell::RefCell::new(args[0].clone())));

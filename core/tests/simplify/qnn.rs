@@ -1,4 +1,4 @@
-//! What an operator of the QNN dialect gives, and what the plain operators that it is written in give: the same bits.
+//! Operators of the QNN dialect and the plain operators that they are lowered to give the same bits.
 
 use super::evaluate::{Evaluator, Value, tensors};
 use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, Module, Type};
@@ -28,7 +28,7 @@ impl Random {
         self.below(2) == 0
     }
 
-    /// Any value of an integer type, most often all of its bits.
+    /// Returns a random value of an integer type, mostly using all of its bits.
     fn integers(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
         let values: Vec<i64> = (0..shape.iter().product()).map(|_| self.next() as i64 >> self.below(20)).collect();
         macro_rules! of {
@@ -57,7 +57,7 @@ impl Random {
         Tensor::from_slice(shape, &values)
     }
 
-    /// Most often what one byte holds, now and then any integer.
+    /// Returns a random zero point, mostly within one byte, occasionally any integer.
     fn zero_points(&mut self, shape: &[usize]) -> Tensor {
         match self.below(8) {
             0..3 => Tensor::zeros(DType::I32, shape).unwrap(),
@@ -83,7 +83,7 @@ impl Random {
     }
 }
 
-/// A call of an operator; every argument a constant or a parameter of `@main`.
+/// Call of an operator; every argument is a constant or a parameter of `@main`.
 struct Case {
     builder: Builder,
     args: Vec<ExprId>,
@@ -125,7 +125,7 @@ impl Case {
         let module = self.builder.module;
         let plain = super::run(&module, "qnn_canonicalize");
         let left = operators(&plain).find(|name| name.starts_with("qnn."));
-        assert_eq!(left, None, "{name} {attrs:?} is written in plain operators");
+        assert_eq!(left, None, "{name} {attrs:?} is lowered to plain operators");
         let value = |module: &Module| tensors(&Evaluator::new(module).run("main", &self.given));
         let (before, after) = (value(&module), value(&plain));
         if before != after {
@@ -261,7 +261,7 @@ fn sums_of_products() {
 }
 
 #[test]
-fn arithmetic_and_joining() {
+fn arithmetic_and_concatenation() {
     let mut random = Random(0x5555_aaaa_1234_4321);
     for _ in 0..300 {
         let dtype = random.pick(&NARROW);
@@ -321,7 +321,7 @@ fn functions() {
 }
 
 #[test]
-fn what_is_not_known_stays() {
+fn unknown_scales_stay() {
     let mut case = Case::new();
     case.data(Tensor::from_slice(&[2], &[1i8, 2]));
     for _ in 0..2 {
@@ -338,9 +338,9 @@ fn ints(values: &[i64]) -> AttrValue {
     AttrValue::from(values)
 }
 
-/// A small network as exporters write it: every value quantized and dequantized again.
+/// A small network as exporters write it: every value is quantized and dequantized again.
 #[test]
-fn a_network_in_real_numbers_becomes_one_of_integers() {
+fn float_network_becomes_an_integer_one() {
     let mut random = Random(0x1029_3847_5665_4738);
     for _ in 0..20 {
         let mut case = Case::new();
@@ -400,8 +400,8 @@ fn a_network_in_real_numbers_becomes_one_of_integers() {
         let value =
             |module: &Module| tensors(&Evaluator::new(module).run("main", &case.given)).remove(0).view().to_f64s();
         for (a, b) in value(&module).iter().zip(value(&integers)) {
-            // A step of each of the requantized operators, of which the mean takes more than half away.
-            assert!((a - b).abs() <= 2.0, "{a} in real numbers, {b} in integers");
+            // Each requantized operator may differ by one step, of which the mean removes more than half.
+            assert!((a - b).abs() <= 2.0, "{a} in floats, {b} in integers");
         }
     }
 }
