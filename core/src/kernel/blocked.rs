@@ -1,5 +1,5 @@
-//! Convolutions and pooling over blocked layouts: the kernel of the plain call between changes of layout. Blocks pay off
-//! on backends that compute on them; here they have to be right, and not slow.
+//! Convolutions and pooling over blocked layouts: the kernel of the plain call, wrapped in layout transforms. Blocks
+//! pay off on backends that compute on them; on the host they only need to be correct, and not slow.
 
 use super::{Kernel, Spec, make};
 use crate::ir::{Attrs, OpId, TensorType};
@@ -9,11 +9,11 @@ use crate::tensor::{DType, Shape, Tensor, TensorView, TensorViewMut};
 
 /// Form of an input for the plain kernel.
 enum Input {
-    /// Itself.
+    /// Input unchanged.
     Given,
-    /// A constant, which was changed once.
+    /// Constant, transformed once.
     Constant(Tensor),
-    /// Another layout of it, made in every run.
+    /// Input in another layout, transformed in every run.
     Changed { change: Box<dyn Kernel>, shape: Shape, bytes: usize },
 }
 
@@ -21,13 +21,13 @@ struct BetweenChanges {
     inputs: Vec<Input>,
     plain: Box<dyn Kernel>,
     back: Box<dyn Kernel>,
-    /// Of the plain result.
+    /// Properties of the plain result.
     dtype: DType,
     shape: Shape,
     bytes: usize,
 }
 
-/// The kernel of a call with a blocked layout; `None` when it has none.
+/// Creates the kernel of a call with a blocked layout; `None` if it has none.
 pub(super) fn between_changes(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let call = Blocked::of(&spec.params())?;
     let plain_type = |ty: &TensorType, layout: &str| {
@@ -78,20 +78,20 @@ fn change_attrs(from: &str, to: &str) -> Attrs {
     Attrs::new([("src_layout", from.into()), ("dst_layout", to.into())])
 }
 
-/// The kernel of a change of layout.
+/// Creates the kernel of a layout transform.
 fn change(attrs: &Attrs, from: &TensorType, to: &TensorType) -> Option<Box<dyn Kernel>> {
     let id = op::lookup("layout_transform")?;
     let (inputs, outputs) = (std::slice::from_ref(from), std::slice::from_ref(to));
     make(id, &Spec { def: op::get(id), attrs, inputs, outputs, constants: &[None] })
 }
 
-/// Buffers begin where any element may.
+/// Rounds a buffer size up, so that every buffer is aligned for any element type.
 fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(64)
 }
 
 impl BetweenChanges {
-    /// Bytes of the inputs that every run changes.
+    /// Returns the size in bytes of the inputs that every run transforms.
     fn buffers(&self) -> usize {
         let bytes = self.inputs.iter().map(|input| match input {
             Input::Changed { bytes, .. } => padded(*bytes),

@@ -4,7 +4,7 @@ use super::{Kernel, Offer, Spec, split};
 use crate::op::index::{TakeMode, take_axes};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-/// Bytes whose copy costs as much as a simple operation on an element.
+/// Number of bytes whose copy costs as much as a simple operation on an element.
 const BYTES_PER_OPERATION: usize = 8;
 
 inventory::submit! { Offer { op: "concatenate", make: make_join } }
@@ -12,13 +12,13 @@ inventory::submit! { Offer { op: "stack", make: make_join } }
 inventory::submit! { Offer { op: "split", make: make_split } }
 inventory::submit! { Offer { op: "take", make: make_take } }
 
-/// The product of the dimensions before the axis that the attribute names.
+/// Returns the product of the dimensions before the axis given by the attribute.
 fn outer(spec: &Spec<'_>, shape: &[usize]) -> Option<usize> {
     let axis = spec.params().int("axis").rem_euclid(i64::try_from(shape.len()).ok()?) as usize;
     Some(shape[..axis].iter().product())
 }
 
-/// Rows of the output, each a piece of every input in turn.
+/// Concatenation: rows of the output consist of a piece of every input in turn.
 struct Join {
     outer: usize,
 }
@@ -44,7 +44,7 @@ impl Kernel for Join {
     }
 }
 
-/// Rows of the input, each cut into a piece for every output.
+/// Split: rows of the input are cut into a piece for every output.
 struct Split {
     outer: usize,
 }
@@ -71,16 +71,16 @@ impl Kernel for Split {
     }
 }
 
-/// Blocks of the input at computed places.
+/// Gather of blocks of the input at computed positions.
 struct Take {
     mode: TakeMode,
-    /// Elements along the axis.
+    /// Size of the axis.
     size: usize,
-    /// Bytes of what stands behind the axis.
+    /// Bytes per index of the axis: the product of the dimensions after it.
     block: usize,
-    /// Blocks of the axis and what stands between batch and axis.
+    /// Product of the dimensions between the batch dimensions and the axis.
     outer: usize,
-    /// Indices that belong to one batch.
+    /// Number of indices per batch.
     per_batch: usize,
 }
 
@@ -111,7 +111,7 @@ impl Take {
         count: usize,
         out: &mut [u8],
     ) -> Result<(), String> {
-        // Out of bounds is found before anything is shared out.
+        // Indices are checked before the work is split.
         if !out.is_empty() {
             (0..count).try_for_each(|i| self.mode.resolve(indices(i), self.size).map(|_| ()))?;
         }

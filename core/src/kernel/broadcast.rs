@@ -1,25 +1,25 @@
-//! Binary operators on `f32` with broadcasting. Dimensions that both operands walk in the same way are merged, so that
-//! the innermost loop is as long as can be; there each operand is either contiguous or one number.
+//! Binary operators on `f32` with broadcasting. Dimensions that both operands traverse in the same way are merged to
+//! make the innermost loop as long as possible; in it each operand is either contiguous or a scalar.
 
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
 use crate::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
 use smallvec::SmallVec;
 
-/// Elements that one call of an inner loop handles at most.
+/// Maximum number of elements per call of an inner loop.
 const RUN: usize = 4096;
 
-/// Walk over `N` operands that gives the output: per merged dimension its size and each operand's stride.
+/// Traversal of `N` operands in output order: per merged dimension its size and each operand's stride.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Walk<const N: usize> {
-    /// All but the innermost, outermost first.
+    /// All dimensions but the innermost, outermost first.
     pub outer: SmallVec<[(usize, [usize; N]); 4]>,
-    /// The innermost; its strides are 0 or 1.
+    /// Innermost dimension; its strides are 0 or 1.
     pub inner: (usize, [usize; N]),
 }
 
 impl<const N: usize> Walk<N> {
-    /// For operands of these shapes, which broadcast to `out`.
+    /// Creates the walk for operands of these shapes, which broadcast to `out`.
     pub fn new(shapes: [&[usize]; N], out: &[usize]) -> Walk<N> {
         let strides: [Shape; N] = shapes.map(|shape| {
             let mut strides: Shape = smallvec::smallvec![0; out.len()];
@@ -47,14 +47,14 @@ impl<const N: usize> Walk<N> {
         Walk { outer: dims, inner }
     }
 
-    /// Calls `row(offsets, out)` for every piece of the output whose operands begin at the offsets.
+    /// Calls `row(offsets, out)` for every piece of the output, with the offsets of the operands.
     pub fn each_row<T: Send>(&self, out: &mut [T], cost: usize, row: impl Fn([usize; N], &mut [T]) + Sync) {
         let (size, steps) = self.inner;
         let work = out.len() * cost;
         if self.outer.is_empty() {
             return split::each_chunk(out, RUN, work, |i, out| row(steps.map(|s| i * RUN * s), out));
         }
-        // Several rows to a chunk, so that finding the first one costs little.
+        // Several rows per chunk, to amortize finding the first one.
         let rows = (RUN / size.max(1)).max(1);
         split::each_chunk(out, rows * size, work, |i, out| {
             let mut index: SmallVec<[usize; 4]> = smallvec::smallvec![0; self.outer.len()];
@@ -81,14 +81,14 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// The loops of an operator from `f32` to `O`: both operands slices, the right one a number, the left one a number.
+/// Loops of an operator from `f32` to `O`: with two slices, with a scalar on the right, with a scalar on the left.
 struct Loops<O: 'static> {
     slices: fn(&[f32], &[f32], &mut [O]),
     right: fn(&[f32], f32, &mut [O]),
     left: fn(f32, &[f32], &mut [O]),
 }
 
-/// The loops in place: the output holds the left operand, or the right one.
+/// In-place loops: the output holds the left operand, or the right one.
 struct InPlace {
     left_slice: fn(&mut [f32], &[f32]),
     left_number: fn(&mut [f32], f32),
@@ -100,7 +100,7 @@ struct Binary<O: 'static> {
     walk: Walk<2>,
     loops: &'static Loops<O>,
     in_place: Option<&'static InPlace>,
-    /// The operand that has the output's shape, the left one first.
+    /// Operand that has the output's shape, preferably the left one.
     whole: Option<usize>,
 }
 
@@ -137,7 +137,7 @@ impl<O: Element> Kernel for Binary<O> {
     }
 }
 
-/// The kernel of a call whose operands are `f32`.
+/// Creates the kernel of a call whose operands are `f32`.
 fn make<O: Element>(
     spec: &Spec<'_>,
     loops: &'static Loops<O>,
@@ -242,7 +242,7 @@ comparisons! {
     "greater_equal" greater_equal |a, b| a >= b;
 }
 
-/// `where` for elements of any type of this size: the bytes are moved as they are.
+/// `where` for elements of any type of this size: the bytes are copied unchanged.
 struct Select<T> {
     walk: Walk<3>,
     element: std::marker::PhantomData<T>,

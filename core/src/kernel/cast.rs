@@ -1,10 +1,10 @@
-//! Conversions between the element types that models convert between; the others go by the reference.
+//! Conversions between common element types; the others use the reference.
 
 use super::{Kernel, Offer, Spec, split};
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use half::f16;
 
-/// Elements that one call of a loop handles.
+/// Number of elements per call of a loop.
 const RUN: usize = 4096;
 
 struct Cast<S, D> {
@@ -25,7 +25,7 @@ fn cast<S: Element, D: Element>(convert: fn(&[S], &mut [D])) -> Option<Box<dyn K
     Some(Box::new(Cast { convert }))
 }
 
-/// A loop over the formula.
+/// Creates a cast by a loop over the formula.
 macro_rules! each {
     ($from:ty, $to:ty, |$x:ident| $formula:expr) => {
         cast::<$from, $to>(|input, output| {

@@ -1,11 +1,11 @@
 //! Convolutions over one and two spatial axes, as matrix products.
 //!
-//! * Channels before the plane (NCHW): out = weight * columns, where the columns are the data itself for a 1x1 kernel
-//!   that takes every element, and otherwise are gathered (im2col) for a run of output elements at a time, as many as
-//!   fit the second-level cache next to the product's own blocks. Runs are spread over the threads; where there are
-//!   fewer runs than threads, threads share the gathering and the product of each.
-//! * Channels last (NHWC), one group: out = columns * weight, with the weight packed once when it is constant.
-//! * One input channel a group: see [`super::depthwise`].
+//! * Channels first (NCHW): out = weight * columns. The columns are the data itself for a 1x1 kernel without stride or
+//!   padding; otherwise they are gathered (im2col) for a run of output elements at a time, as many as fit the
+//!   second-level cache next to the product's own blocks. Runs are split over the threads; with fewer runs than
+//!   threads, the threads share the gathering and the product of each run.
+//! * Channels last (NHWC), one group: out = columns * weight, with the weight packed once if it is constant.
+//! * One input channel per group: see [`super::depthwise`].
 
 use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm_at};
@@ -21,11 +21,11 @@ use std::ops::Range;
 inventory::submit! { Offer { op: "nn.conv1d", make } }
 inventory::submit! { Offer { op: "nn.conv2d", make } }
 
-/// Bytes of gathered columns that stay in the second-level cache while they are multiplied.
+/// Size in bytes of gathered columns that stay in the second-level cache while they are multiplied.
 const COLUMN_BYTES: usize = 384 << 10;
 
-/// The most threads that gather at a time, each into scratch memory of its own. (Not the number of threads of this
-/// machine: a plan must not depend on where it is made.)
+/// Maximum number of threads that gather at a time, each into its own scratch memory. (Not the number of threads of
+/// this machine: a plan must not depend on where it is made.)
 const SLOTS: usize = 16;
 
 fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
@@ -48,7 +48,7 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     None
 }
 
-/// Places whose columns are gathered at a time.
+/// Returns the number of places whose columns are gathered at a time.
 fn tile(plane: &Plane) -> usize {
     if plane.direct() {
         return plane.places();
@@ -57,8 +57,8 @@ fn tile(plane: &Plane) -> usize {
     (fit / 16 * 16).clamp(64, plane.places().max(64)).min(plane.places())
 }
 
-/// The weight with its axes in `order` when it has to be moved: `Some(None)` when it lies so already, `None` when it
-/// does not and is no constant.
+/// Returns the weight with its axes in `order` if it has to be reordered: `Some(None)` if it already has that order,
+/// `None` if it has not and is not constant.
 pub(super) fn packed_weight(
     shape: &ConvShape,
     constant: Option<&Tensor>,
@@ -86,7 +86,7 @@ pub(super) fn packed_weight(
     Some(Some(packed))
 }
 
-/// Bytes of scratch for one set of columns per slot.
+/// Returns the size in bytes of the scratch memory: one set of columns per slot.
 fn column_bytes(plane: &Plane, tile: usize) -> usize {
     if plane.direct() {
         return 0;
@@ -95,8 +95,8 @@ fn column_bytes(plane: &Plane, tile: usize) -> usize {
     runs.min(SLOTS) * plane.terms() * tile * 4
 }
 
-/// Calls `f(threads, image, group, places, slot)` for every run of places: runs side by side on threads with a slot
-/// each, or one after the other, each with all threads.
+/// Calls `f(threads, image, group, places, slot)` for every run of places: in parallel with one thread and one slot
+/// per run, or sequentially with all threads for each run.
 fn each_run(
     plane: &Plane,
     tile: usize,

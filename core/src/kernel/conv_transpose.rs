@@ -1,6 +1,6 @@
-//! Transposed convolutions over one and two spatial axes: a matrix product gives what every data element contributes
-//! through every tap, and the contributions are then added where they belong (col2im). Blocks of output channels go to
-//! different threads; a block's contributions fit the cache.
+//! Transposed convolutions over one and two spatial axes: a matrix product computes the contribution of every data
+//! element through every tap, and the contributions are then added at their positions (col2im). Blocks of output
+//! channels are split over the threads; a block's contributions fit the cache.
 
 use super::dense::f32_shapes;
 use super::gemm::{Matrix, gemm};
@@ -14,16 +14,16 @@ use crate::tensor::{TensorView, TensorViewMut};
 inventory::submit! { Offer { op: "nn.conv1d_transpose", make } }
 inventory::submit! { Offer { op: "nn.conv2d_transpose", make } }
 
-/// Bytes of contributions at a time.
+/// Maximum size in bytes of the contributions of a block.
 const BLOCK_BYTES: usize = 512 << 10;
 
-/// Blocks computed at a time.
+/// Maximum number of blocks computed at a time.
 const SLOTS: usize = 16;
 
 struct Transposed {
-    /// The convolution that it transposes: its `out` is the data here, its `size` the result.
+    /// Convolution that this one transposes: its `out` is the data here, its `size` the result.
     plane: Plane,
-    /// Output channels of a block.
+    /// Output channels per block.
     block: usize,
 }
 
@@ -98,7 +98,7 @@ impl Kernel for Transposed {
         let scratch = split::scratch(workspace);
         let (blocks, slot) = (self.blocks(), self.slot());
         let runs = p.batch * p.groups * blocks;
-        // The roles of the channels are those of the convolution: `out_channels` belong to the data.
+        // The channels are named as in the convolution: `out_channels` belong to the data.
         let work = p.batch * p.groups * p.channels * taps * places * p.out_channels / 8;
         let parts = split::threads(work).min(SLOTS).min(runs);
         assert!(

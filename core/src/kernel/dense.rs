@@ -1,4 +1,4 @@
-//! Matrix products and the bias behind them.
+//! Matrix products and the addition of a bias.
 
 use super::gemm::{Matrix, gemm};
 use super::simd::multiversion;
@@ -12,7 +12,7 @@ inventory::submit! { Offer { op: "nn.matmul", make: make_product } }
 inventory::submit! { Offer { op: "nn.batch_matmul", make: make_product } }
 inventory::submit! { Offer { op: "nn.bias_add", make: make_bias } }
 
-/// The shapes of `N` inputs and of output 0, when all are `float32`.
+/// Returns the shapes of `N` inputs and of output 0, if all are `float32`.
 pub(super) fn f32_shapes<const N: usize>(spec: &Spec<'_>) -> Option<([crate::tensor::Shape; N], crate::tensor::Shape)> {
     let all = spec.inputs.iter().chain(spec.outputs).all(|t| t.dtype == DType::F32);
     if !all || spec.inputs.len() != N {
@@ -63,7 +63,7 @@ fn make_bias(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 }
 
 impl Bias {
-    /// Adds the bias to what is in `out`.
+    /// Adds the bias to `out`.
     fn add(&self, bias: &[f32], out: &mut [f32]) {
         let (AxisView { len, inner, .. }, work) = (self.0, out.len() / 4);
         if inner == 1 {

@@ -1,6 +1,6 @@
-//! Convolution with one input channel a group, straight from the definition: each channel is copied once into scratch
-//! memory with its padding around it and, for a stride s, its columns dealt into s planes, so that every tap of
-//! neighbouring results reads neighbouring elements. Then no tap needs a test, and every load is a plain vector load.
+//! Direct convolution with one input channel per group. Each channel is copied once into scratch memory with its
+//! padding and, for a stride s, its columns are split into s planes, so that every tap of adjacent results reads
+//! adjacent elements. Then no tap needs a bounds test, and every load is a plain vector load.
 
 use super::Kernel;
 use super::plane::Plane;
@@ -8,20 +8,21 @@ use super::simd::{copy_every, mul_add, multiversion};
 use super::split::{self, Shared};
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// Results computed side by side: two vectors of 16.
+/// Number of results computed at a time: two vectors of 16.
 const LANES: usize = 32;
 
-/// Threads that work at a time, each with scratch memory of its own.
+/// Maximum number of threads, each with its own scratch memory.
 const SLOTS: usize = 16;
 
 pub(super) struct Depthwise {
     plane: Plane,
     packed: Option<Vec<f32>>,
-    /// Elements of a row of one of the dealt planes; whole vectors may be read from its last result on.
+    /// Elements of a row of one of the split planes; includes padding, since whole vectors are read from its last
+    /// result on.
     row: usize,
     /// Rows of the padded channel.
     rows: usize,
-    /// Offset of each tap in the dealt channel, relative to the first tap.
+    /// Offset of each tap in the split channel, relative to the first tap.
     taps: Vec<usize>,
 }
 
@@ -42,12 +43,12 @@ impl Depthwise {
         Depthwise { packed, row, rows, taps, plane }
     }
 
-    /// Elements of scratch that a channel needs.
+    /// Returns the number of scratch elements per channel.
     fn slot(&self) -> usize {
         self.rows * self.plane.stride[1] * self.row
     }
 
-    /// Copies a channel: padded, its columns dealt. Row r of plane c is at (r * stride + c) * row.
+    /// Copies a channel with padding and split columns. Row r of plane c is at (r * stride + c) * row.
     fn deal(&self, channel: &[f32], to: &mut [f32]) {
         let p = &self.plane;
         let step = p.stride[1];
@@ -115,7 +116,7 @@ impl Kernel for Depthwise {
 }
 
 multiversion! {
-    /// Every row of results; `next` elements lie between the first taps of neighbouring rows.
+    /// Computes every row of results; `next` is the distance in elements between the first taps of adjacent rows.
     fn rows(x: &[f32], next: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
         for (h, row) in out.chunks_mut(width).enumerate() {
             for (i, results) in row.chunks_mut(LANES).enumerate() {

@@ -1,4 +1,4 @@
-//! Elementwise operators on `f32`: one loop per operator, compiled for each instruction set, shared among the threads
+//! Elementwise operators on `f32`: one loop per operator, compiled for each instruction set, split over the threads
 //! in runs that fit the innermost cache.
 
 use super::math;
@@ -6,10 +6,10 @@ use super::simd::{exp, multiversion};
 use super::{Kernel, Offer, Spec, split};
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-/// Elements that one call of a loop handles: 16 KiB in, 16 KiB out.
+/// Number of elements per call of a loop: 16 KiB in, 16 KiB out.
 const RUN: usize = 4096;
 
-/// A loop from one slice to another, the same in place, and what an element costs in additions.
+/// Loop from one slice to another, the same in place, and the cost of an element in additions.
 struct Map {
     apart: fn(&[f32], &mut [f32]),
     in_place: fn(&mut [f32]),
@@ -43,7 +43,7 @@ fn is_f32(spec: &Spec<'_>) -> bool {
     spec.inputs.len() == 1 && spec.inputs[0].dtype == DType::F32 && spec.outputs[0].dtype == DType::F32
 }
 
-/// Offers a kernel for each operator: its name, the cost of an element, and its formula.
+/// Registers a kernel for each operator: its name, the cost of an element, and its formula.
 macro_rules! maps {
     ($($name:literal $cost:literal $loops:ident |$x:ident| $formula:expr;)*) => {$(
         mod $loops {
@@ -153,7 +153,7 @@ multiversion! {
     }
 }
 
-/// As [`Map`], with two numbers from the attributes.
+/// Variant of [`Map`] with two parameters from the attributes.
 struct ParameterMap {
     apart: fn(&[f32], &mut [f32], f32, f32),
     in_place: fn(&mut [f32], f32, f32),
@@ -187,7 +187,7 @@ inventory::submit! {
         make: |spec| {
             let (low, high) = (spec.params().float("a_min") as f32, spec.params().float("a_max") as f32);
             let map = ParameterMap { apart: clip_apart, in_place: clip_in_place, numbers: (low, high) };
-            // The order of the tests matters where the bounds are the wrong way round.
+            // With the bounds in the wrong order, the order of the comparisons would matter.
             (is_f32(spec) && low <= high).then(|| Box::new(map) as Box<dyn Kernel>)
         },
     }

@@ -1,4 +1,4 @@
-//! The naive reference of an operator in the dress of a kernel.
+//! Naive reference of an operator as a kernel.
 
 use super::{Kernel, Spec};
 use crate::ir::Attrs;
@@ -12,7 +12,7 @@ struct Fallback {
     scratch: usize,
 }
 
-/// The reference as a kernel; `None` when the operator has none.
+/// Wraps the reference as a kernel; `None` if the operator has none.
 pub(super) fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let reference = spec.def.reference?;
     let elements = spec.inputs.iter().chain(spec.outputs).map(|ty| ty.len().unwrap_or(usize::MAX));

@@ -1,36 +1,36 @@
-//! Matrix products of `f32`: the `gemm` crate, divided among the pool's threads, and dot products of our own where the
-//! result has few rows (a product that reads each weight once is bound by memory, not by arithmetic).
+//! Matrix products of `f32`: the `gemm` crate, split over the pool's threads, and hand-written dot products for
+//! results with few rows (a product that reads each weight once is bound by memory, not by arithmetic).
 
 use super::simd::{mul_add, multiversion};
 use super::split::{self, Shared};
 use crate::stop;
 
-/// A matrix in memory: elements, and the distances between rows and between columns.
+/// Matrix in memory: elements, and the distances between rows and between columns.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
-    /// Its elements, from the first.
+    /// Elements, beginning with the first of the matrix.
     pub data: &'a [f32],
-    /// Elements from a row to the next.
+    /// Distance in elements between rows.
     pub row: usize,
-    /// Elements from a column to the next.
+    /// Distance in elements between columns.
     pub col: usize,
 }
 
 impl Matrix<'_> {
-    /// Returns true if `rows` x `cols` of it lie inside its data.
+    /// Returns true if `rows` x `cols` elements lie inside the data.
     fn holds(&self, rows: usize, cols: usize) -> bool {
         rows == 0 || cols == 0 || (rows - 1) * self.row + (cols - 1) * self.col < self.data.len()
     }
 }
 
-/// Rows of a result for which dot products beat the blocked product.
+/// Maximum number of rows of a result for which dot products beat the blocked product.
 const FEW: usize = 4;
 
-/// `out[i * out_row + j] = sum over p of a[i, p] * b[p, j]` for an m x n result, on the calling thread
-/// (`threads` = 1) or on so many.
+/// Computes `out[i * out_row + j] = sum over p of a[i, p] * b[p, j]` for an m x n result, on up to `threads` threads;
+/// 1 means the calling thread.
 ///
 /// # Panics
-/// When an operand is smaller than the sizes say: that is a mistake in the kernel.
+/// An operand is smaller than the sizes require, which is a bug in the kernel.
 pub(super) fn gemm(
     threads: usize,
     (m, n, k): (usize, usize, usize),
@@ -44,13 +44,13 @@ pub(super) fn gemm(
     unsafe { gemm_at(threads, (m, n, k), a, b, out.as_mut_ptr(), out_row) };
 }
 
-/// As [`gemm`], into rows that are not one slice because the elements between them belong to others.
+/// Variant of [`gemm`] for output rows that are not one slice because the elements between them belong to others.
 ///
 /// # Panics
-/// When an operand is smaller than the sizes say.
+/// An operand is smaller than the sizes require.
 ///
 /// # Safety
-/// `out` points to `m` rows of `n` elements, `out_row` apart, that nobody else touches.
+/// `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses.
 pub(super) unsafe fn gemm_at(
     threads: usize,
     (m, n, k): (usize, usize, usize),
@@ -62,7 +62,7 @@ pub(super) unsafe fn gemm_at(
     assert!(a.holds(m, k) && b.holds(k, n), "the operands fit");
     if k == 0 {
         for i in 0..m {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { std::slice::from_raw_parts_mut(out.add(i * out_row), n) }.fill(0.0);
         }
         return;
@@ -92,17 +92,18 @@ pub(super) unsafe fn gemm_at(
     });
 }
 
-/// The rows of a product in pieces that take a second or so: whether it is to end is asked between them.
+/// Splits the rows of a product into pieces that take about a second, between which a stop request is checked.
 fn pieces(m: usize, n: usize, k: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     const PRODUCTS: usize = 1 << 35;
     let rows = (PRODUCTS / n.saturating_mul(k).max(1)).next_multiple_of(256).max(256);
     (0..m).step_by(rows).map(move |first| first..(first + rows).min(m))
 }
 
-/// One part of the product.
+/// Computes one part of the product.
 ///
 /// # Safety
-/// `out` points to `m` rows of `n` elements, `out_row` apart, that nobody else touches; the operands hold their sizes.
+/// `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses; the operands hold their
+/// sizes.
 unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, out: *mut f32, out_row: usize) {
     if m <= FEW && a.col == 1 && b.row == 1 && k >= 16 {
         for j in 0..n {
@@ -114,7 +115,7 @@ unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, 
         }
         return;
     }
-    // SAFETY: the caller's promise; the result is written, never read (`read_dst` is false).
+    // SAFETY: guaranteed by the caller; the result is written, never read (`read_dst` is false).
     unsafe {
         gemm::gemm(
             m,
@@ -141,7 +142,7 @@ unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, 
 }
 
 multiversion! {
-    /// The sum of products, in 64 partial sums.
+    /// Returns the dot product, by 64 partial sums.
     fn dot(a: &[f32], b: &[f32]) -> f32 {
         const LANES: usize = 64;
         let mut sums = [0.0f32; LANES];

@@ -1,5 +1,5 @@
-//! Resizing and padding of dense tensors. Resizing blends the rows that a row of the result needs, and then the columns
-//! of that blended row; padding copies whole runs of the last axis.
+//! Resizing and padding of dense tensors. Resizing blends the input rows of each result row first, and then the
+//! columns of the blended row; padding copies whole runs of the last axis.
 
 use super::dense::f32_shapes;
 use super::plane::dense;
@@ -14,7 +14,7 @@ inventory::submit! { Offer { op: "image.resize2d", make: make_resize } }
 inventory::submit! { Offer { op: "nn.upsampling", make: make_resize } }
 inventory::submit! { Offer { op: "nn.pad", make: make_pad } }
 
-/// Threads that work at a time, each with a blended row of its own.
+/// Maximum number of threads, each with its own blended row.
 const SLOTS: usize = 16;
 
 struct Resize {
@@ -23,7 +23,7 @@ struct Resize {
     planes: usize,
     rows: AxisTaps,
     cols: AxisTaps,
-    /// The weights of the columns, rounded once.
+    /// Weights of the columns, rounded once.
     weights: Vec<f32>,
     /// True if the columns are those of the data.
     same_columns: bool,
@@ -56,7 +56,7 @@ impl Resize {
         let line = |tap: usize| &plane[self.rows.index[tap] * width..][..width];
         let mut weighty = taps.clone().filter(|&tap| self.rows.weight[tap] != 0.0);
         let row = match (weighty.next(), weighty.next()) {
-            // One row that counts is taken as it is.
+            // A single row with a weight of 1 is used directly.
             (Some(only), None) if self.rows.weight[only] == 1.0 => line(only),
             _ => {
                 blended.fill(0.0);
@@ -145,7 +145,7 @@ impl Kernel for Pad {
         let last = self.shape.len() - 1;
         let (width, size, bytes) = (self.out[last], self.shape[last], self.bytes);
         let before = self.widths[last].0;
-        // The places of a row that lie inside the data.
+        // Places of a row that lie inside the data.
         let inside = before.clamp(0, width as i64) as usize..(size as i64 + before).clamp(0, width as i64) as usize;
         let inside = inside.start..inside.end.max(inside.start);
         let work = outputs[0].data.len() / 16;

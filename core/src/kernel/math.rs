@@ -1,9 +1,9 @@
-//! Functions of an `f32` without branches, so that loops over them become vector code. Their polynomials are least
-//! maximum error fits to the functions, made with the intervals named below; NaN stays NaN everywhere.
+//! Branch-free functions of an `f32`, so that loops over them vectorize. Their polynomials are minimax fits to the
+//! functions, on the intervals named below; NaN always stays NaN.
 
 use super::simd::{exp, mul_add};
 
-/// Horner's rule; the coefficient of the highest power comes first.
+/// Evaluates a polynomial by Horner's rule; the coefficient of the highest power comes first.
 #[inline(always)]
 fn polynomial<const FMA: bool, const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
     let mut y = coefficients[0];
@@ -13,14 +13,14 @@ fn polynomial<const FMA: bool, const N: usize>(x: f32, coefficients: [f32; N]) -
     y
 }
 
-/// 1 / (1 + e^-x), in the form that does not overflow: both branches use e^-|x|.
+/// Computes 1 / (1 + e^-x), in the form that does not overflow: both branches use e^-|x|.
 #[inline(always)]
 pub(super) fn sigmoid<const FMA: bool>(x: f32) -> f32 {
     let e = exp::<FMA>(-x.abs());
     (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
 }
 
-/// The hyperbolic tangent: x + x^3 p(x^2) below 0.65, 1 - 2 / (e^2x + 1) above.
+/// Computes the hyperbolic tangent: x + x^3 p(x^2) below 0.65, 1 - 2 / (e^2x + 1) above.
 #[inline(always)]
 pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let (t, z) = (x.abs(), x * x);
@@ -31,7 +31,7 @@ pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     if t < 0.65 { small } else { large }
 }
 
-/// The error function: x + x p(x^2) below 0.92, 1 - e^(-t - t q(t)) with t = |x| above; 1 from 4 on.
+/// Computes the error function: x + x p(x^2) below 0.92, 1 - e^(-t - t q(t)) with t = |x| above; 1 from 4 on.
 #[inline(always)]
 pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
     let z = x * x;
@@ -58,7 +58,8 @@ pub(super) fn erf<const FMA: bool>(x: f32) -> f32 {
     if t < 0.92 { small } else { large }
 }
 
-/// x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)): n, f and log(1 + f) - f. For positive normal or denormal x.
+/// Splits x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)): returns n, f and log(1 + f) - f. For positive normal or
+/// denormal x.
 #[inline(always)]
 fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     // A denormal is scaled into the normal range first.
@@ -87,16 +88,16 @@ fn split_log<const FMA: bool>(x: f32) -> (f32, f32, f32) {
     (n as f32 - if tiny { 23.0 } else { 0.0 }, f, rest)
 }
 
-/// Returns a logarithm where it is not finite.
+/// Handles the arguments for which a logarithm is not finite.
 #[inline(always)]
 fn log_ends(x: f32, y: f32) -> f32 {
     let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
     let y = if x == f32::INFINITY { x } else { y };
-    // Also where x is NaN.
+    // False for NaN too.
     if x >= 0.0 { y } else { f32::NAN }
 }
 
-/// The natural logarithm.
+/// Computes the natural logarithm.
 #[inline(always)]
 pub(super) fn log<const FMA: bool>(x: f32) -> f32 {
     // ln 2 in two parts, the first of which has so few bits that its products with n are exact.
@@ -106,7 +107,7 @@ pub(super) fn log<const FMA: bool>(x: f32) -> f32 {
     log_ends(x, mul_add::<FMA>(n, HIGH, f + mul_add::<FMA>(n, LOW, rest)))
 }
 
-/// The logarithm to base 2, exact for powers of two.
+/// Computes the logarithm to base 2, exact for powers of two.
 #[inline(always)]
 pub(super) fn log2<const FMA: bool>(x: f32) -> f32 {
     // log2(e) = 1 + EXCESS.
@@ -117,7 +118,7 @@ pub(super) fn log2<const FMA: bool>(x: f32) -> f32 {
     log_ends(x, n + (part + low))
 }
 
-/// The logarithm to base 10.
+/// Computes the logarithm to base 10.
 #[inline(always)]
 pub(super) fn log10<const FMA: bool>(x: f32) -> f32 {
     // log10(2) in two parts, the first of which has so few bits that its products with n are exact.

@@ -1,9 +1,9 @@
-//! The fast host kernels, one file per operator family. A kernel is made once for a call whose types are known, and
-//! run many times; where no kernel is offered the operator's naive reference serves ([`make`] hides the difference).
+//! Fast host kernels, one file per operator family. A kernel is created once for a call with known types, and runs
+//! many times; without a fast kernel the operator's naive reference is used ([`make`] hides the difference).
 //!
-//! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (what they
-//! need they ask for as workspace), and are never the reference of a test. Between the pieces of their work they look whether
-//! it is to [end](crate::stop): a result is one only if whoever runs them finds that it is not.
+//! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (memory that
+//! they need is requested as workspace), and are never the reference of a test. Between the pieces of their work they
+//! check for a request to [stop](crate::stop): results are valid only if the caller finds none.
 
 mod blocked;
 mod blocks;
@@ -31,51 +31,51 @@ use crate::ir::{Attrs, OpId, TensorType};
 use crate::op::{self, OpDef, Params};
 use crate::tensor::{Tensor, TensorView, TensorViewMut};
 
-/// A call with everything that is known before it runs.
+/// Call with everything that is known before it runs.
 #[derive(Clone, Copy)]
 pub struct Spec<'a> {
     /// The operator.
     pub def: &'static OpDef,
-    /// Its attributes.
+    /// Attributes of the call.
     pub attrs: &'a Attrs,
     /// Input types, tuples flattened; every dimension is known.
     pub inputs: &'a [TensorType],
     /// Output types, tuples flattened; every dimension is known.
     pub outputs: &'a [TensorType],
-    /// The values of inputs that never change (weights), which a kernel may pack. `None` elsewhere.
+    /// Values of inputs that never change (weights), which a kernel may pack; `None` for other inputs.
     pub constants: &'a [Option<&'a Tensor>],
 }
 
 impl<'a> Spec<'a> {
-    /// The attributes, with defaults.
+    /// Returns the attributes, with defaults.
     pub fn params(&self) -> Params<'a> {
         Params::new(self.def, self.attrs)
     }
 }
 
-/// A call ready to run.
+/// Call that is ready to run.
 pub trait Kernel: Send + Sync {
-    /// Bytes of scratch memory that a run needs.
+    /// Returns the size in bytes of the scratch memory of a run.
     fn workspace(&self) -> usize {
         0
     }
 
-    /// Bytes that a run may allocate besides, and frees when it ends: those of a reference. Whoever runs it makes
-    /// [room](crate::tensor::memory::room) for them.
+    /// Returns the bytes that a run may allocate in addition, and frees at its end: those of a reference. The caller
+    /// reserves [room](crate::tensor::memory::room) for them.
     fn scratch(&self) -> usize {
         0
     }
 
-    /// The input whose buffer output 0 may take over, if the kernel can compute in place.
+    /// Returns the input whose buffer output 0 may reuse, if the kernel can compute in place.
     fn in_place(&self) -> Option<usize> {
         None
     }
 
-    /// Computes the outputs. `workspace` has at least [`Kernel::workspace`] bytes, 64-byte aligned. A kernel that computes
-    /// in place on its first input need not say how: it is given a copy of it.
+    /// Computes the outputs. `workspace` has at least [`Kernel::workspace`] bytes, 64-byte aligned. A kernel that
+    /// computes in place on its first input can keep the default, which runs it on a copy of that input.
     ///
     /// # Errors
-    /// What is wrong with the values (an index out of bounds).
+    /// Invalid values, such as an index out of bounds.
     fn run(
         &self,
         inputs: &[TensorView<'_>],
@@ -86,30 +86,30 @@ pub trait Kernel: Send + Sync {
         self.run_in_place(&inputs[1..], outputs)
     }
 
-    /// As [`Kernel::run`], where `outputs[0]` already holds the input that [`Kernel::in_place`] names, and that input
-    /// is left out of `inputs`.
+    /// Variant of [`Kernel::run`] where `outputs[0]` already holds the input that [`Kernel::in_place`] names, and
+    /// that input is left out of `inputs`.
     ///
     /// # Errors
-    /// As [`Kernel::run`]; also when the kernel does not compute in place.
+    /// Errors of [`Kernel::run`]; a kernel that does not compute in place.
     fn run_in_place(&self, _inputs: &[TensorView<'_>], _outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
         Err("this kernel does not compute in place".into())
     }
 }
 
-/// Offers a fast kernel for an operator.
+/// Registration of a fast kernel for an operator.
 pub struct Offer {
-    /// The operator's name.
+    /// Name of the operator.
     pub op: &'static str,
-    /// Makes the kernel, or declines a call that it does not cover.
+    /// Creates the kernel, or declines a call that it does not cover.
     pub make: fn(&Spec<'_>) -> Option<Box<dyn Kernel>>,
 }
 
 inventory::collect!(Offer);
 
-/// The kernel for a call: a fast one where one is offered, otherwise the reference.
-/// `None` when the operator has no host implementation at all.
+/// Creates the kernel for a call: a fast one if there is one, otherwise the reference. `None` if the operator has no
+/// host implementation at all.
 pub fn make(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
-    // Where a result has no elements, its other dimensions may be of any size: no table is made by them.
+    // A result without elements may have other dimensions of any size; no table may depend on them.
     if !spec.outputs.is_empty() && spec.outputs.iter().all(|ty| ty.len() == Some(0)) {
         return fallback::make(spec);
     }
@@ -124,7 +124,7 @@ pub fn make(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         .or_else(|| fallback::make(spec))
 }
 
-/// Returns true if the host can run the operator at all.
+/// Returns true if the host can run the operator.
 pub fn exists(op: OpId) -> bool {
     op::get(op).reference.is_some()
 }

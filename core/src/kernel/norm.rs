@@ -1,4 +1,4 @@
-//! Normalisations, softmax and prelu along contiguous lines, and softmax along any axis.
+//! Normalizations, softmax and prelu along contiguous lines, and softmax along any axis.
 
 use super::dense::f32_shapes;
 use super::pool::{largest_of, sum, sum_of_squares};
@@ -41,7 +41,7 @@ impl Affine {
 struct BatchNorm {
     view: AxisView,
     affine: Affine,
-    /// Factor and addend of every channel, when everything but the data is constant.
+    /// Factor and addend of every channel, if everything but the data is constant.
     folded: Option<Vec<f32>>,
 }
 
@@ -59,7 +59,7 @@ fn make_batch(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
 }
 
 impl BatchNorm {
-    /// Factors, then addends.
+    /// Computes the factors, followed by the addends.
     fn fold(&self, [gamma, beta, mean, var]: &[&[f32]; 4], folded: &mut [f32]) {
         let (factors, addends) = folded.split_at_mut(self.view.len);
         for c in 0..self.view.len {
@@ -129,7 +129,7 @@ multiversion! {
         }
     }
 
-    /// (v - mean) * factor * gamma + beta.
+    /// Computes (v - mean) * factor * gamma + beta.
     fn normalise_each(row: &mut [f32], mean: f32, factor: f32, gamma: &[f32], beta: &[f32]) {
         for ((v, g), b) in row.iter_mut().zip(gamma).zip(beta) {
             *v = mul_add::<FMA>((*v - mean) * factor, *g, *b);
@@ -137,7 +137,7 @@ multiversion! {
     }
 }
 
-/// The mean, and one over the root of variance plus epsilon.
+/// Returns the mean, and one over the root of variance plus epsilon.
 fn statistics(x: &[f32], epsilon: f32) -> (f32, f32) {
     let mean = sum(x) / x.len() as f32;
     let variance = sum_of_squares(x, mean) / x.len() as f32;
@@ -174,9 +174,9 @@ impl Kernel for LayerNorm {
     }
 }
 
-/// Instance normalisation is group normalisation with one channel a group.
+/// Group normalization; instance normalization has one channel per group.
 struct GroupNorm {
-    /// Channels, and channels of a group.
+    /// Channels in total, and channels per group.
     channels: usize,
     per_group: usize,
     /// Elements of a channel.
@@ -189,7 +189,7 @@ fn make_group(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let params = spec.params();
     let axis = params.int("axis");
     let view = AxisView::new(&data, axis);
-    // With the channels second, a group lies in one piece.
+    // With the channels in second place, a group is contiguous.
     if !(axis == 1 || axis == 1 - data.len() as i64) || view.len == 0 || view.inner == 0 {
         return None;
     }
@@ -260,11 +260,11 @@ impl Kernel for Softmax {
     }
 }
 
-/// Lines that are worked on side by side where the axis is not the last.
+/// Number of adjacent lines processed together if the axis is not the last.
 const SIDE: usize = 32;
 
 multiversion! {
-    /// exp(v - max) in place, and the sum.
+    /// Computes exp(v - max) in place, and returns the sum.
     fn exp_each(row: &mut [f32], max: f32) -> f32 {
         let mut sums = [0.0f32; SIDE];
         let (whole, rest) = row.as_chunks_mut::<SIDE>();
@@ -281,7 +281,7 @@ multiversion! {
         sums.iter().sum()
     }
 
-    /// The sum of exp(v - max).
+    /// Returns the sum of exp(v - max).
     fn sum_of_exp(row: &[f32], max: f32) -> f32 {
         let mut sums = [0.0f32; SIDE];
         let (whole, rest) = row.as_chunks::<SIDE>();
@@ -302,7 +302,7 @@ multiversion! {
         }
     }
 
-    /// Softmax down the columns of a block of rows of `inner` elements.
+    /// Computes the softmax down the columns of a block of rows of `inner` elements.
     fn softmax_block(block: &mut [f32], inner: usize, log: bool) {
         for first in (0..inner).step_by(SIDE) {
             let width = SIDE.min(inner - first);

@@ -1,17 +1,17 @@
-//! The geometry of a convolution over a plane, as the fast kernels see it.
+//! Geometry of a convolution over a plane, in the form that the fast kernels use.
 
 use crate::op::conv::ConvShape;
 use crate::op::spatial::Canonical;
 use std::ops::Range;
 
-/// A convolution over (at most) height and width.
+/// Convolution over (at most) height and width.
 #[derive(Clone, Debug)]
 pub struct Plane {
     pub batch: usize,
     pub groups: usize,
-    /// Channels of a group of the data.
+    /// Channels per group of the data.
     pub channels: usize,
-    /// Channels of a group of the result.
+    /// Channels per group of the result.
     pub out_channels: usize,
     pub size: [usize; 2],
     pub kernel: [usize; 2],
@@ -22,7 +22,7 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// `None` for three spatial axes and for empty tensors, which the reference computes.
+    /// Creates the geometry; `None` for three spatial axes and for empty tensors, which the reference computes.
     pub fn new(s: &ConvShape) -> Option<Plane> {
         let depth = [s.data.size[2], s.weight.size[2], s.out.size[2], s.slide.stride[0]];
         if depth != [1; 4] || s.data.size.contains(&0) || s.weight.size.contains(&0) || s.out.size.contains(&0) {
@@ -44,12 +44,12 @@ impl Plane {
         })
     }
 
-    /// Elements of a channel of the result.
+    /// Returns the number of elements of a channel of the result.
     pub fn places(&self) -> usize {
         self.out[0] * self.out[1]
     }
 
-    /// Terms of a sum.
+    /// Returns the number of terms of a sum.
     pub fn terms(&self) -> usize {
         self.channels * self.kernel[0] * self.kernel[1]
     }
@@ -59,12 +59,12 @@ impl Plane {
         self.kernel == [1, 1] && self.stride == [1, 1] && self.before == [0, 0] && self.out == self.size
     }
 
-    /// Returns the work for the decision to share it: a multiply-add of a blocked product is cheap.
+    /// Returns the amount of work for the decision to split it: a multiply-add of a blocked product is cheap.
     pub fn work(&self) -> usize {
         self.out_channels * self.places() * self.terms() / 8
     }
 
-    /// The places `x` on axis `axis` whose tap `tap` lies inside the data.
+    /// Returns the places `x` on axis `axis` whose tap `tap` lies inside the data.
     pub fn inside(&self, axis: usize, tap: usize) -> Range<usize> {
         let (step, before) = (self.stride[axis], self.before[axis]);
         let offset = tap * self.dilation[axis];
@@ -75,7 +75,7 @@ impl Plane {
     }
 }
 
-/// Returns true if a tensor lies dense in canonical order (batch, channels, plane).
+/// Returns true if a tensor is dense in canonical order (batch, channels, plane).
 pub fn dense(c: &Canonical) -> bool {
     let mut step = 1;
     (0..5).rev().all(|i| {
@@ -85,7 +85,7 @@ pub fn dense(c: &Canonical) -> bool {
     })
 }
 
-/// Returns true if a tensor lies dense with its channels last.
+/// Returns true if a tensor is dense with its channels last.
 pub fn channels_last(c: &Canonical) -> bool {
     let order = [0, 2, 3, 4, 1];
     let reordered = Canonical { size: order.map(|i| c.size[i]), stride: order.map(|i| c.stride[i]) };

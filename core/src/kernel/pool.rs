@@ -1,5 +1,5 @@
-//! Pooling over one and two spatial axes of dense planes (NCHW): planes go to different threads, and within a plane
-//! each tap is applied to a whole row of results.
+//! Pooling over one and two spatial axes of dense planes (NCHW): planes are split over the threads, and within a
+//! plane each tap is applied to a whole row of results.
 
 use super::dense::f32_shapes;
 use super::plane::dense;
@@ -20,28 +20,28 @@ inventory::submit! { Offer { op: "nn.global_avg_pool2d", make: |s| make_global(s
 inventory::submit! { Offer { op: "nn.adaptive_max_pool2d", make: |s| make_global(s, true) } }
 inventory::submit! { Offer { op: "nn.adaptive_avg_pool2d", make: |s| make_global(s, false) } }
 
-/// One axis of a sliding window.
+/// Axis of a sliding window.
 struct Axis {
     size: usize,
     out: usize,
     stride: usize,
-    /// Position of tap 0 of place 0, counted from the first element; taps are `dilation` apart.
+    /// Padding before the first element; tap 0 of place 0 lies this far before it. Taps are `dilation` apart.
     before: usize,
     dilation: usize,
     taps: usize,
-    /// The taps that lie inside the data at some place, in order: a large window may lie in the padding for the most part.
+    /// Taps that lie inside the data at some place, in order: a large window may lie mostly in the padding.
     seen: Vec<Range<usize>>,
     /// Divisor of the mean of each place.
     counts: Vec<usize>,
 }
 
 impl Axis {
-    /// The taps of a place that lie inside the data.
+    /// Returns the taps of a place that lie inside the data.
     fn taps_of(&self, place: usize) -> Range<usize> {
         taps_inside(place * self.stride, self.before, self.dilation, self.taps, self.size)
     }
 
-    /// The places whose tap `tap` lies inside the data.
+    /// Returns the places whose tap `tap` lies inside the data.
     fn inside(&self, tap: usize) -> Range<usize> {
         let offset = tap * self.dilation;
         let first = self.before.saturating_sub(offset).div_ceil(self.stride);
@@ -50,7 +50,7 @@ impl Axis {
     }
 }
 
-/// More places along an axis are left to the reference, which makes no table of them.
+/// Maximum number of places along an axis; more are left to the reference, which needs no tables of them.
 const MAX_PLACES: usize = 1 << 24;
 
 struct Pool {
@@ -83,7 +83,7 @@ fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
             false => inside(place).len(),
         };
         let mut seen: Vec<Range<usize>> = Vec::new();
-        // A later place sees earlier taps.
+        // Later places see earlier taps.
         for range in (0..out).rev().map(inside).filter(|range| !range.is_empty()) {
             match seen.last_mut() {
                 Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
@@ -132,7 +132,7 @@ impl Pool {
 }
 
 multiversion! {
-    /// The larger of each element and every `step`-th of `x`; NaN wins.
+    /// Replaces each element by the larger of it and every `step`-th of `x`; NaN propagates.
     fn largest(row: &mut [f32], x: &[f32], step: usize) {
         #[inline(always)]
         fn larger(a: &mut f32, b: f32) {
@@ -167,7 +167,7 @@ impl Kernel for Pool {
     }
 }
 
-/// A whole plane to one element.
+/// Reduction of a whole plane to one element.
 struct Global {
     plane: usize,
     max: bool,
@@ -194,7 +194,7 @@ impl Kernel for Global {
 const LANES: usize = 32;
 
 multiversion! {
-    /// The sum, in partial sums.
+    /// Returns the sum, by partial sums.
     pub(super) fn sum(x: &[f32]) -> f32 {
         let mut sums = [0.0f32; LANES];
         let (whole, rest) = x.as_chunks::<LANES>();
@@ -209,7 +209,7 @@ multiversion! {
         sums.iter().sum()
     }
 
-    /// The sum of squares of the distances to `mean`, in partial sums.
+    /// Returns the sum of squared distances to `mean`, by partial sums.
     pub(super) fn sum_of_squares(x: &[f32], mean: f32) -> f32 {
         let mut sums = [0.0f32; LANES];
         let (whole, rest) = x.as_chunks::<LANES>();
@@ -225,7 +225,7 @@ multiversion! {
         sums.iter().sum()
     }
 
-    /// The largest element; NaN wins.
+    /// Returns the largest element; NaN propagates.
     pub(super) fn largest_of(x: &[f32]) -> f32 {
         let mut best = [f32::NEG_INFINITY; LANES];
         let (whole, rest) = x.as_chunks::<LANES>();

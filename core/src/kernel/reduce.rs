@@ -1,5 +1,5 @@
-//! Reductions of `f32` along any axes. Neighbouring axes with one fate are merged; then either the innermost axis is
-//! reduced, and rows are folded to numbers, or it is kept, and rows are folded into each other.
+//! Reductions of `f32` along any axes. Adjacent axes that are both kept or both reduced are merged. Then either the
+//! innermost axis is reduced, and rows are folded to scalars, or it is kept, and rows are folded into each other.
 
 use super::simd::multiversion;
 use super::{Kernel, Offer, Spec, split};
@@ -7,16 +7,16 @@ use crate::op::reduce::reduced;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 use smallvec::SmallVec;
 
-/// An axis: its size, and the input elements from one index to the next.
+/// Size of an axis, and the distance in elements between its indices.
 type Axis = (usize, usize);
 
-/// The axes of the input after merging.
+/// Axes of the input after merging.
 struct Shape {
-    /// Those kept, but for an innermost one; outermost first.
+    /// Kept axes except an innermost one; outermost first.
     kept: SmallVec<[Axis; 4]>,
-    /// Those reduced, but for an innermost one; outermost first.
+    /// Reduced axes except an innermost one; outermost first.
     folded: SmallVec<[Axis; 4]>,
-    /// The size of the innermost axis and whether it is reduced.
+    /// Size of the innermost axis, and true if it is reduced.
     inner: (usize, bool),
 }
 
@@ -41,7 +41,7 @@ impl Shape {
         Some(Shape { kept, folded, inner })
     }
 
-    /// The number of input elements that make one of the output.
+    /// Returns the number of input elements per output element.
     fn group(&self) -> usize {
         count(&self.folded) * if self.inner.1 { self.inner.0 } else { 1 }
     }
@@ -51,7 +51,7 @@ fn count(axes: &[Axis]) -> usize {
     axes.iter().map(|a| a.0).product()
 }
 
-/// The offset of a row-major index.
+/// Returns the offset of a row-major index.
 fn offset(axes: &[Axis], mut index: usize) -> usize {
     let mut at = 0;
     for &(size, stride) in axes.iter().rev() {
@@ -61,7 +61,7 @@ fn offset(axes: &[Axis], mut index: usize) -> usize {
     at
 }
 
-/// A row is folded into so many numbers side by side, so that one step does not wait for the last.
+/// Number of partial results per row, so that no step depends on the preceding one.
 const LANES: usize = 32;
 
 /// Folds a row into lanes, and the lanes into the total.
@@ -88,7 +88,7 @@ macro_rules! fold_row {
     }};
 }
 
-/// Elements that are added up in `f32` before the sum goes into binary64.
+/// Number of elements that are added in `f32` before the sum is added in binary64.
 const BLOCK: usize = 2048;
 
 macro_rules! folds {
@@ -118,7 +118,7 @@ folds! {
     minimum f32::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x };
 }
 
-/// Combination of elements.
+/// Operation that combines elements.
 struct Fold {
     first: f32,
     row: fn(&[f32]) -> f32,
@@ -140,7 +140,7 @@ impl Kernel for Reduce {
         let divisor = if self.mean { self.shape.group() as f64 } else { 1.0 };
         let work = data.len();
         if inner.1 {
-            // Small groups go together.
+            // Small groups share a chunk.
             let chunk = (BLOCK / self.shape.group().max(1)).max(1);
             split::each_chunk(out, chunk, work, |c, out| {
                 let first = c * chunk;
@@ -186,14 +186,14 @@ inventory::submit! { Offer { op: "prod", make: |spec| make(spec, &product::FOLD,
 inventory::submit! { Offer { op: "max", make: |spec| make(spec, &maximum::FOLD, false) } }
 inventory::submit! { Offer { op: "min", make: |spec| make(spec, &minimum::FOLD, false) } }
 
-/// The size of rows that are reduced whole: everything kept is outside, everything reduced inside. At least 1.
+/// Returns the size of rows that are reduced whole: all kept axes are outer, all reduced ones inner. At least 1.
 fn whole_rows(spec: &Spec<'_>) -> Option<usize> {
     let shape = Shape::new(spec)?;
     (spec.inputs[0].dtype == DType::F32 && shape.folded.is_empty() && shape.inner.1 && shape.inner.0 > 0)
         .then_some(shape.inner.0)
 }
 
-/// The position of the largest or the smallest element of each row, NaN before all.
+/// Index of the largest or smallest element of each row; NaN counts as the extreme.
 struct Choose {
     row: usize,
     best: fn(&[f32]) -> f32,
@@ -221,7 +221,7 @@ inventory::submit! { Offer { op: "argmax", make: |spec| make_choice(spec, maximu
 inventory::submit! { Offer { op: "argmin", make: |spec| make_choice(spec, minimum::row) } }
 
 multiversion! {
-    /// The sum of (x - mean)^2.
+    /// Returns the sum of (x - mean)^2.
     fn squares(row: &[f32], mean: f32) -> f32 {
         let mut lanes = [0f32; LANES];
         let (blocks, rest) = row.as_chunks::<LANES>();
@@ -237,7 +237,7 @@ multiversion! {
     }
 }
 
-/// The variance of each row around a given mean.
+/// Variance of each row around a given mean.
 struct Variance {
     row: usize,
     divisor: f64,

@@ -1,12 +1,12 @@
-//! Loops compiled several times, for AVX-512, for AVX2 with fused multiply-add, and for the baseline, and chosen at run
-//! time: the crate is built for plain x86-64, so that one binary runs everywhere.
+//! Loops compiled for AVX-512, for AVX2 with fused multiply-add, and for the baseline, and selected at run time: the
+//! crate is built for plain x86-64, so that one binary runs everywhere.
 
 use std::sync::LazyLock;
 
 /// Vector instructions of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// Whatever the target has.
+    /// Instructions of the compilation target.
     Baseline,
     /// 256-bit vectors with fused multiply-add.
     #[cfg(target_arch = "x86_64")]
@@ -16,7 +16,7 @@ pub(crate) enum Level {
     Avx512,
 }
 
-/// The best level of this processor.
+/// Returns the best level of this processor.
 pub(crate) fn level() -> Level {
     static LEVEL: LazyLock<Level> = LazyLock::new(|| {
         #[cfg(target_arch = "x86_64")]
@@ -39,14 +39,14 @@ pub(crate) fn level() -> Level {
     *LEVEL
 }
 
-/// `a * b + c`: fused where `FMA`, which must only be so where the processor has it (otherwise it is a slow call).
+/// Computes `a * b + c`, fused if `FMA`, which requires hardware support (otherwise it would be a slow call).
 #[inline(always)]
 pub(crate) fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Declares functions whose bodies are compiled once per [`Level`]. In a body the constant `FMA` says whether fused
-/// multiply-add is at hand, for [`mul_add`]. Helpers called from a body must be `#[inline(always)]`.
+/// Declares functions whose bodies are compiled once per [`Level`]. In a body the constant `FMA` is true if fused
+/// multiply-add is available, for [`mul_add`]. Helpers called from a body must be `#[inline(always)]`.
 macro_rules! multiversion {
     ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
         $(#[$meta])*
@@ -78,7 +78,7 @@ macro_rules! multiversion {
 pub(crate) use multiversion;
 
 multiversion! {
-    /// Copies every `step`-th element of `from`, as many as there is room for.
+    /// Copies every `step`-th element of `from`, until `to` is full.
     pub(super) fn copy_every(to: &mut [f32], from: &[f32], step: usize) {
         match step {
             1 => to.copy_from_slice(&from[..to.len()]),
@@ -94,16 +94,15 @@ multiversion! {
     }
 }
 
-/// e to the power of x, within 2 units in the last place: x = n ln 2 + r, e^r by a polynomial (Cephes' expf).
-/// NaN stays NaN.
+/// Computes e^x within 2 units in the last place: x = n ln 2 + r, e^r by a polynomial (Cephes' expf). NaN stays NaN.
 #[inline(always)]
 pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Beyond these the result is 0 or infinite. (`max` and `min` would swallow a NaN.)
+    // Beyond these bounds the result is 0 or infinite. (`max` and `min` would lose a NaN.)
     let bounded = if x < -104.0 { -104.0 } else { x };
     let bounded = if bounded > 88.8 { 88.8 } else { bounded };
-    // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number.
+    // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
     let shifted = bounded * std::f32::consts::LOG2_E + 12_582_912.0;
     let n = shifted - 12_582_912.0;
     let r = mul_add::<FMA>(n, -LN2_LOW, mul_add::<FMA>(n, -LN2_HIGH, bounded));
@@ -114,7 +113,7 @@ pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
     p = mul_add::<FMA>(p, r, 1.666_666_5e-1);
     p = mul_add::<FMA>(p, r, 0.5);
     let y = mul_add::<FMA>(p * r, r, r) + 1.0;
-    // 2^n in two factors, each a normal number, so that results down to the smallest are right.
+    // 2^n in two factors, each a normal number, so that denormal results are correct.
     let n = (shifted.to_bits() as i32).wrapping_sub(0x4b40_0000);
     let half = n >> 1;
     let power = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
@@ -141,7 +140,7 @@ mod tests {
         for (x, g) in inputs.iter().zip(&got) {
             let want = f64::from(*x).exp();
             let unit = (want * 2f64.powi(-23)).max(f64::from(f32::from_bits(1)));
-            assert!((f64::from(*g) - want).abs() <= 2.0 * unit, "exp({x}) is {g}, {want} is wanted");
+            assert!((f64::from(*g) - want).abs() <= 2.0 * unit, "exp({x}): expected {want}, found {g}");
         }
     }
 

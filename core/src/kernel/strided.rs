@@ -1,6 +1,6 @@
-//! Operators that move elements of any type by a regular rule: each output dimension walks the input with a fixed
-//! stride. Transposes, broadcasts, slices, tilings and layout changes are all of this kind; dimensions that belong
-//! together are merged, and what is left is copied as runs, fills or small square blocks.
+//! Operators that move elements of any type by a regular rule: each output dimension traverses the input with a fixed
+//! stride. These are transposes, broadcasts, slices, tilings and layout changes. Contiguous dimensions are merged,
+//! and the rest is copied as runs, fills or small square blocks.
 
 use super::{Kernel, Offer, Spec, split};
 use crate::op::layout::{Layout, permutation};
@@ -8,23 +8,23 @@ use crate::op::slice::Slice;
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 use smallvec::SmallVec;
 
-/// One output dimension: its size and the input elements from one index to the next.
+/// Output dimension: its size, and the distance in input elements between its indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     size: usize,
     stride: isize,
 }
 
-/// Elements that one thread handles in one go, at least.
+/// Minimum number of elements that a thread handles at a time.
 const RUN: usize = 4096;
 
-/// The side of a block of a transpose, in elements: 16 of 4 bytes are a cache line.
+/// Side of a block of a transpose, in elements: 16 of 4 bytes are a cache line.
 const BLOCK: usize = 16;
 
-/// A copy by strides.
+/// Strided copy.
 #[derive(Clone, Debug)]
 struct Strided {
-    /// The input element of the first output element.
+    /// Index of the input element for the first output element.
     start: isize,
     /// Merged dimensions, outermost first; the output is their row-major product.
     dims: SmallVec<[Step; 6]>,
@@ -51,7 +51,7 @@ impl Strided {
         Strided { start, dims: merged, element }
     }
 
-    /// The input element for the output row with this number, a row being everything along the last `tail` dimensions.
+    /// Returns the input element at the start of an output row; a row consists of the last `tail` dimensions.
     fn row_start(&self, mut row: usize, tail: usize) -> isize {
         let mut at = self.start;
         for step in self.dims[..self.dims.len() - tail].iter().rev() {
@@ -63,7 +63,7 @@ impl Strided {
 
     fn copy<T: bytemuck::Pod + Send + Sync>(&self, input: &[T], output: &mut [T]) {
         let Some(&inner) = self.dims.last() else { return };
-        // The dimension along which the input is contiguous, when it is not the innermost: a transpose.
+        // Dimension along which the input is contiguous; if it is not the innermost, the copy is a transpose.
         let across = self.dims[..self.dims.len() - 1].iter().position(|d| d.stride == 1);
         if let (Some(across), false) = (across, matches!(inner.stride, 0 | 1)) {
             return self.transpose(across, input, output);
@@ -82,12 +82,12 @@ impl Strided {
         });
     }
 
-    /// Copies square blocks of dimension `across`, along which the input is contiguous, and the innermost one, along
-    /// which the output is.
+    /// Copies square blocks of dimension `across`, along which the input is contiguous, and of the innermost
+    /// dimension, along which the output is.
     fn transpose<T: bytemuck::Pod + Send + Sync>(&self, across: usize, input: &[T], output: &mut [T]) {
         let last = self.dims.len() - 1;
         let inner = self.dims[last];
-        // A slab is everything from `across` inwards; between the two lie `middle` rows of the output.
+        // A slab consists of the dimensions from `across` inwards; between the two lie `middle` rows of the output.
         let slab: usize = self.dims[across..].iter().map(|d| d.size).product();
         let row_step: usize = self.dims[across + 1..].iter().map(|d| d.size).product();
         let middle = row_step / inner.size.max(1);
@@ -99,7 +99,7 @@ impl Strided {
             }
             at
         };
-        // A band of BLOCK indices of `across` is contiguous in the output: the unit that threads share.
+        // A band of BLOCK indices of `across` is contiguous in the output: the unit of work of a thread.
         let band = BLOCK * row_step;
         let work = 4 * output.len();
         let each_band = |slab_start: isize, first: usize, out: &mut [T]| {
@@ -119,7 +119,7 @@ impl Strided {
             }
         };
         if self.dims[across].size <= BLOCK {
-            // One band to a slab: neighbouring slabs go to one thread.
+            // One band per slab: adjacent slabs go to one thread.
             return split::each_chunk(output, slab, work, |s, out| each_band(self.slab_start(s, across), 0, out));
         }
         let slab_work = 4 * slab;
@@ -134,7 +134,7 @@ impl Strided {
     }
 }
 
-/// A row of the output: a run, a fill, or elements picked one by one.
+/// Copies a row of the output: a run, a fill, or single elements.
 fn copy_row<T: bytemuck::Pod>(input: &[T], start: isize, stride: isize, out: &mut [T]) {
     match stride {
         1 => out.copy_from_slice(&input[start as usize..start as usize + out.len()]),
@@ -160,7 +160,7 @@ impl Kernel for Strided {
     }
 }
 
-/// The shape of input 0, the strides of its dimensions, and the shape of the output.
+/// Returns the shape of input 0, the strides of its dimensions, and the shape of the output.
 fn shapes(spec: &Spec<'_>) -> Option<(Shape, SmallVec<[isize; 6]>, Shape)> {
     let (shape, out) = (spec.inputs[0].shape()?, spec.outputs[0].shape()?);
     let mut strides: SmallVec<[isize; 6]> = smallvec::smallvec![1; shape.len()];
@@ -254,7 +254,7 @@ fn make_layout(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     for (i, &(letter, _)) in to.0.iter().enumerate() {
         let source = digits(&from, &shape, letter);
         let (_, low, high) = digits(&to, &out, letter).into_iter().find(|d| d.0 == i)?;
-        // Where digits of both sides overlap, the output dimension walks one of the input.
+        // Where digits of both sides overlap, the output dimension traverses a dimension of the input.
         let mut pieces = Vec::new();
         for &(place, begin, end) in &source {
             let (a, b) = (low.max(begin), high.min(end));

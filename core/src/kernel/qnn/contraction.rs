@@ -1,4 +1,4 @@
-//! `qnn.conv2d`, `qnn.dense` and `qnn.batch_matmul` on bytes, and the first two with the requantization behind them.
+//! `qnn.conv2d`, `qnn.dense` and `qnn.batch_matmul` on bytes, and the first two fused with a requantization.
 
 use super::engine::{DataShape, Engine, OutShape, Values};
 use super::finish::{Bytes, Finish, Offsets, Plain, Scaling};
@@ -18,10 +18,10 @@ inventory::submit! { Offer { op: "qnn.dense", make: make_product } }
 inventory::submit! { Offer { op: "qnn.contrib_dense_requantize", make: make_product } }
 inventory::submit! { Offer { op: "qnn.batch_matmul", make: make_product } }
 
-/// Products of matrices with weights of their own, or one convolution.
+/// Several matrix products, possibly with separate weights, or one convolution.
 struct Batch {
     count: usize,
-    /// Elements of the data, the weights, the results from one to the next.
+    /// Distances in elements between products: of the data, the weights, the results.
     steps: [usize; 3],
 }
 
@@ -30,12 +30,12 @@ struct Contraction {
     batch: Batch,
     /// Index of the zero points among the inputs.
     zero_points: usize,
-    /// Weights that are constants, and their sums.
+    /// Packed constant weights, and their sums.
     packed: Option<(Vec<i8>, Vec<i32>)>,
     /// Requantization of the results; `None` for `int32` results.
     requantize: Option<Requantize>,
     data: DType,
-    /// For zero points that bytes cannot hold.
+    /// Fallback for zero points that bytes cannot hold.
     reference: Box<dyn Kernel>,
 }
 
@@ -78,7 +78,7 @@ fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
         stride: last(s.slide.stride),
         taps: each_tap().map(|[h, w]| [h * dilation[0], w * dilation[1]]).collect(),
     };
-    // Places in a row follow one another, and rows do.
+    // Places in a row must be contiguous, and so must rows.
     if s.out.stride[3] != s.out.stride[4] * out_size[1] {
         return None;
     }
@@ -153,7 +153,7 @@ fn scaling(spec: &Spec<'_>, channels: usize) -> Option<Scaling> {
     finite.then(|| Scaling::new(&by, channels, zero_point, (bounds.0 as i32, bounds.1 as i32)))
 }
 
-/// Scratch memory, taken apart.
+/// Parts of the scratch memory.
 struct Scratch<'a> {
     data: &'a mut [u8],
     offsets: &'a mut [i32],
@@ -167,7 +167,7 @@ impl Contraction {
         self.engine.kernel.groups * self.engine.kernel.outputs
     }
 
-    /// Bytes of each part of the scratch memory.
+    /// Returns the size in bytes of each part of the scratch memory.
     fn parts(&self) -> [usize; 5] {
         let (channels, packed) = (self.channels(), self.packed.is_some());
         [
@@ -195,7 +195,7 @@ impl Contraction {
         }
     }
 
-    /// Everything about one product but where the results go.
+    /// Prepares everything about one product except the output, and calls `run` with it.
     fn with<F>(&self, inputs: &[TensorView<'_>], scratch: &mut Scratch<'_>, i: usize, run: F)
     where
         F: FnOnce(&Values<'_>, Offsets<'_>, &mut [u8]),
@@ -212,7 +212,7 @@ impl Contraction {
                 (scratch.weights, scratch.sums)
             }
         };
-        // Zero points of unsigned data and of signed weights, as the tiles see both.
+        // Zero points of unsigned data and of signed weights, the form that tiles use for both.
         let zero_point = inputs[self.zero_points].as_slice::<i32>()[0];
         let moved = if self.data == DType::U8 { zero_point } else { zero_point.wrapping_add(128) };
         let given = inputs[self.zero_points + 1].as_slice::<i32>();

@@ -1,5 +1,5 @@
-//! Operators on bytes that look at one element at a time: by a table of all 256 results; sums of two by a table for
-//! each side; and into bytes from floats and from `int32`.
+//! Elementwise operators on bytes: by a table of all 256 results; sums of two by a table for each side; and
+//! conversions to bytes from floats and from `int32`.
 
 use super::finish::{away, fixed};
 use super::lookup;
@@ -27,19 +27,19 @@ offer! { make_bias: "nn.bias_add" }
 /// Minimum number of elements for which a table pays off.
 const LEAST: usize = 1024;
 
-/// An operator whose result for an element depends on its byte alone.
+/// Operator whose result for an element depends only on its byte.
 struct Table {
     def: &'static OpDef,
     attrs: Attrs,
     reference: Reference,
-    /// The element type of the result, one or four bytes.
+    /// Element type of the result, one or four bytes.
     out: DType,
 }
 
 fn make_table(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let byte = |t: &TensorType| matches!(t.dtype, DType::I8 | DType::U8);
     let out = spec.outputs.first()?.dtype;
-    // Parameters that are one number each: the axis does not matter.
+    // Parameters with one element each: the axis does not matter.
     let single = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
     let large = spec.inputs[0].len().is_some_and(|n| n >= LEAST);
     if !byte(&spec.inputs[0]) || !matches!(out.size(), 1 | 4) || !single || !large {
@@ -73,7 +73,7 @@ impl Kernel for Table {
     }
 }
 
-/// Floats into bytes, with one scale.
+/// Quantization of floats to bytes, with one scale.
 struct Quantize {
     rounding: Rounding,
     limits: (i64, i64),
@@ -122,7 +122,7 @@ multiversion! {
     }
 }
 
-/// A whole number held between two limits, as the byte of its type; NaN gives 0.
+/// Clamps an integral value and converts it to the byte of its type; NaN gives 0.
 #[inline(always)]
 fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
     let value = if value < low { low } else { value };
@@ -130,7 +130,7 @@ fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
     (value as i32) as u8
 }
 
-/// `int32` into bytes: one ratio, or one for each place on an axis.
+/// Requantization of `int32` to bytes: one ratio, or one for each place on an axis.
 struct Requantize {
     by: Along<Rescale>,
     zero_point: i32,
@@ -158,7 +158,7 @@ impl Kernel for Requantize {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let x = inputs[0].as_slice::<i32>();
         let out = &mut *outputs[0].data;
-        // A line of elements with one ratio, or (the axis is the last) with all of them in turn.
+        // A line of elements with one ratio or, if the axis is the last, with one ratio per element.
         let single = self.by.values.len() == 1;
         let size = match (single, self.by.inner) {
             (true, _) => 4096,
@@ -240,8 +240,8 @@ fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
             let int32 = (i64::from(i32::MIN), i64::from(i32::MAX));
             let moved = saturate(i128::from(x) - i128::from(from_zero));
             let value = if kept { x } else { rescale(moved, by, to_zero, int32) };
-            // The second side without the zero point, with its sign. Sums that may leave `int32` are left to the
-            // reference.
+            // The second side excludes the zero point, and has its sign. Sums that may overflow `int32` are left to
+            // the reference.
             let value = match side {
                 0 => value,
                 _ if spec.def.name == "qnn.subtract" => i64::from(to_zero) - value,
@@ -253,7 +253,7 @@ fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     Some(Box::new(lookup::Sum::new(tables, dtype == DType::I8)))
 }
 
-/// Sums and differences of bytes of one shape: each side is looked up, requantized, in a table.
+/// Kernel of sums and differences of bytes with equal shapes: each side is requantized by a table.
 impl Kernel for lookup::Sum {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         self.each(inputs[0].data, inputs[1].data, outputs[0].data);
@@ -261,7 +261,7 @@ impl Kernel for lookup::Sum {
     }
 }
 
-/// An `int32` bias along one axis.
+/// `int32` bias along one axis.
 struct Bias {
     len: usize,
     inner: usize,

@@ -1,9 +1,9 @@
-//! Convolutions and matrix products of bytes: data laid out so that four channels of a place are a word, packed
-//! weights, tiles of sums, and what is to become of the sums while they are at hand.
+//! Convolutions and matrix products of bytes: data arranged so that four channels of a place form a word, packed
+//! weights, tiles of sums, and an output stage applied while the sums are in registers.
 //!
-//! A run has two parts, each shared among the threads of the pool: the data of an image are put into scratch memory as
-//! unsigned bytes, channels last, with the padding around them (unless they lie so already); then tiles of places by
-//! output channels are computed straight from there, tap by tap. Nothing is gathered (no im2col).
+//! A run has two parts, each split over the threads of the pool. First the data of an image are copied to scratch
+//! memory as unsigned bytes, channels last, with padding (unless they already have that form). Then tiles of places
+//! by output channels are computed directly from there, tap by tap. No columns are gathered (no im2col).
 
 use super::finish::{Finish, Row};
 use super::tile::{self, PLACES, Sums, Tile, WIDE};
@@ -15,14 +15,14 @@ use crate::tensor::{DType, TensorView};
 /// Placement of the data of an image.
 #[derive(Clone, Debug)]
 pub(super) struct DataShape {
-    /// Images; matrices of a product count as rows of one image.
+    /// Number of images; matrices of a product count as rows of one image.
     pub images: usize,
     /// Rows and columns.
     pub size: [usize; 2],
-    /// Padding before, and rows and columns with all padding.
+    /// Padding before the first element; rows and columns including all padding.
     pub before: [usize; 2],
     pub padded: [usize; 2],
-    /// Elements from an image, channel, row, column to the next.
+    /// Distances in elements between images, channels, rows, columns.
     pub steps: [usize; 4],
 }
 
@@ -31,26 +31,26 @@ pub(super) struct DataShape {
 pub(super) struct OutShape {
     /// Rows and columns.
     pub size: [usize; 2],
-    /// Elements from an image, a channel, a place to the next. (Rows follow one another.)
+    /// Distances in elements between images, channels, places. (Rows are contiguous.)
     pub steps: [usize; 3],
 }
 
-/// A sum of products with everything known but the values.
+/// Sum of products with everything known but the values.
 #[derive(Clone, Debug)]
 pub(super) struct Engine {
     pub data: DataShape,
     pub out: OutShape,
     pub kernel: KernelShape,
-    /// From a place of the result to the next, in rows and columns of the padded data.
+    /// Distance between places of the result, in rows and columns of the padded data.
     pub stride: [usize; 2],
-    /// Each tap of the kernel, in rows and columns of the padded data.
+    /// Offset of each tap of the kernel, in rows and columns of the padded data.
     pub taps: Vec<[usize; 2]>,
 }
 
 /// Buffers of a run.
 pub(super) struct Values<'a> {
     pub data: TensorView<'a>,
-    /// Of the data, as they are given.
+    /// Zero point of the data, as given.
     pub zero_point: i32,
     /// Packed weights.
     pub weights: &'a [i8],
@@ -59,11 +59,11 @@ pub(super) struct Values<'a> {
 /// Layout of the rearranged data of one image.
 #[derive(Clone, Debug)]
 struct Layout {
-    /// Bytes from a group, a row, a column to the next.
+    /// Distances in bytes between groups, rows, columns.
     group: usize,
     row: usize,
     column: usize,
-    /// Bytes of an image.
+    /// Size of an image in bytes.
     bytes: usize,
 }
 
@@ -72,7 +72,7 @@ impl Engine {
         self.data.padded != self.data.size
     }
 
-    /// Returns true if the data can be read where they are: unsigned, channels last, whole words, no padding.
+    /// Returns true if the data can be read in place: unsigned, channels last, whole words, no padding.
     fn in_place(&self, dtype: DType) -> bool {
         dtype == DType::U8 && self.data.steps[1] == 1 && self.kernel.inputs.is_multiple_of(4) && !self.padding()
     }
@@ -95,23 +95,23 @@ impl Engine {
         Layout { group, row, column, bytes: group * self.kernel.groups }
     }
 
-    /// Bytes of scratch memory.
+    /// Returns the size of the scratch memory in bytes.
     pub fn workspace(&self, dtype: DType) -> usize {
         if self.in_place(dtype) { 0 } else { self.layout(dtype).bytes }
     }
 
-    /// Places of an image's result.
+    /// Returns the number of places of an image's result.
     pub fn places(&self) -> usize {
         self.out.size[0] * self.out.size[1]
     }
 
-    /// Returns true if a zero point of the data can stand in the padding.
+    /// Returns true if a zero point of the data can be stored in the padding.
     pub fn takes_zero_point(&self, dtype: DType, zero_point: i32) -> bool {
         let limits = if dtype == DType::U8 { 0..=255 } else { -128..=127 };
         !self.padding() || limits.contains(&zero_point)
     }
 
-    /// Computes every result and hands it to `finish`.
+    /// Computes every result and passes it to `finish`.
     pub fn run<F: Finish>(&self, values: &Values<'_>, finish: &F, workspace: &mut [u8]) {
         let dtype = values.data.dtype;
         let layout = self.layout(dtype);
@@ -127,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// Unsigned bytes, channels last, padding around them, zero in what fills the last word.
+    /// Copies the data as unsigned bytes, channels last, padded; the rest of the last word is zero.
     fn lay_out(&self, own: &[u8], values: &Values<'_>, layout: &Layout, scratch: &mut [u8]) {
         let flip: u8 = if values.data.dtype == DType::U8 { 0 } else { 0x80 };
         let pad = (values.zero_point as u8) ^ flip;
@@ -161,7 +161,7 @@ impl Engine {
         });
     }
 
-    /// The tiles of one image.
+    /// Computes the tiles of one image.
     fn sums<F: Finish>(&self, data: &[u8], layout: &Layout, values: &Values<'_>, image: usize, finish: &F) {
         let taps: Vec<usize> = self.taps.iter().map(|t| t[0] * layout.row + t[1] * layout.column).collect();
         let (places, blocks) = (self.places(), self.kernel.blocks());
@@ -205,12 +205,12 @@ impl Engine {
     }
 }
 
-/// The sum of some bytes.
+/// Returns the sum of bytes.
 fn sum(bytes: &[u8]) -> i32 {
     bytes.iter().map(|&b| i32::from(b)).sum()
 }
 
-/// A place of padding.
+/// Fills a place of padding.
 fn fill(place: &mut [u8], pad: u8, inputs: usize) {
     place[..inputs].fill(pad);
     place[inputs..].fill(0);
@@ -220,7 +220,8 @@ fn flipped(to: &mut [u8], from: &[u8], flip: u8) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = from ^ flip);
 }
 
-/// Channels that lie apart, put together place by place: in blocks where the places of a channel follow one another.
+/// Interleaves channels that are stored separately, place by place; in blocks where the places of a channel are
+/// contiguous.
 fn interleave(to: &mut [u8], from: &[u8], (channel, column): (usize, usize), inputs: usize, place: usize, flip: u8) {
     let whole = if column == 1 { inputs / CHANNELS * CHANNELS } else { 0 };
     for first in (0..whole).step_by(CHANNELS) {
@@ -228,7 +229,7 @@ fn interleave(to: &mut [u8], from: &[u8], (channel, column): (usize, usize), inp
             let own = &from[first * channel + block * PLACES..];
             let mut rows = [[0u8; PLACES]; CHANNELS];
             for (c, row) in rows.iter_mut().enumerate() {
-                // What lies behind the last place is read where it is there, and not looked at.
+                // Bytes after the last place are read where they exist, and ignored.
                 let own = &own[c * channel..];
                 match own.first_chunk() {
                     Some(own) => *row = *own,

@@ -1,4 +1,4 @@
-//! What becomes of the sums of a tile: `int32` results as they are, or requantized to bytes.
+//! Output stage of a tile: the sums become `int32` results unchanged, or are requantized to bytes.
 
 use super::tile::{PLACES, Sums, WIDE};
 use super::transpose;
@@ -6,38 +6,38 @@ use crate::kernel::simd::multiversion;
 use crate::kernel::split::Shared;
 use crate::op::qnn::numerics::{Rescale, Rounding};
 
-/// Results of a tile.
+/// Position and size of a tile in the results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// The element of the results for the first channel and place.
+    /// Index of the result for the first channel and place.
     pub at: usize,
-    /// The first output channel.
+    /// First output channel.
     pub channel: usize,
     pub channels: usize,
     pub places: usize,
-    /// Elements from a channel, a place to the next.
+    /// Distance in elements between channels, and between places.
     pub channel_step: usize,
     pub place_step: usize,
 }
 
-/// Takes the sums of tiles, each once, from several threads.
+/// Consumer of the sums of tiles, each tile once, from several threads.
 pub(super) trait Finish: Sync {
     /// True if sums of the data are needed, because the weights have a zero point.
     const NEEDS_TOTALS: bool;
 
-    /// Takes the weights' zero points times the sums of the data away.
+    /// Subtracts the products of the weights' zero points and the sums of the data.
     fn totals(&self, _channel: usize, _channels: usize, _totals: &[i32; PLACES], _sums: &mut Sums) {}
 
-    /// Takes a tile.
+    /// Writes a tile.
     fn tile(&self, row: &Row, sums: &Sums);
 }
 
 /// Terms added to the sums of each output channel: the share of the zero points, and a bias.
 #[derive(Clone, Copy)]
 pub(super) struct Offsets<'a> {
-    /// One for each output channel, and [`WIDE`] more behind them.
+    /// One value for each output channel, followed by [`WIDE`] elements of padding.
     pub values: &'a [i32],
-    /// The zero points of the weights, for signed ones; empty where all are zero.
+    /// Zero points of the weights, for signed ones; empty if all are zero.
     pub zero_points: &'a [i32],
 }
 
@@ -49,7 +49,7 @@ fn take_totals(offsets: &Offsets<'_>, channel: usize, channels: usize, totals: &
     }
 }
 
-/// `int32` results.
+/// Output stage for `int32` results.
 pub(super) struct Plain<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
     pub out: Shared<i32>,
@@ -77,7 +77,7 @@ impl<const TOTALS: bool> Finish for Plain<'_, TOTALS> {
     }
 }
 
-/// Bytes: the sums with their offsets, rescaled, moved by a zero point, held between two bounds.
+/// Output stage for bytes: the sums with their offsets are rescaled, moved by a zero point, and clamped.
 pub(super) struct Bytes<'a, const TOTALS: bool> {
     pub offsets: Offsets<'a>,
     pub scaling: &'a Scaling,
@@ -132,12 +132,12 @@ pub(super) struct Scaling {
     pub by: By,
     pub rounding: Rounding,
     pub zero_point: i32,
-    /// The bounds of the result, in its integers; those of its type at most.
+    /// Bounds of the result, in its integers, within the range of its type.
     pub low: i32,
     pub high: i32,
 }
 
-/// The ratios of the scales, one for each output channel and [`WIDE`] more behind them.
+/// Ratios of the scales, one for each output channel, followed by [`WIDE`] elements of padding.
 #[derive(Clone, Debug)]
 pub(super) enum By {
     /// In float32.
@@ -151,15 +151,15 @@ pub(super) enum By {
 pub(super) struct FixedRatios {
     multipliers: Vec<i32>,
     left: Vec<i64>,
-    /// 31 and what a ratio below 1/2 is moved to the right.
+    /// 31 plus the right shift of a ratio below 1/2.
     shifts: Vec<i64>,
-    /// True if no value is moved to the left: products then fit 64 bits and results 32, and nothing saturates before
-    /// the bounds.
+    /// True if no value is shifted to the left: then products fit 64 bits and results 32, and nothing saturates
+    /// before the bounds.
     below_one: bool,
 }
 
 impl Scaling {
-    /// For `channels` output channels, from one rescaling for all or one for each.
+    /// Creates the scaling of `channels` output channels, from one rescaling for all or one for each.
     pub fn new(by: &[Rescale], channels: usize, zero_point: i32, (low, high): (i32, i32)) -> Scaling {
         let padded = channels + WIDE;
         let at = |i: usize| by[if by.len() == 1 { 0 } else { i.min(by.len() - 1) }];
@@ -191,15 +191,15 @@ impl Scaling {
 type Rows = [[u8; WIDE]; PLACES];
 
 multiversion! {
-    /// The first `places` rows of `sums` plus the channels' offsets, rescaled, as bytes.
+    /// Adds the channels' offsets to the first `places` rows of `sums`, and rescales them to bytes.
     fn scale(scaling: &Scaling, offsets: &[i32], channel: usize, places: usize, sums: &Sums, to: &mut Rows) {
         let Some(offsets) = offsets.first_chunk::<WIDE>() else { return };
         let rows = sums.0.iter().zip(to).take(places);
         match &scaling.by {
             By::Float(ratios) => {
                 let Some(ratios) = ratios[channel..].first_chunk::<WIDE>() else { return };
-                // Beyond these the bound is reached whatever the zero point is; within, float32 is exact where the
-                // result is not bounded. (`max` and `min` of numbers that are never NaN.)
+                // Beyond these bounds the result saturates for any zero point; within them, float32 is exact where
+                // the result does not saturate. (`max` and `min` of numbers that are never NaN.)
                 let (low, high, zero) = (scaling.low as f32, scaling.high as f32, scaling.zero_point as f32);
                 for (sums, to) in rows {
                     for c in 0..WIDE {
@@ -222,7 +222,7 @@ multiversion! {
                 let shifts = ratios.shifts[channel..].first_chunk::<WIDE>();
                 let left = ratios.left[channel..].first_chunk::<WIDE>();
                 let (Some(multipliers), Some(shifts), Some(left)) = (multipliers, shifts, left) else { return };
-                // The bounds before the zero point is added.
+                // Bounds before the zero point is added.
                 let before = |bound: i32| i64::from(bound) - i64::from(scaling.zero_point);
                 let bounds = (i32::try_from(before(scaling.low)), i32::try_from(before(scaling.high)));
                 match (bounds, scaling.rounding) {
@@ -269,19 +269,20 @@ multiversion! {
     }
 }
 
-/// A sum with its offset, times a multiplier.
+/// Multiplies a sum with its offset by a multiplier.
 #[inline(always)]
 fn product(sum: i32, offset: i32, multiplier: i32) -> i64 {
     i64::from(sum.wrapping_add(offset)) * i64::from(multiplier)
 }
 
-/// The byte of a number that fits 32 bits, held between two bounds, moved by a zero point.
+/// Clamps a value that fits 32 bits, and moves it by a zero point.
 #[inline(always)]
 fn bounded(value: i64, low: i32, high: i32, zero_point: i32) -> u8 {
     (value as i32).max(low).min(high).wrapping_add(zero_point) as u8
 }
 
-/// The nearest whole number, halves away from zero. (The standard function is a call where the processor has none.)
+/// Rounds to the nearest integer, halves away from zero. (The standard function is a call on processors without the
+/// instruction.)
 #[inline(always)]
 pub(super) fn away(x: f32) -> f32 {
     let whole = x.trunc();
@@ -289,11 +290,12 @@ pub(super) fn away(x: f32) -> f32 {
     if rest >= 0.5 { whole + 1f32.copysign(x) } else { whole }
 }
 
-/// A value times multiplier * 2^(left - right - 31), rounded and saturated to `int32`. Shifts are at most 32: with a
-/// left shift by more any value but 0 has left the range, with a right shift by more every result is 0.
+/// Multiplies a value by multiplier * 2^(left - right - 31), rounded and saturated to `int32`. Shifts are at most 32:
+/// with a longer left shift any value but 0 is out of range, with a longer right shift every result is 0.
 #[inline(always)]
 pub(super) fn fixed(value: i32, multiplier: i64, left: i64, right: i64, rounding: Rounding) -> i64 {
-    // A product past 2^32 times the multiplier has left `int32` whatever the multiplier is; up to there it fits 64 bits.
+    // Once the shifted value reaches 2^32, the product is outside `int32` for any multiplier; below that it fits 64
+    // bits.
     let bound = 1i64 << (32 - left);
     let product = (i64::from(value).clamp(-bound, bound) << left) * multiplier;
     let (half, shift) = (1i64 << (30 + right), 31 + right);

@@ -1,11 +1,12 @@
-//! Functions of bytes as tables of their 256 results, looked up many at a time where the processor can (AVX-512 VBMI).
+//! Functions of bytes as tables of their 256 results, with vectorized lookup where the processor supports it (AVX-512
+//! VBMI).
 
 use crate::kernel::split;
 
-/// Elements of a chunk that one thread takes at a time.
+/// Number of elements per chunk of a thread.
 const CHUNK: usize = 4096;
 
-/// Returns true if the processor looks bytes up in registers.
+/// Returns true if the processor can look bytes up in registers.
 fn in_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -17,11 +18,11 @@ fn in_registers() -> bool {
     }
 }
 
-/// `out[i] = table[x[i]]`.
+/// Computes `out[i] = table[x[i]]`.
 pub(super) fn each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
     let registers = in_registers();
-    // A lookup from memory costs about as much as the simple operation in which `split` counts; one in registers a
-    // small part of that.
+    // A lookup from memory costs about as much as the simple operation that `split` counts in; one in registers a
+    // small fraction of that.
     let work = if registers { x.len() / 8 } else { x.len() };
     split::each_chunk(out, CHUNK, work, |i, out| {
         let x = &x[i * CHUNK..][..out.len()];
@@ -32,12 +33,12 @@ pub(super) fn each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
     });
 }
 
-/// The function of two bytes `first[a] + second[b]`, saturated to a byte.
+/// Function of two bytes `first[a] + second[b]`, saturated to a byte.
 pub(super) struct Sum {
     tables: [[i32; 256]; 2],
-    /// True if the result is `int8`; `uint8` otherwise.
+    /// True if the result is `int8`; otherwise it is `uint8`.
     signed: bool,
-    /// The low and the high bytes of both tables, when 16 bits hold them and their sums.
+    /// Low and high bytes of both tables, if the entries and their sums fit 16 bits.
     planes: Option<Box<[[u8; 256]; 4]>>,
 }
 
@@ -51,7 +52,7 @@ impl Sum {
         Sum { tables, signed, planes }
     }
 
-    /// `out[i]` for `a[i]` and `b[i]`.
+    /// Computes `out[i]` for `a[i]` and `b[i]`.
     pub fn each(&self, a: &[u8], b: &[u8], out: &mut [u8]) {
         let work = if self.planes.is_some() { a.len() / 4 } else { 2 * a.len() };
         let (low, high) = if self.signed { (-128, 127) } else { (0, 255) };
@@ -79,14 +80,14 @@ fn sum_vectors(_: &[[u8; 256]; 4], _: bool, _: &[u8], _: &[u8], _: &mut [u8]) ->
     0
 }
 
-/// Looks whole vectors up and says how many bytes they were.
+/// Looks up whole vectors and returns the number of bytes done.
 #[cfg(target_arch = "x86_64")]
 fn vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
     // SAFETY: only called where the processor has both features (`in_registers`).
     unsafe { x86::vectors(table, x, out) }
 }
 
-/// Sums whole vectors up and says how many bytes they were.
+/// Sums whole vectors and returns the number of bytes done.
 #[cfg(target_arch = "x86_64")]
 fn sum_vectors(planes: &[[u8; 256]; 4], signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
     // SAFETY: only called where the processor has both features (`in_registers`).
@@ -97,18 +98,18 @@ fn sum_vectors(planes: &[[u8; 256]; 4], signed: bool, a: &[u8], b: &[u8], out: &
 mod x86 {
     use std::arch::x86_64::*;
 
-    /// Bytes of a vector.
+    /// Size of a vector in bytes.
     const VECTOR: usize = 64;
 
     #[target_feature(enable = "avx512f,avx512bw")]
     fn load(bytes: &[u8; VECTOR]) -> __m512i {
-        // SAFETY: 64 bytes are there.
+        // SAFETY: the array has 64 bytes.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
     fn store(to: &mut [u8; VECTOR], value: __m512i) {
-        // SAFETY: there is room for 64 bytes.
+        // SAFETY: the array has 64 bytes.
         unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
     }
 
@@ -118,7 +119,7 @@ mod x86 {
         [load(&quarters[0]), load(&quarters[1]), load(&quarters[2]), load(&quarters[3])]
     }
 
-    /// 64 lookups: the low seven bits in each half of the table, the highest bit between the two.
+    /// Performs 64 lookups: the low seven bits in each half of the table; the highest bit selects between the two.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
     fn lookup(table: &[__m512i; 4], x: __m512i) -> __m512i {
         let low = _mm512_permutex2var_epi8(table[0], x, table[1]);
@@ -145,7 +146,7 @@ mod x86 {
             let (a, b) = (load(a), load(b));
             let (al, ah) = (lookup(&a_low, a), lookup(&a_high, a));
             let (bl, bh) = (lookup(&b_low, b), lookup(&b_high, b));
-            // Words of every 128-bit lane's lower half, then of its upper one: packing puts them back in this order.
+            // The lower halves of all 128-bit lanes, then the upper ones: packing restores the order.
             let lower = _mm512_add_epi16(_mm512_unpacklo_epi8(al, ah), _mm512_unpacklo_epi8(bl, bh));
             let upper = _mm512_add_epi16(_mm512_unpackhi_epi8(al, ah), _mm512_unpackhi_epi8(bl, bh));
             let sums = if signed { _mm512_packs_epi16(lower, upper) } else { _mm512_packus_epi16(lower, upper) };
@@ -159,13 +160,13 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// All bytes in an order of their own, and a rest that fills no vector.
+    /// Returns all bytes in an order that depends on `factor`, with a rest that fills no vector.
     fn bytes(factor: usize) -> Vec<u8> {
         (0..65_536 + 77).map(|i: usize| (i * factor + i / 256) as u8).collect()
     }
 
     #[test]
-    fn a_table_is_looked_up() {
+    fn table_lookup() {
         let table: [u8; 256] = std::array::from_fn(|i| (i * 37 + 11) as u8);
         let x = bytes(1);
         let mut out = vec![0; x.len()];
@@ -173,7 +174,7 @@ mod tests {
         assert!(out.iter().zip(&x).all(|(out, x)| *out == table[usize::from(*x)]));
     }
 
-    /// Pairs of all bytes, with values that saturate at both ends, small ones and ones beyond 16 bits.
+    /// Tests pairs of all bytes, with values that saturate at both ends, small ones and ones beyond 16 bits.
     #[test]
     fn sums_saturate() {
         let (a, b) = (bytes(1), bytes(255));

@@ -1,7 +1,7 @@
-//! Kernels on bytes that stand for real numbers.
+//! Kernels on bytes that represent real numbers.
 //!
-//! Each gives the bits of its operator's naive reference: sums of products are exact modulo 2^32 in any order, and
-//! rescaling is computed by the same formulas.
+//! Each gives the same bits as its operator's naive reference: sums of products are exact modulo 2^32 in any order,
+//! and rescaling is computed by the same formulas.
 
 mod contraction;
 mod elementwise;

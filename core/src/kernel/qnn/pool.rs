@@ -1,4 +1,4 @@
-//! `nn.max_pool2d` on bytes: the largest of the rows of a window, then of its columns.
+//! `nn.max_pool2d` on bytes: the maximum over the rows of a window, then over its columns.
 
 use crate::kernel::{Kernel, Offer, Spec, split};
 use crate::op::pool::{PoolShape, pool_window};
@@ -21,7 +21,7 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     let shape = PoolShape::new(&params, &data_shape, &out_shape);
     let (taps, slide) = pool_window(&params, 2);
     let byte = matches!(data.dtype, DType::I8 | DType::U8);
-    // Every window sees data: what the padding before holds of one is less than the window.
+    // Every window contains data: less than a whole window lies in the padding before it.
     let empty = data_shape.contains(&0) || out_shape.contains(&0);
     if !byte || empty || shape.data.stride[4] != 1 && shape.data.stride[1] != 1 {
         return None;
@@ -29,18 +29,19 @@ fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
     Some(Box::new(MaxPool { shape, taps, slide, signed: data.dtype == DType::I8 }))
 }
 
-/// The least byte of the type: what is less than all, where the comparison flips signed bytes.
+/// Least byte of the type, after the comparison has flipped signed bytes.
 const LEAST: u8 = 0;
 
 impl MaxPool {
-    /// The places of data that window `place` sees on an axis (1 rows, 2 columns).
+    /// Returns the places of data inside window `place` on an axis (1 rows, 2 columns).
     fn seen(&self, axis: usize, place: usize) -> impl Iterator<Item = usize> {
         let (slide, first) = (self.slide, place * self.slide.stride[axis]);
         let taps = slide.taps_inside(axis, place, self.taps[axis], self.shape.data.size[2 + axis]);
         taps.map(move |tap| first + tap * slide.dilation[axis] - slide.before[axis])
     }
 
-    /// Line `line` of results (an image's row, of one channel or of all) into `out`; `rows` is scratch for a row of data.
+    /// Computes line `line` of results (an image's row, of one channel or of all); `rows` is scratch for a row of
+    /// data.
     fn line(&self, x: &[u8], from: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
         let flip = if self.signed { 0x80 } else { 0 };
         rows.fill(LEAST);
@@ -63,7 +64,7 @@ impl Kernel for MaxPool {
     fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
         let (s, x) = (&self.shape, inputs[0].data);
         let last = s.data.stride[1] == 1 && s.data.size[1] != 1 || s.data.stride[4] != 1;
-        // Channels last: a line has them all. Otherwise lines of one channel each.
+        // Channels last: a line has all channels. Otherwise lines have one channel each.
         let channels = if last { s.data.size[1] } else { 1 };
         let (height, width) = (s.out.size[3], s.out.size[4]);
         let lines = outputs[0].data.len() / (width * channels);

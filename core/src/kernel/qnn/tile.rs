@@ -1,19 +1,20 @@
-//! The innermost loops of integer sums of products: a few places by 16 or 32 output channels, the sums in registers.
+//! Inner loops of integer sums of products: a few places by 16 or 32 output channels, with the sums in registers.
 //!
-//! Data are unsigned bytes, weights signed ones, four input channels to a 32-bit word: the form of the processor's dot
-//! product of bytes (AVX-512 VNNI). Without it 16-bit products are added in pairs (AVX2), or one by one. All three give
-//! the same sums, modulo 2^32.
+//! Data are unsigned bytes, weights signed ones, four input channels per 32-bit word: the form of the processor's dot
+//! product of bytes (AVX-512 VNNI). Without it 16-bit products are added in pairs (AVX2), or one by one. All three
+//! give the same sums, modulo 2^32.
 
 use std::sync::LazyLock;
 
-/// Places of a tile.
+/// Number of places of a tile.
 pub(super) const PLACES: usize = 8;
-/// Output channels of a tile, and of a block of packed weights; a last block of at most half as many is half as wide.
+/// Number of output channels of a tile, and of a block of packed weights; a last block of at most half as many is
+/// half as wide.
 pub(super) const WIDE: usize = 32;
 /// Half of them: the 32-bit lanes of a 512-bit register.
 pub(super) const HALF: usize = 16;
 
-/// The sums of a tile: `sums[place][channel]`.
+/// Sums of a tile: `sums[place][channel]`.
 #[repr(align(64))]
 pub(super) struct Sums(pub [[i32; WIDE]; PLACES]);
 
@@ -24,17 +25,17 @@ pub(super) struct Tile<'a> {
     pub data: &'a [u8],
     /// Offset of the first tap of each place.
     pub places: &'a [usize; PLACES],
-    /// From there to each tap.
+    /// Offset of each tap from the first.
     pub taps: &'a [usize],
-    /// Words of four input channels that each tap has.
+    /// Number of words of four input channels per tap.
     pub words: usize,
-    /// The weights: taps, words, output channels, four input channels.
+    /// Weights, in the order taps, words, output channels, four input channels.
     pub weights: &'a [i8],
-    /// True if the block is [`WIDE`] or [`HALF`] as wide.
+    /// True if the block has [`WIDE`] output channels, false if it has [`HALF`].
     pub wide: bool,
 }
 
-/// Instruction that computes the sums.
+/// Instruction set that computes the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// One product at a time.
@@ -47,13 +48,13 @@ pub(super) enum Way {
     Vnni,
 }
 
-/// The best that this processor has.
+/// Returns the best way that this processor supports.
 pub(super) fn way() -> Way {
     static WAY: LazyLock<Way> = LazyLock::new(|| *ways().last().unwrap_or(&Way::Plain));
     *WAY
 }
 
-/// All that this processor has, the best last.
+/// Returns all ways that this processor supports, the best last.
 pub(super) fn ways() -> Vec<Way> {
     let mut ways = vec![Way::Plain];
     #[cfg(target_arch = "x86_64")]
@@ -72,7 +73,7 @@ impl Tile<'_> {
     /// Computes the sums of the first `count` places.
     ///
     /// # Panics
-    /// When data or weights are shorter than the sizes say: that is a mistake in the kernel.
+    /// Data or weights are shorter than the sizes require, which is a bug in the kernel.
     pub fn run(&self, way: Way, count: usize, sums: &mut Sums) {
         let width = if self.wide { WIDE } else { HALF };
         let furthest = self.taps.iter().max().copied().unwrap_or(0) + self.words * 4;
@@ -119,13 +120,13 @@ mod x86 {
     use super::{HALF, Sums, Tile, WIDE};
     use std::arch::x86_64::*;
 
-    /// Places beyond `count` compute with the last one, and are not looked at.
+    /// Repeats the last place beyond `count`; the extra results are ignored.
     fn spread<const P: usize>(tile: &Tile<'_>, count: usize) -> [usize; P] {
         std::array::from_fn(|p| tile.places[p.min(count - 1)])
     }
 
     /// # Safety
-    /// AVX-512 VNNI; the reads of the tile's first `count` >= 1 places lie inside data and weights.
+    /// Requires AVX-512 VNNI; the reads of the tile's first `count` >= 1 places lie inside data and weights.
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub unsafe fn vnni<const P: usize, const V: usize>(tile: &Tile<'_>, count: usize, sums: &mut Sums) {
         if count == 0 {
@@ -160,17 +161,17 @@ mod x86 {
         }
         for (acc, sums) in acc.into_iter().zip(&mut sums.0) {
             for (v, acc) in acc.into_iter().enumerate() {
-                // SAFETY: a row of the sums has room for two registers.
+                // SAFETY: a row of the sums holds two registers.
                 unsafe { _mm512_storeu_si512(sums.as_mut_ptr().add(HALF * v).cast(), acc) };
             }
         }
     }
 
     /// Products of bytes are added in pairs in 16 bits, which would saturate: the low seven bits of the data and the
-    /// highest are multiplied apart, so that no pair leaves 16 bits.
+    /// highest are multiplied separately, so that no pair overflows 16 bits.
     ///
     /// # Safety
-    /// AVX2; the reads of the tile's first `count` places lie inside data and weights.
+    /// Requires AVX2; the reads of the tile's first `count` places lie inside data and weights.
     #[target_feature(enable = "avx2")]
     pub unsafe fn avx2(tile: &Tile<'_>, count: usize, sums: &mut Sums) {
         let width = if tile.wide { WIDE } else { HALF };
@@ -199,7 +200,7 @@ mod x86 {
                     }
                 }
                 for (i, acc) in acc.into_iter().enumerate() {
-                    // SAFETY: a row of the sums has room for `width` of them.
+                    // SAFETY: a row of the sums holds `width` elements.
                     unsafe { _mm256_storeu_si256(sums.as_mut_ptr().add(first + 8 * i).cast(), acc) };
                 }
             }
@@ -211,7 +212,7 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Every way gives the sums that 64-bit arithmetic gives, also at the ends of the ranges.
+    /// Checks that every way gives the sums of 64-bit arithmetic, also at the ends of the ranges.
     #[test]
     fn all_ways_agree() {
         let mut state = 0x1234_5678_9abc_def0u64;

@@ -1,11 +1,11 @@
-//! Bytes of channels that lie apart, put together place by place, and back.
+//! Conversion between bytes grouped by channel and bytes grouped by place.
 
 use super::tile::{PLACES, WIDE};
 
-/// Channels of a block that is put together.
+/// Number of channels of a block that is interleaved.
 pub(super) const CHANNELS: usize = 16;
 
-/// The bytes of all places of each channel: `[channel][place]` from `[place][channel]`.
+/// Transposes `[place][channel]` to `[channel][place]`.
 pub(super) fn apart(places: &[[u8; WIDE]; PLACES]) -> [[u8; PLACES]; WIDE] {
     #[cfg(target_arch = "x86_64")]
     {
@@ -17,7 +17,7 @@ pub(super) fn apart(places: &[[u8; WIDE]; PLACES]) -> [[u8; PLACES]; WIDE] {
     }
 }
 
-/// The bytes of all channels of each place: `[place][channel]` from `[channel][place]`, the bits of `flip` inverted.
+/// Transposes `[channel][place]` to `[place][channel]`, with the bits of `flip` inverted.
 pub(super) fn together(channels: &[[u8; PLACES]; CHANNELS], flip: u8) -> [[u8; CHANNELS]; PLACES] {
     #[cfg(target_arch = "x86_64")]
     {
@@ -29,19 +29,19 @@ pub(super) fn together(channels: &[[u8; PLACES]; CHANNELS], flip: u8) -> [[u8; C
     }
 }
 
-/// By unpacking: each round puts the bytes of two registers next to each other. (SSE2, which x86-64 always has.)
+/// Transposition by unpacking: each round interleaves the bytes of two registers. (SSE2, which x86-64 always has.)
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{CHANNELS, PLACES, WIDE};
     use std::arch::x86_64::*;
 
     fn load(bytes: &[u8; 16]) -> __m128i {
-        // SAFETY: 16 bytes are there.
+        // SAFETY: the array has 16 bytes.
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
     }
 
     fn store(to: &mut [u8; 16], value: __m128i) {
-        // SAFETY: there is room for 16 bytes.
+        // SAFETY: the array has 16 bytes.
         unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), value) }
     }
 
@@ -134,14 +134,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_finds_its_place() {
+    fn transposes_places_to_channels() {
         let places: [[u8; WIDE]; PLACES] = std::array::from_fn(|p| std::array::from_fn(|c| (p * WIDE + c) as u8));
         let channels = apart(&places);
         assert!((0..WIDE).all(|c| (0..PLACES).all(|p| channels[c][p] == places[p][c])));
     }
 
     #[test]
-    fn every_byte_finds_back() {
+    fn transposes_channels_to_places() {
         for flip in [0, 0x80] {
             let channels: [[u8; PLACES]; CHANNELS] =
                 std::array::from_fn(|c| std::array::from_fn(|p| (c * PLACES + p) as u8));

@@ -1,47 +1,48 @@
-//! Weights as tiles read them.
+//! Weights in the order in which tiles read them.
 
 use super::tile::{HALF, WIDE};
 use crate::tensor::{DType, TensorView};
 
-/// A kernel of `groups` groups with `outputs` output channels each, every one of `taps` taps over `inputs` channels:
-/// where its elements lie.
+/// Placement of a kernel of `groups` groups with `outputs` output channels each, every one of `taps` taps over
+/// `inputs` channels.
 #[derive(Clone, Debug)]
 pub(super) struct KernelShape {
     pub groups: usize,
     pub outputs: usize,
     pub inputs: usize,
-    /// From the first tap to each.
+    /// Offset of each tap from the first.
     pub taps: Vec<usize>,
-    /// Elements from an output channel to the next; groups follow one another.
+    /// Distance in elements between output channels; groups are contiguous.
     pub output_step: usize,
-    /// Elements from an input channel to the next.
+    /// Distance in elements between input channels.
     pub input_step: usize,
 }
 
 impl KernelShape {
-    /// Words of four input channels.
+    /// Returns the number of words of four input channels.
     pub fn words(&self) -> usize {
         self.inputs.div_ceil(4)
     }
 
-    /// Terms of a sum.
+    /// Returns the number of terms of a sum.
     pub fn terms(&self) -> usize {
         self.inputs * self.taps.len()
     }
 
-    /// The blocks of a group's output channels: first channel, channels, whether the block is wide.
+    /// Returns block `i` of a group's output channels: first channel, number of channels, and true if the block is
+    /// wide.
     pub fn block(&self, i: usize) -> (usize, usize, bool) {
         let first = i * WIDE;
         let count = (self.outputs - first).min(WIDE);
         (first, count, count > HALF)
     }
 
-    /// Blocks of a group.
+    /// Returns the number of blocks of a group.
     pub fn blocks(&self) -> usize {
         self.outputs.div_ceil(WIDE)
     }
 
-    /// Bytes of a group's packed weights.
+    /// Returns the size in bytes of a group's packed weights.
     pub fn group_bytes(&self) -> usize {
         let last = self.outputs % WIDE;
         let padded = match last {
@@ -52,19 +53,19 @@ impl KernelShape {
         self.taps.len() * self.words() * 4 * padded
     }
 
-    /// Bytes of block `i` of a group's packed weights, and where they begin.
+    /// Returns offset and size in bytes of block `i` of a group's packed weights.
     pub fn block_bytes(&self, i: usize) -> (usize, usize) {
         let wide = self.taps.len() * self.words() * 4 * WIDE;
         (i * wide, if self.block(i).2 { wide } else { wide / 2 })
     }
 
-    /// All packed weights, in bytes.
+    /// Returns the size in bytes of all packed weights.
     pub fn packed_bytes(&self) -> usize {
         self.groups * self.group_bytes()
     }
 }
 
-/// A byte of a view as a signed weight; unsigned ones are moved down by 128 (and their zero point with them).
+/// Returns a byte of a view as a signed weight; unsigned ones are moved down by 128 (and their zero point with them).
 fn signed(view: &TensorView<'_>, at: usize) -> i8 {
     let byte = view.data[at];
     (if view.dtype == DType::U8 { byte ^ 0x80 } else { byte }) as i8
@@ -73,7 +74,7 @@ fn signed(view: &TensorView<'_>, at: usize) -> i8 {
 /// Packs weights of one byte into `packed`, and their sums for each output channel into `sums`.
 ///
 /// # Panics
-/// When a slice is too short: that is a mistake in the kernel.
+/// A slice is too short, which is a bug in the kernel.
 pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8], sums: &mut [i32]) {
     let (words, taps) = (shape.words(), shape.taps.len());
     let packed = &mut packed[..shape.packed_bytes()];
