@@ -1,7 +1,6 @@
 //! Replaces training operators by their inference form.
 //!
-//! * `nn.batch_norm(x, gamma, beta, mean, var).0` becomes `x * scale + shift` with `scale = gamma / sqrt(var +
-//! epsilon)`
+//! * `nn.batch_norm(x, gamma, beta, mean, var).0` becomes `x * scale + shift` with `scale = gamma / sqrt(var + epsilon)`
 //!   and `shift = beta - mean * scale`, which folds into constants and then into the weights before it.
 //!   All `.0` of one call become the same sum.
 //! * `nn.dropout(x).0` becomes `x`.

@@ -1,27 +1,20 @@
-//! File tests: `tests/filetests/<kind>/*.relay`, with the expectation in the file. `BYOC_BLESS=1` rewrites
-//! expectations.
+//! File tests: `tests/filetests/<kind>/*.relay`, with the expectation in the file; `BYOC_BLESS=1` rewrites it.
 //!
 //! A file holds one case, or several separated by lines `// ====`. The kinds:
 //!
 //! * `parse`: parses without errors, and the printed text parses to the same program.
-//! * `error`: parsing or type inference gives exactly the errors in its comments, each `// error: E0101 message` at
-//! the end
-//!   of the line of the error.
-//! * `print`: the printed text follows a line `// ----`. With `// types` above, the program is typed first and
-//! printed with
-//!   its types.
+//! * `error`: parsing or type inference gives exactly the errors in its comments, each `// error: E0101 message` at the
+//!   end of the line of the error.
+//! * `print`: the printed text follows a line `// ----`. With `// types` above, the program is typed first and printed
+//!   with its types.
 //! * `verifier`: parses without errors, and gives exactly the faults in its comments, written as in `error`. Where no
-//! text
-//!   can break the rule, `// break: ...` changes the module as a faulty pass would (see `errors::damage`); with
+//!   text can break the rule, `// break: ...` changes the module as a faulty pass would (see `errors::damage`); with
 //!   `// typed:` it is typed first, and the rules about types are checked too.
 //! * `pass`: `// pass: a, b` above the program, the expected program below a line `// ----`. Both are typed, and
-//! compared
-//!   by structure. The module is verified after each pass. For an expected failure, `// error: E0330 message`
-//! replaces the
-//!   expected program, and `// unchanged` if the program should stay as it is. Options, one per line:
-//!   `// pattern: name: notation`, `// check: name: notation` (requirement of a backend on the original root, in
-//! addition
-//!   to the pattern), `// annotate: target=op,op`, `// include-non-call-ops: false`,
+//!   compared by structure. The module is verified after each pass. For an expected failure,
+//!   `// error: E0330 message` replaces the expected program, and `// unchanged` if the program should stay as it is.
+//!   Options, one per line: `// pattern: name: notation`, `// check: name: notation` (requirement of a backend on the
+//!   original root, in addition to the pattern), `// annotate: target=op,op`, `// include-non-call-ops: false`,
 //!   `// bind-constants: false`, `// module-name: m`, `// compiler: t`, `// layout: operator=data,kernel`,
 //!   `// inline-bound-to: f, g`.
 //!   `// type: T = Tensor[(2), float32]` defines `T` as an abbreviation of the type; `B[t](e)` and `E[t](e)` are
