@@ -177,7 +177,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn printed_programs_read_back(choices in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn printed_programs_parse_back(choices in prop::collection::vec(any::<u8>(), 0..400)) {
         let module = program(&choices);
         prop_assert_eq!(verify(&module), Ok(()));
         let module = infer_type(&module).unwrap();

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_only_without_another_path() {
+    fn merges_iff_no_other_path_exists() {
         let mut state = 1u64;
         let mut random = |below: u32| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

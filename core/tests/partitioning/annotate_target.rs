@@ -88,7 +88,7 @@ fn a5_if() {
 }
 
 #[test]
-fn the_first_target_that_takes_it_wins() {
+fn first_matching_target_wins() {
     check(
         &["annotate_target"],
         &targets(&[("a", &["abs"]), ("b", &["abs", "exp"])], true),
@@ -144,7 +144,7 @@ const LAWS: &[&str] = &[
 ];
 
 #[test]
-fn annotating_twice_is_annotating_once() {
+fn annotation_is_idempotent() {
     for non_call in [true, false] {
         let options = targets(&[("t", &["abs", "split", "add"])], non_call);
         for program in LAWS {
@@ -155,7 +155,7 @@ fn annotating_twice_is_annotating_once() {
 }
 
 #[test]
-fn one_target_after_the_other_is_both_in_order() {
+fn annotation_composes_in_order() {
     let (a, b): (&[&str], &[&str]) = (&["abs", "split"], &["exp", "abs", "concatenate", "add"]);
     for program in LAWS {
         let both = passes(&module(program), &["annotate_target"], &targets(&[("a", a), ("b", b)], true));
@@ -165,7 +165,7 @@ fn one_target_after_the_other_is_both_in_order() {
 }
 
 #[test]
-fn an_unknown_operator_in_a_rule_is_named() {
+fn reports_unknown_operator_of_a_rule() {
     let program = module("def @main(%x: T) { abs(%x) }");
     let options = targets(&[("t", &["nn.conv2"])], true);
     let error = run(program, &["annotate_target"], &options, &mut RunOptions::default()).unwrap_err();

@@ -131,7 +131,7 @@ fn a_refused_region_goes_to_the_next_backend_or_the_host() {
 }
 
 #[test]
-fn a_missing_answer_is_a_refusal() {
+fn a_missing_verdict_is_a_refusal() {
     struct Silent;
     impl Judge for Silent {
         fn judge(&mut self, _: &Module, _: Question<'_>, _: &[Candidate]) -> Vec<Verdict> {
@@ -165,7 +165,7 @@ fn projections_and_tuples_stay_inside() {
 }
 
 #[test]
-fn regions_never_need_each_other() {
+fn regions_never_depend_on_each_other() {
     // q's exp and subtract are adjacent, but subtract also needs tanh, which needs p's region, which needs exp.
     let (before, _, report) = partition(
         "def @main(%a: T, %b: T) { %0 = abs(%a); %1 = exp(%b); %2 = add(%0, %1); %3 = log(%0); %4 = tanh(%3); %5 = subtract(%1, %4); (%2, %5, abs(%4)) }",

@@ -340,7 +340,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
-    fn every_step_of_partitioning_computes_the_same(
+    fn every_partitioning_step_preserves_results(
         choices in prop::collection::vec(any::<u8>(), 0..160),
         owners in prop::collection::vec(any::<u8>(), 10),
         non_call in any::<bool>(),
@@ -360,7 +360,7 @@ proptest! {
     }
 
     #[test]
-    fn partitioning_for_several_backends_computes_the_same(
+    fn partitioning_for_several_backends_preserves_results(
         choices in prop::collection::vec(any::<u8>(), 0..160),
         owners in prop::collection::vec(any::<u8>(), 10),
     ) {

@@ -231,7 +231,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: cases(), ..ProptestConfig::default() })]
 
     #[test]
-    fn annotating_for_two_targets_in_turn_is_annotating_for_both(
+    fn annotation_of_two_targets_composes(
         choices in prop::collection::vec(any::<u8>(), 0..200),
         owners in prop::collection::vec(any::<u8>(), 10),
         non_call in any::<bool>(),
@@ -254,7 +254,7 @@ proptest! {
     }
 
     #[test]
-    fn partitioned_programs_are_sound_and_go_back(
+    fn partitioned_programs_are_sound_and_inline_back(
         choices in prop::collection::vec(any::<u8>(), 0..200),
         owners in prop::collection::vec(any::<u8>(), 10),
         non_call in any::<bool>(),

@@ -36,7 +36,7 @@ fn a_diamond_of_one_target_is_one_region() {
 }
 
 #[test]
-fn siblings_that_share_an_input_stay_apart() {
+fn siblings_that_share_an_input_do_not_merge() {
     let program = "def @main(%x: T) { (E[t](abs(B[t](%x))), E[t](exp(B[t](%x)))) }";
     merge(program, program);
 }

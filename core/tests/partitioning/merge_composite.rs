@@ -126,7 +126,7 @@ impl<F: FnMut(&byoc_core::ir::Module, &Candidate) -> bool> Judge for Check<F> {
 }
 
 #[test]
-fn m9_the_judge_sees_the_original_call() {
+fn m9_judge_sees_the_original_call() {
     let before = module(
         "def @main(%x: Tensor[(1, 7, 7, 3), float32], %w: Tensor[(8, 3, 3, 3), float32], %b: Tensor[(7), float32]) {
             nn.relu(nn.bias_add(nn.conv2d(%x, %w, data_layout=\"NHWC\", kernel_layout=\"OIHW\", kernel_size=[3, 3], padding=[1, 1, 1, 1]), %b))

@@ -136,7 +136,7 @@ fn p13_numbers_have_gaps_and_lifted_functions_are_opaque() {
 }
 
 #[test]
-fn p20_a_region_that_gives_a_tuple() {
+fn p20_region_that_returns_a_tuple() {
     partition(
         "def @main(%a: T, %b: T) { %0 = B[c](%a); %1 = B[c](%b); E[c]((add(%0, %1), subtract(%0, %1))) }",
         &format!(

@@ -150,7 +150,7 @@ const ALL: [DType; 5] = [DType::I8, DType::U8, DType::I16, DType::U16, DType::I3
 const ROUNDINGS: [&str; 3] = ["UPWARD", "TONEAREST", "TOEVEN"];
 
 #[test]
-fn into_out_of_and_between_scales() {
+fn quantize_dequantize_and_requantize() {
     let mut random = Random(0x1234_5678_9abc_def1);
     for _ in 0..400 {
         let shape = [2, 3, 17];

@@ -183,7 +183,8 @@ mod x86 {
                 let mut w = first * 4;
                 for tap in tile.taps {
                     for word in 0..tile.words {
-                        // SAFETY: `words` words follow the tap of each place; each has `width` times 4 bytes of weights.
+                        // SAFETY: `words` words follow the tap of each place; each has `width` times 4 bytes of
+                        // weights.
                         let (x, weights) = unsafe {
                             let x = tile.data.as_ptr().add(place + tap + 4 * word).cast::<i32>().read_unaligned();
                             let w = tile.weights.as_ptr().add(w);
