@@ -1,4 +1,4 @@
-//! `byoc bench`: the latency of a model, and what it took to get there.
+//! `byoc bench`: measures the latency of a model, and the time to compile and load it.
 
 use super::args::BenchArgs;
 use super::interrupt::interruptible;
@@ -19,7 +19,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let ready = ready::ready(&args.model, &args.build, &args.input, &session)?;
     let inputs = ready.given.resolve(&ready.model, Some(0))?;
     let _interruptible = interruptible(&session.cancel);
-    // Caches, pages and clocks settle in a few runs.
+    // Warm-up: caches, pages and clock rates settle in a few runs.
     for _ in 0..(args.runs / 5).max(3) {
         ready.model.run(&inputs)?;
     }
@@ -78,8 +78,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What plugins counted, a run. Two counters `x.used` and `x.available` also give their ratio, `x.utilisation`: a ratio
-/// cannot be counted, and the ratio of sums is what a whole run had.
+/// Returns the counters of the plugins per run. Two counters `x.used` and `x.available` also give their ratio,
+/// `x.utilisation`: a ratio cannot be summed, while the ratio of the sums is that of the whole run.
 fn metrics(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, runs: u32) -> Map<String, Value> {
     let counted = |name: &str| {
         after.get(name).map_or(0, |count| count - before.get(name).copied().unwrap_or(0)) as f64 / f64::from(runs)
@@ -94,7 +94,7 @@ fn metrics(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, runs: 
     metrics
 }
 
-/// The most memory that the process has had resident, where the system says so.
+/// Returns the peak resident memory of the process, where the system reports it.
 fn peak_rss_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;

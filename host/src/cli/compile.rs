@@ -72,23 +72,23 @@ fn compiled(model: &Path, build: &BuildArgs) -> Result<Compiled, Failure> {
     Ok(ready::build(model, build, &session, &given)?.compiled)
 }
 
-/// Prints the source of one region or of all, each after a line that names it.
+/// Prints the source of one region or of all, each under a line with its name.
 fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure> {
     let regions: Vec<_> = compiled.regions.iter().flatten().collect();
     let wanted: Vec<_> = regions.iter().filter(|r| symbol.is_none_or(|s| s == r.symbol)).collect();
     if let (Some(symbol), true) = (symbol, wanted.is_empty()) {
         let names: Vec<&str> = regions.iter().map(|r| r.symbol.as_str()).collect();
         let message = format!("no region \"{symbol}\"");
-        let mut diagnostic = Diagnostic::error(codes::plugins::MISSING_SYMBOL, message)
-            .note(format!("the regions are {}", names.join(", ")));
+        let mut diagnostic =
+            Diagnostic::error(codes::plugins::MISSING_SYMBOL, message).note(format!("regions: {}", names.join(", ")));
         if let Some(near) = nearest(symbol, names) {
             diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
         }
         return Err(diagnostic.into());
     }
     if wanted.is_empty() {
-        return Err(Diagnostic::error(codes::plugins::TOOK_NOTHING, "no region, so no generated code")
-            .help("name a backend with --backend; \"byoc explain\" says why it takes nothing")
+        return Err(Diagnostic::error(codes::plugins::TOOK_NOTHING, "no generated code: the model has no regions")
+            .help("name a backend with --backend; \"byoc explain\" gives the reasons why it takes nothing")
             .into());
     }
     for region in wanted {
@@ -96,7 +96,7 @@ fn print_source(compiled: &Compiled, symbol: Option<&str>) -> Result<(), Failure
             Some(source) => print!("{}", escape::lines(&source.text)),
             None => {
                 let (symbol, backend) = (escape::line(&region.symbol), escape::line(&region.backend));
-                eprintln!("region {symbol} of {backend}: the backend gives no source");
+                eprintln!("region {symbol} of {backend}: the backend provides no source");
             }
         }
     }

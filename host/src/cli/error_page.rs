@@ -1,4 +1,4 @@
-//! `byoc error`: the error reference. The pages are `docs/errors/`, built into the binary.
+//! `byoc error`: prints the error reference. The pages are `docs/errors/`, built into the binary.
 
 use super::args::ErrorArgs;
 use super::table;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 macro_rules! pages {
     ($($number:literal)*) => {
-        /// The page of each code.
+        /// Page of each code.
         const PAGES: &[(u16, &str)] =
             &[$(($number, include_str!(concat!("../../../docs/errors/E0", stringify!($number), ".md")))),*];
     };
@@ -24,7 +24,7 @@ pages! {
 /// Runs the command.
 pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
     let Some(wanted) = &args.code else {
-        let mut table = table::new(&["code", "what it says"]);
+        let mut table = table::new(&["code", "meaning"]);
         for (code, title) in codes::all() {
             table.add_row([code.to_string(), title.to_owned()]);
         }
@@ -38,7 +38,7 @@ pub fn run(args: &ErrorArgs) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         None => Err(Diagnostic::error(Code(403), format!("no error code \"{wanted}\""))
-            .help("\"byoc error\" lists them all")
+            .help("\"byoc error\" lists all codes")
             .into()),
     }
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_its_page() {
+    fn every_code_has_a_page() {
         let missing: Vec<_> = codes::all().filter(|(c, _)| !PAGES.iter().any(|(n, _)| *n == c.0)).collect();
         assert!(missing.is_empty(), "add them to the list above: {missing:?}");
         for (code, title) in codes::all() {

@@ -1,5 +1,5 @@
-//! Text of others on the terminal. Names come from models, and a terminal obeys what is written to it: control characters
-//! are shown and not sent.
+//! Escaping of untrusted text on the terminal. Names come from models, and a terminal obeys control sequences: control
+//! characters are escaped.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,13 +9,13 @@ pub fn line(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }
 
-/// Escapes text of several lines, with tabs.
+/// Escapes text of several lines, which may have tabs.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
 
-/// Escapes what neither [`line`] nor [`lines`] has seen, such as a text in JSON: as JSON writes it, so that a value stays what
-/// it is.
+/// Escapes text that passed through neither [`line`] nor [`lines`], such as JSON: in JSON syntax, so that the value
+/// stays the same.
 pub fn rest(text: &str) -> Cow<'_, str> {
     let shown = |c: char| is_plain(c) || matches!(c, '\n' | '\t');
     if text.chars().all(shown) {
@@ -45,7 +45,8 @@ fn escaped(text: &str, as_it_is: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Returns whether a character only shows itself: no control character, and none that changes lines or the direction of writing.
+/// Tests whether a character is safe to print: neither a control character nor one that changes lines or the direction
+/// of writing.
 fn is_plain(c: char) -> bool {
     !c.is_control() && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_shown() {
+    fn escapes_control_characters() {
         assert_eq!(line("größe/conv_1:0 \\ 層"), "größe/conv_1:0 \\ 層");
         assert_eq!(line("x\u{1b}[2J\u{7}\u{9b}2J\u{7f}\0"), "x\\u{1b}[2J\\u{7}\\u{9b}2J\\u{7f}\\u{0}");
         assert_eq!(line("a\nb\tc\rd\u{202e}e"), "a\\nb\\tc\\rd\\u{202e}e");
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_what_it_is() {
+    fn escaping_preserves_json_values() {
         let value = serde_json::json!({ "name": "x\u{7f}\u{9b}2J\u{1b}\u{202e}\n", "größe": 1 });
         let text = rest(&value.to_string()).into_owned();
         assert!(text.contains("x\\u007f\\u009b2J\\u001b\\u202e\\n"), "{text}");

@@ -1,4 +1,4 @@
-//! `byoc explain`: where each operator of the model runs, or every reason why not there.
+//! `byoc explain`: prints where each operator of the model runs, and every reason why not elsewhere.
 
 use super::args::{ExplainArgs, InputArgs};
 use super::{explain_html, output, ready, table};
@@ -108,7 +108,7 @@ fn reasons(node: &NodeRow) -> String {
     all.join("; ")
 }
 
-/// A count with a unit that keeps it short.
+/// Formats a count with an SI prefix.
 fn count(n: u64) -> String {
     match n {
         0 => "-".to_owned(),

@@ -1,8 +1,7 @@
-//! `byoc explain --html`: the graph of the model as one page without outside parts, coloured by region.
+//! `byoc explain --html`: a self-contained page with the graph of the model, colored by region.
 //!
-//! Operators stand in layers: an operator one below the lowest that it reads, and what reads none right above its first reader.
-//! Hovering shows the placement and every
-//! refusal.
+//! Operators are arranged in layers: one below the lowest predecessor; an operator without predecessors is placed right
+//! above its first consumer. Hovering shows the placement and every refusal.
 
 use super::escape as terminal;
 use crate::build::explanation::{Explanation, NodeRow};
@@ -10,12 +9,12 @@ use std::fmt::Write;
 
 const BOX: (usize, usize) = (150, 34);
 const GAP: (usize, usize) = (16, 30);
-/// Layers wider than this continue on the next line, so that wide models stay on the page.
+/// Maximum width of a layer in boxes; wider ones continue on the next line, so that wide models stay on the page.
 const COLUMNS: usize = 12;
-/// Letters of a name that a box has room for.
+/// Maximum number of characters of a name in a box.
 const NAME: usize = 26;
 
-/// The page.
+/// Returns the page.
 pub fn page(title: &str, explanation: &Explanation) -> String {
     let places = layout(&explanation.nodes);
     let width = places.iter().map(|p| p.0).max().unwrap_or(0) + BOX.0 + GAP.0;
@@ -76,7 +75,7 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
     for refusal in &node.refusals {
         let _ = write!(hover, "\n{}: {}: {}", refusal.backend, refusal.code, refusal.detail);
     }
-    // Exporters write names as paths, which differ at the end.
+    // Exporters write names as paths, whose ends differ: the end is kept.
     let length = node.source.chars().count();
     let name = match length.checked_sub(NAME) {
         Some(more @ 1..) => format!("…{}", node.source.chars().skip(more + 1).collect::<String>()),
@@ -95,7 +94,7 @@ fn draw(page: &mut String, explanation: &Explanation, node: &NodeRow, x: usize, 
     );
 }
 
-/// The upper left corner of each operator's box. Folded operators stand in their layer like the others.
+/// Returns the upper left corner of each operator's box. Folded operators are placed in their layer like the others.
 fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
     let mut layer = vec![0usize; nodes.len()];
     for node in nodes {
@@ -131,7 +130,7 @@ fn layout(nodes: &[NodeRow]) -> Vec<(usize, usize)> {
     places
 }
 
-/// A colour per region: hues a golden angle apart, so that neighbours differ.
+/// Returns the color of a region: hues are a golden angle apart, so that neighbors differ.
 fn colour(region: usize) -> String {
     format!("hsl({} 62% 74%)", (region * 137 + 205) % 360)
 }
@@ -159,7 +158,7 @@ mod tests {
     use crate::build::explanation::{Placement, RefusalRow};
 
     #[test]
-    fn names_are_escaped_and_readers_stand_below() {
+    fn escapes_names_and_places_consumers_below() {
         let row = |id, inputs: &[usize]| NodeRow {
             id,
             op: "Conv".into(),

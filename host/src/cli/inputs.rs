@@ -1,4 +1,4 @@
-//! The values of a run: files, pictures, made-up tensors, or the data set that lies beside the model.
+//! Input values of a run: files, images, generated tensors, or the data set beside the model.
 
 use super::args::InputArgs;
 use crate::error::Failure;
@@ -13,16 +13,17 @@ use byoc_core::tensor::{OutOfMemory, Shape, Tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Where the value of an input comes from.
+/// Source of an input value.
 enum Origin {
-    /// A file of which no more than the header was read yet.
+    /// File whose header alone has been read.
     File(PathBuf, npy::Header),
     Tensor(Tensor),
     Random(u64),
     Filled(f64),
 }
 
-/// What the user said about inputs, files already read: their shapes bind symbolic dimensions before the model is.
+/// Input options of the user. Files are already read, as their shapes bind symbolic dimensions before the model is
+/// read.
 pub struct Given {
     values: BTreeMap<String, Origin>,
     image: Option<(PathBuf, image::Normalization)>,
@@ -55,7 +56,7 @@ impl Given {
         Ok(Given { values, image })
     }
 
-    /// Adds recorded inputs for those that are not given.
+    /// Adds recorded inputs for the inputs that have no value.
     pub fn or_recorded(mut self, recorded: impl IntoIterator<Item = (String, Tensor)>) -> Given {
         if self.image.is_none() {
             for (name, tensor) in recorded {
@@ -65,7 +66,7 @@ impl Given {
         self
     }
 
-    /// The shapes that are known before the model is read.
+    /// Returns the shapes known before the model is read.
     pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
         let known = self.values.iter().filter_map(|(name, origin)| match origin {
             Origin::File(_, header) => Some((name.clone(), header.shape.to_vec())),
@@ -75,12 +76,12 @@ impl Given {
         known.collect()
     }
 
-    /// Returns true if a picture was given.
+    /// Returns true if an image was given.
     pub fn has_image(&self) -> bool {
         self.image.is_some()
     }
 
-    /// What a picture binds: it is one sample, so the open first dimension of the input that it becomes is 1.
+    /// Returns the dimension that an image binds: it is one sample, so an open first dimension of its input is 1.
     pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
         let mut open = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
         let taken = open.find(|port| takes_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;
@@ -90,7 +91,8 @@ impl Given {
         }
     }
 
-    /// The values in the order of the model's inputs. What is not given is random from `default`, or is an error.
+    /// Returns the values in the order of the model's inputs. A missing value is random with the seed `default`, or an
+    /// error without one.
     pub fn resolve(&self, model: &Model, default: Option<u64>) -> Result<Vec<Tensor>, Failure> {
         let ports = model.inputs();
         let mut named: Vec<(String, Tensor)> = Vec::new();
@@ -99,7 +101,7 @@ impl Given {
                 named.push((port.name.clone(), value));
             }
         }
-        // A name that the model does not have is passed on for the message that names those it has.
+        // Unknown names are passed on: the error message of `bind` lists the names that the model has.
         let unknown = self.values.keys().filter(|name| ports.iter().all(|p| p.name != **name));
         named.extend(unknown.map(|name| (name.clone(), Tensor::scalar(0.0f32))));
         Ok(model.executor().bind(named)?)
@@ -141,7 +143,7 @@ impl Given {
     }
 }
 
-/// An input that is made up, or why there is no memory for it.
+/// Adds the port to the error of a generated input that exceeds memory.
 fn made(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diagnostic> {
     tensor.map_err(|error| {
         let ty = super::render::type_text(&port.ty);
@@ -149,20 +151,20 @@ fn made(tensor: Result<Tensor, OutOfMemory>, port: &Port) -> Result<Tensor, Diag
     })
 }
 
-/// Returns true if the picture becomes an input of `rank` dimensions, of a model with so many inputs.
+/// Tests whether an input of `rank` dimensions takes the image, in a model with `inputs` inputs.
 fn takes_image(rank: usize, inputs: usize) -> bool {
     rank >= 3 || inputs == 1
 }
 
-/// The size of an input that is made up.
+/// Returns the shape of a generated input.
 fn shape_of(port: &Port) -> Result<Shape, Failure> {
     port.ty.shape().ok_or_else(|| {
         let ty = super::render::type_text(&port.ty);
         Diagnostic::error(
             codes::runtime::INPUT_SHAPE,
-            format!("input \"{}\" is {ty}, which has no one size", port.name),
+            format!("input \"{}\" is {ty}, which has no fixed size", port.name),
         )
-        .help(format!("give it a file: --input {}=FILE.npy", port.name))
+        .help(format!("pass a file: --input {}=FILE.npy", port.name))
         .into()
     })
 }

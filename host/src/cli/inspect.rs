@@ -1,4 +1,4 @@
-//! `byoc inspect`: what an artifact holds and needs.
+//! `byoc inspect`: prints the contents and requirements of an artifact.
 
 use super::args::InspectArgs;
 use super::{escape, render, table};

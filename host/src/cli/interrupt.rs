@@ -1,5 +1,5 @@
-//! Ctrl-C while a model is built or run. The backends are told first, so that they give up in order (end a compiler that they
-//! started, let go of a lock); a second one ends the process at once, as the first one does at any other time.
+//! Ctrl-C while a model is built or run. The first one cancels the work, so that backends stop cleanly (end a compiler
+//! that they started, release a lock); a second one ends the process at once, as the first one does at any other time.
 
 use crate::cancel::Cancel;
 use byoc_plugin_api::host::entries;
@@ -8,35 +8,36 @@ use signal_hook::{SigId, flag, low_level};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// As long as it lives, Ctrl-C calls the work off.
+/// Guard during whose lifetime Ctrl-C cancels the work.
 pub struct Interruptible {
     handlers: Vec<SigId>,
-    /// Another one lives already and outlives it.
+    /// Set for a nested guard: an outer one outlives it.
     inner: bool,
 }
 
-/// Returns true if Ctrl-C ends the process at once: the handler that looks at it stays for good.
+/// Returns the flag that makes Ctrl-C end the process at once. The handler that reads it is never unregistered.
 fn at_once() -> &'static Arc<AtomicBool> {
     static AT_ONCE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     AT_ONCE.get_or_init(|| {
         let at_once = Arc::new(AtomicBool::new(true));
-        // Where the system has no such handler, Ctrl-C ends the process, as it always did.
+        // Where such a handler cannot be registered, Ctrl-C keeps its default and ends the process.
         let _ = flag::register_conditional_default(SIGINT, at_once.clone());
         at_once
     })
 }
 
-/// Has Ctrl-C say which plugin is under way. To be called before any other handler is set, as these go on after it.
+/// Reports on Ctrl-C which plugin is running. Must be called before any other handler is registered, as later ones
+/// chain to it.
 pub fn say_plugins() {
     if entries::say_interrupts() {
         at_once();
     }
 }
 
-/// Work begins that `cancel` calls off.
+/// Makes Ctrl-C cancel `cancel` during the lifetime of the result.
 pub fn interruptible(cancel: &Cancel) -> Interruptible {
     let at_once = at_once();
-    // In this order: what is set by the first is looked at by the second.
+    // The handlers run in this order: the second reads the flag that the first sets.
     let handlers = [cancel.flag(), at_once].map(|set| flag::register(SIGINT, set.clone()));
     let inner = !at_once.swap(false, Ordering::SeqCst);
     Interruptible { handlers: handlers.into_iter().flatten().collect(), inner }

@@ -1,7 +1,7 @@
-//! The command line: one file per command, and the only place that prints. Standard output is the product, standard
-//! error is talk.
+//! Command line: one file per command, and the only module that prints. Standard output carries the product, standard
+//! error the diagnostics.
 
-// First, as its macros are what the others print with.
+// First, as the other modules print with its macros.
 #[macro_use]
 mod out;
 
@@ -40,9 +40,9 @@ use clap::Parser;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Runs the command that the process was started with.
+/// Runs the command of the process.
 ///
-/// Exit codes: 0 fine, 1 the user's error (a diagnostic with a code), 2 usage, 101 our bug.
+/// Exit codes: 0 success, 1 error of the user (a diagnostic with a code), 2 wrong usage, 101 bug of byoc.
 pub fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
         eprintln!("byoc has a bug: {info}");
@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are printed on standard output and are no errors.
+            // Help and version are printed on standard output and are not errors.
             let code = if error.use_stderr() { 2 } else { 0 };
             let printed = error.print().map_err(out::Ended::from);
             return if code == 0 { finished(printed, ExitCode::SUCCESS) } else { ExitCode::from(code) };
@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
         crate::limits::set_max_memory(bytes);
     }
     crate::limits::default_memory();
-    // Everything that the command does looks at it, and sessions that it makes take it over.
+    // The whole command checks this token, and its sessions inherit it.
     let cancel = Cancel::default();
     cancel.set_timeout(timeout);
     let _scope = cancel.enter();
@@ -85,10 +85,10 @@ pub fn main() -> ExitCode {
     code
 }
 
-/// Standard output is the product's and plugins do not end the process unseen, from here on.
+/// Reserves standard output for the product and reports plugins that end the process.
 fn own_process() -> Result<(), Failure> {
     let product = entries::own_process().map_err(|error| {
-        Failure::new(codes::plugins::PROCESS_STATE, format!("standard output cannot be taken: {error}"))
+        Failure::new(codes::plugins::PROCESS_STATE, format!("cannot reserve standard output: {error}"))
     })?;
     out::take(product);
     interrupt::say_plugins();
@@ -98,16 +98,16 @@ fn own_process() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Holds plugins, which nobody can stop from outside, to the limits of time and memory.
+/// Enforces the limits of time and memory on plugins, which cannot be stopped from outside.
 fn watch(timeout: Option<Duration>) -> Result<Watchdog, Failure> {
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let limits = Limits { deadline, resident: Some(crate::limits::max_memory() as u64), ..Limits::default() };
     Watchdog::start(limits).map_err(|error| {
-        Failure::new(codes::runtime::NO_THREADS, format!("cannot start a thread that watches over plugins: {error}"))
+        Failure::new(codes::runtime::NO_THREADS, format!("cannot start the watchdog of plugins: {error}"))
     })
 }
 
-/// How the process ends after a command that ended with `code`, or whose standard output took nothing more.
+/// Returns the exit code of a command that ended with `code`, or whose standard output could not be written.
 fn finished(printed: Result<(), out::Ended>, code: ExitCode) -> ExitCode {
     match printed.err().and_then(|ended| ended.failure()) {
         None => code,

@@ -14,7 +14,7 @@ pub fn run(args: &OpsArgs) -> Result<ExitCode, Failure> {
         if args.talk.json {
             op::table().iter().for_each(|def| println!("{}", object(def)));
         } else {
-            let mut table = table::new(&["operator", "arguments", "host", "what it computes"]);
+            let mut table = table::new(&["operator", "arguments", "host", "description"]);
             for def in op::table() {
                 let host = if def.reference.is_some() { "yes" } else { "no" };
                 let first = def.doc.split(['.', ';']).next().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Standard output, which is the product: the one writer that every command prints with.
+//! Standard output, which carries the product: the only writer that commands print with.
 //!
-//! The process has taken standard output for itself (`entries::own_process`); what plugins print goes to standard error. In
-//! this folder `println!` and the like are those below. A standard output that takes nothing more ends the command: quietly
-//! where the reader has seen enough, with an error of its own where it is full.
+//! The process reserves standard output for itself (`entries::own_process`); what plugins print goes to standard error.
+//! In this directory `println!` and the like are the macros below. A write that fails ends the command: quietly when
+//! the reader closed the pipe, with an error when, for example, the disk is full.
 
 use super::escape;
 use crate::error::Failure;
@@ -13,40 +13,40 @@ use std::io::{self, ErrorKind, IsTerminal, LineWriter, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Standard output, once it is taken.
+/// Writer to standard output, once `take` has installed it.
 static PRODUCT: Mutex<Option<LineWriter<Product>>> = Mutex::new(None);
 
 /// Set when standard output is reserved for a file.
 static RESERVED: AtomicBool = AtomicBool::new(false);
 
-/// Reserves standard output for a file: what is printed goes to standard error from now on. Returns false where it is reserved
-/// already.
+/// Reserves standard output for a file: prints go to standard error from now on. Returns false if it is already
+/// reserved.
 pub fn reserve() -> bool {
     !RESERVED.swap(true, Ordering::Relaxed)
 }
 
-/// Prints on the product.
+/// Prints on standard output.
 macro_rules! print {
     ($($text:tt)*) => { $crate::cli::out::write(format_args!($($text)*)) };
 }
 
-/// Prints a line on the product.
+/// Prints a line on standard output.
 macro_rules! println {
     () => { $crate::cli::out::write(format_args!("\n")) };
     ($($text:tt)*) => { $crate::cli::out::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Says something on standard error.
+/// Prints on standard error.
 macro_rules! eprint {
     ($($text:tt)*) => { $crate::cli::out::talk(format_args!($($text)*)) };
 }
 
-/// Says a line on standard error.
+/// Prints a line on standard error.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::cli::out::talk(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// End of a command whose standard output takes nothing more. It unwinds to where the command was started.
+/// End of a command whose standard output cannot be written. Unwinds to the start of the command.
 pub struct Ended(io::Error);
 
 impl From<io::Error> for Ended {
@@ -56,24 +56,24 @@ impl From<io::Error> for Ended {
 }
 
 impl Ended {
-    /// Returns the error that the command ends with; none where the reader has seen enough.
+    /// Returns the error that the command ends with; none when the reader closed the pipe.
     pub fn failure(&self) -> Option<Failure> {
         (self.0.kind() != ErrorKind::BrokenPipe).then(|| cannot_write(&self.0).into())
     }
 
-    /// Unwinds to where the command was started. It is no panic, so that the hook has nothing to say.
+    /// Unwinds to the start of the command. Not a panic, so that the panic hook does not run.
     pub fn end(self) -> ! {
         std::panic::resume_unwind(Box::new(self))
     }
 }
 
-/// Diagnostic of a standard output that cannot be written.
+/// Returns the diagnostic for a failed write to standard output.
 pub fn cannot_write(error: &io::Error) -> Diagnostic {
     Diagnostic::error(codes::frontends::STDOUT_FAILED, format!("cannot write to standard output: {error}"))
-        .help("what was printed is not complete: print it where there is room for it")
+        .help("the output is incomplete: write it where enough space is free")
 }
 
-/// Prints with `product` from now on.
+/// Installs the writer of `print!` and `println!`.
 pub fn take(product: Product) {
     *locked() = Some(LineWriter::new(product));
 }
@@ -82,7 +82,7 @@ fn locked() -> MutexGuard<'static, Option<LineWriter<Product>>> {
     PRODUCT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives standard output to what writes there.
+/// Calls `write` with standard output.
 ///
 /// # Errors
 /// Those of `write`.
@@ -94,7 +94,7 @@ pub fn with_stdout<T>(write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io
     }
 }
 
-/// Writes to standard output; to standard error where a file is the product.
+/// Writes to standard output, or to standard error while a file has reserved standard output.
 pub fn write(text: Arguments<'_>) {
     if RESERVED.load(Ordering::Relaxed) {
         return talk(text);
@@ -104,7 +104,7 @@ pub fn write(text: Arguments<'_>) {
     }
 }
 
-/// Writes text in which nothing is left that a terminal would obey.
+/// Writes text with control characters escaped.
 fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
     struct Shown<'a> {
         to: &'a mut dyn Write,
@@ -117,25 +117,25 @@ fn write_shown(to: &mut dyn Write, text: Arguments<'_>) -> io::Result<()> {
         }
     }
     let mut shown = Shown { to, outcome: Ok(()) };
-    // A value whose `Display` fails is no failure of the writer's; there is none such here.
+    // Only a `Display` that fails could add an error here, and no printed value has one; write errors are in `outcome`.
     let _ = std::fmt::Write::write_fmt(&mut shown, text);
     shown.outcome
 }
 
-/// Writes to standard error. Where that is closed or full there is nobody to be told.
+/// Writes to standard error. A write error has nowhere to be reported.
 pub fn talk(text: Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
-/// Writes what is not written yet.
+/// Flushes standard output.
 ///
 /// # Errors
-/// Reason for the end of the command.
+/// Write error that ends the command.
 pub fn flush() -> Result<(), Ended> {
     with_stdout(|stdout| stdout.flush()).map_err(Ended)
 }
 
-/// Returns whether standard output is a terminal.
+/// Tests whether standard output is a terminal.
 pub fn is_terminal() -> bool {
     match &*locked() {
         Some(product) => product.get_ref().is_terminal(),
@@ -143,7 +143,7 @@ pub fn is_terminal() -> bool {
     }
 }
 
-/// Returns the width of the terminal that standard output is.
+/// Returns the width of the terminal of standard output, if it is one.
 pub fn width() -> Option<u16> {
     let size = match &*locked() {
         Some(product) => terminal_size::terminal_size_of(product.get_ref()),

@@ -1,5 +1,5 @@
-//! The files that a command is told to write, of which one may be standard output: `-`. That is the product then, and what
-//! would be printed there is talk.
+//! Output files of a command. One of them may be standard output, `-`, which then carries the product; what would be
+//! printed there goes to standard error.
 
 use super::out;
 use crate::io;
@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::path::Path;
 
-/// Returns whether a path stands for standard output.
+/// Tests whether a path stands for standard output.
 pub fn is_stdout(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
@@ -16,22 +16,22 @@ pub fn is_stdout(path: &Path) -> bool {
 /// Checks before long work whether files can be written, and reserves standard output for the one that goes there.
 ///
 /// # Errors
-/// E0513 where one cannot be written, or two go to standard output.
+/// E0513 when a file cannot be written, or two go to standard output.
 pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> std::result::Result<(), Diagnostic> {
     for path in paths {
         if !is_stdout(path) {
             io::check_writable(path)?;
         } else if !out::reserve() {
-            let message = "two files are to be written to standard output, expected one";
+            let message = "expected one file for standard output, found two";
             return Err(
-                Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("name a file for the other one")
+                Diagnostic::error(codes::frontends::CANNOT_WRITE, message).help("name a file for the other output")
             );
         }
     }
     Ok(())
 }
 
-/// Writes a file, or to standard output.
+/// Writes to a file or to standard output.
 ///
 /// # Errors
 /// E0513 when it cannot be written, E0517 when standard output cannot.

@@ -1,4 +1,4 @@
-//! `byoc plugins`: its subcommands, and a plugin's pattern table.
+//! `byoc plugins`: dispatches to the subcommands, and shows the description and pattern table of a plugin.
 
 use super::args::{PluginDirArgs, PluginsArgs, PluginsCommand, TalkArgs};
 use super::{plugins_check, plugins_list, plugins_new, plugins_test};

@@ -1,7 +1,7 @@
-//! `byoc plugins check`: what is wrong with a plugin file, as far as can be told without a model.
+//! `byoc plugins check`: reports errors of a plugin file, as far as they show without a model.
 //!
-//! A file that cannot be loaded is explained step by step, up to the one that fails. One that loads is asked to describe each
-//! of its backends, and every mistake in what it says is printed.
+//! A file that cannot be loaded is explained step by step, up to the step that fails. A file that loads is asked to
+//! describe each of its backends, and every error in a description is printed.
 
 use super::args::PluginsCheckArgs;
 use super::{plugins_list, render};
@@ -41,7 +41,7 @@ pub fn run(args: &PluginsCheckArgs) -> Result<ExitCode, Failure> {
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a backend says of itself, and what is wrong with that.
+/// Description of a backend, with its errors.
 struct Checked {
     name: String,
     about: String,
@@ -63,7 +63,8 @@ fn backends(registry: &Registry, plugin: &LoadedPlugin) -> Vec<Checked> {
             Err(failure) => about(failure.diagnostics),
             Ok(backend) => {
                 let description = &backend.description;
-                // For who runs a model these are warnings, as the rest serves; for who checks a plugin they are mistakes.
+                // A user of a model gets warnings, as the rest of the backend works; for the author of a plugin they
+                // are errors.
                 let as_error = |warning: Diagnostic| Diagnostic { severity: Severity::Error, ..warning };
                 Checked {
                     about: description.about.clone(),
@@ -85,7 +86,7 @@ fn describe_file(found: &Found, facts: Option<&FileFacts>) {
     }
     match &found.status {
         Status::Loaded(plugin) => {
-            // A C plugin says the header and its version, a Rust plugin the version of the crate.
+            // A C plugin reports the header and its version, a Rust plugin the version of the crate.
             let of_the_crate = plugin.api_version.starts_with(|c: char| c.is_ascii_digit());
             println!("  built with  {}{}", if of_the_crate { "byoc-plugin-api " } else { "" }, plugin.api_version);
             println!("  plugin      {} {}", plugin.name, plugin.version);

@@ -1,4 +1,4 @@
-//! `byoc plugins list`: what was found where.
+//! `byoc plugins list`: the plugins found and their files.
 
 use super::args::{PluginDirArgs, TalkArgs};
 use super::{render, table};
@@ -19,7 +19,7 @@ pub fn run(plugins: &PluginDirArgs, talk: &TalkArgs) -> Result<ExitCode, Failure
     if !talk.json && found.is_empty() {
         let mut diagnostic = Diagnostic::warning(Code(401), "no plugin file found");
         diagnostic = registry.inventory(diagnostic);
-        render::diagnostic(&diagnostic.help("drop a backend's shared library into one of these directories"));
+        render::diagnostic(&diagnostic.help("put a backend's shared library into one of these directories"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -48,7 +48,7 @@ fn print_list(found: &[&Found], talk: &TalkArgs) {
     table::print(&table);
 }
 
-/// A file as the JSON object that `--json` prints.
+/// Returns a file as the JSON object that `--json` prints.
 pub fn row(found: &Found) -> Value {
     let file = found.path.display().to_string();
     match &found.status {
@@ -62,7 +62,7 @@ pub fn row(found: &Found) -> Value {
                    "code": rejection.code, "reason": rejection.reason, "registrations": []})
         }
         Status::Shadowed { name, version, by } => {
-            let reason = format!("{} comes first and registers the same name", by.display());
+            let reason = format!("{} precedes it and registers the same name", by.display());
             json!({"file": file, "status": "shadowed", "name": name, "version": version,
                    "code": "E0422", "reason": reason, "registrations": []})
         }

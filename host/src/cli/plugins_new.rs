@@ -1,7 +1,6 @@
-//! `byoc plugins new`: a folder with a new plugin that builds, drops in and runs as it stands.
+//! `byoc plugins new`: creates a directory with a new plugin that builds and runs unchanged.
 //!
-//! The two plugins that it writes are those that this project tests and shows: the smallest one in Rust, and the sample
-//! in C.
+//! The templates are two plugins that this project tests and documents: the smallest one in Rust, and the sample in C.
 
 use super::args::PluginsNewArgs;
 use crate::error::Failure;
@@ -11,10 +10,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What the plugin in Rust is called where it stands.
+/// Name of the Rust plugin in the template.
 const RUST_NAME: &str = "minimal";
 const RUST_SOURCE: &str = include_str!("../../../tests/plugins/examples/minimal.rs");
-/// What the plugin in C is called where it stands.
+/// Name of the C plugin in the template.
 const C_NAME: &str = "elementwise";
 const C_SOURCE: &str = include_str!("../../../plugins/samples/elementwise.c");
 
@@ -29,7 +28,7 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     let occupied = std::fs::read_dir(&args.name).is_ok_and(|mut entries| entries.next().is_some());
     if occupied || args.name.exists() && !args.name.is_dir() {
         let message = format!("{} exists already", args.name.display());
-        return Err(wrong(message).help("give another name, or remove it first").into());
+        return Err(wrong(message).help("choose another name, or remove it first").into());
     }
     write_folder(&args.name, files).map_err(|error| wrong(format!("cannot write {}: {error}", args.name.display())))?;
     let folder = args.name.display();
@@ -39,7 +38,7 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
         let manifest = format!("--manifest-path {folder}/Cargo.toml");
         (format!("cargo build --release {manifest}"), format!("{folder}/target/release/libbyoc_{name}.so"))
     };
-    println!("wrote {folder}. Build it, drop it in, see what it takes:");
+    println!("wrote {folder}. Build it, install it, and see which operators it takes:");
     println!();
     println!("  {build}");
     println!("  mkdir -p plugins && cp {library} plugins/");
@@ -47,9 +46,9 @@ pub fn run(args: &PluginsNewArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes files into a new folder under a temporary name, which is renamed when all of them are there.
+/// Writes files into a temporary directory, which is renamed to `folder` when it is complete.
 fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
-    // An empty folder that is there already is replaced, also behind a link.
+    // An existing empty directory is replaced, also through a symbolic link.
     let folder = if folder.exists() { folder.canonicalize()? } else { folder.to_owned() };
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent)?;
@@ -61,7 +60,7 @@ fn write_folder(folder: &Path, files: Files) -> std::io::Result<()> {
         std::fs::write(path, text)?;
     }
     std::fs::rename(temporary.path(), folder)?;
-    // There is nothing under the temporary name any more.
+    // The directory was renamed, so the guard has nothing to remove.
     let _ = temporary.keep();
     Ok(())
 }
@@ -70,7 +69,7 @@ fn wrong(message: impl Into<String>) -> Diagnostic {
     Diagnostic::error(codes::plugins::CANNOT_CREATE, message)
 }
 
-/// The plugin's name: the last part of the folder's.
+/// Returns the name of the plugin: the last component of the directory.
 fn plugin_name(folder: &Path) -> Result<&str, Failure> {
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let good = name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -80,25 +79,25 @@ fn plugin_name(folder: &Path) -> Result<&str, Failure> {
         return Ok(name);
     }
     let mut diagnostic =
-        wrong(format!("a plugin cannot be named \"{name}\": a name is a letter, then letters, digits and _"));
+        wrong(format!("invalid plugin name \"{name}\": expected a letter, then letters, digits and _"));
     let better: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     let better = better.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
     if !better.is_empty() && better.len() <= 64 {
-        diagnostic = diagnostic.help(format!("\"{better}\" would do"));
+        diagnostic = diagnostic.help(format!("try \"{better}\""));
     }
     Err(diagnostic.into())
 }
 
-/// A folder that has to hold the sources of the boundary.
+/// Returns the canonical path of a directory that must hold the sources of byoc-plugin-api.
 fn api_source(folder: &Path) -> Result<PathBuf, Failure> {
     let found = folder.canonicalize().ok().filter(|folder| {
         let manifest = crate::io::read_text(&folder.join("Cargo.toml")).unwrap_or_default();
         manifest.contains("name = \"byoc-plugin-api\"")
     });
     found.ok_or_else(|| {
-        wrong(format!("the sources of byoc-plugin-api are not in {}", folder.display()))
-            .note(format!("a plugin in Rust is built against them, of the series of {API_VERSION}"))
-            .help("leave --api DIR out: a copy of the sources is then written beside the plugin")
+        wrong(format!("expected the sources of byoc-plugin-api in {}", folder.display()))
+            .note(format!("a Rust plugin is built against them, in a version compatible with {API_VERSION}"))
+            .help("omit --api DIR to have a copy of the sources written beside the plugin")
             .into()
     })
 }
@@ -109,13 +108,13 @@ fn filled(template: &str, name: &str) -> String {
     template.replace("@NAME@", name).replace("@ABI@", host::C_ABI_TEXT)
 }
 
-/// The crate; with a copy of the boundary in a folder of its own, unless `api` says where that is.
+/// Returns the files of the crate, including a copy of byoc-plugin-api unless `api` gives its directory.
 fn rust_files(name: &str, api: Option<&Path>) -> Files {
     const COPY: &str = "byoc-plugin-api";
-    // The type has the plugin's name too: `my_chip` has a `MyChip`.
+    // The type is named after the plugin: `my_chip` has a `MyChip`.
     let words = name.split('_').filter(|word| !word.is_empty());
     let title: String = words.map(|word| word[..1].to_ascii_uppercase() + &word[1..]).collect();
-    // What is generated once is all the plugin's own, except that the operator has a type of that name.
+    // The operator already has a type named `Relu`.
     let title = if title == "Relu" { "Plugin".to_owned() } else { title };
     let source = RUST_SOURCE.replace("Minimal", &title).replace(RUST_NAME, name);
     let copy = if api.is_none() { host::plugin_api_sources() } else { Vec::new() };
@@ -155,13 +154,13 @@ mod tests {
         }
         for (bad, better) in [("my-chip", "\"my_chip\""), ("2fast", "\"fast\""), ("größe", "\"gr__e\"")] {
             let failure = plugin_name(Path::new(bad)).expect_err(bad);
-            assert_eq!(failure.diagnostics[0].help, Some(format!("{better} would do")));
+            assert_eq!(failure.diagnostics[0].help, Some(format!("try {better}")));
         }
         assert!(plugin_name(Path::new("..")).is_err());
     }
 
     #[test]
-    fn nothing_of_the_models_of_the_templates_is_left() {
+    fn replaces_every_template_name() {
         for (name, text) in rust_files("my_chip", Some(Path::new("/api"))).iter().chain(&c_files("my_chip")) {
             for word in ["minimal", "Minimal", "elementwise:", "\"elementwise\"", "@NAME@", "@API@", "@ABI@"] {
                 assert!(!text.contains(word), "{word} in {name}");
@@ -169,7 +168,7 @@ mod tests {
         }
         let lib = &rust_files("my_chip", None)[1].1;
         assert!(lib.contains("struct MyChip;") && lib.contains("declare_plugin!(\"my_chip\","), "{lib}");
-        // A word that the sample uses by itself stays what it is.
+        // The sample uses this word elsewhere, which must stay unchanged.
         assert!(c_files("my_chip")[0].1.contains("#define NAME \"my_chip\""));
     }
 }

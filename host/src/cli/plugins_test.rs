@@ -1,4 +1,4 @@
-//! `byoc plugins test`: the conformance run, and the worker process behind it.
+//! `byoc plugins test`: the conformance run and its worker process.
 
 use super::args::{PluginsTestArgs, TalkArgs, TestWorkerArgs};
 use super::table;
@@ -65,7 +65,7 @@ pub fn run(args: &PluginsTestArgs) -> Result<ExitCode, Failure> {
     if wrong.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(wrong.into()) }
 }
 
-/// The file to test: a file as it is named, or the file that registers that backend.
+/// Returns the file to test: the path itself, or the file that registers the backend of that name.
 fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
     let named = &args.plugin;
     if named.exists() {
@@ -80,7 +80,8 @@ fn plugin_file(args: &PluginsTestArgs) -> Result<PathBuf, Failure> {
     session.registry.codegen(&name).map(|(_, found)| found.path.clone())
 }
 
-/// The worker: this very binary. A bound on its memory is set by the shell, as nothing of the standard library does it.
+/// Creates the command of the worker, which is this binary. The shell sets the memory limit, as the standard library
+/// cannot.
 fn worker_command(own: &Path, file: &Path, args: &PluginsTestArgs, memory: Option<u64>) -> Command {
     let mut command = match memory {
         None => Command::new(own),
@@ -98,10 +99,11 @@ fn worker_command(own: &Path, file: &Path, args: &PluginsTestArgs, memory: Optio
 }
 
 fn started(error: &std::io::Error) -> Failure {
-    Failure::new(codes::plugins::NOT_CONFORMING, format!("the conformance run does not start: {error}"))
+    Failure::new(codes::plugins::NOT_CONFORMING, format!("cannot start the conformance run: {error}"))
 }
 
-/// A plugin that cannot be loaded says why by itself, when it is loaded here; one that ends the process does not.
+/// Returns the error for a lost worker. The rejection of a plugin that does not load is found by loading it here; one
+/// that ends the process leaves only the fault.
 fn lost(file: &Path, fault: &Fault) -> Failure {
     if fault.kind == Kind::Crash && fault.message.contains("with code 1") {
         let registry =
@@ -199,14 +201,14 @@ fn print_report(file: &Path, report: &BackendReport, args: &PluginsTestArgs) {
     }
 }
 
-/// The error that the command ends with.
+/// Returns the error that the command ends with.
 fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagnostic {
     let mut kinds: Vec<Kind> =
         report.failures.iter().map(|f| f.fault.kind).chain(report.faults.iter().map(|f| f.kind)).collect();
     kinds.sort_unstable();
     kinds.dedup();
     let count = report.failures.len() + report.faults.len();
-    let message = format!("{} does not keep what it promises: {count} faults in {}", report.backend, file.display());
+    let message = format!("{} does not conform: {count} faults in {}", report.backend, file.display());
     let mut diagnostic = Diagnostic::error(codes::plugins::NOT_CONFORMING, message);
     for kind in kinds {
         diagnostic = diagnostic.note(format!("{kind}: {}", kind.meaning()));
@@ -219,7 +221,7 @@ fn verdict(file: &Path, report: &BackendReport, args: &PluginsTestArgs) -> Diagn
 }
 
 fn nothing_taken(report: &BackendReport) -> Diagnostic {
-    let message = format!("{} took none of the cases, so nothing of it was tested", report.backend);
+    let message = format!("{} took none of the cases: nothing was tested", report.backend);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     let reasons =
         report.subjects.iter().flat_map(|s| s.reasons.keys().map(move |reason| format!("{}: {reason}", s.subject)));
@@ -249,7 +251,7 @@ fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &TalkArgs) ->
             (Value::Number(share), ..) => {
                 format!("right; {:.0} % of the error budget used", share.as_f64().unwrap_or(0.0) * 100.0)
             }
-            _ => format!("no case: {}", done["invalid"].as_str().unwrap_or_default()),
+            _ => format!("invalid case: {}", done["invalid"].as_str().unwrap_or_default()),
         };
         if !talk.json {
             println!("{backend}: {text}");
@@ -258,11 +260,11 @@ fn one_case(run: &Run<'_>, backends: &[String], path: &Path, talk: &TalkArgs) ->
     if wrong.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(wrong.into()) }
 }
 
-/// Runs the worker: requests on standard input, answers on standard output.
+/// Runs the worker: requests on standard input, responses on standard output.
 pub fn worker(args: &TestWorkerArgs) -> Result<ExitCode, Failure> {
     let worker = Worker::new(&args.file, &args.plugins.plugin_dirs, args.threads)?;
     let say = |value: &Value| {
-        // A line of its own, whatever a plugin has printed before.
+        // Starts a new line, whatever a plugin has printed.
         println!("\n{value}");
     };
     worker.serve(std::io::stdin().lock(), &say);

@@ -1,4 +1,4 @@
-//! `byoc quantize`: a float model becomes one that computes with int8.
+//! `byoc quantize`: quantizes a float model to int8.
 
 use super::args::QuantizeArgs;
 use super::{escape, output, ready, render, table};
@@ -19,14 +19,14 @@ use std::process::ExitCode;
 pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     let to_stdout = output::is_stdout(&args.output);
     if !to_stdout && args.output.extension().is_none_or(|e| e != "relay") {
-        let message = format!("{} is written: a .relay file is wanted", args.output.display());
+        let message = format!("expected a .relay file for the output, found {}", args.output.display());
         return Err(Diagnostic::error(codes::frontends::CANNOT_WRITE, message)
             .help("the weights are written beside it, as FILE.relay.safetensors")
             .into());
     }
     output::check([args.output.as_path()])?;
     if ready::is_artifact(&args.model) {
-        let message = format!("{} is compiled already; a model is wanted here", args.model.display());
+        let message = format!("expected a model, found the compiled artifact {}", args.model.display());
         return Err(Failure::new(codes::plugins::BACKEND_MISPLACED, message));
     }
     session::log_to_stderr(args.talk.verbose);
@@ -54,7 +54,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     spinner.finish_and_clear();
     quantized.warnings.iter().for_each(render::diagnostic);
     if to_stdout {
-        // There is no file beside it: the weights are in the text.
+        // Standard output has no file beside it: the weights go into the text.
         let text = print(&quantized.module, &PrintOptions { metadata: true, ..PrintOptions::default() }).text;
         output::write(&args.output, |file| file.write_all(text.as_bytes()))?;
     } else {
@@ -69,7 +69,7 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The scheme that is given by hand, or that the first of the backends with one declares.
+/// Returns the scheme of the options, or that of the first backend that declares one.
 fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
     let mut backends = Vec::new();
     for name in &args.backend {
@@ -85,15 +85,15 @@ fn scheme(args: &QuantizeArgs, session: &Session) -> Result<Scheme, Failure> {
     let declared = backends.iter().find_map(|b| Some((b.name.as_str(), b.description.quantization.as_ref()?)));
     let Some((name, declared)) = declared else {
         let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
-        let message = format!("{} does not say how models are quantized for it", names.join(", "));
+        let message = format!("{} declares no quantization scheme", names.join(", "));
         return Err(Diagnostic::error(codes::plugins::NO_SCHEME, message)
-            .help("--scheme sets it by hand: --scheme symmetric")
+            .help("set it with --scheme: --scheme symmetric")
             .into());
     };
     Ok(Scheme::declared(name, declared)?)
 }
 
-/// Which layers stay in float, as they are typed: names, `first`, `none`.
+/// Parses the layers that stay in float: names, `first`, `none`.
 fn keep(words: &[String]) -> Result<Keep, Failure> {
     if words.is_empty() {
         return Ok(Keep::default());
@@ -104,7 +104,7 @@ fn keep(words: &[String]) -> Result<Keep, Failure> {
             codes::passes::UNKNOWN_LAYER,
             "--keep none and a layer to keep contradict each other",
         )
-        .help("name the layers alone: the first convolution is then kept only where \"first\" is among them")
+        .help("remove \"none\": the first convolution is kept only if \"first\" is listed")
         .into());
     }
     let names = words.iter().filter(|word| !["none", "first"].contains(&word.as_str())).cloned().collect();
@@ -129,7 +129,7 @@ fn show(report: &Report) {
         );
     }
     if let Some(cosine) = measured.cosine {
-        println!("cosine of the answers over {} samples, means taken out: {cosine:.5}", measured.samples);
+        println!("cosine of the mean-centered outputs over {} samples: {cosine:.5}", measured.samples);
     }
 }
 

@@ -1,5 +1,5 @@
-//! From what the user typed to a model that is ready to run or to be looked at: the part that `run`, `bench`, `verify`,
-//! `explain`, `source` and `compile` share.
+//! Preparation that `run`, `bench`, `verify`, `explain`, `source` and `compile` share: from command-line options to a
+//! model that is ready to run or to be inspected.
 
 use super::args::{BuildArgs, InputArgs};
 use super::inputs::Given;
@@ -17,30 +17,30 @@ use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The backend that stands for the host alone.
+/// Name that selects the host alone.
 const NONE: &str = "none";
 
-/// A model that can run, and the inputs that were given for it.
+/// Model that is ready to run, with the inputs given for it.
 pub struct Ready {
     /// The model.
     pub model: Model,
     /// The inputs.
     pub given: Given,
-    /// How long reading and compiling took; nothing for an artifact.
+    /// Time to read and compile the model; zero for an artifact.
     pub compile: Duration,
-    /// How long loading took.
+    /// Time to load the model.
     pub load: Duration,
 }
 
-/// Starts logging, threads and plugins as the options say.
+/// Starts logging, threads and plugins according to the options.
 ///
 /// # Errors
-/// E0403 when a backend is named as a target.
+/// E0403 when `--target` is given.
 pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
     if let Some(name) = &args.target {
-        let message = format!("there are no targets here: \"{name}\" is named where nothing is meant");
+        let message = format!("unsupported option --target {name}");
         return Err(Diagnostic::error(codes::plugins::BACKEND_MISPLACED, message)
-            .help(format!("a backend is named with --backend {name}"))
+            .help(format!("select a backend with --backend {name}"))
             .into());
     }
     session::log_to_stderr(args.talk.verbose);
@@ -56,7 +56,7 @@ pub fn session(args: &BuildArgs) -> Result<Session, Failure> {
 /// Returns true if everything runs on the host: `--backend none`.
 ///
 /// # Errors
-/// E0403 when another backend is named beside it.
+/// E0403 when another backend is named as well.
 fn on_host(args: &BuildArgs) -> Result<bool, Failure> {
     let names: Vec<&str> = names(args).collect();
     match names.iter().position(|name| *name == NONE) {
@@ -64,20 +64,20 @@ fn on_host(args: &BuildArgs) -> Result<bool, Failure> {
         Some(_) if names.len() == 1 => Ok(true),
         Some(at) => {
             let other = names[usize::from(at == 0)];
-            let message = format!("--backend {NONE} stands alone: found {other} beside it");
+            let message = format!("expected --backend {NONE} alone, found {other} as well");
             Err(Diagnostic::error(codes::plugins::BACKEND_MISPLACED, message)
-                .help(format!("leave out {NONE}, or everything else"))
+                .help(format!("remove {NONE}, or the other backends"))
                 .into())
         }
     }
 }
 
-/// The backends that are named.
+/// Returns the names of the backends.
 fn names(args: &BuildArgs) -> impl Iterator<Item = &str> {
     args.backend.iter().map(|name| name.trim()).filter(|name| !name.is_empty())
 }
 
-/// The options of a build.
+/// Returns the options of a build.
 pub fn build_options(args: &BuildArgs) -> BuildOptions {
     let cache_dir = match (&args.cache_dir, args.no_cache) {
         (_, true) => None,
@@ -93,14 +93,14 @@ pub fn build_options(args: &BuildArgs) -> BuildOptions {
     }
 }
 
-/// Reads and builds a model that is not an artifact, and says what there is to say about it.
+/// Reads and builds a model that is not an artifact, and prints the warnings.
 pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) -> Result<Built, Failure> {
     if is_artifact(path) {
         return Err(Diagnostic::error(
             codes::plugins::BACKEND_MISPLACED,
-            format!("{} is compiled already; a model is wanted here", path.display()),
+            format!("expected a model, found the compiled artifact {}", path.display()),
         )
-        .help(format!("\"byoc inspect {}\" shows what is in it", path.display()))
+        .help(format!("\"byoc inspect {}\" prints its contents", path.display()))
         .into());
     }
     let (open, dims): (Vec<_>, Vec<_>) = args.dims.iter().cloned().partition(|(_, size)| size.is_none());
@@ -128,21 +128,21 @@ pub fn build(path: &Path, args: &BuildArgs, session: &Session, given: &Given) ->
         let reasons = build::refusal_summary(&built.explanation);
         (build::because(&reasons.iter().collect::<Vec<_>>()), reasons.iter().map(Reason::to_string).collect())
     });
-    // The error gives the same reasons as the warning that a backend took nothing.
+    // The error gives the same reasons as the warning for a backend that took nothing.
     let said = |warning: &&Diagnostic| offload.is_ok() || warning.code != codes::plugins::TOOK_NOTHING;
     built.warnings.iter().filter(said).for_each(render::diagnostic);
     offload.map(|()| built)
 }
 
-/// Shows that work goes on, on a terminal only.
+/// Shows a spinner, on a terminal only.
 pub fn spinner(message: String) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_message(escape::line(&message).into_owned());
     spinner.enable_steady_tick(Duration::from_millis(120));
     spinner
 }
 
-/// Holds the share of the FLOPs on backends against `--require-offload`; `reasons` says why it is not more, in
-/// short and line by line.
+/// Compares the share of the FLOPs on backends with `--require-offload`; `reasons` explains the share in short and line
+/// by line.
 fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String, Vec<String>)) -> Result<(), Failure> {
     let Some(wanted) = &args.require_offload else { return Ok(()) };
     let (enough, words) = match wanted.as_str() {
@@ -150,7 +150,7 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
         text => match text.parse::<f64>() {
             Ok(least) if (0.0..=1.0).contains(&least) => (share >= least, format!("at least {:.1} %", 100.0 * least)),
             _ => {
-                let message = format!("--require-offload={text}: a share between 0 and 1 is wanted");
+                let message = format!("--require-offload={text}: expected a share from 0 to 1");
                 return Err(Failure::new(codes::plugins::TOOK_NOTHING, message));
             }
         },
@@ -160,18 +160,18 @@ fn check_offload(args: &BuildArgs, share: f64, reasons: impl FnOnce() -> (String
     }
     let (because, notes) = reasons();
     let why = if share > 0.0 { "" } else { &because };
-    let message = format!("{:.1} % of the FLOPs are on the backends, {words} is wanted{why}", 100.0 * share);
+    let message = format!("{:.1} % of the FLOPs are on the backends, expected {words}{why}", 100.0 * share);
     let mut diagnostic = Diagnostic::error(codes::plugins::TOOK_NOTHING, message);
     diagnostic.notes = notes;
-    Err(diagnostic.help("\"byoc explain\" with the same options gives every operator its reasons").into())
+    Err(diagnostic.help("\"byoc explain\" with the same options lists the reasons for each operator").into())
 }
 
-/// Returns true if the file is an artifact, by its name.
+/// Tests whether the file is an artifact, by its extension.
 pub fn is_artifact(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "byoc")
 }
 
-/// The inputs given, with the first data set of a folder in test-data layout behind them.
+/// Returns the inputs given, completed by those of the first data set of a directory in test-data layout.
 pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
     let given = Given::read(args)?;
     if !path.is_dir() {
@@ -184,20 +184,22 @@ pub fn given(path: &Path, args: &InputArgs) -> Result<Given, Failure> {
     }
 }
 
-/// The inputs given, with those of a data set behind them.
+/// Returns the inputs given, completed by those of a data set.
 pub fn recorded(folder: &TestFolder, set: &TestSet, given: Given) -> Result<Given, Failure> {
     let ports = frontend::signature(&folder.model)?.inputs;
     let names = ports.iter().map(|p| p.name.clone());
     Ok(given.or_recorded(names.zip(set.read_inputs(&ports)?)))
 }
 
-/// Reads, builds and loads a model, whatever it was given as.
+/// Reads, builds and loads a model or an artifact.
 pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &Session) -> Result<Ready, Failure> {
     if let (true, Some((name, option, _))) = (is_artifact(path), build_args.backend_options.first()) {
-        let message =
-            format!("{name}.{option} is set when a model is compiled, and {} is compiled already", path.display());
+        let message = format!(
+            "{name}.{option} has no effect on the compiled artifact {}: it is set when a model is compiled",
+            path.display()
+        );
         return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
-            .help(format!("\"byoc inspect {}\" shows what was set", path.display()))
+            .help(format!("\"byoc inspect {}\" prints the options it was compiled with", path.display()))
             .into());
     }
     let given = given(path, input)?;
@@ -214,14 +216,14 @@ pub fn ready(path: &Path, build_args: &BuildArgs, input: &InputArgs, session: &S
     let (model, warnings) =
         Model::load_sparing(session, first, build_options(build_args).cache_dir.as_deref(), compiled)?;
     warnings.iter().for_each(render::diagnostic);
-    // What was compiled for a backend may have come back to the host when it was loaded.
+    // Regions compiled for a backend may have fallen back to the host at load time.
     check_offload(build_args, model.offload_share, || {
         (String::new(), warnings.iter().map(|w| w.message.clone()).collect())
     })?;
     Ok(Ready { model, given, compile, load: start.elapsed() })
 }
 
-/// A path for messages and for the name of a case: its last part, or all of it when there is none.
+/// Returns the last component of a path, or the whole path when it has none, for messages and names of cases.
 pub fn name_of(path: &Path) -> String {
     let path: PathBuf = path.components().collect();
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())

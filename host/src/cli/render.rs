@@ -1,4 +1,5 @@
-//! How things are written for people. Diagnostics on standard error: `error[E0401]: ...`, the place in the text where there is one, notes and help.
+//! Rendering for people. Diagnostics go to standard error: `error[E0401]: ...`, the place in the text if known, notes
+//! and help.
 
 use super::escape;
 use crate::error::Failure;
@@ -16,17 +17,17 @@ pub fn failure(failure: &Failure) {
     }
 }
 
-/// Prints one diagnostic that has no place in a text.
+/// Prints one diagnostic without source text.
 pub fn diagnostic(diagnostic: &Diagnostic) {
     eprintln!("{}", text(diagnostic, None, colour(&std::io::stderr())));
 }
 
-/// Returns true if colours are wanted there: a terminal, and `NO_COLOR` not set.
+/// Tests whether output to `stream` is colored: a terminal, and `NO_COLOR` not set.
 pub fn colour(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
-/// A diagnostic as text; `source` is the name and text that its labels point into.
+/// Formats a diagnostic; `source` is the name and the text that its labels refer to.
 pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, colour: bool) -> String {
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
@@ -57,7 +58,7 @@ pub fn text(diagnostic: &Diagnostic, source: Option<(&str, &str)>, colour: bool)
     renderer.render(&[group])
 }
 
-/// A type as Relay text.
+/// Formats a type as Relay text.
 pub fn type_text(ty: &TensorType) -> String {
     Type::Tensor(Arc::new(ty.clone())).to_string()
 }
@@ -68,13 +69,13 @@ mod tests {
     use byoc_core::diag::{Span, codes};
 
     #[test]
-    fn a_place_a_note_and_help() {
+    fn renders_label_note_and_help() {
         let diagnostic = Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "unexpected `}`")
             .at(Span { start: 4, end: 5 }, "here")
-            .note("an expression is wanted")
+            .note("expected an expression")
             .help("remove it");
         let shown = text(&diagnostic, Some(("a.relay", "def }")), false);
-        for part in ["error[E0101]: unexpected `}`", "a.relay:1:5", "here", "an expression is wanted", "remove it"] {
+        for part in ["error[E0101]: unexpected `}`", "a.relay:1:5", "here", "expected an expression", "remove it"] {
             assert!(shown.contains(part), "{part} in\n{shown}");
         }
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// How many classes and elements are shown.
+/// Number of classes and elements that are printed.
 const SHOWN: usize = 5;
 
 /// Runs the command.
@@ -92,7 +92,7 @@ fn read_labels(path: &Path) -> Result<Vec<String>, Failure> {
     Ok(text.lines().map(|l| l.trim().to_owned()).filter(|l| !l.is_empty()).collect())
 }
 
-/// The most probable classes of each row. Outputs that are no probabilities are taken as logits.
+/// Prints the most probable classes of each row. Outputs that are not probabilities are treated as logits.
 fn top(name: &str, tensor: &Tensor, labels: &[String], json: bool) -> Result<(), Failure> {
     let classes = tensor.shape().last().copied().unwrap_or(1);
     if classes != labels.len() || !tensor.dtype().is_float() {
@@ -132,7 +132,7 @@ fn probabilities(values: &[f64]) -> Vec<f64> {
     powers.iter().map(|p| p / sum).collect()
 }
 
-/// Type, range, mean and the first elements.
+/// Prints the type, range, mean and first elements.
 fn summary(name: &str, tensor: &Tensor, json: bool) {
     let values = || tensor.view().f64s();
     let ty = Type::tensor(tensor.dtype(), tensor.shape());

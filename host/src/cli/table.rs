@@ -1,9 +1,9 @@
-//! Tables on standard output: aligned columns without frames, which read well and can be cut by other programs.
+//! Tables on standard output: aligned columns without frames, readable and easy to cut with other programs.
 
 use super::{escape, out};
 use comfy_table::{Cell, ContentArrangement, presets};
 
-/// A table whose cells show what is in them, whatever it is.
+/// Table that escapes the text of its cells.
 pub struct Table(comfy_table::Table);
 
 impl Table {
@@ -13,7 +13,7 @@ impl Table {
     }
 }
 
-/// A table with a header row. On a terminal long cells wrap at its width; elsewhere lines are as long as they need.
+/// Creates a table with a header row. On a terminal long cells wrap at its width; elsewhere lines are not wrapped.
 pub fn new(header: &[&str]) -> Table {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING);
@@ -26,7 +26,7 @@ pub fn new(header: &[&str]) -> Table {
     Table(table)
 }
 
-/// Prints it, without blanks at the ends of lines.
+/// Prints the table without trailing blanks.
 pub fn print(table: &Table) {
     println!("{}", table.0.trim_fmt());
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What became of a folder.
+/// Outcome of a directory.
 struct Outcome {
     status: &'static str,
     max_abs_err: f64,
@@ -120,7 +120,7 @@ fn verify(dir: &Path, args: &VerifyArgs, session: &Session) -> Result<Outcome, F
     for (number, set) in folder.sets.iter().enumerate() {
         let inputs = set.read_inputs(&ports.inputs)?;
         let got = match model.run(&inputs) {
-            // Dimensions that are bound are those of a data set: another one may have others.
+            // Bound dimensions are those of one data set: another one may have different ones.
             Err(failure) if number > 0 && failure.diagnostics.iter().any(is_of_another_shape) => {
                 (model, ports) = load(set)?;
                 outcome.offload = outcome.offload.min(model.offload_share);

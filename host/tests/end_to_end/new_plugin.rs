@@ -225,7 +225,7 @@ def @main(%x: Tensor[(2, 4, 9, 8), int8], %w: Tensor[(6, 2, 3, 2), int8], %f: Te
 fn what_new_does_not_write() {
     let folder = folder();
     let at = |name: &str| folder.path().join(name).display().to_string();
-    byoc(["plugins", "new", &at("my-chip")]).fails_with("E0425").says(&["\"my-chip\"", "\"my_chip\" would do"]);
+    byoc(["plugins", "new", &at("my-chip")]).fails_with("E0425").says(&["\"my-chip\"", "try \"my_chip\""]);
     byoc(["plugins", "new", "--c", &at("mine")]).ok();
     byoc(["plugins", "new", "--c", &at("mine")]).fails_with("E0425").says(&["mine exists already"]);
     byoc(["plugins", "new", &at("other"), "--api", &at("mine")]).fails_with("E0425").says(&[&at("mine"), "--api DIR"]);

@@ -198,7 +198,7 @@ fn none_is_the_host_alone() {
         byoc(["run", &model, "--dim", "batch=1"].iter().chain(&options)).ok();
     }
     let both = ["run", &file, "--backend", "none,ccompiler"];
-    byoc(both).fails_with("E0403").says(&["none stands alone"]);
+    byoc(both).fails_with("E0403").says(&["expected --backend none alone"]);
 }
 
 #[test]
