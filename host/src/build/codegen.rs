@@ -1,4 +1,4 @@
-//! Code for regions: each function with `Compiler="<name>"` goes to `relay.ext.<name>`.
+//! Code generation for regions: each function with `Compiler="<name>"` goes to `relay.ext.<name>`.
 
 use super::{CompiledRegion, PluginId, RegionSource};
 use crate::plugin::backend::{Backend, fault, refusal_of};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// The options that every code generator and loader gets. A code generator gets `backend_options` too, which are its own.
+/// Returns the options of every code generator and loader. A code generator also gets `backend_options`, its own ones.
 pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
     json!({
         "cache_dir": cache_dir.map(|d| d.display().to_string()),
@@ -21,12 +21,12 @@ pub fn options(cache_dir: Option<&Path>, threads: Option<usize>) -> Value {
     })
 }
 
-/// Why a region has no code: for whoever reads the log, and for the table of operators.
+/// Reason why a region was not compiled, for the user and for the table of operators.
 #[derive(Debug)]
 pub struct NotCompiled {
-    /// The whole of it.
+    /// Complete diagnostic.
     pub diagnostic: Diagnostic,
-    /// What `explain` says of its operators.
+    /// Refusal of its operators in `byoc explain`.
     pub refusal: Refusal,
 }
 
@@ -37,25 +37,25 @@ impl From<Diagnostic> for NotCompiled {
     }
 }
 
-/// Compiles regions one by one, and numbers their constants like the program that they belong to.
+/// Compiles regions one by one, and numbers their constants like the program they belong to.
 pub struct RegionCompiler<'a> {
     module: &'a Module,
-    /// Constants of the program by the address of their bytes.
+    /// Indices of the program's constants, by the address of their bytes.
     numbers: HashMap<*const u8, u32>,
     options: Value,
 }
 
 impl<'a> RegionCompiler<'a> {
-    /// A compiler for the regions of `module`, whose program has these constants.
+    /// Creates a compiler for the regions of `module`, whose program has these constants.
     pub fn new(module: Verified<'a>, constants: &[Tensor], options: Value) -> RegionCompiler<'a> {
         let numbers = constants.iter().enumerate().map(|(i, t)| (t.bytes().as_ptr(), i as u32)).collect();
         RegionCompiler { module: module.module(), numbers, options }
     }
 
-    /// Compiles the region of that symbol. `extra` takes constants that the program does not hold yet.
+    /// Compiles the region with that symbol. Constants that the program does not hold yet are appended to `constants`.
     ///
     /// # Errors
-    /// E0406 when the backend fails, E0405 when what it made lacks the region's symbol.
+    /// E0406 when the backend fails, E0405 when the compiled library lacks the region's symbol.
     pub fn compile(
         &mut self,
         backend: &Backend<'_>,
@@ -84,19 +84,19 @@ impl<'a> RegionCompiler<'a> {
             let message = format!("{} compiled {symbol} to a library without that function", backend.name);
             let promises = if names.is_empty() { "nothing".into() } else { names.join(", ") };
             let diagnostic = Diagnostic::error(codes::plugins::MISSING_SYMBOL, message);
-            return Err(not_compiled(diagnostic.note(format!("it promises {promises}"))));
+            return Err(not_compiled(diagnostic.note(format!("it defines {promises}"))));
         }
         if let Some(limit) = backend.description.max_blob_bytes
             && made.blob.len() as u64 > limit
         {
             let message = format!(
-                "{} compiled {symbol} to {} bytes; it says that a region has at most {limit}",
+                "{} compiled {symbol} to {} bytes; expected at most {limit}, as its description states",
                 backend.name,
                 made.blob.len()
             );
             return Err(not_compiled(
                 Diagnostic::error(codes::plugins::BLOB_TOO_LARGE, message)
-                    .help("the backend has to refuse such a region when it is asked (ResourceLimit)"),
+                    .help("the backend has to refuse such a region in its verdict (ResourceLimit)"),
             ));
         }
         let numbers = table.tensors.iter().map(|tensor| {
@@ -137,7 +137,7 @@ impl<'a> RegionCompiler<'a> {
     }
 }
 
-// Attributes nest two levels deep at most, so this recursion is bounded.
+// Attributes nest at most two levels deep, so this recursion is bounded.
 fn json_value(value: &AttrValue) -> Value {
     match value {
         AttrValue::None => Value::Null,

@@ -1,4 +1,4 @@
-//! What building a model gives: everything that an executor needs and an artifact holds.
+//! Result of a build: everything that an executor needs and an artifact holds.
 
 use crate::runtime::{Program, Signature};
 use byoc_core::diag::{Diagnostic, codes};
@@ -6,37 +6,37 @@ use byoc_core::tensor::Tensor;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A built model. The same model, options and plugins give an equal one, whatever the folder or the number of threads.
+/// Built model. Equal models, options and plugins give equal results, whatever the directory or the number of threads.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// The program; its `inputs` and `outputs` are the interface, its `regions` go with `regions` below by index.
+    /// Program; its `inputs` and `outputs` are the interface, its `regions` correspond to `regions` below by index.
     pub program: Program,
-    /// The values of `program.constants`, in order.
+    /// Values of `program.constants`, in order.
     pub constants: Vec<Tensor>,
-    /// What the backends made, in the order of `program.regions`. `None` where a backend failed: the host runs it.
+    /// Compiled regions, in the order of `program.regions`. `None` where a backend failed: the region runs on the host.
     pub regions: Vec<Option<CompiledRegion>>,
-    /// Where each operator of the model went, as `byoc explain --json` prints it.
+    /// Placement of each operator of the model, as `byoc explain --json` prints it.
     pub explain: Value,
-    /// BLAKE3 of the model as it was read, in hexadecimal.
+    /// BLAKE3 of the model file, in hexadecimal.
     pub model_digest: String,
-    /// The options that shaped the result (backends, bound dimensions), by name.
+    /// Options that shaped the result (backends, bound dimensions), by name.
     pub options: Value,
-    /// True if the regions were read from a file, so that their code was made by whoever wrote it.
+    /// True if the regions were read from a file, so that the host did not produce their code.
     pub from_file: bool,
 }
 
 impl Compiled {
-    /// Leaves every region to the host: no plugin is asked for anything.
+    /// Moves every region to the host: no plugin is called.
     pub fn on_host(mut self) -> Compiled {
         self.regions.fill(None);
         self
     }
 
-    /// Compares the regions of the program with what their backends compiled: name, backend, loader, and the types of
-    /// everything that goes in and comes out. Code that was made for other tensors than it would be given never loads.
+    /// Compares the regions of the program with the compiled ones: name, backend, loader, and the types of all inputs
+    /// and outputs. Code compiled for tensors other than those it would be given never loads.
     ///
     /// # Errors
-    /// E0704: the first contradiction.
+    /// E0704 at the first contradiction.
     pub fn check(&self) -> Result<(), Diagnostic> {
         if self.regions.len() != self.program.regions.len() {
             let (made, wanted) = (self.regions.len(), self.program.regions.len());
@@ -65,45 +65,46 @@ fn contradiction(what: String) -> Diagnostic {
         .help("compile the model again")
 }
 
-/// A region as its backend compiled it.
+/// Region as compiled by its backend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompiledRegion {
-    /// The lifted function's name.
+    /// Name of the lifted function.
     pub symbol: String,
-    /// The backend's name.
+    /// Name of the backend.
     pub backend: String,
-    /// The plugin that made it.
+    /// Plugin that compiled it.
     pub plugin: PluginId,
-    /// The key of `loadbinary_<key>`.
+    /// Key of `loadbinary_<key>`.
     pub loader: String,
-    /// What the loader gets.
+    /// Input of the loader.
     pub blob: Arc<[u8]>,
-    /// The functions that the blob defines.
+    /// Functions that the blob defines.
     pub symbols: Vec<String>,
-    /// The generated source, for people and for machines that the blob does not fit.
+    /// Generated source, for readers and for machines that the blob does not fit.
     pub source: Option<RegionSource>,
-    /// The constants that the loader gets, in its order, by index into [`Compiled::constants`].
+    /// Constants of the loader, in its order, as indices into [`Compiled::constants`].
     pub constants: Vec<u32>,
-    /// The CPU features that the blob needs; empty where it fits every machine.
+    /// CPU features that the blob needs; empty if it runs on every machine.
     pub cpu_features: Vec<String>,
-    /// Things worth knowing, one line each.
+    /// Notes of the backend, one line each.
     pub notes: Vec<String>,
-    /// What the plugin records about the region, by name.
+    /// Metadata that the plugin records about the region, by name.
     pub metadata: Vec<(String, Value)>,
-    /// The region as it was given to the code generator, so that it can be compiled again.
+    /// Region as given to the code generator, so that it can be recompiled.
     pub graph: Value,
 }
 
 impl CompiledRegion {
-    /// The types that the region was compiled for.
+    /// Returns the types that the region was compiled for.
     ///
     /// # Errors
-    /// A recorded graph that cannot be read.
+    /// When the recorded graph cannot be read.
     pub fn signature(&self) -> Result<Signature, String> {
         Signature::of_graph(&self.graph)
     }
 
-    /// Compares the constants of the model with those that the region was compiled with; the region's signature.
+    /// Checks the constants of the model against those that the region was compiled with, and returns the region's
+    /// signature.
     fn check(&self, constants: &[Tensor]) -> Result<Signature, String> {
         if let Some(number) = self.constants.iter().find(|&&number| number as usize >= constants.len()) {
             return Err(format!("expected one of {} constants, found number {number}", constants.len()));
@@ -113,7 +114,7 @@ impl CompiledRegion {
         Ok(signature)
     }
 
-    /// What a loader is told about the region beside its blob: `options.region`.
+    /// Returns `options.region`, the description of the region that a loader gets in addition to the blob.
     pub fn load_options(&self, signature: &Signature) -> Value {
         let mut region = signature.to_json();
         let metadata = self.metadata.iter().map(|(key, value)| (key.clone(), value.clone()));
@@ -124,22 +125,22 @@ impl CompiledRegion {
     }
 }
 
-/// Which plugin made a region.
+/// Identity of the plugin that compiled a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginId {
-    /// Its name.
+    /// Name of the plugin.
     pub name: String,
-    /// Its version.
+    /// Version of the plugin.
     pub version: String,
     /// BLAKE3 of its library, in hexadecimal.
     pub digest: String,
 }
 
-/// Generated source.
+/// Source code generated for a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionSource {
-    /// Its language, which is also the file's ending.
+    /// Language, also used as the file extension.
     pub language: String,
-    /// The text.
+    /// Source text.
     pub text: String,
 }

@@ -1,4 +1,4 @@
-//! Turns what partitioning reports of expressions into an answer about the operators of the model.
+//! Turns the partitioning report about expressions into an explanation of the model's operators.
 
 use super::explanation::{Explanation, NodeRow, Placement, RefusalRow, RegionRow, Totals};
 use crate::plugin::backend::flops;
@@ -6,16 +6,16 @@ use byoc_core::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use byoc_core::pass::{Refusal, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The operators of the model that computed something when it was read. The others (constants, arithmetic on shapes) had
-/// been folded into those: an expression's origins name them too, and the operator itself last.
+/// Returns the operators of the model that computed something when it was read. The others (constants, arithmetic on
+/// shapes) were folded into these: the origins of an expression name them too, with the operator itself last.
 pub fn computing(module: &Module) -> BTreeSet<SourceId> {
     let live = module.live();
     let calls = module.nodes.iter().filter(|(id, node)| live[*id] && node.expr.as_op_call().is_some());
     calls.filter_map(|(_, node)| module.origins.get(node.origin).last().copied()).collect()
 }
 
-/// Explains the placement of each operator of the model. `module` is what was partitioned, `computing` the operators that
-/// [`computing`] found when it was read, `report` what came of it, `failed` the regions that went back to the host
+/// Explains the placement of each operator of the model. `module` is the partitioned module, `computing` the result of
+/// [`computing`] after reading, `report` the partitioning report, `failed` the regions that fell back to the host
 /// afterwards, by symbol.
 pub fn explain(
     module: &Module,
@@ -36,7 +36,7 @@ pub fn explain(
     for operator in &report.operators {
         let cost = flops(module, operator.expr);
         total = cost.saturating_add(total);
-        // An expression that stands for several operators is counted for the first, so that sums come out.
+        // An expression with several operators as origins counts for the first one, so that the sums are right.
         let origins = module.origins.get(module.nodes[operator.expr].origin);
         if let Some(first) = origins.iter().find(|s| computing.contains(s)) {
             flops_of[first.index()] = cost.saturating_add(flops_of[first.index()]);
@@ -71,7 +71,8 @@ pub fn explain(
                 refusals.insert(row(&report.regions[index].backend, refusal));
             }
         }
-        // What became several expressions is where its work is; of equal work, in a region rather than on the host.
+        // An operator with several expressions is placed where most of its work is; on a tie, in a region rather than
+        // on the host.
         let placement = placements
             .into_iter()
             .max_by_key(|(cost, placement)| (*cost, placement.kind == "region"))
@@ -134,7 +135,7 @@ fn row(backend: &str, refusal: &Refusal) -> RefusalRow {
     }
 }
 
-/// The live expressions that came from each operator of the model.
+/// Returns the live expressions that originate from each operator of the model.
 fn carriers(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId, Vec<ExprId>> {
     let mut carriers = IndexVec::filled(Vec::new(), module.origins.sources().len());
     for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
@@ -145,7 +146,8 @@ fn carriers(module: &Module, live: &IndexVec<ExprId, bool>) -> IndexVec<SourceId
     carriers
 }
 
-/// What an operator that computes nothing any more was folded into: the readers of what it left, or nothing.
+/// Returns the placement of an operator that no longer computes anything: folded into the consumers of its result, or
+/// into nothing.
 fn folded(
     module: &Module,
     live: &IndexVec<ExprId, bool>,
@@ -182,12 +184,12 @@ fn folded(
         }
         (None, false, true) => "the constant result".to_owned(),
         (None, false, false) => "a constant".to_owned(),
-        (None, true, _) => "nothing: it changes no value, or nobody reads it".to_owned(),
+        (None, true, _) => "nothing: it changes no value, or its result is unused".to_owned(),
     };
     Placement { kind: "folded", into: Some(into), ..Placement::default() }
 }
 
-/// Which operators of the model each one reads from.
+/// Returns the predecessors of each operator of the model.
 fn edges(module: &Module, live: &IndexVec<ExprId, bool>) -> Vec<BTreeSet<usize>> {
     let mut edges = vec![BTreeSet::new(); module.origins.sources().len()];
     for (_, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {

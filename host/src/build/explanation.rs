@@ -1,74 +1,74 @@
-//! The answer to "where did each operator of my model go, and why not elsewhere?", as data.
+//! Placement of each operator of a model and the refusals of the other backends, as data.
 
 use serde::Serialize;
 
-/// The whole answer.
+/// Explanation of a whole model.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Explanation {
-    /// One per operator of the model, in the order of the file.
+    /// Operators of the model, in the order of the file.
     pub nodes: Vec<NodeRow>,
-    /// One per region, in the order of the program.
+    /// Regions, in the order of the program.
     pub regions: Vec<RegionRow>,
-    /// Sums.
+    /// Sums over the model.
     pub totals: Totals,
 }
 
-/// An operator of the model.
+/// Operator of the model.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub struct NodeRow {
-    /// Its position in the model.
+    /// Position in the model.
     pub id: usize,
-    /// Its operator type in the model.
+    /// Operator type in the model.
     pub op: String,
-    /// Its name in the model.
+    /// Name in the model.
     pub source: String,
-    /// Floating-point operations that it became.
+    /// Floating-point operations of its expressions.
     pub flops: u64,
-    /// Where it went.
+    /// Placement of the operator.
     pub placement: Placement,
-    /// Why it is on no backend that did not take it.
+    /// Refusals of the backends that did not take it.
     pub refusals: Vec<RefusalRow>,
-    /// The operators that it reads from.
+    /// Predecessors, by position.
     pub inputs: Vec<usize>,
 }
 
-/// Where an operator went.
+/// Placement of an operator.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Placement {
     /// `region`, `host` or `folded`.
     pub kind: &'static str,
-    /// Whose region.
+    /// Backend of its region.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// The region's symbol.
+    /// Symbol of its region.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
-    /// What it was folded into.
+    /// Description of the expression it was folded into.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub into: Option<String>,
 }
 
-/// Why a backend did not take an operator.
+/// Refusal of an operator by a backend.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RefusalRow {
-    /// The backend.
+    /// Name of the backend.
     pub backend: String,
-    /// One of the closed set of refusal codes.
+    /// Refusal code.
     pub code: String,
-    /// The reason in words.
+    /// Reason for the refusal.
     pub detail: String,
-    /// What to do about it; may be empty.
+    /// Remedy; may be empty.
     pub hint: String,
 }
 
-/// A region.
+/// Region of the program.
 #[derive(Clone, Debug, Serialize, PartialEq)]
 pub struct RegionRow {
-    /// Its symbol.
+    /// Symbol of the region.
     pub symbol: String,
-    /// Whose it is.
+    /// Backend of the region.
     pub backend: String,
-    /// The operators of the model in it.
+    /// Operators of the model in the region, by position.
     pub nodes: Vec<usize>,
     /// Floating-point operations of one run.
     pub flops: u64,
@@ -81,23 +81,23 @@ pub struct RegionRow {
 /// Sums over the model.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Totals {
-    /// Operators of the model.
+    /// Number of operators of the model.
     pub operators: usize,
-    /// Of those, in regions.
+    /// Number of operators in regions.
     pub in_regions: usize,
-    /// Of those, on the host.
+    /// Number of operators on the host.
     pub on_host: usize,
-    /// Of those, folded away.
+    /// Number of operators folded away.
     pub folded: usize,
-    /// Regions.
+    /// Number of regions.
     pub regions: usize,
     /// Floating-point operations of one run.
     pub flops: u64,
-    /// Of those, in regions.
+    /// Floating-point operations in regions.
     pub offload_flops: u64,
-    /// `offload_flops / flops`; 0 when there are none.
+    /// `offload_flops / flops`; 0 for a model without floating-point operations.
     pub offload_share: f64,
-    /// True if dimensions are open: they count as 1.
+    /// True if any dimension is open; open dimensions count as 1.
     #[serde(skip)]
     pub open_dims: bool,
 }

@@ -1,5 +1,5 @@
-//! The program in the JSON forms that other tools of this kind read: the graph executor's graph, and one JSON runtime
-//! graph per region. Exports only; byoc itself runs neither.
+//! Export of a program to the JSON forms that other tools of this kind read: the graph executor's graph, and one JSON
+//! runtime graph per region. byoc itself runs neither.
 
 use crate::error::Failure;
 use crate::plugin::bridge::{ConstantTable, flat_types, function_graph};
@@ -10,17 +10,17 @@ use byoc_plugin_api::{AttrValue, Graph, NodeKind, ValueRef};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// The graph executor's JSON of `@main`: `nodes`, `arg_nodes`, `heads`, `attrs`, `node_row_ptr`.
+/// Returns the graph executor's JSON of `@main`: `nodes`, `arg_nodes`, `heads`, `attrs`, `node_row_ptr`.
 ///
-/// Constants become inputs named `p0`, `p1`, ...; every host operator is a function of its own, named after the operator
-/// and its position; a region is the function of its symbol. Storage ids are one per entry: the plan of memory is the
-/// artifact's, not this graph's.
+/// Constants become inputs named `p0`, `p1`, ...; every host operator is a function of its own, named after the
+/// operator and its position; a region is the function of its symbol. Storage ids are one per entry: the memory plan
+/// belongs to the artifact, not to this graph.
 ///
 /// # Errors
-/// What the graph executor cannot represent: branches, references, closures.
+/// When the program has expressions that the graph executor cannot represent: branches, references, closures.
 pub fn graph_json(module: &Module) -> Result<Value, Failure> {
     let main = module.main().ok_or_else(|| {
-        Failure::new(codes::passes::NOT_DATA_FLOW, "the module has no @main, which the graph starts at")
+        Failure::new(codes::passes::NOT_DATA_FLOW, "expected a module with @main, where the graph starts")
     })?;
     let mut graph = Entries::default();
     let mut values: HashMap<ExprId, Vec<[usize; 3]>> = HashMap::new();
@@ -84,12 +84,12 @@ pub fn graph_json(module: &Module) -> Result<Value, Failure> {
 }
 
 fn not_representable(what: &str) -> Failure {
-    Diagnostic::error(codes::passes::NOT_DATA_FLOW, format!("the graph executor's JSON cannot hold {what}"))
+    Diagnostic::error(codes::passes::NOT_DATA_FLOW, format!("the graph executor's JSON cannot represent {what}"))
         .help("--emit partitioned prints the program as Relay text")
         .into()
 }
 
-/// The lists that the graph executor's JSON is made of.
+/// Lists of the graph executor's JSON.
 #[derive(Default)]
 struct Entries {
     nodes: Vec<Value>,
@@ -120,7 +120,7 @@ impl Entries {
         self.nodes.push(node);
         self.row_ptr.push(self.shapes.len());
         for ty in outputs {
-            // A dimension that the run decides is written as -1.
+            // A dimension that is known only at run time is written as -1.
             self.shapes.push(ty.dims.iter().map(|d| d.fixed().map_or(json!(-1), |n| json!(n))).collect());
             self.dtypes.push(json!(ty.dtype.name()));
         }
@@ -145,10 +145,10 @@ impl Entries {
     }
 }
 
-/// The JSON runtime graph of each region, in the order of their symbols.
+/// Returns the JSON runtime graph of each region, in the order of their symbols.
 ///
 /// # Errors
-/// A region that is not data flow.
+/// When a region is not pure data flow.
 pub fn region_json(module: &Module) -> Result<Vec<Value>, Failure> {
     let mut all = Vec::new();
     for (name, &id) in &module.globals {
@@ -163,8 +163,8 @@ pub fn region_json(module: &Module) -> Result<Vec<Value>, Failure> {
     Ok(all)
 }
 
-/// A region's graph in the JSON runtime's form: one kernel node per operator or composite; a composite's operator
-/// attributes are flattened into its node, the root's winning.
+/// Converts a region's graph to the JSON runtime's form: one kernel node per operator or composite; the attributes of a
+/// composite's operators are flattened into its node, those of the root taking precedence.
 fn runtime_graph(graph: &Graph) -> Value {
     let mut nodes = Vec::new();
     let mut row_ptr = vec![0];
@@ -222,7 +222,7 @@ fn add_attrs(into: &mut Map<String, Value>, attrs: &[byoc_plugin_api::Attr]) {
     }
 }
 
-/// A scalar as the JSON runtime writes it: integers decimal, truth values 0 or 1, floats with all their digits.
+/// Formats a scalar as the JSON runtime does: integers in decimal, booleans as 0 or 1, floats with all their digits.
 fn text(value: &AttrValue) -> String {
     match value {
         AttrValue::None => String::new(),

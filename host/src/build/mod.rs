@@ -1,4 +1,4 @@
-//! From a module to what an executor runs and an artifact holds.
+//! Compilation of a module into a program that an executor runs and an artifact holds.
 
 pub mod codegen;
 pub mod compiled;

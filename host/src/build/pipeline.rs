@@ -1,4 +1,4 @@
-//! The way from a model as it was read to what an executor runs.
+//! Build pipeline: from a model as read to the compiled program.
 
 use super::codegen::{self, NotCompiled, RegionCompiler};
 use super::explain::{computing, explain};
@@ -20,7 +20,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What every model goes through before it is partitioned.
+/// Passes that every model runs through before partitioning.
 pub const SIMPLIFY: &[&str] = &[
     "fake_quantization_to_integer",
     "simplify_inference",
@@ -31,41 +31,41 @@ pub const SIMPLIFY: &[&str] = &[
     "dead_code_elimination",
 ];
 
-/// How a model is built.
+/// Options of a build.
 #[derive(Clone, Debug, Default)]
 pub struct BuildOptions {
-    /// Backends in priority order; `auto` stands for every one that was found.
+    /// Backends in priority order; `auto` stands for every backend found.
     pub backends: Vec<String>,
-    /// What is chosen among the options that backends describe: backend, option, value.
+    /// Choices among the options that backends describe: backend, option, value.
     pub backend_options: Vec<(String, String, String)>,
-    /// Where backends keep what they compiled; `None` for no cache.
+    /// Cache directory of the backends; `None` for no cache.
     pub cache_dir: Option<PathBuf>,
-    /// Print the program after this pass, or after each one (`all`).
+    /// Pass after which the program is printed, or `all`.
     pub print_after: Option<String>,
-    /// Print how long each pass took.
+    /// Prints the time of each pass.
     pub time_passes: bool,
 }
 
-/// A built model and what is known of how it was built.
+/// Built model, with the intermediate results of the build.
 pub struct Built {
-    /// What an executor runs and an artifact holds.
+    /// Program, constants and compiled regions, for the executor and the artifact.
     pub compiled: Compiled,
-    /// The program after the simplifying passes.
+    /// Program after the simplifying passes.
     pub simplified: Module,
-    /// The program with its regions.
+    /// Program with its regions.
     pub partitioned: Module,
-    /// Where each operator of the model went.
+    /// Placement of each operator of the model.
     pub explanation: Explanation,
-    /// What goes in and what comes out, as the file declares it.
+    /// Inputs and outputs, as the file declares them.
     pub signature: Signature,
-    /// What should be said but does not stop the work.
+    /// Diagnostics that do not stop the build.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Builds a model. `say` gets the lines that `print_after` and `time_passes` ask for.
+/// Builds a model. `say` receives the lines that `print_after` and `time_passes` request.
 ///
 /// # Errors
-/// An unknown backend or option of one, a model that cannot be typed or planned, a build that was called off.
+/// An unknown backend or backend option, a model that cannot be typed or planned, a cancelled build.
 pub fn build(
     session: &Session,
     loaded: Loaded,
@@ -99,14 +99,15 @@ pub fn build(
 
     let start = Instant::now();
     let outputs: Vec<String> = loaded.signature.outputs.iter().map(|p| p.name.clone()).collect();
-    // What no backend took: products that the host computes together with what follows them.
+    // Only operators that no backend took are left outside regions: the host fuses their products with the
+    // requantization that follows.
     let lowered = byoc_core::pass::fuse_requantize(&partitioned)?;
     let planned = plan::plan(&lowered, &outputs)?;
     timings.push(("plan".into(), start.elapsed().as_secs_f64()));
 
     let start = Instant::now();
     let (mut program, mut constants) = (planned.program, planned.constants);
-    // Variables have names that the text can hold; users know the inputs by the names in the file.
+    // Variables have names that are valid in Relay text; users know the inputs by their names in the file.
     if program.inputs.len() == loaded.signature.inputs.len() {
         for (port, info) in program.inputs.iter_mut().zip(&loaded.signature.inputs) {
             port.name.clone_from(&info.name);
@@ -139,7 +140,7 @@ pub fn build(
         }
     }
     let compiled_for: Vec<String> = regions.iter().flatten().map(|made| made.backend.clone()).collect();
-    // A backend may want a constant that no host step reads.
+    // A backend may need a constant that no host step reads.
     for tensor in &constants[program.constants.len()..] {
         let name = format!("c{}", program.constants.len());
         program.constants.push(Port { name, ty: TensorType::fixed(tensor.dtype(), tensor.shape()) });
@@ -153,7 +154,7 @@ pub fn build(
 
     let explanation = explain(&simplified, &computing, &report, &failed);
     let reasons = refusal_summary(&explanation);
-    // A model may come with regions of its own, which nobody was asked about.
+    // A model may bring regions of its own, on which no backend gave a verdict.
     let given = |name: &str| compiled_for.iter().any(|backend| backend == name);
     for backend in &backends {
         if !given(&backend.name) && !explanation.regions.iter().any(|r| r.backend == backend.name) {
@@ -176,7 +177,7 @@ pub fn build(
     Ok(Built { compiled, simplified, partitioned, explanation, signature: loaded.signature, warnings })
 }
 
-/// What passes made does not verify.
+/// Reports passes whose result fails verification.
 fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
     if let Some(first) = faults.first_mut() {
         first.notes.push("found before code generation: this is a defect of byoc, please report it".into());
@@ -184,21 +185,21 @@ fn not_verified(mut faults: Vec<Diagnostic>) -> Failure {
     Failure::from(faults)
 }
 
-/// Goes on unless the build is to end; `at` says how far it is.
+/// Returns an error if the build is cancelled; `at` describes the progress.
 fn go_on(session: &Session, at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
     session.cancel.check(at).map_err(as_build)
 }
 
-/// A build that is cancelled has a code of its own.
+/// Replaces the code of a cancellation by that of a cancelled build.
 fn as_build(diagnostic: Diagnostic) -> Diagnostic {
     if diagnostic.code != codes::runtime::CANCELLED {
         return diagnostic;
     }
-    let message = "the build was called off: nothing was written".to_owned();
+    let message = "the build was cancelled: nothing was written".to_owned();
     Diagnostic { code: codes::plugins::CALLED_OFF, message, ..diagnostic }
 }
 
-/// The backends that are asked for, described.
+/// Returns the selected backends with their descriptions.
 fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s>>, Failure> {
     let mut wanted: Vec<String> = Vec::new();
     for name in names {
@@ -215,16 +216,16 @@ fn backends<'s>(session: &'s Session, names: &[String]) -> Result<Vec<Backend<'s
     wanted.iter().map(|name| session.registry.backend(name)).collect()
 }
 
-/// Gives backends what the user chose among their options.
+/// Sets the backend options that the user chose.
 fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> Result<(), Failure> {
     for (name, option, value) in chosen {
         let names: Vec<String> = backends.iter().map(|backend| backend.name.clone()).collect();
         let Some(backend) = backends.iter_mut().find(|backend| backend.name == *name) else {
-            let message = format!("an option \"{option}\" is given for {name}, which is no backend of this build");
-            let asked = if names.is_empty() { "--backend names none".into() } else { names.join(", ") };
+            let message = format!("option \"{option}\" is set for {name}, which is not a backend of this build");
+            let asked = if names.is_empty() { "none, as --backend is missing".into() } else { names.join(", ") };
             return Err(Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message)
-                .note(format!("the backends asked for: {asked}"))
-                .help(format!("a backend is asked for with --backend {name}"))
+                .note(format!("backends of this build: {asked}"))
+                .help(format!("select the backend with --backend {name}"))
                 .into());
         };
         backend.choose(option, value)?;
@@ -232,7 +233,7 @@ fn choose(backends: &mut [Backend<'_>], chosen: &[(String, String, String)]) -> 
     Ok(())
 }
 
-/// What shaped the result, for the artifact.
+/// Returns the options that shaped the result, for the artifact.
 fn compiled_options(backends: &[Backend<'_>], dims: &BTreeMap<String, usize>) -> Value {
     let names: Vec<&str> = backends.iter().map(|b| b.name.as_str()).collect();
     let mut options = json!({"backends": names, "dims": dims});
@@ -253,7 +254,7 @@ fn simplify(
     say: &mut dyn FnMut(&str),
 ) -> Result<Module, Failure> {
     let mut passes: Vec<&str> = SIMPLIFY.to_vec();
-    // An operator has one layout: that of the first backend which wants one for it.
+    // An operator has one layout: that of the first backend that requests one for it.
     let mut pass_options = PassOptions::default();
     for layout in backends.iter().flat_map(|backend| &backend.layouts) {
         let same = |other: &DesiredLayout| other.operator == layout.operator;
@@ -266,7 +267,7 @@ fn simplify(
     }
     for backend in backends {
         for pass in &backend.description.pre_passes {
-            manager::find(pass).map_err(|d| d.note(format!("{} asks for this pass", backend.name)))?;
+            manager::find(pass).map_err(|d| d.note(format!("requested by {}", backend.name)))?;
             if !passes.contains(&pass.as_str()) {
                 passes.push(pass);
             }
@@ -318,23 +319,23 @@ fn model_digest(file: &Path) -> Result<String, Failure> {
     Ok(crate::io::mapped::digest(&bytes).to_hex().to_string())
 }
 
-/// Why a backend did not take operators.
+/// Reason why a backend refused operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// The backend.
+    /// Name of the backend.
     pub backend: String,
-    /// The code of the refusal.
+    /// Refusal code.
     pub code: String,
-    /// What was found and what is wanted.
+    /// Found and expected values.
     pub detail: String,
-    /// What helps; may be empty.
+    /// Remedy; may be empty.
     pub hint: String,
-    /// How many operators it kept out.
+    /// Number of operators refused for this reason.
     pub operators: usize,
 }
 
 impl fmt::Display for Reason {
-    /// `nuc refused 9 operators: UnsupportedDtype: input 0 is float64; nuc takes float32: cast it first`.
+    /// Formats like `nuc refused 9 operators: UnsupportedDtype: input 0 is float64; nuc takes float32: cast it first`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.operators == 1 { "" } else { "s" };
         write!(f, "{} refused {} operator{plural}: {}: {}", self.backend, self.operators, self.code, self.detail)?;
@@ -342,7 +343,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Each backend's reasons, most frequent first, five at most.
+/// Returns at most five reasons per backend, most frequent first.
 pub fn refusal_summary(explanation: &Explanation) -> Vec<Reason> {
     let mut counts: BTreeMap<(&str, String, &str, &str), usize> = BTreeMap::new();
     for refusal in explanation.nodes.iter().flat_map(|n| &n.refusals) {
@@ -359,7 +360,7 @@ pub fn refusal_summary(explanation: &Explanation) -> Vec<Reason> {
             operators,
         })
         .collect();
-    // The sort is stable: of reasons as frequent, the order of the texts stands.
+    // The sort is stable: equally frequent reasons stay in the order of their texts.
     reasons.sort_by(|a, b| a.backend.cmp(&b.backend).then(b.operators.cmp(&a.operators)));
     let mut kept: Vec<Reason> = Vec::new();
     for reason in reasons {
@@ -370,8 +371,8 @@ pub fn refusal_summary(explanation: &Explanation) -> Vec<Reason> {
     kept
 }
 
-/// The reason that a headline ends with: the most frequent one that says what helps, with its help, else the most
-/// frequent one; empty where there is none.
+/// Returns the reason that a headline ends with: the most frequent one with a remedy, otherwise the most frequent one;
+/// empty without reasons.
 pub fn because(reasons: &[&Reason]) -> String {
     match reasons.iter().find(|reason| !reason.hint.is_empty()).or(reasons.first()) {
         Some(Reason { detail, hint, .. }) if hint.is_empty() => format!(": {detail}"),

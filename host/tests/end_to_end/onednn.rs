@@ -136,7 +136,7 @@ fn options_that_there_are_not_are_said() {
     for (backend, option, wanted) in [
         ("dnnl", "dnnl.bf1=true", "did you mean \"bf16\"?"),
         ("dnnl", "dnnl.bf16=yes", "it can be false or true"),
-        ("dnnl", "dnll.bf16=true", "the backends asked for: dnnl"),
+        ("dnnl", "dnll.bf16=true", "backends of this build: dnnl"),
         ("", "dnnl.bf16=true", "--backend dnnl"),
     ] {
         let ran = explain(backend, option).fails_with("E0427");

@@ -34,7 +34,7 @@ fn what_fails_before_the_run_is_said_and_the_host_computes() {
         ("panic_compile", &["plugin faulty: compile: panicked at", "out of manners in compile"]),
         ("panic_load", &["plugin faulty: load: panicked at", "out of manners in load"]),
         ("no_verdict", &["plugin faulty: judge: 0 verdicts on 1 candidates"]),
-        ("other_symbol", &["without that function", "it promises somebody_else"]),
+        ("other_symbol", &["without that function", "it defines somebody_else"]),
         ("other_loader", &["loadbinary_somebody_else", "made by plugin faulty"]),
     ];
     for (mistake, words) in cases {
@@ -218,7 +218,7 @@ fn a_build_can_be_called_off() {
     let mut said = String::new();
     errors.read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{said}");
-    for words in ["E0426", "called off", "region tvmgen_default_faulty_main_0 was under way on faulty"] {
+    for words in ["E0426", "the build was cancelled", "region tvmgen_default_faulty_main_0 was under way on faulty"] {
         assert!(said.contains(words), "{words} in {said}");
     }
     assert!(!out.exists());

@@ -1,27 +1,27 @@
-//! Memory for tensors within one arena: best fit, with neighbours merged when they are given back.
+//! Allocation of tensors within one arena: best fit, with adjacent free blocks merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What offsets are multiples of: a cache line, and the widest vector.
+/// Alignment of offsets: a cache line, and the widest vector.
 pub(super) const ALIGN: usize = 64;
 
-/// An arena while it is planned.
+/// Arena during planning.
 #[derive(Default)]
 pub(super) struct Arena {
     size: usize,
-    /// Free blocks: size by offset.
+    /// Sizes of free blocks, by offset.
     free: BTreeMap<usize, usize>,
-    /// The same by size.
+    /// Free blocks as (size, offset).
     by_size: BTreeSet<(usize, usize)>,
 }
 
 impl Arena {
-    /// Bytes in all.
+    /// Returns the total size in bytes.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// A place for `bytes`, which must not be 0. `None` when the arena would be larger than memory can be.
+    /// Allocates `bytes`, which must not be 0. `None` when the size of the arena would overflow.
     pub(super) fn take(&mut self, bytes: usize) -> Option<usize> {
         let bytes = bytes.checked_next_multiple_of(ALIGN)?;
         if let Some(&(size, offset)) = self.by_size.range((bytes, 0)..).next() {
@@ -31,7 +31,7 @@ impl Arena {
             }
             return Some(offset);
         }
-        // The arena grows; a free block at its end is used too.
+        // The arena grows; a free block at its end is extended.
         let offset = match self.free.last_key_value() {
             Some((&offset, &size)) if offset + size == self.size => {
                 self.remove(offset, size);
@@ -43,7 +43,7 @@ impl Arena {
         Some(offset)
     }
 
-    /// Gives back what [`Arena::take`] gave for `bytes`.
+    /// Frees the block that [`Arena::take`] returned for `bytes`.
     pub(super) fn give(&mut self, mut offset: usize, bytes: usize) {
         let mut size = bytes.next_multiple_of(ALIGN);
         if let Some((&before, &length)) = self.free.range(..offset).next_back()
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_reused_and_merged() {
+    fn reuses_and_merges_blocks() {
         let mut arena = Arena::default();
         let a = arena.take(100).unwrap();
         let b = arena.take(64).unwrap();
@@ -84,14 +84,14 @@ mod tests {
         arena.give(a, 100);
         assert_eq!(arena.take(64), Some(0));
         arena.give(b, 64);
-        assert_eq!(arena.take(128), Some(64), "two neighbours were merged");
+        assert_eq!(arena.take(128), Some(64), "adjacent blocks are merged");
         arena.give(c, 1);
         assert_eq!(arena.take(1000), Some(192), "the last block grows");
         assert_eq!(arena.size(), 192 + 1024);
     }
 
     #[test]
-    fn the_best_fit_is_taken() {
+    fn allocates_the_best_fit() {
         let mut arena = Arena::default();
         let blocks = [640, 64, 128, 64, 320, 64].map(|size| (arena.take(size).unwrap(), size));
         for (offset, size) in [blocks[0], blocks[2], blocks[4]] {

@@ -1,7 +1,7 @@
-//! Writes the code of one function: the expressions of its scopes, in order, as instructions over registers that have no
-//! place yet ([`super::storage`] gives them one).
+//! Emission of the code of one function: the expressions of its scopes, in order, as instructions over registers that
+//! have no place yet ([`super::storage`] assigns one).
 //!
-//! A tuple is no value but a structure over registers ([`Sym`]), so making and projecting tuples costs nothing.
+//! A tuple is not a value but a structure over registers ([`Sym`]), so constructing and projecting tuples is free.
 
 use super::scope::{ScopeId, Unit};
 use super::{Context, not_lowerable};
@@ -12,30 +12,30 @@ use byoc_core::op;
 use byoc_core::typing::substitute;
 use std::collections::HashMap;
 
-/// Operators that only give the bytes of their first argument other dimensions.
+/// Operators that only reinterpret the bytes of their first argument with other dimensions.
 const ALIASES: &[&str] =
     &["contrib_reverse_reshape", "copy", "expand_dims", "nn.batch_flatten", "reshape", "reshape_like", "squeeze"];
 
-/// Operators that are their argument, whatever its type.
+/// Operators that return their argument unchanged, whatever its type.
 const IDENTITIES: &[&str] = &["annotation.compiler_begin", "annotation.compiler_end", "annotation.stop_fusion"];
 
-/// A tuple of more leaves than this is not made.
+/// Maximum number of leaves of a tuple.
 const MAX_LEAVES: usize = 1 << 20;
 
-/// The value of an expression.
+/// Value of an expression.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sym {
-    /// A tensor, a closure or a cell.
+    /// Tensor, closure or reference.
     Reg(Reg),
-    /// A tuple: a range of [`Emitter::fields`].
+    /// Tuple: a range of [`Emitter::fields`].
     Tuple { first: u32, len: u32 },
-    /// A function literal of this unit; with its closure where one was made.
+    /// Function literal of this unit, with its closure if one was created.
     Literal { literal: ExprId, closure: Option<Reg> },
-    /// A global function, by its expression.
+    /// Global function, by its expression.
     Global(ExprId),
 }
 
-/// A function before its registers have places.
+/// Function whose registers have no places yet.
 pub(super) struct Draft {
     pub params: u32,
     pub results: u32,
@@ -43,66 +43,66 @@ pub(super) struct Draft {
     pub code: Vec<Instr>,
 }
 
-/// What is still to be written.
+/// Pending unit of work of the emitter.
 enum Task {
-    /// A scope from its item `next` on.
+    /// Scope from its item `next` on.
     Scope(Cursor),
-    /// The second branch of an `if`, whose branch instruction is given; and the value of the `if`, unless it is a tail.
+    /// Second branch of an `if`, with its branch instruction, and the value of the `if` unless it is in tail position.
     Otherwise { branch: usize, cursor: Cursor, join: Option<(ExprId, Sym)> },
-    /// The end of an `if` or a `match` that is no tail: the jumps come from the ends of its branches.
+    /// End of an `if` or a `match` that is not in tail position: the jumps come from the ends of its branches.
     Join { jumps: Vec<usize>, id: ExprId, sym: Sym },
-    /// The next clause of a `match`.
+    /// Next clause of a `match`.
     Clause(Clauses),
 }
 
-/// A `match` that is being written.
+/// State of a `match` that is being emitted.
 struct Clauses {
     id: ExprId,
-    /// The clause that comes next.
+    /// Index of the next clause.
     next: usize,
-    /// The tests of the clause before, which go on here when they fail.
+    /// Tests of the previous clause, which jump here on failure.
     failed: Vec<usize>,
-    /// The jumps from the ends of the clauses to the end of the match.
+    /// Jumps from the ends of the clauses to the end of the match.
     jumps: Vec<usize>,
     to: Target,
-    /// The value of the match, unless it is a tail.
+    /// Value of the match, unless it is in tail position.
     join: Option<Sym>,
 }
 
-/// A scope that is being written.
+/// State of a scope that is being emitted.
 struct Cursor {
     scope: ScopeId,
     next: usize,
     root: ExprId,
     to: Target,
-    /// The item that may take the function's place: the last one that does anything, whose value is the result.
+    /// Index of the item in tail position: the last one that emits code, and whose value is the result.
     tail: Option<usize>,
 }
 
-/// Where a scope's result goes.
+/// Destination of a scope's result.
 #[derive(Clone)]
 enum Target {
     Return,
     Regs(Vec<Reg>),
 }
 
-/// Writes the code of one function.
+/// Emits the code of one function.
 pub(super) struct Emitter<'a, 'm> {
     context: &'a mut Context<'m>,
     unit: &'a Unit,
-    /// The literal whose body is written, if it is none of a global.
+    /// Literal whose body is emitted; none for the body of a global.
     literal: Option<ExprId>,
     registers: Vec<Register>,
     code: Vec<Instr>,
     fields: Vec<Sym>,
     constants: HashMap<u32, Reg>,
-    /// In a literal's function: the registers of the captured values.
+    /// Registers of the captured values, in the function of a literal.
     captured: Vec<Reg>,
     self_closure: Option<Reg>,
 }
 
 impl<'a, 'm> Emitter<'a, 'm> {
-    /// Writes the function with these parameters, whose body is `root` in `scope`.
+    /// Emits the function with these parameters, whose body is `root` in `scope`.
     pub(super) fn function(
         context: &'a mut Context<'m>,
         unit: &'a Unit,
@@ -181,7 +181,8 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Cursor { scope, next: 0, root, to, tail }
     }
 
-    /// Where in a scope's items the call or the `if` is that gives the result and after which nothing is done.
+    /// Returns the index of the item in tail position: a call or branch that produces the result and is followed by no
+    /// code.
     fn tail(&self, items: &[ExprId], root: ExprId) -> Option<usize> {
         let mut result = root;
         while let Some(other) = self.stands_for(result) {
@@ -200,7 +201,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         (items[at] == result && takes_over).then_some(at)
     }
 
-    /// The expression whose value an expression has without doing anything.
+    /// Returns the expression whose value this one forwards without emitting code.
     fn stands_for(&self, id: ExprId) -> Option<ExprId> {
         match self.context.module.expr(id) {
             Expr::Let { body, .. } => Some(*body),
@@ -214,7 +215,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         }
     }
 
-    /// Returns true if no instruction is written for an expression.
+    /// Tests whether an expression emits no instruction.
     fn is_silent(&self, id: ExprId) -> bool {
         match self.context.module.expr(id) {
             Expr::Var(_) | Expr::Tuple(_) | Expr::Project { .. } => true,
@@ -223,7 +224,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         }
     }
 
-    /// Writes a scope until it ends or an `if` interrupts it.
+    /// Emits a scope until it ends or a branch interrupts it.
     fn scope(&mut self, tasks: &mut Vec<Task>, cursor: Cursor) -> Result<(), Diagnostic> {
         let unit = self.unit;
         let Cursor { scope, next, root, to, tail } = cursor;
@@ -240,7 +241,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                         (Target::Return, None)
                     } else {
                         tasks.push(Task::Scope(Cursor { scope, next: at + 1, root, to, tail }));
-                        // The value is there when both branches are written: its own registers until then.
+                        // The value is complete when both branches are emitted; both write its registers.
                         let sym = self.fresh(id)?;
                         (Target::Regs(self.flatten(sym)?), Some((id, sym)))
                     };
@@ -280,7 +281,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(())
     }
 
-    /// Writes an expression that is neither a call nor an `if`.
+    /// Emits an expression that is neither a call nor an `if`.
     fn expr(&mut self, id: ExprId, expr: &Expr) -> Result<(), Diagnostic> {
         match expr {
             Expr::Tuple(fields) => {
@@ -293,7 +294,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     let field = self.fields[(first + index) as usize];
                     self.context.syms.set(id, field);
                 }
-                _ => return Err(not_lowerable(format!("field {index} of what is no such tuple"))),
+                _ => return Err(not_lowerable(format!("expected a tuple with a field {index}"))),
             },
             Expr::Function(_) => {
                 if let Some(literal) = self.unit.literals.get(&id) {
@@ -325,7 +326,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 let unit = self.tuple(Vec::new());
                 self.context.syms.set(id, unit);
             }
-            // What only stands for something else is looked up when it is used.
+            // These emit no code here; their values are looked up at the use.
             Expr::Var(_)
             | Expr::Let { .. }
             | Expr::Constant(_)
@@ -338,7 +339,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(())
     }
 
-    /// Writes the tests of the next clause of a `match`, after which its body is to be written.
+    /// Emits the tests of the next clause of a `match`, and schedules its body.
     fn clause(&mut self, tasks: &mut Vec<Task>, mut state: Clauses) -> Result<(), Diagnostic> {
         let module = self.context.module;
         let unit = self.unit;
@@ -354,7 +355,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             }
         }
         let Some(clause) = m.clauses.get(state.next) else {
-            // Also of a complete match: the types say that it is not reached, the program does not.
+            // Emitted for exhaustive matches as well: the types say that it is unreachable, the program does not.
             let clauses: Vec<String> = m.clauses.iter().map(|clause| shown(&clause.pattern)).collect();
             self.code.push(Instr::Unmatched { clauses: clauses.join(", ") });
             if let Some(sym) = state.join {
@@ -372,7 +373,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(())
     }
 
-    /// Writes what a pattern asks of a value, and gives its variables their values. Gives the tests that can fail.
+    /// Emits the tests of a pattern and binds its variables. Returns the tests that can fail.
     fn tests(&mut self, pattern: &'m ClausePattern, data: Sym, ty: Type) -> Result<Vec<usize>, Diagnostic> {
         let mut tests = Vec::new();
         let mut work = vec![(pattern, data, ty)];
@@ -390,7 +391,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 (ClausePattern::Constructor { name, fields }, Sym::Reg(value), Type::Adt(adt)) => {
                     let types = &self.context.module.types;
                     let (Some((_, tag, _)), Some(def)) = (types.constructor(name), types.get(&adt.name)) else {
-                        return Err(not_lowerable(format!("there is no constructor {name}")));
+                        return Err(not_lowerable(format!("unknown constructor {name}")));
                     };
                     tests.push(self.code.len());
                     self.code.push(Instr::Test { value, tag, otherwise: 0 });
@@ -409,13 +410,13 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     work[pushed..].reverse();
                     self.code.push(Instr::Fields { value, outs });
                 }
-                _ => return Err(not_lowerable(format!("a pattern for another type than {ty}"))),
+                _ => return Err(not_lowerable(format!("expected a pattern of type {ty}"))),
             }
         }
         Ok(tests)
     }
 
-    /// Writes a call; one that is a tail ends the function.
+    /// Emits a call; one in tail position ends the function.
     fn call(&mut self, id: ExprId, call: &Call, is_tail: bool) -> Result<(), Diagnostic> {
         if self.stands_for(id).is_some() {
             return Ok(());
@@ -426,7 +427,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         };
         if let Expr::Constructor(name) = self.context.module.expr(callee) {
             let Some((_, tag, _)) = self.context.module.types.constructor(name) else {
-                return Err(not_lowerable(format!("there is no constructor {name}")));
+                return Err(not_lowerable(format!("unknown constructor {name}")));
             };
             let mut values = Vec::with_capacity(call.args.len());
             for &arg in &call.args {
@@ -470,7 +471,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             (Some(function), _, false) => Instr::Call { function, args, outs },
             (None, Sym::Reg(closure), true) => Instr::TailCallClosure { closure, args },
             (None, Sym::Reg(closure), false) => Instr::CallClosure { closure, args, outs },
-            _ => return Err(not_lowerable("a call of what is no function")),
+            _ => return Err(not_lowerable("expected a function to call")),
         };
         self.code.push(instr);
         Ok(())
@@ -483,7 +484,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
             args.push(match self.sym(arg)? {
                 Sym::Reg(reg) => Arg::One(reg),
                 sym @ Sym::Tuple { .. } => Arg::Tuple(self.flatten(sym)?),
-                _ => return Err(not_lowerable(format!("{name} is given a function"))),
+                _ => return Err(not_lowerable(format!("{name} has a function as argument"))),
             });
         }
         let sym = self.fresh(id)?;
@@ -495,7 +496,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(())
     }
 
-    /// The value of an expression that was written already, or that needs no writing.
+    /// Returns the value of an expression that was emitted already or needs no code.
     fn sym(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
         let mut at = id;
         let sym = loop {
@@ -522,18 +523,18 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     Sym::Literal { literal: at, closure: self.self_closure }
                 }
                 Expr::Var(var) => return Err(not_lowerable(format!("%{} is bound nowhere", var.name))),
-                _ => return Err(not_lowerable(format!("expression {} has no value where it is used", at.index()))),
+                _ => return Err(not_lowerable(format!("expression {} is used before it has a value", at.index()))),
             };
         };
         self.context.syms.set(id, sym);
         Ok(sym)
     }
 
-    /// The one register of an expression that is no tuple.
+    /// Returns the register of an expression that is not a tuple.
     fn reg(&mut self, id: ExprId) -> Result<Reg, Diagnostic> {
         match &self.values(id)?[..] {
             [reg] => Ok(*reg),
-            _ => Err(not_lowerable("a tuple stands where one value is wanted")),
+            _ => Err(not_lowerable("expected one value, found a tuple")),
         }
     }
 
@@ -542,7 +543,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         self.flatten(sym)
     }
 
-    /// The registers of a value, tuples flattened.
+    /// Returns the registers of a value, with tuples flattened.
     fn flatten(&mut self, sym: Sym) -> Result<Vec<Reg>, Diagnostic> {
         let mut regs = Vec::new();
         let mut stack = vec![sym];
@@ -553,7 +554,9 @@ impl<'a, 'm> Emitter<'a, 'm> {
                     stack.extend(self.fields[first as usize..(first + len) as usize].iter().rev());
                 }
                 Sym::Literal { closure: Some(closure), .. } => regs.push(closure),
-                Sym::Literal { closure: None, .. } => return Err(not_lowerable("a closure that was not made is used")),
+                Sym::Literal { closure: None, .. } => {
+                    return Err(not_lowerable("a closure is used that was not created"));
+                }
                 Sym::Global(global) => {
                     let function = self.context.global(global)?;
                     regs.push(self.closure(function, Vec::new()));
@@ -566,12 +569,12 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(regs)
     }
 
-    /// Registers for the value of an expression, after its type. They are its value from now on.
+    /// Allocates registers for the value of an expression, according to its type, and binds it to them.
     fn fresh(&mut self, id: ExprId) -> Result<Sym, Diagnostic> {
         let module = self.context.module;
         let mut ty = module.ty(id);
         if *ty == Type::Unknown {
-            // A let's variable may be known by its value only.
+            // The type of a let's variable may be known only from its value.
             ty = module.ty(self.unit.resolve(id));
         }
         let sym = self.registers_for(ty)?;
@@ -579,10 +582,10 @@ impl<'a, 'm> Emitter<'a, 'm> {
         Ok(sym)
     }
 
-    /// Registers for a value of a type.
+    /// Allocates registers for a value of a type.
     fn registers_for(&mut self, ty: &Type) -> Result<Sym, Diagnostic> {
         let mut ty = ty;
-        // A tuple type in progress: its fields, and the values of those that are done.
+        // Tuple types in progress: the remaining fields, and the values of the finished ones.
         let mut open: Vec<(&[Type], Vec<Sym>)> = Vec::new();
         let limit = self.registers.len() + MAX_LEAVES;
         Ok('all: loop {
@@ -600,7 +603,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
                 }
                 Type::Func(_) | Type::Ref(_) | Type::Adt(_) => Sym::Reg(self.handle()),
                 Type::Param(name) => {
-                    return Err(not_lowerable(format!("the type parameter {name} stands for no type")));
+                    return Err(not_lowerable(format!("the type parameter {name} is unbound")));
                 }
                 Type::Unknown => return Err(not_lowerable("an expression has no type: run infer_type first")),
             };
@@ -637,7 +640,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
         out
     }
 
-    /// The registers of what a literal captures, here.
+    /// Returns the registers of a literal's captured values in this function.
     fn captures(&mut self, literal: ExprId) -> Result<Vec<Reg>, Diagnostic> {
         if self.literal == Some(literal) {
             return Ok(self.captured.clone());
@@ -651,7 +654,7 @@ impl<'a, 'm> Emitter<'a, 'm> {
     }
 }
 
-/// The types of the leaves of a type.
+/// Returns the types of the leaves of a type.
 pub(super) fn leaves(ty: &Type) -> Result<Vec<&Type>, Diagnostic> {
     let mut leaves = Vec::new();
     let mut stack = vec![ty];
@@ -667,7 +670,7 @@ pub(super) fn leaves(ty: &Type) -> Result<Vec<&Type>, Diagnostic> {
     Ok(leaves)
 }
 
-/// A pattern in a message, its variables as `_`.
+/// Formats a pattern for a message, with its variables as `_`.
 fn shown(pattern: &ClausePattern) -> String {
     let list = |fields: &[ClausePattern]| fields.iter().map(shown).collect::<Vec<_>>().join(", ");
     match pattern {

@@ -1,8 +1,8 @@
-//! Lowers a typed module into a [`Program`]: every function as code over registers ([`emit`]), in the order in which the
-//! text evaluates ([`scope`]), with a place for every register ([`storage`]).
+//! Lowering of a typed module into a [`Program`]: the code of every function over registers ([`emit`]), in evaluation
+//! order ([`scope`]), with a place for every register ([`storage`]).
 //!
 //! A call of a global function with a `Compiler` attribute becomes a region; the function itself is lowered as well, as
-//! the region's host program.
+//! the region's fallback on the host.
 
 mod arena;
 mod emit;
@@ -19,22 +19,22 @@ use scope::Analyser;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// What planning gives.
+/// Result of planning.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// The program.
+    /// Lowered program.
     pub program: Program,
-    /// The values of `program.constants`; they share their bytes with the module's.
+    /// Values of `program.constants`; they share their bytes with the module's.
     pub constants: Vec<Tensor>,
-    /// Which constant each constant expression of the module became, as far as the program needs it.
+    /// Index of each constant expression of the module that the program needs.
     pub constant_of: BTreeMap<ExprId, u32>,
 }
 
-/// Lowers the module, from `main`. `output_names` are the names of the leaves of its result; where they are missing, a
-/// result is called `output_<i>`.
+/// Lowers the module from `main`. `output_names` are the names of the leaves of its result; a missing name becomes
+/// `output_<i>`.
 ///
 /// # Errors
-/// When there is no `main`, it takes or returns what is no tensor, or the module is not typed.
+/// When the module has no `main`, `main` takes or returns anything but tensors, or the module is not typed.
 pub fn plan(module: &Module, output_names: &[String]) -> Result<Planned, Diagnostic> {
     let main = module.globals.get("main").ok_or_else(|| not_lowerable("the module has no function @main"))?;
     let mut context = Context::new(module);
@@ -43,12 +43,12 @@ pub fn plan(module: &Module, output_names: &[String]) -> Result<Planned, Diagnos
     while let Some((name, index)) = context.queue.pop_front() {
         context.lower_global(&mut analyser, &name, index)?;
     }
-    let function = module.expr(*main).as_function().ok_or_else(|| not_lowerable("@main is no function"))?;
+    let function = module.expr(*main).as_function().ok_or_else(|| not_lowerable("@main is not a function"))?;
     let mut inputs = Vec::new();
     for &param in &function.params {
         let name = match module.expr(param) {
             Expr::Var(var) => var.name.to_string(),
-            _ => return Err(not_lowerable("a parameter of @main is no variable")),
+            _ => return Err(not_lowerable("a parameter of @main is not a variable")),
         };
         let types = tensors(module.ty(param), &format!("input \"{name}\" of @main"))?;
         let is_tuple = matches!(module.ty(param), Type::Tuple(_));
@@ -81,32 +81,29 @@ pub fn plan(module: &Module, output_names: &[String]) -> Result<Planned, Diagnos
         constants: ports.collect(),
         regions,
         sources,
-        functions: functions
-            .into_iter()
-            .map(|function| function.expect("every function asked for is lowered"))
-            .collect(),
+        functions: functions.into_iter().map(|function| function.expect("every queued function is lowered")).collect(),
     };
     Ok(Planned { program, constants, constant_of })
 }
 
-/// What lowering the functions of a module shares.
+/// State shared by the lowering of all functions of a module.
 struct Context<'m> {
     module: &'m Module,
     functions: Vec<Option<Function>>,
     globals: HashMap<Name, u32>,
     queue: VecDeque<(Name, u32)>,
-    /// The functions of the literals of the unit that is being lowered.
+    /// Functions of the literals of the unit that is being lowered.
     literals: HashMap<ExprId, u32>,
     regions: Vec<Region>,
     region_of: HashMap<Name, u32>,
     constants: Vec<Tensor>,
     constant_of: BTreeMap<ExprId, u32>,
-    /// Constants by where their bytes are: a constant that several expressions hold is one.
+    /// Constants by the address of their bytes: expressions that share a tensor share its constant.
     constant_at: HashMap<(usize, DType, Shape), u32>,
     syms: Syms,
 }
 
-/// The values of expressions in the function that is being written.
+/// Values of the expressions in the function that is being emitted.
 struct Syms {
     stamp: u32,
     values: IndexVec<ExprId, (u32, Sym)>,
@@ -151,7 +148,7 @@ impl<'m> Context<'m> {
             error.message = format!("@{name}: {}", error.message);
             error
         };
-        let function = module.function(name).ok_or_else(|| not_lowerable(format!("there is no function @{name}")))?;
+        let function = module.function(name).ok_or_else(|| not_lowerable(format!("unknown function @{name}")))?;
         let unit = analyser.analyse(&function.params, function.body);
         self.literals.clear();
         for &literal in &unit.literal_order {
@@ -173,7 +170,7 @@ impl<'m> Context<'m> {
         Ok(())
     }
 
-    /// The function of a global, to be lowered if it is not yet.
+    /// Returns the function of a global, and queues it for lowering at its first use.
     fn function_of(&mut self, name: &str) -> Result<u32, Diagnostic> {
         if let Some(&index) = self.globals.get(name) {
             return Ok(index);
@@ -189,11 +186,11 @@ impl<'m> Context<'m> {
     fn global(&mut self, id: ExprId) -> Result<u32, Diagnostic> {
         match self.module.expr(id) {
             Expr::Global(name) => self.function_of(name),
-            _ => Err(not_lowerable("what is called is no global function")),
+            _ => Err(not_lowerable("expected a global function to call")),
         }
     }
 
-    /// The name of the global that an expression is, if a backend compiles it.
+    /// Returns the name of the global that an expression refers to, if a backend compiles it.
     fn region_name(&self, id: ExprId) -> Option<Name> {
         let Expr::Global(name) = self.module.expr(id) else { return None };
         self.module.function(name)?.attrs.str("Compiler").map(|_| name.clone())
@@ -203,8 +200,7 @@ impl<'m> Context<'m> {
         if let Some(&region) = self.region_of.get(name) {
             return Ok(region);
         }
-        let function =
-            self.module.function(name).ok_or_else(|| not_lowerable(format!("there is no function @{name}")))?;
+        let function = self.module.function(name).ok_or_else(|| not_lowerable(format!("unknown function @{name}")))?;
         let mut inputs = Vec::new();
         for &param in &function.params {
             inputs.extend(tensors(self.module.ty(param), &format!("an input of region @{name}"))?);
@@ -226,7 +222,7 @@ impl<'m> Context<'m> {
         Ok(index)
     }
 
-    /// Fills in what is known of a region when its host program is there.
+    /// Fills in the FLOPs and origins of a region once its fallback is lowered.
     fn describe_region(&mut self, region: u32, index: u32, body: ExprId) {
         let Some(function) = &self.functions[index as usize] else { return };
         let mut flops = 0;
@@ -245,7 +241,7 @@ impl<'m> Context<'m> {
 
     fn constant(&mut self, id: ExprId, tensor: &Arc<Tensor>) -> u32 {
         let next = self.constants.len() as u32;
-        // Tensors without bytes may share an address with any other.
+        // Tensors without bytes may share an address with any other tensor.
         let index = if tensor.is_empty() {
             next
         } else {
@@ -269,11 +265,11 @@ fn finish(name: String, draft: Draft) -> Function {
     storage::assign(Function { name, params, results, arena: 0, registers, code })
 }
 
-/// The tensor types of the leaves of a type.
+/// Returns the tensor types of the leaves of a type.
 fn tensors(ty: &Type, what: &str) -> Result<Vec<TensorType>, Diagnostic> {
     let tensor = |leaf: &&Type| match leaf {
         Type::Tensor(tensor) => Ok((**tensor).clone()),
-        other => Err(not_lowerable(format!("{what} holds {other}; tensors are wanted"))),
+        other => Err(not_lowerable(format!("{what}: expected tensors, found {other}"))),
     };
     leaves(ty)?.iter().map(tensor).collect()
 }

@@ -1,84 +1,84 @@
-//! Which expression is evaluated where.
+//! Assignment of expressions to scopes.
 //!
-//! A global function is a tree of scopes: its body, the branches of each `if`, the clauses of each `match`, the body of each function literal that is
-//! not inlined. An expression is evaluated in the scope that is the least common ancestor of its uses, exactly as a
-//! shared `%0` stands before the first `if` that uses it. Within a scope the order is that of the text: operands before
-//! users, left to right, a let's value before its body.
+//! A global function is a tree of scopes: its body, the branches of each `if`, the clauses of each `match`, the body of
+//! each function literal that is not inlined. An expression is evaluated in the scope that is the least common ancestor
+//! of its uses, exactly as a shared `%0` stands before the first `if` that uses it. Within a scope the order is that of
+//! the text: operands before users, left to right, a let's value before its body.
 //!
-//! A literal that is only called, once, is inlined: its parameters are names for the arguments. (That is how composite
-//! functions run on the host.) Every other literal becomes a function of its own, whose captured values are what it uses
-//! of the scopes around it.
+//! A literal that is called exactly once and not used otherwise is inlined: its parameters are names for the arguments.
+//! (Composite functions run on the host this way.) Every other literal becomes a function of its own, whose captured
+//! values are those it uses from enclosing scopes.
 
 use byoc_core::ir::{Callee, Expr, ExprId, IndexVec, Module};
 use std::collections::HashMap;
 
-/// A scope of a [`Unit`], by index.
+/// Index of a scope in a [`Unit`].
 pub(super) type ScopeId = u32;
 
-/// What there is to know about an expression within a unit.
+/// Analysis results for an expression within a unit.
 #[derive(Clone, Copy, Default)]
 struct Facts {
-    /// The unit that the rest is about; anything else is stale.
+    /// Unit of the other fields; those of an earlier unit are stale.
     unit: u32,
     uses: u32,
-    /// Uses as what a call calls.
+    /// Number of uses as the callee of a call.
     called: u32,
     scope: Option<ScopeId>,
-    /// True if it has its place in the order.
+    /// True if its place in the order is assigned.
     ordered: bool,
 }
 
-/// Memory for analyses, of the size of the module: one for all units.
+/// Memory for analyses, sized by the module and shared by all units.
 pub(super) struct Analyser<'m> {
     module: &'m Module,
     facts: IndexVec<ExprId, Facts>,
     unit: u32,
 }
 
-/// A scope.
+/// Lexical scope of a unit.
 pub(super) struct Scope {
     parent: ScopeId,
-    /// An ancestor further up, so that common ancestors are found in logarithmic time.
+    /// Ancestor further up, for finding common ancestors in logarithmic time.
     skip: ScopeId,
     depth: u32,
-    /// The scope of the innermost function around it; itself when it is a function's.
+    /// Scope of the innermost enclosing function; the scope itself for the body of a function.
     pub function: ScopeId,
-    /// What is evaluated here, in order.
+    /// Expressions evaluated in this scope, in order.
     pub items: Vec<ExprId>,
 }
 
-/// A literal that becomes a function of its own.
+/// Function literal that becomes a function of its own.
 pub(super) struct Literal {
-    /// The scope of its body.
+    /// Scope of its body.
     pub scope: ScopeId,
-    /// What it uses of the scopes around it.
+    /// Values captured from enclosing scopes.
     pub captures: Vec<ExprId>,
-    /// True if the closure itself is wanted outside, and not only called.
+    /// True if the closure is used outside as a value, not only called.
     pub as_value: bool,
-    /// True if it is wanted as a value inside.
+    /// True if the closure is used as a value inside its own body.
     pub self_as_value: bool,
 }
 
-/// A global function with the functions inside it.
+/// Global function with the functions inside it.
 pub(super) struct Unit {
-    /// Scope 0 is the body.
+    /// Scopes; scope 0 is the body.
     pub scopes: Vec<Scope>,
-    /// The scopes of an `if`'s branches.
+    /// Scopes of the branches of each `if`.
     pub branches: HashMap<ExprId, (ScopeId, ScopeId)>,
-    /// The scopes of the clauses of a `match`.
+    /// Scopes of the clauses of each `match`.
     pub clauses: HashMap<ExprId, Vec<ScopeId>>,
-    /// The function literals that are not inlined.
+    /// Function literals that are not inlined.
     pub literals: HashMap<ExprId, Literal>,
-    /// Those, outermost first.
+    /// Keys of `literals`, outermost first.
     pub literal_order: Vec<ExprId>,
-    /// What a variable stands for: a let's value, an argument of an inlined call.
+    /// Values of variables: a let's value, an argument of an inlined call.
     pub bound: HashMap<ExprId, ExprId>,
-    /// The calls that are inlined, with the body that they stand for.
+    /// Inlined calls, with the body that replaces them.
     pub inlined: HashMap<ExprId, ExprId>,
 }
 
 impl Unit {
-    /// What an expression stands for, through variables. (A variable bound to a variable bound to ... is followed.)
+    /// Returns the expression that a chain of variables refers to.
     pub(super) fn resolve(&self, mut id: ExprId) -> ExprId {
         while let Some(&value) = self.bound.get(&id) {
             id = value;
@@ -106,7 +106,7 @@ impl<'m> Analyser<'m> {
             inlined: HashMap::new(),
         };
         let order = self.order(body, &mut unit);
-        // Parameters are there from the start, wherever they are used.
+        // Parameters belong to the outermost scope, wherever they are used.
         for &param in params {
             self.used_in(param, 0, &unit.scopes);
         }
@@ -151,13 +151,14 @@ impl<'m> Analyser<'m> {
         }
     }
 
-    /// Returns true if a literal is only called, and once.
+    /// Tests whether a literal is called once and has no other use.
     fn is_inlined(&mut self, id: ExprId) -> bool {
         let Facts { uses, called, .. } = *self.facts(id);
         matches!(self.module.expr(id), Expr::Function(_)) && uses == 1 && called == 1
     }
 
-    /// What is evaluated, in the order of the text. Constants and globals are not: they are there everywhere.
+    /// Returns the expressions to evaluate, in the order of the text. Constants and globals are excluded: they are
+    /// available everywhere.
     fn order(&mut self, body: ExprId, unit: &mut Unit) -> Vec<ExprId> {
         let module = self.module;
         let mut order = Vec::new();
@@ -203,7 +204,7 @@ impl<'m> Analyser<'m> {
         order
     }
 
-    /// Gives each expression its scope: users first.
+    /// Assigns each expression its scope, users first.
     fn place(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
         let module = self.module;
         self.used_in(body, 0, &unit.scopes);
@@ -260,7 +261,7 @@ impl<'m> Analyser<'m> {
         });
     }
 
-    /// Finds what each literal captures, and which closures are wanted as values.
+    /// Finds the values that each literal captures, and the closures that are used as values.
     fn capture(&mut self, body: ExprId, order: &[ExprId], unit: &mut Unit) {
         let literal_of: HashMap<ScopeId, ExprId> =
             unit.literals.iter().map(|(&id, literal)| (literal.scope, id)).collect();
@@ -286,7 +287,8 @@ impl<'m> Analyser<'m> {
                     uses.push((function.body, inner, false));
                 }
                 Expr::Let { value, body, .. } => {
-                    // A let only names its value; whoever uses the variable uses it, unless it is from further out.
+                    // A let only names its value; a use of the variable is a use of the value. A value from an
+                    // enclosing function counts as used here.
                     let anywhere = self.module.expr(*value).is_closed_leaf();
                     let function = unit.scopes[scope as usize].function;
                     if !anywhere && unit.scopes[self.scope(*value) as usize].function != function {
@@ -326,7 +328,7 @@ impl<'m> Analyser<'m> {
             while at != home {
                 let function = literal_of[&at];
                 if function == value {
-                    // It uses itself, somewhere inside: it makes its own closure.
+                    // The function uses itself somewhere inside: it creates its own closure.
                     if let Some(literal) = unit.literals.get_mut(&value) {
                         literal.self_as_value = true;
                     }
@@ -356,7 +358,7 @@ fn open(scopes: &mut Vec<Scope>, parent: ScopeId, function: Option<ScopeId>) -> 
     id
 }
 
-/// The least common ancestor.
+/// Returns the least common ancestor.
 fn common(scopes: &[Scope], mut a: ScopeId, mut b: ScopeId) -> ScopeId {
     let depth = |id: ScopeId| scopes[id as usize].depth;
     while depth(a) != depth(b) {
@@ -376,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_common_ancestor_agrees_with_walking_up() {
+    fn common_ancestor_matches_linear_search() {
         let mut scopes = vec![Scope { parent: 0, skip: 0, depth: 0, function: 0, items: Vec::new() }];
         let mut state = 1u32;
         for i in 1..500u32 {

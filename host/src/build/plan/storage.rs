@@ -1,9 +1,9 @@
-//! Gives every register a place, and decides what is computed in place.
+//! Assigns a place to every register, and decides which operators compute in place.
 //!
 //! A tensor of known size that never leaves its function lives in the function's arena, from the instruction that
-//! writes it to the last one that reads it or an alias of it. Jumps only go forward, so a life is a range of
-//! instructions: what another branch does in between costs at most a little memory. Everything else is a counted value,
-//! which is forgotten after its last use where that may set memory free.
+//! writes it to the last one that reads it or a view of it. Jumps only go forward, so a live range is a range of
+//! instructions: other branches in between extend it at the cost of at most a little memory. Everything else is a
+//! reference-counted value, dropped after its last use where that may free memory.
 
 use super::arena::Arena;
 use crate::runtime::program::{Function, Instr, OpCall, Place, Reg};
@@ -11,12 +11,12 @@ use byoc_core::ir::TensorType;
 use byoc_core::kernel::{self, Spec};
 use byoc_core::op;
 
-/// Registers that share their bytes: a register and its aliases, by the index of the first one.
+/// Registers that share their bytes: a register and its views, by the index of the first one.
 struct Classes {
     of: Vec<u32>,
-    /// True if a class has to be a counted value.
+    /// True if a class has to be a reference-counted value.
     value: Vec<bool>,
-    /// The last instruction that reads it.
+    /// Last instruction that reads the class.
     last: Vec<usize>,
 }
 
@@ -26,7 +26,7 @@ impl Classes {
     }
 }
 
-/// Gives every register of a function a place.
+/// Assigns a place to every register of a function.
 pub(super) fn assign(mut function: Function) -> Function {
     let classes = classify(&function);
     place(&mut function, &classes);
@@ -34,13 +34,13 @@ pub(super) fn assign(mut function: Function) -> Function {
     function
 }
 
-/// The bytes of a register's tensor when its size is known.
+/// Returns the size in bytes of a register's tensor, if its shape is known.
 fn bytes(function: &Function, reg: Reg) -> Option<usize> {
     let ty = function.registers[reg.index()].ty.as_ref()?;
     ty.len()?.checked_mul(ty.dtype.size())
 }
 
-/// Returns true if all operands of an instruction have known sizes.
+/// Tests whether all operands of an instruction have known sizes.
 fn is_sized(function: &Function, mut operands: impl Iterator<Item = Reg>) -> bool {
     operands.all(|reg| bytes(function, reg).is_some())
 }
@@ -48,7 +48,7 @@ fn is_sized(function: &Function, mut operands: impl Iterator<Item = Reg>) -> boo
 fn classify(function: &Function) -> Classes {
     let count = function.registers.len();
     let mut of: Vec<u32> = (0..count as u32).collect();
-    // What is not written by a step that computes into given memory is a value.
+    // A class is a value unless a step that computes into given memory writes it.
     let mut value = vec![true; count];
     let mut last = vec![0; count];
     for instr in &function.code {
@@ -79,7 +79,7 @@ fn classify(function: &Function) -> Classes {
     }
     for (at, instr) in function.code.iter().enumerate() {
         let (read, written) = instr.operands();
-        // A read by a step that is not sized, or that keeps the tensor, wants it as a value.
+        // A step of unknown size, or one that keeps the tensor, needs its operand as a value.
         let keeps = match instr {
             Instr::Kernel(call) => !is_sized(function, call.inputs().chain(call.outs.iter().copied())),
             Instr::Region { .. } => !is_sized(function, read.iter().chain(&written).copied()),
@@ -99,7 +99,7 @@ fn classify(function: &Function) -> Classes {
     Classes { of, value, last }
 }
 
-/// Where a class is while it lives.
+/// Block of a class in the arena during its live range.
 #[derive(Clone, Copy)]
 struct Block {
     offset: usize,
@@ -113,12 +113,12 @@ fn place(function: &mut Function, classes: &Classes) {
     let mut code = std::mem::take(&mut function.code);
     for (at, instr) in code.iter_mut().enumerate() {
         let (read, written) = instr.operands();
-        // The class whose block another takes over here.
+        // The class whose block the output of this instruction takes over.
         let mut taken_over = None;
         if let Instr::Kernel(call) = instr
             && let Some(input) = in_place(function, classes, &blocks, call, at)
         {
-            let from = classes.of(call.inputs().nth(input).expect("the kernel names one of its inputs"));
+            let from = classes.of(call.inputs().nth(input).expect("the index of an input of the kernel"));
             call.in_place = Some(input as u32);
             blocks[classes.of(call.outs[0])] = blocks[from];
             taken_over = Some(from);
@@ -131,8 +131,8 @@ fn place(function: &mut Function, classes: &Classes) {
             }
             if blocks[class].is_none() {
                 let bytes = bytes(function, reg).unwrap_or(0);
-                // Nothing is where there are no bytes; and what would not fit any memory stays a value, whose
-                // allocation then says so.
+                // A tensor without bytes needs no block. One for which no offset exists stays a value, and its
+                // allocation fails at run time.
                 let offset = if bytes == 0 { Some(0) } else { arena.take(bytes) };
                 blocks[class] = offset.map(|offset| Block { offset, bytes });
             }
@@ -157,7 +157,7 @@ fn place(function: &mut Function, classes: &Classes) {
     function.arena = arena.size();
 }
 
-/// The input whose block the first output of a kernel takes over.
+/// Returns the input whose block the first output of a kernel takes over.
 fn in_place(
     function: &Function,
     classes: &Classes,
@@ -171,7 +171,7 @@ fn in_place(
         return None;
     }
     let inputs: Vec<Reg> = call.inputs().collect();
-    // An input that ends here, is in the arena, is as large as the output, and is read only once.
+    // The input's live range ends here, it is in the arena, is as large as the output, and is read only once.
     let fits = |input: usize| {
         let class = classes.of(inputs[input]);
         classes.last[class] == at
@@ -200,7 +200,7 @@ fn in_place(
     (input < inputs.len() && fits(input)).then_some(input)
 }
 
-/// Forgets values after their last use, unless the function ends there anyway.
+/// Frees values after their last use, unless the function ends there.
 fn free(function: &mut Function) {
     let mut last = vec![None; function.registers.len()];
     let mut made = vec![false; function.registers.len()];
