@@ -1,4 +1,4 @@
-//! The values that flow through the float model.
+//! Calibration: distributions of the values in the float model.
 
 use super::histogram::Histogram;
 use super::rewrite::observed;
@@ -9,7 +9,7 @@ use byoc_core::tensor::DType;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
-/// Runs the float model over the calibration data and counts the values of these expressions, all of float32.
+/// Runs the float model over the calibration data and returns the histograms of these expressions, all of float32.
 ///
 /// # Errors
 /// When the model cannot be run.

@@ -1,4 +1,4 @@
-//! Calibration data: samples of what goes into the model, read and checked before anything is computed.
+//! Calibration data: samples of the model's inputs, read and checked before anything is computed.
 
 use super::labels;
 use crate::error::Failure;
@@ -11,19 +11,19 @@ use byoc_core::with_dtype;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Where calibration data comes from.
+/// Source of calibration data.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
-    /// An `.npz` with an entry for each input; the first dimension counts samples.
+    /// `.npz` with an entry for each input; the first dimension counts samples.
     Arrays(PathBuf),
-    /// A folder of pictures, for a model with one input.
+    /// Directory of images, for a model with one input.
     Pictures(PathBuf, image::Normalization),
-    /// Made-up values from a seed.
+    /// Random values from a seed.
     Random(u64),
 }
 
 impl Source {
-    /// Reads what a user types: `random`, `random:SEED`, a folder, or a file.
+    /// Parses the text of `--calibrate`: `random`, `random:SEED`, a directory, or a file.
     pub fn parse(text: &str, normalization: image::Normalization) -> Source {
         let seed = match text.split_once(':') {
             Some(("random", seed)) => seed.parse().ok(),
@@ -37,38 +37,39 @@ impl Source {
     }
 }
 
-/// The samples: per input a tensor whose first dimension counts them.
+/// Samples: one tensor per input, whose first dimension counts them.
 #[derive(Clone, Debug)]
 pub struct Samples {
-    /// In the order of the model's inputs.
+    /// Values in the order of the model's inputs.
     inputs: Vec<Column>,
     /// Number of samples.
     pub count: usize,
-    /// How many the model takes at a time, when it says.
+    /// Batch size of the model, if it is fixed.
     pub fixed_batch: Option<usize>,
-    /// The right class of each sample, when the data tells.
+    /// Correct class of each sample, if the data has labels.
     pub labels: Option<Vec<i64>>,
-    /// What should be said but does not stop the work.
+    /// Diagnostics that do not stop the work.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// The values of one input.
+/// Values of one input.
 #[derive(Clone, Debug)]
 enum Column {
-    /// A row for each sample.
+    /// One row per sample.
     Rows(Tensor),
-    /// One value for every run.
+    /// Same value for every run.
     Same(Tensor),
 }
 
-/// How many samples are made up when nothing else is said.
+/// Default number of random samples.
 pub const RANDOM_SAMPLES: usize = 32;
 
-/// Reads samples for a model with these inputs; at most `limit` when it is given. `dims` are dimensions that the user bound.
+/// Reads samples for a model with the inputs of `signature`, at most `limit` of them if given. `dims` are dimensions
+/// that the user bound.
 ///
 /// # Errors
-/// E0530 when names, types or shapes do not fit the model, E0531 for values that are not finite, E0532 when there is
-/// nothing, E0512 for a file that cannot be read.
+/// E0530 when names, types or shapes do not fit the model, E0531 for values that are not finite, E0532 when there are
+/// no samples, E0512 for a file that cannot be read.
 pub fn read(
     source: &Source,
     signature: &Signature,
@@ -84,7 +85,7 @@ pub fn read(
 }
 
 impl Samples {
-    /// The shapes of the inputs for `batch` samples at a time, in the order of the model's inputs.
+    /// Returns the shapes of the inputs for `batch` samples, in the order of the model's inputs.
     pub fn shapes(&self, batch: usize) -> Vec<Vec<usize>> {
         let shape = |column: &Column| match column {
             Column::Rows(all) => std::iter::once(batch).chain(all.shape()[1..].iter().copied()).collect(),
@@ -93,7 +94,7 @@ impl Samples {
         self.inputs.iter().map(shape).collect()
     }
 
-    /// How many samples are run at a time: what the model says, or as many as keep memory small.
+    /// Returns the number of samples per run: the fixed batch size of the model, or one that keeps memory use small.
     pub fn batch(&self) -> usize {
         const ELEMENTS: usize = 1 << 20;
         const MOST: usize = 64;
@@ -104,7 +105,7 @@ impl Samples {
         })
     }
 
-    /// The inputs of a run of the samples `first` to `first + batch`.
+    /// Returns the inputs of a run of the samples `first` to `first + batch`.
     pub fn rows(&self, first: usize, batch: usize) -> Vec<Tensor> {
         let slice = |column: &Column| match column {
             Column::Same(value) => value.clone(),
@@ -119,7 +120,7 @@ impl Samples {
     }
 }
 
-/// The input with the dimensions that the user bound.
+/// Returns the input with the dimensions that the user bound.
 fn bound(port: &PortInfo, dims: &BTreeMap<String, usize>) -> PortInfo {
     let mut port = port.clone();
     for dim in port.dims.iter_mut().flatten() {
@@ -132,7 +133,7 @@ fn bound(port: &PortInfo, dims: &BTreeMap<String, usize>) -> PortInfo {
     port
 }
 
-/// What an input takes, for messages.
+/// Formats the type of an input for messages.
 fn wanted(port: &PortInfo) -> String {
     match &port.dims {
         Some(dims) => Type::tensor_of(port.dtype, dims.iter().cloned()).to_string(),
@@ -157,7 +158,7 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
     let mut entries = Vec::with_capacity(names.len());
     let mut misfits = Vec::new();
     for (at, name) in names.iter().enumerate() {
-        // What does not fit is not inflated.
+        // Entries that do not fit are not decompressed.
         let header = file.header(at)?;
         let port = ports.iter().find(|port| port.name == *name);
         let place = format!("{}: the entry \"{name}\"", path.display());
@@ -184,7 +185,7 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
                 let unused = names.iter().map(String::as_str).filter(|n| ports.iter().all(|p| p.name != **n));
                 error = match nearest(&port.name, unused) {
                     Some(near) => error.help(format!("rename the entry \"{near}\" to \"{}\"", port.name)),
-                    None => error.help(format!("the model takes {} there", wanted(port))),
+                    None => error.help(format!("the model expects {} for it", wanted(port))),
                 };
                 errors.push(error);
             }
@@ -195,7 +196,7 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
     }
     entries.sort_by(|a, b| a.0.cmp(&b.0));
     for (name, _) in &entries {
-        let message = format!("{}: the entry \"{name}\" is no input of the model and is not used", path.display());
+        let message = format!("{}: the entry \"{name}\" is not an input of the model and is ignored", path.display());
         warnings.push(Diagnostic::warning(codes::frontends::CALIBRATION_MISFIT, message));
     }
     for (port, tensor) in &values {
@@ -211,11 +212,11 @@ fn arrays(path: &Path, ports: &[PortInfo], limit: Option<usize>) -> Result<Sampl
     Ok(samples)
 }
 
-/// Returns true if a tensor of that type holds samples for an input: its element type, and its dimensions but for the first.
+/// Checks that a tensor of that type holds samples for an input: element type, and all dimensions but the first.
 fn check(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     let given = Type::tensor(dtype, shape);
     if dtype != port.dtype {
-        return Err(misfit(format!("{place} is {given}, the model takes {}", wanted(port)))
+        return Err(misfit(format!("{place}: expected {}, found {given}", wanted(port)))
             .help(format!("convert it to {}", port.dtype)));
     }
     if let Some(dims) = &port.dims {
@@ -224,7 +225,7 @@ fn check(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<
         let rest = same_rank && dims.iter().zip(shape).skip(1).all(|(d, &size)| fits(d, size));
         if !rest {
             let help = "the first dimension counts the samples, the others are those of the input";
-            return Err(misfit(format!("{place} is {given}, the model takes {}", wanted(port))).help(help));
+            return Err(misfit(format!("{place}: expected {}, found {given}", wanted(port))).help(help));
         }
         if let (Some(Dim::Fixed(batch)), Some(&rows)) = (dims.first(), shape.first())
             && rows < *batch
@@ -237,7 +238,7 @@ fn check(place: &str, port: &PortInfo, dtype: DType, shape: &[usize]) -> Result<
     Ok(())
 }
 
-/// Checks that every value is a number.
+/// Checks that all values are finite.
 fn finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
     if !tensor.dtype().is_float() {
         return Ok(());
@@ -252,15 +253,15 @@ fn finite(place: &str, tensor: &Tensor) -> Result<(), Diagnostic> {
         (*i, rest) = (rest % size, rest / size);
     }
     Err(Diagnostic::error(codes::frontends::CALIBRATION_NOT_FINITE, format!("{place} is {value} at {index:?}"))
-        .help("ranges are taken from this data: leave the sample out, or mend it"))
+        .help("ranges are computed from this data: remove or correct the sample"))
 }
 
-/// Puts the values of the inputs side by side.
+/// Combines the values of the inputs into samples.
 fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) -> Result<Samples, Failure> {
     let mut inputs = Vec::new();
     let mut count: Option<(usize, &str)> = None;
     let mut fixed_batch: Option<usize> = None;
-    // Where an input of fixed size is given once, its first dimension may mean anything.
+    // If every input is given once with its fixed size, the first dimension need not count samples.
     let any_open = values.iter().any(|(port, tensor)| match port.dims.as_deref().and_then(<[Dim]>::first) {
         Some(Dim::Fixed(n)) => tensor.shape().first().is_some_and(|rows| rows != n),
         Some(_) => true,
@@ -283,16 +284,14 @@ fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) 
             Some((others, name)) if others != rows => {
                 let message =
                     format!("{}: {rows} samples of \"{}\", {others} of \"{name}\"", path.display(), port.name);
-                return Err(misfit(message).help("give every input as many samples").into());
+                return Err(misfit(message).help("give the same number of samples for every input").into());
             }
             _ => count = Some((rows, &port.name)),
         }
         if let Some(batch) = batch {
             if fixed_batch.is_some_and(|other| other != batch) {
-                let message = format!(
-                    "the inputs of the model take different numbers of samples ({batch} for \"{}\")",
-                    port.name
-                );
+                let message =
+                    format!("the inputs of the model have different batch sizes ({batch} for \"{}\")", port.name);
                 return Err(misfit(message).help("calibrate such a model with one value per input").into());
             }
             fixed_batch = Some(batch);
@@ -301,7 +300,7 @@ fn columns(path: &Path, values: Vec<(&PortInfo, Tensor)>, limit: Option<usize>) 
     }
     let (mut count, fixed_batch) = match count {
         Some((count, _)) => (count, fixed_batch),
-        // Every input is given once: one run.
+        // Every input has one value: one run.
         None => (1, Some(1)),
     };
     if count == 0 {
@@ -344,7 +343,7 @@ fn pictures(
     let Some(all) = Tensor::from_bytes(port.dtype, &shape, &bytes) else {
         return Err(misfit(format!("a folder of pictures is given, the model takes {}", wanted(port))).into());
     };
-    finite(&format!("{}: a normalised picture", folder.display()), &all)?;
+    finite(&format!("{}: a normalized image", folder.display()), &all)?;
     let fixed_batch = port.dims.as_deref().and_then(<[Dim]>::first).and_then(Dim::fixed);
     if let Some(batch) = fixed_batch.filter(|&batch| batch > files.len()) {
         let message = format!("{} holds {} pictures, the model takes {batch} at a time", folder.display(), files.len());
@@ -376,13 +375,13 @@ fn random(seed: u64, ports: &[PortInfo], count: usize) -> Result<Samples, Failur
     let rows = inputs.iter().any(|column| matches!(column, Column::Rows(_)));
     let fixed_batch = if mixed { None } else { batch };
     let (count, fixed_batch) = if rows { (count.max(fixed_batch.unwrap_or(1)), fixed_batch) } else { (1, Some(1)) };
-    let message = "the model is calibrated with made-up data: its ranges are those of noise";
+    let message = "the model is calibrated with random data: its ranges are those of noise";
     let warning = Diagnostic::warning(codes::frontends::CALIBRATION_MADE_UP, message)
-        .help("give real samples for a model that is to be used: --calibrate FILE.npz or a folder of pictures");
+        .help("use real samples for a model in production: --calibrate FILE.npz or a directory of images");
     Ok(Samples { inputs, count, fixed_batch, labels: None, warnings: vec![warning] })
 }
 
-/// The dimensions of an input with one sample; all but the first have to be known.
+/// Returns the dimensions of an input with one sample; all but the first have to be known.
 fn one_sample(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
     let mut one = port.clone();
     if let Some(first) = one.dims.as_mut().and_then(|dims| dims.first_mut()) {
@@ -394,7 +393,7 @@ fn one_sample(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
 fn sizes(port: &PortInfo) -> Result<Vec<usize>, Diagnostic> {
     let sizes: Option<Vec<usize>> = port.dims.as_ref().and_then(|dims| dims.iter().map(Dim::fixed).collect());
     sizes.filter(|sizes| !sizes.is_empty()).ok_or_else(|| {
-        misfit(format!("input \"{}\" is {}, whose size is not known", port.name, wanted(port)))
+        misfit(format!("input \"{}\" is {}, whose size is unknown", port.name, wanted(port)))
             .help("bind its dimensions with --dim NAME=N, or give an .npz")
     })
 }
@@ -427,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_batch_takes_any_number_of_samples() {
+    fn open_batch_accepts_any_number_of_samples() {
         let (_folder, source) = npz(&[("x", Tensor::from_slice(&[5, 2], &[0f32, 1., 2., 3., 4., 5., 6., 7., 8., 9.]))]);
         let samples =
             read(&source, &signature(vec![port("x", &[batch(), Dim::Fixed(2)])]), &BTreeMap::new(), None).unwrap();
@@ -439,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_that_is_given_once_goes_with_every_sample() {
+    fn repeats_single_value_for_every_sample() {
         let (_folder, source) = npz(&[
             ("x", Tensor::zeros(DType::F32, &[4, 2]).unwrap()),
             ("mask", Tensor::from_slice(&[3], &[1f32, 2., 3.])),
@@ -453,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named_with_its_place() {
+    fn reports_misfits_with_their_place() {
         let model = signature(vec![port("image", &[batch(), Dim::Fixed(2)])]);
         let (_a, source) = npz(&[("imag", Tensor::zeros(DType::F32, &[4, 2]).unwrap())]);
         let error = fails(&source, &model);
@@ -484,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_no_inputs_are_said_and_labels_are_kept() {
+    fn warns_about_unused_entries_and_keeps_labels() {
         let model = signature(vec![port("image", &[batch(), Dim::Fixed(2)])]);
         let (_folder, source) = npz(&[
             ("image", Tensor::zeros(DType::F32, &[2, 2]).unwrap()),
@@ -498,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_pictures_and_a_model_with_two_inputs() {
+    fn rejects_directory_without_images_and_model_with_two_inputs() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("readme.txt"), "no picture").unwrap();
         let source = Source::parse(&folder.path().display().to_string(), image::Normalization::default());
@@ -508,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_data_is_said_to_be() {
+    fn warns_about_random_data() {
         let model = signature(vec![port("x", &[Dim::Fixed(1), Dim::Fixed(2)])]);
         assert_eq!(Source::parse("random:7", image::Normalization::default()), Source::Random(7));
         let samples = read(&Source::Random(7), &model, &BTreeMap::new(), None).unwrap();

@@ -1,22 +1,23 @@
-//! What values a tensor takes, in a fixed amount of memory however many there are.
+//! Distribution of a tensor's values, in a fixed amount of memory whatever their number.
 
 use super::range::Range;
 
-/// Bins on either side of 0.
+/// Number of bins on either side of 0.
 pub const HALF: usize = 4096;
 
 /// Counts of values in `2 * HALF` bins of equal width around 0. When a value lies outside, the width doubles until it
-/// lies inside, and pairs of bins are merged: so the bins never depend on how the values were split into calls, only the
-/// first call's largest value decides where the doubling starts. Zeros are counted apart, as every scheme holds them exactly.
+/// lies inside, and pairs of bins are merged. How the values are split into calls therefore matters only through the
+/// largest value of the first call, which decides where the doubling starts. Zeros are counted separately, as every
+/// scheme represents them exactly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
-    /// The bins reach from `-limit` to `limit`.
+    /// Bound of the bins, which reach from `-limit` to `limit`.
     limit: f64,
-    /// Ascending values.
+    /// Counts of the bins, in ascending order of their values.
     bins: Vec<u64>,
-    /// How many values are exactly 0.
+    /// Number of values that are exactly 0.
     zeros: u64,
-    /// How many values are NaN or infinite; they are counted nowhere else.
+    /// Number of values that are NaN or infinite; they are counted nowhere else.
     not_finite: u64,
     min: f64,
     max: f64,
@@ -65,7 +66,7 @@ impl Histogram {
         }
     }
 
-    /// Widens the bins until they hold `value`.
+    /// Widens the bins until they cover `value`.
     fn reach(&mut self, value: f64) {
         if self.limit == 0.0 {
             self.limit = value;
@@ -80,39 +81,39 @@ impl Histogram {
         }
     }
 
-    /// The smallest and the largest value; 0 and 0 when there were none.
+    /// Returns the smallest and the largest value; 0 and 0 if there are none.
     pub fn range(&self) -> Range {
         if self.min > self.max { Range::default() } else { Range { lo: self.min, hi: self.max } }
     }
 
-    /// How many values were NaN or infinite.
+    /// Returns the number of NaN and infinite values.
     pub fn not_finite(&self) -> u64 {
         self.not_finite
     }
 
-    /// How many finite values there were, zeros among them.
+    /// Returns the number of finite values, including zeros.
     pub fn count(&self) -> u64 {
         self.zeros + self.bins.iter().sum::<u64>()
     }
 
-    /// The width of a bin.
+    /// Returns the width of a bin.
     pub fn width(&self) -> f64 {
         self.limit / HALF as f64
     }
 
-    /// Middle and count of each bin that is not empty, ascending; zeros are left out.
+    /// Returns the middle and count of each bin that is not empty, ascending; zeros are excluded.
     pub fn filled(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let width = self.width();
         let bins = self.bins.iter().enumerate().filter(|(_, count)| **count > 0);
         bins.map(move |(i, &count)| ((i as f64 - HALF as f64 + 0.5) * width, count))
     }
 
-    /// Counts by distance from 0 in bins of the same width; zeros are left out.
+    /// Returns counts by distance from 0 in bins of the same width; zeros are excluded.
     pub fn magnitudes(&self) -> Vec<u64> {
         (0..HALF).map(|i| self.bins[HALF + i] + self.bins[HALF - 1 - i]).collect()
     }
 
-    /// The value below which a share `share` of the values lies, interpolated within its bin.
+    /// Returns the value below which the share `share` of the values lies, interpolated within its bin.
     pub fn quantile(&self, share: f64) -> f64 {
         let range = self.range();
         let wanted = share.clamp(0.0, 1.0) * self.count() as f64;
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bins_widen_and_keep_their_counts() {
+    fn widening_preserves_counts() {
         let mut h = Histogram::default();
         h.add(&[0.0, 0.25, -0.5, 1.0]);
         assert_eq!(h.width(), 1.0 / HALF as f64);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_zeros_alone() {
+    fn empty_and_all_zero_histograms() {
         let mut h = Histogram::default();
         assert_eq!((h.range(), h.count()), (Range::default(), 0));
         h.add(&[]);
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_counted_apart() {
+    fn counts_non_finite_values_separately() {
         let mut h = Histogram::default();
         h.add(&[f32::NAN, 1.0, f32::INFINITY]);
         h.add(&[f32::NAN]);

@@ -1,4 +1,4 @@
-//! The right answers of samples, and how many of them a model gives.
+//! Labels of samples, and the number of samples that a model classifies correctly.
 
 use crate::error::Failure;
 use crate::frontend::PortInfo;
@@ -7,10 +7,10 @@ use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::Tensor;
 use std::path::Path;
 
-/// What the labels are called in an `.npz` with samples.
+/// Names of the entry with labels in an `.npz` of samples.
 const NAMES: &[&str] = &["label", "labels", "y"];
 
-/// Takes the entry that holds labels out of the arrays of a file, unless the model has an input of that name.
+/// Takes the labels out of the entries of a file, unless the model has an input of that name.
 pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Option<Vec<i64>> {
     let at = entries.iter().position(|(name, tensor)| {
         NAMES.contains(&name.as_str())
@@ -21,17 +21,18 @@ pub fn take_entry(entries: &mut Vec<(String, Tensor)>, ports: &[PortInfo]) -> Op
     entries.swap_remove(at).1.view().to_i64s()
 }
 
-/// Reads labels: an array of integers (`.npy`, the entry `label` or the only one of an `.npz`), or a text with one number a line.
+/// Reads labels: an array of integers (`.npy`, the entry `label` or the only one of an `.npz`), or a text file with one
+/// number per line.
 ///
 /// # Errors
-/// E0512 when the file cannot be read, or holds something else.
+/// E0512 when the file cannot be read or holds anything else.
 pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
     let bad = |why: String| Failure::from(io::bad_file(path, why));
     match path.extension().and_then(|e| e.to_str()) {
         Some("npy" | "npz" | "pb") => {
             let tensor = io::read_tensor(path, Some("label"))?;
             let values = tensor.view().to_i64s().filter(|_| tensor.shape().len() == 1);
-            values.ok_or_else(|| bad(format!("labels are a row of integers, this is {tensor:?}")))
+            values.ok_or_else(|| bad(format!("expected labels as a vector of integers, found {tensor:?}")))
         }
         _ => {
             let text = io::read_text(path).map_err(|e| bad(e.to_string()))?;
@@ -39,14 +40,16 @@ pub fn read(path: &Path) -> Result<Vec<i64>, Failure> {
             lines
                 .map(|(i, line)| {
                     let number = line.trim().parse();
-                    number.map_err(|_| bad(format!("line {}: \"{}\" is not the number of a class", i + 1, line.trim())))
+                    number.map_err(|_| {
+                        bad(format!("line {}: expected the index of a class, found \"{}\"", i + 1, line.trim()))
+                    })
                 })
                 .collect()
         }
     }
 }
 
-/// Checks that there is a label for each of `samples` samples.
+/// Checks that there is one label for each of the `samples` samples.
 ///
 /// # Errors
 /// E0614 otherwise.
@@ -56,12 +59,12 @@ pub fn check(labels: &[i64], samples: usize) -> Result<(), Diagnostic> {
     }
     Err(Diagnostic::error(
         codes::runtime::BAD_LABELS,
-        format!("{} labels are given for {samples} samples of calibration data", labels.len()),
+        format!("expected {samples} labels, one per sample of calibration data, found {}", labels.len()),
     )
     .help("give one label for each sample, in the same order"))
 }
 
-/// How many rows of `outputs` have their largest value at their label.
+/// Returns the number of rows of `outputs` whose largest value is at their label.
 pub fn right(outputs: &[f64], labels: &[i64]) -> usize {
     let classes = outputs.len() / labels.len().max(1);
     let rows = outputs.chunks(classes.max(1)).zip(labels);
@@ -83,7 +86,11 @@ mod tests {
         std::fs::write(&text, "3\n\n 1\n").unwrap();
         assert_eq!(read(&text).unwrap(), [3, 1]);
         std::fs::write(&text, "3\ncat\n").unwrap();
-        assert!(read(&text).unwrap_err().diagnostics[0].message.contains("line 2: \"cat\""));
+        assert!(
+            read(&text).unwrap_err().diagnostics[0]
+                .message
+                .contains("line 2: expected the index of a class, found \"cat\"")
+        );
         let array = folder.path().join("labels.npy");
         io::npy::write(&array, &Tensor::from_slice(&[2], &[5u8, 6])).unwrap();
         assert_eq!(read(&array).unwrap(), [5, 6]);
@@ -92,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_value_is_the_answer() {
+    fn largest_value_is_the_prediction() {
         let outputs = [0.1, 0.9, 0.0, 2.0, 2.0, 1.0];
         assert_eq!(right(&outputs, &[1, 0]), 2);
         assert_eq!(right(&outputs, &[1, 1]), 1);

@@ -1,31 +1,33 @@
-//! The layers of a model: the convolutions and matrix products that may be computed with int8.
+//! Layers of a model: the convolutions and matrix products that may be computed with int8.
 
 use byoc_core::ir::{ExprId, Id, Module};
 use byoc_core::op::{self, Params};
 use byoc_core::tensor::DType;
 use std::collections::BTreeSet;
 
-/// With so many terms the largest products of int8 and (asymmetric) int8, and a bias as large again, fit into int32.
+/// Maximum number of terms of a sum for which the largest products of int8 and (asymmetric) int8, plus a bias of the
+/// same magnitude, fit into int32.
 const MOST_TERMS: usize = (1 << 30) / (255 * 127);
 
-/// A convolution or a matrix product.
+/// Convolution or matrix product.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// The call in the float model.
+    /// Call in the float model.
     pub call: ExprId,
-    /// The name of the model's operator.
+    /// Name of the model's operator.
     pub name: String,
     /// `nn.conv2d` or `nn.dense`.
     pub operator: &'static str,
-    /// The axis of the weight along which the output channels lie.
+    /// Axis of the output channels in the weight.
     pub weight_axis: usize,
-    /// The axis of the result along which they lie.
+    /// Axis of the output channels in the result.
     pub channel_axis: usize,
-    /// Why it cannot be computed with int8, if it cannot.
+    /// Reason why the layer cannot be computed with int8; none if it can.
     pub obstacle: Option<String>,
 }
 
-/// The expressions that are evaluated in every run: what `@main` reaches without entering functions and branches.
+/// Returns the expressions that every run evaluates: those reachable from `@main` without entering functions and
+/// branches.
 pub fn always_evaluated(module: &Module) -> BTreeSet<ExprId> {
     use byoc_core::ir::Expr;
     let Some(main) = module.main() else { return BTreeSet::new() };
@@ -33,7 +35,7 @@ pub fn always_evaluated(module: &Module) -> BTreeSet<ExprId> {
     module.post_order(main.body, enters).into_iter().collect()
 }
 
-/// Every layer, in the order of evaluation.
+/// Returns all layers, in evaluation order.
 pub fn find(module: &Module) -> Vec<Layer> {
     always_evaluated(module).into_iter().filter_map(|id| layer(module, id)).collect()
 }
@@ -64,7 +66,7 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
     let found = match weight {
         None => Some("the weight is not constant".to_owned()),
         Some(weight) if weight.dtype() != DType::F32 || data.dtype != DType::F32 => {
-            Some(format!("{} by {}; float32 is quantized", data.dtype, weight.dtype()))
+            Some(format!("expected float32 operands, found {} and {}", data.dtype, weight.dtype()))
         }
         Some(weight) if weight.is_empty() => Some("the weight has no elements".to_owned()),
         Some(weight) => {
@@ -73,7 +75,7 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
             if !finite {
                 Some("the weight has values that are not finite".to_owned())
             } else if terms > MOST_TERMS {
-                Some(format!("a sum of {terms} terms may not fit into int32"))
+                Some(format!("a sum of {terms} terms may overflow int32"))
             } else {
                 None
             }
@@ -83,8 +85,8 @@ fn layer(module: &Module, call: ExprId) -> Option<Layer> {
     Some(layer)
 }
 
-/// The name of the operator of the model that an expression came from; of several (a convolution and the batch norm in its
-/// weights) the first.
+/// Returns the name of the model's operator that an expression originates from; with several origins (a convolution and
+/// the batch norm folded into its weights) that of the first.
 pub fn name(module: &Module, id: ExprId) -> String {
     let origins = &module.origins;
     match origins.get(module.nodes[id].origin).first() {

@@ -1,4 +1,4 @@
-//! What quantization costs: the noise of each layer, and what it does to the answers.
+//! Cost of quantization: the noise of each layer, and the effect on the outputs.
 
 use super::labels;
 use super::rewrite::observed;
@@ -7,21 +7,21 @@ use crate::error::Failure;
 use byoc_core::ir::{ExprId, Module};
 use byoc_core::tensor::Tensor;
 
-/// The quantized model held against the float model, on the calibration data.
+/// Comparison of the quantized model with the float model on the calibration data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// The signal-to-noise ratio of each value that was looked at, in decibels.
+    /// Signal-to-noise ratio of each observed value, in decibels.
     pub signal_to_noise: Vec<Option<f64>>,
-    /// The mean over the samples of the cosine between the answers (the first output) of the two models, each with its mean
-    /// taken out; none where that is no float tensor.
+    /// Mean over the samples of the cosine between the mean-centered first outputs of the two models; none if the first
+    /// output is not a float tensor.
     pub cosine: Option<f64>,
-    /// How many of the samples have the right answer: the float model, then the quantized one.
+    /// Number of samples classified correctly by the float model and by the quantized one.
     pub right: Option<(usize, usize)>,
-    /// How many samples were run.
+    /// Number of samples run.
     pub samples: usize,
 }
 
-/// Squares of a signal and of what differs from it.
+/// Power of a signal and of the noise on it, as sums of squares.
 #[derive(Clone, Copy, Default)]
 struct Power {
     signal: f64,
@@ -37,7 +37,7 @@ impl Power {
         }
     }
 
-    /// 10 log10(signal / noise); infinite without noise, none for a signal of zeros that became something else.
+    /// Returns 10 log10(signal / noise); infinite without noise, none for a zero signal with noise.
     fn decibels(self) -> Option<f64> {
         match (self.signal > 0.0, self.noise > 0.0) {
             (_, false) => Some(f64::INFINITY),
@@ -47,7 +47,8 @@ impl Power {
     }
 }
 
-/// Runs both models over the calibration data. `quantized` gives the values `shown` of the float model behind its own results.
+/// Runs both models over the calibration data. `quantized` returns the values `shown` of the float model after its own
+/// results.
 ///
 /// # Errors
 /// When a model cannot be run.
@@ -93,12 +94,12 @@ pub fn measure(
     })
 }
 
-/// How many answers a result holds: its first dimension.
+/// Returns the number of samples in a result: its first dimension.
 fn rows_of(result: &Tensor) -> usize {
     result.shape().first().copied().unwrap_or(1)
 }
 
-/// The cosine between two vectors with their means taken out; 1 when both are constant, 0 when one is.
+/// Returns the cosine between two mean-centered vectors; 1 if both are constant, 0 if one is.
 pub fn cosine(a: &[f64], b: &[f64]) -> f64 {
     let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len().max(1) as f64;
     let (mean_a, mean_b) = (mean(a), mean(b));
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cosines_do_not_see_the_mean() {
+    fn cosine_ignores_the_mean() {
         assert!((cosine(&[1.0, 2.0, 3.0], &[11.0, 12.0, 13.0]) - 1.0).abs() < 1e-12);
         assert!((cosine(&[1.0, 2.0, 3.0], &[3.0, 2.0, 1.0]) + 1.0).abs() < 1e-12);
         assert_eq!(cosine(&[5.0, 5.0], &[1.0, 2.0]), 0.0);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundredth_of_the_power_is_twenty_decibels() {
+    fn hundredth_of_the_power_is_twenty_decibels() {
         let mut power = Power::default();
         power.add(&Tensor::from_slice(&[2], &[3.0f32, 4.0]), &Tensor::from_slice(&[2], &[3.3f32, 3.6]));
         assert!((power.decibels().unwrap() - 20.0).abs() < 1e-5);

@@ -1,33 +1,33 @@
-//! Which part of the values of a tensor gets integers of its own: what lies outside becomes the nearest end.
+//! Methods that choose the range represented by integers; values outside are clipped to the nearest end.
 //!
-//! Every method starts from what the calibration data gave, and only ever narrows it.
+//! Every method starts from the range of the calibration data, and only ever narrows it.
 
 use super::histogram::Histogram;
 use super::range::Range;
 use super::scheme::Scheme;
 use std::fmt;
 
-/// How a range is chosen.
+/// Method that chooses a range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
-    /// Everything that was seen.
+    /// Whole observed range.
     MinMax,
-    /// Without the share `1 - p` of the values at either end.
+    /// Range without the share `1 - p` of the values at either end.
     Percentile(f64),
-    /// What keeps most of the distribution's information: the smallest Kullback-Leibler divergence.
+    /// Range with the smallest Kullback-Leibler divergence, which preserves most of the distribution's information.
     Entropy,
-    /// The smallest expected square of what rounding and clipping change.
+    /// Range with the smallest expected squared error of rounding and clipping.
     MeanSquaredError,
 }
 
 impl Method {
-    /// The share of values that [`Method::Percentile`] keeps on either side when nothing else is said.
+    /// Default share of values that [`Method::Percentile`] keeps on either side.
     pub const PERCENTILE: f64 = 0.9999;
 
-    /// Reads `min-max`, `percentile`, `percentile:99.9`, `entropy` or `mse`.
+    /// Parses `min-max`, `percentile`, `percentile:99.9`, `entropy` or `mse`.
     ///
     /// # Errors
-    /// What is wanted instead.
+    /// Description of the expected values.
     pub fn parse(text: &str) -> Result<Method, String> {
         match text.split_once(':') {
             None => match text {
@@ -35,17 +35,17 @@ impl Method {
                 "percentile" => Ok(Method::Percentile(Method::PERCENTILE)),
                 "entropy" => Ok(Method::Entropy),
                 "mse" => Ok(Method::MeanSquaredError),
-                _ => Err("min-max, percentile[:P], entropy or mse is wanted".into()),
+                _ => Err("expected min-max, percentile[:P], entropy or mse".into()),
             },
             Some(("percentile", share)) => match share.parse::<f64>() {
                 Ok(percent) if (50.0..=100.0).contains(&percent) => Ok(Method::Percentile(percent / 100.0)),
-                _ => Err(format!("percentile:{share}: a number from 50 to 100 is wanted")),
+                _ => Err(format!("percentile:{share}: expected a number from 50 to 100")),
             },
-            Some(_) => Err("min-max, percentile[:P], entropy or mse is wanted".into()),
+            Some(_) => Err("expected min-max, percentile[:P], entropy or mse".into()),
         }
     }
 
-    /// The range for values with this histogram.
+    /// Returns the range for values with this histogram.
     pub fn range(self, values: &Histogram, scheme: &Scheme) -> Range {
         let all = values.range();
         match self {
@@ -58,7 +58,7 @@ impl Method {
 }
 
 impl fmt::Display for Method {
-    /// As [`Method::parse`] reads it.
+    /// Formats in the syntax of [`Method::parse`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Method::MinMax => f.write_str("min-max"),
@@ -69,14 +69,15 @@ impl fmt::Display for Method {
     }
 }
 
-/// S. Migacz, "8-bit inference with TensorRT" (GTC 2017): of all thresholds on the distance from 0, the one at which the
-/// distribution of the clipped values P loses least when it is told in as many levels as there are integers (Q), by the
-/// Kullback-Leibler divergence of Q from P. Zeros are left out, as the original leaves out its first bin.
+/// Finds the range by S. Migacz, "8-bit inference with TensorRT" (GTC 2017): of all thresholds on the distance from 0,
+/// the one that minimizes the Kullback-Leibler divergence of Q from P, where P is the distribution of the clipped
+/// values and Q the same with as many levels as there are integers. Zeros are excluded, as the original excludes its
+/// first bin.
 fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
     let all = values.range();
     let counts = values.magnitudes();
     let used = counts.iter().rposition(|&c| c > 0).map_or(0, |last| last + 1);
-    // One-sided values have all integers of an asymmetric scheme for themselves, others half of them.
+    // One-sided values use all integers of an asymmetric scheme, other values half of them.
     let levels = if scheme.symmetric || all.lo < 0.0 && all.hi > 0.0 { 128 } else { 256 };
     let mut best = (f64::INFINITY, used);
     for kept in levels..=used {
@@ -88,7 +89,8 @@ fn entropy(values: &Histogram, scheme: &Scheme) -> Range {
     all.within(best.1 as f64 * values.width())
 }
 
-/// The divergence when the first `kept` bins are told in `levels` levels and the rest is counted to the last of them.
+/// Returns the divergence when the first `kept` bins are merged into `levels` levels and the rest is added to the last
+/// of them.
 pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
     let outside: u64 = counts[kept..].iter().sum();
     let inside: u64 = counts[..kept].iter().sum();
@@ -107,7 +109,7 @@ pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
             let last = i + 1 == kept;
             let p = (c + if last { outside } else { 0 }) as f64 / total;
             if p > 0.0 {
-                // A last bin that only clipping fills is in no level: it counts as the rarest value that was seen.
+                // A last bin filled only by clipping is in no level: it counts as the rarest observed value.
                 let q = if c > 0 { q } else { 1.0 / total };
                 sum += p * (p / q).ln();
             }
@@ -116,9 +118,9 @@ pub(super) fn divergence(counts: &[u64], kept: usize, levels: usize) -> f64 {
     sum
 }
 
-/// The factor on the whole range, of 1/128, 2/128 up to 1, at which the expected square of the error is smallest: step² / 12
-/// within the range (rounding errors are uniform), the square of the distance to its end outside. (R. Banner et al.,
-/// "Post training 4-bit quantization of convolutional networks", NeurIPS 2019, with counts in place of a density.)
+/// Finds the factor on the whole range, from 1/128 to 1 in steps of 1/128, with the smallest expected squared error:
+/// step² / 12 within the range (rounding errors are uniform), the squared distance to its end outside. (R. Banner et
+/// al., "Post training 4-bit quantization of convolutional networks", NeurIPS 2019, with counts in place of a density.)
 fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
     const FACTORS: u32 = 128;
     let all = values.range();
@@ -140,7 +142,7 @@ fn mean_squared_error(values: &Histogram, scheme: &Scheme) -> Range {
     best.1
 }
 
-/// The sum over (value, count) of the expected square of what clipping to `range` and rounding to `step` change.
+/// Returns the sum over (value, count) of the expected squared error of clipping to `range` and rounding to `step`.
 pub(super) fn squared_error(values: &[(f64, u64)], range: Range, step: f64) -> f64 {
     let rounding = step * step / 12.0;
     let error = |v: f64| {
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read() {
+    fn parses_names() {
         for text in ["min-max", "percentile:99.99", "percentile:99.9", "entropy", "mse"] {
             assert_eq!(Method::parse(text).unwrap().to_string(), text);
         }
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_leaves_outliers_out() {
+    fn percentile_excludes_outliers() {
         // 9998 values in (0, 1] and two at 100.
         let h = histogram((1..=9998).map(|i| i as f32 / 9998.0).chain([100.0, 100.0]));
         let range = Method::Percentile(0.999).range(&h, &Scheme::SYMMETRIC);
@@ -198,8 +200,8 @@ mod tests {
     }
 
     #[test]
-    fn the_divergence_is_that_of_the_definition() {
-        // Four bins told in two levels: P = (1, 3, 2, 2) / 8, Q = (2, 2, 2, 2) / 8:
+    fn divergence_matches_the_definition() {
+        // Four bins in two levels: P = (1, 3, 2, 2) / 8, Q = (2, 2, 2, 2) / 8:
         // 1/8 ln(1/2) + 3/8 ln(3/2) = 0.065405...
         let wanted = (1.0 / 8.0) * 0.5f64.ln() + (3.0 / 8.0) * 1.5f64.ln();
         assert!((divergence(&[1, 3, 2, 2], 4, 2) - wanted).abs() < 1e-12);
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_squared_error_is_that_of_the_definition() {
+    fn squared_error_matches_the_definition() {
         let values = [(-2.0, 1), (0.5, 2), (3.0, 1)];
         // Outside on the left by 1, on the right by 2, two inside with a step of 0.6.
         let error = squared_error(&values, Range { lo: -1.0, hi: 1.0 }, 0.6);
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn every_method_takes_a_tensor_of_zeros() {
+    fn every_method_accepts_a_tensor_of_zeros() {
         let h = histogram([0.0, 0.0]);
         for text in ["min-max", "percentile", "entropy", "mse"] {
             for scheme in ["symmetric", "asymmetric"] {

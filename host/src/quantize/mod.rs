@@ -1,19 +1,19 @@
-//! From a float model and samples of its inputs to a model that computes with int8.
+//! Post-training quantization: from a float model and samples of its inputs to a model that computes with int8.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | [`scheme`] | how real numbers become integers |
-//! | [`data`], [`labels`] | calibration data and the right answers, read and checked |
-//! | [`model`] | the float model, simplified, its open dimensions kept |
-//! | [`layers`], [`roles`] | which operators are computed with integers, and which values share a scale |
-//! | [`runs`], [`calibrate`], [`histogram`] | the values that flow through the float model |
-//! | [`range`] | which part of them integers stand for |
-//! | [`weights`], [`rewrite`] | the model with qnn operators |
-//! | [`measure`], [`report`] | what it costs, layer by layer |
-//! | [`sensitivity`] | which layers stay in float so that it costs no more than is allowed |
+//! | [`scheme`] | mapping of real numbers to integers |
+//! | [`data`], [`labels`] | calibration data and labels, read and checked |
+//! | [`model`] | float model, simplified, with its open dimensions kept |
+//! | [`layers`], [`roles`] | operators computed with integers, and values that share a scale |
+//! | [`runs`], [`calibrate`], [`histogram`] | distributions of the values in the float model |
+//! | [`range`] | range that the integers represent |
+//! | [`weights`], [`rewrite`] | model with qnn operators |
+//! | [`measure`], [`report`] | cost, layer by layer |
+//! | [`sensitivity`] | layers that stay in float to bound the cost |
 //!
-//! Values and scales follow Relay's QNN dialect: a layer takes int8 and gives int32 sums, its bias is added in int32 and
-//! the sums are requantized to int8.
+//! Values and scales follow Relay's QNN dialect: a layer takes int8 and produces int32 sums, its bias is added in int32
+//! and the sums are requantized to int8.
 
 pub mod calibrate;
 pub mod data;
@@ -53,12 +53,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Which layers stay in float.
+/// Layers that stay in float.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Keep {
-    /// The first convolution: it sees the input itself, has few channels and little to gain.
+    /// True to keep the first convolution: it reads the input itself, has few channels and little to gain.
     pub first: bool,
-    /// Layers by the names of their operators in the model.
+    /// Layers, by the names of their operators in the model.
     pub names: Vec<String>,
 }
 
@@ -68,41 +68,41 @@ impl Default for Keep {
     }
 }
 
-/// How a model is quantized.
+/// Options of quantization.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How real numbers become integers.
+    /// Mapping of real numbers to integers.
     pub scheme: Scheme,
-    /// How ranges are chosen.
+    /// Method that chooses ranges.
     pub method: Method,
-    /// Which layers stay in float.
+    /// Layers that stay in float.
     pub keep: Keep,
-    /// Keep the most sensitive layers in float until the loss is at most this: the share of right answers lost where labels
-    /// are given, otherwise 1 minus the cosine of [`Measured::cosine`].
+    /// Maximum loss; the most sensitive layers are kept in float until it is met. The loss is the drop in accuracy if
+    /// labels are given, otherwise 1 minus the cosine of [`Measured::cosine`].
     pub max_loss: Option<f64>,
-    /// The right class of each sample; by default what the calibration data says.
+    /// Correct class of each sample; by default the labels of the calibration data.
     pub labels: Option<Vec<i64>>,
-    /// Use at most so many samples.
+    /// Maximum number of samples.
     pub samples: Option<usize>,
-    /// Dimensions that are bound for good.
+    /// Dimensions that are bound permanently.
     pub dims: BTreeMap<String, usize>,
 }
 
-/// A quantized model.
+/// Quantized model.
 pub struct Quantized {
-    /// The program.
+    /// Program with qnn operators.
     pub module: Module,
-    /// What was done.
+    /// Report on each layer.
     pub report: Report,
-    /// What should be said but does not stop the work.
+    /// Diagnostics that do not stop the work.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Quantizes a model. `progress` hears what is being done.
+/// Quantizes a model. `progress` receives descriptions of the current step.
 ///
 /// # Errors
-/// Calibration data that does not fit (E0530 to E0532), a model without a layer that can be quantized (E0360), the name of
-/// a layer that it does not have (E0361), labels that do not fit (E0614), and what is wrong with the model.
+/// Calibration data that does not fit (E0530 to E0532), a model without a layer that can be quantized (E0360), an
+/// unknown layer name (E0361), labels that do not fit (E0614), and errors of the model itself.
 pub fn quantize(
     path: &Path,
     source: &Source,
@@ -128,7 +128,7 @@ pub fn quantize(
     };
     if runs.count() < samples.count {
         let (batch, left) = (runs.batch, samples.count - runs.count());
-        let message = format!("{left} samples are not used: the model takes {batch} at a time");
+        let message = format!("{left} samples are not used: the batch size of the model is {batch}");
         warnings.push(Diagnostic::warning(codes::frontends::CALIBRATION_MISFIT, message));
     }
 
@@ -176,7 +176,7 @@ pub fn quantize(
     Ok(Quantized { module: quantized.module, report, warnings })
 }
 
-/// What the steps share.
+/// State shared by the steps.
 struct Work<'a> {
     module: &'a Module,
     layers: &'a [Layer],
@@ -184,7 +184,7 @@ struct Work<'a> {
     method: Method,
     labels: Option<&'a [i64]>,
     runs: &'a Runs<'a>,
-    /// What was seen of each value so far.
+    /// Distribution of each value observed so far.
     histograms: BTreeMap<ExprId, Histogram>,
     progress: &'a dyn Fn(&str),
 }
@@ -194,7 +194,7 @@ impl<'a> Work<'a> {
         Roles::new(self.module, self.layers, chosen)
     }
 
-    /// Sees to it that the values whose ranges are needed, and `further` ones, have been seen.
+    /// Collects the histograms of the values whose ranges are needed, and of `further`, unless present.
     fn observe(&mut self, roles: &Roles, further: &[ExprId]) -> Result<(), Failure> {
         let wanted: BTreeSet<ExprId> = roles.ranged.values().flatten().chain(further).copied().collect();
         let missing: Vec<ExprId> = wanted.into_iter().filter(|id| !self.histograms.contains_key(id)).collect();
@@ -217,7 +217,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Range, scale and zero point of each group.
+    /// Returns range, scale and zero point of each group.
     fn parameters(&self, roles: &Roles) -> Result<(BTreeMap<ExprId, Range>, BTreeMap<ExprId, Parameters>), Failure> {
         let mut ranges = BTreeMap::new();
         for (&group, values) in &roles.ranged {
@@ -234,7 +234,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What has a scale of its own, in the order of evaluation: layers, sums, joins and means.
+/// Returns the values with a scale of their own, in evaluation order: layers, sums, concatenations and means.
 fn shown(roles: &Roles) -> Vec<ExprId> {
     let own = |role: &Role| matches!(role, Role::Layer(_) | Role::Mean(_) | Role::Add | Role::Concatenate);
     roles.of.iter().filter(|(_, role)| role.as_ref().is_some_and(own)).map(|(id, _)| id).collect()
@@ -295,7 +295,7 @@ fn rows(
     rows.into_values().collect()
 }
 
-/// The layers that stay in float by what they are and by what the user says, with the reason.
+/// Returns the layers that stay in float, because of an obstacle or by choice of the user, with the reason.
 fn kept(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>, Failure> {
     let mut kept = BTreeMap::new();
     let mut errors = Vec::new();
@@ -304,7 +304,7 @@ fn kept(layers: &[Layer], keep: &Keep) -> Result<BTreeMap<usize, String>, Failur
         if found.is_empty() {
             let names = layers.iter().map(|layer| layer.name.as_str());
             let error = Diagnostic::error(codes::passes::UNKNOWN_LAYER, format!("the model has no layer \"{name}\""))
-                .note(format!("its layers are {}", names.clone().collect::<Vec<_>>().join(", ")));
+                .note(format!("layers of the model: {}", names.clone().collect::<Vec<_>>().join(", ")));
             errors.push(match nearest(name, names) {
                 Some(near) => error.help(format!("did you mean \"{near}\"?")),
                 None => error,

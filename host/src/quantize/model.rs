@@ -1,9 +1,9 @@
-//! The float model: read, simplified (batch norms folded into weights), and with those dimensions left open that it
+//! The float model: read, simplified (batch norms folded into weights), with the dimensions left open that the program
 //! does not depend on.
 //!
-//! Models are imported with all dimensions bound, since the arithmetic on shapes that exporters write out disappears only
-//! then. A model that comes out the same for two sizes of a dimension does not depend on it: the quantized model keeps the
-//! dimension's name and takes any size.
+//! Models are imported with all dimensions bound, since only then the shape arithmetic that exporters write out is
+//! folded away. A model that comes out the same for two sizes of a dimension does not depend on it: the quantized model
+//! keeps the name of the dimension and accepts any size.
 
 use super::data::Samples;
 use crate::build::SIMPLIFY;
@@ -16,20 +16,20 @@ use byoc_core::pass::{PassOptions, infer_type};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A float model, ready to be looked at.
+/// Float model, ready for analysis.
 pub struct FloatModel {
-    /// The program, simplified and typed.
+    /// Program, simplified and typed.
     pub module: Module,
-    /// Number of samples in a run, when that is not open.
+    /// Number of samples per run, if it is fixed.
     pub fixed_batch: Option<usize>,
-    /// What should be said but does not stop the work.
+    /// Diagnostics that do not stop the work.
     pub warnings: Vec<Diagnostic>,
 }
 
 /// Reads the model whose inputs `signature` declares. `dims` are the dimensions that the user bound; they stay bound.
 ///
 /// # Errors
-/// What is wrong with the model.
+/// When the model cannot be read or simplified.
 pub fn read(
     path: &Path,
     signature: &Signature,
@@ -43,7 +43,7 @@ pub fn read(
     if !declared.iter().flatten().any(open) {
         return Ok(FloatModel { module, fixed_batch: Some(samples.batch()), warnings });
     }
-    // All open dimensions, or the number of samples alone.
+    // First all open dimensions, then the batch dimension alone.
     let batch_only: Vec<Vec<Dim>> = declared
         .iter()
         .zip(&shapes)
@@ -64,32 +64,31 @@ pub fn read(
             return Ok(FloatModel { module: opened, fixed_batch: None, warnings });
         }
     }
-    // The program depends on the number of samples: it takes one at a time.
+    // The program depends on the batch size: run one sample at a time.
     let shapes = samples.shapes(1);
     let (module, _) = simplified(path, signature, dims, &shapes)?;
-    let message =
-        "the program that the model becomes depends on its open dimensions: the quantized model has them fixed";
+    let message = "the program depends on the open dimensions of the model: they are fixed in the quantized model";
     let fixed: Vec<String> =
         signature.inputs.iter().zip(&shapes).map(|(port, shape)| format!("{} {shape:?}", port.name)).collect();
     warnings.push(
         Diagnostic::warning(codes::frontends::DIMENSIONS_FIXED, message)
-            .note(format!("inputs are {}", fixed.join(", "))),
+            .note(format!("fixed inputs: {}", fixed.join(", "))),
     );
     Ok(FloatModel { module, fixed_batch: Some(1), warnings })
 }
 
-/// The program with inputs of these shapes, whatever they were.
+/// Returns the program with inputs of these shapes, whatever they were.
 ///
 /// # Errors
-/// E0607 when it does not type: it takes other shapes.
+/// E0607 when the program does not type-check with these shapes.
 pub fn with_shapes(module: &Module, shapes: &[Vec<usize>]) -> Result<Module, Diagnostic> {
     let dims: Vec<Vec<Dim>> = shapes.iter().map(|s| s.iter().map(|&n| Dim::Fixed(n)).collect()).collect();
     with_inputs(module, &dims).ok_or_else(|| {
-        Diagnostic::error(codes::runtime::NOT_LOWERABLE, format!("the model does not take inputs of {shapes:?}"))
+        Diagnostic::error(codes::runtime::NOT_LOWERABLE, format!("the model does not accept inputs of {shapes:?}"))
     })
 }
 
-/// The program with inputs of these dimensions; none when it does not type then.
+/// Returns the program with inputs of these dimensions; none if it does not type-check with them.
 fn with_inputs(module: &Module, inputs: &[Vec<Dim>]) -> Option<Module> {
     let mut module = module.clone();
     let main = *module.globals.get("main")?;
@@ -107,8 +106,8 @@ fn with_inputs(module: &Module, inputs: &[Vec<Dim>]) -> Option<Module> {
     infer_type(&module).ok()
 }
 
-/// The dimensions that the inputs have in the file, those that the user bound fixed; none for an input whose rank the file
-/// does not say.
+/// Returns the dimensions of the inputs in the file, with those fixed that the user bound; no dimensions for an input
+/// whose rank the file does not give.
 fn declared(signature: &Signature, bound: &BTreeMap<String, usize>) -> Vec<Vec<Dim>> {
     let fix = |dim: &Dim| match dim {
         Dim::Named(name) => bound.get(&**name).map_or_else(|| dim.clone(), |&n| Dim::Fixed(n)),
@@ -117,7 +116,7 @@ fn declared(signature: &Signature, bound: &BTreeMap<String, usize>) -> Vec<Vec<D
     signature.inputs.iter().map(|port| port.dims.iter().flatten().map(fix).collect()).collect()
 }
 
-/// The model bound to these input shapes, after the simplifying passes.
+/// Reads the model with these input shapes bound, and runs the simplifying passes.
 fn simplified(
     path: &Path,
     signature: &Signature,

@@ -1,21 +1,21 @@
-//! A range of values.
+//! Ranges of values.
 
-/// A closed range of values.
+/// Closed range of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Range {
-    /// The smallest.
+    /// Lower bound.
     pub lo: f64,
-    /// The largest.
+    /// Upper bound.
     pub hi: f64,
 }
 
 impl Range {
-    /// The smallest range that holds both.
+    /// Returns the smallest range that contains both.
     pub fn union(self, other: Range) -> Range {
         Range { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi) }
     }
 
-    /// The part that is no farther from 0 than `reach`.
+    /// Returns the part whose distance from 0 is at most `reach`.
     pub fn within(self, reach: f64) -> Range {
         Range { lo: self.lo.max(-reach), hi: self.hi.min(reach) }
     }

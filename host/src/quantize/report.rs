@@ -1,57 +1,57 @@
-//! What was done to each layer, as data.
+//! Report of quantization on each layer, as data.
 
 use super::measure::Measured;
 use super::range::Range;
 use super::scheme::Parameters;
 use serde_json::{Value, json};
 
-/// A layer, or another operator with a scale of its own.
+/// Layer, or another operator with a scale of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The name of the model's operator.
+    /// Name of the model's operator.
     pub layer: String,
-    /// The operator of the float model.
+    /// Operator of the float model.
     pub operator: &'static str,
-    /// Why it stays in float; none for what is computed with integers.
+    /// Reason why it stays in float; none for a quantized layer.
     pub kept: Option<String>,
-    /// What its result was seen to hold, bias and activation included, as far as integers stand for it.
+    /// Range of its result that the integers represent, bias and activation included.
     pub range: Option<Range>,
-    /// The scale and zero point of its result; none where it leaves as int32 sums, or in float.
+    /// Scale and zero point of its result; none if the result is int32 sums or float.
     pub output: Option<Parameters>,
-    /// The scale and zero point of what it takes.
+    /// Scale and zero point of its input.
     pub input: Option<Parameters>,
-    /// The smallest and the largest scale of the weight.
+    /// Smallest and largest scale of the weight.
     pub weight_scale: Option<(f32, f32)>,
-    /// The signal-to-noise ratio of its result, in decibels: the noise of everything before it is in it.
+    /// Signal-to-noise ratio of its result, in decibels; includes the noise of all predecessors.
     pub signal_to_noise: Option<f64>,
-    /// By how much the loss of the model grows when this layer alone is quantized, where that was asked for.
+    /// Increase of the model's loss when this layer alone is quantized, if it was measured.
     pub sensitivity: Option<f64>,
 }
 
-/// What quantization did.
+/// Report on a quantized model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// In the order of evaluation.
+    /// Layers in evaluation order.
     pub rows: Vec<Row>,
-    /// The whole model.
+    /// Measurements of the whole model.
     pub measured: Measured,
-    /// The scheme, as it is written.
+    /// Scheme, in the syntax of [`Scheme::parse`](super::scheme::Scheme::parse).
     pub scheme: String,
-    /// The method, as it is written.
+    /// Method, in the syntax of [`Method::parse`](super::method::Method::parse).
     pub method: String,
-    /// How many layers are computed with integers.
+    /// Number of layers computed with integers.
     pub quantized: usize,
     /// Number of layers.
     pub layers: usize,
 }
 
-/// A number, or null for what JSON cannot say.
+/// Returns a number, or null for values that JSON cannot represent.
 fn number(value: f64) -> Value {
     if value.is_finite() { json!(value) } else { Value::Null }
 }
 
 impl Row {
-    /// The JSON form.
+    /// Returns the JSON form.
     pub fn to_json(&self) -> Value {
         let parameters = |p: &Parameters| json!({"scale": p.scale, "zero_point": p.zero_point});
         json!({
@@ -70,7 +70,7 @@ impl Row {
 }
 
 impl Report {
-    /// The line behind those of the layers.
+    /// Returns the summary line, printed after those of the layers.
     pub fn summary(&self) -> Value {
         let measured = &self.measured;
         let share = |n: usize| json!(n as f64 / measured.samples.max(1) as f64);

@@ -1,7 +1,7 @@
-//! The float model with its layers, and what lies between them, as qnn operators.
+//! Rewriting of the float model: its layers, and the operators between them, become qnn operators.
 //!
-//! A value of the float model is known in up to three forms: as float, as narrow integers, and as the int32 sums of a layer.
-//! Each form is made from another when somebody first asks for it; float forms that nobody asks for are dead code.
+//! A value of the float model has up to three forms: float, narrow integers, and the int32 sums of a layer. Each form
+//! is created from another at its first use; unused float forms are dead code.
 
 use super::layers::Layer;
 use super::roles::{Bias, Role, Roles, inputs};
@@ -19,32 +19,32 @@ use std::collections::BTreeMap;
 
 type Built = Result<ExprId, Box<Diagnostic>>;
 
-/// What a rewrite needs to know.
+/// Inputs of the rewrite.
 pub struct Plan<'a> {
-    /// The float model.
+    /// Float model.
     pub module: &'a Module,
-    /// Its layers.
+    /// Layers of the model.
     pub layers: &'a [Layer],
-    /// What its operators become.
+    /// Roles of its operators.
     pub roles: &'a Roles,
     /// Scale and zero point of each group.
     pub parameters: &'a BTreeMap<ExprId, Parameters>,
-    /// The scheme.
+    /// Quantization scheme.
     pub scheme: Scheme,
 }
 
-/// The quantized model, and what was chosen for its weights.
+/// Quantized model, with the scales of its weights.
 pub struct Rewritten {
-    /// The program, typed.
+    /// Typed program.
     pub module: Module,
-    /// The scales of each layer's weight; none for a layer that stays float.
+    /// Scales of each layer's weight; none for a layer that stays float.
     pub weight_scales: Vec<Option<Vec<f32>>>,
 }
 
-/// Rewrites the model. The values `shown` of the float model are further results, as float.
+/// Rewrites the model. The values `shown` of the float model become additional results, as float.
 ///
 /// # Errors
-/// Types that do not agree, which would be a defect here.
+/// Types that do not agree, which would be a bug of the rewrite.
 pub fn rewrite(plan: &Plan<'_>, shown: &[ExprId]) -> Result<Rewritten, Failure> {
     let mut rewriter = Rewriter {
         plan,
@@ -73,10 +73,10 @@ pub fn rewrite(plan: &Plan<'_>, shown: &[ExprId]) -> Result<Rewritten, Failure> 
     Ok(Rewritten { module: ran.module, weight_scales: rewriter.weight_scales })
 }
 
-/// The float model with the values `shown` as further results.
+/// Returns the float model with the values `shown` as additional results.
 ///
 /// # Errors
-/// Types that do not agree, which would be a defect here.
+/// Types that do not agree, which would be a bug of the rewrite.
 pub fn observed(module: &Module, shown: &[ExprId]) -> Result<Module, Failure> {
     let main = module.globals.get("main").copied();
     Ok(Rebuild::run(
@@ -87,7 +87,7 @@ pub fn observed(module: &Module, shown: &[ExprId]) -> Result<Module, Failure> {
     )?)
 }
 
-/// `@main` with further results behind its own, all in one tuple.
+/// Rebuilds `@main` with additional results after its own, all in one tuple.
 fn show(rebuild: &mut Rebuild<'_>, main: &Expr, shown: &[ExprId]) -> Built {
     let Expr::Function(function) = main else { return rebuild.new.tuple(&[]) };
     let body = rebuild.get(function.body);
@@ -104,33 +104,33 @@ fn show(rebuild: &mut Rebuild<'_>, main: &Expr, shown: &[ExprId]) -> Built {
     rebuild.new.function(&params, body, Type::Unknown, function.attrs.clone())
 }
 
-/// The integer forms of a value.
+/// Integer forms of a value.
 #[derive(Default)]
 struct Forms {
     narrow: Option<ExprId>,
     sums: Option<Sums>,
 }
 
-/// Sums of a layer.
+/// int32 sums of a layer.
 #[derive(Clone)]
 struct Sums {
     id: ExprId,
-    /// One scale for each channel, or one for all.
+    /// Scale of each channel, or one for all.
     scales: Vec<f32>,
-    /// Where the channels lie.
+    /// Axis of the channels.
     axis: usize,
 }
 
 struct Rewriter<'p> {
     plan: &'p Plan<'p>,
     forms: BTreeMap<ExprId, Forms>,
-    /// The first bias of each layer.
+    /// First bias of each layer.
     biases: BTreeMap<usize, &'p Bias>,
     weight_scales: Vec<Option<Vec<f32>>>,
 }
 
 impl Rewriter<'_> {
-    /// Makes the integer form of an operator's result, and gives its float form.
+    /// Creates the integer form of an operator's result, and returns its float form.
     fn operator(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, role: &Role) -> Built {
         let Some((operator, call)) = self.plan.module.expr(id).as_op_call() else { return rebuild.copy(id) };
         let narrow = match role {
@@ -157,7 +157,7 @@ impl Rewriter<'_> {
         rebuild.new.op("qnn.dequantize", &args, Attrs::none())
     }
 
-    /// Keeps sums, and gives their float form.
+    /// Records sums, and returns their float form.
     fn sums(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId, sums: Sums) -> Built {
         let args = [sums.id, reals(rebuild, &sums.scales), integer(rebuild, 0)];
         let float = rebuild.new.op("qnn.dequantize", &args, along(&sums))?;
@@ -177,7 +177,7 @@ impl Rewriter<'_> {
         let quantized = weights::quantize(weight, layer.weight_axis, bias, scale, &self.plan.scheme);
         let channels = weight.shape()[layer.weight_axis];
         let shape = weight.shape().to_vec();
-        // The constant lives on as the constant that it came from.
+        // The quantized constant keeps the origin of the float constant.
         let origin = self.plan.module.nodes[call.args[1]].origin;
         let here = rebuild.new.origin.replace(origin);
         let weight = rebuild.new.constant(quantized.values);
@@ -236,7 +236,7 @@ impl Rewriter<'_> {
         };
         let (low, high) = (bound(lo), bound(hi));
         if low <= f64::from(least) && high >= f64::from(greatest) {
-            // The integers end where the activation does.
+            // The range of the integers already enforces the bounds of the activation.
             return Ok(narrow);
         }
         if low == 0.0 && hi == f64::INFINITY {
@@ -305,7 +305,7 @@ impl Rewriter<'_> {
         self.plan.parameters.get(&self.plan.roles.group(id)).copied().unwrap_or(unknown)
     }
 
-    /// A value as narrow integers: from sums by a requantization, from float by a quantization.
+    /// Returns a value as narrow integers: sums are requantized, float values quantized.
     fn narrow(&mut self, rebuild: &mut Rebuild<'_>, id: ExprId) -> Built {
         let forms = self.forms.entry(id).or_default();
         if let Some(narrow) = forms.narrow {
@@ -313,7 +313,7 @@ impl Rewriter<'_> {
         }
         let sums = forms.sums.clone();
         let Parameters { scale, zero_point } = self.parameters(id);
-        // It belongs to the operator that made the value.
+        // The conversion belongs to the operator that produced the value.
         let here = rebuild.new.origin.replace(self.plan.module.nodes[id].origin);
         let (to, zero) = (real(rebuild, scale), integer(rebuild, zero_point));
         let dtype = ("out_dtype", AttrValue::from(self.plan.scheme.activation));
@@ -333,7 +333,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// The attributes for parameters along the channels.
+/// Returns the attributes of parameters along the channels.
 fn along(sums: &Sums) -> Attrs {
     if sums.scales.len() > 1 { Attrs::new([("axis", AttrValue::Int(sums.axis as i64))]) } else { Attrs::none() }
 }

@@ -1,11 +1,11 @@
-//! What every operator of the float model becomes.
+//! Roles of the float model's operators in the quantized model.
 //!
-//! The layers take int8 and give int32 sums; a bias after one is added in int32. From there integers flow through
-//! activations, pools, sums, joins and changes of shape as far as another layer is reached; what only leads to float
-//! operators stays float, at the price of one dequantization.
+//! Layers take int8 and produce int32 sums; a bias after one is added in int32. From there integers flow through
+//! activations, pooling, sums, concatenations and changes of shape as far as another layer is reached; operators that
+//! lead only to float operators stay float, at the cost of one dequantization.
 //!
-//! Values that have one scale form a group: what a pool or a reshape gives has the scale of what it takes, and what only
-//! activations read has the scale of what they give, so that the part that they cut off costs nothing.
+//! Values that share a scale form a group: the result of pooling or a reshape has the scale of its operand, and a value
+//! read only by activations has the scale of their result, so that no integers are spent on the part they cut off.
 
 use super::layers::{Layer, always_evaluated};
 use byoc_core::ir::{Expr, ExprId, IndexVec, Module};
@@ -13,57 +13,57 @@ use byoc_core::op::{self, Params};
 use byoc_core::tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an operator becomes.
+/// Role of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Role {
-    /// Sums of products of int8, by the number of the layer.
+    /// Sums of products of int8, with the index of the layer.
     Layer(usize),
-    /// An addition in int32.
+    /// Addition in int32.
     Bias(Bias),
     /// Bounds on the values.
     Activation {
-        /// The lower bound.
+        /// Lower bound.
         lo: f64,
-        /// The upper bound.
+        /// Upper bound.
         hi: f64,
     },
-    /// The same operator on integers of the same scale: elements are chosen or moved, not computed.
+    /// Same operator on integers of the same scale: elements are selected or moved, not computed.
     Same,
-    /// The mean of windows; of the whole plane for a global pool, whose size is given.
+    /// Mean of windows; of the whole plane, whose size is given, for global pooling.
     Mean(Option<[usize; 2]>),
-    /// A sum of two values.
+    /// Sum of two values.
     Add,
-    /// A join.
+    /// Concatenation.
     Concatenate,
 }
 
-/// A constant that is added to sums.
+/// Constant that is added to sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bias {
-    /// What it is added to.
+    /// Sums it is added to.
     pub sums: ExprId,
-    /// The layer that made them.
+    /// Layer that produced the sums.
     pub layer: usize,
-    /// Its values: one for each channel, or one for all.
+    /// Values: one per channel, or one for all.
     pub values: Vec<f32>,
-    /// Its shape in the model.
+    /// Shape in the model.
     pub shape: Vec<usize>,
 }
 
-/// What every operator becomes, and which values share a scale.
+/// Roles of all operators, and the groups of values that share a scale.
 pub struct Roles {
-    /// The role of each expression; none for what stays as it is.
+    /// Role of each expression; none for expressions that stay float.
     pub of: IndexVec<ExprId, Option<Role>>,
-    /// Who reads each expression.
+    /// Users of each expression.
     users: IndexVec<ExprId, Vec<ExprId>>,
-    /// The group of each expression that is an integer somewhere, by one of its members.
+    /// Group of each expression that has an integer form, by one of its members.
     group: BTreeMap<ExprId, ExprId>,
-    /// The values whose range each group has to hold.
+    /// Values whose range each group has to cover.
     pub ranged: BTreeMap<ExprId, Vec<ExprId>>,
 }
 
 impl Roles {
-    /// The roles when the layers for which `chosen` is true are computed with int8.
+    /// Returns the roles when the layers selected by `chosen` are computed with int8.
     pub fn new(module: &Module, layers: &[Layer], chosen: impl Fn(usize) -> bool) -> Roles {
         let always = always_evaluated(module);
         let users = users(module);
@@ -73,12 +73,13 @@ impl Roles {
         roles
     }
 
-    /// The group that a value is in; its own where it is alone.
+    /// Returns the group of a value; the value itself if it is in none.
     pub fn group(&self, id: ExprId) -> ExprId {
         self.group.get(&id).copied().unwrap_or(id)
     }
 
-    /// The last of the operators that finish what `id` begins: bias and activations behind it that nobody else reads.
+    /// Returns the last of the operators that complete `id`: the biases and activations after it whose operand has no
+    /// other user.
     pub fn end(&self, id: ExprId) -> ExprId {
         let mut end = id;
         while let [user] = self.users[end][..]
@@ -126,7 +127,7 @@ impl Roles {
             let only_activations =
                 self.users[id].iter().all(|&user| matches!(self.of[user], Some(Role::Activation { .. })));
             let ranged = self.ranged.entry(group).or_default();
-            // What a pool or a reshape gives are values of what it takes.
+            // Results of pooling and reshapes are values of their operands.
             if !only_activations && self.of[id] != Some(Role::Same) {
                 ranged.push(id);
             }
@@ -134,7 +135,7 @@ impl Roles {
     }
 }
 
-/// The operands that an operator with this role reads as integers.
+/// Returns the operands that an operator with this role reads as integers.
 pub fn inputs(module: &Module, id: ExprId, role: &Role) -> Vec<ExprId> {
     let Some((_, call)) = module.expr(id).as_op_call() else { return Vec::new() };
     match role {
@@ -177,18 +178,18 @@ fn assign(
             roles[id] = role(module, id);
         }
     }
-    // From users to producers: which values some layer reads as integers in the end.
+    // From users to producers: values that some layer reads as integers in the end.
     let mut wanted: IndexVec<ExprId, bool> = IndexVec::filled(false, module.nodes.len());
     for &id in always.iter().rev() {
         wanted[id] = users[id].iter().any(|&user| match &roles[user] {
             Some(Role::Layer(_)) => module.expr(user).as_call().is_some_and(|call| call.args[0] == id),
             Some(Role::Bias(_)) => false,
             Some(_) => wanted[user],
-            // The tuple that a join takes.
+            // The tuple of a concatenation.
             None => matches!(module.expr(user), Expr::Tuple(_)) && wanted[user],
         });
     }
-    // From producers to users: which operators have integers to work on.
+    // From producers to users: operators that have integer operands.
     for &id in always {
         let possible = roles[id].take();
         let integer = |input: &ExprId| roles[*input].is_some();
@@ -205,7 +206,7 @@ fn assign(
     roles
 }
 
-/// What an operator could become, by itself.
+/// Returns the role that an operator could have, regardless of its neighbors.
 fn role(module: &Module, id: ExprId) -> Option<Role> {
     let (operator, call) = module.expr(id).as_op_call()?;
     let ty = module.ty(id).as_tensor()?;
@@ -249,7 +250,7 @@ fn role(module: &Module, id: ExprId) -> Option<Role> {
     }
 }
 
-/// The bias that an operator adds to the sums of a layer, if it does that.
+/// Returns the bias that an operator adds to the sums of a layer, if any.
 fn bias(module: &Module, layers: &[Layer], roles: &IndexVec<ExprId, Option<Role>>, id: ExprId) -> Option<Bias> {
     let (operator, call) = module.expr(id).as_op_call()?;
     let def = op::get(operator);
@@ -291,7 +292,7 @@ mod tests {
     use crate::quantize::layers;
     use byoc_core::text::{ParseOptions, parse};
 
-    /// The module, and the expressions by the place of their operator among the operators of that name.
+    /// Parses and types a module.
     fn typed(text: &str) -> Module {
         let parsed = parse(text, &ParseOptions::default());
         assert!(parsed.diagnostics.is_empty(), "{:?}", parsed.diagnostics);
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_flow_from_layer_to_layer() {
+    fn propagates_integers_from_layer_to_layer() {
         let module = with_weight(
             "def @main(%x: Tensor[(1, 4, 8, 8), float32]) {
                %0 = nn.conv2d(%x, WEIGHT, padding=[1, 1, 1, 1]);
@@ -341,14 +342,14 @@ mod tests {
         // Nothing after the second layer reaches another one: it stays float.
         assert_eq!(roles.of[call(&module, "add", 0)], None);
         assert_eq!(roles.of[call(&module, "nn.relu", 1)], None);
-        // One scale from the sums to the pool, that of what the activation gives.
+        // One scale from the sums to the pool, that of the activation's result.
         assert_eq!(roles.group(first), roles.group(pool));
         assert_eq!(roles.ranged[&roles.group(first)], [relu]);
         assert_eq!(roles.end(first), relu);
     }
 
     #[test]
-    fn a_residual_sum_has_a_scale_of_its_own() {
+    fn residual_sum_has_its_own_scale() {
         let module = with_weight(
             "def @main(%x: Tensor[(1, 4, 8, 8), float32]) {
                %0 = nn.conv2d(%x, WEIGHT, padding=[1, 1, 1, 1]);
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_others_read_keeps_its_whole_range() {
+    fn value_with_other_users_keeps_its_whole_range() {
         let module = with_weight(
             "def @main(%x: Tensor[(1, 4, 8, 8), float32]) {
                %0 = nn.conv2d(%x, WEIGHT, padding=[1, 1, 1, 1]);
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_is_a_constant_along_the_channels() {
+    fn bias_is_a_constant_along_the_channels() {
         let module = with_weight(
             "def @main(%x: Tensor[(1, 4, 8, 8), float32]) {
                %0 = nn.conv2d(%x, WEIGHT, padding=[1, 1, 1, 1]);
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_in_float_has_a_reason() {
+    fn float_layers_have_a_reason() {
         let module = with_weight(
             "def @main(%x: Tensor[(1, 4, 8, 8), float32], %w: Tensor[(4, 4, 3, 3), float32]) {
                %0 = nn.conv2d(%x, %w, padding=[1, 1, 1, 1]);
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_a_hundred_thousand_operators() {
+    fn handles_a_chain_of_100_000_operators() {
         let mut text =
             String::from("#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2, 2), float32]) {\n%0 = nn.relu(%x);\n");
         for i in 1..100_000 {

@@ -1,4 +1,4 @@
-//! Runs of a model over the calibration data, a few samples at a time.
+//! Runs of a model over the calibration data, in batches.
 
 use super::data::Samples;
 use super::model::with_shapes;
@@ -9,25 +9,26 @@ use byoc_core::ir::Module;
 use byoc_core::tensor::Tensor;
 use std::sync::Arc;
 
-/// How models are run over the calibration data.
+/// Configuration of runs over the calibration data.
 pub struct Runs<'a> {
-    /// The data.
+    /// Calibration data.
     pub samples: &'a Samples,
-    /// How many samples are run at a time.
+    /// Number of samples per run.
     pub batch: usize,
-    /// True if the last run may have fewer.
+    /// True if the last run may have fewer samples.
     pub open: bool,
-    /// The threads.
+    /// Thread pool.
     pub pool: &'a Arc<Pool>,
 }
 
 impl Runs<'_> {
-    /// How many samples are run: all, or as many as fill whole runs.
+    /// Returns the number of samples run: all of them, or as many as fill whole batches.
     pub fn count(&self) -> usize {
         if self.open { self.samples.count } else { self.samples.count / self.batch * self.batch }
     }
 
-    /// Runs these models side by side over every sample on the host alone, and shows the results of each run.
+    /// Runs the models side by side over every sample, on the host alone, and passes the results of each run to
+    /// `visit`.
     ///
     /// # Errors
     /// When a model cannot be run.

@@ -1,4 +1,4 @@
-//! How real numbers become integers: `real = scale * (integer - zero_point)`.
+//! Quantization schemes, the mapping of real numbers to integers: `real = scale * (integer - zero_point)`.
 
 use super::range::Range;
 use byoc_core::diag::{Diagnostic, codes};
@@ -6,10 +6,10 @@ use byoc_core::tensor::DType;
 use byoc_plugin_api::Quantization;
 use std::fmt;
 
-/// Below this a scale would make the ratio of two scales overflow.
+/// Minimum scale; below it the ratio of two scales could overflow.
 const LEAST_SCALE: f64 = 1e-30;
 
-/// The rules by which a model is quantized. Weights are always int8 with zero point 0, sums and biases int32.
+/// Rules by which a model is quantized. Weights are always int8 with zero point 0, sums and biases int32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
     /// Element type of activations: int8 or uint8.
@@ -25,31 +25,37 @@ pub struct Scheme {
 /// Scale and zero point of an activation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// What one step of the integer is worth.
+    /// Real value of one integer step.
     pub scale: f32,
-    /// The integer that stands for 0.
+    /// Integer that represents 0.
     pub zero_point: i32,
 }
 
 impl Scheme {
-    /// int8 activations with zero point 0 and a scale per output channel of a weight: what every int8 backend takes.
+    /// int8 activations with zero point 0 and a weight scale per output channel, which every int8 backend supports.
     pub const SYMMETRIC: Scheme =
         Scheme { activation: DType::I8, symmetric: true, per_channel: true, power_of_two: false };
 
-    /// Reads `symmetric` or `asymmetric`, followed by any of `uint8`, `per-tensor` and `power-of-two`, with commas.
+    /// Parses `symmetric` or `asymmetric`, followed by any of `uint8`, `per-tensor` and `power-of-two`, separated by
+    /// commas.
     ///
     /// # Errors
-    /// E0430 for anything else, and for unsigned integers with zero point 0, which have no negative numbers.
+    /// E0430 for anything else, and for unsigned integers with zero point 0, which have no negative values.
     pub fn parse(text: &str) -> Result<Scheme, Diagnostic> {
         let bad = |why: String| {
             Diagnostic::error(codes::plugins::NO_SCHEME, format!("the scheme \"{text}\": {why}"))
-                .help("a scheme is \"symmetric\" or \"asymmetric\", then perhaps \"uint8\", \"per-tensor\", \"power-of-two\": asymmetric,uint8")
+                .help("a scheme is \"symmetric\" or \"asymmetric\", optionally followed by \"uint8\", \"per-tensor\", \"power-of-two\": asymmetric,uint8")
         };
         let mut words = text.split(',').map(str::trim);
         let symmetric = match words.next() {
             Some("symmetric") => true,
             Some("asymmetric") => false,
-            other => return Err(bad(format!("it begins with \"{}\"", other.unwrap_or("")))),
+            other => {
+                return Err(bad(format!(
+                    "expected \"symmetric\" or \"asymmetric\" first, found \"{}\"",
+                    other.unwrap_or("")
+                )));
+            }
         };
         let mut scheme = Scheme { symmetric, ..Scheme::SYMMETRIC };
         for word in words {
@@ -59,33 +65,33 @@ impl Scheme {
                 "per-channel" => scheme.per_channel = true,
                 "per-tensor" => scheme.per_channel = false,
                 "power-of-two" => scheme.power_of_two = true,
-                other => return Err(bad(format!("\"{other}\" is not known"))),
+                other => return Err(bad(format!("unknown word \"{other}\""))),
             }
         }
         scheme.checked().map_err(bad)
     }
 
-    /// What a backend declares.
+    /// Converts the scheme that a backend declares.
     ///
     /// # Errors
-    /// E0430 when models cannot be quantized like that.
+    /// E0430 when models cannot be quantized by it.
     pub fn declared(backend: &str, declared: &Quantization) -> Result<Scheme, Diagnostic> {
         let bad = |why: String| {
             Diagnostic::error(codes::plugins::NO_SCHEME, format!("the scheme that {backend} declares: {why}"))
-                .help("--scheme sets the scheme by hand")
+                .help("set the scheme with --scheme")
         };
         let or = |given: &str, default: &str| if given.is_empty() { default.to_owned() } else { given.to_owned() };
         let (weight, accumulator) = (or(&declared.weight, "int8"), or(&declared.accumulator, "int32"));
         if weight != "int8" {
-            return Err(bad(format!("weights of type {weight}; they are made int8 only")));
+            return Err(bad(format!("expected weights of type int8, found {weight}")));
         }
         if accumulator != "int32" {
-            return Err(bad(format!("sums of type {accumulator}; they are int32 only")));
+            return Err(bad(format!("expected sums of type int32, found {accumulator}")));
         }
         let activation = match or(&declared.activation, "int8").as_str() {
             "int8" => DType::I8,
             "uint8" => DType::U8,
-            other => return Err(bad(format!("activations of type {other}; they are made int8 or uint8"))),
+            other => return Err(bad(format!("expected activations of type int8 or uint8, found {other}"))),
         };
         let Quantization { symmetric, per_channel, power_of_two, .. } = *declared;
         Scheme { activation, symmetric, per_channel, power_of_two }.checked().map_err(bad)
@@ -93,23 +99,23 @@ impl Scheme {
 
     fn checked(self) -> Result<Scheme, String> {
         match (self.activation, self.symmetric) {
-            (DType::U8, true) => Err("uint8 with zero point 0 has no negative numbers".into()),
+            (DType::U8, true) => Err("uint8 with zero point 0 has no negative values".into()),
             _ => Ok(self),
         }
     }
 
-    /// The smallest and the largest integer of an activation.
+    /// Returns the smallest and the largest integer of an activation.
     pub fn limits(&self) -> (i32, i32) {
         if self.activation == DType::U8 { (0, 255) } else { (-128, 127) }
     }
 
-    /// How many steps lie between 0 and the farther end of a symmetric range, or within an asymmetric one.
+    /// Returns the number of steps between 0 and the farther end of a symmetric range, or within an asymmetric one.
     pub fn steps(&self) -> f64 {
         if self.symmetric { 127.0 } else { 255.0 }
     }
 
-    /// Scale and zero point that hold a range, which is widened to hold 0: padding and activations need a 0 that is
-    /// exact. A range that holds nothing but 0 gets scale 1.
+    /// Returns scale and zero point for a range. The range is widened to contain 0, which padding and activations need
+    /// exactly. A range of only 0 gets scale 1.
     pub fn parameters(&self, range: Range) -> Parameters {
         let (lo, hi) = (range.lo.min(0.0), range.hi.max(0.0));
         let reach = if self.symmetric { hi.max(-lo) } else { hi - lo };
@@ -122,7 +128,7 @@ impl Scheme {
         Parameters { scale, zero_point: (zero_point as i32).clamp(least, greatest) }
     }
 
-    /// A scale that is at least `wanted`, as the scheme has scales.
+    /// Returns a scale of the scheme that is at least `wanted`.
     pub fn scale(&self, wanted: f64) -> f32 {
         if wanted <= 0.0 || !wanted.is_finite() {
             return 1.0;
@@ -134,7 +140,7 @@ impl Scheme {
 }
 
 impl fmt::Display for Scheme {
-    /// As [`Scheme::parse`] reads it.
+    /// Formats in the syntax of [`Scheme::parse`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.symmetric { "symmetric" } else { "asymmetric" })?;
         write!(f, ",{}", self.activation)?;
@@ -152,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn symmetric_ranges_reach_as_far_on_both_sides() {
+    fn symmetric_ranges_are_centered_at_zero() {
         let s = Scheme::SYMMETRIC;
         assert_eq!(s.parameters(range(-2.0, 12.7)), Parameters { scale: 0.1, zero_point: 0 });
         assert_eq!(s.parameters(range(-25.4, 3.0)), Parameters { scale: 0.2, zero_point: 0 });
@@ -187,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read() {
+    fn parses_what_it_prints() {
         for text in ["symmetric,int8,per-channel", "asymmetric,uint8,per-tensor,power-of-two"] {
             assert_eq!(Scheme::parse(text).unwrap().to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! Which layers cost most, and keeping them in float until the model is good enough.
+//! Selection of the most sensitive layers, which stay in float until the model is accurate enough.
 
 use super::Work;
 use super::measure::{Measured, measure};
@@ -7,8 +7,8 @@ use super::roles::Roles;
 use crate::error::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What quantization costs the whole model: the share of right answers lost where it is known, otherwise 1 minus the cosine
-/// of the answers; infinite when neither can be told.
+/// Returns the loss of the whole model: the drop in accuracy if it is known, otherwise 1 minus the cosine of the
+/// outputs; infinite if neither is known.
 fn loss(measured: &Measured) -> f64 {
     match (measured.right, measured.cosine) {
         (Some((float, quantized)), _) => (float as f64 - quantized as f64) / measured.samples.max(1) as f64,
@@ -17,18 +17,18 @@ fn loss(measured: &Measured) -> f64 {
     }
 }
 
-/// Adds to the layers that are kept in float those that cost most, until the loss of the model is at most `limit`, and
-/// gives the sensitivity of each layer that was a candidate: 1 minus the cosine of the answers when it alone is quantized.
+/// Adds the most sensitive layers to `kept` until the loss of the model is at most `limit`, and returns the sensitivity
+/// of each candidate layer: 1 minus the cosine of the outputs when it alone is quantized.
 ///
-/// How many have to be kept is found by halving, taking it that with more of them the loss is not larger; the number that is
-/// found is always one whose loss was measured.
+/// The number of layers to keep is found by bisection, assuming that keeping more layers never increases the loss; the
+/// loss of the resulting number was always measured.
 pub(super) fn keep_within(
     work: &mut Work<'_>,
     kept: &mut BTreeMap<usize, String>,
     limit: f64,
 ) -> Result<BTreeMap<usize, f64>, Failure> {
     let candidates: Vec<usize> = (0..work.layers.len()).filter(|i| !kept.contains_key(i)).collect();
-    // Everything that any of the runs below needs to know of ranges, seen at once.
+    // All values whose ranges any of the runs below needs, observed at once.
     let alone: Vec<Roles> = candidates.iter().map(|&layer| work.roles(|i| i == layer)).collect();
     let together = work.roles(|i| !kept.contains_key(&i));
     let ranged: BTreeSet<_> = alone.iter().flat_map(|roles| roles.ranged.values().flatten()).copied().collect();
@@ -46,7 +46,7 @@ pub(super) fn keep_within(
     let mut order = candidates;
     order.sort_by(|a, b| sensitivities[b].total_cmp(&sensitivities[a]).then(a.cmp(b)));
 
-    // `low` kept layers are too few, `high` are enough: with all of them kept nothing is lost.
+    // `low` kept layers are too few, `high` are enough: with all of them kept there is no loss.
     let (mut low, mut high) = (0, order.len());
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -56,7 +56,7 @@ pub(super) fn keep_within(
         if loss(&cost(work, &roles)?) <= limit { high = middle } else { low = middle }
     }
     for &layer in &order[..high] {
-        kept.insert(layer, format!("sensitive: alone it costs {:.2e}", sensitivities[&layer]));
+        kept.insert(layer, format!("sensitive: a loss of {:.2e} when quantized alone", sensitivities[&layer]));
     }
     Ok(sensitivities)
 }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loss_is_of_right_answers_where_they_are_known() {
+    fn loss_is_the_drop_in_accuracy_if_known() {
         let measured = Measured { right: Some((90, 85)), cosine: Some(0.5), samples: 100, ..Measured::default() };
         assert!((loss(&measured) - 0.05).abs() < 1e-12);
         assert!((loss(&Measured { right: None, ..measured }) - 0.5).abs() < 1e-12);

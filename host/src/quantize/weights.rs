@@ -1,28 +1,28 @@
-//! Weights as int8 and biases as int32.
+//! Quantization of weights to int8 and of biases to int32.
 
 use super::scheme::Scheme;
 use byoc_core::tensor::Tensor;
 
-/// The largest integer of a weight: the range is the same on both sides of 0.
+/// Maximum integer of a weight: the range is symmetric about 0.
 const LARGEST: f32 = 127.0;
 
-/// A bias has at most so large an integer, so that sums of products have room beside it.
+/// Maximum integer of a bias, which leaves headroom for the sums of products.
 const LARGEST_BIAS: f64 = (1u32 << 30) as f64;
 
-/// A weight as int8.
+/// Weight as int8.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantizedWeight {
-    /// The integers, in the shape of the weight.
+    /// Integers, in the shape of the weight.
     pub values: Tensor,
-    /// One scale for each output channel, or one for all.
+    /// Scale of each output channel, or one for all.
     pub scales: Vec<f32>,
 }
 
-/// Quantizes a float32 weight, with zero point 0, to the scale at which its largest value (of the channel) is 127.
+/// Quantizes a float32 weight with zero point 0, at the scale at which its largest value (of the channel) becomes 127.
 ///
-/// `axis` is where the output channels lie. `bias` (one value per channel, one for all, or none) has to fit into int32 at
-/// the scale `input_scale` times that of the weight: where a channel's weights are so small that it would not, its
-/// scale is larger. A channel without any weight gets the smallest scale of the others.
+/// `axis` is the axis of the output channels. `bias` (one value per channel, one for all, or none) has to fit into
+/// int32 at the product of `input_scale` and the weight's scale: if a channel's weights are so small that it would not,
+/// its scale is increased. A channel of zeros gets the smallest scale of the others.
 pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, scheme: &Scheme) -> QuantizedWeight {
     let shape = weight.shape();
     let (channels, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
@@ -61,8 +61,8 @@ pub fn quantize(weight: &Tensor, axis: usize, bias: &[f32], input_scale: f32, sc
     QuantizedWeight { values: Tensor::from_slice(shape, &integers), scales }
 }
 
-/// A bias as int32 at these scales (one per channel, or one for all), in the form `shape` that broadcasts as the bias did:
-/// a bias that is one value becomes one per channel where the scales differ.
+/// Quantizes a bias to int32 at these scales (one per channel, or one for all), in a shape that broadcasts like
+/// `shape`: a single bias value becomes one value per channel if there are several scales.
 pub fn quantize_bias(values: &[f32], shape: &[usize], scales: &[f32], dims_after: usize) -> Tensor {
     let integer = |value: f32, scale: f32| {
         (f64::from(value) / f64::from(scale)).round().clamp(-LARGEST_BIAS, LARGEST_BIAS) as i32
@@ -96,11 +96,11 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_without_weights_and_one_with_a_large_bias() {
+    fn channel_of_zeros_and_channel_with_large_bias() {
         let weight = Tensor::from_slice(&[3, 1], &[0.0f32, 1.27, 1e-12]);
         let q = quantize(&weight, 0, &[5.0, 5.0, 5.0], 0.1, &Scheme::SYMMETRIC);
         assert_eq!(q.values.as_slice::<i8>()[..2], [0, 127]);
-        // 5 / (0.1 * scale) is 2^30 at most.
+        // 5 / (0.1 * scale) is at most 2^30.
         assert!(q.scales.iter().all(|s| 5.0 / (0.1 * f64::from(*s)) <= 1.001 * LARGEST_BIAS), "{:?}", q.scales);
         let bias = quantize_bias(&[5.0, 5.0, 5.0], &[3], &q.scales.map_scale(0.1), 0);
         assert!(bias.as_slice::<i32>().iter().all(|b| *b > 0 && *b <= 1 << 30));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_keeps_its_shape_unless_scales_differ() {
+    fn bias_keeps_its_shape_unless_scales_differ() {
         let bias = quantize_bias(&[1.0, -0.26], &[2, 1, 1], &[0.1, 0.5], 2);
         assert_eq!(bias, Tensor::from_slice(&[2, 1, 1], &[10i32, -1]));
         let one = quantize_bias(&[1.0], &[], &[0.1, 0.5], 2);
