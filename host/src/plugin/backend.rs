@@ -1,4 +1,4 @@
-//! A backend as the pipeline sees it: its description, its pattern table, and its answers.
+//! Backend as the pipeline sees it: its description, its pattern table, and its verdicts.
 
 use super::bridge::{self, ConstantTable};
 use super::registry::{Found, Registry};
@@ -14,37 +14,37 @@ use byoc_plugin_api::{self as api, Codegen, Description};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A backend that was asked for.
+/// Backend selected for a build.
 pub struct Backend<'r> {
-    /// Its name.
+    /// Name of the backend.
     pub name: String,
-    /// Its code generator.
+    /// Code generator of the backend.
     pub codegen: Arc<dyn Codegen>,
-    /// The plugin that registers it.
+    /// Plugin that registers it.
     pub plugin: &'r LoadedPlugin,
-    /// The plugin's file.
+    /// File of the plugin.
     pub found: &'r Found,
-    /// What it says of itself.
+    /// Description by the backend.
     pub description: Description,
-    /// The layouts that it wants its operators in, as far as they can be made.
+    /// Layouts that it requests for its operators, as far as they are supported.
     pub layouts: Vec<DesiredLayout>,
-    /// What the user chose among its options.
+    /// Options that the user chose.
     pub chosen: BTreeMap<String, String>,
-    /// Its pattern table, as far as it could be read; every name begins with the backend's.
+    /// Pattern table, without entries that could not be parsed; every name is prefixed with the backend's.
     pub table: Vec<Entry>,
-    /// What is wrong with the description or the table, as warnings.
+    /// Errors in the description or the table, as warnings.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl Registry {
-    /// The backend of that name, described.
+    /// Returns the backend of that name, with its description.
     ///
     /// # Errors
-    /// E0401 when there is none; E0406 when it cannot describe itself.
+    /// E0401 when there is none; E0406 when it fails to describe itself.
     pub fn backend(&self, name: &str) -> Result<Backend<'_>, Failure> {
         let (codegen, found) = self.codegen(name)?;
         let Some(plugin) = found.plugin() else {
-            return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is gone")));
+            return Err(Failure::new(codes::plugins::NO_CODEGEN, format!("the plugin of {name} is not loaded")));
         };
         let mut description = codegen.describe().map_err(|e| fault(&e))?;
         let mut warnings = description_warnings(name, &description);
@@ -58,7 +58,7 @@ impl Registry {
             }
         }
         let asks = |what: &str| {
-            Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, format!("plugin {name}, describe: it asks for {what}"))
+            Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, format!("plugin {name}, describe: it requests {what}"))
         };
         for operator in &description.operators {
             if op::lookup(operator).is_none() {
@@ -82,8 +82,8 @@ impl Registry {
                 let warning = asks(&format!("the pass \"{pass}\", which does not exist"));
                 warnings.push(did_you_mean(warning, pass, manager::PASSES.iter().map(|p| p.name)));
             } else if pass == CONVERT_LAYOUT && layouts.is_empty() {
-                let warning = asks(&format!("the pass \"{pass}\" and says no layout that it can make"));
-                warnings.push(warning.help("\"layouts\" of a description says them, by operator"));
+                let warning = asks(&format!("the pass \"{pass}\" without a layout that it can produce"));
+                warnings.push(warning.help("\"layouts\" of a description lists them by operator"));
                 return false;
             }
             known
@@ -94,10 +94,10 @@ impl Registry {
 }
 
 impl Backend<'_> {
-    /// Takes a choice of the user's.
+    /// Sets an option that the user chose.
     ///
     /// # Errors
-    /// E0427 when the backend has no such option, or the option does not know that word.
+    /// E0427 when the backend has no such option, or the option does not accept the value.
     pub fn choose(&mut self, option: &str, value: &str) -> Result<(), Box<Diagnostic>> {
         let (name, known) = (&self.name, &self.description.options);
         let wrong = |message: String| Diagnostic::error(codes::plugins::UNKNOWN_OPTION, message);
@@ -108,29 +108,33 @@ impl Backend<'_> {
                 known.keys().map(String::as_str),
             );
             let all: Vec<&str> = known.keys().map(String::as_str).collect();
-            let all = if all.is_empty() { "it has none".to_owned() } else { format!("it has {}", all.join(", ")) };
+            let all =
+                if all.is_empty() { "it has no options".to_owned() } else { format!("it has {}", all.join(", ")) };
             return Err(Box::new(error.note(all)));
         };
         if !described.values.is_empty() && !described.values.iter().any(|known| known == value) {
             let error = wrong(format!("{name}.{option} cannot be \"{value}\""));
-            return Err(Box::new(error.note(format!("it can be {}", described.values.join(" or ")))));
+            return Err(Box::new(error.note(format!("expected {}", described.values.join(" or ")))));
         }
         self.chosen.insert(option.to_owned(), value.to_owned());
         Ok(())
     }
 }
 
-/// The pass that makes the layouts of a description.
+/// Pass that applies the layouts of a description.
 pub const CONVERT_LAYOUT: &str = "convert_layout";
 
-/// What a description says of an operator's layouts (of its data, then of its kernel) as the layout pass takes it.
+/// Converts the layouts that a description requests for an operator (of its data, then of its kernel) to the form of
+/// the layout pass.
 fn desired_layout(operator: &str, wanted: &[String]) -> Result<DesiredLayout, Box<Diagnostic>> {
     let (data, kernel) = match wanted {
         [data] => (data, None),
         [data, kernel] => (data, Some(kernel.as_str().into())),
         _ => {
-            let message =
-                format!("{} layouts where the one of the data, and that of the kernel, are meant", wanted.len());
+            let message = format!(
+                "expected the layout of the data, and optionally that of the kernel, found {} layouts",
+                wanted.len()
+            );
             return Err(Box::new(Diagnostic::error(codes::plugins::BAD_DESCRIPTION, message)));
         }
     };
@@ -145,20 +149,20 @@ fn did_you_mean<'a>(diagnostic: Diagnostic, wanted: &str, known: impl IntoIterat
     }
 }
 
-/// What of a description was not understood, as one warning.
+/// Returns one warning about the parts of a description that were not understood.
 fn description_warnings(name: &str, description: &Description) -> Vec<Diagnostic> {
     let message = match description.problems.len() {
         0 => return Vec::new(),
-        1 => format!("plugin {name}, describe: something in its description is not understood"),
-        n => format!("plugin {name}, describe: {n} things in its description are not understood"),
+        1 => format!("plugin {name}, describe: 1 problem in its description"),
+        n => format!("plugin {name}, describe: {n} problems in its description"),
     };
     let mut warning = Diagnostic::warning(codes::plugins::BAD_DESCRIPTION, message);
     warning.notes.clone_from(&description.problems);
     let nothing = *description == Description { problems: description.problems.clone(), ..Description::default() };
-    vec![if nothing { warning } else { warning.note("what is understood serves") }]
+    vec![if nothing { warning } else { warning.note("the rest of the description is used") }]
 }
 
-/// A mistake in a pattern table, with plugin, entry and column.
+/// Returns the warning about an error in a pattern table, with plugin, entry and column.
 fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
     let at = diagnostic.labels.first().map_or(0, |l| (l.span.start as usize).min(text.len()));
     let start = text[..at].rfind('\n').map_or(0, |n| n + 1);
@@ -172,16 +176,16 @@ fn table_warning(name: &str, text: &str, diagnostic: Diagnostic) -> Diagnostic {
     );
     let mut warning = Diagnostic::warning(codes::plugins::BAD_PATTERN_TABLE, message);
     warning = warning.note(line).note(format!("{}^", " ".repeat(column - 1)));
-    // The entry is named already.
+    // The message already names the entry.
     warning.notes.extend(diagnostic.notes.into_iter().filter(|note| !note.starts_with("in the entry ")));
     warning.help = diagnostic.help;
     if diagnostic.severity == Severity::Error {
-        warning = warning.note("the entry is left out; the others serve");
+        warning = warning.note("the entry is ignored; the others are used");
     }
     warning
 }
 
-/// The name of the entry that the line at `start` belongs to: an entry goes on over lines that are indented.
+/// Returns the name of the entry that the line at `start` belongs to: indented lines continue an entry.
 fn entry_at(text: &str, start: usize) -> &str {
     let end = text[start..].find('\n').map_or(text.len(), |n| start + n);
     let begins = |line: &&str| !line.starts_with([' ', '\t', '#']) && !line.trim().is_empty();
@@ -189,33 +193,33 @@ fn entry_at(text: &str, start: usize) -> &str {
     first.split(':').next().unwrap_or_default().trim()
 }
 
-/// An error of a plugin's entry as the reason why its operators are elsewhere: under the code that the plugin gave it,
-/// where that is one of the closed set, and under `otherwise` where it is not.
+/// Converts an error of a plugin's entry to the refusal of its operators, with the plugin's code if it is a refusal
+/// code, otherwise with `otherwise`.
 pub fn refusal_of(error: &api::Error, otherwise: RefusalCode) -> Refusal {
     let code = RefusalCode::parse(&error.code).unwrap_or(otherwise);
     Refusal { code, detail: error.to_string(), hint: error.hint.to_string() }
 }
 
-/// An error of a plugin's entry as a diagnostic.
+/// Converts an error of a plugin's entry to a diagnostic.
 pub fn fault(error: &api::Error) -> Diagnostic {
     let diagnostic = Diagnostic::error(codes::plugins::PLUGIN_FAULT, error.to_string());
     if error.hint.is_empty() { diagnostic } else { diagnostic.help(error.hint.as_str()) }
 }
 
-/// Asks a backend about candidates.
+/// Judge that asks a backend for verdicts on candidates.
 pub struct PluginJudge<'b, 'r> {
     backend: &'b Backend<'r>,
-    /// What went wrong while asking.
+    /// Errors of the backend while judging.
     pub faults: Vec<Diagnostic>,
 }
 
 impl<'b, 'r> PluginJudge<'b, 'r> {
-    /// A judge that asks `backend`.
+    /// Creates a judge that asks `backend`.
     pub fn new(backend: &'b Backend<'r>) -> Self {
         PluginJudge { backend, faults: Vec::new() }
     }
 
-    /// What the host can answer without asking.
+    /// Returns a refusal that follows from the description alone.
     fn known(&self, module: &Module, question: Question<'_>, candidate: &Candidate) -> Option<Refusal> {
         let description = &self.backend.description;
         if !description.dynamic_dims {
@@ -229,11 +233,11 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             let operators = candidate.nodes.iter().filter(|&&id| module.expr(id).as_call().is_some()).count();
             let flops = candidate.nodes.iter().map(|&id| flops(module, id)).fold(0, u64::saturating_add);
             let cost = &description.cost;
-            // How much work there is in a region with open dimensions is not known.
+            // The work in a region with open dimensions is unknown.
             let open = candidate.nodes.iter().any(|&id| has_unknown_dims(module, id));
             if operators < cost.min_region_operators as usize || (flops < cost.min_region_flops && !open) {
                 let detail = format!(
-                    "the region has {operators} operators with {flops} FLOPs; {} wants at least {} with {}",
+                    "the region has {operators} operators with {flops} FLOPs; {} requires at least {} with {}",
                     self.backend.name, cost.min_region_operators, cost.min_region_flops
                 );
                 return Some(Refusal::new(RefusalCode::NotProfitable, detail));
@@ -260,7 +264,7 @@ impl<'b, 'r> PluginJudge<'b, 'r> {
             Question::Regions => (api::CandidateKind::Region, self.backend.name.clone(), ""),
         };
         let mut constants = ConstantTable::default();
-        // A constant that comes from outside is shown as the constant that it is.
+        // Constants from outside are passed as constants, not as inputs.
         let is_input = |id: &ExprId| module.expr(*id).as_constant().is_none();
         let inputs: Vec<ExprId> = candidate.inputs.iter().copied().filter(is_input).collect();
         let graph = bridge::candidate_graph(module, &name, &inputs, candidate, &mut constants)?;
@@ -305,7 +309,7 @@ impl Judge for PluginJudge<'_, '_> {
                 vec![Verdict::Refused(refusal); asked.len()].into_iter()
             }
         };
-        let missing = || Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend gave no answer"));
+        let missing = || Verdict::Refused(Refusal::new(RefusalCode::Unavailable, "the backend gave no verdict"));
         verdicts.into_iter().map(|v| v.unwrap_or_else(|| answers.next().unwrap_or_else(missing))).collect()
     }
 }
@@ -314,7 +318,7 @@ fn verdict_in(verdict: api::Verdict) -> Verdict {
     match verdict {
         api::Verdict::Supported => Verdict::Supported,
         api::Verdict::Refused(refusal) => {
-            // A code that is none of the closed set is a plugin's slip; the words still count.
+            // An unknown refusal code is a mistake of the plugin; the detail is still valid.
             let code = RefusalCode::parse(&refusal.code).unwrap_or(RefusalCode::UnsupportedOp);
             Verdict::Refused(Refusal { code, detail: refusal.detail.into(), hint: refusal.hint.into() })
         }
@@ -325,7 +329,7 @@ fn has_unknown_dims(module: &Module, id: ExprId) -> bool {
     bridge::flat_types(module.ty(id)).is_ok_and(|types| types.iter().any(|t| t.shape().is_none()))
 }
 
-/// Operations of one evaluation of an operator call; 0 for everything else.
+/// Returns the operations of one evaluation of an operator call; 0 for everything else.
 pub fn flops(module: &Module, id: ExprId) -> u64 {
     let Some((operator, call)) = module.expr(id).as_op_call() else { return 0 };
     let def = op::get(operator);

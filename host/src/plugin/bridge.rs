@@ -1,7 +1,7 @@
-//! Programs of the core as graphs of the boundary, and back.
+//! Conversion of the core's programs to graphs of the boundary, and back.
 //!
 //! On the way out tuples are flattened, attributes are completed with their defaults, and constants become handles into
-//! the host's pool. On the way back (for the reference runs that plugins ask for) a graph becomes a module again.
+//! the host's pool. On the way back (for the reference runs that plugins request) a graph becomes a module again.
 
 use byoc_core::diag::{Code, Diagnostic, codes};
 use byoc_core::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
@@ -13,12 +13,12 @@ use byoc_plugin_api as api;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-/// The constants of a graph under construction: one handle per tensor.
+/// Constants of a graph under construction: one handle per tensor.
 #[derive(Default)]
 pub struct ConstantTable {
-    /// The handles, in the order in which the graph refers to them.
+    /// Handles, in the order in which the graph refers to them.
     pub handles: Vec<api::Constant>,
-    /// The tensors behind them.
+    /// Tensors of the handles.
     pub tensors: Vec<Arc<Tensor>>,
     index: HashMap<*const Tensor, u32>,
 }
@@ -38,7 +38,7 @@ impl api::ConstantSource for TensorSource {
     }
 }
 
-/// The digest of element type, shape and bytes, as lower-case hexadecimal.
+/// Returns the digest of element type, shape and bytes, in lower-case hexadecimal.
 pub fn tensor_digest(tensor: &Tensor) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(tensor.dtype().name().as_bytes());
@@ -50,7 +50,7 @@ pub fn tensor_digest(tensor: &Tensor) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// A handle to a tensor.
+/// Returns a handle to a tensor.
 pub fn constant_handle(name: &str, tensor: &Arc<Tensor>) -> api::Constant {
     let source = TensorSource { tensor: tensor.clone(), digest: OnceLock::new() };
     api::Constant::new(name, dtype_out(tensor.dtype()), tensor.shape(), source)
@@ -66,10 +66,10 @@ impl ConstantTable {
     }
 }
 
-/// The graph of a candidate: `inputs` are what it takes from outside, its composites become composite nodes.
+/// Returns the graph of a candidate: `inputs` are its operands from outside, its composites become composite nodes.
 ///
 /// # Errors
-/// An expression that has no place in a data-flow graph (a branch, a call of a function that is no composite).
+/// When an expression is not pure data flow (a branch, a call of a function that is not a composite).
 pub fn candidate_graph(
     module: &Module,
     symbol: &str,
@@ -80,7 +80,7 @@ pub fn candidate_graph(
     Walk::new(module, symbol, inputs, &candidate.composites, constants)?.run(&candidate.outputs)
 }
 
-/// The graph of a region function: its parameters are the inputs, the fields of a tuple result the outputs.
+/// Returns the graph of a region function: its parameters are the inputs, the fields of a tuple result the outputs.
 ///
 /// # Errors
 /// As [`candidate_graph`].
@@ -95,7 +95,7 @@ pub fn function_graph(
     Ok(graph)
 }
 
-/// A graph under construction.
+/// Graph under construction.
 struct Walk<'a> {
     module: &'a Module,
     graph: api::Graph,
@@ -127,7 +127,7 @@ impl<'a> Walk<'a> {
         Ok(Walk { module, graph, values, composites, constants })
     }
 
-    /// Adds what the outputs need, operands first, with a stack of its own.
+    /// Adds the expressions that the outputs need, operands first, with an explicit stack.
     fn run(mut self, outputs: &[ExprId]) -> Result<api::Graph, Box<Diagnostic>> {
         for &output in outputs {
             let mut stack = vec![(output, false)];
@@ -144,7 +144,7 @@ impl<'a> Walk<'a> {
                 let first = stack.len();
                 match self.composites.get(&id) {
                     Some(composite) => stack.extend(composite.inputs.iter().map(|&i| (i, false))),
-                    // The body of a composite that stands as a function literal is entered when its call is met.
+                    // The body of a composite that is a function literal is converted at its call.
                     None => self.module.expr(id).for_each_operand(|operand| {
                         if self.module.expr(operand).as_function().is_none() {
                             stack.push((operand, false));
@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
             }
             Expr::Tuple(fields) => fields.iter().flat_map(|&f| self.of(f)).collect(),
             Expr::Project { tuple, index } => {
-                // A tuple's fields may be tuples: skip the tensors of the fields before.
+                // Fields of a tuple may be tuples: skip the tensors of the preceding fields.
                 let fields = module.ty(*tuple).as_tuple().unwrap_or_default();
                 let before = &fields[..(*index as usize).min(fields.len())];
                 let skip = before.iter().map(|f| flat_types(f).map_or(0, |t| t.len())).sum();
@@ -233,13 +233,13 @@ impl<'a> Walk<'a> {
 
 fn no_data_flow(what: &str) -> Box<Diagnostic> {
     const NOT_DATA_FLOW: Code = codes::passes::NOT_DATA_FLOW;
-    Box::new(Diagnostic::error(NOT_DATA_FLOW, format!("a region holds {what}; regions are data flow only")))
+    Box::new(Diagnostic::error(NOT_DATA_FLOW, format!("expected a region of pure data flow, found {what}")))
 }
 
-/// The tensors of a type, tuples flattened left to right.
+/// Returns the tensor types in a type, tuples flattened left to right.
 ///
 /// # Errors
-/// When there is something else in it.
+/// When the type contains anything else.
 pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>> {
     let mut flat = Vec::new();
     let mut open = vec![ty];
@@ -253,7 +253,7 @@ pub fn flat_types(ty: &ir::Type) -> Result<Vec<&ir::TensorType>, Box<Diagnostic>
     Ok(flat)
 }
 
-/// An element type of the core as one of the boundary.
+/// Converts an element type of the core to one of the boundary.
 pub fn dtype_out(dtype: tensor::DType) -> api::DType {
     use api::DType as Out;
     use tensor::DType as In;
@@ -274,15 +274,18 @@ pub fn dtype_out(dtype: tensor::DType) -> api::DType {
     }
 }
 
-/// An element type of the boundary as one of the core.
+/// Converts an element type of the boundary to one of the core.
 ///
 /// # Errors
-/// One that the host does not compute with.
+/// When the host does not compute with it.
 pub fn dtype_in(dtype: api::DType) -> Result<tensor::DType, Box<Diagnostic>> {
     tensor::DType::ALL.iter().copied().find(|&own| dtype_out(own) == dtype).ok_or_else(|| {
         let known: Vec<&str> = tensor::DType::ALL.iter().map(|own| own.name()).collect();
         let message = format!("expected an element type of the host, found {dtype}");
-        Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, message).note(format!("they are {}", known.join(", "))))
+        Box::new(
+            Diagnostic::error(codes::plugins::BAD_GRAPH, message)
+                .note(format!("element types of the host: {}", known.join(", "))),
+        )
     })
 }
 
@@ -315,7 +318,7 @@ fn attrs_out<'a, A: FromIterator<api::Attr>>(attrs: impl Iterator<Item = (&'a st
     attrs.map(|(key, value)| api::Attr { key: key.into(), value: attr_out(&value) }).collect()
 }
 
-// Attributes nest as deep as the operator schemas say (two levels), so this recursion is bounded.
+// Attributes nest only as deep as the operator schemas allow (two levels), so this recursion is bounded.
 fn attr_out(value: &ir::AttrValue) -> api::AttrValue {
     match value {
         ir::AttrValue::Int(v) => api::AttrValue::Int(*v),
@@ -338,11 +341,11 @@ fn attr_in(value: &api::AttrValue) -> ir::AttrValue {
     }
 }
 
-/// A graph of the boundary as a module whose `@main` takes the graph's inputs and gives a tuple of its outputs.
-/// Composites are spliced in.
+/// Converts a graph of the boundary to a module whose `@main` takes the graph's inputs and returns a tuple of its
+/// outputs. Composites are inlined.
 ///
 /// # Errors
-/// An operator or an element type that the host does not know, or types that do not agree.
+/// When an operator or element type is unknown to the host, or types do not agree.
 pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Module, Box<Diagnostic>> {
     graph.check(constants.len()).map_err(|e| Box::new(Diagnostic::error(codes::plugins::BAD_GRAPH, e)))?;
     let mut builder = Builder::default();
@@ -355,8 +358,8 @@ pub fn module_of(graph: &api::Graph, constants: &[api::Constant]) -> Result<Modu
     Ok(builder.module)
 }
 
-// Composites do not nest (a composite body holds operators only), so this recursion is one level deep; the check of
-// the graph has bounded it in any case.
+// Composites do not nest (the body of a composite has only operators), so this recursion is one level deep; the check
+// of the graph has bounded it in any case.
 fn splice(
     builder: &mut Builder,
     graph: &api::Graph,
@@ -375,8 +378,9 @@ fn splice(
                     let handle = constants[*index as usize].clone();
                     let (dtype, shape) = (dtype_in(handle.dtype())?, handle.shape().to_vec());
                     let tensor = Tensor::from_storage(dtype, &shape, Arc::new(Handle(handle)));
-                    let wrong =
-                        || Diagnostic::error(codes::plugins::BAD_GRAPH, "a constant of another size than its type");
+                    let wrong = || {
+                        Diagnostic::error(codes::plugins::BAD_GRAPH, "a constant does not have the size of its type")
+                    };
                     *slot = Some(builder.constant(tensor.ok_or_else(wrong)?));
                 }
                 slot.iter().copied().collect()
@@ -409,7 +413,7 @@ fn splice(
     Ok(graph.outputs.iter().map(|r| values[r.node as usize][r.index as usize]).collect())
 }
 
-/// Compares the type that a graph states with the one that was inferred: a backend generates code by the former.
+/// Compares the type stated in a graph with the inferred one: a backend generates code for the stated type.
 fn check_stated(builder: &Builder, value: ExprId, stated: &api::TensorType, what: &str) -> Result<(), Box<Diagnostic>> {
     let (found, stated) = (builder.module.ty(value), type_in(stated)?);
     match unify(found, &stated) {
@@ -421,8 +425,8 @@ fn check_stated(builder: &Builder, value: ExprId, stated: &api::TensorType, what
     }
 }
 
-/// Calls an operator with flattened arguments: as they are, or the first ones as the fields of tuples of one size, where it takes
-/// tuples first (`concatenate`: one; `qnn.concatenate`: three, and two tensors).
+/// Calls an operator with flattened arguments: either unchanged, or with the first ones grouped into tuples of equal
+/// size, for operators that take tuples first (`concatenate`: one; `qnn.concatenate`: three, and two tensors).
 fn call(builder: &mut Builder, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Box<Diagnostic>> {
     match builder.op(name, args, attrs.clone()) {
         Ok(id) => Ok(id),

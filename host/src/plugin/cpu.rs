@@ -1,6 +1,6 @@
-//! What this machine's processor can do, under the names that compilers use.
+//! CPU features of this machine, under the names that compilers use.
 
-/// The features that native code may be compiled for, sorted.
+/// Returns the features that native code may be compiled for, sorted.
 pub fn features() -> Vec<String> {
     let mut found: Vec<&str> = Vec::new();
     #[cfg(target_arch = "x86_64")]

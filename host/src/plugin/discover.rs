@@ -1,20 +1,20 @@
-//! Finds plugin files: which directories are searched, in which order, and which files in them are looked at.
+//! Discovery of plugin files: the directories searched, their order, and the candidates in them.
 
 use std::path::{Path, PathBuf};
 
-/// A directory that is searched.
+/// Directory that is searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchDir {
-    /// The directory.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// Why it is searched, for messages.
+    /// Reason why it is searched, for messages.
     pub reason: &'static str,
-    /// Only files named `libbyoc_*` count: the directory holds other libraries too.
+    /// True if only files named `libbyoc_*` are candidates: the directory holds other libraries too.
     pub prefixed_only: bool,
 }
 
-/// The directories in the order of their precedence: those given, `BYOC_PLUGIN_PATH`, `plugins/` beside the binary, the
-/// binary's own folder, the user's data folder. A directory is listed once.
+/// Returns the directories in order of precedence: `given`, `BYOC_PLUGIN_PATH`, `plugins/` beside the binary, the
+/// binary's own directory, the user's data directory. A directory is listed once.
 pub fn search_dirs(given: &[PathBuf]) -> Vec<SearchDir> {
     let mut dirs: Vec<SearchDir> = Vec::new();
     let mut add = |path: PathBuf, reason, prefixed_only| {
@@ -48,10 +48,10 @@ fn same_dir(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// The files of a directory that are looked at, by name: whatever ends like a shared library here.
+/// Returns the candidate files of a directory, sorted by name: those with the extension of a shared library.
 ///
 /// # Errors
-/// When the directory is there and cannot be read. A directory that is not there holds no files.
+/// When the directory exists and cannot be read. A missing directory has no files.
 pub fn candidates(dir: &SearchDir) -> std::io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(&dir.path) {
         Ok(entries) => entries,

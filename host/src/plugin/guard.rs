@@ -1,9 +1,9 @@
-//! Memory with guards around it: what lies before and behind is filled with a byte, and looked at afterwards.
+//! Guarded memory: guard bytes before and after a buffer have a known value, and are checked after a run.
 
-/// Bytes of guard on each side.
+/// Number of guard bytes on each side.
 const GUARD: usize = 4096;
 
-/// A tensor's or a workspace's bytes, aligned to 64 bytes, between two guards.
+/// Bytes of a tensor or a workspace, aligned to 64 bytes, between two guards.
 pub struct Guarded {
     lines: Vec<Line>,
     len: usize,
@@ -15,7 +15,7 @@ pub struct Guarded {
 struct Line([u8; 64]);
 
 impl Guarded {
-    /// `len` bytes of `fill` between guards of `poison`.
+    /// Creates `len` bytes of `fill` between guards of `poison`.
     pub fn new(len: usize, fill: u8, poison: u8) -> Guarded {
         let lines = vec![Line([poison; 64]); (2 * GUARD + len).div_ceil(64)];
         let mut guarded = Guarded { lines, len, poison };
@@ -23,19 +23,19 @@ impl Guarded {
         guarded
     }
 
-    /// A copy of `bytes` between guards of `poison`.
+    /// Creates a copy of `bytes` between guards of `poison`.
     pub fn copy_of(bytes: &[u8], poison: u8) -> Guarded {
         let mut guarded = Guarded::new(bytes.len(), 0, poison);
         guarded.bytes_mut().copy_from_slice(bytes);
         guarded
     }
 
-    /// The bytes between the guards.
+    /// Returns the bytes between the guards.
     pub fn bytes(&self) -> &[u8] {
         &self.all()[GUARD..GUARD + self.len]
     }
 
-    /// The bytes between the guards, to write.
+    /// Returns the bytes between the guards, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.len;
         // SAFETY: the lines are plain bytes without padding, and borrowed exclusively.
@@ -49,20 +49,20 @@ impl Guarded {
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<u8>(), self.lines.len() * 64) }
     }
 
-    /// What was written outside, in words: how many bytes, and where the first one is.
+    /// Describes writes to the guards: the number of changed bytes, and the position of the first one.
     pub fn damage(&self) -> Option<String> {
         let all = self.all();
         let (before, behind) = (&all[..GUARD], &all[GUARD + self.len..]);
         let changed = |bytes: &[u8]| bytes.iter().filter(|&&b| b != self.poison).count();
         if let Some(at) = behind.iter().position(|&b| b != self.poison) {
-            return Some(format!("{} bytes written behind the end, the first at {at} past it", changed(behind)));
+            return Some(format!("{} bytes written after the end, the first at {at} past it", changed(behind)));
         }
         let at = before.iter().rposition(|&b| b != self.poison)?;
         Some(format!("{} bytes written before the start, the last at {} before it", changed(before), GUARD - at))
     }
 }
 
-/// The first of a run's pieces of memory that was written outside of, by name, and how.
+/// Returns the description of the first buffer of a run with damaged guards, with the buffer's name.
 pub fn first_damage(outputs: &[Guarded], workspace: &Guarded, inputs: &[Guarded]) -> Option<String> {
     let named = |what: &'static str, memory: &'_ [Guarded]| -> Option<String> {
         memory.iter().enumerate().find_map(|(i, memory)| Some(format!("{what} {i}: {}", memory.damage()?)))
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guards_see_what_is_written_outside() {
+    fn detects_writes_outside_the_bounds() {
         let mut memory = Guarded::new(10, 7, 0xff);
         assert_eq!(memory.bytes(), [7; 10]);
         assert_eq!(memory.bytes().as_ptr() as usize % 64, 0);

@@ -1,5 +1,5 @@
-//! Plugins: finding and loading them, the registry of what they offer, and the bridge between the core's programs and
-//! the boundary's graphs.
+//! Plugins: discovery and loading, the registry of their code generators and loaders, and the bridge between the core's
+//! programs and the boundary's graphs.
 
 pub mod backend;
 pub mod bridge;

@@ -1,9 +1,9 @@
-//! A plugin's executable as the region that the executor runs.
+//! Adapter from a plugin's executable to a region of the executor.
 //!
-//! A run hands over the executor's own memory and looks at nothing afterwards: that costs nothing. With
-//! `BYOC_CHECK_REGIONS` set every run happens in guarded copies, and a plugin that writes outside its outputs is named.
-//! A thread cannot be stopped from outside: a run that does not come back ends with the process, by `--timeout`, and the last
-//! line names the plugin. At level debug (`-vv`) each run is said before it begins.
+//! A run passes the executor's own memory without checks afterwards, at no cost. With `BYOC_CHECK_REGIONS` set every
+//! run uses guarded copies, and a plugin that writes outside its outputs is reported. A thread cannot be stopped from
+//! outside: a run that does not return ends with the process, by `--timeout`, and the last line names the plugin. At
+//! level debug (`-vv`) each run is logged before it starts.
 
 use super::backend::fault;
 use super::bridge::dtype_out;
@@ -14,22 +14,22 @@ use byoc_core::tensor::{Shape, TensorView, TensorViewMut};
 use byoc_plugin_api::{AttrValue, Call, Executable, TensorMut, TensorRef};
 use smallvec::SmallVec;
 
-/// A loaded region of a plugin.
+/// Loaded region of a plugin.
 pub struct PluginRegion {
     executable: Box<dyn Executable>,
-    /// Whose it is, in words.
+    /// Plugin, entry and region, for messages.
     whose: String,
     checked: bool,
 }
 
 impl PluginRegion {
-    /// Wraps what a loader gave for the region `symbol` of `plugin`.
+    /// Wraps the executable that a loader returned for the region `symbol` of `plugin`.
     pub fn new(executable: Box<dyn Executable>, symbol: &str, plugin: &str) -> PluginRegion {
         let checked = std::env::var_os("BYOC_CHECK_REGIONS").is_some_and(|value| !value.is_empty() && value != "0");
         PluginRegion { executable, whose: format!("plugin {plugin}: run: region {symbol}"), checked }
     }
 
-    /// Runs in guarded copies of everything.
+    /// Runs with guarded copies of all memory.
     fn run_checked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         const POISON: u8 = 0xa5;
         let whose = &self.whose;
@@ -67,14 +67,14 @@ impl PluginRegion {
 
 fn broken(what: String) -> Diagnostic {
     Diagnostic::error(codes::runtime::REGION_FAILED, what)
-        .help("leave the backend out, and report it to the plugin's authors; byoc plugins test finds a small case")
+        .help("run without the backend, and report it to the plugin's authors; byoc plugins test finds a small case")
 }
 
 impl Region for PluginRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         let prepared = self.executable.prepare(inputs).map_err(|e| fault(&e))?;
         let outputs = prepared.outputs.iter().map(|o| OutputDims { dims: Shape::from_slice(&o.dims), exact: o.exact });
-        // The workspace belongs to a run and not to the plan, but it tells how large the plan is about.
+        // The workspace belongs to a run and not to the plan, but its size is an estimate of the size of the plan.
         let said = prepared.attrs.iter().find(|attr| attr.key == "bytes").map(|attr| &attr.value);
         let bytes = match said {
             Some(AttrValue::Int(bytes)) => usize::try_from(*bytes).unwrap_or(0),
@@ -98,10 +98,10 @@ impl Region for PluginRegion {
 
 impl PluginRegion {
     fn run_plain(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
-        // Extended in place: what `collect` gives is moved, and these are long.
+        // Extended in place: the result of `collect` would be moved, and these are large.
         let mut inputs: SmallVec<[TensorRef<'_>; 8]> = SmallVec::new();
         inputs.extend(call.inputs.iter().map(|t| TensorRef::new(dtype_out(t.dtype), t.shape, t.data)));
-        // Outputs of exact dimensions come without room to say others.
+        // Outputs of exact dimensions have no buffer for their shapes.
         let mut exact: SmallVec<[Shape; 4]> = SmallVec::new();
         if call.shapes.is_empty() {
             exact.extend(call.outputs.iter().map(|t| Shape::from_slice(t.shape)));

@@ -1,5 +1,5 @@
-//! The registry of `relay.ext.<name>` and `loadbinary_<key>`: the plugin files that there are, and what those turned out to be
-//! that were needed.
+//! Registry of `relay.ext.<name>` and `loadbinary_<key>`: the plugin files found, and the result of loading those that
+//! were needed.
 
 use super::discover::{SearchDir, candidates, search_dirs};
 use crate::error::Failure;
@@ -10,30 +10,30 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What became of a file.
+/// Result of loading a file.
 #[derive(Debug)]
 pub enum Status {
-    /// It is in use.
+    /// In use.
     Loaded(LoadedPlugin),
-    /// It cannot be used.
+    /// Rejected, with the reason.
     Refused(Rejection),
-    /// A file in an earlier directory registers the same name.
+    /// Unused, as a file in an earlier directory registers the same name.
     Shadowed {
-        /// The plugin's name.
+        /// Name of the plugin.
         name: String,
-        /// The plugin's version.
+        /// Version of the plugin.
         version: String,
-        /// The file that wins.
+        /// File that takes precedence.
         by: PathBuf,
     },
 }
 
-/// A plugin file.
+/// Plugin file that was loaded or rejected.
 #[derive(Debug)]
 pub struct Found {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What became of it.
+    /// Result of loading it.
     pub status: Status,
     digest: OnceLock<String>,
 }
@@ -43,14 +43,14 @@ impl Found {
         Found { path, status, digest: OnceLock::new() }
     }
 
-    /// The BLAKE3 digest of the file; empty when it cannot be read any more.
+    /// Returns the BLAKE3 digest of the file; empty if it is no longer readable.
     pub fn digest(&self) -> &str {
         self.digest.get_or_init(|| {
             std::fs::read(&self.path).map(|bytes| blake3::hash(&bytes).to_hex().to_string()).unwrap_or_default()
         })
     }
 
-    /// The plugin, if it is in use.
+    /// Returns the plugin, if it is in use.
     pub fn plugin(&self) -> Option<&LoadedPlugin> {
         match &self.status {
             Status::Loaded(plugin) => Some(plugin),
@@ -59,39 +59,40 @@ impl Found {
     }
 }
 
-/// A file that may be a plugin, and what became of it if anybody wanted to know.
+/// Candidate file, and the result of loading it once it was needed.
 struct File {
     path: PathBuf,
-    /// The number of its directory.
+    /// Index of its directory.
     dir: usize,
     found: OnceLock<Found>,
 }
 
-/// What is registered under which name, by the number of the file.
+/// Registered names, with the index of the file.
 #[derive(Default)]
 struct Names {
     codegens: BTreeMap<String, usize>,
     loaders: BTreeMap<String, usize>,
 }
 
-/// The plugin files of the directories searched, and what is registered under which name.
+/// Plugin files of the directories searched, and the names they register.
 ///
-/// A file is loaded when something of it is wanted, so that a plugin which misbehaves harms those who ask for it and nobody
-/// else. What a file registers is known when it is loaded and not before; so a name is looked for
+/// A file is loaded on demand, so that a misbehaving plugin affects only its users. The names that a file registers are
+/// unknown until it is loaded, so a name is looked up
 ///
-/// 1. directory by directory, in files named `libbyoc_<name>` and in those whose bytes hold the name;
-/// 2. then, where none of them registers it, directory by directory in all files that are left.
+/// 1. directory by directory, in files named `libbyoc_<name>` and in files whose bytes contain the name;
+/// 2. then, if none of them registers it, directory by directory in all remaining files.
 ///
-/// An earlier directory comes first and a name that stands twice in one is refused, as far as the files are loaded.
+/// An earlier directory takes precedence, and a name registered twice in one directory is rejected, as far as the files
+/// are loaded.
 pub struct Registry {
-    /// The directories searched, in order.
+    /// Directories searched, in order.
     pub dirs: Vec<SearchDir>,
     services: Option<Services>,
     files: OnceLock<Vec<File>>,
     names: Mutex<Names>,
 }
 
-/// What is looked for.
+/// Registration that is looked up.
 #[derive(Clone, Copy)]
 enum Wanted<'a> {
     Codegen(&'a str),
@@ -133,18 +134,18 @@ impl Names {
 }
 
 impl Registry {
-    /// No plugins.
+    /// Returns a registry without plugins.
     pub fn empty() -> Registry {
         Registry { dirs: Vec::new(), services: None, files: OnceLock::from(Vec::new()), names: Mutex::default() }
     }
 
-    /// The plugins of the directories that are searched. None is loaded yet.
+    /// Returns a registry of the plugins in the search directories. None is loaded yet.
     pub fn discover(given: &[PathBuf], services: &Services) -> Registry {
         let (dirs, services) = (search_dirs(given), Some(services.clone()));
         Registry { dirs, services, files: OnceLock::new(), names: Mutex::default() }
     }
 
-    /// One file, loaded as if it lay in a plugin directory of its own.
+    /// Returns a registry of one file, loaded as if it were in a plugin directory of its own.
     pub fn of_file(path: &Path, services: &Services) -> Registry {
         let file = File { path: path.to_owned(), dir: 0, found: OnceLock::new() };
         let registry =
@@ -153,7 +154,7 @@ impl Registry {
         registry
     }
 
-    /// The files that are looked at, in order. A directory that cannot be read stands for its files.
+    /// Returns the candidate files, in order. A directory that cannot be read stands for its files.
     fn files(&self) -> &[File] {
         self.files.get_or_init(|| {
             let mut files = Vec::new();
@@ -174,7 +175,7 @@ impl Registry {
         })
     }
 
-    /// The files that were loaded or refused so far, in the order in which they are looked at.
+    /// Returns the files loaded or rejected so far, in search order.
     pub fn found(&self) -> impl Iterator<Item = &Found> {
         self.files().iter().filter_map(|file| file.found.get())
     }
@@ -191,7 +192,7 @@ impl Registry {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the file that registers what is wanted. `plugin` is the name of the plugin that is likely to.
+    /// Returns the index of the file that registers `wanted`. `plugin` is the name of the plugin that probably does.
     fn find(&self, wanted: Wanted<'_>, plugin: &str) -> Option<usize> {
         let mut names = self.names();
         if let Some(file) = names.get(wanted) {
@@ -214,8 +215,9 @@ impl Registry {
         None
     }
 
-    /// Loads files of one directory that are not loaded yet. A name that another directory has registered shadows the file; a
-    /// name registered twice in this one refuses both, or the one that comes after the other has been taken into use.
+    /// Loads those files of one directory that are not loaded yet. A name that another directory has registered shadows
+    /// the file; a name registered twice in this directory rejects both files, or only the later one if the other is
+    /// already in use.
     fn load(&self, names: &mut Names, dir: usize, which: impl Fn(&Path) -> bool) {
         let Some(services) = &self.services else { return };
         let files = self.files();
@@ -225,7 +227,7 @@ impl Registry {
             numbered.iter().filter(new).map(|&(number, file)| (number, host::load(&file.path, services))).collect();
         let mut owners: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (number, plugin) in &loaded {
-            // Data goes by the names of those who read it; only code generators and loaders are picked by name.
+            // Only code generators and loaders are selected by name; data is read under names of its readers' choice.
             let named = |r: &&Registration| !matches!(r.offer, Offer::Data(_));
             for registration in plugin.iter().flat_map(|p| &p.registrations).filter(named) {
                 owners.entry(registration.name.clone()).or_default().push(*number);
@@ -269,16 +271,16 @@ impl Registry {
         }
     }
 
-    /// The names of all code generators, sorted. Loads every plugin.
+    /// Returns the names of all code generators, sorted. Loads every plugin.
     pub fn backends(&self) -> Vec<String> {
         self.load_all();
         self.names().codegens.keys().cloned().collect()
     }
 
-    /// The code generator `relay.ext.<name>` and the file that it is in.
+    /// Returns the code generator `relay.ext.<name>` and its file.
     ///
     /// # Errors
-    /// E0401 with the directories searched, the plugins loaded, the files refused, and the nearest name.
+    /// E0401 with the directories searched, the plugins loaded, the files rejected, and the nearest name.
     pub fn codegen(&self, name: &str) -> Result<(Arc<dyn Codegen>, &Found), Failure> {
         let entry = self.find(Wanted::Codegen(name), name).and_then(|number| {
             let found = self.files()[number].found.get()?;
@@ -292,21 +294,21 @@ impl Registry {
             diagnostic = match nearest(name, known.iter().copied()) {
                 Some(near) => diagnostic.help(format!("did you mean --backend {near}?")),
                 None if known.is_empty() => {
-                    diagnostic.help("drop the backend's shared library into one of these directories, or name another with --plugin-dir DIR")
+                    diagnostic.help("put the backend's shared library into one of these directories, or name another with --plugin-dir DIR")
                 }
-                None => diagnostic.help(format!("backends that can be named: {}", known.join(", "))),
+                None => diagnostic.help(format!("available backends: {}", known.join(", "))),
             };
             diagnostic.into()
         })
     }
 
-    /// The loader `loadbinary_<key>`. `plugin` is the name of the plugin that made what it is to load.
+    /// Returns the loader `loadbinary_<key>`. `plugin` is the name of the plugin that compiled the region.
     pub fn loader(&self, key: &str, plugin: &str) -> Option<Arc<dyn Loader>> {
         let number = self.find(Wanted::Loader(key), plugin)?;
         self.files()[number].found.get()?.plugin()?.loader(key)
     }
 
-    /// Adds to a diagnostic what was searched, loaded and refused.
+    /// Adds notes on the directories searched and the files loaded and rejected.
     pub fn inventory(&self, mut diagnostic: Diagnostic) -> Diagnostic {
         for dir in &self.dirs {
             let state = if dir.path.is_dir() { "" } else { ", does not exist" };
@@ -330,7 +332,7 @@ impl Registry {
     }
 }
 
-/// A rejection as a diagnostic about its file.
+/// Converts a rejection to a diagnostic about its file.
 pub fn rejection_diagnostic(path: &Path, rejection: &Rejection) -> Diagnostic {
     let number = rejection.code.trim_start_matches('E').parse().unwrap_or(codes::plugins::UNREADABLE_PLUGIN.0);
     let mut diagnostic = Diagnostic::error(Code(number), format!("{}: {}", path.display(), rejection.reason));

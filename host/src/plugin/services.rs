@@ -1,4 +1,4 @@
-//! What the host does for its plugins: threads, log, trace, counters, reference runs.
+//! Host services for plugins: threads, log, trace, counters, reference runs.
 
 use super::bridge::{dtype_in, dtype_out};
 use crate::cancel::Cancel;
@@ -13,45 +13,46 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tracing::Level;
 
-/// What plugins counted, by name: a device's cycles, bytes moved. With [`Metrics::record`] also what they said and when.
+/// Counters of plugins, by name: cycles of a device, bytes moved. With [`Metrics::record`] also events, with their
+/// times.
 #[derive(Debug, Default)]
 pub struct Metrics {
     counters: Mutex<BTreeMap<String, u64>>,
     recorded: Mutex<Option<Vec<Said>>>,
 }
 
-/// Something that a plugin said, for the trace.
+/// Event or counter update of a plugin, for the trace.
 #[derive(Clone, Debug)]
 pub struct Said {
-    /// When.
+    /// Time of the event.
     pub at: Instant,
-    /// The event's or the counter's name.
+    /// Name of the event or counter.
     pub name: String,
-    /// What was said.
+    /// Content of the event.
     pub what: What,
 }
 
-/// An event, or the new value of a counter.
+/// Event, or the new value of a counter.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// The fields of an event.
+    /// Fields of an event.
     Event(serde_json::Value),
-    /// What a counter has come to.
+    /// New value of a counter.
     Count(u64),
 }
 
 impl Metrics {
-    /// The counters so far, by name.
+    /// Returns the counters so far, by name.
     pub fn snapshot(&self) -> BTreeMap<String, u64> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins to keep events and counts, for [`Metrics::take_recorded`].
+    /// Starts recording events and counts, for [`Metrics::take_recorded`].
     pub fn record(&self) {
         *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
     }
 
-    /// Ends keeping, and gives what was kept, in order.
+    /// Stops recording and returns the recorded events, in order.
     pub fn take_recorded(&self) -> Vec<Said> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
@@ -73,7 +74,7 @@ impl Metrics {
     }
 }
 
-/// The services over a pool; `cancel` is what plugins see as `cancelled`.
+/// Creates the services over a pool; plugins see `cancel` as `cancelled`.
 pub fn services(pool: Arc<Pool>, metrics: Arc<Metrics>, cancel: Cancel) -> Services {
     Services::new(Host { pool, metrics, cancel })
 }
@@ -108,7 +109,7 @@ impl HostServices for Host {
     }
 
     fn log(&self, level: Level, target: &str, message: &str) {
-        // A callsite has one level for good, so there is one for each; the plugin's target goes with the message.
+        // A callsite has a fixed level, so there is one for each; the plugin's target is a field of the message.
         match level {
             Level::ERROR => tracing::error!(target: "byoc::plugin", plugin = target, "{message}"),
             Level::WARN => tracing::warn!(target: "byoc::plugin", plugin = target, "{message}"),
@@ -128,10 +129,10 @@ impl HostServices for Host {
     }
 }
 
-/// The most bytes that one value of a reference run may have.
+/// Maximum size in bytes of a value in a reference run.
 const LARGEST: usize = 4 << 30;
 
-/// A graph run call by call with the naive references. It is right, not fast: values live until the run ends.
+/// Graph evaluated call by call with the reference implementations: correct, not fast. Values live until the run ends.
 struct Reference {
     module: Module,
 }
@@ -180,14 +181,14 @@ impl Executable for Reference {
                 t.dims.len() == dims.len() && t.dims.iter().zip(*dims).all(|(d, n)| d.fixed().is_none_or(|d| d == *n))
             });
             if !fits {
-                return Err(Error::new(format!("an input of dimensions {dims:?} is given for {ty}")));
+                return Err(Error::new(format!("expected an input of type {ty}, found dimensions {dims:?}")));
             }
         }
         let known = super::bridge::flat_types(self.module.ty(main.body)).map_err(|d| Error::new(d.to_string()))?;
         let shapes: Option<Vec<_>> = known.iter().map(|t| t.shape()).collect();
         match shapes {
             Some(shapes) => Ok(Prepared::exact(shapes)),
-            None => Err(Error::new("a result whose dimensions depend on values cannot be run by reference")),
+            None => Err(Error::new("the reference cannot run a graph whose result dimensions depend on values")),
         }
     }
 
@@ -202,7 +203,7 @@ impl Executable for Reference {
                 return Err(wrong(&format!("expected an input {wanted}, found {dtype}")));
             }
             let tensor = Tensor::from_bytes(dtype, input.shape(), input.bytes());
-            inputs.push(tensor.ok_or_else(|| wrong("an input of another size than its type"))?);
+            inputs.push(tensor.ok_or_else(|| wrong("an input does not have the size of its type"))?);
         }
         let results = self.evaluate(&inputs)?;
         for (output, result) in call.outputs.iter_mut().zip(results) {

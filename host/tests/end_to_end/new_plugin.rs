@@ -164,7 +164,7 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
     let rows = explained(r#"{\"min_region_operators\": 2}"#);
     assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
     let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
-    let wanted = "NotProfitable: the region has 1 operators with 16 FLOPs; mine wants at least 2 with 0";
+    let wanted = "NotProfitable: the region has 1 operators with 16 FLOPs; mine requires at least 2 with 0";
     assert_eq!((detail, &rows["nodes"][0]["refusals"][0]["code"]), (wanted, &Value::from("RegionRefused")), "{rows}");
     // 4 x 4 sums and as many bounds are 32.
     assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);

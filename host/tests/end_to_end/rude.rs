@@ -95,9 +95,9 @@ fn a_promise_of_other_shapes_runs_on_the_host() {
 #[test]
 fn writes_outside_are_named_where_runs_are_checked() {
     for (mistake, what) in [
-        ("writes_past_end", "output 0: 1 bytes written behind the end, the first at 0 past it"),
+        ("writes_past_end", "output 0: 1 bytes written after the end, the first at 0 past it"),
         ("writes_before_start", "output 0: 1 bytes written before the start, the last at 1 before it"),
-        ("writes_past_workspace", "the workspace: 1 bytes written behind the end"),
+        ("writes_past_workspace", "the workspace: 1 bytes written after the end"),
         ("writes_input", "input 0 was written to"),
     ] {
         let (_folder, dir, model) = rude(mistake);

@@ -336,7 +336,7 @@ fn outcome(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<T
         Err(failure) => {
             let text = failure.to_string();
             // With BYOC_CHECK_REGIONS a region runs in guarded copies.
-            if ["written behind the end", "written before the start", "was written to"]
+            if ["written after the end", "written before the start", "was written to"]
                 .iter()
                 .any(|sign| text.contains(sign))
             {
