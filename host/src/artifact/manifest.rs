@@ -1,87 +1,87 @@
-//! `manifest.json`: what the file holds, who made it, and the digests.
+//! `manifest.json`: contents of the file, its producer, and the digests.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The version of the format. A reader refuses any other.
+/// Version of the format. A reader rejects any other.
 pub const FORMAT: u32 = 1;
 
-/// The manifest.
+/// Manifest of an artifact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// Format version, [`FORMAT`].
     pub format: u32,
-    /// Name and version of the program that wrote it.
+    /// Name and version of the program that wrote the file.
     pub producer: String,
-    /// BLAKE3 of the model as it was read.
+    /// BLAKE3 of the model file.
     pub model_digest: String,
-    /// The options that shaped the result.
+    /// Options that shaped the result.
     pub options: Value,
-    /// Where each operator of the model went.
+    /// Placement of each operator of the model.
     pub explain: Value,
-    /// The regions, in the program's order; `null` where a backend made nothing and the host runs it.
+    /// Regions, in the program's order; `null` where the backend failed and the region runs on the host.
     pub regions: Vec<Option<RegionRecord>>,
-    /// The constants, in the program's order.
+    /// Constants, in the program's order.
     pub tensors: Vec<TensorRecord>,
-    /// Every other entry of the archive, in its order.
+    /// All other entries of the archive, in its order.
     pub entries: Vec<Entry>,
 }
 
-/// An entry of the archive.
+/// Entry of the archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the entry.
     pub name: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
     /// BLAKE3 of its bytes.
     pub blake3: String,
 }
 
-/// A constant in `weights.safetensors`.
+/// Constant in `weights.safetensors`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorRecord {
-    /// Its name there.
+    /// Name of the tensor in that file.
     pub name: String,
     /// BLAKE3 of its bytes.
     pub blake3: String,
 }
 
-/// A region as its backend compiled it.
+/// Region as compiled by its backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegionRecord {
-    /// The lifted function's name.
+    /// Name of the lifted function.
     pub symbol: String,
-    /// The backend.
+    /// Name of the backend.
     pub backend: String,
-    /// The plugin's name.
+    /// Name of the plugin.
     pub plugin: String,
-    /// The plugin's version.
+    /// Version of the plugin.
     pub plugin_version: String,
     /// BLAKE3 of the plugin's library.
     pub plugin_digest: String,
-    /// The key of `loadbinary_<key>`.
+    /// Key of `loadbinary_<key>`.
     pub loader: String,
-    /// The entry that holds what the loader gets.
+    /// Name of the entry with the blob.
     pub blob: String,
-    /// The functions that the blob defines.
+    /// Functions that the blob defines.
     pub symbols: Vec<String>,
-    /// The entry that holds the generated source, if there is one.
+    /// Name of the entry with the generated source, if any.
     pub source: Option<String>,
-    /// The language of the source.
+    /// Language of the source.
     pub language: Option<String>,
-    /// The constants that the loader gets, by index.
+    /// Constants of the loader, by index.
     pub constants: Vec<u32>,
-    /// The CPU features that the blob needs.
+    /// CPU features that the blob needs.
     pub cpu_features: Vec<String>,
-    /// Things worth knowing.
+    /// Notes of the backend.
     pub notes: Vec<String>,
-    /// What the plugin records, by name, in its order.
+    /// Metadata of the plugin, by name, in its order.
     pub metadata: Vec<(String, Value)>,
-    /// The region as the code generator got it.
+    /// Region as given to the code generator.
     pub graph: Value,
 }

@@ -1,4 +1,4 @@
-//! Opens an artifact: maps it, checks it, and gives its parts without copying them.
+//! Opens an artifact: maps it, checks it, and returns its parts without copying them.
 
 use super::manifest::{FORMAT, Manifest, RegionRecord};
 use super::write::dtype_name;
@@ -17,19 +17,19 @@ use std::path::Path;
 use std::sync::Arc;
 use zip::{CompressionMethod, ZipArchive};
 
-/// An artifact whose contents have been checked.
+/// Artifact whose contents have been checked.
 #[derive(Clone, Debug)]
 pub struct Artifact {
-    /// What it says of itself.
+    /// Manifest of the file.
     pub manifest: Manifest,
-    /// The built model. Its constants are views of the mapped file.
+    /// Built model. Its constants are views of the mapped file.
     pub compiled: Compiled,
-    /// The bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
 impl Artifact {
-    /// The built model.
+    /// Returns the built model.
     pub fn into_compiled(self) -> Compiled {
         self.compiled
     }
@@ -38,7 +38,7 @@ impl Artifact {
 /// Opens an artifact and checks all of it.
 ///
 /// # Errors
-/// When it cannot be read, is no artifact, is damaged, is of another version, or its contents make no sense.
+/// When the file cannot be read, is not an artifact, is damaged, has another version, or has inconsistent contents.
 pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
     let at_path = |mut diagnostic: Diagnostic| {
         diagnostic.message = format!("{}: {}", path.display(), diagnostic.message);
@@ -50,12 +50,12 @@ pub fn open(path: &Path) -> Result<Artifact, Diagnostic> {
         // An empty file cannot be mapped.
         return Err(at_path(not_an_artifact()));
     }
-    // Nobody may shorten the file while it is mapped: the writer never does, it renames a new file over the old one.
-    // docs/artifact.md says so.
+    // The file must not be truncated while it is mapped: the writer never does so, it renames a new file over the old
+    // one. docs/artifact.md states this.
     parse(Arc::new(MappedFile::of(&file).map_err(cannot)?)).map_err(at_path)
 }
 
-/// A range of a file, shared. Its pages go when nobody needs it any more.
+/// Shared range of a file. Its pages are released when it is dropped.
 struct Slice<T: AsRef<[u8]>>(Arc<T>, Range<usize>);
 
 impl<T: AsRef<[u8]>> AsRef<[u8]> for Slice<T> {
@@ -87,7 +87,7 @@ pub(super) fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Res
         }
     }
     if manifest.entries.len() + 1 != entries.len() {
-        return Err(malformed("it has entries that its manifest does not name"));
+        return Err(malformed("it has entries that are missing from its manifest"));
     }
     let program: Program = serde_json::from_slice(get(PROGRAM)?).map_err(|e| malformed(format!("{PROGRAM}: {e}")))?;
     validate(&program).map_err(|e| malformed(e.message))?;
@@ -108,7 +108,7 @@ pub(super) fn parse<T: AsRef<[u8]> + Send + Sync + 'static>(file: Arc<T>) -> Res
     Ok(Artifact { bytes: bytes.len() as u64, manifest, compiled })
 }
 
-/// Compares the digest at the end with the bytes before it.
+/// Compares the digest at the end with that of the bytes before it.
 fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
     if !bytes.starts_with(b"PK") {
         return Err(not_an_artifact());
@@ -116,17 +116,20 @@ fn check_seal(bytes: &[u8]) -> Result<(), Diagnostic> {
     let covered = bytes.len().checked_sub(DIGITS).ok_or_else(not_an_artifact)?;
     let (covered, digest) = bytes.split_at(covered);
     if !covered.ends_with(TRAILER) {
-        return Err(Diagnostic::error(codes::artifacts::DAMAGED, "it is a ZIP file without the seal of an artifact")
-            .note("it is not an artifact, or a part of it is missing"));
+        return Err(Diagnostic::error(
+            codes::artifacts::DAMAGED,
+            "expected an artifact, found a ZIP file without its digest",
+        )
+        .note("it is not an artifact, or it is truncated"));
     }
     if mapped::digest(covered).to_hex().as_bytes() != digest {
-        return Err(Diagnostic::error(codes::artifacts::DAMAGED, "its contents are not what was written")
+        return Err(Diagnostic::error(codes::artifacts::DAMAGED, "its contents differ from what was written")
             .help("copy it again, or compile the model again"));
     }
     Ok(())
 }
 
-/// Where each entry's bytes are.
+/// Returns the range of each entry's bytes.
 fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>, Diagnostic> {
     let bad = |e: zip::result::ZipError| malformed(format!("the archive: {e}"));
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(bad)?;
@@ -144,10 +147,12 @@ fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>, Diagnostic> {
                     && range.end <= bytes.len() =>
             {
                 if entries.insert(name.clone(), range).is_some() {
-                    return Err(malformed(format!("two entries are called {name}")));
+                    return Err(malformed(format!("duplicate entry {name}")));
                 }
             }
-            _ => return Err(malformed(format!("entry {name} is not stored as it has to be"))),
+            _ => {
+                return Err(malformed(format!("entry {name}: expected uncompressed data, aligned and within the file")));
+            }
         }
     }
     Ok(entries)
@@ -159,13 +164,13 @@ fn manifest(bytes: &[u8]) -> Result<Manifest, Diagnostic> {
     if format != Some(u64::from(FORMAT)) {
         let found = format.map_or_else(|| "none".to_owned(), |format| format.to_string());
         let producer = value.get("producer").and_then(Value::as_str).unwrap_or("an unknown program");
-        let message = format!("it has format version {found}, written by {producer}; this is version {FORMAT}");
+        let message = format!("expected format version {FORMAT}, found {found}, written by {producer}");
         return Err(Diagnostic::error(codes::artifacts::UNSUPPORTED_VERSION, message).help("compile the model again"));
     }
     serde_json::from_value(value).map_err(|e| malformed(format!("{MANIFEST}: {e}")))
 }
 
-/// The constants, as views of the file.
+/// Returns the constants, as views of the file.
 fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
     file: &Arc<T>,
     weights: Range<usize>,
@@ -174,17 +179,18 @@ fn constants<T: AsRef<[u8]> + Send + Sync + 'static>(
 ) -> Result<Vec<Tensor>, Diagnostic> {
     let bytes = &(**file).as_ref()[weights.clone()];
     let bad = |what: &str| malformed(format!("{WEIGHTS}: {what}"));
-    let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(|| bad("it is too short"))?;
+    let (length, rest) =
+        bytes.split_first_chunk::<8>().ok_or_else(|| bad("truncated before the length of its header"))?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|&length| length <= rest.len());
-    let (header, data) = rest.split_at(length.ok_or_else(|| bad("its header is longer than it is"))?);
+    let (header, data) = rest.split_at(length.ok_or_else(|| bad("its header is longer than the entry"))?);
     let header: Value = serde_json::from_slice(header).map_err(|e| bad(&e.to_string()))?;
     let base = weights.start + 8 + (rest.len() - data.len());
     if manifest.tensors.len() != program.constants.len() {
-        return Err(malformed("program and manifest differ in their constants"));
+        return Err(malformed("the program and the manifest have different constants"));
     }
     let mut tensors = Vec::with_capacity(program.constants.len());
     for (record, port) in manifest.tensors.iter().zip(&program.constants) {
-        let wrong = || bad(&format!("tensor {} is not what the program wants", port.name));
+        let wrong = || bad(&format!("tensor {} does not match the program", port.name));
         let shape = port.ty.shape().ok_or_else(wrong)?;
         let entry = header.get(&record.name).ok_or_else(wrong)?;
         let dims: Vec<Value> = shape.iter().map(|&d| Value::from(d)).collect();
@@ -212,7 +218,7 @@ fn region<'a>(
 ) -> Result<CompiledRegion, Diagnostic> {
     let source = match (&record.source, &record.language) {
         (Some(name), Some(language)) => {
-            let text = std::str::from_utf8(get(name)?).map_err(|_| malformed(format!("{name} is no text")))?;
+            let text = std::str::from_utf8(get(name)?).map_err(|_| malformed(format!("{name} is not UTF-8")))?;
             Some(RegionSource { language: language.clone(), text: text.to_owned() })
         }
         _ => None,
@@ -239,7 +245,7 @@ fn region<'a>(
 
 fn not_an_artifact() -> Diagnostic {
     Diagnostic::error(codes::artifacts::NOT_AN_ARTIFACT, "it is not a byoc artifact")
-        .help("byoc compile MODEL -o FILE.byoc makes one")
+        .help("byoc compile MODEL -o FILE.byoc writes one")
 }
 
 fn malformed(what: impl Into<String>) -> Diagnostic {

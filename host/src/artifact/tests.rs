@@ -1,4 +1,4 @@
-//! What is written is read back; anything else is refused.
+//! Round trip of artifacts, and rejection of damaged or inconsistent ones.
 
 use super::read::parse;
 use super::*;
@@ -11,7 +11,7 @@ use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
 use std::sync::Arc;
 
-/// A model with constants of several sizes and types, and a region with code and source.
+/// Builds a model with constants of several sizes and types, and a region with a blob and source.
 fn model() -> Compiled {
     let mut b = Builder::default();
     let f32s = Type::tensor(DType::F32, &[3]);
@@ -78,7 +78,7 @@ fn is_refusal(result: &Result<Artifact, Diagnostic>) -> bool {
     result.as_ref().is_err_and(|error| (701..800).contains(&error.code.0))
 }
 
-/// Puts the right digest at the end, so that what comes after its check is reached.
+/// Writes the correct digest at the end, so that the checks after that of the digest are reached.
 fn reseal(bytes: &mut [u8]) {
     if let Some(covered) = bytes.len().checked_sub(DIGITS) {
         let digest = blake3::hash(&bytes[..covered]).to_hex();
@@ -87,7 +87,7 @@ fn reseal(bytes: &mut [u8]) {
 }
 
 #[test]
-fn what_is_written_is_read_back_without_copying_constants() {
+fn round_trip_does_not_copy_constants() {
     let compiled = model();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.byoc");
@@ -100,7 +100,7 @@ fn what_is_written_is_read_back_without_copying_constants() {
     assert_eq!(artifact.manifest.model_digest, compiled.model_digest);
     assert_eq!(artifact.bytes, std::fs::metadata(&path).unwrap().len());
     for tensor in &artifact.compiled.constants {
-        assert_eq!(tensor.bytes().as_ptr() as usize % 64, 0, "constants lie where they can be used");
+        assert_eq!(tensor.bytes().as_ptr() as usize % 64, 0, "constants are aligned");
     }
     let Compiled { program, constants, .. } = artifact.into_compiled();
     let executor = Executor::new(program, constants, vec![None], Arc::new(Pool::new(1).unwrap())).unwrap();
@@ -109,12 +109,12 @@ fn what_is_written_is_read_back_without_copying_constants() {
 }
 
 #[test]
-fn the_same_model_gives_the_same_bytes() {
+fn writing_is_deterministic() {
     assert_eq!(written(&model()), written(&model()));
 }
 
 #[test]
-fn other_programs_can_read_the_parts() {
+fn entries_are_readable_by_other_tools() {
     let bytes = written(&model());
     let mut archive = zip::ZipArchive::new(std::io::Cursor::new(&bytes)).unwrap();
     let names: Vec<String> =
@@ -128,7 +128,7 @@ fn other_programs_can_read_the_parts() {
 }
 
 #[test]
-fn every_flipped_byte_is_refused() {
+fn rejects_every_flipped_byte() {
     let bytes = written(&model());
     for at in 0..bytes.len() {
         for flip in [0x01, 0x20, 0xff] {
@@ -140,7 +140,7 @@ fn every_flipped_byte_is_refused() {
 }
 
 #[test]
-fn every_truncation_and_anything_added_is_refused() {
+fn rejects_truncation_and_trailing_bytes() {
     let bytes = written(&model());
     for length in 0..bytes.len() {
         assert!(is_refusal(&parsed(&bytes[..length])), "{length} bytes");
@@ -151,7 +151,7 @@ fn every_truncation_and_anything_added_is_refused() {
 }
 
 #[test]
-fn ten_thousand_mutations_never_panic_even_when_they_are_sealed() {
+fn mutations_never_panic_even_with_valid_digest() {
     let bytes = written(&model());
     let mut state = 7u64;
     let mut random = move |n: usize| {
@@ -180,7 +180,7 @@ fn ten_thousand_mutations_never_panic_even_when_they_are_sealed() {
         if i % 2 == 0 {
             assert!(is_refusal(&parsed(&changed)) || changed == bytes, "mutation {i}");
         } else {
-            // Sealed again, a change may be harmless (a timestamp, padding); it must not do harm.
+            // With a valid digest a change may be harmless (a timestamp, padding); any other must be rejected.
             reseal(&mut changed);
             let result = parsed(&changed);
             assert!(result.is_ok() || is_refusal(&result), "mutation {i}");
@@ -189,7 +189,7 @@ fn ten_thousand_mutations_never_panic_even_when_they_are_sealed() {
 }
 
 #[test]
-fn mutated_programs_are_refused_or_run_without_harm() {
+fn mutated_programs_are_rejected_or_run_safely() {
     let compiled = model();
     let text = serde_json::to_string(&compiled.program).unwrap();
     let pool = Arc::new(Pool::new(1).unwrap());
@@ -209,15 +209,15 @@ fn mutated_programs_are_refused_or_run_without_harm() {
         }
         let Ok(program) = serde_json::from_slice(&changed) else { continue };
         if let Ok(executor) = Executor::new(program, compiled.constants.clone(), vec![None], pool.clone()) {
-            // Whatever comes out, it comes out as a value.
+            // A run may fail or succeed, but must return.
             ran += usize::from(executor.run(&input).is_ok());
         }
     }
-    assert!(ran > 0, "some mutations change nothing that matters");
+    assert!(ran > 0, "some mutations are harmless");
 }
 
 #[test]
-fn another_format_version_is_told_apart_from_damage() {
+fn distinguishes_other_format_version_from_damage() {
     let bytes = written(&model());
     let at = bytes.windows(10).position(|w| w == b"\"format\":1").unwrap();
     let mut changed = bytes.clone();
@@ -228,7 +228,7 @@ fn another_format_version_is_told_apart_from_damage() {
 }
 
 #[test]
-fn files_that_are_none() {
+fn rejects_files_that_are_not_artifacts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.byoc");
     assert_eq!(open(&path).unwrap_err().code, byoc_core::diag::codes::artifacts::CANNOT_READ);

@@ -13,33 +13,34 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
-/// Files larger than this need the 64-bit form of the archive.
+/// Minimum size of a file that needs the 64-bit form of the archive.
 const LARGE: usize = 1 << 31;
 
-/// Writes a built model to a file. It appears under its name when it is complete.
+/// Writes a built model to a file, which appears under its name once it is complete.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn write(path: &Path, compiled: &Compiled) -> Result<(), Diagnostic> {
     let failed = |what: &dyn std::fmt::Display| {
         let message = format!("cannot write {}: {what}", path.display());
-        Diagnostic::error(codes::artifacts::CANNOT_WRITE, message).help("is the folder there, and may you write in it?")
+        Diagnostic::error(codes::artifacts::CANNOT_WRITE, message)
+            .help("check that the directory exists and is writable")
     };
     let mut pending = Pending::begin(path).map_err(|e| failed(&e))?;
     write_to(pending.file(), compiled).map_err(|e| failed(&e))?;
     pending.commit().map_err(|e| failed(&e))
 }
 
-/// Writes a built model to a file that is open for reading and writing, and empty.
+/// Writes a built model to an empty file that is open for reading and writing.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the file cannot be written.
 pub fn write_to(file: &mut File, compiled: &Compiled) -> std::io::Result<()> {
     Contents::new(compiled)?.write(file)?;
     seal(file)
 }
 
-/// The entries of an archive, in order.
+/// Entries of an archive, in order.
 struct Contents<'a> {
     manifest: Vec<u8>,
     entries: Vec<(String, Vec<Cow<'a, [u8]>>)>,
@@ -100,7 +101,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Adds the entries of a region and describes it.
+/// Adds the entries of a region and returns its record.
 fn record<'a>(region: &'a CompiledRegion, entries: &mut Vec<(String, Vec<Cow<'a, [u8]>>)>) -> RegionRecord {
     let blob = format!("regions/{}/{}", region.symbol, region.loader);
     entries.push((blob.clone(), vec![Cow::from(&region.blob[..])]));
@@ -128,8 +129,8 @@ fn record<'a>(region: &'a CompiledRegion, entries: &mut Vec<(String, Vec<Cow<'a,
     }
 }
 
-/// The bytes of a safetensors file whose tensors begin at multiples of 64 bytes from its own beginning. The format allows
-/// no holes, so what is between two tensors is a tensor of bytes, `pad.<i>`.
+/// Returns the bytes of a safetensors file whose tensors are aligned to 64 bytes from the beginning of the file. The
+/// format allows no gaps, so the padding between two tensors is a tensor of bytes, `pad.<i>`.
 fn safetensors<'a>(names: &[&str], tensors: &'a [Tensor]) -> Result<Vec<Cow<'a, [u8]>>, serde_json::Error> {
     let mut header = serde_json::Map::new();
     let mut parts: Vec<Cow<'a, [u8]>> = vec![Cow::default()];
@@ -158,7 +159,7 @@ fn safetensors<'a>(names: &[&str], tensors: &'a [Tensor]) -> Result<Vec<Cow<'a, 
     Ok(parts)
 }
 
-/// The name of an element type in the safetensors format.
+/// Returns the name of an element type in the safetensors format.
 pub(super) fn dtype_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F64 => "F64",
@@ -185,7 +186,7 @@ fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Puts the digest of everything before it at the end of the file.
+/// Writes the digest of all preceding bytes at the end of the file.
 fn seal(file: &mut File) -> std::io::Result<()> {
     let end = file.seek(SeekFrom::End(0))?;
     let covered = end.saturating_sub(DIGITS as u64);

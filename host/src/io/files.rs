@@ -1,4 +1,4 @@
-//! Files that are read. An input is a regular file: a FIFO would block, a device may have no end.
+//! Input files. An input is a regular file: a FIFO would block, a device may have no end.
 
 use super::mapped::MappedFile;
 use byoc_core::diag::{Diagnostic, codes};
@@ -9,12 +9,12 @@ use std::io::{Error, Read, Result};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a regular file. Nothing else is waited for: what it is, is looked at after it is open.
+/// Opens a regular file without ever blocking; the kind of file is checked again once it is open.
 ///
 /// # Errors
-/// When it cannot be opened, or is something else.
+/// When it cannot be opened, or is not a regular file.
 pub fn open_regular(path: &Path) -> Result<File> {
-    // A device or a FIFO may do something when it is opened; so the first look is before that.
+    // Opening a device or a FIFO may have side effects, so the kind is checked before as well.
     expect_regular(std::fs::metadata(path)?.file_type())?;
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     expect_regular(file.metadata()?.file_type())?;
@@ -34,8 +34,8 @@ fn expect_regular(found: FileType) -> Result<()> {
     Err(Error::other(format!("expected a regular file, found {what}")))
 }
 
-/// The longest text that is read, in bytes: programs with their weights are longer only where the weights belong in a file of
-/// their own.
+/// Maximum length of a text in bytes: programs with inline weights exceed it only if the weights belong in a separate
+/// file.
 pub const MAX_TEXT: usize = 256 << 20;
 
 /// Reads a regular file of UTF-8, of at most [`MAX_TEXT`] bytes.
@@ -51,7 +51,7 @@ pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::other("it is not UTF-8"))
 }
 
-/// The bytes of a regular file, mapped into memory.
+/// Maps a regular file into memory.
 ///
 /// # Errors
 /// As [`open_regular`], and when it cannot be mapped.
@@ -63,7 +63,7 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
     Ok(Bytes::from_owner(MappedFile::of(&file)?))
 }
 
-/// What is wrong with a tensor file.
+/// Returns the diagnostic for a tensor file that cannot be read.
 pub(crate) fn bad_file(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::error(codes::frontends::BAD_TENSOR_FILE, format!("cannot read {}: {why}", path.display()))
 }

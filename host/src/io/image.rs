@@ -1,4 +1,4 @@
-//! Pictures (`.png`, `.jpg`) as model inputs.
+//! Images (`.png`, `.jpg`) as model inputs.
 
 use super::files::{bad_file, open_regular};
 use byoc_core::diag::{Diagnostic, codes};
@@ -9,16 +9,16 @@ use image::{DynamicImage, ImageReader, Limits};
 use std::io::BufReader;
 use std::path::Path;
 
-/// How pixel values become elements: `(value / 255 - mean) / std` per channel. One number stands for all channels.
+/// Normalization of pixel values: `(value / 255 - mean) / std` per channel. A single number applies to all channels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Normalization {
-    /// Subtracted; nothing when empty.
+    /// Mean to subtract; 0 when empty.
     pub mean: Vec<f64>,
-    /// Divided by; nothing when empty.
+    /// Standard deviation to divide by; 1 when empty.
     pub std: Vec<f64>,
 }
 
-/// Where channels, rows and columns are in a shape.
+/// Positions of channels, rows and columns in a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     channels: usize,
@@ -27,18 +27,18 @@ struct Layout {
     channels_last: bool,
 }
 
-/// Reads a picture as a tensor of that type: scaled bilinearly to its size, grey when it has one channel. Elements of
-/// an integer type hold the pixel values themselves, those of a float type are normalised.
+/// Reads an image as a tensor of that type: scaled bilinearly to its size, gray if it has one channel. Elements of an
+/// integer type are the pixel values themselves, those of a float type are normalized.
 ///
 /// # Errors
-/// When the file is no picture, or the type is not that of one picture.
+/// When the file is not an image, or the type is not that of a single image.
 pub fn load(path: &Path, dtype: DType, shape: &[usize], normalization: &Normalization) -> Result<Tensor, Diagnostic> {
     let bad_input = |why: String| {
         Diagnostic::error(codes::frontends::BAD_BINDING, why)
-            .note("a picture fits (1, C, H, W), (1, H, W, C), (C, H, W), (H, W, C) and (H, W), with C one of 1, 3, 4")
+            .note("an image fits (1, C, H, W), (1, H, W, C), (C, H, W), (H, W, C) and (H, W), with C one of 1, 3, 4")
     };
     let layout =
-        layout(shape).ok_or_else(|| bad_input(format!("an input of shape {shape:?} is not that of one picture")))?;
+        layout(shape).ok_or_else(|| bad_input(format!("an input of shape {shape:?} does not hold an image")))?;
     let per_channel = |what: &str, given: &[f64], otherwise: f64| match given.len() {
         0 => Ok(vec![otherwise; layout.channels]),
         1 => Ok(vec![given[0]; layout.channels]),
@@ -81,7 +81,7 @@ fn layout(shape: &[usize]) -> Option<Layout> {
     .filter(|l| l.height > 0 && l.width > 0)
 }
 
-/// The pixels, row by row, channels together.
+/// Returns the pixels row by row, with the channels of a pixel adjacent.
 fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
     let mut reader = open_regular(path)
         .and_then(|file| ImageReader::new(BufReader::new(file)).with_guessed_format())
@@ -95,7 +95,7 @@ fn read_scaled(path: &Path, layout: Layout) -> Result<Vec<u8>, Diagnostic> {
     let size = |n: usize| u32::try_from(n).map_err(|_| bad_file(path, format!("it cannot be scaled to {n} pixels")));
     let (width, height) = (size(layout.width)?, size(layout.height)?);
     let keep = (picture.width(), picture.height()) == (width, height);
-    // Scaled along one axis after the other, the first result in four float32 a pixel.
+    // Scaling works along one axis after the other; the intermediate result has four float32 per pixel.
     let pixels = |height: usize, bytes: usize| layout.width.saturating_mul(height).saturating_mul(bytes);
     let _room = memory::room(pixels(picture.height() as usize, 16).saturating_add(pixels(layout.height, 8)))?;
     macro_rules! scaled {
@@ -122,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn channels_go_where_the_input_has_them() {
+    fn places_channels_by_layout() {
         let folder = tempfile::tempdir().unwrap();
         let path = picture(folder.path());
         let plain = Normalization::default();
         let first = load(&path, DType::F32, &[1, 3, 1, 2], &plain).unwrap();
         assert_eq!(first.as_slice::<f32>(), [1.0, 0.0, 0.0, 1.0, 0.2, 0.4]);
-        // Two rows, as one row of two pixels could be one channel of three by two as well.
+        // Two rows, as a row of two pixels could also be one channel of three by two.
         let last = load(&path, DType::F32, &[1, 2, 2, 3], &plain).unwrap();
         assert_eq!(last.as_slice::<f32>(), [[1.0, 0.0, 0.2, 0.0, 1.0, 0.4]; 2].as_flattened());
         let bytes = load(&path, DType::U8, &[3, 1, 2], &plain).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn other_shapes_and_files_are_refused() {
+    fn rejects_other_shapes_and_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = picture(folder.path());
         assert!(load(&path, DType::F32, &[2, 3, 1, 2], &Normalization::default()).is_err());

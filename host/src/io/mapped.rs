@@ -1,8 +1,8 @@
-//! Files mapped into memory, whose pages can be let go.
+//! Memory-mapped files whose pages can be released.
 //!
-//! A mapped weight takes memory as soon as it is looked at and until its file is unmapped. Whoever has packed or replaced it
-//! lets its pages go before that: they come back from the file if anybody looks again, so nothing can go wrong but time. A
-//! stretch of bytes does not say whether it belongs to a mapped file, so the mappings are written down here.
+//! A mapped weight occupies memory from its first access until its file is unmapped. Code that has packed or replaced
+//! it releases its pages earlier: they are read from the file again on the next access, at the cost of time only. A
+//! range of bytes does not tell whether it belongs to a mapped file, so the mappings are recorded here.
 
 use byoc_core::tensor::{AlignedBytes, OutOfMemory};
 use memmap2::{Mmap, MmapMut, UncheckedAdvice};
@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The mappings that there are, by the address at which they begin.
+/// Existing mappings, by their start address.
 static MAPPINGS: Mutex<BTreeMap<usize, Weak<Mmap>>> = Mutex::new(BTreeMap::new());
 
-/// The system maps pages around the one that is looked at, as many as these bytes.
+/// Number of bytes around an accessed page that the system maps together with it.
 const AROUND: usize = 64 << 10;
 
-/// How much of a file is in memory at once while all of it is looked at.
+/// Maximum number of bytes of a file in memory at once while the whole file is read.
 const WINDOW: usize = 4 << 20;
 
-/// A mapped file.
+/// File mapped into memory.
 pub struct MappedFile(Arc<Mmap>);
 
 impl MappedFile {
@@ -29,8 +29,9 @@ impl MappedFile {
     /// # Errors
     /// When it cannot be mapped.
     pub fn of(file: &File) -> std::io::Result<MappedFile> {
-        // SAFETY: the mapping is read-only and private to this process. Like every program that maps its inputs, we rely
-        // on nobody shrinking the file while it is in use; what writes such files here renames a new one over the old.
+        // SAFETY: the mapping is read-only and private to this process. Like every program that maps its inputs, we
+        // rely on nobody shrinking the file while it is in use; what writes such files here renames a new one over the
+        // old.
         let map = Arc::new(unsafe { Mmap::map(file)? });
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
         mappings.retain(|_, map| map.strong_count() > 0);
@@ -45,7 +46,7 @@ impl AsRef<[u8]> for MappedFile {
     }
 }
 
-/// Bytes that let their pages go when they are dropped, if they are of a mapped file.
+/// Bytes whose pages are released on drop, if they belong to a mapped file.
 pub struct Stretch(pub Bytes);
 
 impl AsRef<[u8]> for Stretch {
@@ -60,7 +61,7 @@ impl Drop for Stretch {
     }
 }
 
-/// Lets the pages of a stretch go if it is of a mapped file; does nothing otherwise.
+/// Releases the pages of a range of bytes if it belongs to a mapped file; does nothing otherwise.
 pub fn let_go(bytes: &[u8]) {
     if bytes.is_empty() {
         return;
@@ -74,20 +75,20 @@ pub fn let_go(bytes: &[u8]) {
         && let Some(offset) = start.checked_sub(map.as_ptr() as usize)
         && offset + bytes.len() <= map.len()
     {
-        // A system that does not take the advice keeps the pages, which costs memory and nothing else.
+        // A system that ignores the advice keeps the pages, which only costs memory.
         let end = (offset + bytes.len() + AROUND).min(map.len());
         let offset = offset.saturating_sub(AROUND);
-        // SAFETY: the mapping is of a file and never written to, so that a page which is let go holds the same bytes when
-        // it is looked at again.
+        // SAFETY: the mapping is of a file and never written to, so a released page holds the same bytes when it is
+        // accessed again.
         let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, end - offset) };
     }
 }
 
-/// A copy of bytes that are not aligned as a tensor's have to be. Large ones get pages of their own, which go back to the
-/// system as soon as the copy is dropped, whatever else the allocator holds.
+/// Copies bytes that lack the alignment of a tensor. Large copies get pages of their own, which return to the system as
+/// soon as the copy is dropped, whatever else the allocator holds.
 ///
 /// # Errors
-/// When the system has no memory.
+/// When there is no memory.
 pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOfMemory> {
     const LARGE: usize = 128 << 10;
     if bytes.len() >= LARGE
@@ -99,7 +100,8 @@ pub fn aligned(bytes: &[u8]) -> Result<Arc<dyn AsRef<[u8]> + Send + Sync>, OutOf
     Ok(Arc::new(AlignedBytes::copy_of(bytes)?))
 }
 
-/// The BLAKE3 digest of bytes, of which those of a mapped file are in memory a few at a time.
+/// Returns the BLAKE3 digest of bytes. Pages of a mapped file are released as it goes, so that few are in memory at
+/// once.
 pub fn digest(bytes: &[u8]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for window in bytes.chunks(WINDOW) {
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// How many bytes of a mapping are in memory.
+    /// Returns the number of bytes of a mapping that are in memory.
     fn resident(bytes: &[u8]) -> u64 {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", bytes.as_ptr() as usize);
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_and_go_and_hold_the_same() {
+    fn released_pages_read_back_the_same() {
         let content: Vec<u8> = (0..3 << 20).map(|i: u32| (i % 251) as u8).collect();
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&content).unwrap();
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_aligned_and_the_same() {
+    fn aligned_copies_are_equal() {
         let content: Vec<u8> = (0..300_000u32).map(|i| (i % 253) as u8).collect();
         for bytes in [&content[1..], &content[3..100], &[]] {
             let copy = aligned(bytes).unwrap();
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_no_file_is_left_alone() {
+    fn release_ignores_unmapped_memory() {
         let content = vec![7u8; 1 << 20];
         drop(Stretch(Bytes::from(content.clone())));
         let_go(&content);

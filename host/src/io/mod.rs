@@ -1,7 +1,6 @@
-//! Tensors in files: `.npy`, `.npz`, `.pb`, safetensors and pictures; made-up tensors; and writing files so that a reader never
-//! sees half of one.
+//! Tensors in files: `.npy`, `.npz`, `.pb`, safetensors and images; generated tensors; and atomic writing of files.
 //!
-//! Every reader is bounded by what is in the file: a header that promises more than there is gets a diagnostic.
+//! Every reader is bounded by the contents of the file: a header that claims more data than there is gets a diagnostic.
 
 pub mod files;
 pub mod image;
@@ -22,7 +21,8 @@ use byoc_core::diag::Diagnostic;
 use byoc_core::tensor::{DType, OutOfMemory, Tensor};
 use std::path::Path;
 
-/// Reads one tensor from a `.npy`, `.npz` or `.pb` file. Of an `.npz` the entry called `entry` is taken, or the only one.
+/// Reads one tensor from a `.npy`, `.npz` or `.pb` file. From an `.npz` the entry called `entry` is read, or the only
+/// one.
 ///
 /// # Errors
 /// When the file is missing, of another kind, damaged, or has no such entry.
@@ -31,20 +31,20 @@ pub fn read_tensor(path: &Path, entry: Option<&str>) -> Result<Tensor, Diagnosti
         Some("npy") => npy::read(path),
         Some("npz") => npz::read_entry(path, entry),
         Some("pb") => pb::read(path),
-        _ => Err(bad_file(path, "it is neither .npy, .npz nor .pb")),
+        _ => Err(bad_file(path, "expected a .npy, .npz or .pb file")),
     }
 }
 
-/// What is known of a tensor file before its elements are read.
+/// Contents of a tensor file as far as known before its elements are read.
 #[derive(Clone, Debug)]
 pub enum Peeked {
-    /// The element type and the dimensions; [`read_tensor`] reads the rest.
+    /// Element type and dimensions; [`read_tensor`] reads the elements.
     Header(npy::Header),
-    /// A file whose type cannot be told without reading it.
+    /// Whole tensor, from a file whose type is unknown until it is read.
     Tensor(Tensor),
 }
 
-/// Reads as little of a tensor file as tells what it holds.
+/// Reads only as much of a tensor file as needed to determine its type.
 ///
 /// # Errors
 /// As [`read_tensor`].
@@ -56,7 +56,7 @@ pub fn peek(path: &Path, entry: Option<&str>) -> Result<Peeked, Diagnostic> {
     }
 }
 
-/// A tensor whose elements are all `value`.
+/// Returns a tensor whose elements are all `value`.
 ///
 /// # Errors
 /// When there is no memory for it.

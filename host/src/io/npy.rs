@@ -10,69 +10,69 @@ use std::path::Path;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// What the header of an array says, and where the elements begin.
+/// Header of an array.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Header {
-    /// The element type.
+    /// Element type.
     pub dtype: DType,
-    /// The dimensions.
+    /// Dimensions.
     pub shape: Shape,
-    /// True if each element's bytes are in the other order.
+    /// True if the bytes of each element are in the opposite order.
     swapped: bool,
     /// True if the elements are column-major.
     fortran: bool,
 }
 
-/// The longest header that is read: NumPy's own are 128 bytes.
+/// Maximum length of a header in bytes; NumPy's own have 128.
 const MAX_HEADER: usize = 1 << 20;
 
 impl Header {
-    /// The header at the beginning of a `.npy` file, all of which is read and nothing behind it.
+    /// Reads the header at the beginning of a `.npy` file, and nothing after it.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Description of the error in the header.
     pub fn read(file: &mut impl Read) -> Result<Header, String> {
-        let cut = |_| "the header is cut off".to_owned();
+        let cut = |_| "the header is truncated".to_owned();
         let mut start = [0; 8];
         file.read_exact(&mut start).map_err(cut)?;
         if start[..6] != *MAGIC {
-            return Err("it does not begin like a .npy file".into());
+            return Err("expected a .npy file, found another magic number".into());
         }
         let mut length = [0; 4];
         let bytes = match start[6] {
             1 => 2,
             2 | 3 => 4,
-            other => return Err(format!("version {other} of the format is not known")),
+            other => return Err(format!("expected format version 1 to 3, found {other}")),
         };
         file.read_exact(&mut length[..bytes]).map_err(cut)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > MAX_HEADER {
-            return Err(format!("the header has {length} bytes, at most {MAX_HEADER} are read"));
+            return Err(format!("the header has {length} bytes, expected at most {MAX_HEADER}"));
         }
         let mut header = vec![0; length];
         file.read_exact(&mut header).map_err(cut)?;
-        let header = std::str::from_utf8(&header).map_err(|_| "the header is no text")?;
+        let header = std::str::from_utf8(&header).map_err(|_| "the header is not UTF-8")?;
         let (dtype, swapped) = element_type(field(header, "descr")?.trim_matches(['\'', '"']))?;
         let dims = field(header, "shape")?.trim_matches(['(', ')']).split(',').map(str::trim).filter(|d| !d.is_empty());
         let shape: Shape =
-            dims.map(|d| d.parse().map_err(|_| format!("\"{d}\" is no dimension"))).collect::<Result<_, _>>()?;
+            dims.map(|d| d.parse().map_err(|_| format!("\"{d}\" is not a dimension"))).collect::<Result<_, _>>()?;
         let fortran = field(header, "fortran_order")?.starts_with("True") && shape.len() > 1;
         Ok(Header { dtype, shape, swapped, fortran })
     }
 
-    /// The number of bytes of the elements.
+    /// Returns the size of the elements in bytes.
     ///
     /// # Errors
     /// When it overflows.
     pub fn size(&self) -> Result<usize, String> {
         let Header { dtype, shape, .. } = self;
-        byte_count(*dtype, shape).ok_or_else(|| format!("the shape {shape:?} of {dtype} is beyond all bounds"))
+        byte_count(*dtype, shape).ok_or_else(|| format!("the shape {shape:?} of {dtype} is too large"))
     }
 
-    /// The tensor, whose elements are what is left of the file: `size` bytes.
+    /// Reads the tensor, whose elements are the remaining `size` bytes of the file.
     ///
     /// # Errors
-    /// When they are fewer or more, or there is no memory for them. Nothing is read where the size does not fit.
+    /// When there are fewer or more bytes, or there is no memory for them. Nothing is read if the size does not fit.
     pub fn read_elements(&self, file: &mut impl Read, size: u64) -> Result<Tensor, Fault> {
         let Header { dtype, ref shape, .. } = *self;
         let misfit = || Fault::File(format!("{size} bytes of data for shape {shape:?} of {dtype}"));
@@ -92,7 +92,7 @@ impl Header {
         })?;
         outcome.map_err(|e| Fault::File(format!("the data cannot be read: {e}")))?;
         if file.read(&mut [0]).map_err(|e| Fault::File(e.to_string()))? != 0 {
-            return Err(Fault::File(format!("more than the {size} bytes of data that it says")));
+            return Err(Fault::File(format!("expected {size} bytes of data, found more")));
         }
         if !self.fortran {
             return Ok(tensor);
@@ -101,17 +101,17 @@ impl Header {
     }
 }
 
-/// Why an array is not read.
+/// Reason why an array cannot be read.
 #[derive(Debug)]
 pub enum Fault {
-    /// What is wrong with the file.
+    /// Description of the error in the file.
     File(String),
-    /// There is no memory for it.
+    /// Out of memory.
     Memory(OutOfMemory),
 }
 
 impl Fault {
-    /// As a diagnostic about that file.
+    /// Converts to a diagnostic about that file.
     pub fn of(self, path: &Path) -> Diagnostic {
         match self {
             Fault::File(why) => bad_file(path, why),
@@ -119,7 +119,7 @@ impl Fault {
         }
     }
 
-    /// The same with a place in front.
+    /// Prepends a place.
     pub fn within(self, place: &str) -> Fault {
         match self {
             Fault::File(why) => Fault::File(format!("{place}: {why}")),
@@ -137,7 +137,7 @@ impl From<OutOfMemory> for Fault {
 /// Reads a file.
 ///
 /// # Errors
-/// When it cannot be read or is no tensor, or there is no memory for it.
+/// When it cannot be read or is not a tensor, or there is no memory for it.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     decode(&bytes).map_err(|fault| fault.of(path))
@@ -146,7 +146,7 @@ pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
 /// Reads the header of a file.
 ///
 /// # Errors
-/// When it cannot be read or is no tensor.
+/// When it cannot be read or is not a tensor.
 pub fn header_of(path: &Path) -> Result<Header, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
     Header::read(&mut &bytes[..]).map_err(|why| bad_file(path, why))
@@ -163,17 +163,17 @@ pub fn write(path: &Path, tensor: &Tensor) -> Result<(), Diagnostic> {
     })
 }
 
-/// The tensor in the bytes of a `.npy` file.
+/// Reads the tensor in the bytes of a `.npy` file.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Description of the error in the bytes.
 pub fn decode(mut bytes: &[u8]) -> Result<Tensor, Fault> {
     let header = Header::read(&mut bytes).map_err(Fault::File)?;
     let size = bytes.len() as u64;
     header.read_elements(&mut bytes, size)
 }
 
-/// The bytes of a `.npy` file with that tensor.
+/// Returns the bytes of a `.npy` file with that tensor.
 pub fn encode(tensor: &Tensor) -> Vec<u8> {
     [header(tensor).as_slice(), tensor.bytes()].concat()
 }
@@ -186,7 +186,7 @@ fn header(tensor: &Tensor) -> Vec<u8> {
     let dims = dims.trim_end();
     let descr = descr(tensor.dtype());
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({dims}), }}");
-    // Magic, version and length take ten bytes; the data begins at a multiple of 64, the header ends in a newline.
+    // Magic, version and length are ten bytes; the data is aligned to 64 bytes, the header ends with a newline.
     let padded = (10 + text.len() + 1).next_multiple_of(64);
     text.extend(std::iter::repeat_n(' ', padded - 11 - text.len()));
     text.push('\n');
@@ -197,7 +197,7 @@ fn header(tensor: &Tensor) -> Vec<u8> {
     out
 }
 
-/// The text of a field of the header, which is a Python dictionary.
+/// Returns the text of a field of the header, which is a Python dictionary.
 fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, String> {
     let missing = || format!("the header has no {name}");
     let at = header.find(&format!("'{name}'")).ok_or_else(missing)?;
@@ -206,7 +206,7 @@ fn field<'a>(header: &'a str, name: &str) -> Result<&'a str, String> {
     Ok(rest[..end.unwrap_or(rest.len())].trim_end())
 }
 
-/// The element type of a type string, and whether its bytes must be swapped.
+/// Parses a type string into the element type and whether its bytes must be swapped.
 fn element_type(descr: &str) -> Result<(DType, bool), String> {
     let unknown = || format!("elements of type '{descr}' are not supported");
     let (order, kind) = match descr.chars().next() {
@@ -251,7 +251,7 @@ fn descr(dtype: DType) -> &'static str {
     }
 }
 
-/// Puts column-major elements into row-major order.
+/// Converts column-major elements to row-major order.
 fn row_major(data: &[u8], shape: &[usize], size: usize, out: &mut [u8]) {
     let mut strides = vec![1; shape.len()];
     for axis in 1..shape.len() {
@@ -275,7 +275,7 @@ fn row_major(data: &[u8], shape: &[usize], size: usize, out: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// A file as NumPy writes it: `np.save(f, np.arange(6, dtype="<i2").reshape(2, 3))`.
+    /// Builds a file as NumPy writes it: `np.save(f, np.arange(6, dtype="<i2").reshape(2, 3))`.
     fn numpy_file(descr: &str, order: &str, shape: &str, data: &[u8]) -> Vec<u8> {
         let mut text = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
         text.extend(std::iter::repeat_n(' ', 117 - text.len()));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_numpy_writes() {
+    fn reads_files_written_by_numpy() {
         let expected = Tensor::from_slice(&[2, 3], &[0i16, 1, 2, 3, 4, 5]);
         let little = [0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0];
         let big = [0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 0, 5];
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn every_element_type_survives_the_round_trip() {
+    fn round_trips_every_element_type() {
         for &dtype in DType::ALL {
             for shape in [&[][..], &[3], &[2, 0], &[2, 3, 4]] {
                 let tensor = crate::io::random::tensor(dtype, shape, 5);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_refused() {
+    fn rejects_damaged_files() {
         let good = encode(&Tensor::from_slice(&[2, 3], &[0i16, 1, 2, 3, 4, 5]));
         for length in 0..good.len() {
             assert!(decode(&good[..length]).is_err(), "cut off at {length}");

@@ -1,4 +1,4 @@
-//! NumPy's `.npz`: a ZIP of `.npy` files, one per array, stored or deflated.
+//! NumPy's `.npz`: a ZIP archive of `.npy` files, one per array, stored or deflated.
 
 use super::files::{bad_file, map_file};
 use super::npy::{self, Fault, Header};
@@ -13,7 +13,7 @@ use zip::read::ZipFile;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-/// A file whose arrays are read one by one: their headers first, so that nothing is inflated that does not fit.
+/// Archive whose arrays are read one by one: headers first, so that unsuitable arrays are not decompressed.
 pub struct Npz<'p> {
     path: &'p Path,
     archive: ZipArchive<Cursor<Bytes>>,
@@ -24,7 +24,7 @@ impl<'p> Npz<'p> {
     /// Opens a file.
     ///
     /// # Errors
-    /// When it cannot be read or is no ZIP.
+    /// When it cannot be read or is not a ZIP archive.
     pub fn open(path: &'p Path) -> Result<Npz<'p>, Diagnostic> {
         let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
         let archive = ZipArchive::new(Cursor::new(bytes)).map_err(|e| bad_file(path, e))?;
@@ -33,12 +33,12 @@ impl<'p> Npz<'p> {
         Ok(Npz { path, archive, names })
     }
 
-    /// The names of the arrays, in the order of the file.
+    /// Returns the names of the arrays, in the order of the file.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The place of the array called `name`, or of the only one of the file.
+    /// Returns the index of the array called `name`, or of the only one in the file.
     ///
     /// # Errors
     /// When there is no such entry.
@@ -61,19 +61,20 @@ impl<'p> Npz<'p> {
         Ok(archive.index_for_name(&format!("{name}.npy")).or_else(|| archive.index_for_name(name)).unwrap_or(index))
     }
 
-    /// The header of an array.
+    /// Reads the header of an array.
     ///
     /// # Errors
-    /// When the entry is no array.
+    /// When the entry is not an array.
     pub fn header(&mut self, index: usize) -> Result<Header, Diagnostic> {
         let read = |file: &mut ZipFile<'_, Cursor<Bytes>>| Header::read(file).map_err(Fault::File);
         self.entry(index, read)
     }
 
-    /// An array. The directory of the file says its size before anything of it is inflated, and no more is.
+    /// Reads an array. The archive's directory gives its size before any of it is decompressed, and no more than that
+    /// is read.
     ///
     /// # Errors
-    /// When the entry is no array, or there is no memory for it.
+    /// When the entry is not an array, or there is no memory for it.
     pub fn read(&mut self, index: usize) -> Result<Tensor, Diagnostic> {
         self.entry(index, |file| {
             let mut counted = Counted { file, bytes: 0 };
@@ -95,7 +96,7 @@ impl<'p> Npz<'p> {
     }
 }
 
-/// Counts the bytes that are read.
+/// Reader that counts the bytes read.
 struct Counted<R> {
     file: R,
     bytes: u64,
@@ -112,13 +113,13 @@ impl<R: Read> Read for Counted<R> {
 /// Reads every array, in the order of the file.
 ///
 /// # Errors
-/// When it cannot be read, or an entry is no array.
+/// When it cannot be read, or an entry is not an array.
 pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, Diagnostic> {
     let mut file = Npz::open(path)?;
     (0..file.names.len()).map(|i| Ok((file.names[i].clone(), file.read(i)?))).collect()
 }
 
-/// Reads the array called `name`, or the only one of the file.
+/// Reads the array called `name`, or the only one in the file.
 ///
 /// # Errors
 /// When it cannot be read, or there is no such entry.
@@ -128,7 +129,7 @@ pub fn read_entry(path: &Path, name: Option<&str>) -> Result<Tensor, Diagnostic>
     file.read(index)
 }
 
-/// Reads the header of the array called `name`, or of the only one of the file.
+/// Reads the header of the array called `name`, or of the only one in the file.
 ///
 /// # Errors
 /// As [`read_entry`].
@@ -152,7 +153,7 @@ pub fn write<'a>(path: &Path, arrays: impl IntoIterator<Item = (&'a str, &'a Ten
 /// When it cannot be written.
 pub fn write_to<'a>(file: &mut File, arrays: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> std::io::Result<()> {
     let mut zip = ZipWriter::new(file);
-    // A fixed time stamp: the same arrays give the same bytes.
+    // A fixed time stamp, so that the same arrays give the same bytes.
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .last_modified_time(zip::DateTime::default())
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_survive_the_round_trip() {
+    fn round_trips_arrays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.npz");
         let (x, y) = (Tensor::from_slice(&[2], &[1.5f32, 2.5]), Tensor::scalar(7i64));
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_array_needs_no_name() {
+    fn single_array_needs_no_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.npz");
         let x = Tensor::from_slice(&[2], &[1u8, 2]);

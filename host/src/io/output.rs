@@ -1,13 +1,13 @@
-//! Files that are written: a reader never sees half of one, and what is no regular file stays what it is.
+//! Output files: a reader never sees a partial one, and a file that is not a regular file is never replaced.
 //!
-//! | at the path is | what happens |
+//! | at the path | action |
 //! |---|---|
 //! | nothing, or a regular file | a temporary file beside it is renamed when it is complete |
 //! | a symbolic link | the same for its target, which need not exist yet |
-//! | a device, a FIFO, a socket | it is opened when the content is complete, and written |
-//! | a folder | an error |
+//! | a device, a FIFO, a socket | opened and written when the content is complete |
+//! | a directory | an error |
 //!
-//! A new file has the permissions that the umask leaves; one that replaces another has those of the other.
+//! A new file has the permissions that the umask allows; a replacement has those of the file it replaces.
 
 use byoc_core::diag::{Diagnostic, codes};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -19,14 +19,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Maximum number of links in a chain, which is the system's.
+/// Maximum number of links in a chain, the same as the system's.
 const MAX_LINKS: usize = 40;
 
-/// Writes a file: whoever reads `path` sees the old file or the whole new one. A device, a FIFO or a socket gets the
-/// content when it is complete.
+/// Writes a file atomically: a reader of `path` sees the old file or the whole new one. A device, a FIFO or a socket
+/// gets the content when it is complete.
 ///
 /// # Errors
-/// E0513 when `path` is a folder, its folder is missing or not writable, or `fill` fails. Nothing is left behind then.
+/// E0513 when `path` is a directory, its directory is missing or not writable, or `fill` fails. No temporary file
+/// remains then.
 pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut File) -> Result<()>,
@@ -39,8 +40,8 @@ pub fn write_atomically(
     write().map_err(|e| cannot_write(path, &e))
 }
 
-/// Writes files that belong together: all of them under temporary names, and only when that went well are they renamed,
-/// in the order given. The last should be the one that readers look for.
+/// Writes files that belong together: all of them under temporary names, which are renamed in the given order only if
+/// all writes succeeded. The last one should be the one that readers look for.
 ///
 /// # Errors
 /// As [`write_atomically`]; nothing has changed then, unless the system fails between two renames.
@@ -60,48 +61,48 @@ pub fn write_together(files: &[(&Path, &[u8])]) -> std::result::Result<(), Diagn
     Ok(())
 }
 
-/// Writes to `out` what `fill` writes to a file of its own, which has no name. A product that is written out of order, such
-/// as an archive, goes to a pipe in this way.
+/// Writes to `out` what `fill` writes to an unnamed temporary file. Content that needs seeking, such as an archive, is
+/// written to a pipe this way.
 ///
 /// # Errors
-/// When `fill` fails, and nothing has been written then, or `out` does.
+/// When `fill` fails, in which case nothing has been written, or `out` does.
 pub fn write_through(out: &mut dyn Write, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let mut buffer = tempfile::tempfile()?;
     fill(&mut buffer)?;
     copy(&mut buffer, out)
 }
 
-/// Checks whether [`write_atomically`] can be expected to succeed, before long work starts.
+/// Checks in advance whether [`write_atomically`] is likely to succeed, before long work starts.
 ///
 /// # Errors
-/// E0513 when the folder is missing or not writable, or `path` is a folder.
+/// E0513 when the directory is missing or not writable, or `path` is a directory.
 pub fn check_writable(path: &Path) -> std::result::Result<(), Diagnostic> {
     let check = || match Target::of(path)? {
         Target::Regular { path, .. } => temporary_beside(&path).map(drop),
         Target::Special { .. } => match accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {
             Err(error @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => Err(error.into()),
-            // An older system cannot be asked; it says so when the time has come.
+            // An older system does not support the check; the write itself then reports the error.
             _ => Ok(()),
         },
     };
     check().map_err(|e| cannot_write(path, &e))
 }
 
-/// A file that is being written.
+/// File that is being written.
 pub struct Pending(Place);
 
 enum Place {
-    /// A file beside its target, which is renamed.
+    /// Temporary file beside its target, renamed on commit.
     Beside { temporary: NamedTempFile, target: PathBuf, replaced: Option<Rights> },
-    /// A file without a name, which is copied.
+    /// Unnamed temporary file, copied on commit.
     Unnamed { buffer: File, target: PathBuf, socket: bool },
 }
 
 impl Pending {
-    /// Looks at what is at `path` and opens a temporary file for the content.
+    /// Determines the kind of file at `path` and opens a temporary file for the content.
     ///
     /// # Errors
-    /// When `path` is a folder, or its folder is missing or not writable.
+    /// When `path` is a directory, or its directory is missing or not writable.
     pub fn begin(path: &Path) -> Result<Pending> {
         Ok(Pending(match Target::of(path)? {
             Target::Regular { path, replaced } => {
@@ -113,7 +114,7 @@ impl Pending {
         }))
     }
 
-    /// The temporary file.
+    /// Returns the temporary file.
     pub fn file(&mut self) -> &mut File {
         match &mut self.0 {
             Place::Beside { temporary, .. } => temporary.as_file_mut(),
@@ -121,10 +122,10 @@ impl Pending {
         }
     }
 
-    /// Brings the content to its place.
+    /// Moves or copies the content to its target.
     ///
     /// # Errors
-    /// When that cannot be replaced, or written.
+    /// When the target cannot be replaced or written.
     pub fn commit(self) -> Result<()> {
         match self.0 {
             Place::Beside { temporary, target, replaced } => {
@@ -135,7 +136,7 @@ impl Pending {
                 Ok(())
             }
             Place::Unnamed { mut buffer, target, socket: true } => copy(&mut buffer, &mut UnixStream::connect(target)?),
-            // Truncation is for the descriptor of a regular file; devices and FIFOs have no length.
+            // Truncation applies if the path is the descriptor of a regular file; devices and FIFOs have no length.
             Place::Unnamed { mut buffer, target, socket: false } => {
                 copy(&mut buffer, &mut OpenOptions::new().write(true).truncate(true).open(target)?)
             }
@@ -155,12 +156,12 @@ impl Rights {
         Rights { user: file.uid(), group: file.gid(), mode: file.mode() & 0o777 }
     }
 
-    /// Gives `file` this mode, and this owner where that is allowed.
+    /// Gives `file` this mode, and this owner if permitted.
     fn give_to(&self, file: &File) -> Result<()> {
         let new = Rights::of(&file.metadata()?);
         let other = (new.user, new.group) != (self.user, self.group);
         let mode = match other && fchown(file, Some(self.user), Some(self.group)).is_err() {
-            // What was allowed to the old group is not for another one.
+            // Permissions of the old group must not extend to another group.
             true => self.mode & 0o707,
             false => self.mode,
         };
@@ -174,17 +175,17 @@ fn copy(content: &mut File, out: &mut dyn Write) -> Result<()> {
     out.flush()
 }
 
-/// Kind of file at a path, which says how it is written.
+/// Kind of file at a path, which determines how it is written.
 enum Target {
-    /// A regular file or nothing yet, at the end of all links.
+    /// Regular file, or nothing yet, at the end of all links.
     Regular { path: PathBuf, replaced: Option<Rights> },
-    /// A device, a FIFO, a socket, or a descriptor: opened and written.
+    /// Device, FIFO, socket or descriptor: opened and written.
     Special { socket: bool },
 }
 
 impl Target {
     fn of(path: &Path) -> Result<Target> {
-        // The system follows the links first, and says no where its policy is against it (`fs.protected_symlinks`).
+        // The system follows the links first, and denies access if its policy forbids it (`fs.protected_symlinks`).
         let found = match std::fs::metadata(path) {
             Ok(metadata) => Some(metadata),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -205,8 +206,8 @@ impl Target {
     }
 }
 
-/// Returns the path at the end of a chain of links; `None` where one is the descriptor of a process, such as `/dev/stderr`: a
-/// file that replaces the one behind it would not be what the descriptor is of.
+/// Returns the path at the end of a chain of links; `None` if one is the descriptor of a process, such as
+/// `/dev/stderr`: replacing the file behind it would leave the descriptor open on the old file.
 fn follow(path: &Path) -> Result<Option<PathBuf>> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -231,12 +232,12 @@ fn folder_of(path: &Path) -> &Path {
 
 fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    // What a plain create asks for; the process's umask takes its share.
+    // Mode of a plain create; the umask of the process applies.
     builder.prefix(".byoc-").permissions(PermissionsExt::from_mode(0o666));
     builder.tempfile_in(folder_of(path))
 }
 
-/// Diagnostic of a file that cannot be written.
+/// Returns the diagnostic for a file that cannot be written.
 pub(crate) fn cannot_write(path: &Path, error: &Error) -> Diagnostic {
     Diagnostic::error(codes::frontends::CANNOT_WRITE, format!("cannot write {}: {error}", path.display()))
         .help("name a file in a folder that exists and that you may write to")
@@ -262,24 +263,24 @@ mod tests {
         .unwrap_err();
         assert_eq!(error.code, codes::frontends::CANNOT_WRITE);
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
-        assert_eq!(entries(folder.path()), 1, "no temporary file is left behind");
+        assert_eq!(entries(folder.path()), 1, "no temporary file remains");
     }
 
     #[test]
-    fn files_that_belong_together_are_written_both_or_not_at_all() {
+    fn write_together_is_all_or_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         write_together(&[(&a, b"1"), (&b, b"2")]).unwrap();
-        // The second place is a folder: the first file stays as it was.
+        // The second target is a directory: the first file is unchanged.
         std::fs::remove_file(&b).unwrap();
         std::fs::create_dir(&b).unwrap();
         assert_eq!(write_together(&[(&a, b"new"), (&b, b"new")]).unwrap_err().code, codes::frontends::CANNOT_WRITE);
         assert_eq!(std::fs::read(&a).unwrap(), b"1");
-        assert_eq!(entries(folder.path()), 2, "no temporary file is left behind");
+        assert_eq!(entries(folder.path()), 2, "no temporary file remains");
     }
 
     #[test]
-    fn an_unwritable_place_is_found_before_the_work() {
+    fn check_writable_detects_unwritable_targets() {
         let folder = tempfile::tempdir().unwrap();
         assert!(check_writable(&folder.path().join("a.byoc")).is_ok());
         assert!(check_writable(&folder.path().join("missing/a.byoc")).is_err());
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_links_ends_at_its_target() {
+    fn follows_a_chain_of_links() {
         use std::os::unix::fs::symlink;
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_is_kept() {
+    fn keeps_the_mode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         for mode in [0o600, 0o640, 0o755] {
@@ -316,12 +317,12 @@ mod tests {
         if std::fs::metadata(&path).unwrap().uid() == 0 {
             std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
             write_atomically(&path, |f| f.write_all(b"newer")).unwrap();
-            assert_eq!(std::fs::metadata(&path).unwrap().uid(), 65534, "an owner is kept where that is allowed");
+            assert_eq!(std::fs::metadata(&path).unwrap().uid(), 65534, "the owner is kept where permitted");
         }
     }
 
     #[test]
-    fn a_socket_is_written() {
+    fn writes_to_a_socket() {
         use std::io::Read;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");

@@ -1,4 +1,4 @@
-//! One tensor as an ONNX `TensorProto`, as the data sets of test folders hold them.
+//! A single tensor as an ONNX `TensorProto`, the format of data sets in test folders.
 
 use super::files::{bad_file, map_file};
 use super::output::write_atomically;
@@ -13,10 +13,10 @@ use std::path::Path;
 /// Reads a file.
 ///
 /// # Errors
-/// When it cannot be read or is no tensor.
+/// When it cannot be read or is not a tensor.
 pub fn read(path: &Path) -> Result<Tensor, Diagnostic> {
     let bytes = map_file(path).map_err(|e| bad_file(path, e))?;
-    let proto = TensorProto::decode(bytes).map_err(|e| bad_file(path, format!("it is no TensorProto: {e}")))?;
+    let proto = TensorProto::decode(bytes).map_err(|e| bad_file(path, format!("it is not a TensorProto: {e}")))?;
     tensor::decode(&proto, None).map_err(|why| bad_file(path, why))
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use byoc_core::tensor::DType;
 
     #[test]
-    fn every_element_type_survives_the_round_trip() {
+    fn round_trips_every_element_type() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("input_0.pb");
         for &dtype in DType::ALL {
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_refused() {
+    fn rejects_other_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("input_0.pb");
         std::fs::write(&path, "not a tensor").unwrap();

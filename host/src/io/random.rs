@@ -1,19 +1,20 @@
-//! Made-up inputs. The generator is our own so that a seed means the same numbers everywhere and for ever.
+//! Random inputs. The generator is implemented here so that a seed gives the same numbers on every platform and in
+//! every version.
 
 use byoc_core::tensor::{DType, Element, OutOfMemory, Tensor};
 use byoc_core::with_dtype;
 
-/// SplitMix64 (Steele, Lea and Flood 2014): one 64-bit state, passes BigCrush, plenty for test data and weights.
+/// SplitMix64 (Steele, Lea and Flood 2014): one 64-bit state, passes BigCrush, sufficient for test data and weights.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator for that seed.
+    /// Creates a generator with that seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -22,19 +23,19 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform in [0, 1).
+    /// Returns a uniform number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Standard normal (Box and Muller).
+    /// Returns a standard normal number (Box and Muller).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 }
 
-/// A random tensor, of a size that is known to be small.
+/// Returns a random tensor of a size that is known to be small.
 ///
 /// # Panics
 /// When there is no memory for it; [`try_tensor`] is for sizes that come from a model.
@@ -42,7 +43,7 @@ pub fn tensor(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
     try_tensor(dtype, shape, seed).expect("memory for a small tensor")
 }
 
-/// A random tensor: floats uniform in [0, 1), integers in [0, 10), booleans 0 or 1.
+/// Returns a random tensor: floats uniform in [0, 1), integers in [0, 10), booleans 0 or 1.
 ///
 /// # Errors
 /// When there is no memory for it.
@@ -54,7 +55,7 @@ pub fn try_tensor(dtype: DType, shape: &[usize], seed: u64) -> Result<Tensor, Ou
                 *value = T::from_f64(match dtype {
                     DType::Bool => (random.uniform() * 2.0).floor(),
                     d if d.is_int() => (random.uniform() * 10.0).floor(),
-                    // A narrow float may round up to 1; it stays a valid probability.
+                    // Floats of less precision may round up to 1, which is still a valid probability.
                     _ => random.uniform(),
                 });
             }
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold() {
+    fn values_are_in_range() {
         let ints = tensor(DType::I64, &[1000], 7).view().to_i64s().unwrap();
         assert!((0..10).all(|digit| ints.contains(&digit)) && ints.iter().all(|v| (0..10).contains(v)));
         let floats = tensor(DType::F32, &[1000], 7).view().to_f64s();

@@ -1,4 +1,4 @@
-//! Safetensors files: named tensors, used where they are mapped.
+//! Safetensors files: named tensors, used in place where they are mapped.
 
 use super::files::{bad_file, map_file};
 use super::mapped::Stretch;
@@ -45,10 +45,10 @@ pub fn write<'a>(path: &Path, tensors: impl IntoIterator<Item = (String, &'a Ten
     write_atomically(path, |file| file.write_all(&bytes?))
 }
 
-/// The bytes of such a file.
+/// Returns the bytes of a safetensors file.
 ///
 /// # Errors
-/// When the tensors do not fit into one.
+/// When the tensors cannot be serialized.
 pub fn serialize<'a>(tensors: impl IntoIterator<Item = (String, &'a Tensor)>) -> std::io::Result<Vec<u8>> {
     let views = tensors.into_iter().map(|(name, tensor)| (name, Stored(tensor)));
     safetensors::serialize(views, None).map_err(std::io::Error::other)
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_element_type_survives_the_round_trip() {
+    fn round_trips_every_element_type() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.safetensors");
         let all: Vec<Tensor> = DType::ALL.iter().map(|&d| crate::io::random::tensor(d, &[2, 3], 1)).collect();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_refused() {
+    fn rejects_damaged_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("w.safetensors");
         write(&path, [("0".to_owned(), &Tensor::from_slice(&[2], &[1f32, 2.0]))]).unwrap();
