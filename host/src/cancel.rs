@@ -1,10 +1,11 @@
-//! Ending what is under way, because somebody asks for it or because it takes too long.
+//! Cancellation: ends work early on request or at a deadline.
 //!
-//! One mechanism for all of it: a build looks at the [`Cancel`] of its [`Session`](crate::session::Session), a run at that of the
-//! session that loaded the model or at one of its own ([`Executor::run_under`](crate::runtime::Executor::run_under)), plugins see
-//! either as `cancelled`. Whatever is done in the scope of one ([`Cancel::enter`]) looks at it as well, reading models included.
+//! All cancellation uses one mechanism: a build checks the [`Cancel`] of its [`Session`](crate::session::Session), a
+//! run checks that of the session that loaded the model or one of its own
+//! ([`Executor::run_under`](crate::runtime::Executor::run_under)), and plugins see either as `cancelled`. Work in the
+//! scope of a `Cancel` ([`Cancel::enter`]) checks it as well, including the reading of models.
 
 pub use byoc_core::stop::{Cancel, Reason, Scope};
 
-/// Calls and iterations of loops in a run, all together, before it is taken for one that does not end.
+/// Maximum number of calls and loop iterations of a run, in total; a run that exceeds it is considered endless.
 pub const MAX_CALLS: u64 = 1 << 31;

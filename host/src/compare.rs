@@ -1,42 +1,42 @@
-//! Whether a model's output is what was recorded.
+//! Comparison of a model's outputs with recorded ones.
 
 use byoc_core::tensor::{Tensor, TensorView};
 
-/// How near is near enough. Shapes and element types must agree, integers and booleans exactly; NaN equals NaN.
+/// Tolerance of a comparison. Shapes and element types must agree, integers and booleans exactly; NaN equals NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {
-    /// As numpy's allclose: |a - b| <= atol + rtol * |b| for each element.
+    /// NumPy's allclose: |a - b| <= atol + rtol * |b| for each element.
     AllClose {
-        /// Relative to the recorded element.
+        /// Tolerance relative to the recorded element.
         rtol: f64,
-        /// Absolute.
+        /// Absolute tolerance.
         atol: f64,
     },
-    /// max|a - b| / max|b| over the whole tensor: the measure for whole models, whose small elements carry the rounding
-    /// of large ones.
+    /// Bound on max|a - b| / max|b| over the whole tensor: the measure for whole models, whose small elements carry the
+    /// rounding errors of large ones.
     MaxRelative(f64),
 }
 
-/// How an output compares with what was recorded.
+/// Result of comparing an output with the recorded one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// The largest |a - b|; infinite where one is NaN or infinite and the other is not the same.
+    /// Largest |a - b|; infinite if one is NaN or infinite and the other differs.
     pub max_abs_err: f64,
-    /// The largest |a - b| over the largest finite |b|.
+    /// Largest |a - b| over the largest finite |b|.
     pub max_rel_err: f64,
-    /// What is wrong; `None` when it is near enough.
+    /// Description of the difference; `None` if it is within the tolerance.
     pub fault: Option<String>,
 }
 
-/// Compares `got` with what was recorded.
+/// Compares `got` with the recorded tensor `want`.
 pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison {
     let differ =
         |fault: String| Comparison { max_abs_err: f64::INFINITY, max_rel_err: f64::INFINITY, fault: Some(fault) };
     if got.dtype() != want.dtype() {
-        return differ(format!("element type {}, recorded is {}", got.dtype(), want.dtype()));
+        return differ(format!("found element type {}, recorded {}", got.dtype(), want.dtype()));
     }
     if got.shape() != want.shape() {
-        return differ(format!("shape {:?}, recorded is {:?}", got.shape(), want.shape()));
+        return differ(format!("found shape {:?}, recorded {:?}", got.shape(), want.shape()));
     }
     if !got.dtype().is_float() {
         return integers(got, want);
@@ -56,7 +56,7 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison 
         };
         max_abs_err = max_abs_err.max(error);
         let allowed = match tolerance {
-            // Nothing is near a NaN or an infinity but itself.
+            // Only an equal value is close to a NaN or an infinity.
             Tolerance::AllClose { .. } if !b.is_finite() => 0.0,
             Tolerance::AllClose { rtol, atol } => atol + rtol * b.abs(),
             Tolerance::MaxRelative(limit) => limit * scale,
@@ -67,13 +67,13 @@ pub fn compare(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Comparison 
         }
     }
     let max_rel_err = if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale };
-    let fault = worst.map(|(i, a, b)| format!("element {i} is {a}, recorded is {b} (max_rel_err {max_rel_err:.2e})"));
+    let fault = worst.map(|(i, a, b)| format!("element {i} is {a}, recorded {b} (max_rel_err {max_rel_err:.2e})"));
     Comparison { max_abs_err, max_rel_err, fault }
 }
 
 fn integers(got: &Tensor, want: &Tensor) -> Comparison {
     let (a, b) = (got.view(), want.view());
-    // 64-bit integers may differ where their binary64 values do not: the bytes decide.
+    // Different 64-bit integers may have the same binary64 value, so the bytes are compared.
     let size = got.dtype().size();
     let first = got.bytes().chunks(size).zip(want.bytes().chunks(size)).position(|(x, y)| x != y);
     let max_abs_err = a.f64s().zip(b.f64s()).fold(0.0f64, |m, (x, y)| m.max((x - y).abs()));
@@ -82,7 +82,7 @@ fn integers(got: &Tensor, want: &Tensor) -> Comparison {
     Comparison {
         max_abs_err,
         max_rel_err: if max_abs_err == 0.0 { 0.0 } else { max_abs_err / scale },
-        fault: first.map(|i| format!("element {i} is {}, recorded is {}", at(a, i), at(b, i))),
+        fault: first.map(|i| format!("element {i} is {}, recorded {}", at(a, i), at(b, i))),
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_to_the_largest() {
+    fn max_relative_scales_by_the_largest_element() {
         let want = Tensor::from_slice(&[2], &[1000.0f32, 0.0]);
         let got = Tensor::from_slice(&[2], &[1000.0f32, 0.4]);
         assert_eq!(compare(&got, &want, Tolerance::MaxRelative(5e-4)).fault, None);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_and_types_are_named() {
+    fn reports_shapes_and_types() {
         let a = Tensor::from_slice(&[1], &[1.0f32]);
         let b = Tensor::from_slice(&[1, 1], &[1.0f32]);
         assert!(compare(&a, &b, Tolerance::MaxRelative(1.0)).fault.is_some_and(|f| f.contains("[1, 1]")));

@@ -1,32 +1,32 @@
-//! What went wrong, for whoever called: diagnostics, and the text they point into where there is one.
+//! Errors reported to the caller: diagnostics, with the text that they refer to if there is one.
 
 use byoc_core::diag::{Code, Diagnostic};
 
-/// A text that diagnostics point into.
+/// Text that diagnostics refer to.
 #[derive(Clone, Debug)]
 pub struct SourceText {
-    /// Where it came from, as the user named it.
+    /// Origin of the text, as the user named it.
     pub name: String,
-    /// The text.
+    /// Contents of the text.
     pub text: String,
 }
 
-/// A user's error: one diagnostic or more, every one with a code.
+/// Error of the user: one or more diagnostics, each with a code.
 #[derive(Clone, Debug, Default)]
 pub struct Failure {
-    /// What is wrong, in the order in which it was found.
+    /// Diagnostics, in the order in which they were found.
     pub diagnostics: Vec<Diagnostic>,
-    /// What the diagnostics' spans are spans of.
+    /// Text that the spans of the diagnostics refer to.
     pub source: Option<SourceText>,
 }
 
 impl Failure {
-    /// One error without a place.
+    /// Creates an error without a location.
     pub fn new(code: Code, message: impl Into<String>) -> Failure {
         Diagnostic::error(code, message).into()
     }
 
-    /// Says which text the diagnostics point into.
+    /// Sets the text that the diagnostics refer to.
     pub fn in_source(mut self, name: &str, text: &str) -> Failure {
         self.source = Some(SourceText { name: name.to_owned(), text: text.to_owned() });
         self

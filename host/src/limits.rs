@@ -1,32 +1,33 @@
-//! How much memory this process may take, where nobody says: half of what there is for it.
+//! Memory limit of the process; by default half of the available memory.
 
 use byoc_core::tensor::memory;
 use std::path::{Path, PathBuf};
 
-/// Sets the most bytes that tensors, arenas and scratch memory may take together; the default is half of what is available.
-/// What plugins allocate by themselves does not count.
+/// Sets the maximum number of bytes of tensors, arenas and scratch memory in total; the default is half of the
+/// available memory. Allocations by plugins themselves do not count.
 pub fn set_max_memory(bytes: usize) {
     memory::set_limit(bytes);
 }
 
-/// Returns the most bytes that may be in use at once; `usize::MAX` before a [`Session`](crate::session::Session) was made.
+/// Returns the maximum number of bytes in use at once; `usize::MAX` before the first
+/// [`Session`](crate::session::Session) is created.
 pub fn max_memory() -> usize {
     memory::limit()
 }
 
-/// Sets the default limit where none was set.
+/// Sets the default limit unless one is set.
 pub(crate) fn default_memory() {
     if memory::limit() == usize::MAX {
         memory::set_default_limit(available(Path::new("/")).map_or(usize::MAX - 1, |bytes| bytes / 2));
     }
 }
 
-/// A number of bytes as people write it: `2GiB`, `512M`, `1.5g`, `1073741824`. Units are powers of 1024.
+/// Parses a number of bytes such as `2GiB`, `512M`, `1.5g` or `1073741824`. Units are powers of 1024.
 ///
 /// # Errors
-/// What is wanted.
+/// Description of the expected format.
 pub fn parse_size(text: &str) -> Result<usize, String> {
-    let wanted = || format!("\"{text}\": a number of bytes is wanted, such as 2GiB, 512M or 1073741824");
+    let wanted = || format!("expected a number of bytes such as 2GiB, 512M or 1073741824, found \"{text}\"");
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -43,8 +44,8 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     if bytes >= 1.0 && bytes < usize::MAX as f64 { Ok(bytes as usize) } else { Err(wanted()) }
 }
 
-/// The bytes that this process can still get: what the system has, or what the control groups that it is in leave, whichever
-/// is less. `None` where neither can be told.
+/// Returns the number of bytes that this process can still allocate: the minimum over the system and the control groups
+/// of the process. `None` if neither is known.
 fn available(root: &Path) -> Option<usize> {
     let system = std::fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -54,8 +55,9 @@ fn available(root: &Path) -> Option<usize> {
     system.into_iter().chain(groups.lines().filter_map(|line| left_in(root, line))).min()
 }
 
-/// What a line of `/proc/self/cgroup` (`hierarchy:controllers:path`) leaves: the least over the group and all above it. In a
-/// container the path may be that of the host and not be there; the root of the hierarchy then holds the container's own.
+/// Returns the memory left by a line of `/proc/self/cgroup` (`hierarchy:controllers:path`): the minimum over the group
+/// and its ancestors. In a container the path may be that of the host and not exist; the root of the hierarchy then
+/// holds the container's own limits.
 fn left_in(root: &Path, line: &str) -> Option<usize> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -70,7 +72,7 @@ fn left_in(root: &Path, line: &str) -> Option<usize> {
     let number = |file: PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
     let own = mount.join(path.trim_start_matches('/'));
     let groups = own.ancestors().take_while(|group| group.starts_with(&mount));
-    // "max" is no number, and so no limit.
+    // "max" does not parse as a number and sets no limit.
     groups
         .filter_map(|group| Some(number(group.join(limit))?.saturating_sub(number(group.join(usage)).unwrap_or(0))))
         .min()
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_as_people_write_them() {
+    fn parses_sizes() {
         let read = ["1", "512M", "2GiB", "1.5g", "64 kb", "1t"].map(|text| parse_size(text).unwrap());
         assert_eq!(read, [1, 512 << 20, 2 << 30, 3 << 29, 64 << 10, 1 << 40]);
         for wrong in ["", "0", "-1", "GiB", "1x", "1e3", "nan", "99999999999999T", "1..2"] {
@@ -89,7 +91,7 @@ mod tests {
         }
     }
 
-    /// Files of `/proc` and `/sys`, in a folder.
+    /// Calls `available` with these files of `/proc` and `/sys`, in a temporary directory.
     fn available_with(files: &[(&str, &str)]) -> Option<usize> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_of_the_system_and_of_the_groups_is_available() {
+    fn available_is_the_minimum_of_system_and_groups() {
         let meminfo = ("proc/meminfo", "MemTotal:       8000 kB\nMemAvailable:   4000 kB\n");
         assert_eq!(available_with(&[]), None);
         assert_eq!(available_with(&[meminfo]), Some(4000 << 10));

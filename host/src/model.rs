@@ -1,4 +1,4 @@
-//! A built model made ready to run on this machine's plugins.
+//! Built model, loaded and ready to run on this machine's plugins.
 
 use crate::build::compiled::CompiledRegion;
 use crate::build::{Compiled, codegen};
@@ -22,15 +22,15 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a plugin records about a region that computes on threads of its own, not by `parallel_for`.
+/// Metadata key of a region that computes on threads of its own instead of `parallel_for`.
 const OWN_THREADS: &str = "own_threads";
 
 fn has_own_threads(region: &CompiledRegion) -> bool {
     region.metadata.iter().any(|(key, value)| key == OWN_THREADS && *value == true)
 }
 
-/// The operations of a run that these regions compute, and their share of all. Both are counted in the program that was compiled:
-/// the host's own code for a region may take more or fewer of them.
+/// Returns the FLOPs of a run that these regions compute, and their share of the total. Both are those of the compiled
+/// program: the host's fallback for a region may need more or fewer.
 fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64) {
     let flops = |of: &serde_json::Value| of["flops"].as_u64().unwrap_or(0);
     let rows = explain["regions"].as_array().into_iter().flatten();
@@ -39,26 +39,26 @@ fn offloaded(explain: &serde_json::Value, regions: &HashSet<&str>) -> (u64, f64)
     (offloaded, if total == 0 { 0.0 } else { offloaded as f64 / total as f64 })
 }
 
-/// A model that can run.
+/// Model that can run.
 pub struct Model {
     executor: Executor,
-    /// Share of the operations of a run that is on backends now, regions that fell back to the host left out.
+    /// Share of the FLOPs of a run on backends, excluding regions that fell back to the host.
     pub offload_share: f64,
-    /// Operations of a run that are on backends now.
+    /// FLOPs of a run on backends.
     pub offload_flops: u64,
-    /// How many regions run on backends now.
+    /// Number of regions on backends.
     pub regions: usize,
 }
 
 impl Model {
-    /// Gives every region to its loader. A region without a loader, or that its loader turns down, runs on the host:
-    /// the warnings say which and why.
+    /// Loads every region with its loader. A region without a loader, or rejected by its loader, runs on the host; the
+    /// warnings give the region and the reason.
     ///
-    /// Constants that only regions read are let go when all regions are ready to run, so that for a while there are two
-    /// copies of what a backend packs. [`Model::load_sparing`] does without that.
+    /// Constants that only regions read are released once all regions are ready to run, so for a while there are two
+    /// copies of the constants that a backend packs. [`Model::load_sparing`] avoids that.
     ///
     /// # Errors
-    /// When the program makes no sense or the host lacks an operator that it would have to run.
+    /// When the program is invalid or the host lacks an operator that it would have to run.
     pub fn load(
         session: &Session,
         compiled: Compiled,
@@ -67,13 +67,13 @@ impl Model {
         load(session, compiled, cache_dir, Hold::UntilReady)
     }
 
-    /// As [`Model::load`], but the constants that only regions read belong to their backends as soon as these have loaded
-    /// them: a backend that packs them one by one and lets each go never holds more than one of them twice. Code that only
-    /// compiling and loading run is let go too. Where a backend turns a region down after that, the model is made once more
-    /// by `again`, and loaded as by [`Model::load`].
+    /// Loads like [`Model::load`], but constants that only regions read are handed over to their backends as soon as
+    /// these have loaded them: a backend that packs them one by one and releases each holds at most one of them twice.
+    /// Code used only for compiling and loading is released too. If a backend rejects a region after that, the model is
+    /// built once more by `again`, and loaded as by [`Model::load`].
     ///
     /// # Errors
-    /// As [`Model::load`], and what `again` gives.
+    /// As [`Model::load`], and the errors of `again`.
     pub fn load_sparing(
         session: &Session,
         compiled: Compiled,
@@ -88,29 +88,29 @@ impl Model {
         }
     }
 
-    /// What goes in.
+    /// Returns the inputs of the model.
     pub fn inputs(&self) -> &[Port] {
         &self.executor.program().inputs
     }
 
-    /// What comes out.
+    /// Returns the outputs of the model.
     pub fn outputs(&self) -> &[Port] {
         &self.executor.program().outputs
     }
 
-    /// Operators that the host computes in a run without branches.
+    /// Returns the number of operators that the host computes in a run without branches.
     pub fn host_steps(&self) -> usize {
         let entry = self.executor.program().entry as usize;
         let steps = self.executor.steps().get(entry);
         steps.map_or(0, |steps| steps.iter().filter(|s| s.kind == StepKind::Kernel).count())
     }
 
-    /// How it runs.
+    /// Returns the executor.
     pub fn executor(&self) -> &Executor {
         &self.executor
     }
 
-    /// Runs it. The inputs go with [`Model::inputs`], the results with [`Model::outputs`].
+    /// Runs the model. The inputs correspond to [`Model::inputs`], the results to [`Model::outputs`].
     ///
     /// # Errors
     /// When the inputs do not fit, or a step fails.
@@ -119,7 +119,7 @@ impl Model {
         Ok(self.executor.run(inputs)?)
     }
 
-    /// As [`Model::run`]; the observer hears of every step.
+    /// Runs the model; the observer is notified of every step.
     ///
     /// # Errors
     /// As [`Model::run`].
@@ -128,8 +128,8 @@ impl Model {
         Ok(self.executor.run_observed(inputs, Some(observer))?)
     }
 
-    /// As [`Model::run`], for a run that ends when `cancel` says so: one request of several, with a deadline of its own
-    /// ([`Cancel::part`] of the session's).
+    /// Runs the model until `cancel` is set: one of several requests, with a deadline of its own ([`Cancel::part`] of
+    /// the session's).
     ///
     /// # Errors
     /// As [`Model::run`].
@@ -138,7 +138,7 @@ impl Model {
     }
 }
 
-/// How long the host holds constants that only loaded regions read.
+/// Time until which the host holds constants that only loaded regions read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {
     UntilLoaded,
@@ -165,17 +165,17 @@ fn load(
             regions.push(None);
             continue;
         };
-        session.cancel.check(|| format!("region {} was to be loaded", region.symbol))?;
+        session.cancel.check(|| format!("before loading region {}", region.symbol))?;
         let on_host = |diagnostic: Diagnostic| Diagnostic {
             severity: Severity::Warning,
-            ..diagnostic.note(format!("region {} runs on the host instead; the answer is the same", region.symbol))
+            ..diagnostic.note(format!("region {} runs on the host instead; the result is the same", region.symbol))
         };
         let Some(loader) = session.registry.loader(&region.loader, &region.plugin.name) else {
             let message = format!(
                 "region {} needs the loader \"loadbinary_{}\", which no plugin found registers",
                 region.symbol, region.loader
             );
-            let made = format!("it was made by plugin {} {}", region.plugin.name, region.plugin.version);
+            let made = format!("it was compiled by plugin {} {}", region.plugin.name, region.plugin.version);
             warnings.push(on_host(Diagnostic::warning(codes::plugins::NO_LOADER, message).note(made)));
             regions.push(None);
             continue;
@@ -231,9 +231,9 @@ fn load(
         executor = executor.regions_on_caller();
     }
     executor = executor.cancelled_by(session.cancel.clone());
-    // What a region says when it is prepared for dimensions that are known.
+    // Notes of regions from being prepared for known dimensions.
     for note in executor.notes() {
-        warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the answer is the same"));
+        warnings.push(Diagnostic::warning(codes::plugins::PLUGIN_FAULT, note).note("the result is the same"));
     }
     Ok((Model { executor, offload_share, offload_flops, regions: count }, warnings))
 }

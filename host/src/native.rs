@@ -1,28 +1,30 @@
-//! The policy on native code in artifacts: machine code, or source that a loader compiles, runs with the rights of the process.
+//! Policy on native code in artifacts: machine code, or source that a loader compiles, runs with the rights of the
+//! process.
 
 use crate::build::{Compiled, CompiledRegion};
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, codes};
 
-/// The key under which a loader says, as a JSON boolean, whether its blobs hold native code.
+/// Query key for which a loader returns, as a JSON boolean, whether its blobs hold native code.
 const QUERY: &str = "blob.native";
 
-/// Refuses a model read from a file one of whose regions may hold native code. Runs before anything of it is loaded.
+/// Rejects a model read from a file if any of its regions may hold native code. Runs before anything of the model is
+/// loaded.
 ///
 /// # Errors
-/// E0707: the first such region, and how it is known.
+/// E0707 with the first such region, and the evidence.
 pub fn refuse(session: &Session, compiled: &Compiled) -> Result<(), Diagnostic> {
     for region in compiled.regions.iter().flatten() {
         let Some(reason) = reason(session, region) else { continue };
         let message = format!("region {} of {}: {reason}", region.symbol, region.backend);
         return Err(Diagnostic::error(codes::artifacts::NATIVE_CODE, message)
-            .note("native code in artifacts is refused by --allow-native no")
+            .note("native code in artifacts is rejected by --allow-native no")
             .help("run it with --backend none, or compile the model again on this machine"));
     }
     Ok(())
 }
 
-/// How it is known that a region holds native code; none where it holds none, or nothing can load it.
+/// Returns the evidence that a region holds native code; none if it holds none, or no loader is available.
 fn reason(session: &Session, region: &CompiledRegion) -> Option<String> {
     let loader = session.registry.loader(&region.loader, &region.plugin.name)?;
     if !region.cpu_features.is_empty() {

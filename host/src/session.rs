@@ -1,4 +1,5 @@
-//! What one process shares: the threads, the services that plugins get, the plugins found, and where log messages go.
+//! State shared by a whole process: threads, services for plugins, the plugins found, and the destination of log
+//! messages.
 
 use crate::cancel::Cancel;
 use crate::error::Failure;
@@ -11,38 +12,39 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tracing_subscriber::EnvFilter;
 
-/// The threads, the plugins and their services.
+/// Threads, plugins and their services.
 pub struct Session {
-    /// The threads.
+    /// Thread pool.
     pub pool: Arc<Pool>,
-    /// What plugins counted.
+    /// Counters and events of plugins.
     pub metrics: Arc<Metrics>,
-    /// What plugins were given.
+    /// Services that plugins get.
     pub services: Services,
-    /// Ends builds and runs that are under way, from any thread. It is the one in whose scope the session was made, if any.
+    /// Cancellation of builds and runs in progress, from any thread; inherited from the scope in which the session was
+    /// created, if any.
     pub cancel: Cancel,
-    /// The plugins found.
+    /// Plugins found.
     pub registry: Registry,
-    /// True if regions of artifacts may hold native code, which runs with the rights of the process. The default is yes.
+    /// True (the default) if regions of artifacts may hold native code, which runs with the rights of the process.
     pub allow_native: bool,
 }
 
 impl Session {
-    /// Starts `threads` threads (0: as many as the machine has) and knows where to look for plugins. Each is loaded when it is
-    /// needed.
+    /// Starts `threads` threads (0: one per core of the machine) and determines the plugin directories. Each plugin is
+    /// loaded on demand.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// When the system cannot start the threads.
     pub fn new(plugin_dirs: &[PathBuf], threads: usize) -> Result<Session, Failure> {
         let mut session = Session::without_plugins(threads)?;
         session.registry = Registry::discover(plugin_dirs, &session.services);
         Ok(session)
     }
 
-    /// The same without looking for plugins.
+    /// Creates a session that does not search for plugins.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// When the system cannot start the threads.
     pub fn without_plugins(threads: usize) -> Result<Session, Failure> {
         let pool = Arc::new(Pool::new(threads)?);
         let metrics = Arc::new(Metrics::default());
@@ -53,8 +55,8 @@ impl Session {
     }
 }
 
-/// Sends log messages to standard error: warnings, with `-v` each region call, with `-vv` everything. `BYOC_LOG` says it
-/// in more detail (`byoc::plugin=debug`).
+/// Sends log messages to standard error: warnings, with `-v` each region call, with `-vv` everything. `BYOC_LOG` sets a
+/// detailed filter (`byoc::plugin=debug`).
 pub fn log_to_stderr(verbose: u8) {
     let level = match verbose {
         0 => "warn",
@@ -63,7 +65,7 @@ pub fn log_to_stderr(verbose: u8) {
     };
     let filter = EnvFilter::builder().with_env_var("BYOC_LOG").try_from_env().unwrap_or_else(|_| EnvFilter::new(level));
     let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-    // A second command in one process keeps the first one's subscriber.
+    // A second command in one process keeps the subscriber of the first one.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,5 +1,5 @@
-//! What happens during a run, for people: `-v` logs each region call, `--trace` writes every step, and what plugins said
-//! and counted meanwhile, in the form that Perfetto and chrome://tracing show.
+//! Tracing of runs: `-v` logs each region call; `--trace` writes every step, and the events and counters of plugins, in
+//! the format of Perfetto and chrome://tracing.
 
 use crate::error::Failure;
 use crate::io;
@@ -17,22 +17,23 @@ use std::time::Instant;
 pub struct Trace {
     start: Instant,
     events: Mutex<Vec<Value>>,
-    /// True if steps are kept for a file.
+    /// True if steps are recorded for a file.
     keep: bool,
 }
 
 impl Trace {
-    /// Starts the clock. Region calls are logged at level info; `keep` collects every step for [`Trace::write`].
+    /// Starts the clock. Region calls are logged at level info; `keep` records every step for [`Trace::write`].
     pub fn new(keep: bool) -> Trace {
         Trace { start: Instant::now(), events: Mutex::default(), keep }
     }
 
-    /// Returns true if anybody listens: without a listener a run is not observed at all.
+    /// Tests whether anything consumes the events; otherwise a run is not observed at all.
     pub fn wanted(&self) -> bool {
         self.keep || tracing::enabled!(target: "byoc::region", tracing::Level::INFO)
     }
 
-    /// Adds what plugins said during the run: an event as an instant with its fields, a count as a step of a curve.
+    /// Adds events of plugins during the run: an event as an instant with its fields, a count as a point of a counter
+    /// track.
     pub fn add_said(&self, said: &[Said]) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         for said in said {
@@ -49,7 +50,7 @@ impl Trace {
         }
     }
 
-    /// Writes what was collected.
+    /// Writes the recorded events to a file.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -57,7 +58,7 @@ impl Trace {
         Ok(io::write_atomically(path, |file| self.write_to(file))?)
     }
 
-    /// Writes what was collected to an open file.
+    /// Writes the recorded events to an open file.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -151,7 +151,9 @@ fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>, Diagnostic> {
                 }
             }
             _ => {
-                return Err(malformed(format!("entry {name}: expected uncompressed data, aligned and within the file")));
+                return Err(malformed(format!(
+                    "entry {name}: expected uncompressed data, aligned and within the file"
+                )));
             }
         }
     }

@@ -330,7 +330,7 @@ fn a_description_that_is_no_json() {
     byoc(["run", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir, "--input", "image=ones"])
         .ok()
         .says(&["warning[E0408]", "it is no JSON object", "begins with \"operators: nn.relu\"", "took no operator"]);
-    byoc(["plugins", "check", &library]).fails_with("E0408").says(&["plugin chatty, describe: something"]);
+    byoc(["plugins", "check", &library]).fails_with("E0408").says(&["plugin chatty, describe: 1 problem"]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn what_fails_before_the_run_is_said_and_the_host_computes() {
         ("panic_load", &["plugin faulty: load: panicked at", "out of manners in load"]),
         ("no_verdict", &["plugin faulty: judge: 0 verdicts on 1 candidates"]),
         ("other_symbol", &["without that function", "it defines somebody_else"]),
-        ("other_loader", &["loadbinary_somebody_else", "made by plugin faulty"]),
+        ("other_loader", &["loadbinary_somebody_else", "compiled by plugin faulty"]),
     ];
     for (mistake, words) in cases {
         let (_folder, dir, model) = rude(mistake);

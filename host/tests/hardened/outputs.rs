@@ -232,6 +232,6 @@ fn a_dash_is_standard_output_and_the_rest_is_talk() {
     std::fs::write(&file, text).unwrap();
     byoc(["run", &file.display().to_string(), "--dim", "batch=1", "--input", "image=ones"]).ok();
     let both = ["run", &writers.model, "--input", "x=ones", "--output", "-", "--trace", "-"];
-    let ran = byoc(both).fails_with("E0513").says(&["two files", "standard output"]);
+    let ran = byoc(both).fails_with("E0513").says(&["expected one file for standard output"]);
     assert_eq!(ran.out, "");
 }
