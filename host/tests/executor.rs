@@ -498,7 +498,7 @@ fn what_does_not_fit_is_said_with_what_is_wanted() {
     assert_eq!(error.code, codes::runtime::INPUT_COUNT);
     let error = executor.run(&[Tensor::zeros(DType::I64, &[1, 3]).unwrap(), zeros(&[1])]).unwrap_err();
     assert_eq!(error.code, codes::runtime::INPUT_DTYPE);
-    assert_eq!(error.message, "input \"image\" is int64[1, 3], float32[n, 3] is wanted");
+    assert_eq!(error.message, "input \"image\": expected float32[n, 3], found int64[1, 3]");
     for shapes in [[&[1usize, 4][..], &[1]], [&[1, 3, 1], &[1]], [&[2, 3], &[3]]] {
         let error = executor.run(&shapes.map(zeros)).unwrap_err();
         assert_eq!(error.code, codes::runtime::INPUT_SHAPE);

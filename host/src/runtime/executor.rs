@@ -1,4 +1,4 @@
-//! Runs a program: as often as wanted, from as many threads as wanted.
+//! Runs a program, any number of times and from any number of threads.
 
 use super::inputs::{bind, check_inputs, show};
 use super::machine;
@@ -13,9 +13,9 @@ use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::Tensor;
 use std::sync::Arc;
 
-/// A program ready to run. Kernels are made and weights are packed once; runs share them and nothing else.
+/// A prepared program. Kernels are created and weights are packed once; runs share them and nothing else.
 ///
-/// Memory of activations is kept from run to run, so that a second run of a straight-line program of known sizes
+/// The memory of activations is reused between runs: from the second run on, a straight-line program of known sizes
 /// allocates its outputs and nothing per step.
 pub struct Executor {
     ready: Ready,
@@ -25,11 +25,11 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Makes a program ready to run. `constants` are the values of `program.constants`; `regions` go with
-    /// `program.regions`, `None` where the host is to run one.
+    /// Prepares a program for execution. `constants` are the values of `program.constants`; `regions` corresponds to
+    /// `program.regions`, with `None` for a region that the host is to run.
     ///
     /// # Errors
-    /// When the program makes no sense, or the host has no implementation of an operator that it would have to run.
+    /// An invalid program, or an operator that the host would have to run and has no implementation of.
     pub fn new(
         program: Program,
         constants: Vec<Tensor>,
@@ -39,11 +39,12 @@ impl Executor {
         Executor::with_some(program, constants.into_iter().map(Some).collect(), regions, pool)
     }
 
-    /// As [`Executor::new`], without the constants that nobody reads as long as every region runs on its backend:
-    /// [`needed_constants`](super::needs::needed_constants) says which these are.
+    /// Same as [`Executor::new`], without the constants that nothing reads as long as every region runs on its backend;
+    /// [`needed_constants`](super::needs::needed_constants) determines which these are.
     ///
     /// # Errors
-    /// As [`Executor::new`], and E0616 when a region is turned down and what the host would need for it is not there.
+    /// Those of [`Executor::new`], and E0616 when a backend refuses a region and a constant that the host needs for it
+    /// is absent.
     pub fn with_some(
         program: Program,
         constants: Vec<Option<Tensor>>,
@@ -61,59 +62,59 @@ impl Executor {
         })
     }
 
-    /// Lets go of the constants that nobody will read: those that only the host programs of regions read which run on
-    /// their backends for certain.
+    /// Releases the constants that cannot be read any more: those read only by the host programs of regions that are
+    /// certain to run on their backends.
     pub fn let_go(&mut self) {
         self.ready.let_go();
     }
 
-    /// Runs regions on the calling thread from now on, not on a thread of the pool: for backends that bring threads of their
-    /// own. OpenMP makes a team for every thread that calls it; a model that is run from one thread and reaches its
-    /// backend from any of the pool's would have several, and idle ones keep the one at work from its processors. What the
-    /// host computes goes to the pool, step by step.
+    /// Runs regions on the calling thread from now on, instead of on a thread of the pool. For backends with threads of
+    /// their own: OpenMP creates a team for every thread that calls it, so a model run from one thread whose regions
+    /// reach the backend from any thread of the pool would have several teams, and the idle ones would compete with the
+    /// active one for processors. Work of the host still goes to the pool, step by step.
     #[must_use]
     pub fn regions_on_caller(mut self) -> Executor {
         self.on_caller = true;
         self
     }
 
-    /// Lets runs end when `cancel` says so, but for those that are given one of their own. Without it, it is the one in whose scope
-    /// the executor was made.
+    /// Sets the cancellation of runs that are not given one of their own. The default is the one in whose scope the
+    /// executor was created.
     #[must_use]
     pub fn cancelled_by(mut self, cancel: Cancel) -> Executor {
         self.cancel = cancel;
         self
     }
 
-    /// Lets a run make so many calls and iterations of loops, all together; [`MAX_CALLS`] where nothing is said.
+    /// Sets the maximum number of calls and loop iterations of a run, counted together. The default is [`MAX_CALLS`].
     #[must_use]
     pub fn with_max_calls(mut self, calls: u64) -> Executor {
         self.max_calls = calls;
         self
     }
 
-    /// Runs it. The inputs go with `program().inputs`, the results with `program().outputs`.
+    /// Runs the program. The inputs correspond to `program().inputs`, the results to `program().outputs`.
     ///
     /// # Errors
-    /// When the inputs do not fit, a step fails, memory is refused (E0609), or the run is to end before its result is there:
-    /// E0617, E0618 and E0619.
+    /// Inputs of the wrong type, a step that fails, memory that is refused (E0609), or a run that is ended before its
+    /// result is there: E0617, E0618 and E0619.
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
         self.run_observed(inputs, None)
     }
 
-    /// As [`Executor::run`]; the observer hears of every step.
+    /// Same as [`Executor::run`], and reports every step to the observer.
     ///
     /// # Errors
-    /// As [`Executor::run`].
+    /// Those of [`Executor::run`].
     pub fn run_observed(&self, inputs: &[Tensor], observer: Option<&dyn Observer>) -> Result<Vec<Tensor>, Diagnostic> {
         self.run_under(inputs, observer, &self.cancel)
     }
 
-    /// As [`Executor::run_observed`], for a run with a flag and a deadline of its own: it ends when `cancel` says so, between
-    /// two steps or inside of a kernel of the host, and plugins see the same as `cancelled`.
+    /// Same as [`Executor::run_observed`], with a cancellation flag and a deadline for this run: a cancelled run ends
+    /// between two steps or inside a kernel of the host, and plugins see the same state as `cancelled`.
     ///
     /// # Errors
-    /// As [`Executor::run`].
+    /// Those of [`Executor::run`].
     pub fn run_under(
         &self,
         inputs: &[Tensor],
@@ -125,10 +126,10 @@ impl Executor {
         if self.on_caller { run() } else { self.pool().install(run) }
     }
 
-    /// The inputs in the order that [`Executor::run`] wants.
+    /// Orders named inputs for [`Executor::run`].
     ///
     /// # Errors
-    /// A name that the model does not have, a name given twice, an input that is missing.
+    /// A name that the model does not have, a name given twice, or a missing input.
     pub fn bind(&self, named: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
         bind(&self.program().inputs, named)
     }
@@ -138,17 +139,17 @@ impl Executor {
         &self.ready.program
     }
 
-    /// The threads that it runs on.
+    /// The thread pool.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.ready.pool
     }
 
-    /// Regions that their backends turned down when the program was made ready, and why, one line each.
+    /// Regions that their backends refused while the program was prepared, with the reason, one line each.
     pub fn notes(&self) -> Vec<String> {
         self.ready.notes()
     }
 
-    /// What is known of each step, by function and place in its code.
+    /// Static facts about each step, by function and index in its code.
     pub fn steps(&self) -> &[Vec<StepInfo>] {
         self.ready.steps()
     }
@@ -163,12 +164,12 @@ impl std::fmt::Debug for Executor {
 fn check_constants(program: &Program, constants: &[Option<Tensor>]) -> Result<(), Diagnostic> {
     let wrong = |message: String| Err(Diagnostic::error(codes::runtime::BAD_PROGRAM, message));
     if program.constants.len() != constants.len() {
-        return wrong(format!("the program has {} constants, {} are given", program.constants.len(), constants.len()));
+        return wrong(format!("expected {} constants, found {}", program.constants.len(), constants.len()));
     }
     let given = program.constants.iter().zip(constants).filter_map(|(port, tensor)| Some((port, tensor.as_ref()?)));
     for (port, tensor) in given {
         if port.ty.dtype != tensor.dtype() || port.ty.shape().as_deref() != Some(tensor.shape()) {
-            return wrong(format!("constant \"{}\" is {tensor:?}, the program says {}", port.name, show(port)));
+            return wrong(format!("constant \"{}\": found {tensor:?}, expected {}", port.name, show(port)));
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! The memory of one activation of a function, and how a step gets to see it.
+//! Memory of one activation of a function, and the views that a step gets of it.
 //!
-//! The arena is one buffer that inputs are read from and outputs written to at the same time. Nothing unsafe is needed
-//! for that: outputs overlap neither each other nor inputs (checked before the program runs), so the arena is cut at the
-//! outputs, and what is between them is shared. [`Operands`] holds the order in which to cut.
+//! The arena is one buffer that is read from and written to at the same time. No unsafe code is needed for that:
+//! outputs overlap neither each other nor inputs (checked before the program runs), so the arena is split at the
+//! outputs, and the slices between them are shared. [`Operands`] holds the order of the splits.
 
 use super::program::{Place, Reg, Register};
 use super::value::{Value, bad_program};
@@ -11,31 +11,31 @@ use byoc_core::ir::TensorType;
 use byoc_core::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
 use std::sync::Arc;
 
-/// A register as the executor sees it.
+/// A register, as prepared for the executor.
 pub(super) struct RegInfo {
-    /// Where it is; a value by its index in [`Frame::values`].
+    /// Location; a value by its index in [`Frame::values`].
     pub slot: Slot,
-    /// Its type; none for a handle.
+    /// Type; `None` for a handle.
     pub ty: Option<TensorType>,
-    /// Its dimensions, when all are known.
+    /// Dimensions, if all are known.
     pub shape: Option<Shape>,
-    /// Bytes of the tensor when its dimensions are known.
+    /// Size of the tensor in bytes; 0 if a dimension is unknown.
     pub bytes: usize,
 }
 
-/// Where a register is.
+/// Location of a register.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// An index into [`Frame::values`].
+    /// Index into [`Frame::values`].
     Value(u32),
-    /// An offset in [`Frame::arena`].
+    /// Offset in [`Frame::arena`].
     Arena(usize),
-    /// An index into the constants.
+    /// Index into the constants.
     Constant(u32),
 }
 
 impl RegInfo {
-    /// `None` when the size overflows.
+    /// Creates the executor's form of a register; `None` if the size overflows.
     pub(super) fn new(register: &Register, values: &mut u32) -> Option<RegInfo> {
         let shape = register.ty.as_ref().and_then(TensorType::shape);
         let dtype = register.ty.as_ref().map_or(DType::U8, |ty| ty.dtype);
@@ -54,21 +54,21 @@ impl RegInfo {
         Some(RegInfo { slot, ty: register.ty.clone(), shape, bytes })
     }
 
-    /// The element type and the dimensions of a tensor of known size.
+    /// Element type and dimensions of a tensor of known size.
     fn known(&self) -> Option<(DType, &Shape)> {
         Some((self.ty.as_ref()?.dtype, self.shape.as_ref()?))
     }
 }
 
-/// The memory of an activation.
+/// Memory of an activation.
 pub(super) struct Frame {
-    /// The counted values.
+    /// The reference-counted values.
     pub values: Vec<Value>,
-    /// The planned tensors.
+    /// The tensors that the planner placed.
     pub arena: AlignedBytes,
 }
 
-/// The constants and a function's registers: what does not change while it runs.
+/// The constants and the registers of a function: the immutable part of an activation.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub regs: &'a [RegInfo],
@@ -80,7 +80,7 @@ impl<'a> Scope<'a> {
         &self.regs[reg.index()]
     }
 
-    /// The contents of a register as a value; what lies in the arena is copied.
+    /// Returns the contents of a register as a value; a tensor in the arena is copied.
     pub(super) fn read(&self, frame: &Frame, reg: Reg) -> Result<Value, Diagnostic> {
         let info = self.reg(reg);
         match info.slot {
@@ -90,15 +90,15 @@ impl<'a> Scope<'a> {
             },
             Slot::Constant(i) => Ok(Value::Tensor(self.constants[i as usize].clone())),
             Slot::Arena(offset) => {
-                let (dtype, shape) = info.known().expect("what lies in an arena has a known size");
+                let (dtype, shape) = info.known().expect("a tensor in the arena has a known size");
                 let mut copy = allocate(info.bytes)?;
                 copy.as_mut().copy_from_slice(&frame.arena.as_ref()[offset..offset + info.bytes]);
-                Ok(Value::Tensor(Tensor::from_storage(dtype, shape, Arc::new(copy)).expect("sized by its shape")))
+                Ok(Value::Tensor(Tensor::from_storage(dtype, shape, Arc::new(copy)).expect("size matches the shape")))
             }
         }
     }
 
-    /// As [`Scope::read`], for a tensor.
+    /// Same as [`Scope::read`], for a tensor.
     pub(super) fn read_tensor(&self, frame: &Frame, reg: Reg) -> Result<Tensor, Diagnostic> {
         match self.read(frame, reg)? {
             Value::Tensor(tensor) => Ok(tensor),
@@ -106,7 +106,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Puts a value into a register; into the arena it is copied.
+    /// Writes a value to a register; a tensor is copied into the arena.
     pub(super) fn write(&self, frame: &mut Frame, reg: Reg, value: Value) -> Result<(), Diagnostic> {
         let info = self.reg(reg);
         match info.slot {
@@ -115,21 +115,21 @@ impl<'a> Scope<'a> {
                 Value::Tensor(t) if Some((t.dtype(), t.shape())) == info.known().map(|(d, s)| (d, &s[..])) => {
                     frame.arena.as_mut()[offset..offset + info.bytes].copy_from_slice(t.bytes());
                 }
-                _ => return Err(bad_program("a value does not fit its register")),
+                _ => return Err(bad_program("a value has another type than its register")),
             },
             Slot::Constant(_) => return Err(bad_program("a constant is written")),
         }
         Ok(())
     }
 
-    /// A boolean scalar.
+    /// Reads a boolean scalar.
     pub(super) fn read_bool(&self, frame: &Frame, reg: Reg) -> Result<bool, Diagnostic> {
         let info = self.reg(reg);
         match info.slot {
             Slot::Arena(offset) if info.bytes == 1 => Ok(frame.arena.as_ref()[offset] != 0),
             _ => match self.read_tensor(frame, reg)? {
                 t if t.dtype() == DType::Bool && t.len() == 1 => Ok(t.bytes()[0] != 0),
-                t => Err(bad_program(&format!("the condition of a branch is {t:?}"))),
+                t => Err(bad_program(&format!("the condition of a branch: expected a boolean scalar, found {t:?}"))),
             },
         }
     }
@@ -141,16 +141,16 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Bytes as the tensor that a register of known size holds.
+    /// Returns a view of `data` with the type of a register of known size.
     pub(super) fn view_of<'b>(&self, reg: Reg, data: &'b [u8]) -> TensorView<'b>
     where
         'a: 'b,
     {
-        let (dtype, shape) = self.reg(reg).known().expect("what is computed in place has a known size");
+        let (dtype, shape) = self.reg(reg).known().expect("an operand computed in place has a known size");
         TensorView { dtype, shape, data }
     }
 
-    /// The dimensions of what a register holds; empty for a handle.
+    /// Dimensions of the tensor in a register; empty for a handle.
     pub(super) fn shape(&self, frame: &Frame, reg: Reg) -> Shape {
         let info = self.reg(reg);
         match (&info.shape, info.slot) {
@@ -164,26 +164,24 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The operands of a step whose sizes are all known.
+/// Operands of a step whose sizes are all known.
 pub(super) struct Operands {
-    /// What is read.
     pub inputs: Box<[Reg]>,
-    /// What is written.
     pub outs: Box<[Reg]>,
-    /// The operands in the arena, by offset; those of no bytes are left out.
+    /// The operands in the arena, sorted by offset; empty ones are left out.
     sweep: Box<[Cut]>,
 }
 
 struct Cut {
     offset: usize,
     bytes: usize,
-    /// Position in `inputs` or `outs`.
+    /// Index into `inputs` or `outs`.
     at: u32,
     out: bool,
 }
 
 impl Operands {
-    /// `None` when an output overlaps another operand, or an output is a constant.
+    /// Sorts the operands; `None` if an output overlaps another operand, or an output is a constant.
     pub(super) fn new(regs: &[RegInfo], inputs: Vec<Reg>, outs: Vec<Reg>) -> Option<Operands> {
         let mut sweep = Vec::new();
         let sides = [(&inputs, false), (&outs, true)];
@@ -216,7 +214,7 @@ impl Operands {
     }
 }
 
-/// Memory that steps reuse, so that a run allocates nothing per step.
+/// Memory reused between steps, so that a run allocates nothing per step.
 #[derive(Default)]
 pub(super) struct Scratch {
     inputs: Vec<TensorView<'static>>,
@@ -231,8 +229,8 @@ pub(super) struct Views<'a> {
 }
 
 impl Scratch {
-    /// Calls `body` with views of the operands; outputs that are values of their own are allocated, and put into their
-    /// registers when `body` succeeds.
+    /// Calls `body` with views of the operands. Outputs that are reference-counted values are allocated first, and
+    /// written to their registers if `body` succeeds.
     pub(super) fn with_views(
         &mut self,
         scope: Scope<'_>,
@@ -258,9 +256,9 @@ impl Scratch {
         let mut unused = fresh.iter_mut();
         for &reg in &operands.outs {
             let info = scope.reg(reg);
-            let (dtype, shape) = info.known().ok_or_else(|| bad_program("a size is not known"))?;
+            let (dtype, shape) = info.known().ok_or_else(|| bad_program("an operand has an unknown size"))?;
             let data = match info.slot {
-                Slot::Value(_) => unused.next().expect("one was made for each").as_mut(),
+                Slot::Value(_) => unused.next().expect("one buffer per value output").as_mut(),
                 _ => bytemuck::cast_slice_mut::<u64, u8>(&mut []),
             };
             views.outputs.push(TensorViewMut { dtype, shape, data });
@@ -275,8 +273,8 @@ impl Scratch {
         for &reg in &operands.outs {
             let info = scope.reg(reg);
             if let (Slot::Value(i), Some((dtype, shape))) = (info.slot, info.known()) {
-                let bytes = Arc::new(made.next().expect("one was made for each"));
-                let tensor = Tensor::from_storage(dtype, shape, bytes).expect("sized by its shape");
+                let bytes = Arc::new(made.next().expect("one buffer per value output"));
+                let tensor = Tensor::from_storage(dtype, shape, bytes).expect("size matches the shape");
                 frame.values[i as usize] = Value::Tensor(tensor);
             }
         }
@@ -286,12 +284,12 @@ impl Scratch {
     }
 }
 
-/// The view of an input, with no data yet where it is in the arena.
+/// Returns the view of an input; one in the arena has no data yet.
 fn outside<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<TensorView<'a>, Diagnostic> {
     let info = scope.reg(reg);
-    let (dtype, shape) = info.known().ok_or_else(|| bad_program("a size is not known"))?;
+    let (dtype, shape) = info.known().ok_or_else(|| bad_program("an operand has an unknown size"))?;
     let tensor = match info.slot {
-        // Also what stays empty has to be aligned for its elements.
+        // An empty slice, too, has to be aligned for the elements.
         Slot::Arena(_) => return Ok(TensorView { dtype, shape, data: bytemuck::cast_slice::<u64, u8>(&[]) }),
         Slot::Constant(i) => &scope.constants[i as usize],
         Slot::Value(i) => match &values[i as usize] {
@@ -301,12 +299,12 @@ fn outside<'a>(scope: Scope<'a>, values: &'a [Value], reg: Reg) -> Result<Tensor
         },
     };
     if tensor.dtype() != dtype || tensor.shape() != &shape[..] {
-        return Err(bad_program(&format!("{tensor:?} is in a register for {shape:?}, {dtype}")));
+        return Err(bad_program(&format!("a register: expected {dtype} of shape {shape:?}, found {tensor:?}")));
     }
     Ok(tensor.view())
 }
 
-/// Cuts the arena at the outputs.
+/// Splits the arena at the outputs, and sets the data of the views in it.
 fn cut<'a>(arena: &'a mut [u8], sweep: &[Cut], views: &mut Views<'a>) {
     let (mut rest, mut base) = (arena, 0);
     let mut next = 0;
@@ -328,19 +326,19 @@ fn cut<'a>(arena: &'a mut [u8], sweep: &[Cut], views: &mut Views<'a>) {
     }
 }
 
-/// The same allocation for views of another lifetime.
+/// Reuses the allocation for views of another lifetime.
 fn recycle_views<'b>(mut views: Vec<TensorView<'_>>) -> Vec<TensorView<'b>> {
     views.clear();
-    views.into_iter().map(|_| unreachable!("it is empty")).collect()
+    views.into_iter().map(|_| unreachable!("the vector is empty")).collect()
 }
 
-/// The same allocation for views of another lifetime.
+/// Reuses the allocation for views of another lifetime.
 fn recycle_outputs<'b>(mut views: Vec<TensorViewMut<'_>>) -> Vec<TensorViewMut<'b>> {
     views.clear();
-    views.into_iter().map(|_| unreachable!("it is empty")).collect()
+    views.into_iter().map(|_| unreachable!("the vector is empty")).collect()
 }
 
-/// Zeroed bytes, or a diagnostic when the budget of the process or the system has not so many.
+/// Allocates zeroed bytes, within the memory limit of the process.
 pub(super) fn allocate(bytes: usize) -> Result<AlignedBytes, Diagnostic> {
     Ok(AlignedBytes::zeroed(bytes)?)
 }

@@ -1,4 +1,4 @@
-//! The inputs of a run: by name or in order, and whether they are what the program wants.
+//! Inputs of a run: binding by name, and checks of their number and types.
 
 use super::program::Port;
 use byoc_core::diag::{Diagnostic, codes, nearest};
@@ -6,10 +6,10 @@ use byoc_core::ir::Dim;
 use byoc_core::tensor::{DType, Tensor};
 use std::collections::{BTreeMap, HashMap};
 
-/// The inputs in the order of `ports`.
+/// Orders named inputs as in `ports`.
 ///
 /// # Errors
-/// A name that there is not, a name given twice, an input that is missing.
+/// An unknown name, a name given twice, or a missing input.
 pub fn bind(ports: &[Port], named: impl IntoIterator<Item = (String, Tensor)>) -> Result<Vec<Tensor>, Diagnostic> {
     let position: HashMap<&str, usize> = ports.iter().enumerate().map(|(i, port)| (port.name.as_str(), i)).collect();
     let mut bound: Vec<Option<Tensor>> = vec![None; ports.len()];
@@ -40,13 +40,13 @@ pub fn bind(ports: &[Port], named: impl IntoIterator<Item = (String, Tensor)>) -
     Ok(bound.into_iter().flatten().collect())
 }
 
-/// Checks values against the inputs of a program.
+/// Checks the number and the types of the inputs of a program.
 ///
 /// # Errors
-/// Another number of inputs, another element type, other dimensions, or one named dimension of two sizes.
+/// A wrong number of inputs, element type or dimension, or two sizes for one named dimension.
 pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic> {
     if ports.len() != inputs.len() {
-        let message = format!("{} inputs are given, the model takes {}", inputs.len(), ports.len());
+        let message = format!("expected {} inputs, found {}", ports.len(), inputs.len());
         return Err(inputs_note(Diagnostic::error(codes::runtime::INPUT_COUNT, message), ports));
     }
     let mut named: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
@@ -57,17 +57,17 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
                 let (first, of) = *named.entry(&**name).or_insert((size, &port.name));
                 if first != size {
                     return Err(wrong_shape(port, tensor.dtype(), tensor.shape())
-                        .note(format!("{name} is {first} in input \"{of}\" and {size} here")));
+                        .note(format!("{name} is {first} in input \"{of}\" and {size} in this one")));
                 }
             }
         }
     }
-    // What is a product of named dimensions must come out.
+    // A dimension that is a product of named ones has to have the size that follows from them.
     let size = |name: &str| named.get(name).map(|(size, _)| *size);
     for (port, tensor) in ports.iter().zip(inputs) {
         for (dim, &given) in port.ty.dims.iter().zip(tensor.shape()).filter(|(dim, _)| dim.name().is_none()) {
             if let Some(wanted) = dim.with_sizes(size).fixed().filter(|wanted| *wanted != given) {
-                let message = format!("input \"{}\" has {given} elements where {dim} = {wanted} are wanted", port.name);
+                let message = format!("input \"{}\": expected {dim} = {wanted} elements, found {given}", port.name);
                 return Err(Diagnostic::error(codes::runtime::INPUT_SHAPE, message));
             }
         }
@@ -75,10 +75,10 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
     Ok(())
 }
 
-/// Checks the type of a value against an input, before there is a value.
+/// Checks the type of a value for an input, without the value.
 ///
 /// # Errors
-/// Another element type, or other dimensions.
+/// A wrong element type or wrong dimensions.
 pub fn check_type(port: &Port, dtype: DType, shape: &[usize]) -> Result<(), Diagnostic> {
     if port.ty.dtype != dtype {
         return Err(Diagnostic { code: codes::runtime::INPUT_DTYPE, ..wrong_shape(port, dtype, shape) });
@@ -89,7 +89,7 @@ pub fn check_type(port: &Port, dtype: DType, shape: &[usize]) -> Result<(), Diag
 }
 
 fn wrong_shape(port: &Port, dtype: DType, shape: &[usize]) -> Diagnostic {
-    let message = format!("input \"{}\" is {dtype}{shape:?}, {} is wanted", port.name, show(port));
+    let message = format!("input \"{}\": expected {}, found {dtype}{shape:?}", port.name, show(port));
     Diagnostic::error(codes::runtime::INPUT_SHAPE, message)
 }
 
@@ -101,7 +101,7 @@ fn inputs_note(diagnostic: Diagnostic, ports: &[Port]) -> Diagnostic {
     diagnostic.note(format!("its inputs are {}", inputs.join(", ")))
 }
 
-/// A port's type, for messages.
+/// Formats the type of a port for messages.
 pub(super) fn show(port: &Port) -> String {
     let dims: Vec<String> = port.ty.dims.iter().map(Dim::to_string).collect();
     format!("{}[{}]", port.ty.dtype, dims.join(", "))

@@ -1,15 +1,15 @@
-//! What is made for given dimensions and kept: at most so many entries and so many bytes, the least recently used go first.
+//! Cache of objects that depend on dimensions, bounded in entries and bytes; evicts the least recently used first.
 
 use byoc_core::tensor::Shape;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Values by key, within limits.
+/// Bounded cache with eviction of the least recently used entry.
 pub(super) struct Kept<K, V> {
     entries: HashMap<K, Entry<V>>,
     max_entries: usize,
     max_bytes: usize,
-    /// Their sum, which 64 bits need not hold.
+    /// Sum over all entries, which may exceed 64 bits.
     bytes: u128,
     clock: u64,
 }
@@ -17,20 +17,20 @@ pub(super) struct Kept<K, V> {
 struct Entry<V> {
     value: V,
     bytes: usize,
-    /// When it was last asked for.
+    /// Value of `clock` at the last access.
     used: u64,
 }
 
-/// The key of what depends on the dimensions of several tensors alone.
+/// Cache key of objects that depend only on the dimensions of several tensors.
 pub(super) type Dims = Vec<Shape>;
 
 impl<K: Eq + Hash + Clone, V: Clone> Kept<K, V> {
-    /// Keeps nothing yet. The newest entry is kept whatever its size.
+    /// Creates an empty cache. The newest entry is kept even if it alone exceeds `max_bytes`.
     pub fn new(max_entries: usize, max_bytes: usize) -> Kept<K, V> {
         Kept { entries: HashMap::new(), max_entries: max_entries.max(1), max_bytes, bytes: 0, clock: 0 }
     }
 
-    /// Returns what is kept for a key, which is now the most recently used.
+    /// Returns the value for a key, and marks it as the most recently used.
     pub fn get(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.get_mut(key)?;
         self.clock += 1;
@@ -38,7 +38,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Kept<K, V> {
         Some(entry.value.clone())
     }
 
-    /// Keeps a value, and returns what has to go for it. Dropping that may call a plugin: unlock first.
+    /// Inserts a value, and returns the evicted ones. Dropping those may call a plugin: release the lock first.
     #[must_use]
     pub fn insert(&mut self, key: K, value: V, bytes: usize) -> Vec<V> {
         self.clock += 1;
@@ -50,8 +50,8 @@ impl<K: Eq + Hash + Clone, V: Clone> Kept<K, V> {
             gone.push(before.value);
         }
         while self.entries.len() > self.max_entries || (self.bytes > self.max_bytes as u128 && self.entries.len() > 1) {
-            // Limits are small, and a new entry costs far more than looking through all of them. No two entries were used at
-            // the same time, so the order of the map does not matter.
+            // A linear search: limits are small, and creating an entry costs far more. No two entries have the same
+            // time of use, so the order of the map does not matter.
             let Some(oldest) = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone())
             else {
                 break;
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_recently_used_goes_first() {
+    fn evicts_least_recently_used() {
         let mut kept = Kept::new(2, usize::MAX);
         assert!(kept.insert("a", 1, 0).is_empty());
         assert!(kept.insert("b", 2, 0).is_empty());
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_limited_and_the_newest_stays() {
+    fn limits_bytes_but_keeps_newest() {
         let mut kept = Kept::new(64, 100);
         assert!(kept.insert("a", 1, 40).is_empty());
         assert!(kept.insert("b", 2, 60).is_empty());
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_comes_again_is_counted_once() {
+    fn counts_replaced_key_once() {
         let mut kept = Kept::new(2, 100);
         assert!(kept.insert("a", 1, 60).is_empty());
         assert_eq!(kept.insert("a", 2, 60), [1]);

@@ -1,5 +1,5 @@
-//! Makes a validated program ready to run: kernels are made once, with the constants that they may pack, and the
-//! operands of each step whose sizes are known are laid out once.
+//! Prepares a validated program for execution: creates the kernels, with the constants that they may pack, and lays out
+//! the operands of each step of known sizes, both once.
 
 use super::frame::{Operands, RegInfo, Slot};
 use super::kept::{Dims, Kept};
@@ -17,26 +17,27 @@ use byoc_core::tensor::{OutOfMemory, Shape, Tensor, memory};
 use byoc_core::typing::unify;
 use std::sync::{Arc, Mutex};
 
-/// How many kernels for different dimensions a step keeps: those of operators without constants, so they pack nothing.
+/// Maximum number of kernels that a step keeps for different dimensions. Only operators without constants get here, so
+/// these kernels hold no packed weights.
 const MAX_KERNELS: usize = 16;
 
-/// A function ready to run.
+/// A function prepared for execution.
 pub(super) struct Code {
-    /// Bytes of the arena.
+    /// Size of the arena in bytes.
     pub arena: usize,
-    /// How many registers are values.
+    /// Number of registers that are values.
     pub values: usize,
-    /// Bytes of scratch memory that every step can do with.
+    /// Workspace in bytes, the maximum over all steps.
     pub workspace: usize,
     pub regs: Vec<RegInfo>,
     pub steps: Vec<Step>,
-    /// Regions that their backends turned down, and why, one line each.
+    /// Regions that their backends refused, with the reason, one line each.
     pub notes: Vec<String>,
 }
 
 impl Code {
-    /// The functions that it may call, as far as the code says. The host program of a region counts where no backend
-    /// runs the region.
+    /// Functions that this one may call, as far as its code names them. The host program of a region counts if no
+    /// backend runs the region.
     pub(super) fn callees(&self, program: &Program) -> Vec<u32> {
         let callee = |step: &Step| match step {
             Step::Region(step) if step.region.is_none() => Some(program.regions[step.index as usize].fallback),
@@ -49,11 +50,11 @@ impl Code {
     }
 }
 
-/// An instruction ready to run.
+/// An instruction prepared for execution.
 pub(super) enum Step {
     Kernel(Box<KernelStep>),
     Dynamic(Box<DynamicStep>),
-    /// An alias; with the dimensions of the result when they are known.
+    /// An alias; with the dimensions of the result if they are known.
     Alias {
         from: Reg,
         out: Reg,
@@ -61,63 +62,63 @@ pub(super) enum Step {
         call: Option<Box<DynamicStep>>,
     },
     Region(Box<RegionStep>),
-    /// Everything is where it should be already.
+    /// No operation: source and result share their place in the arena.
     Nothing,
-    /// Everything else is run as it stands.
+    /// Any other instruction, run as it is.
     Control(Instr),
 }
 
-/// A call of an operator whose sizes are all known.
+/// A call of an operator on operands of known sizes.
 pub(super) struct KernelStep {
     pub kernel: Box<dyn Kernel>,
     pub operands: Operands,
     pub in_place: InPlace,
 }
 
-/// What becomes of an input whose place the first output takes over. Such an input is none of the [`Operands`].
+/// Treatment of an input whose memory the first output takes over. Such an input is not one of the [`Operands`].
 pub(super) enum InPlace {
-    /// There is none.
+    /// No such input.
     No,
     /// The kernel computes in place.
     Yes,
-    /// The program was planned for a kernel that computes in place, and this machine's does not: the input is copied to
-    /// the end of the workspace first, and put back among the inputs at this position.
+    /// The program was planned for a kernel that computes in place, and the kernel of this machine does not: the input
+    /// is first copied to the end of the workspace, and is inserted among the inputs at this index.
     Save(u32, Reg),
 }
 
-/// A call of an operator whose sizes the run tells.
+/// A call of an operator whose sizes are known only in a run.
 pub(super) struct DynamicStep {
     pub op: OpId,
     pub attrs: Attrs,
     pub args: Vec<Arg>,
     pub outs: Vec<Reg>,
-    /// Kernels made lately, by the dimensions of inputs and results.
+    /// Recently used kernels, by the dimensions of inputs and results.
     pub kernels: Mutex<Kept<Dims, Arc<SizedKernel>>>,
 }
 
-/// A kernel for the dimensions that a run had.
+/// A kernel for the dimensions of a run.
 pub(super) struct SizedKernel {
     pub kernel: Box<dyn Kernel>,
     pub outs: Vec<TensorType>,
 }
 
-/// A region.
+/// A call of a region.
 pub(super) struct RegionStep {
-    /// Which, for messages and for the host program.
+    /// Index into [`Program::regions`], for messages and the host program.
     pub index: u32,
-    /// The loaded region; none when the host runs it.
+    /// The loaded region; `None` if the host runs it.
     pub region: Option<Arc<dyn Region>>,
-    /// The types that it was compiled for.
+    /// Types that the region was compiled for.
     pub signature: Signature,
-    /// Operands and plan, when all sizes are known before the run.
+    /// Operands and plan, if all sizes are known before the run.
     pub fixed: Option<(Operands, Prepared)>,
     pub inputs: Vec<Reg>,
     pub outs: Vec<Reg>,
-    /// Plans, when the run tells the sizes.
+    /// Plans, if sizes are known only in a run.
     pub plans: Option<Arc<RegionPlans>>,
 }
 
-/// Makes a function of a validated program ready to run.
+/// Prepares a function of a validated program for execution.
 pub(super) fn load(
     program: &Program,
     constants: &[Tensor],
@@ -136,7 +137,8 @@ pub(super) fn load(
     Ok(Code { arena: function.arena, values: values as usize, workspace, regs, steps, notes })
 }
 
-/// Checks that none of its tensors is beyond the limit by itself: kernels make tables as long as an axis of one.
+/// Checks that no single tensor of the function exceeds the memory limit: kernels create tables as long as one of its
+/// axes.
 fn check_fits(function: &Function, regs: &[RegInfo]) -> Result<(), Diagnostic> {
     let largest = regs.iter().filter(|reg| !matches!(reg.slot, Slot::Constant(_))).map(|reg| reg.bytes).max();
     let bytes = largest.unwrap_or(0).max(function.arena);
@@ -244,7 +246,7 @@ impl Loader<'_> {
                     let prepared: Vec<String> = plan.outputs.iter().map(shown).collect();
                     let wanted: Vec<String> = wanted.iter().map(|dims| format!("{dims:?}")).collect();
                     let what = format!(
-                        "it prepares outputs of dimensions {}; the model has {}",
+                        "it prepares outputs of dimensions {}, expected {}",
                         prepared.join(" and "),
                         wanted.join(" and ")
                     );
@@ -269,12 +271,13 @@ impl Loader<'_> {
         }
     }
 
-    /// Types a call again: a program from a file may claim anything.
+    /// Infers the types of a call again, because a program from a file may claim any.
     fn typed(&self, function: &Function, regs: &[RegInfo], call: &OpCall) -> Result<Typed, Diagnostic> {
         let op = op::lookup(&call.op).ok_or_else(|| no_kernel(self.program, call))?;
         let def = op::get(op);
         let attrs = op::normalize_attrs(def, call.attrs.clone()).map_err(|d| within(&d))?;
-        let args = trace::arg_types(function, call).ok_or_else(|| bad_program("an operator is given a handle"))?;
+        let args =
+            trace::arg_types(function, call).ok_or_else(|| bad_program("an operator has a handle as argument"))?;
         let values: Vec<Option<&Tensor>> = call
             .args
             .iter()
@@ -284,7 +287,7 @@ impl Loader<'_> {
             })
             .collect();
         let inferred = def.infer(&attrs, &args, &values).map_err(|d| within(&d))?;
-        let inferred = flat(&inferred).ok_or_else(|| bad_program(&format!("{} gives {inferred}", call.op)))?;
+        let inferred = flat(&inferred).ok_or_else(|| bad_program(&format!("{} returns {inferred}", call.op)))?;
         let fits = inferred.len() == call.outs.len()
             && inferred.iter().zip(&call.outs).all(|(ty, out)| match &regs[out.index()].ty {
                 Some(declared) => {
@@ -293,7 +296,7 @@ impl Loader<'_> {
                 None => false,
             });
         if !fits {
-            return Err(bad_program(&format!("the results of {} have other types than it gives", call.op)));
+            return Err(bad_program(&format!("the results of {} have other types than those inferred", call.op)));
         }
         Ok(Typed { op, def, attrs, outs: inferred })
     }
@@ -318,7 +321,7 @@ impl Typed {
     }
 }
 
-/// The tensor types of a call's result.
+/// Tensor types of the result of a call, tuples flattened.
 pub(super) fn flat(ty: &Type) -> Option<Vec<TensorType>> {
     match ty {
         Type::Tensor(t) => Some(vec![(**t).clone()]),
@@ -328,10 +331,10 @@ pub(super) fn flat(ty: &Type) -> Option<Vec<TensorType>> {
 }
 
 fn turned_down(region: &program::Region, why: &str) -> String {
-    format!("{} runs on the host: {} turned it down: {why}", region.symbol, region.backend)
+    format!("{} runs on the host: {} refused it: {why}", region.symbol, region.backend)
 }
 
-/// A type error in a program that was typed when it was made.
+/// Converts a type error: a program is typed when it is created, so an error now means an invalid file.
 fn within(diagnostic: &Diagnostic) -> Diagnostic {
     bad_program(&diagnostic.message)
 }
@@ -339,7 +342,7 @@ fn within(diagnostic: &Diagnostic) -> Diagnostic {
 fn no_kernel(program: &Program, call: &OpCall) -> Diagnostic {
     let mut diagnostic =
         Diagnostic::error(codes::runtime::NO_KERNEL, format!("the host has no implementation of {}", call.op))
-            .help("a backend has to take it: see byoc explain");
+            .help("this operator needs a backend that supports it: see byoc explain");
     for source in call.origins.iter().filter_map(|&i| program.sources.get(i as usize)) {
         diagnostic = diagnostic.note(format!("it comes from {} ({})", source.name, source.op));
     }

@@ -1,8 +1,8 @@
-//! Locking of what a panic leaves whole.
+//! Locks for data that stays consistent when its holder panics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, even one that a panicking thread held.
+/// Locks a mutex, even if a panicking thread held it.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! The register machine: one loop over the instructions of the function on top of a stack of activations.
 //!
-//! A tail call takes the place of its caller's activation, so a loop runs in constant memory.
+//! A tail call replaces the activation of its caller, so a loop runs in constant memory.
 
 use super::frame::{Frame, Scope};
 use super::load::{Code, Step};
@@ -16,10 +16,10 @@ use byoc_core::tensor::{DType, Shape, Tensor};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Calls nested deeper than this are taken for a recursion that does not end.
+/// Maximum depth of nested calls; deeper ones count as infinite recursion.
 const MAX_DEPTH: usize = 100_000;
 
-/// Arenas of nested calls together take no more bytes than this.
+/// Maximum size of the arenas of nested calls together, in bytes.
 const MAX_ARENAS: usize = 8 << 30;
 
 struct Activation<'e> {
@@ -27,11 +27,11 @@ struct Activation<'e> {
     code: &'e Code,
     frame: Frame,
     next: usize,
-    /// Where the results of the call in progress go.
+    /// Registers for the results of the call in progress.
     outs: &'e [Reg],
 }
 
-/// What the loop does after a step.
+/// Control flow after a step.
 enum Flow<'e> {
     Next,
     Jump(u32),
@@ -41,7 +41,7 @@ enum Flow<'e> {
     Return(&'e [Reg]),
 }
 
-/// Runs the entry function on inputs that fit.
+/// Runs the entry function on inputs that have been checked.
 pub(super) fn run(
     exec: &Ready,
     inputs: &[Tensor],
@@ -49,7 +49,7 @@ pub(super) fn run(
     cancel: &Cancel,
     max_calls: u64,
 ) -> Result<Vec<Tensor>, Diagnostic> {
-    // For the kernels, and for what plugins ask on this thread.
+    // For the kernels, and for plugins that query the cancellation on this thread.
     let _scope = cancel.enter();
     let mut machine = Machine {
         exec,
@@ -73,7 +73,7 @@ pub(super) fn run(
     result
 }
 
-/// Parameters are the first registers and all of them are values, so they are the first values.
+/// Moves arguments into the first values: parameters are the first registers, and all of them are values.
 fn pass_args(args: &mut Vec<Value>, frame: &mut Frame) {
     for (slot, value) in frame.values.iter_mut().zip(args.drain(..)) {
         *slot = value;
@@ -84,11 +84,11 @@ struct Machine<'e, 'o> {
     exec: &'e Ready,
     observer: Option<&'o dyn Observer>,
     cancel: &'o Cancel,
-    /// Calls after which the run is taken for one that does not end.
+    /// Maximum number of calls; more count as a run that does not end.
     max_calls: u64,
     stack: Vec<Activation<'e>>,
     arenas: usize,
-    /// Calls so far; an iteration of a loop is one.
+    /// Calls so far; an iteration of a loop counts as one.
     calls: u64,
     /// Steps so far.
     steps: u64,
@@ -138,7 +138,7 @@ impl<'e> Machine<'e, '_> {
         }
     }
 
-    /// Why the run ends before its result is there, and how far it is.
+    /// Diagnostic for a cancelled run: the reason, and the step it was in.
     #[cold]
     fn ended(&self, at: usize) -> Diagnostic {
         let program = &self.exec.program;
@@ -152,13 +152,14 @@ impl<'e> Machine<'e, '_> {
             format!(" at step {at} of {} in {}{what}", function.code.len(), function.name)
         });
         let far = || format!("the run was{}, its step number {}", place.unwrap_or_default(), self.steps);
-        self.cancel.check(far).err().unwrap_or_else(|| bad_program("a run ends that may go on"))
+        self.cancel.check(far).err().unwrap_or_else(|| bad_program("a run ends without a cancellation"))
     }
 
     #[cold]
     fn endless(&self) -> Diagnostic {
         let name = self.stack.last().map_or("", |top| &self.exec.program.functions[top.function as usize].name);
-        let message = format!("{} calls and iterations of loops were made, the last one in {name}", self.max_calls);
+        let message =
+            format!("reached the limit of {} calls and loop iterations, the last one in {name}", self.max_calls);
         Diagnostic::error(codes::runtime::STEP_LIMIT, message)
             .help("a loop whose condition stays true and whose trip count is not given never ends")
     }
@@ -167,15 +168,15 @@ impl<'e> Machine<'e, '_> {
         self.stack.last_mut().expect("an activation is running")
     }
 
-    /// Starts a function on the arguments in the kit.
+    /// Calls a function with the arguments in the kit.
     fn enter(&mut self, function: u32, outs: &'e [Reg]) -> Result<(), Diagnostic> {
         let code = self.exec.code(function)?;
         self.arenas = self.arenas.saturating_add(code.arena);
         if self.stack.len() >= MAX_DEPTH || (self.arenas > MAX_ARENAS && !self.stack.is_empty()) {
             let name = &self.exec.program.functions[function as usize].name;
-            let message = format!("{} calls are nested, the last one of {name}", self.stack.len());
+            let message = format!("reached {} nested calls, the last one of {name}", self.stack.len());
             return Err(Diagnostic::error(codes::runtime::CALL_DEPTH, message)
-                .help("only a call that is the last thing a function does runs without memory of its own"));
+                .help("only a tail call runs without memory of its own"));
         }
         if self.kit.workspace.as_ref().len() < code.workspace {
             self.kit.workspace = super::frame::allocate(code.workspace)?;
@@ -186,7 +187,7 @@ impl<'e> Machine<'e, '_> {
         Ok(())
     }
 
-    /// Puts another function in the place of the running one.
+    /// Replaces the running function by another.
     fn replace(&mut self, function: u32) -> Result<(), Diagnostic> {
         if let Some(top) = self.stack.last_mut()
             && top.function == function
@@ -207,7 +208,7 @@ impl<'e> Machine<'e, '_> {
         }
     }
 
-    /// Ends the running function; gives the results when it was the last.
+    /// Ends the running function; returns the results if it was the last.
     fn leave(&mut self, values: &[Reg]) -> Result<Option<Vec<Tensor>>, Diagnostic> {
         self.read_args(values, &[])?;
         self.drop_top();
@@ -215,7 +216,7 @@ impl<'e> Machine<'e, '_> {
         if self.stack.is_empty() {
             let tensors = results.drain(..).zip(&self.exec.program.outputs).map(|(value, port)| match value {
                 Value::Tensor(t) if port.ty.dtype == t.dtype() && admits(&port.ty, t.shape()) => Ok(t),
-                _ => Err(bad_program(&format!("output \"{}\" has another type", port.name))),
+                _ => Err(bad_program(&format!("output \"{}\" has a wrong type", port.name))),
             });
             return tensors.collect::<Result<_, _>>().map(Some);
         }
@@ -223,7 +224,7 @@ impl<'e> Machine<'e, '_> {
         let top = self.top();
         let scope = Scope { regs: &top.code.regs, constants };
         if top.outs.len() != results.len() {
-            return Err(bad_program("a closure returns another number of values than its caller wants"));
+            return Err(bad_program("a closure returns a wrong number of values for its caller"));
         }
         for (&reg, value) in top.outs.iter().zip(results.drain(..)) {
             scope.write(&mut top.frame, reg, value)?;
@@ -232,7 +233,7 @@ impl<'e> Machine<'e, '_> {
         Ok(None)
     }
 
-    /// Puts the contents of registers, and then captured values, into the kit.
+    /// Copies the contents of registers, then the captured values, into the kit.
     fn read_args(&mut self, regs: &[Reg], captures: &[Value]) -> Result<(), Diagnostic> {
         let top = self.stack.last().expect("an activation is running");
         let scope = Scope { regs: &top.code.regs, constants: &self.exec.constants };
@@ -250,14 +251,14 @@ impl<'e> Machine<'e, '_> {
         regs.iter().map(|&reg| scope.read(&top.frame, reg)).collect()
     }
 
-    /// Puts the arguments of a closure's function into the kit, and gives the function.
+    /// Copies the arguments for the function of a closure into the kit, and returns the function.
     fn closure_args(&mut self, closure: Reg, args: &[Reg]) -> Result<u32, Diagnostic> {
         let Value::Closure(closure) = self.read_all(&[closure])?.remove(0) else {
-            return Err(bad_program("what is called is no function"));
+            return Err(bad_program("the callee is not a closure"));
         };
         self.read_args(args, &closure.captures)?;
         if self.kit.args.len() != self.exec.program.functions[closure.function as usize].params as usize {
-            return Err(bad_program("a closure is called with another number of arguments than it takes"));
+            return Err(bad_program("a closure is called with a wrong number of arguments"));
         }
         Ok(closure.function)
     }
@@ -272,7 +273,7 @@ impl<'e> Machine<'e, '_> {
             Step::Nothing => return Ok(Flow::Next),
             Step::Kernel(step) => {
                 let frame = &mut top.frame;
-                // Inline where the run is on a thread of the pool.
+                // Inline if the run is on a thread of the pool.
                 let done = exec.pool.install(|| cancel.within(|| step::kernel(scope, frame, step, kit)));
                 done.map_err(|e| self.failed(at, e))?;
                 return Ok(Flow::Next);
@@ -299,7 +300,7 @@ impl<'e> Machine<'e, '_> {
             Step::Control(instr) => instr,
         };
         Ok(match instr {
-            Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } => unreachable!("loading makes steps of them"),
+            Instr::Kernel(_) | Instr::Alias(_) | Instr::Region { .. } => unreachable!("converted to steps by load"),
             Instr::Move { from, to } => {
                 let value = scope.read(&top.frame, *from)?;
                 scope.write(&mut top.frame, *to, value)?;
@@ -334,7 +335,7 @@ impl<'e> Machine<'e, '_> {
             Instr::RefRead { cell, outs } => {
                 let values = self.read_all(&[*cell])?.remove(0).cell()?.read();
                 if values.len() != outs.len() {
-                    return Err(bad_program("a cell holds another number of values than are read"));
+                    return Err(bad_program("a wrong number of values is read from a cell"));
                 }
                 for (&reg, value) in outs.iter().zip(values) {
                     scope.write(&mut self.top().frame, reg, value)?;
@@ -359,7 +360,7 @@ impl<'e> Machine<'e, '_> {
             Instr::Fields { value, outs } => {
                 let data = scope.read(&top.frame, *value)?.data()?;
                 if data.fields.len() != outs.len() {
-                    return Err(bad_program("a value holds another number of fields than are taken out"));
+                    return Err(bad_program("a wrong number of fields is read from a value"));
                 }
                 for (&reg, field) in outs.iter().zip(&data.fields) {
                     scope.write(&mut top.frame, reg, field.clone())?;
@@ -368,7 +369,7 @@ impl<'e> Machine<'e, '_> {
             }
             Instr::Unmatched { clauses } => {
                 let name = &exec.program.functions[top.function as usize].name;
-                let message = format!("in {name} a match met a value that none of its clauses is for");
+                let message = format!("no clause of a match in {name} matches the value");
                 let diagnostic = Diagnostic::error(codes::runtime::NO_CLAUSE, message);
                 return Err(diagnostic.note(format!("its clauses are {clauses}")).help("add a clause `_ => ...`"));
             }
@@ -411,7 +412,7 @@ impl<'e> Machine<'e, '_> {
         tensors.collect()
     }
 
-    /// What a kernel said, as a diagnostic.
+    /// Converts the failure of a kernel into a diagnostic.
     fn failed(&self, at: usize, error: step::Failure) -> Diagnostic {
         match error {
             step::Failure::Kernel(message) => {
@@ -421,7 +422,7 @@ impl<'e> Machine<'e, '_> {
         }
     }
 
-    /// Names the operator, and where it comes from.
+    /// Adds the operator and its origins in the model to a diagnostic.
     fn located(&self, at: usize, mut diagnostic: Diagnostic) -> Diagnostic {
         let program = &self.exec.program;
         let function = self.stack.last().map_or(0, |top| top.function);

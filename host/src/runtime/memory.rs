@@ -1,12 +1,12 @@
-//! Memory that the system may have back before a model runs in it.
+//! Release of memory to the system before a model runs.
 
-/// Gives pages back that hold nothing any more. What compiles a model leaves many small holes behind, between what stays; to be
-/// called before the memory that a model runs in is taken.
+/// Returns unused heap pages to the system. Compilation of a model leaves many small holes between live allocations;
+/// call this before the memory that the model runs in is allocated.
 pub fn give_back_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         unsafe extern "C" {
-            /// Of the C library: gives pages that hold nothing back to the system, all but `pad` bytes at the top.
+            /// From the C library: returns unused pages to the system, all but `pad` bytes at the top.
             fn malloc_trim(pad: usize) -> i32;
         }
         // SAFETY: may be called at any time, from any thread.
@@ -14,8 +14,8 @@ pub fn give_back_heap() {
     }
 }
 
-/// Lets go of pages of code: a run needs little of what reads, compiles and loads a model, some fifteen megabytes with a large
-/// library. What is needed again comes back from its file.
+/// Releases pages of code. A run needs little of the code that reads, compiles and loads a model, some fifteen
+/// megabytes with a large library. Pages that are needed again are read from their files.
 pub fn let_go_of_code() {
     #[cfg(target_os = "linux")]
     for range in clean_code(&std::fs::read_to_string("/proc/self/smaps").unwrap_or_default()) {
@@ -25,14 +25,15 @@ pub fn let_go_of_code() {
             fn madvise(address: *mut std::ffi::c_void, bytes: usize, advice: std::ffi::c_int) -> std::ffi::c_int;
         }
         let address = std::ptr::with_exposed_provenance_mut(range.start);
-        // SAFETY: a mapping of a file that may not be written to, no page of which differs from the file: its pages hold the
-        // same when they are read again. If the mapping were gone by now, there would be nothing at its place.
+        // SAFETY: the mapping is of a file, not writable, and none of its pages differs from the file, so they have the
+        // same contents when they are read again. If the mapping has been removed meanwhile, there is nothing at its
+        // address.
         unsafe { madvise(address, range.len(), DONT_NEED) };
     }
 }
 
-/// The mappings of files in `/proc/self/smaps` that may be run and not written to, and no page of which was changed (as a
-/// loader does that writes addresses into code, or a debugger that sets a breakpoint).
+/// Returns the mappings of files in `/proc/self/smaps` that are executable, not writable, and have no modified page (as
+/// left by a loader that writes addresses into code, or a debugger that sets a breakpoint).
 fn clean_code(smaps: &str) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     let mut code = None;
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clean_code_is_found() {
+    fn finds_clean_code() {
         let mapping = |range: &str, rights: &str, file: &str, anonymous: u32| {
             let numbers = format!("Size:  8 kB\nRss:  8 kB\nAnonymous:  {anonymous} kB\nVmFlags: rd ex mr\n");
             format!("{range} {rights} 00001000 08:01 1234    {file}\n{numbers}")
@@ -73,13 +74,16 @@ mod tests {
     }
 
     #[test]
-    fn code_that_was_let_go_runs_again() {
+    fn released_code_runs_again() {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         let own = clean_code as *const () as usize;
         if cfg!(target_os = "linux") {
-            assert!(clean_code(&smaps).iter().any(|range| range.contains(&own)), "the code of this test");
+            assert!(
+                clean_code(&smaps).iter().any(|range| range.contains(&own)),
+                "expected a clean mapping that contains this test"
+            );
         }
         let_go_of_code();
-        clean_code_is_found();
+        finds_clean_code();
     }
 }

@@ -1,20 +1,20 @@
-//! Running programs. This layer knows artifacts and loaders, never passes or frontends.
+//! Execution of programs. This layer knows artifacts and loaders, never passes or frontends.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
 //! | [`program`] | a planned program as plain data, and its JSON form |
-//! | [`region`] | what the executor wants of a region that a backend runs |
-//! | [`signature`] | the types that a region was compiled for, and every comparison with them |
-//! | [`needs`] | which constants a run on the host reads |
-//! | [`executor`] | runs a program; `inputs` says whether what it is given fits |
-//! | [`trace`] | what is known of the steps, and who listens to a run |
-//! | [`pool`] | the threads |
+//! | [`region`] | interface between the executor and a region that a backend runs |
+//! | [`signature`] | types that a region was compiled for, and every comparison with them |
+//! | [`needs`] | constants that a run on the host reads |
+//! | [`executor`] | runs a program; `inputs` checks its arguments |
+//! | [`trace`] | static facts about the steps, and the observer of a run |
+//! | [`pool`] | thread pool |
 //! | `validate` | checks a program before it runs |
-//! | `load` | makes it ready: kernels, operands |
-//! | `ready` | a program made ready, and the memory that runs leave to the next |
-//! | `machine` | the loop over instructions; `step` runs those that compute |
-//! | `plans` | plans of regions for the dimensions of a run; `kept` limits what is kept by dimensions |
-//! | `frame` | the memory of an activation; `value` what a register holds |
+//! | `load` | prepares a program for execution: kernels, operands |
+//! | `ready` | prepared program, and the memory that is reused between runs |
+//! | `machine` | loop over the instructions; `step` runs those that compute |
+//! | `plans` | plans of regions for the dimensions of a run; `kept` is the bounded cache for them |
+//! | `frame` | memory of an activation; `value` is the contents of a register |
 
 pub mod executor;
 mod frame;

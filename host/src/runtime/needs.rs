@@ -1,14 +1,14 @@
-//! Which constants the host reads.
+//! Constants that the host reads.
 //!
-//! A region carries the program by which the host computes it, for when its backend turns it down. A backend that runs the
-//! region has packed what it needs of the constants, so that they need not stay in memory for a program that is never run. A
-//! region with dimensions that the run tells may be turned down in any run; its constants stay.
+//! A region carries its host program, the fallback when its backend refuses it. A backend that runs the region has
+//! packed the constants it needs, so they do not have to stay in memory for a program that never runs. A region with
+//! dimensions that are known only in a run may be refused in any run; its constants stay.
 
 use super::program::{Function, Instr, Place, Program};
 use byoc_core::ir::TensorType;
 
-/// For each constant, whether a function reads it that the host may have to run. `loaded` says of a region whether its
-/// backend has taken it.
+/// Tests for each constant if a function that the host may have to run reads it. `loaded` tells if the backend of a
+/// region has taken it.
 pub fn needed_constants(program: &Program, loaded: impl Fn(u32) -> bool) -> Vec<bool> {
     let mut needed = vec![false; program.constants.len()];
     let mut seen = vec![false; program.functions.len()];
@@ -31,7 +31,7 @@ pub fn needed_constants(program: &Program, loaded: impl Fn(u32) -> bool) -> Vec<
     needed
 }
 
-/// The constants that a function reads.
+/// Returns the indices of the constants that a function reads.
 pub(super) fn constants_of(function: &Function) -> impl Iterator<Item = usize> + '_ {
     function.registers.iter().filter_map(|register| match register.place {
         Place::Constant(index) => Some(index as usize),
@@ -39,7 +39,7 @@ pub(super) fn constants_of(function: &Function) -> impl Iterator<Item = usize> +
     })
 }
 
-/// Returns true if the sizes of all that an instruction reads and writes are known before the run.
+/// Returns true if the sizes of all operands and results of an instruction are known before the run.
 fn is_sized(function: &Function, instr: &Instr) -> bool {
     let (read, written) = instr.operands();
     read.iter().chain(&written).all(|reg| {

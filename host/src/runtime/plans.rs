@@ -1,7 +1,9 @@
-//! The plans of regions whose dimensions a run tells: a model keeps few of them, and tells a backend which ones it lets go.
+//! Plans of regions whose dimensions are known only in a run. A model keeps a bounded number of them, and tells a
+//! backend which ones it releases.
 //!
-//! A plan in use is never released: a run holds it, and whoever drops it last says so to the backend. Dimensions that differ
-//! may share a plan (a backend without plans of its own calls all of them 0), so users are counted by the plan's number.
+//! A plan in use is never released: a run holds a reference, and the drop of the last one releases the plan. Different
+//! dimensions may share a plan (a backend without plans of its own numbers all of them 0), so users are counted per
+//! plan number.
 
 use super::kept::{Dims, Kept};
 use super::lock::lock;
@@ -11,17 +13,17 @@ use byoc_core::diag::Diagnostic;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// How many plans a model keeps, or one for each region where it has more of those: regions run one after the other, and with
-/// fewer plans than regions each run would make every plan again.
+/// Maximum number of plans of a model, or the number of its regions if that is larger: regions run one after the other,
+/// so with fewer plans than regions every run would create every plan again.
 const MAX_PLANS: usize = 64;
 
-/// How many bytes the plans of a model hold together. The newest is kept even where it alone holds more.
+/// Maximum size of the plans of a model together, in bytes. The newest is kept even if it alone exceeds this.
 const MAX_BYTES: usize = 256 << 20;
 
-/// The plans of a model, by region and dimensions; `None` where the backend does not take them.
+/// Plans of a model, by region and dimensions; `None` if the backend refuses the dimensions.
 type PlansOfModel = Mutex<Kept<(u32, Dims), Option<Arc<Plan>>>>;
 
-/// A plan, until nobody uses it.
+/// A plan, released when dropped.
 pub(super) struct Plan {
     prepared: Prepared,
     owner: Arc<Owner>,
@@ -41,14 +43,14 @@ impl Drop for Plan {
     }
 }
 
-/// The plans of a region.
+/// Plans of a region.
 pub(super) struct RegionPlans {
     index: u32,
     owner: Arc<Owner>,
     kept: Arc<PlansOfModel>,
 }
 
-/// Whom plans are released to.
+/// The region that plans are released to.
 struct Owner {
     region: Arc<dyn Region>,
     users: Mutex<Users>,
@@ -56,16 +58,16 @@ struct Owner {
 
 #[derive(Default)]
 struct Users {
-    /// By the plan's number.
+    /// Number of users by plan number.
     counts: BTreeMap<u64, usize>,
-    /// Plans that nobody uses any more. They are released when no `prepare` is under way, which might give one of them again.
+    /// Plans without users. They are released while no `prepare` is in progress, which might return one of them again.
     unused: Vec<u64>,
-    /// Calls of `prepare` under way.
+    /// Number of calls of `prepare` in progress.
     preparing: usize,
 }
 
 impl RegionPlans {
-    /// One for each region of a model that a backend runs.
+    /// Creates the plans of each region that a backend runs.
     pub fn of(regions: &[Option<Arc<dyn Region>>]) -> Vec<Option<Arc<RegionPlans>>> {
         let kept = Arc::new(Mutex::new(Kept::new(MAX_PLANS.max(regions.len()), MAX_BYTES)));
         let plans = |(index, region): (usize, &Option<Arc<dyn Region>>)| {
@@ -75,16 +77,16 @@ impl RegionPlans {
         regions.iter().enumerate().map(plans).collect()
     }
 
-    /// Returns the plan for dimensions that are known before the run. It is kept as long as the model.
+    /// Returns the plan for dimensions that are known before the run. It lives as long as the model.
     ///
     /// # Errors
-    /// When the backend does not take these dimensions.
+    /// Dimensions that the backend refuses.
     pub fn fixed(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         self.owner.prepare(inputs)
     }
 
-    /// Returns the plan for these input dimensions, made if it is not kept; none when the backend does not take them, or
-    /// prepares outputs that the region cannot have.
+    /// Returns the plan for these input dimensions, and creates it if it is not cached; `None` if the backend refuses
+    /// them, or prepares outputs that contradict the signature of the region.
     pub fn get(&self, inputs: &[&[usize]], signature: &Signature) -> Option<Arc<Plan>> {
         let key = (self.index, inputs.iter().map(|&dims| dims.into()).collect::<Dims>());
         if let Some(kept) = lock(&self.kept).get(&key) {
@@ -101,17 +103,18 @@ impl RegionPlans {
         };
         let bytes = made.as_ref().map_or(0, |plan| plan.bytes);
         let gone = lock(&self.kept).insert(key, made.clone(), bytes);
-        // Dropped now that the lock is free: the last user of a plan enters the backend.
+        // Dropped only after the lock is released: the last user of a plan calls the backend.
         drop(gone);
         made
     }
 }
 
 impl Owner {
-    /// Asks the backend, and counts one user of the plan.
+    /// Calls `prepare` of the backend, and counts one more user of the plan.
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared, Diagnostic> {
         lock(&self.users).preparing += 1;
-        // Without the lock: the backend may use the host's threads, and this one then takes up another run meanwhile.
+        // Without the lock: the backend may use the host's threads, and this thread may then start another run
+        // meanwhile.
         let prepared = self.region.prepare(inputs);
         let mut users = lock(&self.users);
         users.preparing -= 1;
@@ -122,7 +125,7 @@ impl Owner {
         prepared
     }
 
-    /// Counts one user of a plan less.
+    /// Counts one user less of a plan.
     fn leave(&self, plan: u64) {
         let mut users = lock(&self.users);
         if let Some(count) = users.counts.get_mut(&plan) {

@@ -1,11 +1,11 @@
-//! The threads of a host: one rayon pool of a fixed size, in which kernels run and which plugins use through
-//! `parallel_for`. It is never rayon's global pool, which belongs to the program that embeds this one.
+//! The host's threads: one rayon pool of a fixed size that runs kernels and serves `parallel_for` of plugins. Never
+//! rayon's global pool, which belongs to the program that embeds this library.
 
 use byoc_core::diag::{Diagnostic, codes};
 use rayon::prelude::*;
 use std::cell::Cell;
 
-/// A pool of a fixed number of threads.
+/// A thread pool of a fixed size.
 pub struct Pool {
     pool: rayon::ThreadPool,
     threads: usize,
@@ -17,10 +17,10 @@ thread_local! {
 }
 
 impl Pool {
-    /// A pool of `threads` threads; 0 means as many as the machine has.
+    /// Creates a pool of `threads` threads; 0 stands for the number of processors.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// Threads that the system cannot start.
     pub fn new(threads: usize) -> Result<Pool, Diagnostic> {
         let threads = match threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -33,18 +33,19 @@ impl Pool {
         Ok(Pool { pool, threads })
     }
 
-    /// How many threads work at once.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Runs `body` on a thread of the pool, so that what it splits with rayon stays here. Inline when it already is.
+    /// Runs `body` on a thread of the pool, so that rayon splits its work within this pool. Inline if the calling
+    /// thread belongs to the pool.
     pub fn install<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         self.pool.install(body)
     }
 
-    /// Runs `body(i)` for every `i` below `n` and returns when all have. Inline, in order, when there is one thread, one
-    /// index, or when it is called from such a body.
+    /// Runs `body(i)` for every `i` below `n`, and returns when all are done. Inline and in order if there is one
+    /// thread or one index, or if called from such a body.
     ///
     /// # Panics
     /// When a body panics.
@@ -62,7 +63,7 @@ impl Pool {
     }
 }
 
-/// Marks the thread while a body runs, also when the body panics.
+/// Marks the thread while a body runs, even if the body panics.
 struct Nested(bool);
 
 impl Nested {
@@ -89,7 +90,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn every_index_runs_once_on_any_number_of_threads() {
+    fn runs_every_index_once_for_any_thread_count() {
         for threads in [1, 2, 5] {
             let pool = Pool::new(threads).unwrap();
             let hits: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_calls_run_inline() {
+    fn runs_nested_calls_inline() {
         let pool = Pool::new(3).unwrap();
         let sum = AtomicUsize::new(0);
         pool.parallel_for(8, &|_| {
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_body_reaches_the_caller_and_the_pool_lives_on() {
+    fn propagates_panic_of_body_and_survives() {
         let pool = Pool::new(2).unwrap();
         let body = || pool.parallel_for(10, &|i| assert!(i != 5, "five"));
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));

@@ -1,19 +1,21 @@
-//! A planned program as plain data: what the executor runs and what `program.json` of an artifact holds.
+//! A planned program as plain data: the input of the executor, and the contents of `program.json` in an artifact.
 //!
-//! The program is for a small register machine. A function has registers and code; tuples do not exist at run time (a
-//! tuple is as many registers as it has leaves), so a register holds a tensor, or a handle: a closure, a reference
-//! cell, or a value of an algebraic data type. A straight-line graph is a function without jumps. Jumps only go forward; a loop is a tail call.
+//! The program is for a small register machine. A function has registers and code. Tuples do not exist at run time (a
+//! tuple is as many registers as it has leaves), so a register holds a tensor or a handle: a closure, a reference cell,
+//! or a value of an algebraic data type. A straight-line graph is a function without jumps. Jumps only go forward; a
+//! loop is a tail call.
 //!
-//! Where a register's tensor lives is decided by the planner ([`Place`]): at a fixed offset of the function's arena, as a
-//! counted value of its own (whatever leaves the function or has a size that only the run tells), or as a constant.
+//! The planner decides where the tensor of a register lives ([`Place`]): at a fixed offset of the function's arena, as
+//! a reference-counted value of its own (if it leaves the function or its size is known only in a run), or as a
+//! constant.
 //!
-//! Nothing here is trusted when it was read from a file: [`super::validate`] checks it first.
+//! A program read from a file is untrusted: [`super::validate`] checks it first.
 
 use super::wire;
 use byoc_core::ir::{Attrs, TensorType};
 use serde::{Deserialize, Serialize};
 
-/// The version of this form. A reader refuses any other.
+/// Version of this format. A reader rejects any other.
 pub const VERSION: u32 = 2;
 
 /// A register of a function.
@@ -22,7 +24,7 @@ pub const VERSION: u32 = 2;
 pub struct Reg(pub u32);
 
 impl Reg {
-    /// As an index into [`Function::registers`].
+    /// Returns the index into [`Function::registers`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -32,21 +34,21 @@ impl Reg {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// [`VERSION`].
+    /// Version of the format, [`VERSION`].
     pub version: u32,
-    /// Which function runs first.
+    /// Index of the function that runs first.
     pub entry: u32,
-    /// What the entry function takes, tuples flattened.
+    /// Inputs of the entry function, tuples flattened.
     pub inputs: Vec<Port>,
-    /// What it returns, tuples flattened.
+    /// Outputs of the entry function, tuples flattened.
     pub outputs: Vec<Port>,
-    /// The tensors that never change. Their values are passed beside the program, in this order.
+    /// Constants. Their values are passed beside the program, in this order.
     pub constants: Vec<Port>,
-    /// What runs on backends.
+    /// Regions, each compiled by a backend.
     pub regions: Vec<Region>,
-    /// The operators of the model as it was read, which [`Instr::Kernel::origins`] count.
+    /// Operators of the model as it was read, which [`Instr::Kernel::origins`] index.
     pub sources: Vec<Source>,
-    /// The functions.
+    /// Functions.
     pub functions: Vec<Function>,
 }
 
@@ -54,9 +56,9 @@ pub struct Program {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type.
+    /// Type.
     #[serde(rename = "type", with = "wire::tensor_type")]
     pub ty: TensorType,
 }
@@ -65,9 +67,9 @@ pub struct Port {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// Its name in the model.
+    /// Name in the model.
     pub name: String,
-    /// Its operator there.
+    /// Operator in the model's format.
     pub op: String,
 }
 
@@ -75,11 +77,11 @@ pub struct Source {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Region {
-    /// The lifted function's name.
+    /// Name of the lifted function.
     pub symbol: String,
-    /// Whose it is: the value of `Compiler`.
+    /// Backend: the value of `Compiler`.
     pub backend: String,
-    /// Which loader makes it executable; empty until it is compiled.
+    /// Loader that makes the region executable; empty until the region is compiled.
     pub loader: String,
     /// Argument types, tuples flattened.
     #[serde(with = "wire::tensor_types")]
@@ -87,11 +89,11 @@ pub struct Region {
     /// Result types, tuples flattened.
     #[serde(with = "wire::tensor_types")]
     pub outputs: Vec<TensorType>,
-    /// The function that computes the same on the host.
+    /// Index of the host program, the function that computes the same on the host.
     pub fallback: u32,
-    /// The operators of the model that went into it.
+    /// Operators of the model that the region was made from.
     pub origins: Vec<u32>,
-    /// Operations of a run; 0 for what depends on unknown dimensions.
+    /// Operations of a run; 0 for the part that depends on unknown dimensions.
     pub flops: u64,
 }
 
@@ -99,40 +101,40 @@ pub struct Region {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Function {
-    /// For people.
+    /// Name for messages.
     pub name: String,
-    /// Number of arguments, captured values included: they arrive in the first registers.
+    /// Number of arguments, including captured values; they are passed in the first registers.
     pub params: u32,
-    /// How many values it returns.
+    /// Number of values that it returns.
     pub results: u32,
-    /// Bytes of its arena.
+    /// Size of the arena in bytes.
     pub arena: usize,
-    /// Its registers.
+    /// Registers.
     pub registers: Vec<Register>,
-    /// Its code; it ends with a return or a tail call.
+    /// Instructions; the last one is a return or a tail call.
     pub code: Vec<Instr>,
 }
 
-/// What a register holds, and where.
+/// Type and place of a register.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
-    /// The tensor's type; nothing for a handle (a closure, a reference cell, a value of a data type).
+    /// Type of the tensor; `None` for a handle (a closure, a reference cell, a value of a data type).
     #[serde(rename = "type", with = "wire::optional_tensor_type")]
     pub ty: Option<TensorType>,
-    /// Where it is.
+    /// Location of the contents.
     pub place: Place,
 }
 
-/// Where the contents of a register are.
+/// Location of the contents of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// In a counted value of its own.
+    /// A reference-counted value.
     Value,
-    /// In the function's arena, at this offset (a multiple of 64). The type has no unknown dimension.
+    /// The function's arena, at this offset (a multiple of 64). The type has no unknown dimension.
     Arena(usize),
-    /// It is this constant, and never written.
+    /// The constant with this index, never written.
     Constant(u32),
 }
 
@@ -147,7 +149,7 @@ pub enum Arg {
 }
 
 impl Arg {
-    /// The registers.
+    /// Returns the registers of the argument.
     pub fn regs(&self) -> &[Reg] {
         match self {
             Arg::One(reg) => std::slice::from_ref(reg),
@@ -160,25 +162,25 @@ impl Arg {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpCall {
-    /// The operator.
+    /// Name of the operator.
     pub op: String,
-    /// Its attributes, as far as they differ from their defaults.
+    /// Attributes that differ from their defaults.
     #[serde(with = "wire::attrs", default, skip_serializing_if = "Attrs::is_empty")]
     pub attrs: Attrs,
-    /// The arguments.
+    /// Arguments.
     pub args: Vec<Arg>,
-    /// Where the results go, tuples flattened.
+    /// Registers for the results, tuples flattened.
     pub outs: Vec<Reg>,
-    /// The input (counted with tuples flattened) whose place in the arena the first result takes over.
+    /// Index of the input (tuples flattened) whose place in the arena the first result takes over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place: Option<u32>,
-    /// The operators of the model that it came from.
+    /// Operators of the model that the call was made from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origins: Vec<u32>,
 }
 
 impl OpCall {
-    /// The registers read, tuples flattened.
+    /// Returns the registers that the call reads, tuples flattened.
     pub fn inputs(&self) -> impl Iterator<Item = Reg> + '_ {
         self.args.iter().flat_map(|arg| arg.regs().iter().copied())
     }
@@ -190,143 +192,143 @@ impl OpCall {
 pub enum Instr {
     /// Computes an operator on the host.
     Kernel(OpCall),
-    /// A reshape and its like: the result is the bytes of the one argument (the first) under other dimensions.
+    /// A reshape or the like: the result is the bytes of the first argument with other dimensions.
     Alias(OpCall),
     /// Runs a region, or its host program where no backend does.
     Region {
-        /// Which.
+        /// Index of the region.
         region: u32,
         /// Arguments.
         inputs: Vec<Reg>,
         /// Results.
         outs: Vec<Reg>,
     },
-    /// Copies a register; tensors share their bytes where they can.
+    /// Copies a register; tensors share their bytes if possible.
     Move {
-        /// From.
+        /// Source.
         from: Reg,
-        /// To; a [`Place::Value`].
+        /// Destination; a [`Place::Value`].
         to: Reg,
     },
-    /// Goes on at a later instruction.
+    /// Continues at a later instruction.
     Jump {
-        /// Its index.
+        /// Index of the instruction.
         to: u32,
     },
-    /// Goes on with the next instruction when the boolean scalar is true, otherwise at `otherwise`.
+    /// Continues with the next instruction if the boolean scalar is true, otherwise at `otherwise`.
     Branch {
-        /// The condition.
+        /// Condition.
         cond: Reg,
-        /// An index further on.
+        /// Index of a later instruction.
         otherwise: u32,
     },
     /// Calls a function.
     Call {
-        /// Which.
+        /// Index of the function.
         function: u32,
         /// Arguments, then captured values.
         args: Vec<Reg>,
         /// Results.
         outs: Vec<Reg>,
     },
-    /// Calls a function in place of this one.
+    /// Calls a function in place of the running one.
     TailCall {
-        /// Which.
+        /// Index of the function.
         function: u32,
         /// Arguments, then captured values.
         args: Vec<Reg>,
     },
-    /// Makes a closure.
+    /// Creates a closure.
     Closure {
-        /// Its function.
+        /// Index of the function.
         function: u32,
-        /// Captured values: the function's last arguments.
+        /// Captured values: the last arguments of the function.
         captures: Vec<Reg>,
-        /// Where it goes.
+        /// Register for the closure.
         out: Reg,
     },
     /// Calls a closure.
     CallClosure {
-        /// Which.
+        /// The closure.
         closure: Reg,
         /// Arguments.
         args: Vec<Reg>,
         /// Results.
         outs: Vec<Reg>,
     },
-    /// Calls a closure in place of this function.
+    /// Calls a closure in place of the running function.
     TailCallClosure {
-        /// Which.
+        /// The closure.
         closure: Reg,
         /// Arguments.
         args: Vec<Reg>,
     },
-    /// Makes a reference cell.
+    /// Creates a reference cell.
     RefNew {
-        /// What it holds, tuples flattened.
+        /// Contents, tuples flattened.
         values: Vec<Reg>,
-        /// Where the cell goes.
+        /// Register for the cell.
         out: Reg,
     },
     /// Reads a reference cell.
     RefRead {
-        /// Which.
+        /// The cell.
         cell: Reg,
-        /// Where its values go.
+        /// Registers for the contents.
         outs: Vec<Reg>,
     },
     /// Writes a reference cell.
     RefWrite {
-        /// Which.
+        /// The cell.
         cell: Reg,
-        /// What it holds from now on.
+        /// New contents.
         values: Vec<Reg>,
     },
-    /// Makes a value of an algebraic data type.
+    /// Creates a value of an algebraic data type.
     Construct {
-        /// The place of the constructor in the definition of the type.
+        /// Index of the constructor in the definition of the type.
         tag: u32,
-        /// What it holds, tuples flattened.
+        /// Contents, tuples flattened.
         values: Vec<Reg>,
-        /// Where the value goes.
+        /// Register for the value.
         out: Reg,
     },
-    /// Goes on with the next instruction when the value was made by the constructor with this tag, otherwise at
+    /// Continues with the next instruction if the value was created by the constructor with this tag, otherwise at
     /// `otherwise`.
     Test {
         /// The value.
         value: Reg,
-        /// The place of the constructor in the definition of the type.
+        /// Index of the constructor in the definition of the type.
         tag: u32,
-        /// An index further on.
+        /// Index of a later instruction.
         otherwise: u32,
     },
-    /// Takes out what a value of an algebraic data type holds.
+    /// Reads the fields of a value of an algebraic data type.
     Fields {
         /// The value.
         value: Reg,
-        /// Where the fields go, tuples flattened.
+        /// Registers for the fields, tuples flattened.
         outs: Vec<Reg>,
     },
-    /// Ends the run: no clause of a match is for its data.
+    /// Ends the run with an error: no clause of a match matches its data.
     Unmatched {
-        /// The clauses that there are, for the message.
+        /// Clauses of the match, for the message.
         clauses: String,
     },
-    /// Forgets values that nobody reads any more, so that their memory is free before the function ends.
+    /// Drops values that are not read any more, so that their memory is free before the function ends.
     Free {
         /// Registers, each a [`Place::Value`].
         regs: Vec<Reg>,
     },
     /// Ends the function.
     Return {
-        /// Its results.
+        /// Results.
         values: Vec<Reg>,
     },
 }
 
 impl Instr {
-    /// The registers that it reads, and those that it writes.
+    /// Returns the registers that the instruction reads, and those that it writes.
     pub fn operands(&self) -> (Vec<Reg>, Vec<Reg>) {
         match self {
             Instr::Kernel(call) | Instr::Alias(call) => (call.inputs().collect(), call.outs.clone()),

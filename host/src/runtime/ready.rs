@@ -1,4 +1,4 @@
-//! A program made ready to run, and the memory that its runs leave to the next: what the machine works on.
+//! A program prepared for execution, and the memory that is reused between its runs: the immutable side of the machine.
 
 use super::frame::{Frame, Scratch, allocate};
 use super::load::{self, Code, Step};
@@ -14,24 +14,25 @@ use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::{AlignedBytes, Tensor};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A program, its constants and its code. Runs share it, from as many threads as wanted.
+/// A program, its constants and its code, shared by runs on any number of threads.
 pub(super) struct Ready {
     pub program: Program,
-    /// Those that are gone are empty, and `code` refuses the functions that read them.
+    /// Released constants are empty, and `code` rejects the functions that read them.
     pub constants: Vec<Tensor>,
     pub pool: Arc<Pool>,
     gone: Vec<bool>,
     regions: Vec<Option<Arc<dyn Region>>>,
     plans: Vec<Option<Arc<RegionPlans>>>,
-    /// Filled when it is certain that a function may run, and otherwise (the host program of a region that a backend
-    /// runs) when it does.
+    /// Prepared at construction if a function may certainly run, and otherwise (the host program of a region that a
+    /// backend runs) at its first call.
     functions: Vec<OnceLock<Result<Code, Diagnostic>>>,
     frames: Vec<Mutex<Vec<Frame>>>,
     kits: Mutex<Vec<Kit>>,
     infos: OnceLock<Vec<Vec<StepInfo>>>,
 }
 
-/// How many activations' memory of a function is kept: enough for runs side by side, not for a deep recursion.
+/// Maximum number of activations of a function whose memory is kept: enough for concurrent runs, not for a deep
+/// recursion.
 const KEPT_FRAMES: usize = 16;
 
 /// Working memory of a run that belongs to no activation.
@@ -42,10 +43,10 @@ pub(super) struct Kit {
 }
 
 impl Ready {
-    /// Makes ready what may run for certain: then a missing kernel is said before the first run.
+    /// Prepares the functions that may certainly run, so that a missing kernel is reported before the first run.
     ///
     /// # Errors
-    /// When the host has no implementation of an operator that it would have to run, or not the constants for it.
+    /// An operator that the host would have to run and has no implementation of, or missing constants for it.
     pub fn new(
         program: Program,
         constants: Vec<Option<Tensor>>,
@@ -75,8 +76,8 @@ impl Ready {
         Ok(ready)
     }
 
-    /// Lets go of the constants that nobody will read: those that only the host programs of regions read which run on
-    /// their backends for certain.
+    /// Releases the constants that cannot be read any more: those read only by the host programs of regions that are
+    /// certain to run on their backends.
     pub fn let_go(&mut self) {
         let turned_down: Vec<u32> = self
             .functions
@@ -96,7 +97,7 @@ impl Ready {
         }
     }
 
-    /// Regions that their backends turned down when the program was made ready, and why, one line each.
+    /// Regions that their backends refused while the program was prepared, with the reason, one line each.
     pub fn notes(&self) -> Vec<String> {
         let ready = self.functions.iter().filter_map(|code| code.get()?.as_ref().ok());
         let mut notes: Vec<String> = ready.flat_map(|code| code.notes.iter().cloned()).collect();
@@ -105,15 +106,15 @@ impl Ready {
         notes
     }
 
-    /// What is known of each step, by function and place in its code.
+    /// Static facts about each step, by function and index in its code.
     pub fn steps(&self) -> &[Vec<StepInfo>] {
         self.infos.get_or_init(|| steps(&self.program))
     }
 
-    /// The code of a function.
+    /// Returns the code of a function.
     ///
     /// # Errors
-    /// When the host lacks a kernel for it, or constants of it are gone.
+    /// A kernel that the host lacks, or constants that were released.
     pub fn code(&self, index: u32) -> Result<&Code, Diagnostic> {
         let load = || {
             self.check_present(index)?;
@@ -122,19 +123,19 @@ impl Ready {
         self.functions[index as usize].get_or_init(load).as_ref().map_err(Clone::clone)
     }
 
-    /// Returns true if every constant is there that a function reads.
+    /// Checks that every constant that a function reads is present.
     fn check_present(&self, index: u32) -> Result<(), Diagnostic> {
         let function = &self.program.functions[index as usize];
         if constants_of(function).all(|constant| !self.gone[constant]) {
             return Ok(());
         }
-        let message = format!("{} would run on the host, and its constants have been let go", function.name);
+        let message = format!("{} cannot run on the host: its constants were released", function.name);
         Err(Diagnostic::error(codes::runtime::CONSTANTS_GONE, message)
-            .note("its backend had loaded it, packed the constants, and turned it down afterwards")
+            .note("its backend loaded it, packed its constants, and refused it afterwards")
             .help("leave the backend out"))
     }
 
-    /// Memory for an activation.
+    /// Returns memory for an activation, reused if possible.
     pub fn frame(&self, index: u32, code: &Code) -> Result<Frame, Diagnostic> {
         if let Some(frame) = lock(&self.frames[index as usize]).pop() {
             return Ok(frame);
@@ -151,7 +152,7 @@ impl Ready {
         }
     }
 
-    /// Working memory for a run.
+    /// Returns working memory for a run, reused if possible.
     pub fn kit(&self) -> Kit {
         let kept = lock(&self.kits).pop();
         kept.unwrap_or_else(|| Kit { scratch: Scratch::default(), workspace: AlignedBytes::empty(), args: Vec::new() })
@@ -164,7 +165,7 @@ impl Ready {
     }
 }
 
-/// What stands for a constant that is gone.
+/// Placeholder for a released constant.
 fn nothing() -> Tensor {
     Tensor::nothing()
 }

@@ -1,22 +1,23 @@
-//! The signature of a region: the types of what goes in, of what comes out, and of the constants it was compiled with.
+//! Signature of a region: the types of its inputs, its outputs, and the constants it was compiled with.
 //!
-//! The code of a backend trusts the tensors of a run to be those that it was compiled for, and a program from a file may
-//! claim others. So there is one check for every backend: the program is compared with the signature recorded when the
-//! region was compiled, before anything of it is loaded, and the tensors of each plan are compared with it again.
+//! The code of a backend relies on the tensors of a run being those that it was compiled for, and a program from a file
+//! may declare others. So there is one check for every backend: the program is compared with the signature recorded
+//! when the region was compiled, before any part of it is loaded, and the tensors of each plan are compared with it
+//! again.
 
 use super::region::{OutputDims, Prepared};
 use byoc_core::ir::{Dim, TensorType, Type};
 use byoc_core::tensor::{DType, Tensor};
 use serde_json::{Value, json};
 
-/// The types of a region's tensors, tuples flattened. An unknown dimension takes any size.
+/// Types of a region's tensors, tuples flattened. An unknown dimension admits any size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signature {
-    /// The inputs.
+    /// Types of the inputs.
     pub inputs: Vec<TensorType>,
-    /// The outputs.
+    /// Types of the outputs.
     pub outputs: Vec<TensorType>,
-    /// The constants that the region reads, by their number in the list that its loader gets.
+    /// Constants that the region reads: their index in the list that its loader gets, and their type.
     pub constants: Vec<(usize, TensorType)>,
 }
 
@@ -24,19 +25,20 @@ impl Signature {
     /// Reads the signature of a region's graph from the graph's JSON form (`docs/schema/graph.json`).
     ///
     /// # Errors
-    /// The part of the graph that cannot be read.
+    /// The part of the graph that is malformed.
     pub fn of_graph(graph: &Value) -> Result<Signature, String> {
         let nodes = list(graph, "nodes")?;
         let inputs = list(graph, "inputs")?.iter().map(|input| read_type(&input["type"])).collect::<Result<_, _>>()?;
         let outputs = list(graph, "outputs")?.iter().map(|output| read_type(output_type(nodes, output)?));
         let outputs = outputs.collect::<Result<_, _>>()?;
         let mut constants = Vec::new();
-        // Composites hold operators only, but nothing keeps a file from nesting them.
+        // Composites hold operators only, but a file may nest them.
         let mut open = vec![nodes];
         while let Some(nodes) = open.pop() {
             for node in nodes {
                 if let Some(constant) = node.get("constant") {
-                    let number = index(constant).ok_or_else(|| format!("{constant} is no number of a constant"))?;
+                    let number =
+                        index(constant).ok_or_else(|| format!("expected the index of a constant, found {constant}"))?;
                     constants.push((number, read_type(&node["outputs"][0])?));
                 }
                 if let Some(body) = node.get("body") {
@@ -47,17 +49,17 @@ impl Signature {
         Ok(Signature { inputs, outputs, constants })
     }
 
-    /// The form in which a loader gets it (`docs/schema/options.json`).
+    /// Returns the form that a loader gets (`docs/schema/options.json`).
     pub fn to_json(&self) -> Value {
         let types = |types: &[TensorType]| -> Vec<Value> { types.iter().map(write_type).collect() };
         json!({ "inputs": types(&self.inputs), "outputs": types(&self.outputs) })
     }
 
-    /// Compares the types of a program's region with those recorded. They agree when element types, ranks and sizes do;
-    /// the names of unknown dimensions are free.
+    /// Compares the types of a region in a program with those recorded. They agree if element types, ranks and sizes
+    /// do; the names of unknown dimensions do not matter.
     ///
     /// # Errors
-    /// The first tensor that differs.
+    /// The first tensor with another type.
     pub fn check_ports(&self, inputs: &[TensorType], outputs: &[TensorType]) -> Result<(), String> {
         for (what, recorded, claimed) in [("input", &self.inputs, inputs), ("output", &self.outputs, outputs)] {
             check_count(what, recorded.len(), claimed.len())?;
@@ -76,7 +78,7 @@ impl Signature {
     /// Compares the constants that a loader is about to get with those that the region was compiled with.
     ///
     /// # Errors
-    /// The first constant that differs or is missing.
+    /// The first constant that is missing or has another type.
     pub fn check_constants<'t>(&self, constant: impl Fn(usize) -> Option<&'t Tensor>) -> Result<(), String> {
         for (number, recorded) in &self.constants {
             let found = constant(*number).map(|found| TensorType::fixed(found.dtype(), found.shape()));
@@ -91,7 +93,7 @@ impl Signature {
     /// Compares the tensors of a run with the inputs.
     ///
     /// # Errors
-    /// The first tensor that is not of the type that the region takes.
+    /// The first tensor that does not have the type of its input.
     pub fn check_inputs<'s>(
         &self,
         given: impl ExactSizeIterator<Item = (Option<DType>, &'s [usize])>,
@@ -106,10 +108,11 @@ impl Signature {
         Ok(())
     }
 
-    /// Compares what a backend prepares with the outputs. A bound may exceed the recorded size; exact dimensions may not.
+    /// Compares the outputs that a backend prepares with those recorded. A bound may exceed the recorded size; exact
+    /// dimensions may not.
     ///
     /// # Errors
-    /// The first output that the region cannot have.
+    /// The first output that contradicts the signature.
     pub fn check_prepared(&self, prepared: &Prepared) -> Result<(), String> {
         check_count("output", self.outputs.len(), prepared.outputs.len())?;
         for (i, (wanted, OutputDims { dims, exact })) in self.outputs.iter().zip(&prepared.outputs).enumerate() {
@@ -126,10 +129,10 @@ impl Signature {
         Ok(())
     }
 
-    /// Compares the dimensions that came out of a run with what was prepared for it.
+    /// Compares the dimensions that a run returned with those prepared for it.
     ///
     /// # Errors
-    /// The first output that is larger than its bound, of another rank, or of a size that the region cannot have.
+    /// The first output that exceeds its bound, or has a rank or a size that contradicts the signature.
     pub fn check_results(&self, prepared: &Prepared, found: &[impl AsRef<[usize]>]) -> Result<(), String> {
         for (i, ((wanted, bound), found)) in self.outputs.iter().zip(&prepared.outputs).zip(found).enumerate() {
             let found = found.as_ref();
@@ -143,7 +146,7 @@ impl Signature {
     }
 }
 
-/// Returns true if a tensor of these dimensions is of that type.
+/// Returns true if a tensor with these dimensions has that type.
 pub(super) fn admits(ty: &TensorType, dims: &[usize]) -> bool {
     ty.dims.len() == dims.len() && ty.dims.iter().zip(dims).all(|(dim, n)| dim.fixed().is_none_or(|size| size == *n))
 }
@@ -171,7 +174,7 @@ fn index(value: &Value) -> Option<usize> {
     value.as_u64().and_then(|n| usize::try_from(n).ok())
 }
 
-/// The type of the value `[node, output]`.
+/// Returns the type of the value `[node, output]`.
 fn output_type<'v>(nodes: &'v [Value], value: &Value) -> Result<&'v Value, String> {
     let part = |i: usize| value.get(i).and_then(index);
     let ty = part(0).zip(part(1)).and_then(|(node, output)| nodes.get(node)?.get("outputs")?.get(output));
@@ -179,7 +182,7 @@ fn output_type<'v>(nodes: &'v [Value], value: &Value) -> Result<&'v Value, Strin
 }
 
 fn read_type(value: &Value) -> Result<TensorType, String> {
-    let wrong = || format!("{value} is no tensor type");
+    let wrong = || format!("expected a tensor type, found {value}");
     let dtype = value["dtype"].as_str().and_then(DType::parse).ok_or_else(wrong)?;
     let dims = value["dims"].as_array().ok_or_else(wrong)?.iter().map(|dim| match dim {
         Value::Null => Ok(Dim::Any),
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn is_read_from_a_graph_and_written_for_a_loader() {
+    fn reads_graph_and_writes_loader_form() {
         let signature = signature();
         assert_eq!(signature.constants.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 0]);
         let types = json!({"inputs": [{"dtype": "float32", "dims": ["n", 4]}],
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_agree_in_element_type_rank_and_size() {
+    fn compares_element_type_rank_and_size_of_ports() {
         let (own, ty) = (signature(), |dtype, dims: &[Dim]| TensorType { dtype, dims: dims.iter().cloned().collect() });
         let out = ty(DType::F32, &[Dim::Named("m".into()), Dim::Fixed(2)]);
         let check = |input: TensorType| own.check_ports(&[input], std::slice::from_ref(&out));
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_and_plans_are_held_against_it() {
+    fn checks_tensors_and_plans() {
         let own = signature();
         let given = |dtype, dims: &'static [usize]| own.check_inputs([(Some(dtype), dims)].into_iter());
         given(DType::F32, &[7, 4]).unwrap();
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_held_against_it() {
+    fn checks_constants() {
         let own = signature();
         let right = [Tensor::from_bytes(DType::Bool, &[], &[0]), Tensor::from_bytes(DType::I8, &[4], &[0; 4])];
         own.check_constants(|i| right[i].as_ref()).unwrap();

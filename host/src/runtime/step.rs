@@ -15,11 +15,11 @@ use byoc_core::op;
 use byoc_core::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut, memory};
 use std::sync::Arc;
 
-/// Why a kernel did not compute.
+/// Failure of a kernel.
 pub(super) enum Failure {
-    /// What the kernel says.
+    /// Message of the kernel.
     Kernel(String),
-    /// What the executor says.
+    /// Diagnostic of the executor.
     Other(Diagnostic),
 }
 
@@ -29,7 +29,7 @@ impl From<Diagnostic> for Failure {
     }
 }
 
-/// Runs a kernel whose sizes are all known.
+/// Runs a kernel on operands of known sizes.
 pub(super) fn kernel(scope: Scope<'_>, frame: &mut Frame, step: &KernelStep, kit: &mut Kit) -> Result<(), Failure> {
     let workspace = kit.workspace.as_mut();
     let mut failure = None;
@@ -66,7 +66,7 @@ pub(super) fn kernel(scope: Scope<'_>, frame: &mut Frame, step: &KernelStep, kit
     }
 }
 
-/// Runs a kernel whose sizes only the values tell.
+/// Runs an operator whose sizes depend on the values of the run.
 pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -> Result<(), Diagnostic> {
     let sized = Sized::new(scope, frame, step)?;
     let kernel = sized.kernel(step)?;
@@ -88,15 +88,15 @@ pub(super) fn dynamic(scope: Scope<'_>, frame: &mut Frame, step: &DynamicStep) -
     drop(room);
     result.map_err(|message| Diagnostic::error(codes::runtime::KERNEL_FAILED, message))?;
     for ((ty, (shape, bytes)), &out) in kernel.outs.iter().zip(memory).zip(&step.outs) {
-        let tensor = Tensor::from_storage(ty.dtype, &shape, Arc::new(bytes)).expect("sized by its shape");
+        let tensor = Tensor::from_storage(ty.dtype, &shape, Arc::new(bytes)).expect("size matches the shape");
         scope.write(frame, out, Value::Tensor(tensor))?;
     }
     Ok(())
 }
 
-/// The arguments of a step as they are in this run.
+/// Arguments of a step, with the sizes of this run.
 struct Sized {
-    /// Tuples flattened.
+    /// Inputs, tuples flattened.
     inputs: Vec<Tensor>,
     args: Vec<Type>,
 }
@@ -119,7 +119,7 @@ impl Sized {
         Ok(Sized { inputs, args })
     }
 
-    /// The types of the results for these values.
+    /// Infers the types of the results for these values.
     fn results(&self, step: &DynamicStep) -> Result<Vec<TensorType>, Diagnostic> {
         let mut inputs = self.inputs.iter();
         let values: Vec<Option<&Tensor>> = step
@@ -137,10 +137,10 @@ impl Sized {
         flat(&ty).ok_or_else(|| bad_program(&format!("a result of type {ty}")))
     }
 
-    /// The kernel for these dimensions, made at the first run that has them.
+    /// Returns the kernel for these dimensions, created at the first run that has them.
     fn kernel(&self, step: &DynamicStep) -> Result<Arc<SizedKernel>, Diagnostic> {
         let outs = self.results(step)?;
-        // Results may depend on values as well, so they are part of what a kernel is made for.
+        // Result dimensions may depend on values as well, so they are part of the key.
         let result_shapes = outs.iter().map(|ty| size(ty).map(|(shape, _)| shape));
         let key: Dims =
             self.inputs.iter().map(|t| Ok(t.shape().into())).chain(result_shapes).collect::<Result<_, Diagnostic>>()?;
@@ -150,7 +150,7 @@ impl Sized {
         {
             return Ok(kernel);
         }
-        // What cannot be run is not made: kernels make tables as long as an axis of the result.
+        // Checked before the kernel is created, because kernels create tables as long as an axis of the result.
         let room =
             outs.iter().map(|ty| Ok(memory::Charge::new(size(ty)?.1)?)).collect::<Result<Vec<_>, Diagnostic>>()?;
         drop(room);
@@ -168,7 +168,7 @@ impl Sized {
     }
 }
 
-/// The dimensions and bytes of a tensor whose size has to be known by now.
+/// Returns the dimensions and the size in bytes of a tensor whose dimensions have to be known by now.
 fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
     let known = ty.shape().and_then(|shape| {
         let bytes = byoc_core::tensor::element_count(&shape)?.checked_mul(ty.dtype.size())?;
@@ -178,12 +178,12 @@ fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
         let ty = Type::Tensor(ty.clone().into());
         Diagnostic::error(
             codes::runtime::SIZE_UNKNOWN,
-            format!("the result is {ty}, and its values do not say its size"),
+            format!("the result is {ty}, and its values do not determine its size"),
         )
     })
 }
 
-/// Gives bytes other dimensions: `shape`, or those that `call` has for these values.
+/// Reshapes a tensor to `shape`, or to the dimensions that `call` infers for these values.
 pub(super) fn alias(
     scope: Scope<'_>,
     frame: &mut Frame,
@@ -199,15 +199,15 @@ pub(super) fn alias(
             [ty] => size(ty)?.0,
             _ => return Err(bad_program("an alias has one result")),
         },
-        (None, None) => return Err(bad_program("an alias without dimensions")),
+        (None, None) => return Err(bad_program("an alias has no dimensions")),
     };
     let alias = tensor.reshaped(&dims).ok_or_else(|| {
-        Diagnostic::error(codes::runtime::KERNEL_FAILED, format!("{tensor:?} does not have the elements of {dims:?}"))
+        Diagnostic::error(codes::runtime::KERNEL_FAILED, format!("{tensor:?} cannot have the dimensions {dims:?}"))
     })?;
     scope.write(frame, out, Value::Tensor(alias))
 }
 
-/// Runs a region; `false` when the host has to.
+/// Runs a region; returns `false` if the host has to run it.
 pub(super) fn region(
     scope: Scope<'_>,
     frame: &mut Frame,
@@ -218,7 +218,7 @@ pub(super) fn region(
     if let Some((operands, plan)) = &step.fixed {
         let workspace = &mut kit.workspace.as_mut()[..plan.workspace];
         kit.scratch.with_views(scope, frame, operands, |views| {
-            // Exact outputs: nothing has to be said about their dimensions.
+            // The outputs are exact, so the region does not return dimensions.
             region.run(RegionCall {
                 inputs: &views.inputs,
                 outputs: &mut views.outputs,
@@ -232,7 +232,7 @@ pub(super) fn region(
     let inputs: Vec<Tensor> = step.inputs.iter().map(|&reg| scope.read_tensor(frame, reg)).collect::<Result<_, _>>()?;
     step.signature
         .check_inputs(inputs.iter().map(|t| (Some(t.dtype()), t.shape())))
-        .map_err(|what| bad_program(&format!("a region is called with other tensors than it takes: {what}")))?;
+        .map_err(|what| bad_program(&format!("a region is called with tensors of wrong types: {what}")))?;
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let plan = step.plans.as_ref().and_then(|plans| plans.get(&dims, &step.signature));
     let Some(plan) = plan else { return Ok(false) };
@@ -240,7 +240,7 @@ pub(super) fn region(
     let mut shapes: Vec<Shape> = plan.outputs.iter().map(|out| out.dims.clone()).collect();
     let mut memory = Vec::with_capacity(shapes.len());
     for (&reg, out) in step.outs.iter().zip(&plan.outputs) {
-        let dtype = scope.reg(reg).ty.as_ref().ok_or_else(|| bad_program("a region gives a handle"))?.dtype;
+        let dtype = scope.reg(reg).ty.as_ref().ok_or_else(|| bad_program("a region returns a handle"))?.dtype;
         let (_, bytes) = size(&TensorType::fixed(dtype, &out.dims))?;
         memory.push((dtype, allocate(bytes)?));
     }
@@ -267,7 +267,7 @@ pub(super) fn region(
             bytes.as_ref().get(..used).and_then(|used| Tensor::from_bytes(dtype, &shape, used))
         };
         let tensor =
-            tensor.ok_or_else(|| failed(format!("it gives {shape:?} where at most {:?} was prepared", out.dims)))?;
+            tensor.ok_or_else(|| failed(format!("expected at most {:?}, as prepared, found {shape:?}", out.dims)))?;
         scope.write(frame, reg, Value::Tensor(tensor))?;
     }
     Ok(true)

@@ -1,4 +1,4 @@
-//! What is known of each step before a run ([`StepInfo`]), and what an observer hears of it during one.
+//! Static facts about each step ([`StepInfo`]), and the events that an observer gets during a run.
 
 use super::program::{Function, Instr, OpCall, Program, Reg};
 use byoc_core::ir::{TensorType, Type};
@@ -6,12 +6,12 @@ use byoc_core::op::{self, Cost, Params};
 use byoc_core::tensor::{DType, Shape};
 use std::time::{Duration, Instant};
 
-/// What a step does.
+/// Kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
     /// An operator on the host.
     Kernel,
-    /// An operator that only gives bytes other dimensions.
+    /// An operator that only changes the dimensions.
     Alias,
     /// A region.
     Region,
@@ -22,48 +22,48 @@ pub enum StepKind {
 /// A step of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepInfo {
-    /// The function it is in, by index.
+    /// Index of the function.
     pub function: u32,
-    /// Its place in the code of the function.
+    /// Index in the code of the function.
     pub index: u32,
-    /// What it does.
+    /// Kind.
     pub kind: StepKind,
-    /// The operator, the region's symbol, or the instruction's name.
+    /// Name of the operator, symbol of the region, or name of the instruction.
     pub name: String,
-    /// Whose the region is; none on the host.
+    /// Backend of the region; `None` on the host.
     pub backend: Option<String>,
-    /// The operators of the model that it came from, by index into [`Program::sources`].
+    /// Operators of the model that the step was made from, by index into [`Program::sources`].
     pub origins: Vec<u32>,
-    /// Operations; 0 for what depends on unknown dimensions.
+    /// Operations; 0 for the part that depends on unknown dimensions.
     pub flops: u64,
 }
 
 /// A step that has run.
 #[derive(Clone, Debug)]
 pub struct StepEvent<'a> {
-    /// Which.
+    /// The step.
     pub step: &'a StepInfo,
-    /// The program it is of, for names of functions and sources.
+    /// Program of the step, for names of functions and sources.
     pub program: &'a Program,
-    /// What went in.
+    /// Types of the inputs.
     pub inputs: Vec<(DType, Shape)>,
-    /// What came out; nothing yet for a call.
+    /// Types of the outputs; none yet for a call.
     pub outputs: Vec<(DType, Shape)>,
-    /// For a region: whether the host ran it because no backend does.
+    /// True for a region that the host ran because no backend does.
     pub on_host: bool,
-    /// When it began.
+    /// Start time.
     pub start: Instant,
-    /// How long it took; of a call only the transfer of control.
+    /// Duration; for a call only of the transfer of control.
     pub duration: Duration,
 }
 
-/// Listens to a run.
+/// Observes the steps of a run.
 pub trait Observer: Sync {
-    /// A step has run.
+    /// Called after each step.
     fn step(&self, event: &StepEvent<'_>);
 }
 
-/// The steps of each function, in the order of the code.
+/// Returns the steps of each function, in the order of the code.
 pub fn steps(program: &Program) -> Vec<Vec<StepInfo>> {
     let functions = program.functions.iter().enumerate();
     functions
@@ -117,7 +117,7 @@ fn step(program: &Program, f: usize, function: &Function, i: usize, instr: &Inst
     }
 }
 
-/// Operations of a call; 0 when the types do not say.
+/// Returns the number of operations of a call; 0 if the types do not determine it.
 pub(crate) fn flops(function: &Function, call: &OpCall) -> u64 {
     let Some(id) = op::lookup(&call.op) else { return 0 };
     let (Some(args), Some(outs)) = (arg_types(function, call), types(function, &call.outs)) else { return 0 };
@@ -129,7 +129,7 @@ pub(crate) fn flops(function: &Function, call: &OpCall) -> u64 {
     (def.flops)(&Cost { params: Params::new(def, &call.attrs), args: &args, ret: &ret })
 }
 
-/// The types of a call's arguments.
+/// Returns the types of a call's arguments.
 pub(super) fn arg_types(function: &Function, call: &OpCall) -> Option<Vec<Type>> {
     call.args
         .iter()

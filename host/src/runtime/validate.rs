@@ -1,8 +1,9 @@
-//! Checks a program before it runs: it may come from a file that somebody made by hand.
+//! Checks a program before it runs: it may come from a file that was written by hand.
 //!
-//! After this every index is in range, every jump goes forward and stays inside, every function ends, arguments and
-//! results agree in number, and what lies in an arena lies inside it. What depends on values or on kernels (types of
-//! operators, overlapping operands, what a closure is called with) is checked where it is known, with the same code.
+//! Afterwards every index is in range, every jump goes forward and stays inside the function, every function ends, the
+//! numbers of arguments and results agree, and tensors in an arena lie within it. Properties that depend on values or
+//! on kernels (types of operators, overlapping operands, arguments of closures) are checked where they are known, by
+//! the same code.
 
 use super::program::{Function, Instr, Place, Program, Reg, VERSION};
 use super::value::bad_program;
@@ -14,7 +15,7 @@ type Check = Result<(), String>;
 /// Checks a program.
 ///
 /// # Errors
-/// What makes no sense, and in which function.
+/// The first violation, and the function that it is in.
 pub fn validate(program: &Program) -> Result<(), Diagnostic> {
     outline(program).map_err(|what| bad_program(&what))?;
     for function in &program.functions {
@@ -27,7 +28,7 @@ pub fn validate(program: &Program) -> Result<(), Diagnostic> {
 
 fn outline(program: &Program) -> Check {
     if program.version != VERSION {
-        return Err(format!("it has version {}, this is version {VERSION}", program.version));
+        return Err(format!("expected version {VERSION}, found {}", program.version));
     }
     let entry = program.functions.get(program.entry as usize).ok_or("there is no entry function")?;
     let inputs: Vec<TensorType> = program.inputs.iter().map(|port| port.ty.clone()).collect();
@@ -51,13 +52,13 @@ fn outline(program: &Program) -> Check {
 fn takes(function: &Function, inputs: usize, outputs: usize) -> Check {
     if function.params as usize != inputs || function.results as usize != outputs {
         let (params, results) = (function.params, function.results);
-        return Err(format!("{params} parameters and {results} results, {inputs} and {outputs} are wanted"));
+        return Err(format!("expected {inputs} parameters and {outputs} results, found {params} and {results}"));
     }
     Ok(())
 }
 
-/// Returns true if registers may hold what a region takes or gives: element types and ranks agree, and no size contradicts
-/// another.
+/// Checks that registers can hold the inputs or outputs of a region: element types and ranks agree, and no sizes
+/// contradict each other.
 fn ports<'t>(what: &str, registers: impl Iterator<Item = Option<&'t TensorType>>, wanted: &[TensorType]) -> Check {
     for (i, (register, wanted)) in registers.zip(wanted).enumerate() {
         let fits = register.is_some_and(|ty| {
@@ -77,7 +78,7 @@ fn ports<'t>(what: &str, registers: impl Iterator<Item = Option<&'t TensorType>>
 
 fn sources(program: &Program, origins: &[u32]) -> Check {
     match origins.iter().find(|&&i| i as usize >= program.sources.len()) {
-        Some(i) => Err(format!("there is no operator {i} of the model")),
+        Some(i) => Err(format!("operator {i} of the model does not exist")),
         None => Ok(()),
     }
 }
@@ -88,15 +89,15 @@ fn bytes(ty: &TensorType) -> Option<usize> {
 
 fn registers(program: &Program, function: &Function) -> Check {
     if function.params as usize > function.registers.len() {
-        return Err(format!("{} parameters, {} registers", function.params, function.registers.len()));
+        return Err(format!("{} parameters in {} registers", function.params, function.registers.len()));
     }
     let mut end = 0;
     for (i, register) in function.registers.iter().enumerate() {
         match (register.place, &register.ty) {
             (Place::Value, _) => {}
-            _ if i < function.params as usize => return Err(format!("parameter {i} is no value")),
+            _ if i < function.params as usize => return Err(format!("parameter {i} is not a value")),
             (Place::Arena(offset), Some(ty)) if offset % 64 == 0 => {
-                let bytes = bytes(ty).ok_or_else(|| format!("register {i} is in the arena and has no size"))?;
+                let bytes = bytes(ty).ok_or_else(|| format!("register {i} is in the arena and has no fixed size"))?;
                 end = end.max(offset.checked_add(bytes).ok_or_else(|| format!("register {i} is beyond the arena"))?);
             }
             (Place::Arena(_), _) => return Err(format!("register {i} cannot be in the arena")),
@@ -106,9 +107,9 @@ fn registers(program: &Program, function: &Function) -> Check {
             },
         }
     }
-    // No larger than needed either: the size is what is allocated.
+    // Not larger than needed either, because this size is allocated.
     if end > function.arena || function.arena > end.next_multiple_of(64) {
-        return Err(format!("an arena of {} bytes for {end}", function.arena));
+        return Err(format!("expected an arena of {end} bytes, found {}", function.arena));
     }
     Ok(())
 }
@@ -121,7 +122,7 @@ fn code(program: &Program, function: &Function) -> Check {
         Some(
             Instr::Return { .. } | Instr::TailCall { .. } | Instr::TailCallClosure { .. } | Instr::Unmatched { .. },
         ) => Ok(()),
-        _ => Err("it does not end".to_owned()),
+        _ => Err("it does not end with a return or a tail call".to_owned()),
     }
 }
 
@@ -141,7 +142,7 @@ fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Ch
     }
     let forward = |to: u32| match to as usize > at && (to as usize) < function.code.len() {
         true => Ok(()),
-        false => Err(format!("a jump to {to}")),
+        false => Err(format!("invalid jump to {to}")),
     };
     let callee = |index: u32, args: usize, outs: Option<usize>| match program.functions.get(index as usize) {
         None => Err(format!("there is no function {index}")),
@@ -152,7 +153,7 @@ fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Ch
             sources(program, &call.origins)?;
             match call.in_place {
                 Some(i) if i as usize >= read.len() || call.outs.is_empty() => {
-                    Err("no such input to compute in place".to_owned())
+                    Err("the input to compute in place does not exist".to_owned())
                 }
                 Some(i) => {
                     let (input, out) = (read[i as usize].index(), call.outs[0].index());
@@ -176,27 +177,27 @@ fn instr(program: &Program, function: &Function, at: usize, instr: &Instr) -> Ch
                     .and_then(|()| ports("output", types(outs).into_iter(), &region.outputs))
                     .map_err(|what| format!("region {}: {what}", region.symbol))
             }
-            Some(region) => Err(format!("region {} with other inputs or outputs", region.symbol)),
+            Some(region) => Err(format!("region {}: wrong number of inputs or outputs", region.symbol)),
             None => Err(format!("there is no region {region}")),
         },
-        Instr::Move { to, .. } if place(to) != Place::Value => Err("a move into the arena".to_owned()),
+        Instr::Move { to, .. } if place(to) != Place::Value => Err("a move writes to the arena".to_owned()),
         Instr::Jump { to } => forward(*to),
         Instr::Branch { otherwise, .. } | Instr::Test { otherwise, .. } => forward(*otherwise),
         Instr::Construct { out, .. } if place(out) != Place::Value => {
-            Err("a value of a data type in the arena".to_owned())
+            Err("a value of a data type is in the arena".to_owned())
         }
         Instr::Call { function, args, outs } => callee(*function, args.len(), Some(outs.len())),
         Instr::TailCall { function, args } => callee(*function, args.len(), None),
         Instr::Closure { function, captures, out } => match program.functions.get(*function as usize) {
             Some(f) if f.params as usize >= captures.len() && place(out) == Place::Value => Ok(()),
-            _ => Err(format!("a closure of function {function}")),
+            _ => Err(format!("invalid closure of function {function}")),
         },
-        Instr::RefNew { out, .. } if place(out) != Place::Value => Err("a cell in the arena".to_owned()),
+        Instr::RefNew { out, .. } if place(out) != Place::Value => Err("a cell is in the arena".to_owned()),
         Instr::Free { regs } if regs.iter().any(|reg| place(reg) != Place::Value) => {
-            Err("the arena is not freed".to_owned())
+            Err("a register in the arena is freed".to_owned())
         }
         Instr::Return { values } if values.len() != function.results as usize => {
-            Err(format!("{} values are returned, {} are wanted", values.len(), function.results))
+            Err(format!("expected {} results, found {}", function.results, values.len()))
         }
         _ => Ok(()),
     }

@@ -1,18 +1,17 @@
-//! What a register holds while a program runs.
+//! Contents of registers while a program runs.
 //!
-//! Closures, cells and values of data types may nest as deep as a program runs long, so they are taken apart by a loop when they go.
+//! Closures, cells and values of data types may nest arbitrarily deep, so they are dropped by a loop, not by recursion.
 
 use byoc_core::diag::{Diagnostic, codes};
 use byoc_core::tensor::Tensor;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// What a register holds.
+/// Contents of a register.
 #[derive(Clone, Default)]
 pub(super) enum Value {
-    /// Nothing yet, or nothing any more.
+    /// Not written yet, or freed.
     #[default]
     Empty,
-    /// A tensor.
     Tensor(Tensor),
     /// A function with captured values.
     Closure(Arc<Closure>),
@@ -23,40 +22,39 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// The cell that it is.
+    /// Converts to a cell.
     pub(super) fn cell(self) -> Result<Arc<Cell>, Diagnostic> {
         match self {
             Value::Cell(cell) => Ok(cell),
-            _ => Err(bad_program("what is read or written is no cell")),
+            _ => Err(bad_program("expected a cell to read or write")),
         }
     }
 
-    /// The value of a data type that it is.
+    /// Converts to a value of a data type.
     pub(super) fn data(self) -> Result<Arc<Data>, Diagnostic> {
         match self {
             Value::Data(data) => Ok(data),
-            _ => Err(bad_program("what is matched is no value of a data type")),
+            _ => Err(bad_program("expected a value of a data type to match")),
         }
     }
 }
 
-/// What a constructor made.
+/// A value of an algebraic data type.
 pub(super) struct Data {
-    /// Which constructor.
+    /// Index of the constructor.
     pub tag: u32,
-    /// What it holds.
     pub fields: Vec<Value>,
 }
 
 /// A function with captured values.
 pub(super) struct Closure {
-    /// Which function.
+    /// Index of the function.
     pub function: u32,
-    /// Its last arguments.
+    /// Captured values: the last arguments of the function.
     pub captures: Vec<Value>,
 }
 
-/// A reference cell. (The lock is never contended: a run is one thread's.)
+/// A reference cell. The lock is never contended, because a run belongs to one thread.
 pub(super) struct Cell(Mutex<Vec<Value>>);
 
 impl Cell {
@@ -68,13 +66,13 @@ impl Cell {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives what it held until now: dropping that may take long, and is not done under the lock.
+    /// Returns the previous contents: dropping them may take long, and must not happen under the lock.
     pub(super) fn replace(&self, values: Vec<Value>) -> Vec<Value> {
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), values)
     }
 }
 
-/// Drops values, and what only they hold, without recursion.
+/// Drops values, and everything that only they own, without recursion.
 fn take_apart(mut values: Vec<Value>) {
     while let Some(value) = values.pop() {
         match value {
@@ -123,12 +121,13 @@ impl Drop for Cell {
     }
 }
 
-/// The cells of a run. A cell may hold itself through a closure; emptying all of them when the run ends breaks every
-/// such cycle. (Cells never leave a run: its results are tensors.)
+/// Cells of a run. A cell may hold itself through a closure; emptying all cells at the end of the run breaks every such
+/// cycle. Cells never leave a run, because its results are tensors.
 #[derive(Default)]
 pub(super) struct Cells {
     live: Vec<Weak<Cell>>,
-    /// Sweep the dead ones out when there are so many; doubles with what stays, so that sweeping costs little.
+    /// Number of entries at which dead ones are removed; twice the number of live ones, so that the amortized cost is
+    /// small.
     sweep_at: usize,
 }
 
@@ -154,9 +153,9 @@ impl Drop for Cells {
     }
 }
 
-/// A program that does not do what the planner's programs do.
+/// Diagnostic for a program that violates the invariants of the planner.
 pub(super) fn bad_program(what: &str) -> Diagnostic {
-    Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("the program makes no sense: {what}"))
+    Diagnostic::error(codes::runtime::BAD_PROGRAM, format!("invalid program: {what}"))
 }
 
 #[cfg(test)]
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chain_of_a_million_closures_is_dropped_without_recursion() {
+    fn drops_long_chain_without_recursion() {
         let mut value = Value::Empty;
         for i in 0..1_000_000 {
             value = match i % 3 {
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_holds_itself_goes_with_its_run() {
+    fn drops_cyclic_cell_at_end_of_run() {
         let tensor = Arc::new(Closure { function: 0, captures: Vec::new() });
         let mut cells = Cells::default();
         let Value::Cell(cell) = cells.make(vec![Value::Closure(tensor.clone())]) else { unreachable!() };

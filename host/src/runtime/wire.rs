@@ -1,7 +1,7 @@
-//! How types and attributes of `core` are written in `program.json`.
+//! JSON form of the types and attributes of `core` in `program.json`.
 //!
 //! A type is `["float32", 1, 3, "?", "n"]`: the element type, then each dimension as a number, `"?"` or a name. An
-//! attribute is the JSON value that looks like it; numbers that JSON cannot write are `{"float": "inf"}`.
+//! attribute is the corresponding JSON value; numbers that JSON cannot express are `{"float": "inf"}`.
 
 use byoc_core::ir::{AttrValue, Dim, TensorType};
 use byoc_core::tensor::DType;
@@ -9,10 +9,10 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Number, Value};
 
-/// Nested lists in attributes go no deeper.
+/// Maximum nesting depth of lists in attributes.
 const DEPTH: usize = 8;
 
-/// A tensor type as JSON.
+/// Converts a tensor type to JSON.
 pub fn type_to_json(ty: &TensorType) -> Value {
     let dim = |dim: &Dim| match dim {
         Dim::Fixed(n) => Value::from(*n),
@@ -21,12 +21,12 @@ pub fn type_to_json(ty: &TensorType) -> Value {
     std::iter::once(Value::from(ty.dtype.name())).chain(ty.dims.iter().map(dim)).collect()
 }
 
-/// A tensor type from JSON.
+/// Converts JSON to a tensor type.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A value that is not a tensor type.
 pub fn type_from_json(value: &Value) -> Result<TensorType, String> {
-    let wrong = || format!("{value} is no tensor type");
+    let wrong = || format!("expected a tensor type, found {value}");
     let (first, rest) = value.as_array().and_then(|items| items.split_first()).ok_or_else(wrong)?;
     let dtype = first.as_str().and_then(DType::parse).ok_or_else(wrong)?;
     let dim = |item: &Value| match item {
@@ -38,7 +38,7 @@ pub fn type_from_json(value: &Value) -> Result<TensorType, String> {
     if ty.is_addressable() { Ok(ty) } else { Err(format!("{value} has more elements than can be addressed")) }
 }
 
-/// An attribute's value as JSON.
+/// Converts an attribute value to JSON.
 pub fn attr_to_json(value: &AttrValue) -> Value {
     match value {
         AttrValue::Int(v) => Value::from(*v),
@@ -53,16 +53,16 @@ pub fn attr_to_json(value: &AttrValue) -> Value {
     }
 }
 
-/// An attribute's value from JSON.
+/// Converts JSON to an attribute value.
 ///
 /// # Errors
-/// When it is nothing that an attribute can be.
+/// A value that is not an attribute value.
 pub fn attr_from_json(value: &Value) -> Result<AttrValue, String> {
     nested(value, DEPTH)
 }
 
 fn nested(value: &Value, depth: usize) -> Result<AttrValue, String> {
-    let wrong = || format!("{value} is no attribute value");
+    let wrong = || format!("expected an attribute value, found {value}");
     Ok(match value {
         Value::Null => AttrValue::None,
         Value::Bool(v) => AttrValue::Bool(*v),
@@ -96,7 +96,7 @@ pub mod tensor_type {
     }
 }
 
-/// Serde form of a tensor type or none.
+/// Serde form of an optional tensor type.
 pub mod optional_tensor_type {
     use super::*;
 
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_round_trip() {
+    fn round_trips_types() {
         for text in [r#"["float32"]"#, r#"["int8",1,3,"?","a, b"]"#, r#"["bool",0]"#] {
             let value: Value = serde_json::from_str(text).unwrap();
             assert_eq!(type_to_json(&type_from_json(&value).unwrap()).to_string(), text);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_round_trip_bit_for_bit() {
+    fn round_trips_attributes_bit_for_bit() {
         let floats = [0.1, -0.0, 1.0, f64::MIN_POSITIVE, 1e300, f64::INFINITY, f64::NAN, 0.1f32 as f64];
         for value in floats.map(AttrValue::Float) {
             let text = attr_to_json(&value).to_string();

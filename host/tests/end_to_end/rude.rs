@@ -54,10 +54,10 @@ fn a_region_that_is_turned_down_when_its_constants_are_gone_runs_on_the_host() {
     let backend = ["--backend", "faulty", "--plugin-dir", &dir, "--no-cache"];
     let on_host = byoc(["run", &digits, "--dim", "batch=1", "--input", "image=random:3"]).ok().out;
     let ran = byoc([&["run", &digits, "--dim", "batch=1", "--input", "image=random:3"], &backend[..]].concat()).ok();
-    assert_eq!(ran.says(&["turned it down", "out of manners in prepare"]).out, on_host);
+    assert_eq!(ran.says(&["refused it", "out of manners in prepare"]).out, on_host);
     byoc([&["compile", &digits, "--dim", "batch=1", "-o", &file], &backend[..]].concat()).ok();
     let ran = byoc([&["run", &file, "--input", "image=random:3"], &backend[2..4]].concat()).ok();
-    assert_eq!(ran.says(&["turned it down", "out of manners in prepare"]).out, on_host);
+    assert_eq!(ran.says(&["refused it", "out of manners in prepare"]).out, on_host);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn what_fails_at_once_is_an_error() {
 fn a_promise_of_other_shapes_runs_on_the_host() {
     for (mistake, what) in [
         ("panic_prepare", "out of manners in prepare"),
-        ("one_output_more", "it prepares outputs of dimensions [3, 3] and [1]; the model has [3, 3]"),
+        ("one_output_more", "it prepares outputs of dimensions [3, 3] and [1], expected [3, 3]"),
     ] {
         let (_folder, dir, model) = rude(mistake);
         run(&dir, &model).ok().says(&["faulty", "host", what]);
