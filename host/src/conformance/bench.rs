@@ -1,4 +1,4 @@
-//! The entries of a backend, each with what its answer has to hold.
+//! Entries of a backend, each with a check of its result.
 
 use super::case::{Case, Subject};
 use super::execute::{self, Setting, expect};
@@ -14,27 +14,27 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a trial needs of its surroundings.
+/// Environment of a trial.
 pub struct Bench<'b, 'r> {
-    /// The backend.
+    /// Backend under test.
     pub backend: &'b Backend<'r>,
     /// Finds a loader by its key.
     pub loader: &'b dyn Fn(&str) -> Option<Arc<dyn Loader>>,
-    /// The services with several threads.
+    /// Services with several threads.
     pub services: &'b Services,
-    /// The services with one thread.
+    /// Services with one thread.
     pub alone: &'b Services,
-    /// Where the backend may keep things.
+    /// Cache folder for the backend.
     pub cache_dir: Option<&'b Path>,
-    /// Told of each entry before it is called.
+    /// Called with the name of each entry before its call.
     pub at: &'b dyn Fn(&str),
 }
 
-/// Either the pieces of a case, or how it ended before there were any.
+/// The pieces of a case, or the outcome if it ended before there were any.
 pub type Cut = Result<Vec<Piece>, Outcome>;
 
 impl Bench<'_, '_> {
-    /// Cuts a case into regions as the backend wants them.
+    /// Partitions a case into regions for the backend.
     pub fn cut(&self, case: &Case) -> Cut {
         let values = reference::evaluate(&case.module, &case.inputs).map_err(Outcome::Invalid)?;
         (self.at)("judge");
@@ -42,7 +42,7 @@ impl Bench<'_, '_> {
         let finite_math = description.finite_math;
         if finite_math && !reference::is_finite(&values) {
             let name = &self.backend.name;
-            return Err(Outcome::Invalid(format!("a number is not finite, of which {name} promises nothing")));
+            return Err(Outcome::Invalid(format!("a value is not finite, and {name} declares finite_math")));
         }
         let (table, operators): (Vec<_>, Vec<String>) = match &case.subject {
             Subject::Pattern(name) => {
@@ -62,7 +62,7 @@ impl Bench<'_, '_> {
         }
         if report.regions.is_empty() {
             let refusals = report.operators.iter().flat_map(|operator| operator.refusals.iter());
-            // A region's refusal says more than that of a pattern that did not match.
+            // The refusal of a region is more specific than that of a pattern that did not match.
             let reason =
                 refusals.map(|(_, refusal)| (**refusal).clone()).max_by_key(|r| r.code != RefusalCode::NoPatternMatch);
             let none = || Refusal::new(RefusalCode::NoPatternMatch, "no reason was given");
@@ -73,7 +73,7 @@ impl Bench<'_, '_> {
         pieces.map_err(Outcome::Invalid)
     }
 
-    /// `compile`, and what its answer has to hold.
+    /// Calls `compile`, and checks the size and the symbols of the blob.
     pub fn compile(&self, piece: &Piece, cache_dir: Option<&Path>) -> Result<CompiledRegion, Fault> {
         (self.at)("compile");
         let options: Value = codegen::options(cache_dir, None);
@@ -86,19 +86,19 @@ impl Bench<'_, '_> {
         let symbol = &piece.graph.symbol;
         let (size, most) = (compiled.blob.len() as u64, self.backend.description.max_blob_bytes);
         if let Some(most) = most.filter(|&most| size > most) {
-            let message = format!("the blob has {size} bytes; the description says at most {most}");
+            let message = format!("expected a blob of at most {most} bytes, found {size}");
             return Err(Fault::new(Kind::ClaimNotKept, "compile", message));
         }
         if !compiled.symbols.contains(symbol) {
             let names: Vec<&str> = compiled.symbols.iter().map(|s| s.as_str()).collect();
             let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            let message = format!("the blob is to define {symbol}; its symbols are {has}");
+            let message = format!("expected symbol {symbol} in the blob, found {has}");
             return Err(Fault::new(Kind::MissingSymbol, "compile", message));
         }
         Ok(compiled)
     }
 
-    /// `load`.
+    /// Calls `load`.
     pub fn load(
         &self,
         piece: &Piece,
@@ -119,7 +119,7 @@ impl Bench<'_, '_> {
         loader.load(&request).map_err(|error| Fault::of_error(Kind::LoadFailed, "load", &error))
     }
 
-    /// `prepare`, and whether it promises what the region gives.
+    /// Calls `prepare`, and checks the prepared outputs against those of the region.
     pub fn prepare(&self, piece: &Piece, executable: &dyn Executable) -> Result<Prepared, Fault> {
         (self.at)("prepare");
         let dims: Vec<&[usize]> = piece.inputs.iter().map(Tensor::shape).collect();
@@ -128,19 +128,19 @@ impl Bench<'_, '_> {
         let wrong = |message: String| Err(Fault::new(Kind::WrongShape, "prepare", message));
         if prepared.outputs.len() != piece.expected.len() {
             let (given, wanted) = (prepared.outputs.len(), piece.expected.len());
-            return wrong(format!("{given} outputs are promised, the region has {wanted}"));
+            return wrong(format!("expected {wanted} outputs, prepared {given}"));
         }
         for (i, (output, want)) in prepared.outputs.iter().zip(&piece.expected).enumerate() {
             let (dims, want) = (&output.dims[..], want.value.shape());
             let bound = dims.len() == want.len() && dims.iter().zip(want).all(|(d, w)| d >= w);
             if (output.exact && dims != want) || !bound {
-                return wrong(format!("output {i} is promised as {dims:?}, the region gives {want:?}"));
+                return wrong(format!("output {i}: expected {want:?}, prepared {dims:?}"));
             }
         }
         Ok(prepared)
     }
 
-    /// One run in guarded memory.
+    /// Runs once in guarded memory.
     pub fn run(
         &self,
         piece: &Piece,
@@ -153,8 +153,8 @@ impl Bench<'_, '_> {
         execute::run(piece, executable, prepared, setting, inputs)
     }
 
-    /// Prepares and runs a piece on its own inputs; a result that is not as expected is a fault of that kind in that entry,
-    /// and `how` says what was done.
+    /// Prepares and runs a piece on its own inputs. A wrong result is a fault of the given kind in the given entry;
+    /// `how` describes the run in its message.
     pub fn rerun(
         &self,
         piece: &Piece,

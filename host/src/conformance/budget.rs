@@ -1,4 +1,4 @@
-//! How far a result may be from the reference, by operator and element type.
+//! Error budgets: the permitted distance of a result from the reference, by operator and element type.
 //!
 //! The reference sums in binary64 and rounds once. A backend may use the arithmetic of the element type for single
 //! operations, and binary32 for the sums of 16-bit floats; nothing narrower. Each operator has a [`Rule`]:
@@ -11,32 +11,33 @@
 //! * **Sum**: `gamma(n) * sum |terms|` with `gamma(n) = n u / (1 - n u)`, which holds for every order of summation
 //!   (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002, sections 3.1 and 4.2), and one
 //!   least subnormal number for every term, whose product may underflow (ibid., equation 2.8).
-//! * **Stable**: normalisations and other compositions: what a backward stable computation gives, that is, how far the
-//!   result moves when every input moves by `gamma(n + 8)` of itself (ibid., section 1.5), found by moving them.
+//! * **Stable**: normalizations and other compositions: the error of a backward stable computation, that is, the change
+//!   of the result when every input changes by `gamma(n + 8)` of itself (ibid., section 1.5), found by perturbing the
+//!   inputs.
 //! * **Logarithm**: `nn.log_softmax`, whose sum near 1 has a logarithm near 0: `gamma(n + 8) (1 + |y|)` on top of that
 //!   (P. Blanchard, D. J. Higham and N. J. Higham, Accurately computing the log-sum-exp and softmax functions, IMA J.
 //!   Numer. Anal. 41, 2021).
 //! * **Weights**: interpolation, whose weights come from rounded coordinates: `16 u * size * max |x|`.
 //!
-//! An error of one operator goes on through the next: see [`super::reference`].
+//! Errors propagate from one operator to the next: see [`super::reference`].
 
 use byoc_core::op::{OpDef, Params};
 use byoc_core::tensor::DType;
 
-/// What an operator's results are held to.
+/// Error bound of an operator's results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     /// Bit for bit.
     Exact,
     /// Units in the last place.
     Ulps(f64),
-    /// In proportion to the sum of the terms' magnitudes.
+    /// Proportional to the sum of the magnitudes of the terms.
     Sum,
-    /// In proportion to how the result depends on its inputs.
+    /// Proportional to the sensitivity of the result to its inputs.
     Stable,
-    /// As `Stable`, and in proportion to 1 plus the result: the logarithm of a sum near 1.
+    /// Same as `Stable`, plus a bound proportional to 1 plus the result: the logarithm of a sum near 1.
     Logarithm,
-    /// In proportion to the largest input and the number of places.
+    /// Proportional to the largest input and the size of the largest axis.
     Weights,
 }
 
@@ -116,7 +117,7 @@ const STABLE: &[&str] = &[
     "floor_divide",
 ];
 
-/// The rule of a call.
+/// Returns the rule of a call.
 pub fn rule(def: &OpDef, params: &Params<'_>) -> Rule {
     if let Some((_, ulps)) = ULPS.iter().find(|(name, _)| *name == def.name) {
         return Rule::Ulps(*ulps);
@@ -137,7 +138,7 @@ pub fn rule(def: &OpDef, params: &Params<'_>) -> Rule {
     }
 }
 
-/// How many terms an element of the result is made of, for operators that sum or reduce.
+/// Returns the number of terms of an element of the result, for operators that sum or reduce.
 pub fn terms(def: &OpDef, params: &Params<'_>, shapes: &[&[usize]], result: &[usize]) -> usize {
     let input: usize = shapes.first().map_or(0, |s| s.iter().product());
     let output: usize = result.iter().product();
@@ -159,18 +160,18 @@ pub fn terms(def: &OpDef, params: &Params<'_>, shapes: &[&[usize]], result: &[us
     }
 }
 
-/// The unit roundoff of the arithmetic that a backend may compute in.
+/// Returns the unit roundoff of the arithmetic that a backend may use.
 pub fn roundoff(dtype: DType) -> f64 {
     if dtype == DType::F64 { f64::powi(2.0, -53) } else { f64::powi(2.0, -24) }
 }
 
-/// `n u / (1 - n u)`.
+/// Computes `n u / (1 - n u)`.
 pub fn gamma(n: usize, dtype: DType) -> f64 {
     let nu = n as f64 * roundoff(dtype);
     nu / (1.0 - nu).max(f64::EPSILON)
 }
 
-/// The distance from `value` to the next number of a float type; 0 where nothing is next.
+/// Returns the distance from `value` to the next number of a float type; 0 for other types and non-finite values.
 pub fn ulp(value: f64, dtype: DType) -> f64 {
     let (digits, least) = match dtype {
         DType::F64 => (52, -1022),
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_in_the_last_place() {
+    fn computes_units_in_last_place() {
         assert_eq!(ulp(1.0, DType::F32), f64::from(f32::EPSILON));
         assert_eq!(ulp(-3.0, DType::F32), 2.0 * f64::from(f32::EPSILON));
         assert_eq!(ulp(0.0, DType::F32), f64::from(f32::from_bits(1)));
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_in_the_tables_is_an_operator() {
+    fn tables_name_existing_operators() {
         let exist = |name: &&str| byoc_core::op::lookup(name).is_some();
         let names = ULPS.iter().map(|(name, _)| *name).chain(SUMS.iter().copied()).chain(STABLE.iter().copied());
         let missing: Vec<&str> = names.filter(|name| !exist(name)).collect();

@@ -1,5 +1,5 @@
-//! A case: a small program, its inputs, and whose part of a backend it tries. On disk it is a `.relay` file that any
-//! `byoc` command takes, with a comment that says what it is for, its constants and its inputs beside it.
+//! A case: a small program, its inputs, and the claim of a backend that it tests. On disk it is a `.relay` file that
+//! any `byoc` command accepts, with a comment about its purpose, and with its constants and inputs in files beside it.
 
 use crate::error::Failure;
 use crate::frontend::{LoadOptions, relay};
@@ -10,14 +10,14 @@ use byoc_core::tensor::Tensor;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Which of a backend's claims a case tries.
+/// Claim of a backend that a case tests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// An entry of its pattern table, by its full name.
+    /// Entry of its pattern table, by full name.
     Pattern(String),
     /// One of its single operators.
     Operator(String),
-    /// Several of them in one region.
+    /// Several of its operators in one region.
     Region,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Subject {
 }
 
 impl Subject {
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the output of [`Display`](fmt::Display).
     pub fn parse(text: &str) -> Option<Subject> {
         match text.split_once(' ') {
             Some(("pattern", name)) => Some(Subject::Pattern(name.to_owned())),
@@ -46,23 +46,23 @@ impl Subject {
 /// A case.
 #[derive(Clone)]
 pub struct Case {
-    /// What it tries.
+    /// Claim under test.
     pub subject: Subject,
-    /// What sets it apart from the other cases of its subject, in words.
+    /// Description that distinguishes it from the other cases of its subject.
     pub about: String,
-    /// The program: `@main` over tensors.
+    /// Program: `@main` over tensors.
     pub module: Module,
-    /// The values of its parameters.
+    /// Values of the parameters.
     pub inputs: Vec<Tensor>,
 }
 
 const MARK: &str = "// byoc plugins test: ";
 
 impl Case {
-    /// Writes the case to `path` and beside it.
+    /// Writes the case to `path`, and its tensors to files beside it.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// A file that cannot be written.
     pub fn write(&self, path: &Path, notes: &[String]) -> Result<(), Diagnostic> {
         relay::write(path, &self.module)?;
         let unreadable = |e: std::io::Error| Diagnostic::error(codes::frontends::UNREADABLE_MODEL, e.to_string());
@@ -80,15 +80,18 @@ impl Case {
     /// Reads a case.
     ///
     /// # Errors
-    /// A file that is no case, or is damaged.
+    /// A file that is not a case, or is damaged.
     pub fn read(path: &Path) -> Result<Case, Failure> {
         let loaded = relay::load(path, &LoadOptions::default())?;
         let text = io::read_text(path).unwrap_or_default();
         let first = text.lines().next().unwrap_or_default();
         let subject = first.strip_prefix(MARK).and_then(Subject::parse).ok_or_else(|| {
-            Diagnostic::error(codes::plugins::BAD_CASE, format!("{} is no case of a conformance run", path.display()))
-                .note(format!("its first line is \"{first}\", \"{MARK}operator NAME\" or the like is wanted"))
-                .help("byoc plugins test FILE --out DIR writes the cases that fail to DIR")
+            Diagnostic::error(
+                codes::plugins::BAD_CASE,
+                format!("{} is not a case of a conformance run", path.display()),
+            )
+            .note(format!("expected a first line such as \"{MARK}operator NAME\", found \"{first}\""))
+            .help("byoc plugins test FILE --out DIR writes the cases that fail to DIR")
         })?;
         let about = text.lines().nth(1).unwrap_or_default().trim_start_matches("// ").to_owned();
         let file = inputs_file(path);
@@ -102,13 +105,13 @@ impl Case {
                 .zip(&case.inputs)
                 .all(|((dtype, shape), tensor)| *dtype == tensor.dtype() && *shape == tensor.shape());
         if !fit {
-            let message = format!("{}: the inputs do not fit the program", file.display());
+            let message = format!("{}: the inputs do not match the program", file.display());
             return Err(Diagnostic::error(codes::plugins::BAD_CASE, message).into());
         }
         Ok(case)
     }
 
-    /// Element types and dimensions of the parameters.
+    /// Returns the element types and dimensions of the parameters.
     pub fn parameter_types(&self) -> Vec<(byoc_core::tensor::DType, Vec<usize>)> {
         let params = self.module.main().map(|main| main.params.clone()).unwrap_or_default();
         params
@@ -118,7 +121,7 @@ impl Case {
             .collect()
     }
 
-    /// The same case with `change` made to its constants.
+    /// Returns the case with `change` applied to its constants.
     pub fn with_constants(&self, change: impl Fn(&Tensor) -> Tensor) -> Case {
         let mut case = self.clone();
         let ids: Vec<_> = case.module.nodes.iter().map(|(id, _)| id).collect();

@@ -1,4 +1,4 @@
-//! Runs a region in guarded memory and looks at what it did to it.
+//! Runs a region in guarded memory, and checks its memory accesses.
 
 use super::fault::{Fault, Kind};
 use super::piece::Piece;
@@ -8,21 +8,21 @@ use crate::plugin::guard::{Guarded, first_damage};
 use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
 
-/// What the surroundings of a run hold.
+/// Fill bytes of the memory of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// What outputs and workspace hold before.
+    /// Initial bytes of outputs and workspace.
     pub unset: u8,
-    /// What lies around everything.
+    /// Bytes of the guards around every buffer.
     pub outside: u8,
 }
 
 impl Setting {
-    /// Bytes that are no number in any float type.
+    /// Bytes that are NaN in every float type.
     pub const NAN: Setting = Setting { unset: 0xff, outside: 0xff };
 }
 
-/// One run in guarded memory.
+/// Runs once in guarded memory.
 pub fn run(
     piece: &Piece,
     executable: &dyn Executable,
@@ -35,7 +35,7 @@ pub fn run(
     run_on(piece, executable, prepared, setting, inputs, &memory, &of)
 }
 
-/// One run whose input `i` lies in `memory[of[i]]`: several may share one.
+/// Runs once with input `i` in `memory[of[i]]`; inputs may share memory.
 pub fn run_on(
     piece: &Piece,
     executable: &dyn Executable,
@@ -76,16 +76,16 @@ pub fn run_on(
         return Err(Fault::new(Kind::WritesOutside, "run", damage));
     }
     if let Some(i) = memory.iter().zip(&before).position(|(now, before)| now.bytes() != before) {
-        return Err(Fault::new(Kind::WritesInput, "run", format!("input {i} has other bytes after the run")));
+        return Err(Fault::new(Kind::WritesInput, "run", format!("input {i} was changed by the run")));
     }
     if let Some(i) = constants.iter().zip(&digests).position(|(t, digest)| blake3::hash(t.bytes()) != *digest) {
-        return Err(Fault::new(Kind::WritesInput, "run", format!("constant {i} has other bytes after the run")));
+        return Err(Fault::new(Kind::WritesInput, "run", format!("constant {i} was changed by the run")));
     }
     let mut results = Vec::with_capacity(outputs.len());
     for (i, ((memory, shape), want)) in outputs.iter().zip(&shapes).zip(&piece.expected).enumerate() {
         let value = &want.value;
         if shape[..] != *value.shape() {
-            let message = format!("output {i} came out as {shape:?}, the region gives {:?}", value.shape());
+            let message = format!("output {i}: expected {:?}, found {shape:?}", value.shape());
             return Err(Fault::new(Kind::WrongShape, "run", message));
         }
         let bytes = &memory.bytes()[..value.bytes().len()];
@@ -94,10 +94,10 @@ pub fn run_on(
     Ok(results)
 }
 
-/// Compares all outputs.
+/// Compares all outputs with the reference; returns the largest used share of an error bound.
 ///
 /// # Errors
-/// The first output that is outside its bounds, and where.
+/// The first output outside its bounds, with the worst element.
 pub fn judge_outputs(outputs: &[Tensor], expected: &[Bounded]) -> Result<f64, (usize, Outside)> {
     let mut share = 0.0f64;
     for (i, (output, want)) in outputs.iter().zip(expected).enumerate() {
@@ -106,10 +106,10 @@ pub fn judge_outputs(outputs: &[Tensor], expected: &[Bounded]) -> Result<f64, (u
     Ok(share)
 }
 
-/// Holds all outputs against what is expected; a fault says which is outside, and in `how` what was done.
+/// Checks all outputs against the reference. The message of a fault names the output, and describes the run by `how`.
 ///
 /// # Errors
-/// A fault of that kind in that entry.
+/// A fault of the given kind in the given entry.
 pub fn expect(outputs: &[Tensor], expected: &[Bounded], kind: Kind, entry: &str, how: &str) -> Result<(), Fault> {
     let outcome = judge_outputs(outputs, expected).map(|_| ());
     outcome.map_err(|(output, outside)| Fault::new(kind, entry, format!("{how}: output {output}: {outside}")))

@@ -1,4 +1,4 @@
-//! What can be wrong with a backend: a closed set of kinds, each with a name that the report and its JSON use.
+//! Faults of a backend: a closed set of kinds, each with a name that the report and its JSON use.
 
 use byoc_core::pass::Refusal;
 use byoc_plugin_api::Error;
@@ -15,12 +15,12 @@ macro_rules! kinds {
             /// Every kind.
             pub const ALL: &'static [Kind] = &[$(Kind::$variant),*];
 
-            /// Its name.
+            /// Returns the name.
             pub const fn name(self) -> &'static str {
                 match self { $(Kind::$variant => $name),* }
             }
 
-            /// What it means, for people.
+            /// Returns a description for the report.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Kind::$variant => concat!($($doc),*).trim_ascii()),* }
             }
@@ -31,29 +31,29 @@ macro_rules! kinds {
 kinds! {
     /// A result is outside its error budget.
     WrongResult "wrong-result";
-    /// `prepare` promises other outputs than the region has.
+    /// `prepare` returned other outputs than the region has.
     WrongShape "wrong-shape";
-    /// The backend took it, and `compile` turned it down.
+    /// The backend supported the region, and `compile` failed.
     ClaimNotKept "claim-not-kept";
-    /// `load` or `prepare` turned down what `compile` made.
+    /// `load` or `prepare` failed on the output of `compile`.
     LoadFailed "load-failed";
-    /// `run` gave an error.
+    /// `run` returned an error.
     RunFailed "run-failed";
     /// An entry panicked.
     Panic "panic";
-    /// An entry ended the process.
+    /// An entry terminated the process.
     Crash "crash";
-    /// An entry did not come back in time.
+    /// An entry did not return within the time limit.
     TimeLimit "time-limit";
     /// A verdict is missing, or judging failed.
     JudgeFailed "judge-failed";
-    /// The description cannot be used, or says two things.
+    /// The description is invalid or contradicts itself.
     BadDescription "bad-description";
-    /// The same region compiled to other bytes.
+    /// The same region compiled to different bytes.
     NotDeterministic "not-deterministic";
     /// The blob lacks the region's symbol.
     MissingSymbol "missing-symbol";
-    /// The blob names a loader that is not there.
+    /// The blob names a loader that does not exist.
     WrongLoader "wrong-loader";
     /// Bytes outside an output or the workspace were written.
     WritesOutside "writes-outside";
@@ -61,29 +61,29 @@ kinds! {
     WritesInput "writes-input";
     /// The result depends on bytes outside the inputs.
     ReadsOutside "reads-outside";
-    /// The result depends on what an output or the workspace held before.
+    /// The result depends on the initial contents of an output or the workspace.
     ReadsUnset "reads-unset";
     /// Two inputs in the same memory give a wrong result.
     Aliasing "aliasing";
-    /// The result is right with one number of threads and wrong with another.
+    /// The result is correct with one number of threads and wrong with another.
     Threads "threads";
-    /// Runs at the same time disturb each other.
+    /// Concurrent runs interfere with each other.
     NotReentrant "not-reentrant";
-    /// A later run, or a second load, gives a wrong result where the first gave a right one.
+    /// A later run, or a second load, gives a wrong result after the first gave a correct one.
     NotRepeatable "not-repeatable";
     /// A region with other constants gives the results of the first one.
     StaleConstants "stale-constants";
-    /// A damaged blob ended the process, or ran with a wrong result.
+    /// A damaged blob terminated the process, or ran with a wrong result.
     DamagedBlob "damaged-blob";
-    /// A query with a key that nobody knows was not answered with "unknown".
+    /// A query with an unknown key was not answered with "unknown".
     Query "query";
-    /// A compilation that was called off failed in another way, or the next one did.
+    /// A cancelled compilation failed in another way, or the next one failed.
     Cancelled "cancelled";
     /// After an interrupted compilation, or without a usable cache folder, the results are wrong.
     Cache "cache";
-    /// Too little memory gave a wrong result or a wild access instead of an error.
+    /// Too little memory led to a wrong result or an invalid access instead of an error.
     Memory "memory";
-    /// The plugin calls the host after everything of it was dropped.
+    /// The plugin calls the host after everything that belongs to it was dropped.
     WorksAfterUnload "works-after-unload";
 }
 
@@ -93,24 +93,24 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Something wrong.
+/// A violation of the contract by a plugin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
-    /// What kind of thing.
+    /// Kind.
     pub kind: Kind,
-    /// The entry of the boundary that it showed in: `compile`, `run`, ...
+    /// Entry of the boundary where it was detected: `compile`, `run`, ...
     pub entry: String,
-    /// What was found, in words.
+    /// Description of the finding.
     pub message: String,
 }
 
 impl Fault {
-    /// A fault.
+    /// Creates a fault.
     pub fn new(kind: Kind, entry: &str, message: impl Into<String>) -> Fault {
         Fault { kind, entry: entry.to_owned(), message: message.into() }
     }
 
-    /// The fault that an error of an entry is; a panic is always called by that name, and so is work that was given up.
+    /// Converts the error of an entry to a fault; a panic and a cancellation always have their own kinds.
     pub fn of_error(kind: Kind, entry: &str, error: &Error) -> Fault {
         let kind = match () {
             () if error.panicked => Kind::Panic,
@@ -127,15 +127,15 @@ impl fmt::Display for Fault {
     }
 }
 
-/// How a case ended.
+/// Outcome of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Everything was right; the largest share of its error budget that an element used.
+    /// All results were within bounds; holds the largest share of its error budget that an element used.
     Passed(f64),
-    /// The backend did not take it, and said why.
+    /// The backend refused it, with a reason.
     Refused(Refusal),
-    /// The case is none: the reference turns its values down.
+    /// The case is invalid: the reference rejects its values.
     Invalid(String),
-    /// Something is wrong.
+    /// The backend violated the contract.
     Failed(Fault),
 }

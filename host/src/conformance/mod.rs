@@ -1,9 +1,10 @@
-//! The conformance run: whether a backend keeps what it promises, tried from outside (`docs/conformance.md`).
+//! Conformance run: trial of everything a backend claims, from outside (`docs/conformance.md`).
 //!
-//! Two processes take part. The one that the user started ([`run`]) makes cases ([`generate`]), counts, shrinks what
-//! fails and reports; it knows the plugin by its description alone. The other ([`worker`]) loads the plugin and tries cases
-//! on it ([`trial`], through the entries of [`bench`](mod@bench)); when it dies or hangs that is a finding, and [`supervise`] starts another. A case travels as the same
-//! file that reproduces it later ([`case`]), so that what is reported is what was run.
+//! Two processes take part. The one that the user started ([`run`]) generates cases ([`generate`]), counts, shrinks
+//! failing cases and reports; it knows the plugin only by its description. The other ([`worker`]) loads the plugin and
+//! tries cases on it ([`trial`], through the entries of [`bench`](mod@bench)); if it crashes or hangs, that is a
+//! finding, and [`supervise`] starts another. A case is passed to it as the same file that reproduces it later
+//! ([`case`]), so the reported case is the one that ran.
 //!
 //! Results are compared with the naive reference, never with a fast kernel, within bounds that follow from rounding
 //! ([`budget`], [`reference`](mod@reference)).

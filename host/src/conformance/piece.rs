@@ -1,4 +1,4 @@
-//! A region of a case, as a backend gets it, with what is to come out.
+//! A region of a case as a backend gets it, with the expected results.
 
 use super::reference::{self, Bounded, Values};
 use crate::plugin::bridge::{ConstantTable, function_graph, module_of};
@@ -8,29 +8,29 @@ use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{Constant, Graph};
 use std::sync::Arc;
 
-/// A region of a case: what the backend gets, and what is to come out.
+/// A region of a case, its inputs, and the expected results.
 pub struct Piece {
-    /// The region.
+    /// Graph of the region.
     pub graph: Graph,
-    /// Its constants.
+    /// Constants, as passed to the backend.
     pub constants: Vec<Constant>,
-    /// The tensors behind them.
+    /// Tensors of the constants.
     pub tensors: Vec<Arc<Tensor>>,
-    /// What goes in.
+    /// Inputs.
     pub inputs: Vec<Tensor>,
-    /// What comes out.
+    /// Expected outputs.
     pub expected: Vec<Bounded>,
-    /// True if the backend promises nothing of numbers that are not finite.
+    /// True if the backend gives no guarantee for numbers that are not finite.
     finite_math: bool,
     sources: Vec<ExprId>,
     results: Vec<ExprId>,
 }
 
 impl Piece {
-    /// The region that partitioning made, with what the reference gives for it.
+    /// Creates the piece for a region made by partitioning, with its values from the reference.
     ///
     /// # Errors
-    /// Where it is none that can run alone.
+    /// A region that cannot run on its own.
     pub fn of(module: &Module, region: &RegionReport, values: &Values, finite_math: bool) -> Result<Piece, String> {
         let function = module.function(&region.symbol).ok_or("a region without a function")?;
         let mut constants = ConstantTable::default();
@@ -49,7 +49,7 @@ impl Piece {
         Ok(piece)
     }
 
-    /// Takes inputs and results from the values of the whole program.
+    /// Copies inputs and results from the values of the whole program.
     fn take(&mut self, values: &Values) -> Result<(), String> {
         let of = |id: &ExprId| values.get(id).cloned().ok_or("a value that the reference did not compute");
         let gather = |ids: &[ExprId]| -> Result<Vec<Bounded>, &str> {
@@ -57,23 +57,23 @@ impl Piece {
             Ok(all?.into_iter().flatten().collect())
         };
         self.inputs = gather(&self.sources)?.into_iter().map(|bounded| bounded.value).collect();
-        // A region starts from exact inputs, whatever was computed before it: that is seen when it is evaluated alone.
+        // The inputs of a region are exact, whatever was computed before it; this shows when it is evaluated alone.
         self.expected = gather(&self.results)?;
         let whole = self.inputs.len() == self.graph.inputs.len() && self.expected.len() == self.graph.outputs.len();
-        if whole { Ok(()) } else { Err("a region whose graph has other inputs or outputs".into()) }
+        if whole { Ok(()) } else { Err("a region has other inputs or outputs than its graph".into()) }
     }
 
-    /// The same region on other inputs, with what the reference makes of them.
+    /// Evaluates the same region on other inputs; returns them with the results of the reference.
     ///
     /// # Errors
-    /// What the reference turns down, or the backend promises nothing of.
+    /// Inputs that the reference rejects, or for which the backend gives no guarantee.
     pub fn on(&self, inputs: Vec<Tensor>) -> Result<(Vec<Tensor>, Vec<Bounded>), String> {
         let module = module_of(&self.graph, &self.constants).map_err(|d| d.to_string())?;
         let main = module.main().ok_or("a graph without outputs")?;
         let body = main.body;
         let mut values = reference::evaluate(&module, &inputs)?;
         if self.finite_math && !reference::is_finite(&values) {
-            return Err("a number is not finite".into());
+            return Err("a value is not finite".into());
         }
         Ok((inputs, values.remove(&body).unwrap_or_default()))
     }

@@ -1,9 +1,9 @@
-//! What a program gives, and how far from it a result may be: every operator by its naive reference, with a running error
-//! bound (Higham, section 3.3).
+//! Reference results of a program and their error bounds: every operator is computed by its naive reference, with a
+//! running error bound (Higham, section 3.3).
 //!
-//! The bound of a result is what the operator may add ([`super::budget`]) and what it makes of the bounds of its
-//! operands. The latter is found by looking: the operator is computed in binary64 on operands moved to the edge of their
-//! bounds, in ten ways, and twice the largest change counts.
+//! The bound of a result is the error of the operator itself ([`super::budget`]) plus the propagated bounds of its
+//! operands. The latter are found by experiment: the operator is computed in binary64 on operands moved to the edge of
+//! their bounds, in ten ways, and the bound is twice the largest change.
 
 use super::budget::{Rule, gamma, roundoff, rule, terms, ulp};
 use crate::io::random::Random;
@@ -12,29 +12,29 @@ use byoc_core::op::{self, Params, Value};
 use byoc_core::tensor::{DType, Tensor};
 use std::collections::HashMap;
 
-/// The most bytes of a value.
+/// Maximum size of a value in bytes.
 const LARGEST: usize = 1 << 30;
 
-/// A value and how far each element may be from it.
+/// A value with an error bound per element.
 #[derive(Clone, Debug)]
 pub struct Bounded {
-    /// What the reference gives.
+    /// Value of the reference.
     pub value: Tensor,
-    /// Per element; empty where the value is exact.
+    /// Error bound of each element; empty if the value is exact.
     pub error: Vec<f64>,
 }
 
-/// Every value of a data-flow program, tuples flattened, by expression.
+/// All values of a data-flow program, tuples flattened, by expression.
 pub type Values = HashMap<ExprId, Vec<Bounded>>;
 
 /// Computes every value of `@main`.
 ///
 /// # Errors
-/// What the reference turns down (an index out of bounds), or an expression that is no data flow.
+/// Values that the reference rejects (an index out of bounds), or an expression that is not data flow.
 pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     let main = module.main().ok_or("the program has no @main")?;
     if main.params.len() != inputs.len() {
-        return Err(format!("{} inputs for {} parameters", inputs.len(), main.params.len()));
+        return Err(format!("found {} inputs for {} parameters", inputs.len(), main.params.len()));
     }
     let mut values: Values = HashMap::new();
     let exact = |value: Tensor| Bounded { value, error: Vec::new() };
@@ -62,7 +62,7 @@ pub fn evaluate(module: &Module, inputs: &[Tensor]) -> Result<Values, String> {
     Ok(values)
 }
 
-/// Returns true if every number is finite, the reference's own on the way among them.
+/// Returns true if every number is finite, including the intermediate results of the reference.
 pub fn is_finite(values: &Values) -> bool {
     let all = values.values().flatten().filter(|bounded| bounded.value.dtype().is_float());
     all.flat_map(|bounded| bounded.value.view().to_f64s()).all(f64::is_finite)
@@ -99,7 +99,7 @@ fn call_with_bounds(operator: OpId, attrs: &Attrs, args: &Arguments) -> Result<V
     Ok(results.into_iter().zip(errors).map(|(value, error)| Bounded { value, error }).collect())
 }
 
-/// Computes the operator on tensors that `pick` makes of the arguments.
+/// Computes the operator on the tensors that `pick` makes from the arguments.
 fn apply(
     operator: OpId,
     attrs: &Attrs,
@@ -121,7 +121,7 @@ fn apply(
     op::evaluate(operator, attrs, &args, LARGEST)
 }
 
-/// The attributes of the same call in binary64.
+/// Returns the attributes of the same call in binary64.
 fn widened(attrs: &Attrs) -> Attrs {
     let narrow = attrs.get("out_dtype").and_then(|v| v.as_dtype()).is_some_and(DType::is_float);
     if narrow { attrs.with("out_dtype", DType::F64) } else { attrs.clone() }
@@ -135,7 +135,7 @@ fn wide(tensor: &Tensor, change: impl Fn(usize, f64) -> f64) -> Tensor {
     Tensor::from_slice(tensor.shape(), &values)
 }
 
-/// What the operator itself may add.
+/// Error bound of the operator itself.
 fn local(
     operator: OpId,
     wide_attrs: &Attrs,
@@ -188,7 +188,8 @@ fn local(
     }
 }
 
-/// How far the results move when the operands move within their bounds, and within `gamma(backward)` of themselves.
+/// Largest changes of the results when the operands change within their bounds, and within `gamma(backward)` of
+/// themselves.
 fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Vec<Vec<f64>> {
     const WAYS: u64 = 10;
     let Ok(still) = apply(operator, attrs, args, |_, b| wide(&b.value, |_, v| v)) else { return Vec::new() };
@@ -211,7 +212,7 @@ fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Ve
             wide(&b.value, |i, v| {
                 let step = b.error.get(i).copied().unwrap_or(0.0) + relative * v.abs();
                 match v.is_finite() {
-                    // Where nothing is known of an operand, nothing is of what depends on it.
+                    // An unbounded operand makes everything that depends on it unbounded.
                     true if step == f64::INFINITY => f64::NAN,
                     true => v + signs[i] * step,
                     false => v,
@@ -222,7 +223,7 @@ fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Ve
         for ((largest, still), moved) in largest.iter_mut().zip(&still).zip(&moved) {
             for ((largest, still), moved) in largest.iter_mut().zip(still).zip(moved.view().to_f64s()) {
                 let same = *still == moved || (still.is_nan() && moved.is_nan());
-                // Where a small step leaves the domain nothing can be said.
+                // If a small step leaves the domain, the result is unbounded.
                 let change = if same { 0.0 } else { (still - moved).abs() };
                 *largest = if change.is_nan() { f64::INFINITY } else { largest.max(2.0 * change) };
             }
@@ -231,20 +232,20 @@ fn moved(operator: OpId, attrs: &Attrs, args: &Arguments, backward: usize) -> Ve
     largest
 }
 
-/// Where a result is outside its bounds.
+/// An element outside its bounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outside {
-    /// The element, counted row-major.
+    /// Index of the element, row-major.
     pub element: usize,
-    /// What was computed.
+    /// Computed value.
     pub got: f64,
-    /// What the reference gives.
+    /// Value of the reference.
     pub want: f64,
-    /// How far it may be off.
+    /// Error bound.
     pub allowed: f64,
-    /// How many elements are outside.
+    /// Number of elements outside their bounds.
     pub count: usize,
-    /// Of so many.
+    /// Number of elements.
     pub total: usize,
 }
 
@@ -259,10 +260,10 @@ impl std::fmt::Display for Outside {
     }
 }
 
-/// Compares a result with its bounds; gives the largest share of its bound that an element used.
+/// Compares a result with its bounds; returns the largest share of its bound that an element used.
 ///
 /// # Errors
-/// The worst element outside.
+/// The element that exceeds its bound most.
 pub fn compare(got: &Tensor, want: &Bounded) -> Result<f64, Outside> {
     let (a, b) = (got.view().to_f64s(), want.value.view().to_f64s());
     let size = got.dtype().size();
@@ -301,13 +302,13 @@ mod tests {
     use byoc_core::typing::Builder;
 
     #[test]
-    fn where_nothing_can_be_said_of_an_operand_nothing_is_said_of_what_follows() {
+    fn propagates_unbounded_errors() {
         let mut builder = Builder::default();
         let ty = Type::tensor(DType::F32, &[1, 2]);
         let x = builder.var("x", ty.clone());
         let w = builder.constant(Tensor::from_slice(&[2, 2], &[1.0f32, -1.0, 1.0, 1.0]));
         let op = |builder: &mut Builder, name, args: &[ExprId]| builder.op(name, args, Attrs::default()).unwrap();
-        // The first sum is next to 0, where a rounding more makes the root NaN.
+        // The first sum is close to 0, where one more rounding makes the root NaN.
         let sums = op(&mut builder, "nn.dense", &[x, w]);
         let roots = op(&mut builder, "rsqrt", &[sums]);
         let turned = op(&mut builder, "transpose", &[roots]);

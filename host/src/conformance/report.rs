@@ -1,77 +1,77 @@
-//! What a run found.
+//! Findings of a conformance run.
 
 use super::fault::Fault;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What is said of a backend whose description has `finite_math`.
-pub const FINITE_MATH: &str = "finite_math: nothing is promised where a number is NaN or infinite";
+/// Note on a backend whose description has `finite_math`.
+pub const FINITE_MATH: &str = "finite_math: no guarantee where a number is NaN or infinite";
 
-/// What became of the cases of one operator or pattern.
+/// Outcomes of the cases of one operator or pattern.
 #[derive(Clone, Debug, Serialize)]
 pub struct SubjectReport {
-    /// `operator nn.conv2d`, `pattern mine.conv_relu`, `region`.
+    /// Subject: `operator nn.conv2d`, `pattern mine.conv_relu`, `region`.
     pub subject: String,
     /// Valid cases that were tried.
     pub cases: usize,
-    /// Taken, and right.
+    /// Supported cases with correct results.
     pub passed: usize,
-    /// Not taken, with a reason.
+    /// Refused cases.
     pub refused: usize,
-    /// Taken, and wrong.
+    /// Supported cases that failed.
     pub failed: usize,
-    /// The largest share of its error budget that an element used.
+    /// Largest share of its error budget that an element used.
     pub share: f64,
-    /// Why cases were not taken, and how many.
+    /// Number of refused cases by reason.
     pub reasons: BTreeMap<String, usize>,
 }
 
 impl SubjectReport {
-    /// Nothing yet.
+    /// Creates an empty report.
     pub fn new(subject: &str) -> SubjectReport {
         let subject = subject.to_owned();
         SubjectReport { subject, cases: 0, passed: 0, refused: 0, failed: 0, share: 0.0, reasons: BTreeMap::new() }
     }
 }
 
-/// A failure, with what reproduces it.
+/// A failure, and the case that reproduces it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
-    /// Whose case it was; the name of a check otherwise.
+    /// Subject of the case, or name of the check.
     pub subject: String,
-    /// What is wrong.
+    /// Fault.
     pub fault: Fault,
-    /// What sets the case apart.
+    /// Description of the case.
     pub case: String,
-    /// The smallest program that shows it.
+    /// File with the smallest program that reproduces it.
     pub file: Option<String>,
-    /// The command that runs it.
+    /// Command that runs it.
     pub command: Option<String>,
 }
 
-/// What was found about a backend.
+/// Findings about a backend.
 #[derive(Clone, Debug, Serialize)]
 pub struct BackendReport {
-    /// Its name.
+    /// Name of the backend.
     pub backend: String,
-    /// The plugin.
+    /// Name of the plugin.
     pub plugin: String,
-    /// The plugin's version.
+    /// Version of the plugin.
     pub version: String,
-    /// True if it promises nothing of numbers that are not finite, and was not tried on them.
+    /// True if the backend gives no guarantee for numbers that are not finite, and was not tested on them.
     pub finite_math: bool,
-    /// Faults that are not about a case.
+    /// Faults that do not belong to a case.
     pub faults: Vec<Fault>,
-    /// By subject.
+    /// Outcomes by subject.
     pub subjects: Vec<SubjectReport>,
-    /// Checks of the plugin as such: what was tried, and whether it went well.
+    /// Checks of the plugin as a whole: the name of each, and true if it passed.
     pub checks: Vec<(String, bool)>,
-    /// Every kind of failure of every subject, once.
+    /// Failures, one per subject and kind.
     pub failures: Vec<Failure>,
 }
 
 impl BackendReport {
-    /// Nothing yet.
+    /// Creates an empty report.
     pub fn new(backend: &str) -> BackendReport {
         BackendReport {
             backend: backend.to_owned(),
@@ -85,12 +85,12 @@ impl BackendReport {
         }
     }
 
-    /// Returns true if nothing is wrong.
+    /// Returns true if there are no faults and no failures.
     pub fn passes(&self) -> bool {
         self.faults.is_empty() && self.failures.is_empty()
     }
 
-    /// Cases that were taken and right.
+    /// Returns the number of supported cases with correct results.
     pub fn passed(&self) -> usize {
         self.subjects.iter().map(|s| s.passed).sum()
     }

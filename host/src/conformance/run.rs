@@ -1,4 +1,4 @@
-//! The whole run: what is claimed, the cases for it, the checks of the plugin as such, and what comes of the failures.
+//! The conformance run: claims of a backend, cases for them, checks of the plugin as a whole, and handling of failures.
 
 use super::case::{Case, Subject};
 use super::fault::{Fault, Kind};
@@ -15,44 +15,44 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How a run goes.
+/// Options of a conformance run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the cases are drawn from.
+    /// Seed of the cases.
     pub seed: u64,
-    /// Cases for each operator and each pattern.
+    /// Number of cases for each operator and each pattern.
     pub cases: usize,
-    /// Only subjects whose name has this in it.
+    /// Filter: only subjects whose name contains this.
     pub only: Option<String>,
-    /// How long an entry may take.
+    /// Time limit for an entry.
     pub limit: Duration,
-    /// Where failing cases are written.
+    /// Folder for failing cases.
     pub out: PathBuf,
-    /// The words that reproduce a case, without the case's file.
+    /// Command that reproduces a case, without the file of the case.
     pub again: String,
 }
 
-/// Cases of a subject that are tried thoroughly.
+/// Number of cases of a subject that are tested thoroughly.
 const THOROUGH: usize = 2;
 
-/// Faults of one kind in one subject after which it is left.
+/// Number of faults of one kind in a subject after which the subject is abandoned.
 const ENOUGH: usize = 3;
 
-/// So many times the cases are drawn where few of them are taken.
+/// Multiple of the number of cases that is drawn at most if few of them are supported.
 const MORE: usize = 8;
 
-/// Tries for a smaller case.
+/// Maximum number of attempts to shrink a case.
 const SHRINKING: usize = 120;
 
-/// A plugin under test, from the side that stays alive.
+/// A plugin under test, in the process that survives its crashes.
 pub struct Run<'a> {
-    /// Starts workers for the file; with a bound on its memory in KiB when one is given.
+    /// Creates the command that starts a worker for the file; the argument is a limit on its memory in KiB.
     pub command: &'a dyn Fn(Option<u64>) -> Command,
-    /// How it goes.
+    /// Options.
     pub options: &'a Options,
-    /// Told what is being tried.
+    /// Called with a description of the test in progress.
     pub progress: &'a dyn Fn(&str),
-    /// A folder for cases on their way to the worker.
+    /// Folder for cases that are passed to the worker.
     pub scratch: &'a Path,
 }
 
@@ -69,10 +69,10 @@ impl Run<'_> {
         Supervisor::new(Box::new(make), self.options.limit)
     }
 
-    /// The backends that the plugin registers; a fault when it cannot even be loaded.
+    /// Returns the backends that the plugin registers.
     ///
     /// # Errors
-    /// How loading it ended the worker.
+    /// The fault of a plugin that cannot be loaded.
     pub fn backends(&self) -> Result<Vec<String>, Fault> {
         match self.supervisor(None).ask(&json!({ "do": "backends" })) {
             Reply::Done(Value::Array(names)) => Ok(names.iter().filter_map(|n| n.as_str().map(String::from)).collect()),
@@ -154,7 +154,7 @@ impl Run<'_> {
         for number in 0..self.options.cases * MORE {
             let dtype = theme(number).dtype;
             if number >= self.options.cases {
-                // A backend that takes little is asked for more of what it takes.
+                // A backend that supports little gets more cases of the kind it supports.
                 if tally.passed + tally.failed >= self.options.cases / 2 {
                     break;
                 }
@@ -193,7 +193,7 @@ impl Run<'_> {
                             report.failures.push(failure);
                         }
                     }
-                    // A crash costs a process, a time limit costs the time.
+                    // A crash costs a process, and a time limit costs the waiting time.
                     let costly = matches!(kind, Kind::Crash | Kind::TimeLimit);
                     if found.iter().any(|(_, n)| *n >= if costly { 1 } else { ENOUGH }) {
                         break;
@@ -218,9 +218,9 @@ impl Run<'_> {
         Ok(json!({ "do": "case", "backend": backend, "file": file, "thorough": thorough, "cache_dir": cache }))
     }
 
-    /// Makes the case small and writes it where it can be run again.
+    /// Shrinks the case and writes it to a file that can be run again.
     fn failure(&self, worker: &mut Supervisor, backend: &str, case: Case, fault: Fault, thorough: bool) -> Failure {
-        // Waiting for a time limit again and again is not worth a smaller case.
+        // A smaller case is not worth waiting for the time limit many times.
         let attempts = match fault.kind {
             Kind::TimeLimit => 4,
             Kind::Crash => 40,
@@ -230,7 +230,7 @@ impl Run<'_> {
             let reply = self.ask(worker, backend, smaller, thorough);
             matches!(Tried::of(&reply), Tried::Failed(again) if again.kind == fault.kind)
         });
-        // What the small case says is what the reader will see.
+        // The report shows the message of the small case.
         let fault = match Tried::of(&self.ask(worker, backend, &small, thorough)) {
             Tried::Failed(again) if again.kind == fault.kind => again,
             _ => fault,
@@ -249,10 +249,10 @@ impl Run<'_> {
         }
     }
 
-    /// One case from a file.
+    /// Runs one case from a file.
     ///
     /// # Errors
-    /// When the case cannot be written for the worker.
+    /// A case that cannot be written for the worker.
     pub fn try_one(&self, backend: &str, case: &Case) -> Result<Value, String> {
         let mut worker = self.supervisor(None);
         let request = self.request(backend, case, true, None)?;
@@ -262,7 +262,7 @@ impl Run<'_> {
         })
     }
 
-    /// What is tried once for the plugin, with a case that passes.
+    /// Tests the plugin as a whole, once, with a case that passes.
     fn lifecycle(&self, report: &mut BackendReport, case: &Case) {
         let backend = report.backend.clone();
         let mut check = |name: &str, fault: Option<Fault>| {
@@ -273,16 +273,16 @@ impl Run<'_> {
                 report.failures.push(Failure { subject, fault, case: case.about.clone(), file, command });
             }
         };
-        (self.progress)("a compilation that is called off");
+        (self.progress)("a cancelled compilation");
         let cancelled = self.request(&backend, case, false, None).ok().and_then(|mut request| {
             request["do"] = "cancel".into();
             failed(&self.supervisor(None).ask(&request))
         });
-        check("compiling after a compilation that was called off", cancelled);
-        (self.progress)("interrupted compilation");
+        check("compiling after a cancelled compilation", cancelled);
+        (self.progress)("an interrupted compilation");
         check("compiling after an interrupted compilation", self.interrupted(&backend, case));
-        (self.progress)("a cache folder that cannot be used");
-        check("a cache folder that cannot be used", self.bad_cache(&backend, case));
+        (self.progress)("an unusable cache folder");
+        check("an unusable cache folder", self.bad_cache(&backend, case));
         (self.progress)("too little memory");
         check("too little memory", self.little_memory(&backend, case));
         (self.progress)("after unloading");
@@ -293,7 +293,7 @@ impl Run<'_> {
         check("silence after the last region was dropped", unloaded);
     }
 
-    /// Compilations that are ended on the way leave nothing in the cache that a later one trips over.
+    /// Checks that killed compilations leave nothing in the cache that breaks a later one.
     fn interrupted(&self, backend: &str, case: &Case) -> Option<Fault> {
         let cache = self.scratch.join("interrupted");
         for milliseconds in [2, 10, 25, 60, 120] {
@@ -301,14 +301,14 @@ impl Run<'_> {
             self.supervisor(None).interrupt(&request, Duration::from_millis(milliseconds));
             let fault = failed(&self.supervisor(None).ask(&request));
             if let Some(fault) = fault {
-                let message = format!("after a compilation that was ended after {milliseconds} ms: {fault}");
+                let message = format!("after a compilation that was killed after {milliseconds} ms: {fault}");
                 return Some(Fault::new(Kind::Cache, "compile", message));
             }
         }
         None
     }
 
-    /// A file where the cache folder should be: an error is fine, a crash or a wrong result is not.
+    /// Checks a cache folder that is a file: an error is permitted, a crash or a wrong result is not.
     fn bad_cache(&self, backend: &str, case: &Case) -> Option<Fault> {
         let cache = self.scratch.join("no folder");
         std::fs::write(&cache, "a file").ok()?;
@@ -317,10 +317,14 @@ impl Run<'_> {
         if matches!(fault.kind, Kind::ClaimNotKept | Kind::LoadFailed) {
             return None;
         }
-        Some(Fault::new(Kind::Cache, &fault.entry, format!("where the cache folder is a file: {}", fault.message)))
+        Some(Fault::new(
+            Kind::Cache,
+            &fault.entry,
+            format!("with a file in place of the cache folder: {}", fault.message),
+        ))
     }
 
-    /// With an address space that ends soon: an error or an orderly end is fine.
+    /// Checks a small address space: an error or an orderly exit is permitted.
     fn little_memory(&self, backend: &str, case: &Case) -> Option<Fault> {
         let Reply::Done(size) = self.supervisor(None).ask(&json!({ "do": "memory" })) else { return None };
         let size = size.as_u64().filter(|&kib| kib > 0)?;
@@ -335,7 +339,7 @@ impl Run<'_> {
             };
             let Some(fault) = failed(&reply) else { continue };
             let wild = matches!(fault.kind, Kind::Crash | Kind::TimeLimit | Kind::WrongResult | Kind::WritesOutside);
-            // A worker that cannot even start says nothing about the plugin.
+            // A worker that cannot even start reveals nothing about the plugin.
             if wild && !orderly && fault.entry != "start" {
                 let message = format!("with {room} KiB of address space left: {}", fault.message);
                 return Some(Fault::new(Kind::Memory, &fault.entry, message));
@@ -345,7 +349,7 @@ impl Run<'_> {
     }
 }
 
-/// The entries of a table under their full names, as partitioning has them.
+/// Parses a pattern table, with full names for its entries, as in partitioning.
 fn table(backend: &str, text: &str) -> Vec<Entry> {
     let mut table = parse_table(text, Checks::Allowed).entries;
     let prefix = format!("{backend}.");
@@ -357,7 +361,7 @@ fn table(backend: &str, text: &str) -> Vec<Entry> {
     table
 }
 
-/// How the worker answered to a case.
+/// Outcome of a case, as the worker reported it.
 enum Tried {
     Passed(f64),
     Refused(String, String),
@@ -390,14 +394,14 @@ fn fault_of(done: &Value) -> Option<Fault> {
     serde_json::from_value(done.get("fault")?.clone()).ok()
 }
 
-/// A worker that did not answer, as a fault of the entry that it was in.
+/// Converts a missing answer of the worker to a fault of the entry that it was in.
 fn lost(reply: &Reply, entry: &str) -> Fault {
     let place = |at: &str| if at == "start" && !entry.is_empty() { entry.to_owned() } else { at.to_owned() };
     match reply {
         Reply::Died { at, how, .. } => Fault::new(Kind::Crash, &place(at), how.clone()),
         Reply::Late { at } => {
-            Fault::new(Kind::TimeLimit, &place(at), "the entry did not come back within the time limit".to_owned())
+            Fault::new(Kind::TimeLimit, &place(at), "the entry did not return within the time limit".to_owned())
         }
-        Reply::Done(done) => Fault::new(Kind::BadDescription, entry, format!("an answer that is none: {done}")),
+        Reply::Done(done) => Fault::new(Kind::BadDescription, entry, format!("an unexpected answer: {done}")),
     }
 }

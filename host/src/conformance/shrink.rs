@@ -1,4 +1,4 @@
-//! Makes a failing case small: smaller dimensions, default attributes, simple numbers, as long as it fails in the same way.
+//! Shrinks a failing case: smaller dimensions, default attributes, simple numbers, as long as it fails in the same way.
 
 use super::case::Case;
 use byoc_core::ir::{AttrValue, Callee, Expr, ExprId, Type};
@@ -8,7 +8,7 @@ use byoc_core::typing::Builder;
 use byoc_core::with_dtype;
 use std::collections::{BTreeSet, HashMap};
 
-/// The smallest case that `fails` still, found by at most `attempts` tries.
+/// Returns the smallest case that still `fails`, found with at most `attempts` attempts.
 pub fn shrink(case: &Case, attempts: usize, mut fails: impl FnMut(&Case) -> bool) -> Case {
     let mut best = case.clone();
     let mut left = attempts;
@@ -28,22 +28,22 @@ pub fn shrink(case: &Case, attempts: usize, mut fails: impl FnMut(&Case) -> bool
     }
 }
 
-/// A step towards something simpler.
+/// A simplification step.
 #[derive(Clone, Debug, PartialEq)]
 enum Edit {
-    /// Every dimension of this size, and every number like it in an attribute, becomes that.
+    /// Replaces every dimension of the first size, and every equal number in an attribute, by the second.
     Size(usize, usize),
-    /// One dimension of one operand.
+    /// Changes one dimension of one operand.
     Dim { operand: usize, axis: usize, to: usize },
-    /// An attribute of a call is left out.
+    /// Removes an attribute of a call.
     Default(ExprId, String),
-    /// An attribute is left out, and a dimension that went with it becomes 1: the channels of a group.
+    /// Removes an attribute, and sets a dimension that depends on it to 1: the channels of a group.
     DefaultAndDim { call: ExprId, key: String, operand: usize, axis: usize },
-    /// Elements become small integers.
+    /// Replaces the elements of an operand by small integers.
     Simple(usize),
 }
 
-/// Parameters and constants, in the order of the program.
+/// Returns parameters and constants, in the order of the program.
 fn operands(case: &Case) -> Vec<(ExprId, Tensor)> {
     let Some(main) = case.module.main() else { return Vec::new() };
     let mut found: Vec<(ExprId, Tensor)> = main.params.iter().copied().zip(case.inputs.iter().cloned()).collect();
@@ -90,7 +90,7 @@ fn edits(case: &Case) -> Vec<Edit> {
     edits
 }
 
-/// The case with an edit; `None` when the program would not be well typed.
+/// Applies an edit; `None` if the program would not be well typed.
 fn apply(case: &Case, edit: &Edit) -> Option<Case> {
     let main = case.module.main()?;
     let mut tensors: HashMap<ExprId, Tensor> = HashMap::new();
@@ -167,7 +167,7 @@ fn apply(case: &Case, edit: &Edit) -> Option<Case> {
     Some(Case { module: builder.module, inputs, ..case.clone() })
 }
 
-/// Numbers of a list that say a dimension follow it.
+/// Replaces the numbers of a list attribute that are equal to a changed dimension.
 fn resized(value: &AttrValue, from: i64, to: i64) -> AttrValue {
     match value {
         AttrValue::List(items) if from > 3 => AttrValue::List(
@@ -180,7 +180,7 @@ fn resized(value: &AttrValue, from: i64, to: i64) -> AttrValue {
     }
 }
 
-/// The first elements along every axis.
+/// Returns the first elements along every axis.
 fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
     Tensor::build(tensor.dtype(), shape, |bytes| {
         let size = tensor.dtype().size();
@@ -194,10 +194,10 @@ fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
             element.copy_from_slice(&tensor.bytes()[from * size..(from + 1) * size]);
         }
     })
-    .expect("memory for a case")
+    .expect("cannot allocate a case")
 }
 
-/// 1, 2, 3, -1, ... in place of elements that are finite; booleans stay.
+/// Replaces the finite elements by 1, 2, 3, -1, ...; booleans stay.
 fn simple(tensor: &Tensor) -> Tensor {
     let size = tensor.dtype().size();
     Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {
@@ -211,7 +211,7 @@ fn simple(tensor: &Tensor) -> Tensor {
             }
         });
     })
-    .expect("memory for a case")
+    .expect("cannot allocate a case")
 }
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
     use crate::conformance::generate::operator_case;
 
     #[test]
-    fn a_case_becomes_as_small_as_it_can() {
+    fn shrinks_case_and_keeps_property() {
         let def = op::get(op::lookup("nn.conv2d").unwrap());
         let has_stride = |case: &Case| {
             case.module
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_in_every_form_ends() {
+    fn terminates_when_every_case_fails() {
         let def = op::get(op::lookup("add").unwrap());
         let case = operator_case(def, 0, 5).unwrap();
         let small = shrink(&case, 1000, |_| true);

@@ -1,5 +1,5 @@
-//! The half of a conformance run that stays alive: starts the worker, asks it, and when it dies or does not come back
-//! says where, and starts another.
+//! The process of a conformance run that survives: starts the worker, sends it requests, and when it crashes or hangs,
+//! reports where and starts another.
 
 use serde_json::Value;
 use std::fs::File;
@@ -8,32 +8,32 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
-    /// With an answer.
+    /// The worker answered.
     Done(Value),
-    /// The worker's process ended.
+    /// The worker's process terminated.
     Died {
-        /// The entry that it was in.
+        /// Entry that it was in.
         at: String,
-        /// How it ended, and what it said last.
+        /// Termination status, and the last line of its output.
         how: String,
-        /// True if it ended by running out of memory in an orderly way.
+        /// True if it aborted, as on a failed allocation.
         aborted: bool,
     },
-    /// The worker did not come back in time, and was ended.
+    /// The worker did not answer in time, and was killed.
     Late {
-        /// The entry that it is in.
+        /// Entry that it was in.
         at: String,
     },
 }
 
-/// Starts workers.
+/// Starts and supervises workers.
 pub struct Supervisor {
-    /// The command that serves requests.
+    /// Creates the command that serves requests.
     command: Box<dyn Fn() -> Command>,
-    /// How long an entry may take.
+    /// Time limit for an entry.
     pub limit: Duration,
     running: Option<Running>,
 }
@@ -46,17 +46,18 @@ struct Running {
 }
 
 impl Supervisor {
-    /// A supervisor of workers that `command` starts. Between two signs of life a worker has `limit`.
+    /// Creates a supervisor of workers that `command` starts. A worker that sends no message for `limit` counts as
+    /// hung.
     pub fn new(command: Box<dyn Fn() -> Command>, limit: Duration) -> Supervisor {
         Supervisor { command, limit, running: None }
     }
 
-    /// Asks the worker, and starts one if there is none.
+    /// Sends a request to the worker, and starts one if there is none.
     pub fn ask(&mut self, request: &Value) -> Reply {
         self.ask_for(request, None)
     }
 
-    /// Asks the worker and ends it after `patience`, wherever it is.
+    /// Sends a request to the worker, and kills it after `patience`, wherever it is.
     pub fn interrupt(&mut self, request: &Value, patience: Duration) {
         self.ask_for(request, Some(Instant::now() + patience));
         self.stop();
@@ -68,7 +69,7 @@ impl Supervisor {
         if self.running.is_none() {
             match start(&mut (self.command)()) {
                 Ok(running) => self.running = Some(running),
-                Err(error) => return died(at, format!("the worker does not start: {error}")),
+                Err(error) => return died(at, format!("the worker cannot be started: {error}")),
             }
         }
         let Some(running) = &mut self.running else { return died(at, "there is no worker".into()) };
@@ -82,7 +83,7 @@ impl Supervisor {
                 until.map_or(self.limit, |until| until.saturating_duration_since(Instant::now()).min(self.limit));
             match running.answers.recv_timeout(wait) {
                 Ok(line) => {
-                    // What a plugin prints is none of our business.
+                    // Other lines are output of the plugin, and ignored.
                     let Ok(mut value) = serde_json::from_str::<Value>(&line) else { continue };
                     if let Some(done) = value.get_mut("done") {
                         return Reply::Done(done.take());
@@ -100,10 +101,10 @@ impl Supervisor {
         }
     }
 
-    /// Ends the worker.
+    /// Kills the worker.
     pub fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
-            // It may have ended by itself.
+            // It may have terminated already.
             let _ = running.child.kill();
             let _ = running.child.wait();
         }
@@ -111,11 +112,11 @@ impl Supervisor {
 
     fn ended(&mut self, at: String) -> Reply {
         let Some(mut running) = self.running.take() else {
-            return Reply::Died { at, how: "it is gone".into(), aborted: false };
+            return Reply::Died { at, how: "its status is unknown".into(), aborted: false };
         };
         drop(running.requests.take());
         let Ok(status) = running.child.wait() else {
-            return Reply::Died { at, how: "it is gone".into(), aborted: false };
+            return Reply::Died { at, how: "its status is unknown".into(), aborted: false };
         };
         let mut said = String::new();
         if let Some(errors) = &mut running.errors {
@@ -168,8 +169,8 @@ fn ending(status: ExitStatus) -> String {
         Some(7) => "a bus error",
         Some(8) => "an arithmetic fault",
         Some(11) => "a segmentation fault",
-        Some(other) => return format!("the process ended by signal {other}"),
-        None => return format!("the process ended with code {}", status.code().unwrap_or_default()),
+        Some(other) => return format!("the process was killed by signal {other}"),
+        None => return format!("the process exited with code {}", status.code().unwrap_or_default()),
     };
-    format!("the process ended by {name}")
+    format!("the process was terminated by {name}")
 }

@@ -1,4 +1,4 @@
-//! What is tried once or twice for each claim: things that are about the backend more than about the case.
+//! Tests that run once or twice for each claim, because they are about the backend more than about the case.
 
 use super::bench::Bench;
 use super::case::Case;
@@ -12,11 +12,11 @@ use byoc_core::with_dtype;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
 use std::sync::Barrier;
 
-/// Runs at the same time, and so often each.
+/// Number of concurrent threads, and number of runs of each.
 const AT_ONCE: usize = 4;
 const ROUNDS: usize = 24;
 
-/// Tries a piece that has run right once.
+/// Tests a piece that has run correctly once.
 pub(super) fn try_piece(
     bench: &Bench<'_, '_>,
     case: &Case,
@@ -38,7 +38,7 @@ pub(super) fn try_piece(
     damaged(bench, piece, compiled)
 }
 
-/// The same region and options give the same bytes.
+/// Checks that the same region and options compile to the same bytes.
 fn same_bytes(bench: &Bench<'_, '_>, piece: &Piece, first: &CompiledRegion) -> Result<(), Fault> {
     let second = bench.compile(piece, bench.cache_dir)?;
     if second.blob == first.blob {
@@ -54,8 +54,8 @@ fn same_bytes(bench: &Bench<'_, '_>, piece: &Piece, first: &CompiledRegion) -> R
     Err(Fault::new(Kind::NotDeterministic, "compile", message))
 }
 
-/// Inputs with their elements in the opposite order, and what comes of them. Elements that have a meaning to the program
-/// (indices) are as valid at another place.
+/// Returns inputs with their elements in reverse order, and the expected results. Elements with a meaning to the
+/// program (indices) are equally valid at another position.
 fn other_inputs(piece: &Piece) -> Result<Option<Other>, Fault> {
     let inputs: Vec<Tensor> = piece.inputs.iter().map(reversed).collect();
     Ok(piece.on(inputs).ok().map(|(inputs, expected)| Other { inputs, expected }))
@@ -71,10 +71,10 @@ fn reversed(tensor: &Tensor) -> Tensor {
         bytes.copy_from_slice(tensor.bytes());
         with_dtype!(tensor.dtype(), T => bytemuck::cast_slice_mut::<u8, T>(bytes).reverse());
     })
-    .expect("memory for a case")
+    .expect("cannot allocate a case")
 }
 
-/// Another run in between changes nothing.
+/// Checks that another run in between does not change the result.
 fn repeatedly(
     bench: &Bench<'_, '_>,
     piece: &Piece,
@@ -84,14 +84,14 @@ fn repeatedly(
 ) -> Result<(), Fault> {
     if let Some(other) = other {
         let outputs = bench.run(piece, executable, prepared, Setting::NAN, &other.inputs)?;
-        expect(&outputs, &other.expected, Kind::NotRepeatable, "run", "second run, on other values")?;
+        expect(&outputs, &other.expected, Kind::NotRepeatable, "run", "second run, with other values")?;
     }
     bench.prepare(piece, executable)?;
     let outputs = bench.run(piece, executable, prepared, Setting::NAN, &piece.inputs)?;
     expect(&outputs, &piece.expected, Kind::NotRepeatable, "run", "a later run")
 }
 
-/// Two inputs of one type may lie in the same memory.
+/// Checks two inputs of one type in the same memory.
 fn aliased(
     bench: &Bench<'_, '_>,
     piece: &Piece,
@@ -113,7 +113,7 @@ fn aliased(
     expect(&outputs, &expected, Kind::Aliasing, "run", &format!("inputs 0 and {second} in the same memory"))
 }
 
-/// Several threads run one executable, each on values of its own.
+/// Checks concurrent runs of one executable, on alternating inputs.
 fn at_once(
     bench: &Bench<'_, '_>,
     piece: &Piece,
@@ -148,13 +148,13 @@ fn at_once(
     }
 }
 
-/// The services have one thread, and everything else is the same.
+/// Checks a run with services of one thread, everything else being equal.
 fn one_thread(bench: &Bench<'_, '_>, piece: &Piece, compiled: &CompiledRegion) -> Result<(), Fault> {
     let executable = bench.load(piece, compiled, &compiled.blob, bench.alone)?;
     bench.rerun(piece, &*executable, (Kind::Threads, "run", "with one thread"))
 }
 
-/// The blob serves as often as it is loaded.
+/// Checks a second load of the blob.
 fn loaded_again(bench: &Bench<'_, '_>, piece: &Piece, compiled: &CompiledRegion) -> Result<(), Fault> {
     let (first, second) = (
         bench.load(piece, compiled, &compiled.blob, bench.services)?,
@@ -164,7 +164,7 @@ fn loaded_again(bench: &Bench<'_, '_>, piece: &Piece, compiled: &CompiledRegion)
     bench.rerun(piece, &*second, (Kind::NotRepeatable, "load", "loaded again, after the first was dropped"))
 }
 
-/// A region of the same shapes with other constants has results of its own.
+/// Checks that a region of the same shapes with other constants has its own results.
 fn other_constants(bench: &Bench<'_, '_>, case: &Case) -> Result<(), Fault> {
     let weights = |tensor: &Tensor| tensor.len() > 1 && (tensor.dtype().is_float() || tensor.dtype().size() == 1);
     let other = case.with_constants(|tensor| if weights(tensor) { reversed(tensor) } else { tensor.clone() });
@@ -177,7 +177,7 @@ fn other_constants(bench: &Bench<'_, '_>, case: &Case) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A key that nobody knows is answered with "unknown", by each of the three that can be asked.
+/// Checks that code generator, loader and executable answer an unknown key with "unknown".
 fn unknown_query(bench: &Bench<'_, '_>, executable: &dyn Executable, compiled: &CompiledRegion) -> Result<(), Fault> {
     const KEY: &str = "byoc.conformance.a key that nobody knows";
     (bench.at)("query");
@@ -203,8 +203,9 @@ fn unknown_query(bench: &Bench<'_, '_>, executable: &dyn Executable, compiled: &
     Ok(())
 }
 
-/// A blob that is cut off is turned down (or runs right, where nothing of value was cut off). One with a changed byte may
-/// load: artifacts carry digests, so that none ever arrives. It must not end the process.
+/// Checks damaged blobs. A truncated blob has to be rejected (or run correctly, if nothing essential was cut off). One
+/// with a changed byte may load, because artifacts carry digests and such a blob never arrives; it must not terminate
+/// the process.
 fn damaged(bench: &Bench<'_, '_>, piece: &Piece, compiled: &CompiledRegion) -> Result<(), Fault> {
     let blob = compiled.blob.as_slice();
     let lengths = [0, 1, 7, blob.len() / 4, blob.len() / 2, blob.len().saturating_sub(9), blob.len().saturating_sub(1)];
@@ -214,7 +215,7 @@ fn damaged(bench: &Bench<'_, '_>, piece: &Piece, compiled: &CompiledRegion) -> R
             piece,
             compiled,
             &blob[..length],
-            &format!("cut off after {length} of {} bytes", blob.len()),
+            &format!("truncated to {length} of {} bytes", blob.len()),
         )?;
     }
     let mut edited = blob.to_vec();

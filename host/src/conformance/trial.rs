@@ -1,4 +1,4 @@
-//! Tries a case on a backend: judges, compiles, loads, and runs each region in guarded memory against the reference.
+//! Trial of a case on a backend: judges, compiles, loads, and runs each region in guarded memory against the reference.
 
 use super::bench::Bench;
 use super::case::Case;
@@ -10,8 +10,8 @@ use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
 
 impl Bench<'_, '_> {
-    /// Tries a case. `thorough` tries what is about the backend more than about the case, too: threads, repetition,
-    /// concurrency, other constants, damaged blobs.
+    /// Tests a case. `thorough` includes the tests that are about the backend more than about the case: threads,
+    /// repetition, concurrency, other constants, damaged blobs.
     pub fn try_case(&self, case: &Case, thorough: bool) -> Outcome {
         let pieces = match self.cut(case) {
             Ok(pieces) => pieces,
@@ -30,7 +30,8 @@ impl Bench<'_, '_> {
         Outcome::Passed(share)
     }
 
-    /// Compiles, loads, prepares and runs a piece; gives what was compiled and the share of the budget that was used.
+    /// Compiles, loads, prepares and runs a piece; returns the compiled region and the largest used share of the error
+    /// budget.
     fn try_piece(&self, piece: &Piece) -> Result<(CompiledRegion, f64), Fault> {
         let compiled = self.compile(piece, self.cache_dir)?;
         let executable = self.load(piece, &compiled, &compiled.blob, self.services)?;
@@ -39,7 +40,7 @@ impl Bench<'_, '_> {
         Ok((compiled, share))
     }
 
-    /// Runs twice in different surroundings and compares; says what a wrong result depends on.
+    /// Runs twice with different fill bytes and compares; a fault names the dependency of a wrong result.
     pub fn check_run(&self, piece: &Piece, executable: &dyn Executable, prepared: &Prepared) -> Result<f64, Fault> {
         let mut share = 0.0f64;
         for setting in [Setting::NAN, Setting { unset: 0, outside: 0 }] {
@@ -54,7 +55,7 @@ impl Bench<'_, '_> {
         Ok(share)
     }
 
-    /// Why a result is wrong, as far as changing one thing at a time can tell.
+    /// Diagnoses a wrong result by changing one condition at a time.
     fn diagnose(
         &self,
         piece: &Piece,
@@ -71,18 +72,18 @@ impl Bench<'_, '_> {
         };
         let message = format!("output {output}: {outside}");
         if !same(setting) {
-            return Fault::new(Kind::NotRepeatable, "run", format!("{message}; another run gives something else"));
+            return Fault::new(Kind::NotRepeatable, "run", format!("{message}; another run gives another result"));
         }
         let other = |byte: u8| if byte == 0 { 0x40 } else { 0 };
         if !same(Setting { outside: other(setting.outside), ..setting }) {
             return Fault::new(
                 Kind::ReadsOutside,
                 "run",
-                format!("{message}; the result changes with bytes before or behind an input"),
+                format!("{message}; the result depends on bytes before or after an input"),
             );
         }
         if !same(Setting { unset: other(setting.unset), ..setting }) {
-            let what = format!("{message}; the result changes with what outputs and workspace held before");
+            let what = format!("{message}; the result depends on the initial contents of outputs and workspace");
             return Fault::new(Kind::ReadsUnset, "run", what);
         }
         Fault::new(Kind::WrongResult, "run", message)

@@ -1,4 +1,4 @@
-//! The host's services with a witness: what a plugin calls is counted.
+//! Services of the host that count the calls of a plugin.
 
 use byoc_plugin_api::{Constant, Executable, Graph, HostServices, Result, Services};
 use serde_json::Value;
@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::Level;
 
-/// Counts the calls of plugins.
+/// Counter of calls by plugins.
 #[derive(Debug, Default)]
 pub struct Witness {
     calls: AtomicU64,
 }
 
 impl Witness {
-    /// Calls so far.
+    /// Returns the number of calls so far.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }
 }
 
-/// The services `inner`, watched.
+/// Wraps the services `inner` so that calls are counted.
 pub fn watched(inner: Services, witness: Arc<Witness>) -> Services {
     Services::new(Watched { inner, witness })
 }
@@ -44,7 +44,7 @@ impl HostServices for Watched {
     }
 
     fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
-        // A task does not panic, so there is no error to lose.
+        // A task does not panic, so no error is lost.
         let _ = self.called().parallel_for(count, task);
     }
 
@@ -56,7 +56,7 @@ impl HostServices for Watched {
         self.called().counter(name, amount);
     }
 
-    // Asked before every message, by the bridge of `tracing` too: no sign of life.
+    // Not counted: the bridge of `tracing` asks before every message.
     fn log_level(&self) -> Option<Level> {
         self.inner.log_level()
     }

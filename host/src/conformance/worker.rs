@@ -1,6 +1,6 @@
-//! The half of a conformance run that touches the plugin: a process of its own, so that a crash or an endless loop is a
-//! finding and not the end. It reads requests, one JSON object a line, and answers each with lines that say where it is
-//! (`{"at": "compile"}`) and one that says how it ended (`{"done": ...}`).
+//! The process of a conformance run that loads the plugin: separate, so that a crash or an endless loop is a finding
+//! and does not end the run. It reads requests, one JSON object per line, and answers each with lines that name the
+//! entry it is in (`{"at": "compile"}`) and one with the outcome (`{"done": ...}`).
 
 use super::bench::Bench;
 use super::case::Case;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// A plugin under test.
 pub struct Worker {
     registry: Registry,
-    /// Where its blobs' loaders are looked for after the file itself.
+    /// Searched for the loaders of its blobs after the file itself.
     others: Registry,
     services: Services,
     alone: Services,
@@ -31,10 +31,10 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Loads the plugin, and those of `dirs` for their loaders.
+    /// Loads the plugin, and those in `dirs` for their loaders.
     ///
     /// # Errors
-    /// When it cannot be loaded, or the system gives no threads.
+    /// A plugin that cannot be loaded, or threads that the system cannot start.
     pub fn new(file: &Path, dirs: &[PathBuf], threads: usize) -> Result<Worker, Failure> {
         let (witness, cancel) = (Arc::new(Witness::default()), Cancel::default());
         let make = |threads: usize| -> Result<Services, Failure> {
@@ -50,7 +50,7 @@ impl Worker {
         Ok(Worker { registry, others, services: several, alone, witness, cancel })
     }
 
-    /// Answers requests until there are no more.
+    /// Answers requests until the input ends.
     pub fn serve(self, requests: impl BufRead, say: &dyn Fn(&Value)) {
         for line in requests.lines() {
             let Ok(line) = line else { return };
@@ -69,11 +69,11 @@ impl Worker {
             "case" => self.case(request, at),
             "unload" => self.unload(request, at),
             "cancel" => self.cancel(request, at),
-            other => json!({ "error": format!("no request \"{other}\"") }),
+            other => json!({ "error": format!("unknown request \"{other}\"") }),
         }
     }
 
-    /// What a backend says of itself, asked twice.
+    /// Calls `describe` twice, and compares the results.
     fn describe(&self, name: &str, at: &dyn Fn(&str)) -> Value {
         at("describe");
         let backend = match self.registry.backend(name) {
@@ -94,8 +94,8 @@ impl Worker {
             .collect();
         let again = backend.codegen.describe().map(|d| d.to_json()).unwrap_or_default();
         let first = backend.description.to_json();
-        let fault =
-            (again != first).then(|| Fault::new(Kind::BadDescription, "describe", "two calls give two descriptions"));
+        let fault = (again != first)
+            .then(|| Fault::new(Kind::BadDescription, "describe", "two calls return different descriptions"));
         json!({
             "plugin": backend.plugin.name, "version": backend.plugin.version,
             "finite_math": backend.description.finite_math,
@@ -116,7 +116,7 @@ impl Worker {
         }
     }
 
-    /// Runs a case, drops everything, and waits for signs of life.
+    /// Runs a case, drops everything, and counts later calls of services.
     fn unload(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
         let done = self.case(request, at);
         if done.get("passed").is_none() {
@@ -129,11 +129,13 @@ impl Worker {
         if calls == 0 {
             return done;
         }
-        let message = format!("{calls} calls of the host's services within 250 ms after the last region was dropped");
+        let message =
+            format!("found {calls} calls of the host's services within 250 ms after the last region was dropped");
         json!({ "fault": Fault::new(Kind::WorksAfterUnload, "run", message) })
     }
 
-    /// Calls a compilation off: it says that it was, or it is done all the same. The next one is as any other.
+    /// Cancels a compilation: it has to report the cancellation, or to finish all the same. The next compilation has to
+    /// succeed.
     fn cancel(&self, request: &Value, at: &dyn Fn(&str)) -> Value {
         let Ok(case) = Case::read(Path::new(request["file"].as_str().unwrap_or_default())) else { return Value::Null };
         let called_off = self.with_bench(request, at, |bench| {
@@ -147,13 +149,13 @@ impl Worker {
         match called_off {
             Ok(Some(fault)) if fault.kind != Kind::Panic => {
                 let message =
-                    format!("a compilation that is called off says so by Error::cancelled, not by: {}", fault.message);
+                    format!("expected a cancelled compilation to return Error::cancelled, found: {}", fault.message);
                 json!({ "fault": Fault::new(Kind::Cancelled, "compile", message) })
             }
             Ok(Some(fault)) => json!({ "fault": fault }),
             _ => match self.case(request, at) {
                 Value::Object(done) if done.contains_key("fault") => {
-                    let message = format!("after a compilation that was called off: {}", done["fault"]["message"]);
+                    let message = format!("after a cancelled compilation: {}", done["fault"]["message"]);
                     json!({ "fault": Fault::new(Kind::Cancelled, "compile", message) })
                 }
                 done => done,
@@ -195,7 +197,7 @@ fn outcome_json(outcome: &Outcome) -> Value {
     }
 }
 
-/// The size of this process's address space in KiB; 0 where the system does not say it.
+/// Returns the size of this process's address space in KiB; 0 if the system does not report it.
 fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));

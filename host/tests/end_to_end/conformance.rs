@@ -111,7 +111,7 @@ fn what_a_backend_promises_nothing_of_is_left_out_and_said() {
     if byoc_test_support::onednn().is_none() {
         return;
     }
-    let said = "finite_math: nothing is promised where a number is NaN or infinite";
+    let said = "finite_math: no guarantee where a number is NaN or infinite";
     let (ran, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
     let summary = &lines.last().unwrap()["summary"];
     assert!(summary["finite_math"] == true && summary["passed"].as_u64() >= Some(8), "{}", ran.out);

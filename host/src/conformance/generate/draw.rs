@@ -1,46 +1,46 @@
-//! Draws sizes, element types and values. A theme says which corner of the space a case is to visit; the numbers follow
-//! from a seed and are the same everywhere.
+//! Random sizes, element types and values. A theme selects the part of the space that a case covers; the numbers follow
+//! from a seed and are the same on every machine.
 
 use crate::io::random::Random;
 use byoc_core::tensor::{DType, Element, Tensor};
 use byoc_core::with_dtype;
 
-/// Which sizes a case has.
+/// Sizes of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
     /// From 2 to 6.
     Small,
-    /// Odd ones, which no vector width divides.
+    /// Odd sizes, which no vector width divides.
     Odd,
     /// Mostly 1.
     One,
     /// A dimension of 0.
     Zero,
-    /// Beyond a vector, a block, a cache line.
+    /// More than a vector, a block, a cache line.
     Wide,
 }
 
-/// Which values a case has.
+/// Values of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// Numbers around 1; small integers.
     Plain,
-    /// NaN, infinities and zeros of both signs among them.
+    /// Includes NaN, infinities and zeros of both signs.
     Special,
     /// Subnormal numbers.
     Denormal,
-    /// The largest and the smallest of the type.
+    /// Includes the largest and the smallest value of the type.
     Extreme,
 }
 
-/// The corner of the space that a case visits.
+/// Part of the space that a case covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Theme {
-    /// Which sizes.
+    /// Sizes.
     pub sizes: Sizes,
-    /// Which values.
+    /// Values.
     pub values: Values,
-    /// The element type of the first operand.
+    /// Element type of the first operand.
     pub dtype: DType,
 }
 
@@ -48,7 +48,7 @@ const fn theme(sizes: Sizes, values: Values, dtype: DType) -> Theme {
     Theme { sizes, values, dtype }
 }
 
-/// What the cases of an operator or a pattern visit, in this order, then again with other numbers.
+/// Themes of the cases of an operator or a pattern, in this order, then again with other numbers.
 pub const THEMES: &[Theme] = &[
     theme(Sizes::Small, Values::Plain, DType::F32),
     theme(Sizes::Odd, Values::Plain, DType::F32),
@@ -76,60 +76,60 @@ pub const THEMES: &[Theme] = &[
     theme(Sizes::Odd, Values::Plain, DType::U32),
 ];
 
-/// What the elements of an operand may be.
+/// Constraint on the elements of an operand.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fill {
-    /// Anything; what exactly, the theme says.
+    /// Any value; the theme decides.
     Free,
-    /// Terms of a sum: as `Free`, without numbers whose sum overflows in one order and not in another.
+    /// Terms of a sum: same as `Free`, without numbers whose sum overflows in one order and not in another.
     Terms,
-    /// What terms are multiplied with: always ordinary numbers.
+    /// Factors of the terms: always ordinary numbers.
     Factors,
-    /// Between these, both included.
+    /// Between these bounds, inclusive.
     Within(f64, f64),
-    /// As `Free`, without zeros.
+    /// Same as `Free`, without zeros.
     NonZero,
     /// These integers.
     Exactly(Vec<i64>),
 }
 
-/// Draws.
+/// Random generator of sizes and values.
 pub struct Draw {
     random: Random,
-    /// Where the case is to go.
+    /// Part of the space to cover.
     pub theme: Theme,
-    /// Keeps to what most models have: the default layouts, no dilation, the same padding on both sides.
-    /// A backend that takes nothing else is still to be tested on what it takes.
+    /// Restricts attributes to those of most models: default layouts, no dilation, the same padding on both sides. A
+    /// backend that supports nothing else is still tested on those.
     pub usual: bool,
 }
 
 impl Draw {
-    /// Draws for a theme.
+    /// Creates a generator for a theme.
     pub fn new(seed: u64, theme: Theme) -> Draw {
         Draw { random: Random::new(seed), theme, usual: false }
     }
 
-    /// A number below `n`, which is not 0.
+    /// Draws a number below `n`, which has to be greater than 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.random.next_u64() % n.max(1) as u64) as usize
     }
 
-    /// An integer from `low` to `high`, both included.
+    /// Draws an integer from `low` to `high`, inclusive.
     pub fn int(&mut self, low: i64, high: i64) -> i64 {
         low + self.below((high - low + 1).max(1) as usize) as i64
     }
 
-    /// One of these.
+    /// Draws one of the elements.
     pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }
 
-    /// True in one of `n` draws.
+    /// Returns true in one of `n` draws.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// A dimension that is not 0.
+    /// Draws a dimension that is not 0.
     pub fn dim(&mut self) -> usize {
         match self.theme.sizes {
             Sizes::Small | Sizes::Zero => 2 + self.below(5),
@@ -139,7 +139,7 @@ impl Draw {
         }
     }
 
-    /// A dimension of a plane or a volume, where the number of elements grows fast.
+    /// Draws a dimension of a plane or a volume, where the number of elements grows fast.
     pub fn side(&mut self) -> usize {
         match self.theme.sizes {
             Sizes::Wide => self.pick(&[8, 9, 14, 17]),
@@ -148,7 +148,7 @@ impl Draw {
         }
     }
 
-    /// A dimension that may be 0: a batch.
+    /// Draws a dimension that may be 0: a batch.
     pub fn batch(&mut self) -> usize {
         match self.theme.sizes {
             Sizes::Zero => 0,
@@ -157,7 +157,7 @@ impl Draw {
         }
     }
 
-    /// A shape of that rank; where the theme wants it, with a 0 in it.
+    /// Draws a shape of that rank, with a 0 in it if the theme asks for one.
     pub fn shape(&mut self, rank: usize) -> Vec<usize> {
         let mut elements = 1;
         let mut shape: Vec<usize> = Vec::with_capacity(rank);
@@ -174,24 +174,24 @@ impl Draw {
         shape
     }
 
-    /// A shape of a rank between these.
+    /// Draws a shape of a rank between these bounds, inclusive.
     pub fn shape_of_rank(&mut self, low: usize, high: usize) -> Vec<usize> {
         let rank = self.int(low as i64, high as i64) as usize;
         self.shape(rank)
     }
 
-    /// An axis of `rank`, from the front or from the end.
+    /// Draws an axis below `rank`, counted from the front or from the end.
     pub fn axis(&mut self, rank: usize) -> i64 {
         let axis = self.below(rank) as i64;
         if self.one_in(3) { axis - rank as i64 } else { axis }
     }
 
-    /// The theme's element type if it is a float, else binary32.
+    /// Returns the theme's element type if it is a float, else binary32.
     pub fn float(&self) -> DType {
         if self.theme.dtype.is_float() { self.theme.dtype } else { DType::F32 }
     }
 
-    /// The elements of an operand.
+    /// Draws the elements of an operand.
     pub fn tensor(&mut self, dtype: DType, shape: &[usize], fill: &Fill) -> Tensor {
         if let Fill::Exactly(values) = fill {
             let mut values = values.iter();
@@ -200,11 +200,11 @@ impl Draw {
                     *element = T::from_f64(values.next().copied().unwrap_or(0) as f64);
                 });
             });
-            return filled.expect("memory for a case");
+            return filled.expect("cannot allocate a case");
         }
         Tensor::build(dtype, shape, |bytes| {
             if dtype == DType::I64 || dtype == DType::U64 {
-                // Beyond the integers that binary64 holds.
+                // Not through binary64, which cannot represent all of them.
                 for element in bytemuck::cast_slice_mut::<u8, i64>(bytes) {
                     *element = self.integer(dtype, fill) as i64;
                 }
@@ -218,7 +218,7 @@ impl Draw {
                 });
             });
         })
-        .expect("memory for a case")
+        .expect("cannot allocate a case")
     }
 
     fn integer(&mut self, dtype: DType, fill: &Fill) -> i128 {
@@ -229,7 +229,7 @@ impl Draw {
                 let near = self.below(3) as i128;
                 self.pick(&[low + near, high - near, low + near, high - near, -1, 0, 1])
             }
-            // Bytes are used to their ends: sums of their products are what accumulators are for.
+            // The full range of bytes: sums of their products test the accumulators.
             (Fill::Terms | Fill::Factors, _) if dtype.size() == 1 => i128::from(self.int(low as i64, high as i64)),
             _ => i128::from(self.int(-10, 10)),
         };
@@ -272,7 +272,7 @@ impl Draw {
     }
 }
 
-/// The least value of an integer type, and the greatest.
+/// Returns the least and the greatest value of an integer type.
 pub fn limits(dtype: DType) -> (i128, i128) {
     let bits = dtype.size() as u32 * 8;
     match dtype {

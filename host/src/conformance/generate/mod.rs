@@ -1,4 +1,4 @@
-//! Makes cases for what a backend claims. The same seed makes the same cases.
+//! Generation of cases for the claims of a backend. The same seed generates the same cases.
 
 pub mod draw;
 mod pattern;
@@ -13,19 +13,20 @@ use byoc_core::typing::Builder;
 use draw::{Draw, Fill, THEMES, Theme};
 use recipes::{Argument, Given, Known, Operand, Recipe};
 
-/// So often a call is drawn before a theme is given up for an operator.
+/// Maximum number of draws for a theme of an operator.
 const ATTEMPTS: usize = 40;
 
-/// The most operations of a case, and the most elements of one of its values: the references are naive.
+/// Maximum number of operations of a case, and of elements of one of its values: the references are naive.
 const MOST_FLOPS: u64 = 3_000_000;
 const MOST_ELEMENTS: usize = 1 << 16;
 
-/// The corner that case `number` of anything visits.
+/// Returns the theme of case `number`.
 pub fn theme(number: usize) -> Theme {
     THEMES[number % THEMES.len()]
 }
 
-/// Case `number` of an operator. `None` when nothing valid could be drawn: the operator takes no such types.
+/// Generates case `number` of an operator; `None` if no valid case could be drawn, because the operator does not take
+/// such types.
 pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Case> {
     let theme = theme(number);
     (0..ATTEMPTS).find_map(|attempt| {
@@ -36,7 +37,7 @@ pub fn operator_case(def: &'static OpDef, number: usize, seed: u64) -> Option<Ca
     })
 }
 
-/// Case `number` of an entry of a pattern table. `None` when no program could be made that it matches.
+/// Generates case `number` of an entry of a pattern table; `None` if no program could be generated that it matches.
 pub fn pattern_case(entry: &Entry, number: usize, seed: u64) -> Option<Case> {
     let theme = theme(number);
     (0..ATTEMPTS).find_map(|attempt| {
@@ -47,7 +48,8 @@ pub fn pattern_case(entry: &Entry, number: usize, seed: u64) -> Option<Case> {
     })
 }
 
-/// Case `number` of several operators in a row, each on what the one before gave. `None` when they do not go together.
+/// Generates case `number` of a chain of operators, each applied to the result of its predecessor; `None` if they
+/// cannot be combined.
 pub fn region_case(operators: &[&'static OpDef], number: usize, seed: u64) -> Option<Case> {
     if operators.is_empty() {
         return None;
@@ -98,7 +100,7 @@ struct Work {
     builder: Builder,
     params: Vec<ExprId>,
     inputs: Vec<byoc_core::tensor::Tensor>,
-    /// True if weights are constants, as they are in models, or inputs.
+    /// True if weights are constants, as in models; otherwise they are inputs.
     constants: bool,
 }
 
@@ -108,18 +110,18 @@ impl Work {
         Work { draw, builder: Builder::default(), params: Vec::new(), inputs: Vec::new(), constants }
     }
 
-    /// The type of a tensor of known dimensions.
+    /// Returns the type of a tensor of known dimensions.
     fn known(&self, id: ExprId) -> Option<Known> {
         let ty = self.builder.module.ty(id).as_tensor()?;
         Some((ty.dtype, ty.shape()?.to_vec()))
     }
 
-    /// A call on parameters and constants of its own.
+    /// Generates a call on new parameters and constants.
     fn call(&mut self, def: &'static OpDef, given: &[Given], forced: &Attrs) -> Option<ExprId> {
         self.call_on(def, given, &[], forced)
     }
 
-    /// A call whose arguments in `bound` are there already.
+    /// Generates a call whose arguments in `bound` exist already.
     fn call_on(
         &mut self,
         def: &'static OpDef,
@@ -129,7 +131,7 @@ impl Work {
     ) -> Option<ExprId> {
         let Recipe { args, attrs } = recipes::propose(def, &mut self.draw, given)?;
         let attrs = forced.iter().fold(attrs, |attrs, (key, value)| attrs.with(key, value.clone()));
-        // Values that types depend on are known to the relation when it is asked.
+        // The type relation sees the values that the result type depends on.
         self.accepted(def, &args, bound, &attrs).ok()?;
         let args: Option<Vec<ExprId>> = args
             .iter()
@@ -146,7 +148,7 @@ impl Work {
         self.builder.op(def.name, &args?, attrs).ok()
     }
 
-    /// Asks the relation about a proposal before anything is made of it.
+    /// Checks a proposal with the type relation, before anything is built from it.
     fn accepted(
         &self,
         def: &'static OpDef,
@@ -177,7 +179,7 @@ impl Work {
         def.infer(&attrs, &types, &values).map(|_| ())
     }
 
-    /// A constant or a parameter.
+    /// Generates a constant or a parameter.
     fn operand(&mut self, operand: &Operand, constant: bool) -> ExprId {
         let tensor = self.draw.tensor(operand.dtype, &operand.shape, &operand.fill);
         let exactly = matches!(operand.fill, Fill::Exactly(_));
@@ -206,7 +208,7 @@ impl Work {
     }
 }
 
-/// Operations of one evaluation of an operator call; 0 for everything else.
+/// Returns the operations of an operator call; 0 for any other expression.
 fn flops(module: &Module, id: ExprId) -> u64 {
     let Some((operator, call)) = module.expr(id).as_op_call() else { return 0 };
     let def = op::get(operator);
@@ -225,7 +227,7 @@ mod tests {
     use byoc_core::pattern::{Checks, parse_table};
 
     #[test]
-    fn every_operator_has_valid_cases() {
+    fn generates_valid_cases_for_every_operator() {
         let mut without = Vec::new();
         for def in op::table() {
             if def.reference.is_none() || def.name.starts_with("annotation.") {
@@ -241,11 +243,11 @@ mod tests {
                 without.push(format!("{} ({valid})", def.name));
             }
         }
-        assert!(without.is_empty(), "operators with hardly a valid case: {}", without.join(", "));
+        assert!(without.is_empty(), "operators with fewer than 4 valid cases: {}", without.join(", "));
     }
 
     #[test]
-    fn patterns_have_cases_that_they_match() {
+    fn generates_matching_cases_for_patterns() {
         let table = "\
 a: nn.relu(nn.bias_add(nn.conv2d(*, const), const) | add(nn.conv2d(*, const), const))
 b: multiply(*x, sigmoid(*x)) | multiply(sigmoid(*x), *x)
@@ -268,9 +270,9 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         }
     }
 
-    /// Whatever an operator gives, the next one is tried on: a sum that is a single number, say.
+    /// Any result of an operator may be the operand of the next: a sum that is a scalar, for example.
     #[test]
-    fn any_operator_may_follow_any_other() {
+    fn chains_any_operators() {
         let all: Vec<&'static OpDef> = op::table()
             .iter()
             .copied()
@@ -287,7 +289,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
     }
 
     #[test]
-    fn a_seed_says_everything() {
+    fn seed_determines_case() {
         let def = op::get(op::lookup("nn.conv2d").unwrap());
         let text = |seed| {
             let case = operator_case(def, 1, seed).unwrap();

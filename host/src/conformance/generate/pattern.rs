@@ -1,7 +1,7 @@
-//! Makes a program that a pattern matches, from the pattern itself.
+//! Generation of a program that a pattern matches, from the pattern itself.
 //!
-//! Operands that the pattern describes are made before the call that takes them; the others follow from what the
-//! operator's recipe wants. A side of an alternative is drawn. The recursion is on the pattern, whose depth is bounded.
+//! Operands that the pattern describes are generated before the call that uses them; the others follow from the recipe
+//! of the operator. A side of an alternative is drawn. The recursion is on the pattern, whose depth is bounded.
 
 use super::Work;
 use super::draw::Fill;
@@ -12,20 +12,20 @@ use byoc_core::pass::{AcceptAll, Backend, partition_for};
 use byoc_core::pattern::{Entry, Pattern, PatternId, PatternNode};
 use std::collections::{HashMap, VecDeque};
 
-/// The root of a program for the pattern. `None` when this draw leads nowhere, or the pattern is about functions, `if`
-/// and `let`, which no region holds.
+/// Generates a program for the pattern, and returns its root; `None` if this draw fails, or the pattern matches
+/// functions, `if` and `let`, which no region contains.
 pub(super) fn build(work: &mut Work, pattern: &Pattern) -> Option<ExprId> {
     Build { work, pattern, made: HashMap::new(), waiting: VecDeque::new(), depth: 0 }.make(pattern.root)
 }
 
-/// Returns true if the entry takes what the program computes last.
+/// Returns true if the entry matches the whole program.
 pub(super) fn matches(entry: &Entry, module: &Module) -> bool {
     let table = [entry.clone()];
     let mut judge = AcceptAll;
     let mut backends = [Backend { name: "t".into(), table: &table, operators: &[], judge: &mut judge }];
     let Ok((_, report)) = partition_for(module, &mut backends, "default") else { return false };
     let composites = || report.regions.iter().flat_map(|region| &region.composites);
-    // All of it: a pattern with optional parts may match a part of what was made for it.
+    // All operators: a pattern with optional parts may match only a part of the program generated for it.
     report.operators.iter().all(|operator| composites().any(|c| c.nodes.contains(&operator.expr)))
         && composites().next().is_some()
 }
@@ -34,13 +34,13 @@ struct Build<'w> {
     work: &'w mut Work,
     pattern: &'w Pattern,
     made: HashMap<PatternId, ExprId>,
-    /// What the next wildcards stand for: the inside of a `dominates`.
+    /// Expressions for the next wildcards: the inner part of a `dominates`.
     waiting: VecDeque<ExprId>,
-    /// How often the pattern has come back to itself.
+    /// Current depth of recursion of the pattern.
     depth: usize,
 }
 
-/// So often a recursive pattern comes back to itself at most.
+/// Maximum depth of recursion of a recursive pattern.
 const DEEPEST: usize = 12;
 
 impl Build<'_> {
@@ -72,7 +72,7 @@ impl Build<'_> {
                 self.make(side)?
             }
             PatternNode::Redirect(to) => {
-                // A recursive pattern ends where a draw takes another side.
+                // The recursion ends when a draw takes the other side of an alternative.
                 self.depth += 1;
                 let made = if self.depth > DEEPEST { None } else { self.make(*to) };
                 self.depth -= 1;
@@ -110,7 +110,7 @@ impl Build<'_> {
     }
 
     fn any_operand(&self) -> Operand {
-        // The numbers of a shape that no call has a wish for.
+        // The default shape, for a leaf without constraints from a call.
         Operand { dtype: self.work.draw.theme.dtype, shape: vec![3, 4], fill: Fill::Free, weight: false }
     }
 
@@ -121,7 +121,8 @@ impl Build<'_> {
         self.work.operand(&operand, constant)
     }
 
-    /// Returns true if a pattern takes whatever the call around it wants: it is made after the call's recipe.
+    /// Returns true if a pattern matches any operand that the surrounding call needs: it is generated from the recipe
+    /// of the call.
     fn is_open(&self, id: PatternId) -> bool {
         let leaf =
             matches!(self.pattern.nodes[id], PatternNode::Wildcard | PatternNode::Var(_) | PatternNode::Constant);
@@ -164,7 +165,7 @@ impl Build<'_> {
                 bound.push(None);
                 continue;
             }
-            // A tuple of which some fields are open asks the recipe for the others.
+            // For a tuple with some open fields, the recipe provides those.
             if let PatternNode::Tuple(Some(fields)) = &self.pattern.nodes[arg]
                 && !self.made.contains_key(&arg)
             {
@@ -199,7 +200,7 @@ impl Build<'_> {
             arguments.push(match (bound[i], want) {
                 (Some(made), _) => made,
                 (None, Argument::One(operand)) => {
-                    // Another argument may have made it meanwhile: `multiply(*x, *x)`.
+                    // Another argument may have generated it meanwhile: `multiply(*x, *x)`.
                     let made = match self.made.get(&arg) {
                         Some(&made) => made,
                         None => self.leaf(arg, operand),
@@ -230,7 +231,7 @@ impl Build<'_> {
                 }
             });
         }
-        // What the pattern does not mention and the operator needs.
+        // Arguments that the pattern does not mention and the operator needs.
         for want in recipe.args.iter().skip(args.len()).take(def.arity.min.saturating_sub(args.len())) {
             if let Argument::One(operand) = want {
                 arguments.push(self.work.operand(operand, false));
@@ -244,7 +245,7 @@ impl Build<'_> {
         Some(fields.iter().map(|f| Some((f.as_tensor()?.dtype, f.as_tensor()?.shape()?.to_vec()))).collect())
     }
 
-    /// The operator that is called: as named, or one of the class that is asked for.
+    /// Returns the operator that is called: the named one, or one of the required class.
     fn callee(&mut self, id: PatternId, args: Option<usize>) -> Option<&'static OpDef> {
         match &self.pattern.nodes[id] {
             PatternNode::Op(op) => Some(op::get(*op)),
@@ -269,8 +270,8 @@ impl Build<'_> {
         }
     }
 
-    /// The parent, one or two steps of the path on top, and the child, whose first wildcard is what the path gave and
-    /// whose others are the parent again.
+    /// Generates the parent, one or two steps of the path on top of it, and the child, whose first wildcard is the end
+    /// of the path and whose other wildcards are the parent.
     fn dominated(&mut self, parent: PatternId, path: PatternId, child: PatternId) -> Option<ExprId> {
         let start = self.make(parent)?;
         let mut at = start;
@@ -286,7 +287,7 @@ impl Build<'_> {
         made
     }
 
-    /// Lets a part of the pattern be made again.
+    /// Forgets the expressions of a part of the pattern, so that it is generated again.
     fn forget(&mut self, id: PatternId) {
         let mut open = vec![id];
         while let Some(id) = open.pop() {

@@ -1,4 +1,4 @@
-//! Operators that make tensors of nothing but a shape.
+//! Operators that create tensors from a shape.
 
 use super::{Given, Recipe, attrs, free, integers, ints, known, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill};

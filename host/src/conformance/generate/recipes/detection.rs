@@ -1,4 +1,4 @@
-//! Boxes: the operators of detection models, and forms of other operators whose sizes are computed during the run.
+//! Boxes: operators of detection models, and forms of other operators whose sizes are computed during the run.
 
 use super::{Given, Recipe, attrs, first, free, integers, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill};

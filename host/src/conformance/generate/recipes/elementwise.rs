@@ -1,4 +1,4 @@
-//! Operators whose elements stand for themselves: unary ones, those that broadcast, conversions.
+//! Elementwise operators: unary and broadcasting ones, conversions.
 
 use super::{Given, Known, Recipe, attrs, first, free, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill, Values};
@@ -80,7 +80,7 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
         }
         (None, None) => {
             let whole = draw.shape_of_rank(0, 4);
-            // Where values go to their ends it is the arithmetic that is looked at.
+            // Extreme values are for the arithmetic, so the shapes are equal.
             let same = draw.theme.values == Values::Extreme;
             let part = if same { whole.clone() } else { narrowed(draw, &whole) };
             let (a, b) = if draw.one_in(3) { (part, whole) } else { (whole, part) };
@@ -98,7 +98,7 @@ fn binary(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
     recipe([operand(lhs.0, lhs.1, left), operand(rhs.0, rhs.1, right)], Attrs::none())
 }
 
-/// What broadcasts to `shape`: itself mostly, or with dimensions of 1, or with fewer dimensions.
+/// Draws a shape that broadcasts to `shape`: mostly itself, or with dimensions of 1, or with fewer dimensions.
 pub(super) fn narrowed(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     match draw.below(4) {
         0 => shape[draw.below(shape.len() + 1)..].to_vec(),
@@ -107,8 +107,8 @@ pub(super) fn narrowed(draw: &mut Draw, shape: &[usize]) -> Vec<usize> {
     }
 }
 
-/// Where a function of one number is to be looked at. Outside its domain it gives NaN, which is looked at as well; where it
-/// overflows, what a library does is its own affair.
+/// Range of operands to test a unary function on. Outside its domain the result is NaN, which is tested as well;
+/// overflow is excluded, because libraries differ there.
 fn domain(name: &str) -> Fill {
     match name {
         "exp" | "sinh" | "cosh" => Fill::Within(-20.0, 20.0),

@@ -1,4 +1,4 @@
-//! Operators whose operands are places: gathering, scattering, sorting, counting.
+//! Operators with indices: gathering, scattering, sorting, counting.
 
 use super::{Given, Recipe, attrs, first, free, integers, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill};
@@ -24,7 +24,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
             let mode = draw.pick(&["clip", "wrap", "fast"]);
             let flat = draw.one_in(4);
             let size = if flat { shape.iter().product() } else { size };
-            // Outside the axis where the mode says what that means.
+            // Includes out-of-range indices if the mode defines them.
             let fill = match mode {
                 "fast" => places(size),
                 _ => Fill::Within(-(size as f64), 2.0 * size as f64),
@@ -49,7 +49,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 return recipe([data, indices], Attrs::none());
             }
             let updates: Vec<usize> = [count].into_iter().chain(shape[depth..].iter().copied()).collect();
-            // Places that are updated twice have one result only where the updates commute.
+            // Duplicate indices have a unique result only if the updates commute.
             let mode = draw.pick(&["add", "min", "max"]);
             recipe([data, indices, operand(dtype, updates, Fill::Terms)], attrs([("mode", mode.into())]))
         }

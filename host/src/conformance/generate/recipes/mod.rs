@@ -1,6 +1,6 @@
-//! Valid arguments for every operator of the table, by family. The type relations have the last word: a recipe may
-//! propose what a relation then turns down, and whoever asked draws again. An operator without a recipe gets what its
-//! schema says: operands of one type and the default attributes.
+//! Valid arguments for every operator of the table, by family. The type relations decide: a recipe may propose
+//! arguments that a relation rejects, and the caller then draws again. An operator without a recipe gets arguments from
+//! its schema: operands of one type and the default attributes.
 
 mod create;
 mod detection;
@@ -17,16 +17,16 @@ use byoc_core::ir::{AttrValue, Attrs};
 use byoc_core::op::{Default, OpDef};
 use byoc_core::tensor::DType;
 
-/// An operand that has yet to be made.
+/// Proposed operand.
 #[derive(Clone, Debug)]
 pub struct Operand {
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<usize>,
-    /// Its elements.
+    /// Constraint on the elements.
     pub fill: Fill,
-    /// True if models hold it as a constant: a weight, a bias, a shape.
+    /// True if it is a constant in models: a weight, a bias, a shape.
     pub weight: bool,
 }
 
@@ -39,31 +39,31 @@ pub enum Argument {
     Tuple(Vec<Operand>),
 }
 
-/// A call that has yet to be made.
+/// Proposed call.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<Argument>,
-    /// Its attributes.
+    /// Attributes.
     pub attrs: Attrs,
 }
 
-/// A type that an operand has already.
+/// Type of an existing operand.
 pub type Known = (DType, Vec<usize>);
 
-/// What is known of an argument beforehand.
+/// Constraint on an argument of a proposed call.
 #[derive(Clone, Debug, Default)]
 pub enum Given {
-    /// Nothing.
+    /// No constraint.
     #[default]
     Open,
     /// The type of the tensor.
     One(Known),
-    /// The fields of the tuple, as far as they are known.
+    /// The types of the fields of the tuple; `None` for one without constraint.
     Tuple(Vec<Option<Known>>),
 }
 
-/// Proposes a call. `given` may be shorter than the arguments are.
+/// Proposes a call. `given` may be shorter than the arguments.
 pub fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     elementwise::propose(def, draw, given)
         .or_else(|| products::propose(def, draw, given))
@@ -77,7 +77,7 @@ pub fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<
         .or_else(|| by_schema(def, draw, given))
 }
 
-/// What the schema alone says.
+/// Proposes a call from the schema alone.
 fn by_schema(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     if def.attrs.iter().any(|a| matches!(a.default, Default::Required)) {
         return None;
@@ -97,7 +97,7 @@ fn known(given: &[Given], i: usize) -> Option<Known> {
     }
 }
 
-/// The type of the first argument: as given, or drawn.
+/// Returns the type of the first argument: as given, or drawn.
 fn first(draw: &mut Draw, given: &[Given], low: usize, high: usize) -> Known {
     known(given, 0).unwrap_or_else(|| (draw.theme.dtype, draw.shape_of_rank(low, high)))
 }
@@ -114,7 +114,7 @@ fn weight(dtype: DType, shape: Vec<usize>, fill: Fill) -> Argument {
     Argument::One(Operand { dtype, shape, fill, weight: true })
 }
 
-/// A list of integers, which the type of the call depends on.
+/// Creates a list of integers that the type of the call depends on.
 fn integers(dtype: DType, values: Vec<i64>) -> Argument {
     weight(dtype, vec![values.len()], Fill::Exactly(values))
 }

@@ -1,4 +1,4 @@
-//! Normalisations and reductions: operators with axes.
+//! Normalizations and reductions: operators with axes.
 
 use super::{Given, Operand, Recipe, attrs, first, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill, Values};
@@ -24,7 +24,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         }
         "variance" => {
             let (dtype, shape) = known(given, 0).unwrap_or_else(|| (draw.float(), draw.shape_of_rank(1, 4)));
-            // The mean over one axis, which the operator reduces.
+            // The mean over the axis that the operator reduces.
             let axis = draw.below(shape.len().max(1));
             let mut mean = shape.clone();
             *mean.get_mut(axis)? = 1;
@@ -94,8 +94,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// Rows that are normalised: numbers around 1. (What a row with an infinity normalises to depends on how the largest
-/// element is taken out, and no definition says it.)
+/// Elements of rows that are normalized: numbers around 1. The result for a row with an infinity depends on the way the
+/// largest element is subtracted, which no definition specifies.
 fn rows(draw: &Draw) -> Fill {
     match draw.theme.values {
         Values::Plain => Fill::Free,

@@ -1,4 +1,4 @@
-//! Sums of products: convolutions, matrix products, and the bias behind them.
+//! Sums of products: convolutions, matrix products, and the bias that follows.
 
 use super::{Given, Recipe, attrs, first, free, ints, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill, Sizes};
@@ -43,7 +43,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// What an integer sum of products comes out as.
+/// Draws the result type of an integer sum of products.
 fn out_dtype(draw: &mut Draw, dtype: DType) -> Vec<(&'static str, AttrValue)> {
     let narrow = matches!(dtype, DType::I8 | DType::U8 | DType::I16);
     if narrow && (draw.usual || !draw.one_in(4)) {
@@ -80,7 +80,7 @@ fn matmul(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recip
     recipe([operand(dtype, a, Fill::Terms), b], Attrs::new(pairs))
 }
 
-/// Layouts of data and kernel; the first is Relay's default.
+/// Returns the layouts of data and kernel; the first is Relay's default.
 fn layouts(axes: usize, transposed: bool) -> &'static [(&'static str, &'static str)] {
     match (axes, transposed) {
         (1, false) => &[("NCW", "OIW"), ("NWC", "WIO")],
@@ -92,7 +92,7 @@ fn layouts(axes: usize, transposed: bool) -> &'static [(&'static str, &'static s
     }
 }
 
-/// Dimensions in canonical order, put into the order of a layout.
+/// Permutes dimensions from the canonical order to a layout.
 fn laid_out(canonical: &[usize], order: &str, layout: &str) -> Vec<usize> {
     layout.chars().filter_map(|letter| Some(canonical[order.find(letter)?])).collect()
 }
@@ -116,7 +116,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
         }
         None => {
             let channels = if draw.theme.sizes == Sizes::Wide && axes == 3 { 3 } else { draw.dim() };
-            // What a group has is more interesting where there are several: even numbers of channels.
+            // Even numbers of channels, so that groups can have several channels.
             let channels = if draw.one_in(2) { channels.next_multiple_of(2) } else { channels };
             let sides = (0..axes).map(|_| if axes == 3 { draw.side().min(7) } else { draw.side() }).collect();
             (draw.theme.dtype, draw.batch(), channels, sides, None)
@@ -135,7 +135,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
     }
     let mut taps: Vec<usize> = (0..axes).map(|_| draw.pick(&[1, 2, 3, 3, 5])).collect();
     if draw.one_in(2) {
-        // Square, as most are: that hides a swap of the axes from everything but the values.
+        // Square, as most kernels are: only the values can then reveal swapped axes.
         taps = vec![draw.pick(&[2, 3, 3]); axes];
     }
     let canonical: Vec<usize> = match transposed {
@@ -146,7 +146,7 @@ fn convolution(def: &OpDef, draw: &mut Draw, given: &[Given], axes: usize, trans
     let dilation: Vec<usize> = (0..axes).map(|_| if !draw.usual && draw.one_in(3) { 2 } else { 1 }).collect();
     let padding: Vec<usize> = match draw.below(if draw.usual { 3 } else { 4 }) {
         0 => vec![0; axes],
-        // Relay takes one number a side or one an end.
+        // Relay takes one number per axis, or one per side of each axis.
         1 => (0..axes).map(|_| draw.below(3)).collect(),
         2 => taps.iter().map(|tap| tap / 2).collect(),
         _ => (0..2 * axes).map(|_| draw.below(3)).collect(),

@@ -71,7 +71,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     recipe(args, Attrs::new(pairs))
 }
 
-/// A product with its bias and its requantization.
+/// Proposes a product with its bias and its requantization.
 fn requantized(product: &str, draw: &mut Draw, narrow: DType, tensors: &[Given]) -> Option<Recipe> {
     let plain = op::get(op::lookup(&format!("nn.{product}"))?);
     let theme = draw.theme;

@@ -1,4 +1,4 @@
-//! Operators that move elements or give them other dimensions.
+//! Operators that move elements or change dimensions.
 
 use super::{Argument, Given, Operand, Recipe, attrs, first, free, integers, ints, known, recipe};
 use crate::conformance::generate::draw::{Draw, Fill};
@@ -11,7 +11,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
         "concatenate" | "stack" => return joined(def, draw, given),
         "squeeze" | "broadcast_to" | "dyn.broadcast_to" | "broadcast_to_like" => {
             let (dtype, whole) = first(draw, given, 1, 4);
-            // Dimensions of 1 are what these are about.
+            // These operators need dimensions of 1.
             let shape = match known(given, 0) {
                 Some(known) => known.1,
                 None => whole.iter().map(|&d| if draw.one_in(2) { 1 } else { d }).collect(),
@@ -89,7 +89,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
                 let (a, b) = (draw.below(dim + 1) as i64, draw.below(dim + 1) as i64);
                 let step = draw.int(1, 3);
                 if draw.one_in(4) && dim > 0 && def.name == "strided_slice" {
-                    // Backwards, from the end counted.
+                    // In reverse, counted from the end.
                     begin.push(-1);
                     end.push(-(dim as i64) - 1);
                     strides.push(-step);
@@ -117,7 +117,7 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// The same number of elements under other dimensions, one of them left to be computed.
+/// Draws other dimensions with the same number of elements, one of them possibly left to be computed.
 fn regrouped(draw: &mut Draw, shape: &[usize]) -> Vec<i64> {
     let mut new: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
     match draw.below(4) {

@@ -85,7 +85,8 @@ pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> 
     }
 }
 
-/// What is looked up. An infinity times a weight of 0 is NaN or left out, as a backend likes.
+/// Constraint on the data. An infinity times a weight of 0 is NaN, or left out, depending on the backend, so
+/// interpolation gets finite numbers.
 fn looked_up(method: &str) -> Fill {
     if method == "nearest_neighbor" { Fill::Terms } else { Fill::Factors }
 }
