@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 /// A folder in test-data layout.
 #[derive(Clone, Debug)]
 pub struct TestFolder {
-    /// The folder's own name.
+    /// Name of the folder.
     pub name: String,
-    /// The model in it.
+    /// Model file in it.
     pub model: PathBuf,
-    /// Its data sets, by number.
+    /// Data sets, by number.
     pub sets: Vec<TestSet>,
-    /// The relative tolerance in `data.json`.
+    /// Relative tolerance in `data.json`.
     pub rtol: Option<f64>,
-    /// The absolute tolerance in `data.json`.
+    /// Absolute tolerance in `data.json`.
     pub atol: Option<f64>,
 }
 
@@ -33,10 +33,10 @@ pub struct TestSet {
 }
 
 impl TestFolder {
-    /// Looks at a folder. No data is read yet.
+    /// Opens a folder. No data is read yet.
     ///
     /// # Errors
-    /// When it has no `model.onnx` or cannot be listed.
+    /// A folder without `model.onnx`, or one that cannot be listed.
     pub fn open(path: &Path) -> Result<TestFolder, Diagnostic> {
         let bad = |why: String| {
             Diagnostic::error(codes::frontends::BAD_TEST_FOLDER, format!("{}: {why}", path.display()))
@@ -76,10 +76,10 @@ impl TestFolder {
         Ok(TestFolder { name: name.unwrap_or_default(), model, sets, rtol, atol })
     }
 
-    /// The inputs that the first data set records, by name.
+    /// Reads the inputs that the first data set records, by name.
     ///
     /// # Errors
-    /// When the model or the data cannot be read.
+    /// A model or data that cannot be read.
     pub fn recorded_inputs(&self) -> Result<Vec<(String, Tensor)>, Failure> {
         let Some(set) = self.sets.first() else { return Ok(Vec::new()) };
         let signature = super::signature(&self.model)?;
@@ -87,10 +87,10 @@ impl TestFolder {
         recorded.map(|(port, file)| Ok((port.name.clone(), pb::read(file)?))).collect()
     }
 
-    /// Imports the model with the input shapes of the first data set, where `options` does not give any.
+    /// Imports the model with the input shapes of the first data set for inputs that `options` does not contain.
     ///
     /// # Errors
-    /// As [`super::load`], and when the data cannot be read.
+    /// Those of [`super::load`], and data that cannot be read.
     pub fn load(&self, options: &LoadOptions) -> Result<Loaded, Failure> {
         let mut options = options.clone();
         for (name, tensor) in self.recorded_inputs()? {
@@ -101,18 +101,18 @@ impl TestFolder {
 }
 
 impl TestSet {
-    /// The recorded inputs, one for each input of the model.
+    /// Reads the recorded inputs, one for each input of the model.
     ///
     /// # Errors
-    /// When a file is missing or no tensor.
+    /// A file that is missing or not a tensor.
     pub fn read_inputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
         read(&self.inputs, ports, "input")
     }
 
-    /// The recorded outputs, one for each output of the model.
+    /// Reads the recorded outputs, one for each output of the model.
     ///
     /// # Errors
-    /// When a file is missing or no tensor.
+    /// A file that is missing or not a tensor.
     pub fn read_outputs(&self, ports: &[PortInfo]) -> Result<Vec<Tensor>, Diagnostic> {
         read(&self.outputs, ports, "output")
     }
@@ -135,19 +135,19 @@ fn read(files: &[Option<PathBuf>], ports: &[PortInfo], what: &str) -> Result<Vec
         .collect()
 }
 
-/// The entries of a folder, sorted.
+/// Returns the entries of a folder, sorted.
 fn list(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut entries = std::fs::read_dir(path)?.map(|e| e.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
     entries.sort();
     Ok(entries)
 }
 
-/// Files `<prefix>K.pb`, each at place K.
+/// Returns the files `<prefix>K.pb`, each at index K.
 fn by_position(files: &[PathBuf], prefix: &str) -> Vec<Option<PathBuf>> {
     let mut out: Vec<Option<PathBuf>> = Vec::new();
     for file in files {
         let stem = file.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix(prefix)?.strip_suffix(".pb"));
-        // A number beyond any model's inputs is somebody's own file.
+        // A larger number than any model has inputs is an unrelated file.
         let Some(position) = stem.and_then(|n| n.parse::<usize>().ok()).filter(|&n| n < 10_000) else { continue };
         if out.len() <= position {
             out.resize(position + 1, None);

@@ -1,8 +1,8 @@
-//! Model readers: files become a typed [`Module`] with `@main`.
+//! Frontends: readers of model formats. A file becomes a typed [`Module`] with `@main`.
 //!
 //! The dimensions of the inputs are bound before a model is imported (by name, or by the shapes of given inputs), so
-//! that the arithmetic on shapes that exporters write out disappears during import. One that is to stay open is named too:
-//! nobody gets a program for every size who meant to give one.
+//! that the arithmetic on shapes that exporters write out disappears during import. A dimension that is to stay open
+//! has to be named explicitly, so that no program is compiled for every size by mistake.
 
 pub mod folder;
 pub mod onnx;
@@ -15,12 +15,12 @@ use byoc_core::tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What is known about the inputs before the model is read.
+/// Facts about the inputs that are given before the model is read.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Values of symbolic dimensions, by name.
     pub dims: BTreeMap<String, usize>,
-    /// Symbolic dimensions that stay open: the program takes any size, whatever the inputs given now have.
+    /// Symbolic dimensions that stay open: the program takes any size, regardless of the inputs given now.
     pub open: BTreeSet<String>,
     /// Shapes of inputs, by the input's name.
     pub input_shapes: BTreeMap<String, Vec<usize>>,
@@ -29,15 +29,15 @@ pub struct LoadOptions {
 /// An input or an output as the file declares it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortInfo {
-    /// Its name in the file.
+    /// Name in the file.
     pub name: String,
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
-    /// Its dimensions; symbolic ones by name. `None` when the file does not say how many there are.
+    /// Dimensions; symbolic ones by name. `None` if the file does not specify the rank.
     pub dims: Option<Vec<Dim>>,
 }
 
-/// What goes into a model and what comes out, as the file declares it.
+/// Inputs and outputs of a model, as the file declares them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signature {
     /// Inputs, in the order of the parameters of `@main`.
@@ -47,7 +47,7 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// The names of the symbolic dimensions of the inputs, sorted.
+    /// Returns the names of the symbolic dimensions of the inputs, sorted.
     pub fn symbols(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .inputs
@@ -69,21 +69,21 @@ impl Signature {
 pub struct Loaded {
     /// The program. `@main` takes the inputs in order and returns the output, or a tuple of the outputs.
     pub module: Module,
-    /// What goes in and what comes out, as the file declares it.
+    /// Inputs and outputs, as the file declares them.
     pub signature: Signature,
-    /// What the symbolic dimensions were bound to.
+    /// Sizes that the symbolic dimensions were bound to.
     pub bound: BTreeMap<String, usize>,
-    /// What should be said but does not stop the work.
+    /// Warnings.
     pub warnings: Vec<Diagnostic>,
     /// The model file itself (inside a folder in test-data layout, the one that was read).
     pub file: PathBuf,
 }
 
 /// Reads a model: `.onnx`, `.relay` with its weights file beside it, or a folder in ONNX test-data layout, whose first
-/// data set then gives the shapes of the inputs that `options` does not give.
+/// data set then provides the shapes of inputs that `options` does not contain.
 ///
 /// # Errors
-/// Everything that is wrong with the model, as far as it can be told at once.
+/// All errors in the model that can be detected at once.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     if path.is_dir() {
         return folder::TestFolder::open(path)?.load(options);
@@ -95,10 +95,10 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     }
 }
 
-/// Reads what goes into a model and what comes out, without importing it.
+/// Reads the inputs and outputs of a model, without importing it.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// A file that cannot be read.
 pub fn signature(path: &Path) -> Result<Signature, Failure> {
     if path.is_dir() {
         return signature(&folder::TestFolder::open(path)?.model);
@@ -118,19 +118,22 @@ fn unknown_format(path: &Path) -> Diagnostic {
     if !path.exists() {
         return unreadable(path, "there is no such file");
     }
-    Diagnostic::error(codes::frontends::UNKNOWN_MODEL_FORMAT, format!("{} is not a model that is read", path.display()))
-        .note("models are .onnx files, .relay files, and folders with a model.onnx and test_data_set_N folders")
+    Diagnostic::error(
+        codes::frontends::UNKNOWN_MODEL_FORMAT,
+        format!("{} is not a model in a known format", path.display()),
+    )
+    .note("models are .onnx files, .relay files, and folders with a model.onnx and test_data_set_N folders")
 }
 
-/// A model file that cannot be read.
+/// Diagnostic for a model file that cannot be read.
 pub(crate) fn unreadable(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::error(codes::frontends::UNREADABLE_MODEL, format!("cannot read {}: {why}", path.display()))
 }
 
-/// Binds the dimensions of the inputs, and says which types the parameters of `@main` have.
+/// Binds the dimensions of the inputs, and returns the types of the parameters of `@main`.
 ///
 /// # Errors
-/// A binding for a name that the model does not have, a shape that does not fit, a dimension that nothing binds.
+/// A binding for a name that the model does not have, a shape that does not match, or an unbound dimension.
 pub(crate) fn bind(
     signature: &Signature,
     options: &LoadOptions,
@@ -179,8 +182,7 @@ pub(crate) fn bind(
                 })
                 .collect();
             let wanted = Type::tensor_of(input.dtype, dims.iter().cloned());
-            let mut diagnostic =
-                bad(format!("input \"{}\" is given as {shape:?}, the model takes {wanted}", input.name));
+            let mut diagnostic = bad(format!("input \"{}\": expected {wanted}, found {shape:?}", input.name));
             if !bindings.is_empty() {
                 diagnostic = diagnostic.note(format!("where {}", bindings.join(", ")));
             }
@@ -204,7 +206,7 @@ pub(crate) fn bind(
                     errors.push(
                         Diagnostic::error(
                             codes::frontends::UNBOUND_DIMENSION,
-                            format!("the model does not say how many dimensions input \"{}\" has", input.name),
+                            format!("the model does not specify the rank of input \"{}\"", input.name),
                         )
                         .help(format!("give the input a value: --input {}=FILE", input.name)),
                     );
@@ -227,7 +229,7 @@ pub(crate) fn bind(
         };
         let ty = Type::tensor_of(input.dtype, shape.unwrap_or_default());
         if ty.unaddressable().is_some() {
-            errors.push(bad(format!("input \"{}\", {ty}, does not fit the memory of any machine", input.name)));
+            errors.push(bad(format!("input \"{}\", {ty}, exceeds the address space", input.name)));
         }
         types.push(ty);
     }
@@ -246,14 +248,14 @@ pub(crate) fn bind(
     if errors.is_empty() { Ok((types, bound)) } else { Err(errors) }
 }
 
-/// Names in the text form: letters, digits and underscores, each once.
+/// Identifiers of the text format: unique, of letters, digits and underscores.
 #[derive(Default)]
 pub(crate) struct Identifiers {
     taken: std::collections::HashSet<String>,
 }
 
 impl Identifiers {
-    /// `name`, or the identifier nearest to it that is not taken.
+    /// Returns `name`, or the closest identifier to it that is not taken.
     pub(crate) fn unique(&mut self, name: &str) -> String {
         let mut clean: String =
             name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();

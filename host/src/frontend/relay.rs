@@ -16,21 +16,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where in the text each expression stands.
+/// Position of each expression in the text.
 type Spans = IndexVec<ExprId, Span>;
 
-/// Reads a program as it is written: not typed, its dimensions not bound.
+/// Parses a program, without typing it or binding dimensions.
 ///
 /// # Errors
-/// Everything that is wrong with the text; the weights file when it is missing or damaged.
+/// All errors in the text; a weights file that is missing or damaged.
 pub fn read(path: &Path) -> Result<Module, Failure> {
     parsed(path).map(|text| text.module)
 }
 
-/// Reads a program that is sound but for its types, which are left as they are written.
+/// Reads a structurally valid program, and leaves the types as they are written.
 ///
 /// # Errors
-/// Everything that is wrong with the text; where its parts do not fit together.
+/// All errors in the text, and violations of the structural rules.
 pub fn read_sound(path: &Path) -> Result<Module, Failure> {
     let Text { source, module, spans } = parsed(path)?;
     let faults = verifier::structure_faults(&module);
@@ -41,10 +41,10 @@ pub fn read_sound(path: &Path) -> Result<Module, Failure> {
     Err(Failure::from(diagnostics).in_source(&path.display().to_string(), &source))
 }
 
-/// Reads a program and types it, whatever functions it has; named dimensions stay open.
+/// Reads and types a program with any functions; named dimensions stay open.
 ///
 /// # Errors
-/// Everything that is wrong with it, as far as it can be told at once.
+/// All errors in it that can be detected at once.
 pub fn read_typed(path: &Path) -> Result<Module, Failure> {
     let Text { source, module, spans } = parsed(path)?;
     typed(path, &module, &source, &spans)
@@ -57,10 +57,10 @@ fn typed(path: &Path, module: &Module, source: &str, spans: &Spans) -> Result<Mo
     })
 }
 
-/// Reads a program and types it. Named dimensions are bound where `options` says what to; others stay open.
+/// Reads and types a program. Named dimensions are bound as `options` specifies; others stay open.
 ///
 /// # Errors
-/// Everything that is wrong with it, as far as it can be told at once.
+/// All errors in it that can be detected at once.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     let text = parsed(path)?;
     let mut module = text.module;
@@ -72,10 +72,10 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Failure> {
     Ok(Loaded { module, signature, bound, warnings: Vec::new(), file: path.to_owned() })
 }
 
-/// Writes a program, and its constants beside it when it has any that the text does not hold: both files or neither.
+/// Writes a program, and the constants that the text does not contain to a file beside it: both files or neither.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// A file that cannot be written.
 pub fn write(path: &Path, module: &Module) -> Result<(), Diagnostic> {
     let printed = print(module, &PrintOptions::default());
     let text = printed.text.as_bytes();
@@ -109,7 +109,7 @@ fn parsed(path: &Path) -> Result<Text, Failure> {
             diagnostics.push(
                 Diagnostic::error(
                     codes::frontends::MISSING_WEIGHTS,
-                    format!("{} has constants in a weights file, which is not there", path.display()),
+                    format!("{} has constants in a weights file, which does not exist", path.display()),
                 )
                 .note(format!("looked for {}", looked.join(" and "))),
             );
@@ -120,14 +120,14 @@ fn parsed(path: &Path) -> Result<Text, Failure> {
     Ok(Text { source, module: parsed.module, spans: parsed.spans })
 }
 
-/// Where the constants of a text may be, the usual place first.
+/// Returns the possible weights files of a text, the default first.
 fn weights_files(path: &Path) -> [PathBuf; 2] {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".safetensors");
     [PathBuf::from(beside), path.with_extension("safetensors")]
 }
 
-/// The tensors called 0, 1, and so on.
+/// Reads the tensors with the names 0, 1, and so on.
 fn numbered(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
     let mut tensors = io::weights::read(file)?;
     let constants: Vec<Arc<Tensor>> = (0..).map_while(|i| tensors.remove(&i.to_string())).map(Arc::new).collect();
@@ -135,13 +135,13 @@ fn numbered(file: &Path) -> Result<Vec<Arc<Tensor>>, Diagnostic> {
         None => Ok(constants),
         Some(name) => Err(Diagnostic::error(
             codes::frontends::MISSING_WEIGHTS,
-            format!("{}: tensor \"{name}\" is none of the constants 0 to {}", file.display(), constants.len()),
+            format!("{}: tensor \"{name}\" is not one of the constants 0 to {}", file.display(), constants.len()),
         )
-        .note("the constants of a text are called 0, 1, and so on, without gaps")),
+        .note("the constants of a text have the names 0, 1, and so on, without gaps")),
     }
 }
 
-/// Gives each operator call a name of its own: its place in the text.
+/// Names each operator call after its position in the text.
 fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
     let lines: Vec<usize> = std::iter::once(0).chain(source.match_indices('\n').map(|(at, _)| at + 1)).collect();
     let calls: Vec<_> = module
@@ -164,7 +164,7 @@ fn name_origins(module: &mut Module, source: &str, spans: &Spans) {
     }
 }
 
-/// Binds named dimensions wherever they stand, by name or by the shapes of given inputs.
+/// Binds named dimensions wherever they occur, by name or by the shapes of given inputs.
 fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, usize>, Vec<Diagnostic>> {
     let bad = |message: String| Diagnostic::error(codes::frontends::BAD_BINDING, message);
     let mut names: Vec<String> = Vec::new();
@@ -204,12 +204,12 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
                 Dim::Any => true,
                 open => match open.name() {
                     Some(name) => *bound.entry(name.to_string()).or_insert(size) == size,
-                    // A product is compared when the program runs.
+                    // A product is checked when the program runs.
                     None => true,
                 },
             });
         if !fits {
-            errors.push(bad(format!("input \"{name}\" is given as {shape:?}, the program takes {annotation}")));
+            errors.push(bad(format!("input \"{name}\": expected {annotation}, found {shape:?}")));
         }
     }
     bound.retain(|name, _| !options.open.contains(name));
@@ -246,7 +246,7 @@ fn visit_dims(ty: &Type, visit: &mut impl FnMut(&Dim)) {
     });
 }
 
-/// The type with named dimensions replaced.
+/// Replaces named dimensions in a type.
 fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
     ty.map_leaves(&Type::has_open_dims, &mut |leaf, _| {
         let tensor = leaf.as_tensor()?;
@@ -255,7 +255,7 @@ fn substitute(ty: &Type, bound: &BTreeMap<String, usize>) -> Type {
     })
 }
 
-/// What `@main` takes and returns, tuples taken apart. Its results have no names: they are called by their position, and
+/// Returns the inputs and outputs of `@main`, tuples flattened. Results have no names and are named by their position;
 /// so are the parts of a parameter that is a tuple, after its name and a dot.
 fn signature(module: &Module) -> Result<Signature, Diagnostic> {
     let main = module.main().ok_or_else(|| {
@@ -267,7 +267,7 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
         let tensor = ty.as_tensor().ok_or_else(|| {
             let message = format!("{name} of @main is {ty}");
             Diagnostic::error(codes::frontends::BAD_NODE, message)
-                .note("what goes in and comes out of @main is tensors and tuples of them")
+                .note("inputs and outputs of @main are tensors and tuples of tensors")
         })?;
         Ok(PortInfo { name, dtype: tensor.dtype, dims: Some(tensor.dims.to_vec()) })
     };
@@ -286,7 +286,7 @@ fn signature(module: &Module) -> Result<Signature, Diagnostic> {
     Ok(Signature { inputs, outputs })
 }
 
-/// What a type consists of when tuples, and tuples in them, are taken apart, left to right.
+/// Returns the leaves of a type, nested tuples flattened, left to right.
 fn leaves(ty: &Type) -> Vec<&Type> {
     let mut leaves = Vec::new();
     ty.walk(&mut |part, _| {

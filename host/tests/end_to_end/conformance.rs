@@ -193,7 +193,7 @@ fn what_is_no_case_is_said() {
     let program = folder.path().join("program.relay");
     std::fs::write(&program, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
     let program = program.display().to_string();
-    byoc(["plugins", "test", &file, "--case", &program]).fails_with("E0440").says(&["its first line is"]);
+    byoc(["plugins", "test", &file, "--case", &program]).fails_with("E0440").says(&["expected a first line such as"]);
     byoc(["plugins", "test", "no/such/file.so"]).fails_with("E0410").says(&["no/such/file.so: there is no such file"]);
     byoc(["plugins", "test", "nobody"]).fails_with("E0401").says(&["relay.ext.nobody"]);
 }

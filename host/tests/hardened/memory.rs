@@ -128,7 +128,7 @@ fn an_array_that_does_not_fit_is_not_inflated() {
     // 1 GiB of zeros in a megabyte, which the address space of the process does not hold.
     bomb(&file, &[1 << 28], 1 << 30);
     let input = format!("x={}", file.display());
-    byoc(&["run", &model, "--input", &input]).fails_with("E0511").says(&["is given as [268435456]"]);
+    byoc(&["run", &model, "--input", &input]).fails_with("E0511").says(&["found [268435456]"]);
     let doubles = program(folder.path(), "def @main(%x: Tensor[(268435456), float64]) { nn.relu(%x) }");
     byoc(&["run", &doubles, "--input", &input]).fails_with("E0604").says(&["float32[268435456]"]);
     let open = program(folder.path(), "def @main(%x: Tensor[(?), float32]) { nn.relu(%x) }");

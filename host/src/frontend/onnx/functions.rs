@@ -1,5 +1,5 @@
-//! Functions of the model's own (`ModelProto.functions`): a node of a function's name and domain is replaced by the
-//! function's nodes, with names made unique and attribute references filled in.
+//! Functions defined by the model (`ModelProto.functions`): a node with a function's name and domain is replaced by the
+//! function's nodes, with unique names and resolved attribute references.
 
 use super::broken;
 use super::proto::{
@@ -12,24 +12,24 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// A node with the version of its operator's set.
+/// A node with the version of its operator set.
 pub struct FlatNode {
     /// The node, with names that are unique in the graph.
     pub proto: NodeProto,
-    /// The version of the operator set of the node's domain; `None` when the model does not import it.
+    /// Version of the operator set of the node's domain; `None` if the model does not import it.
     pub opset: Option<i64>,
 }
 
-/// Functions that call each other deeper than this call themselves.
+/// Maximum nesting of function calls; deeper nesting counts as recursion.
 const MAX_DEPTH: usize = 64;
-/// More nodes than this come from functions that double and double again.
+/// Maximum number of expanded nodes, against functions that grow exponentially.
 const MAX_NODES: usize = 500_000;
-/// And so do more bytes of names and attributes.
+/// Maximum size of names and attributes of the expanded nodes, for the same reason.
 const MAX_BYTES: usize = 512 << 20;
 
 type Functions<'m> = HashMap<(&'m str, &'m str), &'m FunctionProto>;
 
-/// What the functions of a model come to in the places of their calls.
+/// Size of the expansion of a model's functions.
 #[derive(Clone, Copy, Default)]
 struct Expanded {
     nodes: usize,
@@ -37,7 +37,8 @@ struct Expanded {
 }
 
 impl Expanded {
-    /// What a node takes by itself. Names become longer when they are made unique; what the file holds in `raw_data` is shared.
+    /// Size of a single node. Names become longer when they are made unique; data in `raw_data` is shared with the
+    /// file.
     fn of(node: &NodeProto) -> Expanded {
         let raw = |a: &AttributeProto| a.t.as_ref().and_then(|t| t.raw_data.as_ref()).map_or(0, Bytes::len);
         let shared: usize = node.attribute.iter().map(raw).sum();
@@ -50,7 +51,7 @@ impl Expanded {
     }
 }
 
-/// Refuses functions whose nodes would be too many, before any is made.
+/// Rejects functions that expand to too many nodes, before any is created.
 fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diagnostic> {
     let callee = |node: &NodeProto| functions.get(&(node.domain.as_str(), node.op_type.as_str())).copied();
     let key = |function: &FunctionProto| std::ptr::from_ref(function);
@@ -85,13 +86,13 @@ fn check_size(functions: &Functions<'_>, nodes: &[NodeProto]) -> Result<(), Diag
         total.add(known.get(&key(function)).copied().flatten().unwrap_or_default());
     }
     if total.nodes > MAX_NODES {
-        let message = format!("the model's functions expand to {} nodes, at most {MAX_NODES} are read", total.nodes);
+        let message = format!("the model's functions expand to {} nodes, expected at most {MAX_NODES}", total.nodes);
         return Err(broken(message));
     }
     let most = MAX_BYTES.min(memory::available());
     if total.bytes > most {
         let (bytes, most) = (memory::Bytes(total.bytes), memory::Bytes(most));
-        return Err(broken(format!("the model's functions expand to {bytes} of nodes, at most {most} are read")));
+        return Err(broken(format!("the model's functions expand to {bytes} of nodes, expected at most {most}")));
     }
     Ok(())
 }
@@ -149,13 +150,13 @@ pub fn flatten(model: &mut ModelProto) -> Result<Vec<FlatNode>, Diagnostic> {
     Ok(flat)
 }
 
-/// The function's nodes as they stand in the place of `call`, in order.
+/// Returns the function's nodes in place of `call`, in order.
 fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<Vec<NodeProto>, Diagnostic> {
     if call.input.len() > function.input.len() || call.output.len() > function.output.len() {
         return Err(Diagnostic::error(
             codes::frontends::BAD_NODE,
             format!(
-                "node \"{}\" gives {} inputs and takes {} outputs of function \"{}\", which has {} and {}",
+                "node \"{}\" passes {} inputs and uses {} outputs of function \"{}\", which has {} and {}",
                 call.name,
                 call.input.len(),
                 call.output.len(),
@@ -174,7 +175,7 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
             names.insert(formal, actual);
         }
     }
-    // A result that is an input as well stays reachable under the caller's name through an Identity.
+    // A result that is also an input gets the caller's name through an Identity.
     let mut nodes = Vec::with_capacity(function.node.len());
     for (formal, actual) in function.output.iter().zip(&call.output) {
         if let Some(at) = function.input.iter().position(|input| input == formal) {
@@ -211,7 +212,7 @@ fn expand(call: &NodeProto, function: &FunctionProto, number: usize) -> Result<V
     Ok(nodes)
 }
 
-/// An attribute with its reference filled in; `None` when it refers to one that was not given.
+/// Resolves the reference of an attribute; `None` if it refers to one that was not given.
 fn attribute(attribute: &AttributeProto, call: &NodeProto, function: &FunctionProto) -> Option<AttributeProto> {
     let wanted = &attribute.ref_attr_name;
     if wanted.is_empty() {

@@ -1,4 +1,4 @@
-//! The walk over the graph.
+//! Traversal of the graph.
 
 use super::external::ExternalFiles;
 use super::functions::{FlatNode, flatten};
@@ -48,7 +48,7 @@ pub fn run(
     let mut results = Vec::new();
     for port in &signature.outputs {
         let result = importer.value(&port.name).map_err(|d| vec![*d])?.ok_or_else(|| {
-            vec![broken(format!("output \"{}\" is not made by any node, nor is it an input", port.name))]
+            vec![broken(format!("output \"{}\" is neither the result of a node nor an input", port.name))]
         })?;
         results.push(result);
     }
@@ -62,7 +62,7 @@ pub fn run(
     Ok(Loaded { module: builder.module, signature, bound, warnings, file: PathBuf::new() })
 }
 
-/// Checks that the operator sets are known ones.
+/// Checks that the operator sets are supported.
 fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let standard = nodes.iter().filter(|n| is_standard_domain(&n.proto.domain));
     let versions: std::collections::BTreeSet<Option<i64>> = standard.map(|n| n.opset).collect();
@@ -73,7 +73,7 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
         match version {
             None => {
                 return Err(vec![
-                    wrong("the model does not say which operator set it uses".into())
+                    wrong("the model does not specify its operator set".into())
                         .note("opset_import has no entry for the standard domain"),
                 ]);
             }
@@ -93,12 +93,12 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
         }
     }
     if model.ir_version == 0 && model.opset_import.is_empty() && nodes.is_empty() {
-        return Err(vec![broken("it is no ONNX model: it has neither a version nor nodes".into())]);
+        return Err(vec![broken("it is not an ONNX model: it has neither a version nor nodes".into())]);
     }
     Ok(warnings)
 }
 
-/// Checks that there is a converter for every operator; all that are missing are named at once.
+/// Checks that every operator has a converter; all missing ones are reported at once.
 fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     let mut missing: BTreeMap<(&str, &str, i64), usize> = BTreeMap::new();
     for node in nodes {
@@ -129,7 +129,7 @@ fn check_operators(nodes: &[FlatNode]) -> Result<(), Vec<Diagnostic>> {
     }
     Err(vec![error.help(match misspelt {
         Some(near) => format!("did you mean \"{near}\"? Otherwise export the model without these operators"),
-        None => "export the model without these operators, or with functions that are made of standard ones".to_owned(),
+        None => "export the model without these operators, or with functions composed of standard operators".to_owned(),
     })])
 }
 
@@ -143,8 +143,11 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
         let value = if name.is_empty() { None } else { importer.value(name)? };
         if value.is_none() && !name.is_empty() {
             return Err(Box::new(
-                broken(format!("node \"{label}\" ({}) takes \"{name}\", which nothing before it makes", proto.op_type))
-                    .note("the nodes of a graph stand in the order of evaluation"),
+                broken(format!(
+                    "node \"{label}\" ({}) reads \"{name}\", which no earlier node produces",
+                    proto.op_type
+                ))
+                .note("the nodes of a graph have to be in the order of evaluation"),
             ));
         }
         inputs.push(value);
@@ -170,7 +173,7 @@ fn convert(importer: &mut Importer<'_>, flat: &FlatNode, position: usize) -> Res
     Ok(())
 }
 
-/// A fault with the node in front. What the type relations of Relay's operators say becomes a reader's diagnostic.
+/// Prefixes a diagnostic with the node. Errors from the type relations of Relay's operators get a code of the frontend.
 fn at_node(mut fault: Diagnostic, label: &str, op: &str) -> Fault {
     let of_the_process = [codes::runtime::OUT_OF_MEMORY, codes::runtime::CANCELLED, codes::runtime::TIMED_OUT];
     if !(500..600).contains(&fault.code.0) && !of_the_process.contains(&fault.code) {

@@ -1,18 +1,18 @@
-//! The ONNX reader: operator sets 7 to 21 under Relay's operators.
+//! The ONNX frontend: translates operator sets 7 to 21 to Relay's operators.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | [`proto`] | the messages of `onnx.proto` |
+//! | [`proto`] | messages of `onnx.proto` |
 //! | [`tensor`], [`external`] | tensors, and tensor data in other files |
-//! | `functions` | nodes that stand for functions of the model's own are replaced by their nodes |
-//! | `import` | the walk over the graph |
-//! | `state` | what is made so far: values by name, constants, folding |
-//! | `node` | what a converter sees: inputs, attributes, and ways to make Relay calls |
-//! | `size`, `open` | numbers that come from open dimensions, and what is made of them |
-//! | `ops` | the converters, one file per operator family, and the table of them |
+//! | `functions` | inlines functions that the model defines |
+//! | `import` | traversal of the graph |
+//! | `state` | state of the import: values by name, constants, folding |
+//! | `node` | view of a node for converters: inputs, attributes, creation of Relay calls |
+//! | `size`, `open` | numbers that come from open dimensions, and calls that use them |
+//! | `ops` | converters, one file per operator family, and their table |
 //!
-//! A call whose arguments are all constants is computed at once when that is cheap, so that the arithmetic on shapes
-//! that exporters write out leaves nothing behind.
+//! A call with constant arguments is folded immediately if that is cheap, so that the arithmetic on shapes that
+//! exporters write out disappears.
 
 pub mod external;
 mod functions;
@@ -35,15 +35,15 @@ use proto::{DimensionValue, GraphProto, ModelProto, ValueInfoProto};
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
-/// The oldest operator set that is read.
+/// Oldest supported operator set.
 pub const OLDEST_OPSET: i64 = 7;
-/// The newest operator set whose operators are known.
+/// Newest operator set whose operators are known.
 pub const NEWEST_OPSET: i64 = 21;
 
 /// Reads a model file.
 ///
 /// # Errors
-/// Everything that is wrong with it, as far as it can be told at once.
+/// All errors in it that can be detected at once.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic>> {
     let model = decode(path, read_model(path)?)?;
     let mut loaded = import(model, options, Some(&ExternalFiles::beside(path)))?;
@@ -51,10 +51,10 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Vec<Diagnostic
     Ok(loaded)
 }
 
-/// What goes into a model file and what comes out.
+/// Reads the inputs and outputs of a model file.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// A file that cannot be read.
 pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
     let model = decode(path, read_model(path)?)?;
     graph_signature(model.graph.as_ref().unwrap_or(&GraphProto::default()))
@@ -63,7 +63,7 @@ pub fn signature(path: &Path) -> Result<Signature, Vec<Diagnostic>> {
 /// Imports a decoded model. Tensor data in other files is read through `external`.
 ///
 /// # Errors
-/// Everything that is wrong with it, as far as it can be told at once.
+/// All errors in it that can be detected at once.
 pub fn import(
     model: ModelProto,
     options: &LoadOptions,
@@ -72,20 +72,20 @@ pub fn import(
     import::run(model, options, external)
 }
 
-/// The message in the bytes of a file.
+/// Decodes the message in a file.
 fn decode(path: &Path, bytes: Bytes) -> Result<ModelProto, Vec<Diagnostic>> {
     if bytes.is_empty() {
         return Err(vec![unreadable(path, "the file is empty")]);
     }
     let model = ModelProto::decode(bytes)
-        .map_err(|e| vec![unreadable(path, format!("it is no ONNX model, or it is cut off or damaged: {e}"))])?;
+        .map_err(|e| vec![unreadable(path, format!("it is not an ONNX model, or it is truncated or damaged: {e}"))])?;
     if model.graph.is_none() {
-        return Err(vec![unreadable(path, "it is no ONNX model: it has no graph")]);
+        return Err(vec![unreadable(path, "it is not an ONNX model: it has no graph")]);
     }
     Ok(model)
 }
 
-/// What the graph declares. An input with an initialiser is a constant with another name, not an input.
+/// Returns the inputs and outputs that the graph declares. An input with an initializer is a constant, not an input.
 pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagnostic>> {
     let sparse = graph.sparse_initializer.iter().filter_map(|s| s.values.as_ref());
     let constants: HashSet<&str> = graph.initializer.iter().chain(sparse).map(|t| t.name.as_str()).collect();
@@ -95,7 +95,7 @@ pub(crate) fn graph_signature(graph: &GraphProto) -> Result<Signature, Vec<Diagn
         let mut ports = Vec::new();
         for info in infos.iter().filter(|i| what == "output" || !constants.contains(i.name.as_str())) {
             if what == "input" && !names.insert(info.name.as_str()) {
-                errors.push(broken(format!("two inputs are called \"{}\"", info.name)));
+                errors.push(broken(format!("two inputs have the name \"{}\"", info.name)));
             }
             match port(info, what) {
                 Ok(port) => ports.push(port),
@@ -142,7 +142,7 @@ fn port(info: &ValueInfoProto, what: &str) -> Result<PortInfo, Diagnostic> {
     Ok(PortInfo { name: info.name.clone(), dtype, dims })
 }
 
-/// A model that contradicts itself.
+/// Diagnostic for an inconsistent model.
 fn broken(message: String) -> Diagnostic {
     Diagnostic::error(codes::frontends::BROKEN_MODEL, message)
 }

@@ -1,4 +1,4 @@
-//! What a converter sees of a node, and how it makes Relay calls.
+//! View of a node for converters: inputs, attributes, and creation of Relay calls.
 
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::size::Size;
@@ -9,7 +9,7 @@ use byoc_core::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
 use byoc_core::tensor::{DType, Element, Shape, Tensor};
 use std::sync::Arc;
 
-/// The outputs of a node; optional ones at the end may be left out.
+/// Outputs of a node; optional ones at the end may be omitted.
 pub type Outputs = Result<Vec<ExprId>, Fault>;
 
 /// Attributes of a Relay call: `attrs![axis: 1, keepdims: true]`.
@@ -26,7 +26,7 @@ pub struct Node<'a, 'm> {
     proto: &'a NodeProto,
     inputs: Vec<Option<ExprId>>,
     origin: OriginId,
-    /// The version of its operator set.
+    /// Version of its operator set.
     pub opset: i64,
 }
 
@@ -43,43 +43,43 @@ impl<'a, 'm> Node<'a, 'm> {
 
     // Inputs.
 
-    /// Input `i`, if it is given.
+    /// Returns input `i`, if it is given.
     pub fn maybe(&self, i: usize) -> Option<ExprId> {
         self.inputs.get(i).copied().flatten()
     }
 
-    /// Input `i`.
+    /// Returns input `i`.
     pub fn input(&self, i: usize) -> Result<ExprId, Fault> {
         self.maybe(i).ok_or_else(|| self.bad(format!("input {i} is missing")))
     }
 
-    /// Every input; none may be missing.
+    /// Returns all inputs; none may be missing.
     pub fn all_inputs(&self) -> Result<Vec<ExprId>, Fault> {
         (0..self.inputs.len()).map(|i| self.input(i)).collect()
     }
 
-    /// How many outputs are wanted.
+    /// Returns the number of outputs that the node names.
     pub fn output_count(&self) -> usize {
         self.proto.output.len()
     }
 
-    /// Returns true if output `i` is wanted.
+    /// Returns true if output `i` is used.
     pub fn wants_output(&self, i: usize) -> bool {
         self.proto.output.get(i).is_some_and(|name| !name.is_empty())
     }
 
-    /// The tensor type of a value.
+    /// Returns the tensor type of a value.
     pub fn ty(&self, value: ExprId) -> Result<TensorType, Fault> {
         let ty = self.importer.builder.module.ty(value);
-        ty.as_tensor().cloned().ok_or_else(|| self.bad(format!("a value is {ty}, a tensor is wanted")))
+        ty.as_tensor().cloned().ok_or_else(|| self.bad(format!("expected a tensor, found {ty}")))
     }
 
-    /// The element type of a value.
+    /// Returns the element type of a value.
     pub fn dtype(&self, value: ExprId) -> Result<DType, Fault> {
         self.ty(value).map(|t| t.dtype)
     }
 
-    /// The shape of a value.
+    /// Returns the shape of a value.
     pub fn shape(&self, value: ExprId) -> Result<Shape, Fault> {
         let ty = self.ty(value)?;
         ty.shape().ok_or_else(|| self.not_known(&ty))
@@ -96,12 +96,12 @@ impl<'a, 'm> Node<'a, 'm> {
         Box::new(if binds.is_empty() { fault } else { fault.help(format!("bind it: {}", binds.join(" "))) })
     }
 
-    /// The number of dimensions of a value.
+    /// Returns the number of dimensions of a value.
     pub fn rank(&self, value: ExprId) -> Result<usize, Fault> {
         self.ty(value).map(|t| t.dims.len())
     }
 
-    /// The value's tensor, when it is known. The value's origins become this node's.
+    /// Returns the tensor of a constant. Its origins become this node's.
     pub fn known(&mut self, value: ExprId) -> Option<Arc<Tensor>> {
         let tensor = self.importer.builder.module.expr(value).as_constant()?.clone();
         let from = self.importer.builder.module.nodes[value].origin;
@@ -109,32 +109,32 @@ impl<'a, 'm> Node<'a, 'm> {
         Some(tensor)
     }
 
-    /// What is known of the elements of a small integer tensor.
+    /// Returns the known elements of a small integer tensor.
     pub fn followed(&self, value: ExprId) -> Option<Vec<Option<Size>>> {
         self.importer.sizes.get(&self.importer.builder.module, value)
     }
 
-    /// Says what is known of the elements of a small integer tensor.
+    /// Records the known elements of a small integer tensor.
     pub fn follow(&mut self, value: ExprId, sizes: Vec<Option<Size>>) {
         self.importer.sizes.set(value, sizes);
     }
 
-    /// The input that has an open dimension, and the axis that it is.
+    /// Returns the input and the axis of an open dimension.
     pub fn input_with(&self, name: &str) -> Option<(ExprId, usize)> {
         self.importer.open.get(name).copied()
     }
 
-    /// The vector of zeros as long as an open dimension, if it was made before.
+    /// Returns the vector of zeros as long as an open dimension, if it exists.
     pub fn known_lane(&self, name: &str) -> Option<ExprId> {
         self.importer.lanes.get(name).copied()
     }
 
-    /// Keeps it.
+    /// Records the vector of zeros for an open dimension.
     pub fn remember_lane(&mut self, name: &str, lane: ExprId) {
         self.importer.lanes.insert(name.into(), lane);
     }
 
-    /// The known tensor of input `i`, if the input is given.
+    /// Returns the constant of input `i`, if the input is given.
     pub fn constant(&mut self, i: usize, what: &str) -> Result<Option<Arc<Tensor>>, Fault> {
         let Some(value) = self.maybe(i) else { return Ok(None) };
         match self.known(value) {
@@ -151,21 +151,21 @@ impl<'a, 'm> Node<'a, 'm> {
         }
     }
 
-    /// The integers of input `i`, if the input is given.
+    /// Returns the integers of input `i`, if the input is given.
     pub fn ints(&mut self, i: usize, what: &str) -> Result<Option<Vec<i64>>, Fault> {
         let Some(tensor) = self.constant(i, what)? else { return Ok(None) };
         let values = tensor.view().to_i64s();
         values
             .map(Some)
-            .ok_or_else(|| self.bad(format!("input {i} ({what}) is {}, integers are wanted", tensor.dtype())))
+            .ok_or_else(|| self.bad(format!("input {i} ({what}): expected integers, found {}", tensor.dtype())))
     }
 
-    /// The one integer of input `i`, if the input is given.
+    /// Returns the single integer of input `i`, if the input is given.
     pub fn int(&mut self, i: usize, what: &str) -> Result<Option<i64>, Fault> {
         match self.ints(i, what)?.as_deref() {
             None => Ok(None),
             Some([one]) => Ok(Some(*one)),
-            Some(many) => Err(self.bad(format!("input {i} ({what}) has {} values, one is wanted", many.len()))),
+            Some(many) => Err(self.bad(format!("input {i} ({what}): expected one value, found {}", many.len()))),
         }
     }
 
@@ -177,9 +177,9 @@ impl<'a, 'm> Node<'a, 'm> {
 
     fn attribute_of(&self, name: &str, kind: AttributeType) -> Result<Option<&'a AttributeProto>, Fault> {
         match self.attribute(name) {
-            // Old exporters leave the kind out.
+            // Old exporters omit the kind.
             Some(a) if a.r#type == kind as i32 || a.r#type == 0 => Ok(Some(a)),
-            Some(a) => Err(self.bad(format!("attribute {name} is of kind {:?}, {kind:?} is wanted", a.r#type()))),
+            Some(a) => Err(self.bad(format!("attribute {name}: expected kind {kind:?}, found {:?}", a.r#type()))),
             None => Ok(None),
         }
     }
@@ -189,93 +189,93 @@ impl<'a, 'm> Node<'a, 'm> {
         self.attribute(name).is_some()
     }
 
-    /// An integer attribute.
+    /// Returns an integer attribute.
     pub fn int_attr(&self, name: &str, default: i64) -> Result<i64, Fault> {
         Ok(self.attribute_of(name, AttributeType::Int)?.map_or(default, |a| a.i.unwrap_or_default()))
     }
 
-    /// A number.
+    /// Returns a floating-point attribute.
     pub fn float_attr(&self, name: &str, default: f32) -> Result<f64, Fault> {
         Ok(f64::from(self.attribute_of(name, AttributeType::Float)?.map_or(default, |a| a.f.unwrap_or_default())))
     }
 
-    /// A string.
+    /// Returns a string attribute.
     pub fn str_attr(&self, name: &str, default: &str) -> Result<String, Fault> {
         let Some(attribute) = self.attribute_of(name, AttributeType::String)? else { return Ok(default.to_owned()) };
         let bytes = attribute.s.clone().unwrap_or_default();
-        String::from_utf8(bytes.to_vec()).map_err(|_| self.bad(format!("attribute {name} is no text")))
+        String::from_utf8(bytes.to_vec()).map_err(|_| self.bad(format!("attribute {name} is not UTF-8")))
     }
 
-    /// A list of integers, if it is given.
+    /// Returns a list of integers, if it is given.
     pub fn ints_attr(&self, name: &str) -> Result<Option<Vec<i64>>, Fault> {
         Ok(self.attribute_of(name, AttributeType::Ints)?.map(|a| a.ints.clone()))
     }
 
-    /// A list of numbers, if it is given.
+    /// Returns a list of floating-point numbers, if it is given.
     pub fn floats_attr(&self, name: &str) -> Result<Option<Vec<f64>>, Fault> {
         Ok(self.attribute_of(name, AttributeType::Floats)?.map(|a| a.floats.iter().map(|&v| f64::from(v)).collect()))
     }
 
-    /// A list of strings, if it is given.
+    /// Returns a list of strings, if it is given.
     pub fn strings_attr(&self, name: &str) -> Result<Option<Vec<String>>, Fault> {
         let attribute = self.attribute_of(name, AttributeType::Strings)?;
         Ok(attribute.map(|a| a.strings.iter().map(|s| String::from_utf8_lossy(s).into_owned()).collect()))
     }
 
-    /// A tensor, if it is given.
+    /// Returns a tensor attribute, if it is given.
     pub fn tensor_attr(&self, name: &str) -> Result<Option<Tensor>, Fault> {
         let Some(attribute) = self.attribute_of(name, AttributeType::Tensor)? else { return Ok(None) };
         let proto = attribute.t.clone().unwrap_or_else(TensorProto::default);
         self.importer.decode(&proto).map(Some)
     }
 
-    /// An axis counted from the end when negative.
+    /// Resolves an axis, counted from the end if negative.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize, Fault> {
         let resolved = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
         if (0..rank as i64).contains(&resolved) {
             Ok(resolved as usize)
         } else {
-            Err(self.bad(format!("axis {axis} of a tensor with {rank} dimensions")))
+            Err(self.bad(format!("axis {axis} is out of range for {rank} dimensions")))
         }
     }
 
-    // What is wrong.
+    // Diagnostics.
 
-    /// A fault with that code.
+    /// Creates a diagnostic with that code.
     pub fn fault(&self, code: Code, message: impl Into<String>) -> Diagnostic {
         Diagnostic::error(code, message)
     }
 
-    /// The node is used in a way that cannot be imported.
+    /// Creates the diagnostic for a node that cannot be imported.
     pub fn bad(&self, message: impl Into<String>) -> Fault {
         Box::new(self.fault(codes::frontends::BAD_NODE, message))
     }
 
-    // Making calls.
+    // Creation of calls.
 
-    /// A call of a Relay operator, or its value when everything in it is known.
+    /// Creates a call of a Relay operator, or its value if it can be folded.
     pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Fault> {
         self.importer.call(name, args, attrs, self.origin)
     }
 
-    /// A call of a Relay operator, even when its value could be computed now.
+    /// Creates a call of a Relay operator, even if it could be folded.
     pub fn op_kept(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Result<ExprId, Fault> {
         self.importer.builder.origin = Some(self.origin);
         self.importer.builder.op(name, args, attrs)
     }
 
-    /// A call without attributes.
+    /// Creates a call without attributes.
     pub fn plain(&mut self, name: &str, args: &[ExprId]) -> Result<ExprId, Fault> {
         self.op(name, args, Attrs::none())
     }
 
-    /// A tuple.
+    /// Creates a tuple.
     pub fn tuple(&mut self, fields: &[ExprId]) -> Result<ExprId, Fault> {
         self.importer.builder.origin = Some(self.origin);
         self.importer.builder.tuple(fields)
     }
 
-    /// A field of a tuple.
+    /// Returns a field of a tuple.
     pub fn project(&mut self, tuple: ExprId, index: u32) -> Result<ExprId, Fault> {
         if let Expr::Tuple(fields) = self.importer.builder.module.expr(tuple)
             && let Some(&field) = fields.get(index as usize)
@@ -286,21 +286,21 @@ impl<'a, 'm> Node<'a, 'm> {
         self.importer.builder.project(tuple, index)
     }
 
-    /// A constant.
+    /// Creates a constant.
     pub fn tensor(&mut self, tensor: Tensor) -> ExprId {
         self.importer.builder.origin = Some(self.origin);
         self.importer.builder.constant(tensor)
     }
 
-    /// A rank-0 constant.
+    /// Creates a rank-0 constant.
     pub fn scalar(&mut self, dtype: DType, value: f64) -> ExprId {
         self.tensor(from_f64s(dtype, &[], &[value]))
     }
 
-    /// Takes so many steps of what is unrolled over all layers and directions of the model.
+    /// Reserves steps of the budget for unrolling, which all layers and directions of the model share.
     ///
     /// # Errors
-    /// When they are more than what is left.
+    /// More steps than are left.
     pub fn unroll(&mut self, steps: usize) -> Result<(), Fault> {
         let left = self.importer.steps_left;
         self.importer.steps_left = left.checked_sub(steps).ok_or_else(|| {
@@ -311,24 +311,24 @@ impl<'a, 'm> Node<'a, 'm> {
         Ok(())
     }
 
-    /// A tensor of one value: a constant, or where it is large a call that makes it when the model runs.
+    /// Creates a tensor filled with one value: a constant, or if it is large a call that creates it in the run.
     pub fn filled(&mut self, dtype: DType, shape: &[usize], value: f64) -> Result<ExprId, Fault> {
         let value = self.scalar(dtype, value);
         let wanted = AttrValue::ints(shape.iter().map(|&d| d as i64));
         self.op("full", &[value], attrs![shape: wanted, dtype: dtype])
     }
 
-    /// A tensor of zeros, as [`Node::filled`].
+    /// Creates a tensor of zeros, like [`Node::filled`].
     pub fn zeros(&mut self, dtype: DType, shape: &[usize]) -> Result<ExprId, Fault> {
         self.filled(dtype, shape, 0.0)
     }
 
-    /// A constant of a list of numbers.
+    /// Creates a constant vector.
     pub fn vector<T: Element>(&mut self, values: &[T]) -> ExprId {
         self.tensor(Tensor::from_slice(&[values.len()], values))
     }
 
-    /// `value` under this node's name as well: for nodes that change nothing.
+    /// Returns `value` with this node added to its origins: for nodes that change nothing.
     pub fn same(&mut self, value: ExprId) -> ExprId {
         let from = self.importer.builder.module.nodes[value].origin;
         let union = self.importer.union(from, self.origin);
@@ -336,13 +336,13 @@ impl<'a, 'm> Node<'a, 'm> {
         value
     }
 
-    /// `value` with other dimensions.
+    /// Reshapes `value`.
     pub fn reshape(&mut self, value: ExprId, shape: &[usize]) -> Result<ExprId, Fault> {
         let dims: Vec<Dim> = shape.iter().map(|&n| Dim::Fixed(n)).collect();
         self.reshape_to(value, &dims)
     }
 
-    /// `value` with its axes in another order.
+    /// Transposes `value`.
     pub fn transpose(&mut self, value: ExprId, axes: &[usize]) -> Result<ExprId, Fault> {
         if axes.iter().enumerate().all(|(i, &axis)| i == axis) {
             return Ok(value);
@@ -350,7 +350,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op("transpose", &[value], attrs![axes: AttrValue::ints(axes.iter().map(|&a| a as i64))])
     }
 
-    /// `value` in that element type.
+    /// Casts `value` to an element type.
     pub fn cast(&mut self, value: ExprId, dtype: DType) -> Result<ExprId, Fault> {
         if self.dtype(value)? == dtype {
             return Ok(value);
@@ -358,13 +358,13 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op("cast", &[value], attrs![dtype: dtype])
     }
 
-    /// `value` between two positions of one axis.
+    /// Slices `value` along one axis.
     pub fn slice(&mut self, value: ExprId, axis: usize, begin: usize, end: usize) -> Result<ExprId, Fault> {
         let (begin, end, axis) = (begin as i64, end as i64, axis as i64);
         self.op("strided_slice", &[value], attrs![begin: [begin], end: [end], strides: [1], axes: [axis]])
     }
 
-    /// Several values joined along an axis; one value is itself.
+    /// Concatenates values along an axis; a single one is returned as it is.
     pub fn concatenate(&mut self, values: &[ExprId], axis: i64) -> Result<ExprId, Fault> {
         if let [one] = values {
             return Ok(*one);
@@ -373,7 +373,7 @@ impl<'a, 'm> Node<'a, 'm> {
         self.op("concatenate", &[tuple], attrs![axis: axis])
     }
 
-    /// `a op scalar`, the scalar in the element type of `a`.
+    /// Creates `a op scalar`, with the scalar in the element type of `a`.
     pub fn with_scalar(&mut self, op: &str, a: ExprId, value: f64) -> Result<ExprId, Fault> {
         let scalar = self.scalar(self.dtype(a)?, value);
         self.plain(op, &[a, scalar])

@@ -1,8 +1,8 @@
-//! What converters do with dimensions that stay open.
+//! Conversion of operators on dimensions that stay open.
 //!
-//! Relay's operators with attributes keep the names of dimensions in the types, the `dyn.*` ones, which take shapes computed
-//! during the run, do not. So the former are used wherever they can say what is meant: `reshape` by its codes, and the
-//! operators that make something *like* something else, with a tensor that has the wanted dimensions for its own.
+//! Relay's operators with attributes keep the names of dimensions in the types; the `dyn.*` operators, which take
+//! shapes computed during the run, do not. So the former are used wherever they can express the operation: `reshape`
+//! with its codes, and the `*_like` operators, with a tensor that has the required dimensions as operand.
 
 use super::node::{Node, attrs};
 use super::size::Size;
@@ -12,15 +12,15 @@ use byoc_core::ir::{AttrValue, Dim, ExprId};
 use byoc_core::tensor::DType;
 
 impl Node<'_, '_> {
-    /// The dimensions of a value.
+    /// Returns the dimensions of a value.
     pub fn dims(&self, value: ExprId) -> Result<Vec<Dim>, Fault> {
         self.ty(value).map(|ty| ty.dims.to_vec())
     }
 
-    /// What is known of the elements of input `i`, if the input is given: a vector, or a scalar for one.
+    /// Returns the known elements of input `i`, if the input is given: a vector, or a scalar for one.
     ///
     /// # Errors
-    /// When it is not known what an element is, or that it is an integer.
+    /// An element that is unknown, or not an integer.
     pub fn sizes(&mut self, i: usize, what: &str) -> Result<Option<Vec<Size>>, Fault> {
         let Some(value) = self.maybe(i) else { return Ok(None) };
         match self.followed(value).and_then(|sizes| sizes.into_iter().collect::<Option<Vec<Size>>>()) {
@@ -32,12 +32,12 @@ impl Node<'_, '_> {
         }
     }
 
-    /// The dimensions as a vector of `int64`.
+    /// Returns the dimensions as a vector of `int64`.
     pub fn shape_vector(&mut self, value: ExprId, range: std::ops::Range<usize>) -> Result<ExprId, Fault> {
         let dims = self.dims(value)?;
         let dims = dims.get(range.clone()).unwrap_or_default();
         if let Some(numbers) = dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect::<Option<Vec<i64>>>() {
-            // The shape of a constant is what became of that constant.
+            // The result derives from the constant, so it inherits its origins.
             self.known(value);
             return Ok(self.vector(&numbers));
         }
@@ -47,7 +47,7 @@ impl Node<'_, '_> {
         if range.len() == self.rank(value)? { Ok(all) } else { self.slice(all, 0, range.start, range.end) }
     }
 
-    /// A vector of `int64` with these dimensions in it, of which one may be unknown and becomes -1.
+    /// Builds a vector of `int64` from these dimensions, of which one may be unknown and becomes -1.
     fn dims_vector(&mut self, dims: &[Dim]) -> Result<ExprId, Fault> {
         let mut parts = Vec::with_capacity(dims.len());
         for dim in dims {
@@ -76,14 +76,14 @@ impl Node<'_, '_> {
         self.concatenate(&parts, 0)
     }
 
-    /// `value` with other dimensions, of which one may be unknown.
+    /// Reshapes `value` to other dimensions, of which one may be unknown.
     pub fn reshape_to(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId, Fault> {
         let dims = self.dims(value)?;
         if dims == wanted && !wanted.contains(&Dim::Any) {
             return Ok(value);
         }
         if let Some(codes) = reshape_codes(&dims, wanted) {
-            // Zero means "copy" to reshape unless it is told that a zero is a zero.
+            // In `reshape`, 0 copies a dimension unless `allowzero` is set.
             let allowzero = wanted.contains(&Dim::Fixed(0));
             return self.op("reshape", &[value], attrs![newshape: codes, allowzero: allowzero]);
         }
@@ -94,14 +94,14 @@ impl Node<'_, '_> {
         self.op("dyn.reshape", &[value, newshape], attrs![])
     }
 
-    /// The two dimensions that are left when those before `axis` become one, and those from it on.
+    /// Returns the two dimensions that result from merging those before `axis`, and those from `axis` on.
     pub fn halves(&self, dims: &[Dim], axis: usize) -> Result<[Dim; 2], Fault> {
         let half =
             |dims: &[Dim]| Dim::product(dims).ok_or_else(|| self.bad("the product of the dimensions is too large"));
         Ok([half(&dims[..axis])?, half(&dims[axis..])?])
     }
 
-    /// `value` repeated until it has these dimensions.
+    /// Broadcasts `value` to these dimensions.
     pub fn spread(&mut self, value: ExprId, wanted: &[Dim]) -> Result<ExprId, Fault> {
         if self.dims(value)? == wanted && !wanted.contains(&Dim::Any) {
             return Ok(value);
@@ -118,7 +118,7 @@ impl Node<'_, '_> {
         }
     }
 
-    /// The beginning of `value` along an axis, as long as the dimension.
+    /// Slices `value` along an axis from 0 to the dimension.
     pub fn begin(&mut self, value: ExprId, axis: usize, dim: &Dim) -> Result<ExprId, Fault> {
         let mut wanted = vec![Dim::Fixed(1); self.rank(value)?];
         wanted[axis] = dim.clone();
@@ -132,7 +132,8 @@ impl Node<'_, '_> {
         }
     }
 
-    /// Some tensor with these dimensions; `None` where a dimension is no name of an input's dimension.
+    /// Builds a tensor with these dimensions; `None` if a dimension is neither fixed nor the name of an input's
+    /// dimension.
     fn with_dims(&mut self, wanted: &[Dim]) -> Result<Option<ExprId>, Fault> {
         if !wanted.iter().all(|dim| dim.fixed().is_some() || dim.name().is_some()) {
             return Ok(None);
@@ -150,7 +151,8 @@ impl Node<'_, '_> {
         Ok(Some(like))
     }
 
-    /// A vector of zeros as long as the dimension of that name: one input's dimension, the others summed away.
+    /// Returns a vector of zeros as long as the dimension of that name: from an input with that dimension, the other
+    /// axes summed away.
     pub fn lane(&mut self, name: &str) -> Result<ExprId, Fault> {
         if let Some(lane) = self.known_lane(name) {
             return Ok(lane);
@@ -177,12 +179,12 @@ impl Node<'_, '_> {
     }
 }
 
-/// The codes of Relay's `reshape` that make `wanted` of `dims`, where there are such.
+/// Returns the codes of Relay's `reshape` from `dims` to `wanted`, if there are any.
 fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     by_place(dims, wanted).or_else(|| by_parts(dims, wanted))
 }
 
-/// A number, the dimension at the same place, and once what is left.
+/// Encodes with numbers, copies of the dimension at the same index, and at most one -1.
 fn by_place(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     let mut left = false;
     let zero = wanted.contains(&Dim::Fixed(0));
@@ -197,7 +199,7 @@ fn by_place(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
         .collect()
 }
 
-/// Dimensions copied, two merged, one split, one after the other.
+/// Encodes with a sequence of copied dimensions, merges of two, and splits of one.
 fn by_parts(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     let mut codes = Vec::new();
     let (mut i, mut j) = (0, 0);
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_reshapes() {
+    fn encodes_reshapes() {
         let all = [
             ("b s 768", "b s 12 64", Some(vec![0, 0, 12, 64])),
             ("b s 12 64", "b s 768", Some(vec![0, 0, 768])),

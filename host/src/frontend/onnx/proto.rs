@@ -1,7 +1,7 @@
-//! The messages of `onnx.proto` (IR version 10), as far as inference models use them, written as `prost` structs.
+//! Messages of `onnx.proto` (IR version 10) that inference models use, as `prost` structs.
 //!
-//! Field numbers and names are those of the published schema. What only training uses (`TrainingInfoProto`,
-//! quantization annotations) is left out: unknown fields are skipped when a file is read. Weights are [`Bytes`], so a
+//! Field numbers and names are those of the published schema. Fields used only for training (`TrainingInfoProto`,
+//! quantization annotations) are omitted: unknown fields are skipped when a file is read. Weights are [`Bytes`], so a
 //! model decoded from a mapped file does not copy them.
 
 #![expect(missing_docs, reason = "fields and variants carry the names of the published schema, which documents them")]
@@ -52,7 +52,7 @@ pub struct StringStringEntryProto {
     pub value: String,
 }
 
-/// A graph: nodes in evaluation order, initialisers, and what goes in and out.
+/// A graph: nodes in evaluation order, initializers, inputs and outputs.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct GraphProto {
     #[prost(message, repeated, tag = "1")]
@@ -92,7 +92,7 @@ pub struct NodeProto {
     pub doc_string: String,
 }
 
-/// A function of the model's own: a node of its name and domain stands for its nodes.
+/// A function defined by the model: a node with its name and domain is a call of it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FunctionProto {
     #[prost(string, tag = "1")]
@@ -115,7 +115,7 @@ pub struct FunctionProto {
     pub domain: String,
 }
 
-/// A named attribute. Which value field counts is said by `r#type`.
+/// A named attribute. `r#type` selects the value field.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AttributeProto {
     #[prost(string, tag = "1")]
@@ -148,7 +148,7 @@ pub struct AttributeProto {
     pub graphs: Vec<GraphProto>,
 }
 
-/// The kind of an attribute.
+/// Kind of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum AttributeType {
@@ -180,7 +180,7 @@ pub struct ValueInfoProto {
     pub doc_string: String,
 }
 
-/// A type. Only tensors are understood; of the others no more than their presence is read.
+/// A type. Only tensors are supported; for the others only their presence is read.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TypeProto {
     #[prost(message, optional, tag = "1")]
@@ -195,7 +195,7 @@ pub struct TypeProto {
     pub sparse_tensor_type: Option<OpaqueTypeProto>,
 }
 
-/// A type that is no tensor.
+/// A type other than a tensor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct OpaqueTypeProto {}
 
@@ -208,7 +208,7 @@ pub struct TensorTypeProto {
     pub shape: Option<TensorShapeProto>,
 }
 
-/// The dimensions of a tensor type.
+/// Dimensions of a tensor type.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TensorShapeProto {
     #[prost(message, repeated, tag = "1")]
@@ -222,7 +222,7 @@ pub struct DimensionProto {
     pub value: Option<DimensionValue>,
 }
 
-/// What a dimension says.
+/// Value of a dimension.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum DimensionValue {
     /// A number.
@@ -278,12 +278,12 @@ pub struct SparseTensorProto {
 /// `TensorProto.DataLocation.EXTERNAL`.
 pub const LOCATION_EXTERNAL: i32 = 1;
 
-/// The standard domain under its two names.
+/// Returns true for both names of the standard domain.
 pub fn is_standard_domain(domain: &str) -> bool {
     domain.is_empty() || domain == "ai.onnx"
 }
 
-/// The external data entries of a tensor as a map.
+/// Returns the external data entries of a tensor as a map.
 pub fn external_entries(tensor: &TensorProto) -> HashMap<&str, &str> {
     tensor.external_data.iter().map(|e| (e.key.as_str(), e.value.as_str())).collect()
 }

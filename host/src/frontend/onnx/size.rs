@@ -1,28 +1,28 @@
 //! Numbers that are computed from the dimensions of tensors.
 //!
-//! Where dimensions stay open, the arithmetic that exporters write out around `Shape` nodes cannot be folded into constants,
-//! and yet what comes out of it is mostly known: the batch, the length of the sequence, or a number after all. So the values
-//! of small integer tensors are followed element by element, as numbers and as (products of) named dimensions.
+//! If dimensions stay open, the arithmetic that exporters write out around `Shape` nodes cannot be folded into
+//! constants, and yet its results are mostly known: the batch, the sequence length, or a number after all. So the
+//! values of small integer tensors are tracked element by element, as numbers and as (products of) named dimensions.
 
 use byoc_core::ir::{Attrs, Dim, Expr, ExprId, Module, OpId, TensorType};
 use byoc_core::op::{self, Value};
 use byoc_core::tensor::{Shape, Tensor};
 use std::collections::HashMap;
 
-/// A tensor with more elements is no shape, nor part of one.
+/// Maximum number of elements of a tracked tensor; a larger one is neither a shape nor a part of one.
 const MAX_ELEMENTS: usize = 64;
 
-/// A number that comes from shapes.
+/// A number computed from shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// It is known; a boolean is 0 or 1.
+    /// A known number; a boolean is 0 or 1.
     Number(i64),
-    /// A named dimension, or a product with such.
+    /// A named dimension, or a product with named dimensions.
     Open(Dim),
 }
 
 impl Size {
-    /// The size of a dimension that has a name or is known.
+    /// Converts a dimension that is named or known.
     pub fn of(dim: &Dim) -> Option<Size> {
         match dim {
             Dim::Fixed(n) => i64::try_from(*n).ok().map(Size::Number),
@@ -31,7 +31,7 @@ impl Size {
         }
     }
 
-    /// The number, if it is known.
+    /// Returns the number, if it is known.
     pub fn number(&self) -> Option<i64> {
         match self {
             Size::Number(n) => Some(*n),
@@ -39,7 +39,7 @@ impl Size {
         }
     }
 
-    /// The dimension of this size; none is negative.
+    /// Converts to a dimension; `None` if negative.
     pub fn dim(&self) -> Option<Dim> {
         match self {
             Size::Number(n) => usize::try_from(*n).ok().map(Dim::Fixed),
@@ -48,14 +48,14 @@ impl Size {
     }
 }
 
-/// The elements of the tensors that are followed, in row-major order; `None` where nothing is known of one.
+/// Elements of the tracked tensors, in row-major order; `None` for an unknown one.
 #[derive(Default)]
 pub struct Sizes {
     by_value: HashMap<ExprId, Vec<Option<Size>>>,
 }
 
 impl Sizes {
-    /// What is known of the elements of a value.
+    /// Returns the known elements of a value.
     pub fn get(&self, module: &Module, value: ExprId) -> Option<Vec<Option<Size>>> {
         if let Some(sizes) = self.by_value.get(&value) {
             return Some(sizes.clone());
@@ -65,12 +65,12 @@ impl Sizes {
         Some(numbers.into_iter().map(|n| Some(Size::Number(n))).collect())
     }
 
-    /// Follows a value from here on.
+    /// Records the elements of a value.
     pub fn set(&mut self, value: ExprId, sizes: Vec<Option<Size>>) {
         self.by_value.insert(value, sizes);
     }
 
-    /// What is known of the result of a call, from what is known of its arguments.
+    /// Returns the known elements of the result of a call, from those of its arguments.
     pub fn of_call(
         &self,
         module: &Module,
@@ -101,7 +101,7 @@ impl Sizes {
         }
     }
 
-    /// Operators that move elements: they are run on the numbers of the elements.
+    /// Evaluates operators that move elements, on the indices of the elements.
     fn moved(&self, module: &Module, op: OpId, attrs: &Attrs, args: &[ExprId]) -> Option<Vec<Option<Size>>> {
         let mut all = Vec::new();
         let mut places = |value: ExprId| -> Option<Tensor> {
@@ -152,7 +152,7 @@ impl Sizes {
     }
 }
 
-/// The element of an operand of shape `own` that goes into element `i` of the result.
+/// Index of the element of an operand of shape `own` that is used for element `i` of the result.
 fn place(mut i: usize, shape: &[usize], own: &[usize]) -> usize {
     let lead = shape.len() - own.len().min(shape.len());
     let (mut at, mut step) = (0, 1);
@@ -192,7 +192,7 @@ fn is_binary(name: &str) -> bool {
     )
 }
 
-/// The result of an operator on two sizes, where it is known whatever the open dimensions are. They are at least 0.
+/// Result of an operator on two sizes, if it does not depend on the values of the open dimensions. They are at least 0.
 fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
     use Size::{Number, Open};
     let truth = |value: bool| Some(Number(i64::from(value)));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_whatever_the_dimension_is() {
+    fn simplifies_independently_of_open_dimensions() {
         let (n, s) = (Size::Number, open("s"));
         let all = [
             ("multiply", n(12), s.clone(), Some(open("12*s"))),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_are_aligned_at_the_last_axis() {
+    fn aligns_operands_at_last_axis() {
         assert_eq!((0..6).map(|i| place(i, &[2, 3], &[3])).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
         assert_eq!((0..6).map(|i| place(i, &[2, 3], &[2, 1])).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1]);
     }

@@ -1,4 +1,4 @@
-//! The state of an import: what is made so far, values by name, and what is computed on the way.
+//! State of an import: the module so far, values by name, and folded constants.
 
 use super::external::ExternalFiles;
 use super::proto::{GraphProto, NodeProto, TensorProto};
@@ -11,41 +11,41 @@ use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// What is wrong.
+/// Diagnostic of a converter.
 pub type Fault = Box<Diagnostic>;
 
-/// A constant that is computed during import has at most this many bytes, or as many as its operands.
+/// Maximum size of a folded constant in bytes, unless its operands are larger.
 const FOLD_BYTES: usize = 64 << 20;
-/// All of them together have at most this many bytes more than twice the weights.
+/// Maximum size of all folded constants in bytes, in addition to twice the weights.
 const FOLD_TOTAL: usize = 256 << 20;
-/// A call that costs more is left for the run.
+/// Maximum number of operations of a folded call; a costlier one is left for the run.
 const FOLD_FLOPS: u64 = 50_000_000;
-/// Sets of origins do not grow beyond this: a long chain of constants would otherwise cost the square of its length.
+/// Maximum size of a set of origins: otherwise a long chain of constants would have a quadratic cost.
 const MAX_ORIGINS: usize = 2048;
 
-/// Steps into which the recurrent layers of a model are unrolled, all together. Each is a dozen operators: as many more would take
-/// a backend minutes.
+/// Maximum number of steps that the recurrent layers of a model are unrolled into, all together. Each has a dozen
+/// operators, so many more would take a backend minutes.
 pub const MAX_STEPS: usize = 10_000;
 
-/// The state of an import.
+/// State of an import.
 pub struct Importer<'m> {
     /// The module so far.
     pub builder: Builder,
-    /// What should be said but does not stop the work.
+    /// Warnings.
     pub warnings: Vec<Diagnostic>,
-    /// The small integer tensors that come from dimensions.
+    /// Small integer tensors that come from dimensions.
     pub sizes: Sizes,
-    /// Where an open dimension stands in the inputs: the input and the axis.
+    /// Input and axis of each open dimension.
     pub open: BTreeMap<Name, (ExprId, usize)>,
     /// Vectors of zeros as long as an open dimension.
     pub lanes: BTreeMap<Name, ExprId>,
-    /// Steps that recurrent layers may still be unrolled into.
+    /// Number of steps that recurrent layers may still be unrolled into.
     pub steps_left: usize,
-    /// What the names stand for.
+    /// Values by name.
     pub values: HashMap<String, ExprId>,
     initializers: HashMap<&'m str, Initializer<'m>>,
     external: Option<&'m ExternalFiles>,
-    /// Initialisers that a node reads.
+    /// Initializers that a node reads.
     held: HashSet<ExprId>,
     budget: usize,
 }
@@ -57,14 +57,14 @@ enum Initializer<'m> {
 }
 
 impl<'m> Importer<'m> {
-    /// Nothing is made yet of that graph.
+    /// Creates the state for a graph, without any values.
     pub fn new(graph: &'m GraphProto, external: Option<&'m ExternalFiles>) -> Result<Importer<'m>, Vec<Diagnostic>> {
         let mut initializers: HashMap<&str, Initializer<'_>> = HashMap::new();
         let mut weights = 0usize;
         for tensor in &graph.initializer {
             weights += tensor.raw_data.as_ref().map_or(0, super::proto::Bytes::len);
             if initializers.insert(&tensor.name, Initializer::Dense(tensor)).is_some() {
-                return Err(vec![broken(format!("two initialisers are called \"{}\"", tensor.name))]);
+                return Err(vec![broken(format!("two initializers have the name \"{}\"", tensor.name))]);
             }
         }
         for sparse in &graph.sparse_initializer {
@@ -87,7 +87,7 @@ impl<'m> Importer<'m> {
         })
     }
 
-    /// The value of that name; an initialiser is read when it is first asked for.
+    /// Returns the value of that name; an initializer is read at its first use.
     pub fn value(&mut self, name: &str) -> Result<Option<ExprId>, Fault> {
         if let Some(&value) = self.values.get(name) {
             return Ok(Some(value));
@@ -106,20 +106,20 @@ impl<'m> Importer<'m> {
         Ok(Some(value))
     }
 
-    /// Gives a value its name.
+    /// Names a value.
     ///
     /// # Errors
-    /// When the name stands for another.
+    /// A name that is taken.
     pub fn name(&mut self, name: &str, value: ExprId) -> Result<(), Fault> {
         if self.values.insert(name.to_owned(), value).is_some() || self.initializers.contains_key(name) {
-            return Err(Box::new(broken(format!("two values are called \"{name}\""))));
+            return Err(Box::new(broken(format!("two values have the name \"{name}\""))));
         }
         Ok(())
     }
 
-    /// Lets go of large initialisers that a node has made other constants of (a matrix is transposed, as a rule): they need
-    /// not be in memory beside those. Expressions from `first` on are the node's. An initialiser that another node asks for
-    /// is read again.
+    /// Releases large initializers that a node has folded into other constants (usually a transposed matrix), so that
+    /// both need not be in memory. Expressions from `first` on belong to the node. An initializer that another node
+    /// uses is read again.
     pub fn let_go_of_folded(&mut self, proto: &NodeProto, outputs: &[ExprId], first: usize) {
         const LARGE: usize = 64 << 10;
         for name in proto.input.iter().filter(|name| self.initializers.contains_key(name.as_str())) {
@@ -131,7 +131,7 @@ impl<'m> Importer<'m> {
                 node.expr.for_each_operand(|operand| read |= operand == id);
             }
             if read {
-                // Another node may fold it as well, and this one needs it still.
+                // Another node may fold it as well, and this one still needs it.
                 self.held.insert(id);
                 continue;
             }
@@ -142,14 +142,14 @@ impl<'m> Importer<'m> {
         }
     }
 
-    /// The tensor of a message of this model.
+    /// Decodes a tensor of this model.
     pub fn decode(&self, proto: &TensorProto) -> Result<Tensor, Fault> {
         let external = proto.data_location == super::proto::LOCATION_EXTERNAL;
         let code = if external { codes::frontends::BAD_EXTERNAL_DATA } else { codes::frontends::BAD_TENSOR };
         tensor::decode(proto, self.external).map_err(|why| bad_tensor(&proto.name, &why, code))
     }
 
-    /// A call, or its value when it can be computed now.
+    /// Creates a call, or its value if it can be folded.
     pub fn call(&mut self, name: &str, args: &[ExprId], attrs: Attrs, origin: OriginId) -> Result<ExprId, Fault> {
         if let Some(values) = args.iter().map(|&a| self.known(a)).collect::<Option<Vec<Value>>>()
             && let Some(id) = op::lookup(name)
@@ -176,7 +176,7 @@ impl<'m> Importer<'m> {
             self.sizes.set(call, sizes);
             return Ok(call);
         };
-        // Whatever the open dimensions are, this is a constant.
+        // The elements do not depend on the open dimensions, so the result is a constant.
         let tensor = match ty.dtype {
             DType::I64 => Tensor::from_slice(&shape, &numbers),
             dtype => tensor::from_f64s(dtype, &shape, &numbers.iter().map(|&n| n as f64).collect::<Vec<_>>()),
@@ -185,7 +185,7 @@ impl<'m> Importer<'m> {
         Ok(self.builder.constant(tensor))
     }
 
-    /// An origin with those of the arguments, and of the fields of tuples among them.
+    /// Returns the union of an origin with those of the arguments, and of the fields of tuples among them.
     fn union_with(&mut self, origin: OriginId, args: &[ExprId]) -> OriginId {
         let mut union = origin;
         for &arg in args {
@@ -244,7 +244,7 @@ impl<'m> Importer<'m> {
         })
     }
 
-    /// The union of two sets of origins, unless it would grow beyond bounds: then the first.
+    /// Returns the union of two sets of origins, or the first if the union would exceed [`MAX_ORIGINS`].
     pub fn union(&mut self, a: OriginId, b: OriginId) -> OriginId {
         let origins = &mut self.builder.module.origins;
         if origins.get(a).len() + origins.get(b).len() > MAX_ORIGINS { a } else { origins.union(a, b) }

@@ -1,4 +1,4 @@
-//! `TensorProto` to [`Tensor`] and back.
+//! Conversion between `TensorProto` and [`Tensor`].
 
 use super::external::ExternalFiles;
 use super::proto::{Bytes, LOCATION_EXTERNAL, SparseTensorProto, TensorProto};
@@ -7,7 +7,7 @@ use byoc_core::tensor::{DType, Tensor, element_count};
 use byoc_core::with_dtype;
 use std::sync::Arc;
 
-/// The element type of an ONNX type number.
+/// Returns the element type of an ONNX type number.
 pub fn dtype(number: i32) -> Option<DType> {
     Some(match number {
         1 => DType::F32,
@@ -27,7 +27,7 @@ pub fn dtype(number: i32) -> Option<DType> {
     })
 }
 
-/// The ONNX type number of an element type.
+/// Returns the ONNX type number of an element type.
 pub fn number(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => 1,
@@ -46,7 +46,7 @@ pub fn number(dtype: DType) -> i32 {
     }
 }
 
-/// What ONNX calls the element types that are not supported.
+/// Returns the name of an ONNX type number, including types that are not supported.
 pub fn type_name(number: i32) -> String {
     match number {
         8 => "string".into(),
@@ -63,29 +63,30 @@ pub fn type_name(number: i32) -> String {
     }
 }
 
-/// The dimensions of a tensor.
+/// Converts the dimensions of a tensor.
 ///
 /// # Errors
-/// When one is negative.
+/// A negative dimension.
 pub fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
-    dims.iter().map(|&d| usize::try_from(d).map_err(|_| format!("it has a dimension {d}"))).collect()
+    dims.iter()
+        .map(|&d| usize::try_from(d).map_err(|_| format!("expected dimensions of at least 0, found {d}")))
+        .collect()
 }
 
-/// The tensor. Data in other files is read through `external`.
+/// Decodes a tensor. Data in other files is read through `external`.
 ///
 /// # Errors
-/// When the data does not fit the type and the dimensions.
+/// Data that does not match the type and the dimensions.
 pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<Tensor, String> {
     let dtype = dtype(proto.data_type)
         .ok_or_else(|| format!("elements of type {} are not supported", type_name(proto.data_type)))?;
     let shape = shape(&proto.dims)?;
-    let count = element_count(&shape).ok_or_else(|| format!("its dimensions {shape:?} are beyond all bounds"))?;
-    let size =
-        count.checked_mul(dtype.size()).ok_or_else(|| format!("its dimensions {shape:?} are beyond all bounds"))?;
+    let count = element_count(&shape).ok_or_else(|| format!("the size of its shape {shape:?} overflows"))?;
+    let size = count.checked_mul(dtype.size()).ok_or_else(|| format!("the size of its shape {shape:?} overflows"))?;
     let wrong = |given: usize, unit: &str| format!("it has {given} {unit} for shape {shape:?} of {dtype}");
 
     let raw: Option<Bytes> = if proto.data_location == LOCATION_EXTERNAL {
-        let external = external.ok_or("its data is in another file, which cannot be read from here")?;
+        let external = external.ok_or("its data is in another file, which is not accessible")?;
         Some(external.read(proto, size)?)
     } else {
         proto.raw_data.clone().filter(|raw| !raw.is_empty() || count == 0)
@@ -125,7 +126,7 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
             .zip(&proto.uint64_data)
             .for_each(|(o, &v)| *o = v as u32),
         DType::Bool => bytes.iter_mut().zip(&proto.int32_data).for_each(|(o, &v)| *o = u8::from(v != 0)),
-        // Narrow types sit in the low bits of an int32; 16-bit floats by their bit pattern.
+        // Narrow types are in the low bits of an int32; 16-bit floats by their bit pattern.
         _ => {
             let size = dtype.size();
             for (out, value) in bytes.chunks_exact_mut(size).zip(&proto.int32_data) {
@@ -136,19 +137,19 @@ pub fn decode(proto: &TensorProto, external: Option<&ExternalFiles>) -> Result<T
     tensor.map_err(|e| e.to_string())
 }
 
-/// The dense tensor that a sparse one stands for; at most `limit` bytes.
+/// Converts a sparse tensor to a dense one of at most `limit` bytes.
 ///
 /// # Errors
-/// When the parts contradict each other or the dense tensor is larger than `limit`.
+/// Inconsistent parts, or a dense tensor larger than `limit`.
 pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, String> {
     let values = decode(proto.values.as_ref().ok_or("a sparse tensor without values")?, None)?;
     let indices = decode(proto.indices.as_ref().ok_or("a sparse tensor without indices")?, None)?;
     let shape = shape(&proto.dims)?;
     let size = element_count(&shape).and_then(|n| n.checked_mul(values.dtype().size()));
     if size.is_none_or(|size| size > limit) {
-        return Err(format!("a sparse tensor of shape {shape:?} is too large to be made dense"));
+        return Err(format!("a sparse tensor of shape {shape:?} is too large for a dense tensor"));
     }
-    let flat = indices.view().to_i64s().ok_or("the indices of a sparse tensor are no integers")?;
+    let flat = indices.view().to_i64s().ok_or("the indices of a sparse tensor are not integers")?;
     let flat: Vec<i64> = match *indices.shape() {
         [_] => flat,
         [_, rank] if rank == shape.len() => flat
@@ -177,7 +178,7 @@ pub fn decode_sparse(proto: &SparseTensorProto, limit: usize) -> Result<Tensor, 
     tensor.map_err(|e| e.to_string())
 }
 
-/// A `TensorProto` with that name and value, data in `raw_data`.
+/// Creates a `TensorProto` with that name and value, data in `raw_data`.
 pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
     TensorProto {
         name: name.to_owned(),
@@ -188,14 +189,14 @@ pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
     }
 }
 
-/// A tensor of one element type from values of any: for attributes that become operands.
+/// Creates a tensor of an element type from `f64` values: for attributes that become operands.
 ///
 /// # Panics
-/// When the number of values does not fit the shape.
+/// If the number of values does not match the shape.
 pub fn from_f64s(dtype: DType, shape: &[usize], values: &[f64]) -> Tensor {
     use byoc_core::tensor::Element;
     let bytes: Vec<u8> = with_dtype!(dtype, T => {
         values.iter().flat_map(|&v| bytemuck::bytes_of(&T::from_f64(v)).to_vec()).collect()
     });
-    Tensor::from_bytes(dtype, shape, &bytes).expect("as many values as the shape says")
+    Tensor::from_bytes(dtype, shape, &bytes).expect("number of values matches the shape")
 }

@@ -1,55 +1,55 @@
-//! Convolutions in one, two and three dimensions, and the geometry that they share with pooling.
+//! Convolutions in one, two and three dimensions, and the window geometry that they share with pooling.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use byoc_core::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[("Conv", 1, conv), ("ConvTranspose", 1, conv_transpose)];
 
-/// How a window moves over the spatial axes, all lists one value per axis, padding resolved.
+/// Geometry of a window on the spatial axes; all lists have one value per axis, with padding resolved.
 pub struct Geometry {
-    /// Taps.
+    /// Size of the kernel.
     pub kernel: Vec<usize>,
-    /// Steps.
+    /// Strides.
     pub strides: Vec<usize>,
-    /// Steps between taps.
+    /// Dilations.
     pub dilations: Vec<usize>,
-    /// Padding before.
+    /// Padding before the data.
     pub begin: Vec<i64>,
-    /// Padding after.
+    /// Padding after the data.
     pub end: Vec<i64>,
 }
 
 impl Geometry {
-    /// All befores and then all afters, as Relay has it.
+    /// Returns the padding before all axes, then after all axes, as in Relay.
     pub fn padding(&self) -> AttrValue {
         AttrValue::ints(self.begin.iter().chain(&self.end).copied())
     }
 
-    /// The extent of the window on an axis.
+    /// Returns the extent of the window on an axis.
     pub fn extent(&self, axis: usize) -> usize {
         self.dilations[axis].saturating_mul(self.kernel[axis].saturating_sub(1)).saturating_add(1)
     }
 }
 
-/// As an attribute.
+/// Converts to an attribute.
 pub fn ints(values: &[usize]) -> AttrValue {
     AttrValue::ints(values.iter().map(|&v| v as i64))
 }
 
-/// What `auto_pad` says.
+/// Values of `auto_pad`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum AutoPad {
-    /// Padding is given.
+    /// Explicit padding.
     Not,
-    /// None.
+    /// No padding.
     Valid,
-    /// As many windows as fit the data at every step, the odd element after.
+    /// Padding for one window per stride of the data; an odd element goes after it.
     SameUpper,
-    /// The odd element before.
+    /// Same as `SameUpper`, with an odd element before the data.
     SameLower,
 }
 
-/// The attribute `auto_pad`.
+/// Reads the attribute `auto_pad`.
 pub fn auto_pad(n: &Node<'_, '_>) -> Result<AutoPad, Fault> {
     match n.str_attr("auto_pad", "NOTSET")?.as_str() {
         "NOTSET" | "" => Ok(AutoPad::Not),
@@ -60,18 +60,18 @@ pub fn auto_pad(n: &Node<'_, '_>) -> Result<AutoPad, Fault> {
     }
 }
 
-/// A list attribute with one positive value per spatial axis, 1 when it is not given.
+/// Reads a list attribute with one positive value per spatial axis; the default is 1.
 pub fn per_axis(n: &Node<'_, '_>, name: &str, axes: usize) -> Result<Vec<usize>, Fault> {
     let Some(values) = n.ints_attr(name)? else { return Ok(vec![1; axes]) };
     let positive: Option<Vec<usize>> =
         values.iter().map(|&v| usize::try_from(v).ok().filter(|v| (1..1 << 31).contains(v))).collect();
     match positive {
         Some(values) if values.len() == axes => Ok(values),
-        _ => Err(n.bad(format!("attribute {name} is {values:?}, {axes} positive numbers are wanted"))),
+        _ => Err(n.bad(format!("attribute {name}: expected {axes} integers >= 1, found {values:?}"))),
     }
 }
 
-/// The window over data with those spatial dimensions.
+/// Reads the geometry of a window over data with those spatial dimensions.
 pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Result<Geometry, Fault> {
     let axes = spatial.len();
     let (strides, dilations) = (per_axis(n, "strides", axes)?, per_axis(n, "dilations", axes)?);
@@ -81,7 +81,7 @@ pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Resu
         AutoPad::Not => {
             if let Some(pads) = n.ints_attr("pads")? {
                 if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
-                    return Err(n.bad(format!("attribute pads is {pads:?}, {} numbers from 0 are wanted", 2 * axes)));
+                    return Err(n.bad(format!("attribute pads: expected {} integers >= 0, found {pads:?}", 2 * axes)));
                 }
                 geometry.begin = pads[..axes].to_vec();
                 geometry.end = pads[axes..].to_vec();
@@ -103,17 +103,17 @@ pub fn geometry(n: &Node<'_, '_>, kernel: Vec<usize>, spatial: &[usize]) -> Resu
     Ok(geometry)
 }
 
-/// The spatial dimensions of data (batch, channels, spatial..) with one to three of them.
+/// Returns the spatial dimensions of data (batch, channels, spatial..) with one to three of them.
 pub fn spatial(n: &Node<'_, '_>, data: ExprId) -> Result<Vec<usize>, Fault> {
     let ty = n.ty(data)?;
     if !(3..=5).contains(&ty.dims.len()) {
-        return Err(n.bad(format!("the data has {} dimensions, 3 to 5 are supported", ty.dims.len())));
+        return Err(n.bad(format!("expected data with 3 to 5 dimensions, found {}", ty.dims.len())));
     }
     let spatial: Option<Vec<usize>> = ty.dims[2..].iter().map(Dim::fixed).collect();
     spatial.ok_or_else(|| n.not_known(&ty))
 }
 
-/// `kernel_shape` and the weight's dimensions must agree.
+/// Checks that `kernel_shape` and the dimensions of the weight agree.
 pub fn kernel(n: &Node<'_, '_>, weight: &[usize]) -> Result<Vec<usize>, Fault> {
     let kernel = weight[2..].to_vec();
     if let Some(given) = n.ints_attr("kernel_shape")?
@@ -130,7 +130,9 @@ fn conv(n: &mut Node<'_, '_>) -> Outputs {
     let spatial = spatial(n, data)?;
     let weight_shape = n.shape(weight)?;
     if weight_shape.len() != spatial.len() + 2 {
-        return Err(n.bad(format!("the weight has shape {weight_shape:?} for {} spatial axes", spatial.len())));
+        return Err(
+            n.bad(format!("expected a weight with {} spatial axes, found shape {weight_shape:?}", spatial.len()))
+        );
     }
     let geometry = geometry(n, kernel(n, &weight_shape)?, &spatial)?;
     let op = ["nn.conv1d", "nn.conv2d", "nn.conv3d"][spatial.len() - 1];
@@ -149,7 +151,7 @@ fn conv(n: &mut Node<'_, '_>) -> Outputs {
     one(with_bias(n, product)?)
 }
 
-/// The bias, when there is one, lies along the channels.
+/// Adds the bias along the channels, if there is one.
 fn with_bias(n: &mut Node<'_, '_>, product: ExprId) -> Result<ExprId, Fault> {
     match n.maybe(2) {
         Some(bias) => n.op("nn.bias_add", &[product, bias], attrs![axis: 1]),
@@ -163,7 +165,7 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Outputs {
     let axes = spatial.len();
     let weight_shape = n.shape(weight)?;
     if weight_shape.len() != axes + 2 {
-        return Err(n.bad(format!("the weight has shape {weight_shape:?} for {axes} spatial axes")));
+        return Err(n.bad(format!("expected a weight with {axes} spatial axes, found shape {weight_shape:?}")));
     }
     let groups = n.int_attr("group", 1)?;
     let channels = usize::try_from(groups).ok().and_then(|g| weight_shape[1].checked_mul(g));
@@ -184,7 +186,7 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Outputs {
     if let Some(shape) = &wanted
         && shape.len() > axes
     {
-        // Some exporters write batch and channels too.
+        // Some exporters include batch and channels.
         wanted = Some(shape[shape.len() - axes..].to_vec());
     }
     if wanted.is_none() && matches!(mode, AutoPad::SameUpper | AutoPad::SameLower) {
@@ -213,7 +215,7 @@ fn conv_transpose(n: &mut Node<'_, '_>) -> Outputs {
         None if mode == AutoPad::Not => {
             if let Some(pads) = n.ints_attr("pads")? {
                 if pads.len() != 2 * axes || pads.iter().any(|p| !(0..1 << 31).contains(p)) {
-                    return Err(n.bad(format!("attribute pads is {pads:?}, {} numbers from 0 are wanted", 2 * axes)));
+                    return Err(n.bad(format!("attribute pads: expected {} integers >= 0, found {pads:?}", 2 * axes)));
                 }
                 window.begin = pads[..axes].to_vec();
                 window.end = pads[axes..].to_vec();

@@ -89,7 +89,7 @@ pub const ROWS: &[Row] = &[
     ("Relu", 6, |n| unary(n, "nn.relu")),
     ("Round", 11, round),
     ("Selu", 6, |n| {
-        // The defaults of the specification, to the last digit of a binary32.
+        // The defaults of the specification, with all digits of a binary32.
         let alpha = n.float_attr("alpha", 1.673_263_2)?;
         let gamma = n.float_attr("gamma", 1.050_701)?;
         exponential_below_zero(n, alpha, gamma)
@@ -138,10 +138,10 @@ fn binary(n: &mut Node<'_, '_>, op: &str) -> Outputs {
     one(n.plain(op, &args)?)
 }
 
-/// The inputs joined from left to right.
+/// Combines the inputs from left to right.
 fn variadic(n: &mut Node<'_, '_>, op: &str) -> Outputs {
     let inputs = n.all_inputs()?;
-    let (&first, rest) = inputs.split_first().ok_or_else(|| n.bad("it has no inputs"))?;
+    let (&first, rest) = inputs.split_first().ok_or_else(|| n.bad("expected at least one input"))?;
     if rest.is_empty() {
         return one(n.same(first));
     }
@@ -158,7 +158,7 @@ fn bit_shift(n: &mut Node<'_, '_>) -> Outputs {
     match n.str_attr("direction", "")?.as_str() {
         "LEFT" => binary(n, "left_shift"),
         "RIGHT" => binary(n, "right_shift"),
-        other => Err(n.bad(format!("attribute direction is \"{other}\", LEFT or RIGHT is wanted"))),
+        other => Err(n.bad(format!("attribute direction: expected LEFT or RIGHT, found \"{other}\""))),
     }
 }
 
@@ -207,12 +207,13 @@ fn clip_11(n: &mut Node<'_, '_>) -> Outputs {
         return one(n.same(x));
     }
     if all_known {
-        // A bound that is not given is the largest of the type: an infinity has no text form in every program.
+        // A missing bound becomes the largest value of the type, because an infinity cannot be written as text in every
+        // program.
         let (low, high) = (known[0].max(f64::from(f32::MIN)), known[1].min(f64::from(f32::MAX)));
         let (low, high) = if dtype == DType::F64 { (known[0], known[1]) } else { (low, high) };
         return one(n.op("clip", &[x], attrs![a_min: low, a_max: high])?);
     }
-    // min(max(x, low), high), also when low is above high.
+    // min(max(x, low), high), even if low is above high.
     let mut y = x;
     if let Some(low) = bounds[0] {
         y = n.plain("maximum", &[y, low])?;
@@ -223,7 +224,7 @@ fn clip_11(n: &mut Node<'_, '_>) -> Outputs {
     one(y)
 }
 
-/// Inference only: the data goes through.
+/// Inference only: the data is returned unchanged.
 fn dropout(n: &mut Node<'_, '_>) -> Outputs {
     if n.opset >= 12
         && let Some(training) = n.constant(2, "training_mode")?
@@ -240,19 +241,19 @@ fn dropout(n: &mut Node<'_, '_>) -> Outputs {
         return one(y);
     }
     let shape = n.shape(x)?;
-    // Operator sets before 10 gave the mask in the data's type.
+    // Before operator set 10, the mask had the type of the data.
     let dtype = if n.opset >= 10 { DType::Bool } else { n.dtype(x)? };
     let mask = n.filled(dtype, &shape, 1.0)?;
     Ok(vec![y, mask])
 }
 
-/// gamma * (x where x > 0, alpha * (exp(x) - 1) elsewhere).
+/// Computes gamma * (x where x > 0, alpha * (exp(x) - 1) elsewhere).
 fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Outputs {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
     let positive = n.plain("nn.relu", &[x])?;
     let zero = n.scalar(dtype, 0.0);
-    // exp of what is not above zero: it cannot overflow where the other branch counts.
+    // exp of min(x, 0), which cannot overflow in the branch that is not selected.
     let below = n.plain("minimum", &[x, zero])?;
     let power = n.plain("exp", &[below])?;
     let less_one = n.with_scalar("subtract", power, 1.0)?;
@@ -261,7 +262,7 @@ fn exponential_below_zero(n: &mut Node<'_, '_>, alpha: f64, gamma: f64) -> Outpu
     one(if gamma == 1.0 { sum } else { n.with_scalar("multiply", sum, gamma)? })
 }
 
-/// max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)).
+/// Computes max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)).
 fn celu(n: &mut Node<'_, '_>) -> Outputs {
     let alpha = n.float_attr("alpha", 1.0)?;
     let x = n.input(0)?;
@@ -276,7 +277,7 @@ fn celu(n: &mut Node<'_, '_>) -> Outputs {
     one(n.plain("add", &[positive, negative])?)
 }
 
-/// 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
+/// Computes 0.5 x (1 + erf(x / sqrt 2)), or its approximation by tanh.
 fn gelu(n: &mut Node<'_, '_>) -> Outputs {
     let approximate = n.str_attr("approximate", "none")?;
     let x = n.input(0)?;
@@ -293,14 +294,14 @@ fn gelu(n: &mut Node<'_, '_>) -> Outputs {
             let scaled = n.with_scalar("multiply", sum, (2.0 / std::f64::consts::PI).sqrt())?;
             n.plain("tanh", &[scaled])?
         }
-        other => return Err(n.bad(format!("attribute approximate is \"{other}\", none or tanh is wanted"))),
+        other => return Err(n.bad(format!("attribute approximate: expected none or tanh, found \"{other}\""))),
     };
     let gate = n.with_scalar("add", inner, 1.0)?;
     let product = n.plain("multiply", &[x, gate])?;
     one(n.with_scalar("multiply", product, 0.5)?)
 }
 
-/// max(0, min(1, alpha x + beta)).
+/// Computes max(0, min(1, alpha x + beta)).
 fn hard_sigmoid(n: &mut Node<'_, '_>, x: ExprId, alpha: f64, beta: f64) -> Result<ExprId, Fault> {
     let scaled = n.with_scalar("multiply", x, alpha)?;
     let shifted = n.with_scalar("add", scaled, beta)?;
@@ -323,17 +324,17 @@ fn is_inf(n: &mut Node<'_, '_>) -> Outputs {
     one(n.plain("logical_and", &[infinite, side])?)
 }
 
-/// `fmod = 0` takes the sign of the divisor, `fmod = 1` that of the dividend.
+/// Converts Mod: `fmod = 0` takes the sign of the divisor, `fmod = 1` that of the dividend.
 fn modulo(n: &mut Node<'_, '_>) -> Outputs {
     let op = if n.int_attr("fmod", 0)? == 0 { "floor_mod" } else { "mod" };
     binary(n, op)
 }
 
-/// The slope broadcasts to the data from the right.
+/// Converts PRelu; the slope broadcasts to the data from the right.
 fn prelu(n: &mut Node<'_, '_>) -> Outputs {
     let (x, slope) = (n.input(0)?, n.input(1)?);
     let (dims, slopes) = (n.dims(x)?, n.shape(slope)?);
-    // One slope for each channel is what nn.prelu means.
+    // One slope per channel is nn.prelu.
     if let Some(channels) = dims.get(1).and_then(Dim::fixed) {
         let per_channel =
             slopes.len() + 1 == dims.len() && slopes[0] == channels && slopes[1..].iter().all(|&d| d == 1);
@@ -348,7 +349,7 @@ fn prelu(n: &mut Node<'_, '_>) -> Outputs {
     one(n.plain("where", &[below, scaled, x])?)
 }
 
-/// The result has the type of the base.
+/// Converts Pow; the result has the type of the base.
 fn pow(n: &mut Node<'_, '_>) -> Outputs {
     let (base, exponent) = (n.input(0)?, n.input(1)?);
     let (dtype, other) = (n.dtype(base)?, n.dtype(exponent)?);
@@ -369,7 +370,7 @@ fn round(n: &mut Node<'_, '_>) -> Outputs {
     one(half_to_even(n, x)?)
 }
 
-/// The nearest integer, halves to the even one; Relay's `round` takes them away from zero.
+/// Rounds to the nearest integer, halves to even; Relay's `round` rounds halves away from zero.
 pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
     let whole = n.plain("trunc", &[x])?;
     let fraction = n.plain("subtract", &[x, whole])?;
@@ -382,7 +383,7 @@ pub fn half_to_even(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
     n.plain("where", &[tie, even, nearest])
 }
 
-/// x + bias below -lambd, x - bias above lambd, 0 between.
+/// Computes x + bias below -lambd, x - bias above lambd, 0 between.
 fn shrink(n: &mut Node<'_, '_>) -> Outputs {
     let (bias, lambda) = (n.float_attr("bias", 0.0)?, n.float_attr("lambd", 0.5)?);
     let x = n.input(0)?;
@@ -395,7 +396,7 @@ fn shrink(n: &mut Node<'_, '_>) -> Outputs {
     one(n.plain("where", &[below, up, right])?)
 }
 
-/// log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.
+/// Computes log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow.
 pub fn softplus(n: &mut Node<'_, '_>, x: ExprId) -> Result<ExprId, Fault> {
     let positive = n.plain("nn.relu", &[x])?;
     let size = n.plain("abs", &[x])?;

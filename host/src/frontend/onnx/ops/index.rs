@@ -23,14 +23,15 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Indices counted from the beginning: negative ones count from the end of `size` elements. Whether they are known.
+/// Makes indices non-negative: negative ones count from the end of `size` elements. Also returns true if the indices
+/// are constant.
 fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<(ExprId, bool), Fault> {
     if let Some(tensor) = n.known(indices)
         && let Some(values) = tensor.view().to_i64s()
     {
         let size = size as i64;
         if let Some(wrong) = values.iter().find(|v| !(-size..size).contains(v)) {
-            return Err(n.bad(format!("index {wrong} of an axis with {size} elements")));
+            return Err(n.bad(format!("index {wrong} is out of range for an axis of {size} elements")));
         }
         if values.iter().all(|v| *v >= 0) {
             return Ok((indices, true));
@@ -43,7 +44,7 @@ fn from_beginning(n: &mut Node<'_, '_>, indices: ExprId, size: usize) -> Result<
     Ok((wrapped(n, indices, size)?, false))
 }
 
-/// `indices`, with `size` added to those below zero.
+/// Adds `size` to negative indices.
 fn wrapped(n: &mut Node<'_, '_>, indices: ExprId, size: ExprId) -> Result<ExprId, Fault> {
     let zero = n.scalar(n.dtype(indices)?, 0.0);
     let negative = n.plain("less", &[indices, zero])?;
@@ -57,7 +58,7 @@ fn gather(n: &mut Node<'_, '_>) -> Outputs {
     let axis = n.axis(n.int_attr("axis", 0)?, dims.len())?;
     let (indices, known) = match dims[axis].fixed() {
         Some(size) => from_beginning(n, indices, size)?,
-        // Of an open axis: what is not negative stays as it is.
+        // For an open axis, non-negative indices stay as they are.
         None => {
             let positive =
                 |tensor: &Tensor| tensor.view().to_i64s().is_some_and(|values| values.iter().all(|v| *v >= 0));
@@ -71,7 +72,7 @@ fn gather(n: &mut Node<'_, '_>) -> Outputs {
             }
         }
     };
-    // Indices that are only known during the run are checked then.
+    // Indices that are known only in the run are checked there.
     let mode = if known { "clip" } else { "fast" };
     one(n.op("take", &[data, indices], attrs![axis: axis as i64, mode: mode])?)
 }
@@ -99,7 +100,7 @@ fn gather_nd(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("gather_nd", &[data, indices], attrs![batch_dims: batch])?)
 }
 
-/// How an element that is met is combined, under Relay's names.
+/// Returns Relay's name of a reduction.
 fn reduction(n: &Node<'_, '_>) -> Result<&'static str, Fault> {
     match n.str_attr("reduction", "none")?.as_str() {
         "none" => Ok("update"),
@@ -107,7 +108,7 @@ fn reduction(n: &Node<'_, '_>) -> Result<&'static str, Fault> {
         "mul" => Ok("mul"),
         "min" => Ok("min"),
         "max" => Ok("max"),
-        other => Err(n.bad(format!("attribute reduction is \"{other}\""))),
+        other => Err(n.bad(format!("unsupported attribute reduction \"{other}\""))),
     }
 }
 
@@ -125,12 +126,12 @@ fn scatter_nd(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("scatter_nd", &[data, indices, updates], attrs![mode: mode])?)
 }
 
-/// Values are (off, on); an index outside [-depth, depth) gives off everywhere.
+/// Values are (off, on); an index outside [-depth, depth) yields off everywhere.
 fn one_hot(n: &mut Node<'_, '_>) -> Outputs {
     let (indices, values) = (n.input(0)?, n.input(2)?);
     let depth = match n.constant(1, "depth")? {
         Some(tensor) if tensor.len() == 1 => tensor.view().to_f64s()[0] as i64,
-        _ => return Err(n.bad("the depth is no single number")),
+        _ => return Err(n.bad("the depth is not a scalar")),
     };
     if !(1..1 << 32).contains(&depth) {
         return Err(n.bad(format!("depth is {depth}")));
@@ -152,7 +153,7 @@ fn one_hot(n: &mut Node<'_, '_>) -> Outputs {
         None => integers,
     };
     if n.shape(values)?.as_slice() != [2] {
-        return Err(n.bad("the values are no pair"));
+        return Err(n.bad("expected two values"));
     }
     let mut pair = [values; 2];
     for (i, value) in pair.iter_mut().enumerate() {
@@ -164,7 +165,7 @@ fn one_hot(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("one_hot", &[integers, on, off], attrs![depth: depth, axis: axis, dtype: dtype])?)
 }
 
-/// Each sequence of the batch turned round as far as it is long; the lengths must be known.
+/// Reverses each sequence of the batch up to its length; the lengths have to be constant.
 fn reverse_sequence(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
@@ -178,7 +179,7 @@ fn reverse_sequence(n: &mut Node<'_, '_>) -> Outputs {
     if lengths.len() != batches || !lengths.iter().all(fits) || batches.saturating_mul(times) > 1 << 24 {
         return Err(n.bad(format!("lengths {lengths:?} of {batches} sequences of {times}")));
     }
-    // Where each element comes from, counted in the two leading axes as one.
+    // Source index of each element, with the two leading axes merged.
     let mut places = Vec::with_capacity(batches * times);
     for i in 0..shape[0] {
         for j in 0..shape[1] {
@@ -202,7 +203,7 @@ fn top_k(n: &mut Node<'_, '_>, k: Option<i64>) -> Outputs {
     let axis = n.axis(n.int_attr("axis", -1)?, shape.len())?;
     let k = k.ok_or_else(|| n.bad("k is missing"))?;
     if !(0..=shape[axis] as i64).contains(&k) {
-        return Err(n.bad(format!("the {k} largest of {} elements", shape[axis])));
+        return Err(n.bad(format!("k is {k}, expected at most {} elements", shape[axis])));
     }
     if k == 0 {
         // Relay's topk takes 0 for "all".

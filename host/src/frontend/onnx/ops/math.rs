@@ -5,12 +5,12 @@ use byoc_core::ir::{Attrs, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[("CumSum", 11, cum_sum), ("Gemm", 7, gemm), ("MatMul", 1, mat_mul)];
 
-/// The matrix with rows and columns exchanged.
+/// Transposes a matrix.
 fn transposed(n: &mut Node<'_, '_>, matrix: ExprId) -> Result<ExprId, Fault> {
     n.transpose(matrix, &[1, 0])
 }
 
-/// The attribute of a dense product, left out where it is not known.
+/// Attributes of a dense product: the number of units, omitted if unknown.
 fn with_units(units: &Dim) -> Attrs {
     units.fixed().map_or_else(|| attrs![], |units| attrs![units: units as i64])
 }
@@ -20,12 +20,12 @@ fn gemm(n: &mut Node<'_, '_>) -> Outputs {
     let (alpha, beta) = (n.float_attr("alpha", 1.0)?, n.float_attr("beta", 1.0)?);
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
     if ty_a.dims.len() != 2 || ty_b.dims.len() != 2 {
-        return Err(n.bad(format!("operands of types {ty_a} and {ty_b}, matrices are wanted")));
+        return Err(n.bad(format!("expected matrices, found {ty_a} and {ty_b}")));
     }
     if n.int_attr("transA", 0)? != 0 {
         a = transposed(n, a)?;
     }
-    // nn.dense wants its weight as (units, in).
+    // The weight of nn.dense is (units, in).
     let units = if n.int_attr("transB", 0)? != 0 {
         ty_b.dims[0].clone()
     } else {
@@ -54,14 +54,15 @@ fn mat_mul(n: &mut Node<'_, '_>) -> Outputs {
     one(product(n, a, b, None)?)
 }
 
-/// numpy's matmul. Of quantized operands with their zero points and scales the sums are `int32`.
+/// Creates numpy's matmul. For quantized operands, given with their zero points and scales, the result is the sums in
+/// `int32`.
 pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[ExprId; 4]>) -> Result<ExprId, Fault> {
     let (ty_a, ty_b) = (n.ty(a)?, n.ty(b)?);
     let (mut dims_a, mut dims_b) = (ty_a.dims.to_vec(), ty_b.dims.to_vec());
     if dims_a.is_empty() || dims_b.is_empty() {
         return Err(n.bad("an operand is a scalar"));
     }
-    // A vector is a matrix with one row (or column), which the result does not have.
+    // A vector is treated as a matrix with one row (or column), which is then removed from the result.
     let (row, column) = (dims_a.len() == 1, dims_b.len() == 1);
     if row {
         dims_a.insert(0, Dim::Fixed(1));
@@ -116,7 +117,7 @@ pub fn product(n: &mut Node<'_, '_>, a: ExprId, b: ExprId, quantized: Option<[Ex
     n.reshape_to(result, &dims)
 }
 
-/// The shape of the product of stacks of matrices of which little is known.
+/// Returns the shape of the product of stacks of matrices with unknown dimensions.
 fn shape_during_run(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> Result<ExprId, Fault> {
     if n.rank(a)? != rank || n.rank(b)? != rank {
         return Err(n.not_known(&n.ty(if n.rank(a)? == rank { b } else { a })?));
@@ -127,7 +128,7 @@ fn shape_during_run(n: &mut Node<'_, '_>, [a, b]: [ExprId; 2], rank: usize) -> R
     n.concatenate(&[batch, rows, columns], 0)
 }
 
-/// Matrices (b, rows, columns), one for each of the batch, or one for all.
+/// Reshapes to matrices (b, rows, columns), one for each element of the batch, or one for all.
 fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> Result<ExprId, Fault> {
     let (own, matrix) = dims.split_at(dims.len() - 2);
     let one = Dim::Fixed(1);
@@ -138,7 +139,7 @@ fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> 
     let all = Dim::product(batch).ok_or_else(|| n.bad("the product of the dimensions is too large"))?;
     let mut value = value;
     let leading = own.iter().position(|dim| *dim != one).unwrap_or(0);
-    // Dimensions of which nothing is known are taken to be equal; the product sees during the run whether they are.
+    // Unknown dimensions are assumed to be equal; the product checks it during the run.
     let same = own[leading..] == batch[batch.len() - (own.len() - leading)..];
     if same && all == Dim::Any && leading == 0 && own.len() == batch.len() && own.len() <= 2 {
         let merged: &[i64] = if own.len() == 2 { &[-3, -2] } else { &[-2] };
@@ -151,7 +152,7 @@ fn batched(n: &mut Node<'_, '_>, value: ExprId, dims: &[Dim], batch: &[Dim]) -> 
     n.reshape_to(value, &together(all))
 }
 
-/// The dimensions that two shapes broadcast to.
+/// Returns the dimensions that two shapes broadcast to.
 pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
     let rank = a.len().max(b.len());
     let one = Dim::Fixed(1);
@@ -161,7 +162,7 @@ pub fn broadcast(a: &[Dim], b: &[Dim]) -> Option<Vec<Dim>> {
             (x, y) if x == y => Some(x),
             (Dim::Fixed(1), other) | (other, Dim::Fixed(1)) => Some(other),
             (Dim::Fixed(_), Dim::Fixed(_)) => None,
-            // The open one is 1 or equal.
+            // The open dimension is 1 or equal.
             (Dim::Fixed(n), _) | (_, Dim::Fixed(n)) => Some(Dim::Fixed(n)),
             _ => Some(Dim::Any),
         })

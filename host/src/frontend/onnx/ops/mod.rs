@@ -1,7 +1,7 @@
-//! The converters, one file per operator family, and the table of them.
+//! Converters, one file per operator family, and their table.
 //!
-//! A row says from which version of the operator set on a converter holds; the one of the greatest version not above
-//! the model's is taken. To add an operator: write its converter in the file of its family and add a row there.
+//! A row states the first version of the operator set that a converter is for; the one with the greatest version not
+//! above the model's is used. To add an operator: write its converter in the file of its family and add a row there.
 
 mod conv;
 mod elementwise;
@@ -19,7 +19,7 @@ mod slice;
 use super::node::{Node, Outputs, attrs};
 use super::state::Fault;
 
-/// Turns a node into Relay calls.
+/// Converter of a node to Relay calls.
 pub type Convert = fn(&mut Node<'_, '_>) -> Outputs;
 
 /// Operator, first version of the operator set, converter.
@@ -40,19 +40,19 @@ const TABLES: &[&[Row]] = &[
     slice::ROWS,
 ];
 
-/// The converter of an operator of the standard domain.
+/// Returns the converter of an operator of the standard domain.
 pub fn converter(op: &str, version: i64) -> Option<Convert> {
     let rows = TABLES.iter().flat_map(|rows| rows.iter());
     let known = rows.filter(|(name, since, _)| *name == op && *since <= version);
     known.max_by_key(|(_, since, _)| *since).map(|(_, _, convert)| *convert)
 }
 
-/// Every operator that has a converter.
+/// Returns the names of all operators with a converter.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLES.iter().flat_map(|rows| rows.iter()).map(|(name, _, _)| *name)
 }
 
-/// One output.
+/// Returns a single output.
 fn one(value: byoc_core::ir::ExprId) -> Outputs {
     Ok(vec![value])
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_converter_that_is_old_enough_is_taken() {
+    fn selects_newest_matching_converter() {
         let same = |op, a, b| match (converter(op, a), converter(op, b)) {
             (Some(x), Some(y)) => std::ptr::fn_addr_eq(x, y),
             _ => false,

@@ -1,4 +1,4 @@
-//! Normalisation and softmax.
+//! Normalization and softmax.
 
 use super::{Node, Outputs, Row, attrs, one};
 use byoc_core::ir::{AttrValue, Dim, ExprId};
@@ -19,7 +19,7 @@ pub const ROWS: &[Row] = &[
 
 fn batch(n: &mut Node<'_, '_>) -> Outputs {
     if n.int_attr("training_mode", 0)? != 0 || (n.opset < 14 && (1..5).any(|i| n.wants_output(i))) {
-        return Err(n.bad("batch normalisation in training mode is not supported"));
+        return Err(n.bad("batch normalization in training mode is not supported"));
     }
     let data = n.input(0)?;
     let dtype = n.dtype(data)?;
@@ -45,7 +45,7 @@ fn group(n: &mut Node<'_, '_>) -> Outputs {
     let shape = n.shape(data)?;
     let groups = n.int_attr("num_groups", 0)?;
     if shape.len() < 2 || groups < 1 || shape[1] % groups as usize != 0 {
-        return Err(n.bad(format!("{groups} groups of data of shape {shape:?}")));
+        return Err(n.bad(format!("cannot form {groups} groups of data of shape {shape:?}")));
     }
     let mut args = vec![data];
     for i in 1..3 {
@@ -60,7 +60,7 @@ fn group(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("nn.group_norm", &args, attrs![num_groups: groups, axis: 1, epsilon: epsilon])?)
 }
 
-/// Over the last axes, from `axis` on. More than one axis is one axis after a reshape.
+/// Normalizes over the last axes, from `axis` on. Several axes are merged by a reshape.
 fn layer(n: &mut Node<'_, '_>) -> Outputs {
     let (data, gamma) = (n.input(0)?, n.input(1)?);
     let (dims, dtype) = (n.dims(data)?, n.dtype(data)?);
@@ -107,7 +107,7 @@ fn lrn(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("nn.lrn", &[data], attrs![size: size, axis: 1, bias: bias, alpha: alpha, beta: beta])?)
 }
 
-/// data / (sum |data|^p)^(1/p) along an axis.
+/// Computes data / (sum |data|^p)^(1/p) along an axis.
 fn lp(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", -1)?, n.rank(data)?)? as i64;
@@ -122,16 +122,16 @@ fn lp(n: &mut Node<'_, '_>) -> Outputs {
             let sum = n.op("sum", &[square], along)?;
             n.plain("sqrt", &[sum])?
         }
-        other => return Err(n.bad(format!("attribute p is {other}, 1 or 2 is wanted"))),
+        other => return Err(n.bad(format!("attribute p: expected 1 or 2, found {other}"))),
     };
-    // Where all is zero the result is zero too.
+    // If all elements are zero, so is the result.
     let nothing = n.with_scalar("equal", norm, 0.0)?;
     let unit = n.scalar(n.dtype(data)?, 1.0);
     let divisor = n.plain("where", &[nothing, unit, norm])?;
     one(n.plain("divide", &[data, divisor])?)
 }
 
-/// (data - mean) / (standard deviation + 1e-9).
+/// Computes (data - mean) / (standard deviation + 1e-9).
 fn mean_variance(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
     let axes = n.ints_attr("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
@@ -150,7 +150,7 @@ fn softmax(n: &mut Node<'_, '_>, op: &str) -> Outputs {
     one(n.op(op, &[data], attrs![axis: relative(axis, n.rank(data)?)])?)
 }
 
-/// Before operator set 13 the data was seen as a matrix, split at `axis`, and each row normalised.
+/// Before operator set 13 the data was treated as a matrix, split at `axis`, and each row was normalized.
 fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Outputs {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
@@ -165,7 +165,7 @@ fn softmax_flat(n: &mut Node<'_, '_>, op: &str) -> Outputs {
     one(n.reshape_to(normal, &dims)?)
 }
 
-/// The last axis as -1, which is the default and the form that patterns ask for.
+/// Returns -1 for the last axis, which is the default and the form that patterns match.
 fn relative(axis: usize, rank: usize) -> i64 {
     if axis + 1 == rank { -1 } else { axis as i64 }
 }

@@ -49,9 +49,9 @@ fn pool(n: &mut Node<'_, '_>, max: bool) -> Outputs {
     one(n.op(&format!("{name}{axes}d"), &[data], attributes)?)
 }
 
-/// `ceil_mode`: a last, incomplete step gives a window too, unless that window would begin in the padding after the
-/// data. Where only some axes get such a window, padding after the data makes room for it instead, which neither the
-/// maximum nor a mean over the data alone can see. Whether Relay's `ceil_mode` is to be set.
+/// Handles `ceil_mode`: a last, incomplete step yields a window too, unless that window would begin in the padding
+/// after the data. If only some axes get such a window, padding after the data is added for it instead, which affects
+/// neither the maximum nor a mean over the data alone. Returns true if Relay's `ceil_mode` has to be set.
 fn round_up(
     n: &Node<'_, '_>,
     window: &mut Geometry,
@@ -74,7 +74,7 @@ fn round_up(
     }
     if more && fewer {
         if padding_counts {
-            return Err(n.bad("ceil_mode with count_include_pad where axes differ in their last window"));
+            return Err(n.bad("ceil_mode with count_include_pad is not supported if axes differ in their last window"));
         }
         for (end, room) in window.end.iter_mut().zip(room) {
             *end += room;

@@ -1,8 +1,8 @@
-//! Quantized operators. Tensors are quantized per tensor, along an axis, or in blocks along one; the first two are
-//! operators of the QNN dialect, the third is plain arithmetic to the letter of the operators' definition.
+//! Quantized operators. Tensors are quantized per tensor, per axis, or in blocks along an axis. The first two become
+//! operators of the QNN dialect, the third plain arithmetic that follows the operators' definition exactly.
 //!
-//! ONNX rounds halves to the even integer, in float32: that is what the attributes `rounding` and `compute_dtype` of
-//! the calls made here say.
+//! ONNX rounds halves to even, in float32: hence the attributes `rounding` and `compute_dtype` of the calls created
+//! here.
 
 use super::conv::{geometry, ints, kernel, spatial};
 use super::elementwise::half_to_even;
@@ -21,43 +21,43 @@ pub const ROWS: &[Row] = &[
     ("QuantizeLinear", 10, quantize),
 ];
 
-/// A scale as the dialect takes it: float32, one number or a vector.
+/// Reads a scale for the dialect: float32, a scalar or a vector.
 fn scale(n: &mut Node<'_, '_>, i: usize) -> Result<ExprId, Fault> {
     let value = n.input(i)?;
     let value = n.cast(value, DType::F32)?;
     parameter(n, value)
 }
 
-/// A zero point as the dialect takes it: int32, one number or a vector; 0 when it is not given. It has the element type
-/// of what it belongs to, `data`.
+/// Reads a zero point for the dialect: int32, a scalar or a vector; 0 if not given. In the model it has the element
+/// type of its tensor, `data`.
 fn zero_point(n: &mut Node<'_, '_>, i: usize, data: DType) -> Result<ExprId, Fault> {
     let Some(value) = n.maybe(i) else { return Ok(n.scalar(DType::I32, 0.0)) };
     let given = n.dtype(value)?;
     if given != data {
-        return Err(n.bad(format!("input {i}, a zero point, is {given}, the tensor it belongs to {data}")));
+        return Err(n.bad(format!("input {i}, a zero point: expected {data}, the type of its tensor, found {given}")));
     }
     let value = n.cast(value, DType::I32)?;
     parameter(n, value)
 }
 
-/// One number without dimensions, or a vector.
+/// Reshapes a parameter to a scalar or a vector.
 fn parameter(n: &mut Node<'_, '_>, value: ExprId) -> Result<ExprId, Fault> {
     let shape = n.shape(value)?;
     match shape[..] {
         [1] => n.reshape(value, &[]),
         [] | [_] => Ok(value),
-        _ => Err(n.bad(format!("a scale or zero point of shape {:?}", shape.as_slice()))),
+        _ => Err(n.bad(format!("unsupported shape {:?} of a scale or zero point", shape.as_slice()))),
     }
 }
 
-/// What `axis` says, for data with `rank` dimensions; any axis does for data without.
+/// Reads `axis`, for data with `rank` dimensions; any axis is valid for a scalar.
 fn axis(n: &Node<'_, '_>, rank: usize) -> Result<i64, Fault> {
     let axis = n.int_attr("axis", 1)?;
-    // The default may lie beyond the data; it matters for vectors only, whose relation checks it.
+    // The default may be out of range; it matters for vectors only, whose relation checks it.
     Ok(if (-(rank as i64)..rank as i64).contains(&axis) { axis } else { -1 })
 }
 
-/// A scale or zero point of a blocked tensor, one for each element of `data`.
+/// Expands a scale or zero point of a blocked tensor to one for each element of `data`.
 fn spread(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Result<ExprId, Fault> {
     let (shape, wanted) = (n.shape(value)?, n.shape(data)?);
     let axis = n.axis(n.int_attr("axis", 1)?, wanted.len())?;
@@ -72,14 +72,14 @@ fn spread(n: &mut Node<'_, '_>, value: ExprId, data: ExprId, block: i64) -> Resu
     if !fits {
         let (shape, wanted) = (shape.as_slice(), wanted.as_slice());
         return Err(n.bad(format!(
-            "a scale or zero point of shape {shape:?} for data of shape {wanted:?} in blocks of {block} along axis {axis}"
+            "a scale or zero point of shape {shape:?} does not match data of shape {wanted:?} in blocks of {block} along axis {axis}"
         )));
     }
     let value = n.op("repeat", &[value], attrs![repeats: block, axis: axis as i64])?;
     n.slice(value, axis, 0, wanted[axis])
 }
 
-/// (x - zero point) * scale.
+/// Computes (x - zero point) * scale.
 fn dequantize(n: &mut Node<'_, '_>) -> Outputs {
     let x = n.input(0)?;
     let (dtype, given, rank) = (n.dtype(x)?, n.input(1)?, n.rank(x)?);
@@ -88,7 +88,7 @@ fn dequantize(n: &mut Node<'_, '_>) -> Outputs {
     if block == 0 {
         let (scale, zero) = (scale(n, 1)?, zero_point(n, 2, dtype)?);
         let attrs = attrs![axis: axis(n, rank)?, out_dtype: out];
-        // Not folded: what a weight is made of tells a pass how to compute with its integers.
+        // Not folded: passes use the integers of a quantized weight.
         return one(n.op_kept("qnn.dequantize", &[x, scale, zero], attrs)?);
     }
     let scale = spread(n, given, x, block)?;
@@ -102,18 +102,18 @@ fn dequantize(n: &mut Node<'_, '_>) -> Outputs {
     one(n.plain("multiply", &[value, scale])?)
 }
 
-/// The least and the greatest value of a type of at most 16 bits.
+/// Returns the least and the greatest value of a type of at most 16 bits.
 fn range(n: &Node<'_, '_>, dtype: DType) -> Result<(f64, f64), Fault> {
     match dtype {
         DType::I8 => Ok((-128.0, 127.0)),
         DType::U8 => Ok((0.0, 255.0)),
         DType::I16 => Ok((-32768.0, 32767.0)),
         DType::U16 => Ok((0.0, 65535.0)),
-        other => Err(n.bad(format!("quantisation to {other} is not supported"))),
+        other => Err(n.bad(format!("quantization to {other} is not supported"))),
     }
 }
 
-/// saturate(round(x / scale) + zero point), halves to even.
+/// Computes saturate(round(x / scale) + zero point), halves to even.
 fn quantize(n: &mut Node<'_, '_>) -> Outputs {
     let (mut x, given) = (n.input(0)?, n.input(1)?);
     let wanted = match n.maybe(2) {
@@ -121,7 +121,7 @@ fn quantize(n: &mut Node<'_, '_>) -> Outputs {
         None => match n.int_attr("output_dtype", 0)? {
             0 => DType::U8,
             number => crate::frontend::onnx::tensor::dtype(number as i32)
-                .ok_or_else(|| n.bad(format!("element type number {number}")))?,
+                .ok_or_else(|| n.bad(format!("unsupported element type number {number}")))?,
         },
     };
     let (low, high) = range(n, wanted)?;
@@ -149,7 +149,7 @@ fn quantize(n: &mut Node<'_, '_>) -> Outputs {
     one(n.cast(value, wanted)?)
 }
 
-/// To uint8, by the range of the data itself (which is made to hold 0).
+/// Quantizes to uint8, with the range of the data (extended to contain 0).
 fn dynamic_quantize(n: &mut Node<'_, '_>) -> Outputs {
     let x = n.input(0)?;
     let dtype = n.dtype(x)?;
@@ -171,7 +171,7 @@ fn dynamic_quantize(n: &mut Node<'_, '_>) -> Outputs {
     Ok(vec![n.cast(value, DType::U8)?, scale, n.cast(point, DType::U8)?])
 }
 
-/// A convolution of integers: data and weight, their zero points and scales.
+/// Operands of an integer convolution: data and weight, their zero points and scales.
 struct Convolution {
     data: ExprId,
     weight: ExprId,
@@ -179,13 +179,13 @@ struct Convolution {
     scales: [ExprId; 2],
 }
 
-/// The sums of products, `int32`.
+/// Creates the sums of products, `int32`.
 fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId, Fault> {
     let spatial = spatial(n, of.data)?;
     let axes = spatial.len();
     let shape = n.shape(of.weight)?;
     if shape.len() != axes + 2 {
-        return Err(n.bad(format!("the weight has shape {:?} for {axes} spatial axes", shape.as_slice())));
+        return Err(n.bad(format!("expected a weight with {axes} spatial axes, found shape {:?}", shape.as_slice())));
     }
     let geometry = geometry(n, kernel(n, &shape)?, &spatial)?;
     let attrs = attrs![
@@ -201,13 +201,13 @@ fn convolve(n: &mut Node<'_, '_>, of: &Convolution) -> Result<ExprId, Fault> {
         let args = [of.data, of.weight, of.zero_points[0], of.zero_points[1], of.scales[0], of.scales[1]];
         return n.op("qnn.conv2d", &args, attrs);
     }
-    // The dialect has no other convolutions: differences to the zero points, and a plain one.
+    // The dialect has no other convolutions: subtract the zero points, and convolve.
     let data = difference(n, of.data, of.zero_points[0], 0)?;
     let weight = difference(n, of.weight, of.zero_points[1], axes + 1)?;
     n.op(if axes == 1 { "nn.conv1d" } else { "nn.conv3d" }, &[data, weight], attrs)
 }
 
-/// value - zero point in int32, where a vector has `behind` axes behind its own.
+/// Computes value - zero point in int32; a vector is followed by `behind` more axes.
 fn difference(n: &mut Node<'_, '_>, value: ExprId, zero_point: ExprId, behind: usize) -> Result<ExprId, Fault> {
     let value = n.cast(value, DType::I32)?;
     let mut shape = n.shape(zero_point)?.to_vec();
@@ -225,7 +225,7 @@ fn conv_integer(n: &mut Node<'_, '_>) -> Outputs {
     one(convolve(n, &Convolution { data, weight, zero_points, scales })?)
 }
 
-/// Sums to the output's scale and zero point, in whose element type it is.
+/// Requantizes sums to the scale and zero point of the output, in the element type of the zero point.
 fn requantize(n: &mut Node<'_, '_>, sums: ExprId, from: ExprId, to: usize, axis: i64) -> Result<ExprId, Fault> {
     let out = match n.maybe(to + 1) {
         Some(zero) => n.dtype(zero)?,
@@ -253,8 +253,8 @@ fn q_linear_conv(n: &mut Node<'_, '_>) -> Outputs {
     one(requantize(n, sums, from, 6, 1)?)
 }
 
-/// The sums of products of a matrix product. Zero points that are one number for each operand stay with the integers;
-/// vectors (one for each row of the first operand, each column of the second) are taken away first.
+/// Creates the sums of a matrix product. Scalar zero points stay parameters of the dialect; vectors (one per row of the
+/// first operand, one per column of the second) are subtracted first.
 fn multiply(
     n: &mut Node<'_, '_>,
     operands: [ExprId; 2],

@@ -1,7 +1,7 @@
-//! Recurrent layers, unrolled over the sequence, which has a known length.
+//! Recurrent layers, unrolled over the sequence, whose length has to be known.
 //!
-//! The products of all time steps with the input weights are one `nn.dense`; what is left for each step is the product
-//! with the recurrent weights and a few elementwise operators.
+//! The products of all time steps with the input weights are one `nn.dense`; each step then needs the product with the
+//! recurrent weights and a few elementwise operators.
 
 use super::{Fault, Node, Outputs, Row, attrs};
 use byoc_core::ir::ExprId;
@@ -54,10 +54,10 @@ struct Direction<'a> {
     clip: Option<f64>,
     /// Recurrent weights (gates * hidden, hidden).
     recurrent: ExprId,
-    /// Its rows for the gates and for the candidate, where a GRU's reset gate scales the state before the product. Cut once:
-    /// each cut of a constant is a constant of its own.
+    /// Rows of the recurrent weights for the gates and for the candidate, if a GRU's reset gate scales the state before
+    /// the product. Sliced once, because each slice of a constant is a constant of its own.
     recurrent_parts: Option<[ExprId; 2]>,
-    /// Recurrent bias (gates * hidden), where it must stay apart from that of the input.
+    /// Recurrent bias (gates * hidden), if it must stay separate from that of the input.
     recurrent_bias: Option<ExprId>,
     /// Peephole weights of the input, output and forget gate, each (hidden).
     peepholes: Option<[ExprId; 3]>,
@@ -65,7 +65,7 @@ struct Direction<'a> {
     couple_forget: bool,
 }
 
-/// What goes from step to step. `None` is zeros.
+/// State carried from step to step. `None` is zeros.
 #[derive(Clone, Copy)]
 struct State {
     hidden: Option<ExprId>,
@@ -80,11 +80,11 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
     let gates = kind.gates();
     let ([steps, batch, width], [directions, rows, columns], [_, _, hidden]) = (&shape[..], &w_shape[..], &r_shape[..])
     else {
-        return Err(n.bad("data, weights and recurrent weights have three dimensions"));
+        return Err(n.bad("expected data, weights and recurrent weights with three dimensions"));
     };
     let (steps, batch, width, directions, hidden) = (*steps, *batch, *width, *directions, *hidden);
     if *rows != gates * hidden || *columns != width || r_shape[..] != [directions, *rows, hidden] {
-        return Err(n.bad(format!("weights {w_shape:?} and {r_shape:?} do not fit data {shape:?}")));
+        return Err(n.bad(format!("weights {w_shape:?} and {r_shape:?} do not match data {shape:?}")));
     }
     if steps == 0 {
         return Err(n.bad("a sequence of 0 steps cannot be unrolled"));
@@ -216,7 +216,7 @@ fn recurrent(n: &mut Node<'_, '_>, kind: Kind) -> Outputs {
     Ok(results)
 }
 
-/// Equal parts along an axis.
+/// Splits into equal parts along an axis.
 fn split(n: &mut Node<'_, '_>, value: ExprId, parts: usize, axis: i64) -> Result<Vec<ExprId>, Fault> {
     if parts == 1 {
         return Ok(vec![value]);
@@ -229,7 +229,8 @@ fn is_zero(n: &mut Node<'_, '_>, value: ExprId) -> bool {
     n.known(value).is_some_and(|tensor| tensor.view().to_f64s().iter().all(|&v| v == 0.0))
 }
 
-/// For each step, which sequences of the batch are that long: (batch, 1). `None` when all go to the end.
+/// Creates a mask for each step: the sequences of the batch that are that long, (batch, 1). `None` if all have the full
+/// length.
 fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<ExprId>>, Fault> {
     let Some(lengths) = n.maybe(4) else { return Ok(None) };
     if let Some(tensor) = n.known(lengths)
@@ -242,7 +243,7 @@ fn masks(n: &mut Node<'_, '_>, steps: usize, batch: usize) -> Result<Option<Vec<
     (0..steps).map(|t| n.with_scalar("greater", lengths, t as f64)).collect::<Result<_, _>>().map(Some)
 }
 
-/// The activations of each direction.
+/// Reads the activations of each direction.
 fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Vec<Activation>>, Fault> {
     let defaults = kind.activations();
     let names = match n.strings_attr("activations")? {
@@ -250,7 +251,7 @@ fn activations(n: &Node<'_, '_>, kind: Kind, directions: usize) -> Result<Vec<Ve
         None => defaults.iter().cycle().take(defaults.len() * directions).map(|&s| s.to_owned()).collect(),
     };
     if names.len() != defaults.len() * directions {
-        return Err(n.bad(format!("{} activations given, {} wanted", names.len(), defaults.len() * directions)));
+        return Err(n.bad(format!("expected {1} activations, found {0}", names.len(), defaults.len() * directions)));
     }
     // Parameters are consumed in order by the activations that have them.
     let mut alphas = n.floats_attr("activation_alpha")?.unwrap_or_default().into_iter();
@@ -322,7 +323,7 @@ impl Activation {
 }
 
 impl Direction<'_> {
-    /// One step, from the projected input (batch, gates * hidden).
+    /// Creates one step, from the projected input (batch, gates * hidden).
     fn step(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
         match self.kind {
             Kind::Rnn => self.rnn(n, projected, state),
@@ -350,17 +351,17 @@ impl Direction<'_> {
         n.plain("add", &[projected, product])
     }
 
-    /// H = f(X W + H R + b).
+    /// RNN: H = f(X W + H R + b).
     fn rnn(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
         let sum = self.with_recurrence(n, projected, state)?;
         Ok(State { hidden: Some(self.activate(n, 0, sum)?), cell: None })
     }
 
-    /// Gates i, o, f, c: C = f C + i c, H = o h(C).
+    /// LSTM with gates i, o, f, c: C = f C + i c, H = o h(C).
     fn lstm(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
         let sum = self.with_recurrence(n, projected, state)?;
         let [mut input, mut output, mut forget, candidate] = split(n, sum, 4, 1)?[..] else {
-            return Err(n.bad("four gates are wanted"));
+            return Err(n.bad("expected four gates"));
         };
         let peep = |n: &mut Node<'_, '_>, gate: ExprId, which: usize, cell: Option<ExprId>| match (self.peepholes, cell)
         {
@@ -391,7 +392,7 @@ impl Direction<'_> {
         Ok(State { hidden: Some(n.plain("multiply", &[output, curve])?), cell: Some(cell) })
     }
 
-    /// Gates z, r, h: H = (1 - z) h + z H.
+    /// GRU with gates z, r, h: H = (1 - z) h + z H.
     fn gru(&self, n: &mut Node<'_, '_>, projected: ExprId, state: State) -> Result<State, Fault> {
         let hidden = self.hidden;
         if self.linear_before_reset {
@@ -438,7 +439,7 @@ impl Direction<'_> {
         let product = n.op("nn.dense", &[old, gates_weight], attrs![units: (2 * hidden) as i64])?;
         let gates = n.plain("add", &[x_gates, product])?;
         let gates = self.activate(n, 0, gates)?;
-        let [update, reset] = split(n, gates, 2, 1)?[..] else { return Err(n.bad("two gates are wanted")) };
+        let [update, reset] = split(n, gates, 2, 1)?[..] else { return Err(n.bad("expected two gates")) };
         let kept = n.plain("multiply", &[reset, old])?;
         let product = n.op("nn.dense", &[kept, candidate_weight], attrs![units: hidden as i64])?;
         let candidate = n.plain("add", &[x_candidate, product])?;

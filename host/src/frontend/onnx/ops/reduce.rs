@@ -1,4 +1,4 @@
-//! Reductions, and where the largest element stands.
+//! Reductions, including the index of the largest element.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use byoc_core::ir::{AttrValue, Attrs, ExprId};
@@ -62,11 +62,11 @@ fn log_sum(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Faul
     n.plain("log", &[sum])
 }
 
-/// max + log(sum(exp(x - max))): the exponentials stay at most 1.
+/// Computes max + log(sum(exp(x - max))): the exponentials are at most 1.
 fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, Fault> {
     let dtype = n.dtype(x)?;
     let max = n.op("max", &[x], along.with("keepdims", true))?;
-    // Where everything is -inf (or nothing is there at all) the shift is 0: -inf - -inf would be NaN.
+    // If all elements are -inf (or there are none) the shift is 0: -inf - -inf would be NaN.
     let finite = n.plain("isfinite", &[max])?;
     let zero = n.scalar(dtype, 0.0);
     let shift = n.plain("where", &[finite, max, zero])?;
@@ -79,7 +79,7 @@ fn log_sum_exp(n: &mut Node<'_, '_>, x: ExprId, along: Attrs) -> Result<ExprId, 
     n.plain("add", &[log, shift])
 }
 
-/// Relay counts in int32, ONNX in int64.
+/// Converts indices: int32 in Relay, int64 in ONNX.
 fn arg(n: &mut Node<'_, '_>, op: &str) -> Outputs {
     let data = n.input(0)?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(data)?)? as i64;

@@ -1,8 +1,8 @@
 //! Resizing.
 //!
-//! Planes (batch, channels, height, width) become `image.resize2d` when its idea of the scale (size in / size out) is
-//! the model's. Everything else is done axis by axis: each axis of the result is a gathering (nearest) or a matrix
-//! product with the weights of its interpolation, computed here.
+//! Planes (batch, channels, height, width) become `image.resize2d` if its definition of the scale (input size / output
+//! size) matches the model's. Everything else is done axis by axis: each axis of the result is a gathering (nearest) or
+//! a matrix product with interpolation weights, computed here.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use crate::frontend::onnx::tensor::from_f64s;
@@ -11,7 +11,7 @@ use byoc_core::ir::{AttrValue, ExprId};
 pub const ROWS: &[Row] =
     &[("Resize", 10, resize_10), ("Resize", 11, resize_11), ("Upsample", 7, upsample_7), ("Upsample", 9, resize_10)];
 
-/// A resizing as the attributes have it.
+/// Attributes of a resizing.
 struct Mode {
     method: String,
     coordinates: String,
@@ -24,13 +24,13 @@ struct Mode {
 /// One axis of a resizing.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
-    /// Elements of the data.
+    /// Size of the data.
     from: usize,
-    /// Elements of the result.
+    /// Size of the result.
     to: usize,
-    /// Result over data, as the model says.
+    /// Ratio of result to data, as the model specifies it.
     scale: f64,
-    /// First and last place in the data that are taken, in [0, 1]; for tf_crop_and_resize.
+    /// First and last position in the data to sample, in [0, 1]; for tf_crop_and_resize.
     roi: (f64, f64),
 }
 
@@ -45,7 +45,7 @@ fn resize_10(n: &mut Node<'_, '_>) -> Outputs {
     old_resize(n, scales)
 }
 
-/// Before operator set 11: places are asymmetric, the nearest element is the one before.
+/// Before operator set 11: coordinates are asymmetric, and nearest rounds down.
 fn old_resize(n: &mut Node<'_, '_>, scales: Vec<f64>) -> Outputs {
     let mode = Mode {
         method: n.str_attr("mode", "nearest")?,
@@ -144,7 +144,7 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
         return Ok(n.same(data));
     }
     if axes.iter().any(|a| a.from == 0 || a.to == 0) {
-        return Err(n.bad("resizing from or to nothing"));
+        return Err(n.bad("resizing from or to an empty axis is not supported"));
     }
     let planar = axes.len() == 4 && changed.iter().all(|&i| i >= 2);
     let exact = axes.iter().all(|a| (a.scale * a.from as f64 - a.to as f64).abs() < 1e-6 * a.to as f64);
@@ -162,7 +162,7 @@ fn resize(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
     Ok(value)
 }
 
-/// Height and width by Relay's operator.
+/// Resizes height and width with Relay's operator.
 fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Result<ExprId, Fault> {
     let method = match mode.method.as_str() {
         "nearest" => "nearest_neighbor",
@@ -195,10 +195,10 @@ fn planes(n: &mut Node<'_, '_>, data: ExprId, mode: &Mode, axes: &[Axis]) -> Res
     n.op("image.resize2d", &[data], attributes)
 }
 
-/// One axis: the nearest elements gathered, or a product with the matrix of weights.
+/// Resizes one axis: gathers the nearest elements, or multiplies with a matrix of weights.
 fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, size: Axis) -> Result<ExprId, Fault> {
     if size.from.max(1).saturating_mul(size.to.max(1)) > 1 << 24 {
-        return Err(n.bad(format!("resizing {} elements to {} along axis {axis}", size.from, size.to)));
+        return Err(n.bad(format!("cannot resize {} elements to {} along axis {axis}", size.from, size.to)));
     }
     let places: Vec<f64> = (0..size.to).map(|i| place(n, mode, size, i)).collect::<Result<_, _>>()?;
     let last = size.from as i64 - 1;
@@ -237,7 +237,7 @@ fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, siz
     let dtype = n.dtype(value)?;
     let weights = n.tensor(from_f64s(dtype, &[size.to, size.from], &matrix));
     let rank = n.rank(value)?;
-    // The axis goes last, is multiplied, and goes back.
+    // The axis is transposed to the end, multiplied, and transposed back.
     let mut order: Vec<usize> = (0..rank).filter(|&i| i != axis).collect();
     order.push(axis);
     let mut back: Vec<usize> = (0..rank - 1).collect();
@@ -247,7 +247,7 @@ fn along_axis(n: &mut Node<'_, '_>, value: ExprId, mode: &Mode, axis: usize, siz
     n.transpose(product, &back)
 }
 
-/// Where place `i` of the result lies in the data.
+/// Computes the coordinate in the data of index `i` of the result.
 fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64, Fault> {
     let (x, from, to, scale) = (i as f64, size.from as f64, size.to as f64, size.scale);
     Ok(match mode.coordinates.as_str() {
@@ -265,7 +265,7 @@ fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64, Fau
             }
         }
         "align_corners" => {
-            // The corner of the result is where the scale puts it, which may lie beyond the last whole element.
+            // The corner of the result is at the position that the scale gives, possibly beyond the last whole element.
             let corner = scale * from - 1.0;
             if size.to > 1 && corner > 0.0 { x * (from - 1.0) / corner } else { 0.0 }
         }
@@ -275,7 +275,7 @@ fn place(n: &Node<'_, '_>, mode: &Mode, size: Axis, i: usize) -> Result<f64, Fau
     })
 }
 
-/// The kernel of cubic convolution (R. Keys, 1981).
+/// Kernel of cubic convolution (R. Keys, 1981).
 fn cubic(a: f64, distance: f64) -> f64 {
     let x = distance.abs();
     if x <= 1.0 {

@@ -1,4 +1,4 @@
-//! Operators that make tensors, or move their elements to other dimensions without looking at them.
+//! Operators that create tensors, or move their elements to other dimensions without reading them.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use crate::frontend::onnx::size::Size;
@@ -47,12 +47,12 @@ pub const ROWS: &[Row] = &[
     }),
 ];
 
-/// Dimensions that a tensor may have at most; a list longer than this is no shape.
+/// Maximum number of dimensions of a tensor; a longer list is not a shape.
 const MAX_RANK: usize = 64;
 
 fn concat(n: &mut Node<'_, '_>) -> Outputs {
     let inputs = n.all_inputs()?;
-    let &first = inputs.first().ok_or_else(|| n.bad("it has no inputs"))?;
+    let &first = inputs.first().ok_or_else(|| n.bad("expected at least one input"))?;
     let axis = n.axis(n.int_attr("axis", 0)?, n.rank(first)?)?;
     if inputs.len() == 1 {
         return one(n.same(first));
@@ -72,7 +72,7 @@ fn constant(n: &mut Node<'_, '_>) -> Outputs {
     } else if let Some(values) = n.ints_attr("value_ints")? {
         Tensor::from_slice(&[values.len()], &values)
     } else {
-        return Err(n.bad("it has no value of numbers or booleans"));
+        return Err(n.bad("expected a value of numbers or booleans"));
     };
     one(n.tensor(value))
 }
@@ -88,22 +88,22 @@ fn constant_of_shape(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("full", &[value], attrs![shape: shape, dtype: dtype])?)
 }
 
-/// The dimensions, where all are known.
+/// Returns the dimensions, if all are known.
 fn numbers(dims: &[Dim]) -> Option<Vec<i64>> {
     dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect()
 }
 
-/// Checks that no dimension is negative and that their product is a size.
+/// Checks that no dimension is negative and that their product does not overflow.
 fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>, Fault> {
     let dims: Option<Vec<Dim>> = sizes.iter().map(Size::dim).collect();
     let fits = |dims: &Vec<Dim>| {
         let known: Vec<usize> = dims.iter().filter_map(Dim::fixed).collect();
         dims.len() <= MAX_RANK && byoc_core::tensor::element_count(&known).is_some_and(|n| n <= isize::MAX as usize / 8)
     };
-    dims.filter(fits).ok_or_else(|| n.bad(format!("{} is no shape", list(sizes))))
+    dims.filter(fits).ok_or_else(|| n.bad(format!("{} is not a valid shape", list(sizes))))
 }
 
-/// Sizes as text: `[2, batch, -1]`.
+/// Formats sizes: `[2, batch, -1]`.
 fn list(sizes: &[Size]) -> String {
     let words = sizes.iter().map(|size| match size {
         Size::Number(n) => n.to_string(),
@@ -119,7 +119,7 @@ fn depth_to_space(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("nn.depth_to_space", &[data], attrs![block_size: block, layout: "NCHW", mode: mode.as_str()])?)
 }
 
-/// To the shape that the data and the given shape broadcast to.
+/// Broadcasts to the common shape of the data and the given shape.
 fn expand(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
     let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
@@ -139,14 +139,16 @@ fn eye_like(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
     let shape = n.shape(data)?;
     let [rows, columns] = shape[..] else {
-        return Err(n.bad(format!("data of shape {:?}, a matrix is wanted", shape.as_slice())));
+        return Err(n.bad(format!("expected a matrix, found shape {:?}", shape.as_slice())));
     };
     let dtype = match n.int_attr("dtype", 0)? {
         0 => n.dtype(data)?,
-        number => tensor::dtype(number as i32).ok_or_else(|| n.bad(format!("element type number {number}")))?,
+        number => {
+            tensor::dtype(number as i32).ok_or_else(|| n.bad(format!("unsupported element type number {number}")))?
+        }
     };
     let k = n.int_attr("k", 0)?;
-    // i + k == j, computed where it can be folded and left as calls where it is too large.
+    // i + k == j, folded, or left as calls if it is too large.
     let count = |n: &mut Node<'_, '_>, from: i64, size: usize, shape: &[usize]| {
         let bounds = [from, from.saturating_add(size as i64), 1].map(|v| n.tensor(Tensor::scalar(v)));
         let line = n.op("arange", &bounds, attrs![dtype: DType::I64])?;
@@ -185,7 +187,7 @@ fn range(n: &mut Node<'_, '_>) -> Outputs {
         [0, 1, 2].map(|i| one_size(n, args[i]))
         && let Some(name) = limit.name()
     {
-        // The numbers before each element: their count keeps the name of the dimension.
+        // Exclusive sums of ones: their number keeps the name of the dimension.
         let lane = n.lane(name)?;
         let lane = n.cast(lane, dtype)?;
         let ones = n.plain("ones_like", &[lane])?;
@@ -194,7 +196,7 @@ fn range(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("arange", &args, attrs![dtype: dtype])?)
 }
 
-/// 0 keeps the dimension (unless `allowzero` says otherwise), -1 stands for what is left.
+/// Converts Reshape: 0 keeps the dimension (unless `allowzero` is set), -1 is computed from the rest.
 fn reshape(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
     let allow_zero = n.int_attr("allowzero", 0)? != 0;
@@ -206,7 +208,7 @@ fn reshape(n: &mut Node<'_, '_>) -> Outputs {
     let wanted = n.sizes(1, "shape")?.ok_or_else(|| n.bad("the shape is missing"))?;
     let dims = n.dims(data)?;
     if wanted.len() > MAX_RANK {
-        return Err(n.bad(format!("a shape of {} dimensions", wanted.len())));
+        return Err(n.bad(format!("unsupported number of dimensions {}", wanted.len())));
     }
     let mut result = Vec::with_capacity(wanted.len());
     let mut open = None;
@@ -218,13 +220,13 @@ fn reshape(n: &mut Node<'_, '_>) -> Outputs {
             }
             Size::Number(0) if !allow_zero => {
                 let kept = dims.get(i).cloned();
-                kept.ok_or_else(|| n.bad(format!("{} keeps a dimension that is not there", list(&wanted))))?
+                kept.ok_or_else(|| n.bad(format!("{} keeps a dimension that does not exist", list(&wanted))))?
             }
-            size => size.dim().ok_or_else(|| n.bad(format!("{} is no shape", list(&wanted))))?,
+            size => size.dim().ok_or_else(|| n.bad(format!("{} is not a valid shape", list(&wanted))))?,
         });
     }
     let ty = n.ty(data)?;
-    let fault = || n.bad(format!("data of type {ty} does not fit {}", list(&wanted)));
+    let fault = || n.bad(format!("data of type {ty} does not match {}", list(&wanted)));
     let (all, rest) = (Dim::product(&dims).ok_or_else(fault)?, Dim::product(&result).ok_or_else(fault)?);
     if let Some(open) = open {
         if let (Some(all), Some(rest)) = (all.fixed(), rest.fixed())
@@ -252,7 +254,7 @@ fn shape(n: &mut Node<'_, '_>) -> Outputs {
 
 fn size(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
-    let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.bad("the data has more elements than can be counted"))?;
+    let count = Dim::product(&n.dims(data)?).ok_or_else(|| n.bad("the number of elements overflows"))?;
     if let Dim::Fixed(count) = count {
         n.known(data);
         return one(n.tensor(Tensor::scalar(count as i64)));
@@ -285,7 +287,7 @@ fn tile(n: &mut Node<'_, '_>) -> Outputs {
     let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.bad("the repeats are missing"))?;
     check_dims(n, &repeats.iter().copied().map(Size::Number).collect::<Vec<_>>())?;
     if repeats.len() != n.rank(data)? {
-        return Err(n.bad(format!("{} repeats for {} dimensions", repeats.len(), n.rank(data)?)));
+        return Err(n.bad(format!("found {} repeats for {} dimensions", repeats.len(), n.rank(data)?)));
     }
     if repeats.iter().all(|&r| r == 1) {
         return one(n.same(data));
@@ -316,13 +318,13 @@ fn trilu(n: &mut Node<'_, '_>) -> Outputs {
     one(n.op("trilu", &[data, k], attrs![upper: upper])?)
 }
 
-/// The axes count in the result.
+/// Converts Unsqueeze; the axes refer to the result.
 fn unsqueeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
     let data = n.input(0)?;
     let axes = axes.ok_or_else(|| n.bad("the axes are missing"))?;
     let rank = n.rank(data)?.saturating_add(axes.len());
     if rank > MAX_RANK {
-        return Err(n.bad(format!("a result of {rank} dimensions")));
+        return Err(n.bad(format!("unsupported number of dimensions {rank}")));
     }
     let mut places: Vec<usize> = axes.iter().map(|&a| n.axis(a, rank)).collect::<Result<_, _>>()?;
     places.sort_unstable();

@@ -1,4 +1,4 @@
-//! Taking parts of tensors and putting borders around them.
+//! Slices, splits and padding.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use crate::frontend::onnx::size::Size;
@@ -39,7 +39,7 @@ fn slice_10(n: &mut Node<'_, '_>) -> Outputs {
     slice(n, starts, ends, axes, steps)
 }
 
-/// Bounds that are computed during the run.
+/// Slices with bounds that are computed during the run.
 fn slice_at_run_time(
     n: &mut Node<'_, '_>,
     bounds: [ExprId; 2],
@@ -72,12 +72,12 @@ fn slice(
         return Err(n.bad("starts, ends, axes and steps have different lengths"));
     }
     let (mut begin, mut end, mut strides, mut cut) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    // Axes that are cut to the length of an open dimension.
+    // Axes that are sliced to the length of an open dimension.
     let mut lanes = Vec::new();
     for i in 0..starts.len() {
         let axis = n.axis(axes[i], dims.len())?;
         if cut.contains(&(axis as i64)) || lanes.iter().any(|(taken, _)| *taken == axis) {
-            return Err(n.bad(format!("axis {axis} is cut twice")));
+            return Err(n.bad(format!("axis {axis} is given twice")));
         }
         let step = steps[i];
         if step == 0 {
@@ -86,12 +86,12 @@ fn slice(
         let (from, to) = match (&starts[i], &ends[i], dims[axis].fixed()) {
             (Size::Number(from), Size::Number(to), Some(size)) => {
                 let size = size as i64;
-                // Bounds that are beyond all sizes on purpose become the nearest that mean the same.
+                // Bounds far beyond the size, as exporters write them, are clamped to the nearest equivalent ones.
                 let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
                 let (from, to) = if step > 0 {
                     (from_end(*from).clamp(0, size), from_end(*to).clamp(0, size))
                 } else {
-                    // One before the first element is -size - 1, counted from the end.
+                    // The position before the first element is -size - 1, counted from the end.
                     let (from, to) = (from_end(*from).clamp(-1, size - 1), from_end(*to).clamp(-1, size - 1));
                     (if from < 0 { -size - 1 } else { from }, if to < 0 { -size - 1 } else { to })
                 };
@@ -133,7 +133,8 @@ fn slice(
     one(if value == data { n.same(data) } else { value })
 }
 
-/// Parts of the given sizes; equal ones when none are given, the last smaller where it does not come out even.
+/// Splits into parts of the given sizes; without sizes into equal parts, the last one smaller if the size is not
+/// divisible.
 fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Outputs {
     let data = n.input(0)?;
     let dims = n.dims(data)?;
@@ -152,14 +153,14 @@ fn split(n: &mut Node<'_, '_>, sizes: Option<Vec<i64>>) -> Outputs {
             if let Some(given) = n.has("num_outputs").then(|| n.int_attr("num_outputs", 0)).transpose()?
                 && given != parts as i64
             {
-                return Err(n.bad(format!("num_outputs is {given}, {parts} outputs are taken")));
+                return Err(n.bad(format!("num_outputs: expected {parts}, found {given}")));
             }
             let each = size.div_ceil(parts.max(1));
             (0..parts).map(|i| each.min(size.saturating_sub(i * each))).collect()
         }
     };
     if sizes.iter().try_fold(0usize, |sum, &s| sum.checked_add(s)) != Some(size) || sizes.len() != parts {
-        return Err(n.bad(format!("parts {sizes:?} of {size} elements for {parts} outputs")));
+        return Err(n.bad(format!("cannot split {size} elements into parts {sizes:?} for {parts} outputs")));
     }
     if parts == 1 {
         return one(n.same(data));
@@ -201,7 +202,7 @@ fn pad_11(n: &mut Node<'_, '_>) -> Outputs {
     pad(n, data, &pads, value, axes)
 }
 
-/// Negative padding cuts.
+/// Pads; negative padding crops.
 fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Vec<usize>) -> Outputs {
     let mode = n.str_attr("mode", "constant")?;
     let dims = n.dims(data)?;
@@ -215,10 +216,13 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
     let mut value_in = data;
     for (axis, (before, after)) in around.iter_mut().enumerate() {
         if *before < 0 || *after < 0 {
-            let size = dims[axis].fixed().ok_or_else(|| n.bad(format!("axis {axis}, {}, is cut", dims[axis])))? as i64;
+            let size = dims[axis]
+                .fixed()
+                .ok_or_else(|| n.bad(format!("cannot crop axis {axis} of unknown size {}", dims[axis])))?
+                as i64;
             let (from, to) = ((-*before).max(0), size - (-*after).max(0));
             if from > to {
-                return Err(n.bad(format!("pads cut {size} elements to {}", to - from)));
+                return Err(n.bad(format!("pads crop {size} elements to {}", to - from)));
             }
             value_in = n.slice(value_in, axis, from as usize, to as usize)?;
             (*before, *after) = ((*before).max(0), (*after).max(0));
@@ -234,7 +238,7 @@ fn pad(n: &mut Node<'_, '_>, data: ExprId, pads: &[i64], value: ExprId, axes: Ve
     one(n.op("nn.pad", &[value_in, value], attrs![pad_width: width, pad_mode: mode.as_str()])?)
 }
 
-/// The data as if it went on and on, axis by axis.
+/// Pads periodically, axis by axis.
 fn wrap(n: &mut Node<'_, '_>, data: ExprId, around: &[(i64, i64)]) -> Result<ExprId, Fault> {
     let mut value = data;
     for (axis, &(before, after)) in around.iter().enumerate() {
