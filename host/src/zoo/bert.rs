@@ -1,13 +1,14 @@
 //! BERT: an encoder of post-norm transformer layers, written as PyTorch exports it.
 //!
-//! It takes `input_ids` and `attention_mask` (both int64, (1, tokens); every number but 0 in the mask means "look at
-//! it") and gives the last hidden state. Layer normalisation keeps activations in size by itself: no sample goes along.
+//! Inputs are `input_ids` and `attention_mask` (both int64, (1, tokens); any nonzero number in the mask attends to the
+//! token); the output is the last hidden state. Layer normalization keeps the scale of activations by itself, so no
+//! sample is propagated.
 
 use super::net::{Attr, Net};
 use crate::frontend::onnx::proto::ModelProto;
 use byoc_core::tensor::{DType, Tensor};
 
-/// The sizes of an encoder.
+/// Sizes of an encoder.
 pub struct Config {
     layers: usize,
     width: usize,
@@ -17,7 +18,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Devlin et al. 2018, BERT base; `divide` makes everything smaller.
+    /// Creates BERT base (Devlin et al. 2018), with all sizes divided by `divide`.
     pub fn base(divide: usize) -> Config {
         Config {
             layers: 12usize.div_ceil(divide),
@@ -29,7 +30,7 @@ impl Config {
     }
 }
 
-/// A layer of the graph with access to its names.
+/// Graph under construction, with the configuration.
 struct Bert<'a> {
     net: Net,
     config: &'a Config,
@@ -41,7 +42,7 @@ pub fn build(net: Net, config: &Config) -> ModelProto {
     bert.net.input("input_ids", DType::I64, &[1, tokens]);
     bert.net.input("attention_mask", DType::I64, &[1, tokens]);
 
-    // 0 where a token is to be seen, a large negative number elsewhere, added to the scores.
+    // 0 for a token to attend to, a large negative number for others, added to the scores.
     let mask = bert.net.node("Cast", &["attention_mask"], &[("to", Attr::Int(9))]);
     let seen = bert.constant("mask.seen", &Tensor::scalar(0f32));
     let hidden = bert.constant("mask.hidden", &Tensor::scalar(-10_000f32));
@@ -86,7 +87,7 @@ impl Bert<'_> {
         self.net.node("Add", &[&bias, &product], &[])
     }
 
-    /// (1, tokens, width) as (1, heads, tokens, width of a head) or, for keys, with the last two exchanged.
+    /// Reshapes (1, tokens, width) to (1, heads, tokens, width of a head), with the last two exchanged for keys.
     fn heads(&mut self, name: &str, x: &str, order: &[i64]) -> String {
         let Config { heads, tokens, width, .. } = *self.config;
         let split = Tensor::from_slice(&[4], &[1, tokens as i64, heads as i64, (width / heads) as i64]);
@@ -125,7 +126,7 @@ impl Bert<'_> {
         self.layer_norm(&format!("{name}.output"), &sum)
     }
 
-    /// x * 0.5 * (1 + erf(x / sqrt 2)).
+    /// Computes x * 0.5 * (1 + erf(x / sqrt 2)).
     fn gelu(&mut self, name: &str, x: &str) -> String {
         let root = self.constant(&format!("{name}.gelu.root"), &Tensor::scalar(std::f32::consts::SQRT_2));
         let unit = self.constant(&format!("{name}.gelu.one"), &Tensor::scalar(1f32));

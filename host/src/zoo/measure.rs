@@ -1,4 +1,4 @@
-//! Computes single calls while a network is built.
+//! Evaluation of single calls while a network is built.
 
 use byoc_core::ir::{Attrs, OpId, TensorType, Type};
 use byoc_core::kernel::{self, Spec};
@@ -6,22 +6,22 @@ use byoc_core::op;
 use byoc_core::tensor::{AlignedBytes, Tensor, TensorViewMut};
 use std::sync::Arc;
 
-/// The result of a call of an operator with one result.
+/// Evaluates a call of an operator with one result.
 ///
 /// # Panics
-/// When the call is not well typed: the networks here are fixed, so that is a mistake in them.
+/// If the call is not well typed. The networks here are fixed, so that is a bug in them.
 pub fn call(name: &str, attrs: Attrs, args: &[&Tensor]) -> Tensor {
-    let id = op::lookup(name).unwrap_or_else(|| panic!("the operator {name}"));
+    let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
     let types: Vec<Type> = args.iter().map(|t| Type::tensor(t.dtype(), t.shape())).collect();
     let values: Vec<Option<&Tensor>> = args.iter().map(|t| Some(*t)).collect();
     let ty = op::get(id).infer(&attrs, &types, &values).unwrap_or_else(|e| panic!("{e}"));
     call_typed(id, &attrs, args, &ty).remove(0)
 }
 
-/// The results of a call of a known type, tuples flattened.
+/// Evaluates a call of a known type; returns its results, tuples flattened.
 ///
 /// # Panics
-/// As [`call`].
+/// Under the same conditions as [`call`].
 pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<Tensor> {
     let tensor_types = |ty: &Type| -> Vec<TensorType> {
         match ty {
@@ -33,13 +33,13 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
     let outputs = tensor_types(ty);
     let constants = vec![None; inputs.len()];
     let spec = Spec { def: op::get(id), attrs, inputs: &inputs, outputs: &outputs, constants: &constants };
-    let kernel = kernel::make(id, &spec).unwrap_or_else(|| panic!("{} runs on the host", op::get(id).name));
+    let kernel = kernel::make(id, &spec).unwrap_or_else(|| panic!("no kernel for {}", op::get(id).name));
     let mut results: Vec<_> = outputs
         .iter()
         .map(|ty| {
-            let shape = ty.shape().expect("a shape that is known");
+            let shape = ty.shape().expect("shape is known");
             let bytes = ty.len().unwrap_or(0) * ty.dtype.size();
-            (ty.dtype, shape, AlignedBytes::zeroed(bytes).expect("memory for the result of a layer"))
+            (ty.dtype, shape, AlignedBytes::zeroed(bytes).expect("cannot allocate the result of a layer"))
         })
         .collect();
     let views: Vec<_> = args.iter().map(|t| t.view()).collect();
@@ -47,16 +47,16 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
         .iter_mut()
         .map(|(dtype, shape, bytes)| TensorViewMut { dtype: *dtype, shape, data: bytes.as_mut() })
         .collect();
-    let mut workspace = AlignedBytes::zeroed(kernel.workspace()).expect("memory for a layer");
+    let mut workspace = AlignedBytes::zeroed(kernel.workspace()).expect("cannot allocate the workspace of a layer");
     kernel.run(&views, &mut out, workspace.as_mut()).unwrap_or_else(|e| panic!("{e}"));
     let wrap = |(dtype, shape, bytes)| {
         let shape: byoc_core::tensor::Shape = shape;
-        Tensor::from_storage(dtype, &shape, Arc::new(bytes)).expect("sized by its shape")
+        Tensor::from_storage(dtype, &shape, Arc::new(bytes)).expect("size matches the shape")
     };
     results.into_iter().map(wrap).collect()
 }
 
-/// Mean and variance of each channel (axis 1).
+/// Computes mean and variance of each channel (axis 1).
 pub fn channel_statistics(data: &Tensor) -> (Vec<f64>, Vec<f64>) {
     let shape = data.shape();
     let (channels, inner) = (shape[1], shape[2..].iter().product::<usize>());

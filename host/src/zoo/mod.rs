@@ -1,9 +1,9 @@
-//! Standard architectures as ONNX models with seeded weights: something real to compile and to measure where no
-//! trained file is at hand.
+//! Standard architectures as ONNX models with seeded weights: realistic networks to compile and to measure when no
+//! trained file is available.
 //!
-//! Weights that were merely drawn at random make a deep network forget its input: activations of all inputs grow alike
-//! layer by layer. So a small batch of noise goes along while a network is built, and each normalisation gets the
-//! statistics that it meets: what differs between inputs keeps its size, and outputs depend on inputs.
+//! With purely random weights a deep network forgets its input: the activations of all inputs become similar layer by
+//! layer. So a small batch of noise is propagated while a network is built, and each normalization gets the statistics
+//! that it measures: differences between inputs keep their size, and outputs depend on inputs.
 
 mod bert;
 mod measure;
@@ -14,7 +14,7 @@ use crate::frontend::onnx::proto::ModelProto;
 use byoc_core::diag::{Diagnostic, codes, nearest};
 use net::Net;
 
-/// Names and what they stand for, sorted.
+/// Names and descriptions, sorted by name.
 pub const ARCHITECTURES: &[(&str, &str)] = &[
     ("bert_base", "BERT base (Devlin et al. 2018): 12 layers of width 768, 128 tokens"),
     ("mobilenet_v2", "MobileNetV2 (Sandler et al. 2018), 224 x 224"),
@@ -23,15 +23,16 @@ pub const ARCHITECTURES: &[(&str, &str)] = &[
     ("vgg16", "VGG-16 (Simonyan and Zisserman 2014), 224 x 224"),
 ];
 
-/// Builds an architecture. The seed decides about its weights.
+/// Builds an architecture. The seed determines its weights.
 ///
 /// # Errors
-/// When there is none of that name.
+/// An unknown name.
 pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
     at_scale(name, seed, 1, 224).ok_or_else(|| {
         let names = ARCHITECTURES.iter().map(|(name, _)| *name);
-        let error = Diagnostic::error(codes::frontends::UNKNOWN_ARCHITECTURE, format!("no architecture \"{name}\""))
-            .note(format!("there are {}", names.clone().collect::<Vec<_>>().join(", ")));
+        let error =
+            Diagnostic::error(codes::frontends::UNKNOWN_ARCHITECTURE, format!("unknown architecture \"{name}\""))
+                .note(format!("known architectures: {}", names.clone().collect::<Vec<_>>().join(", ")));
         match nearest(name, names) {
             Some(near) => error.help(format!("did you mean \"{near}\"?")),
             None => error,
@@ -39,7 +40,7 @@ pub fn build(name: &str, seed: u64) -> Result<ModelProto, Diagnostic> {
     })
 }
 
-/// An architecture with its widths divided and for pictures of another size, which tests can afford to run.
+/// Builds an architecture with divided widths and for images of another size, which tests can afford to run.
 fn at_scale(name: &str, seed: u64, divide: usize, image: usize) -> Option<ModelProto> {
     let net = Net::new(name, seed);
     Some(match name {
@@ -61,7 +62,7 @@ mod tests {
     use byoc_core::tensor::Tensor;
     use prost::Message;
 
-    /// The output of an imported model, computed call by call.
+    /// Computes the output of an imported model, call by call.
     fn run(model: &ModelProto, seed: u64) -> Tensor {
         let loaded = onnx::import(model.clone(), &LoadOptions::default(), None).unwrap_or_else(|e| panic!("{}", e[0]));
         let module = &loaded.module;
@@ -111,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_bytes() {
+    fn seed_determines_bytes() {
         let bytes = |seed| at_scale("mobilenet_v2", seed, 8, 32).unwrap().encode_to_vec();
         assert_eq!(bytes(1), bytes(1));
         assert_ne!(bytes(1), bytes(2));
     }
 
     #[test]
-    fn parameters_are_those_of_the_papers() {
+    fn parameter_counts_match_papers() {
         // Weights and biases of convolutions and matrix products, as torchvision counts them.
         for (name, millions) in [("mobilenet_v2", 3.50), ("resnet18", 11.69), ("resnet50", 25.56)] {
             let graph = build(name, 0).unwrap().graph.unwrap();
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_refused() {
+    fn rejects_unknown_name() {
         let error = build("resnet5", 0).unwrap_err();
         assert_eq!(error.code, codes::frontends::UNKNOWN_ARCHITECTURE);
         assert!(error.help.is_some());

@@ -1,4 +1,4 @@
-//! Writes an ONNX graph node by node, with a sample of noise going along.
+//! Construction of an ONNX graph node by node, with a sample of noise propagated through it.
 
 use super::measure::{call, channel_statistics};
 use crate::frontend::onnx::proto::{
@@ -10,19 +10,19 @@ use crate::io::random::Random;
 use byoc_core::ir::{AttrValue, Attrs};
 use byoc_core::tensor::{DType, Tensor};
 
-/// A network being built.
+/// A network under construction.
 pub struct Net {
     graph: GraphProto,
     random: Random,
     count: usize,
 }
 
-/// A value of the graph, and what it is for the sample.
+/// A value of the graph, and its elements for the sample.
 #[derive(Clone)]
 pub struct Value {
-    /// Its name in the graph.
+    /// Name in the graph.
     pub name: String,
-    /// Its elements for the sample.
+    /// Elements for the sample.
     pub sample: Tensor,
 }
 
@@ -36,20 +36,20 @@ pub enum Attr<'a> {
     Ints(&'a [i64]),
 }
 
-/// Rounds to 12 bits: the last bits of a statistic depend on the order in which a machine adds.
+/// Rounds to 12 bits: the last bits of a statistic depend on the order of summation, which depends on the machine.
 fn coarse(value: f64) -> f32 {
     let bits = (value as f32).to_bits();
     f32::from_bits((bits + 0x800) & !0xfff)
 }
 
 impl Net {
-    /// An empty graph.
+    /// Creates an empty graph.
     pub fn new(name: &str, seed: u64) -> Net {
         let graph = GraphProto { name: name.into(), ..GraphProto::default() };
         Net { graph, random: Random::new(seed), count: 0 }
     }
 
-    /// The finished model with that result.
+    /// Finishes the model with that result.
     pub fn finish(mut self, result: &str, shape: &[usize]) -> ModelProto {
         if let Some(node) = self.graph.node.iter_mut().find(|n| n.output.iter().any(|o| o == result)) {
             node.output = vec!["output".into()];
@@ -64,31 +64,31 @@ impl Net {
         }
     }
 
-    /// An input of the model.
+    /// Adds an input of the model.
     pub fn input(&mut self, name: &str, dtype: DType, shape: &[usize]) {
         self.graph.input.push(value_info(name, dtype, shape));
     }
 
-    /// Uniform noise, as inputs are made up where none are given.
+    /// Draws uniform noise, like generated inputs.
     pub fn noise(&mut self, shape: &[usize]) -> Tensor {
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| self.random.uniform() as f32).collect();
         Tensor::from_slice(shape, &values)
     }
 
-    /// Normally distributed weights.
+    /// Draws normally distributed weights.
     pub fn normal(&mut self, shape: &[usize], deviation: f64) -> Tensor {
         let values: Vec<f32> = (0..shape.iter().product()).map(|_| (self.random.normal() * deviation) as f32).collect();
         Tensor::from_slice(shape, &values)
     }
 
-    /// A weight of the graph.
+    /// Adds a weight to the graph.
     pub fn weight(&mut self, name: &str, tensor: &Tensor) -> String {
         let proto: TensorProto = encode(name, tensor);
         self.graph.initializer.push(proto);
         name.to_owned()
     }
 
-    /// A node with one output, whose name is given back.
+    /// Adds a node with one output, and returns its name.
     pub fn node(&mut self, op: &str, inputs: &[&str], attrs: &[(&str, Attr<'_>)]) -> String {
         self.count += 1;
         let name = format!("{}_{}", op.to_lowercase(), self.count);
@@ -111,7 +111,7 @@ impl Net {
         name
     }
 
-    /// A convolution of that many output channels, with padding that keeps the size at stride 1. No bias.
+    /// Adds a convolution without bias, with padding that keeps the size at stride 1.
     fn plain_conv(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> (Value, Tensor) {
         let channels = x.sample.shape()[1] / groups;
         let fan_in = (channels * kernel * kernel) as f64;
@@ -139,13 +139,13 @@ impl Net {
         self.node("Conv", inputs, &attrs)
     }
 
-    /// Convolution and batch normalisation with the statistics that the sample shows.
+    /// Adds a convolution and a batch normalization with the statistics of the sample.
     pub fn conv_bn(&mut self, x: &Value, out: usize, kernel: usize, stride: usize, groups: usize) -> Value {
         let (product, weight) = self.plain_conv(x, out, kernel, stride, groups);
         let weight_name = self.weight(&format!("{}.weight", product.name), &weight);
         let conv = self.conv_node(&[&x.name, &weight_name], &weight, stride, groups);
         let (mean, variance) = channel_statistics(&product.sample);
-        // A channel that is almost constant must not be blown up to unit size.
+        // An almost constant channel must not be scaled up to unit variance.
         let typical = variance.iter().sum::<f64>() / out as f64;
         let vector = |values: Vec<f32>| Tensor::from_slice(&[out], &values);
         let mean = vector(mean.iter().map(|&v| coarse(v)).collect());
@@ -162,7 +162,7 @@ impl Net {
         Value { name, sample }
     }
 
-    /// Convolution with a bias, scaled so that the sample comes out centred and of unit variance.
+    /// Adds a convolution with a bias, scaled so that the sample has mean 0 and variance 1.
     pub fn conv_fitted(&mut self, x: &Value, out: usize, kernel: usize) -> Value {
         let (product, weight) = self.plain_conv(x, out, kernel, 1, 1);
         let (mean, variance) = channel_statistics(&product.sample);
@@ -176,7 +176,7 @@ impl Net {
         Value { name, sample }
     }
 
-    /// A dense layer with a bias, scaled as [`Net::conv_fitted`] does.
+    /// Adds a dense layer with a bias, scaled like [`Net::conv_fitted`].
     pub fn dense(&mut self, x: &Value, out: usize) -> Value {
         let width = x.sample.shape()[1];
         let weight = self.normal(&[out, width], (1.0 / width as f64).sqrt());
@@ -191,13 +191,13 @@ impl Net {
         Value { name, sample }
     }
 
-    /// max(x, 0).
+    /// Adds max(x, 0).
     pub fn relu(&mut self, x: &Value) -> Value {
         let name = self.node("Relu", &[&x.name], &[]);
         Value { name, sample: call("nn.relu", Attrs::none(), &[&x.sample]) }
     }
 
-    /// min(max(x, 0), 6).
+    /// Adds min(max(x, 0), 6).
     pub fn relu6(&mut self, x: &Value) -> Value {
         if !self.graph.initializer.iter().any(|t| t.name == "six") {
             self.weight("zero", &Tensor::scalar(0f32));
@@ -208,13 +208,13 @@ impl Net {
         Value { name, sample: call("clip", bounds, &[&x.sample]) }
     }
 
-    /// x + y.
+    /// Adds the sum x + y.
     pub fn add(&mut self, x: &Value, y: &Value) -> Value {
         let name = self.node("Add", &[&x.name, &y.name], &[]);
         Value { name, sample: call("add", Attrs::none(), &[&x.sample, &y.sample]) }
     }
 
-    /// Maximum over square windows.
+    /// Adds a maximum over square windows.
     pub fn max_pool(&mut self, x: &Value, size: i64, stride: i64, pad: i64) -> Value {
         let attrs = [
             ("kernel_shape", Attr::Ints(&[size, size])),
@@ -230,7 +230,7 @@ impl Net {
         Value { name, sample: call("nn.max_pool2d", attrs, &[&x.sample]) }
     }
 
-    /// The mean of each channel, as a matrix.
+    /// Adds the mean of each channel, as a matrix.
     pub fn global_mean(&mut self, x: &Value) -> Value {
         let mean = self.node("GlobalAveragePool", &[&x.name], &[]);
         let name = self.node("Flatten", &[&mean], &[("axis", Attr::Int(1))]);
@@ -239,7 +239,7 @@ impl Net {
     }
 }
 
-/// Weights and bias that bring outputs of these statistics to mean 0 and variance 1.
+/// Returns weights and bias that normalize outputs of these statistics to mean 0 and variance 1.
 fn fitted(weight: &Tensor, mean: &[f64], variance: &[f64]) -> (Tensor, Tensor) {
     let typical = variance.iter().sum::<f64>() / variance.len() as f64;
     let scales: Vec<f64> = variance.iter().map(|v| f64::from(coarse(1.0 / v.max(typical * 1e-2).sqrt()))).collect();

@@ -1,4 +1,4 @@
-//! Networks for pictures. Each takes `image` (1, 3, size, size) and gives 1000 logits.
+//! Networks for images. Each maps `image` (1, 3, size, size) to 1000 logits.
 
 use super::measure::call;
 use super::net::{Attr, Net, Value};
@@ -6,9 +6,9 @@ use crate::frontend::onnx::proto::ModelProto;
 use byoc_core::ir::{AttrValue, Attrs};
 use byoc_core::tensor::DType;
 
-/// Pictures of the sample: enough that statistics mean something in the last layers.
+/// Number of images in the sample: enough for meaningful statistics in the last layers.
 const SAMPLE: usize = 4;
-/// Their size; statistics hardly depend on it.
+/// Size of these images; statistics hardly depend on it.
 const SAMPLE_SIZE: usize = 64;
 const CLASSES: usize = 1000;
 
@@ -31,7 +31,7 @@ fn stem(net: &mut Net, divide: usize, size: usize) -> Value {
     net.max_pool(&x, 3, 2, 1)
 }
 
-/// He, Zhang, Ren, Sun: Deep residual learning for image recognition, 2015, table 1.
+/// Builds ResNet-18 (He, Zhang, Ren, Sun: Deep residual learning for image recognition, 2015, table 1).
 pub fn resnet18(mut net: Net, divide: usize, size: usize) -> ModelProto {
     let mut x = stem(&mut net, divide, size);
     for stage in 0..4 {
@@ -49,7 +49,7 @@ pub fn resnet18(mut net: Net, divide: usize, size: usize) -> ModelProto {
     classify(net, &x)
 }
 
-/// As [`resnet18`], with bottlenecks; the stride is in the 3 x 3 convolution, as everybody has it by now.
+/// Builds ResNet-50: like [`resnet18`], with bottlenecks; the stride is in the 3 x 3 convolution, as is usual today.
 pub fn resnet50(mut net: Net, divide: usize, size: usize) -> ModelProto {
     let mut x = stem(&mut net, divide, size);
     for (stage, blocks) in [3, 4, 6, 3].into_iter().enumerate() {
@@ -69,7 +69,7 @@ pub fn resnet50(mut net: Net, divide: usize, size: usize) -> ModelProto {
     classify(net, &x)
 }
 
-/// Sandler et al.: MobileNetV2, inverted residuals and linear bottlenecks, 2018, table 2.
+/// Builds MobileNetV2 (Sandler et al.: MobileNetV2, inverted residuals and linear bottlenecks, 2018, table 2).
 pub fn mobilenet_v2(mut net: Net, divide: usize, size: usize) -> ModelProto {
     let x = image(&mut net, size);
     let x = net.conv_bn(&x, 32 / divide, 3, 2, 1);
@@ -98,7 +98,7 @@ pub fn mobilenet_v2(mut net: Net, divide: usize, size: usize) -> ModelProto {
     classify(net, &x)
 }
 
-/// Simonyan and Zisserman: Very deep convolutional networks, 2014, configuration D.
+/// Builds VGG-16 (Simonyan and Zisserman: Very deep convolutional networks, 2014, configuration D).
 pub fn vgg16(mut net: Net, divide: usize, size: usize) -> ModelProto {
     let mut x = image(&mut net, size);
     for (convolutions, channels) in [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)] {
@@ -108,7 +108,7 @@ pub fn vgg16(mut net: Net, divide: usize, size: usize) -> ModelProto {
         }
         x = net.max_pool(&x, 2, 2, 0);
     }
-    // The sample is smaller than the pictures: it is stretched to what the dense layers take.
+    // The sample is smaller than the images: it is resized to the input size of the dense layers.
     let side = (size / 32) as i64;
     let stretched = Attrs::new([("output_size", AttrValue::from([side, side]))]);
     let sample = call("nn.adaptive_avg_pool2d", stretched, &[&x.sample]);
