@@ -1,4 +1,4 @@
-//! Errors that no operator of the table can cause: provoked by operators of the tests' own.
+//! Errors that no operator of the table can cause, provoked by operators defined by the tests.
 
 use byoc::build::plan::plan;
 use byoc::runtime::needs::needed_constants;
@@ -56,28 +56,28 @@ fn run(operator: &str) -> Diagnostic {
 }
 
 #[test]
-fn an_operator_without_a_host_implementation() {
+fn reports_operator_without_host_implementation() {
     let diagnostic = run("test.without_reference");
     assert_eq!(diagnostic.code, codes::runtime::NO_KERNEL, "{diagnostic}");
     assert!(diagnostic.message.contains("test.without_reference"), "{diagnostic}");
 }
 
 #[test]
-fn a_module_without_main_is_no_program() {
+fn rejects_module_without_main() {
     let diagnostic = plan(&Module::new(), &[]).err().unwrap();
     assert_eq!(diagnostic.code, codes::runtime::NOT_LOWERABLE, "{diagnostic}");
     assert!(diagnostic.message.contains("@main"), "{diagnostic}");
 }
 
 #[test]
-fn a_result_whose_size_nobody_knows() {
+fn reports_result_of_unknown_size() {
     let diagnostic = run("test.without_size");
     assert_eq!(diagnostic.code, codes::runtime::SIZE_UNKNOWN, "{diagnostic}");
     assert!(diagnostic.message.contains("Tensor[(?), float32]") || diagnostic.message.contains('?'), "{diagnostic}");
 }
 
 #[test]
-fn a_function_whose_constants_are_gone() {
+fn reports_released_constants() {
     let mut builder = Builder::default();
     let x = builder.var("x", Type::tensor(DType::F32, &[2]));
     let constant = builder.constant(Tensor::from_slice(&[2], &[3f32, 4.0]));

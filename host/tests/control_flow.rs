@@ -1,4 +1,4 @@
-//! Control flow from the text to the numbers: data types and `match`, polymorphic functions, recursion, references.
+//! Control flow from text to results: data types and `match`, polymorphic functions, recursion, references.
 
 use byoc::build::plan::plan;
 use byoc::runtime::{Executor, Pool};
@@ -41,7 +41,7 @@ def @tsum(%t: Tree[int32]) -> int32 {
 }
 "#;
 
-/// The module as the host runs it.
+/// Parses and lowers a module as the host runs it.
 fn module(text: &str) -> Module {
     let parsed = parse(text, &ParseOptions::default());
     assert_eq!(parsed.diagnostics, [], "{text}");
@@ -52,7 +52,7 @@ fn module(text: &str) -> Module {
     module
 }
 
-/// The executor of a module on the host alone.
+/// Creates the executor of a module on the host alone.
 fn executor(module: &Module) -> Executor {
     let planned = plan(module, &[]).unwrap();
     Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(1).unwrap())).unwrap()
@@ -62,7 +62,7 @@ fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic> {
     executor(module).run(inputs)
 }
 
-/// What `@main` of the text gives, the list library above it.
+/// Runs `@main` of the text, with the list library prepended.
 fn ints(main: &str, inputs: &[i32]) -> Vec<i32> {
     let inputs: Vec<Tensor> = inputs.iter().map(|&i| Tensor::scalar(i)).collect();
     let results = run(&module(&format!("{LIST}{main}")), &inputs).unwrap();
@@ -70,7 +70,7 @@ fn ints(main: &str, inputs: &[i32]) -> Vec<i32> {
 }
 
 #[test]
-fn lists_and_the_functions_on_them() {
+fn runs_list_functions() {
     let sum = "fn (%a: int32, %b: int32) { %a + %b }";
     let text = format!("def @main(%n: int32) {{ @foldl({sum}, 0, @map(fn (%x) {{ %x * %x }}, @upto(%n, Nil))) }}");
     assert_eq!(ints(&text, &[10]), [385]);
@@ -84,7 +84,7 @@ def @main(%n: int32) {
 }
 
 #[test]
-fn a_type_parameter_may_stand_for_tuples_lists_functions_and_tensors() {
+fn instantiates_type_parameter_with_any_type() {
     let text = "def @main(%n: int32) {
   let %xs = @upto(%n, Nil);
   let %pairs = @zip(%xs, @map(fn (%x) { (%x * 2, fn (%y: int32) { %y + %x }) }, %xs));
@@ -105,7 +105,7 @@ fn a_type_parameter_may_stand_for_tuples_lists_functions_and_tensors() {
 }
 
 #[test]
-fn options_trees_and_constructors_as_values() {
+fn runs_options_trees_and_constructor_values() {
     let text = "def @main(%n: int32, %k: int32) {
   match (@find(fn (%x) { %x > %k }, @upto(%n, Nil))) { Some(%x) => %x, No => -1 }
 }";
@@ -121,7 +121,7 @@ fn options_trees_and_constructors_as_values() {
     assert_eq!(ints(text, &[4]), [10, 100, 10]);
 }
 
-/// What is said when the functions of a text with type parameters cannot be copied.
+/// Returns the diagnostic for functions with type parameters that cannot be instantiated.
 fn refusal(main: &str) -> String {
     let parsed = parse(&format!("{LIST}{main}"), &ParseOptions::default());
     assert_eq!(parsed.diagnostics, [], "{main}");
@@ -130,8 +130,8 @@ fn refusal(main: &str) -> String {
 }
 
 #[test]
-fn closures_are_called_at_several_types() {
-    // Bound by a let, by a number, and called where they stand; at types that the closure itself does not name.
+fn instantiates_closures_at_several_types() {
+    // Bound by a let, by a number, and called directly; at types that the closure itself does not name.
     let text = "def @main(%n: int32) {
   let %id = fn [A](%x: A) -> A { %x };
   %0 = fn [A, B](%x: A, %y: B) -> (B, A) { (%y, %x) };
@@ -140,7 +140,7 @@ fn closures_are_called_at_several_types() {
   (%id(%n), %f, %s.0.0 + %s.1, (fn [A](%x: A) -> A { %x })(%n), @length(%id(Cons(%s, Nil))))
 }";
     assert_eq!(ints(text, &[7]), [7, 1, 14, 7, 1]);
-    // One that calls itself, captures a parameter, and is handed on.
+    // A recursive closure that captures a parameter and is passed on.
     let text = "def @main(%n: int32) {
   let %repeat = fn [A](%f: fn (A) -> A, %x: A, %i: int32) -> A { if (%i < 1) { %x } else { %repeat(%f, %f(%x), %i - 1) } };
   let %add = fn (%x: int32) { %x + %n };
@@ -148,7 +148,7 @@ fn closures_are_called_at_several_types() {
   (%repeat(%add, 0, %n), %pair.0, cast(%pair.1, dtype=\"int32\"))
 }";
     assert_eq!(ints(text, &[5]), [25, 32, 5]);
-    // One inside another, each with type parameters of its own, which capture what is around them.
+    // Nested closures, each with type parameters of its own, that capture enclosing variables.
     let text = "def @twice[T](%x: T) -> (T, T) {
   let %outer = fn [A](%a: A) -> (A, (T, T)) {
     let %inner = fn [B](%b: B) -> (B, (A, T)) { (%b, (%a, %x)) };
@@ -161,7 +161,7 @@ fn closures_are_called_at_several_types() {
 }
 def @main(%n: int32) { (@twice(%n), @twice(Cons(%n, Nil)).0, 3).0 }";
     assert_eq!(ints(text, &[9]), [9, 9]);
-    // As a value: in an argument, out of an if, under another name.
+    // As a value: in an argument, as the result of an if, under another name.
     let text = "def @main(%n: int32) {
   let %wrap = fn [A](%x: A) -> Option[A] { Some(%x) };
   let %again = %wrap;
@@ -174,8 +174,8 @@ def @main(%n: int32) { (@twice(%n), @twice(Cons(%n, Nil)).0, 3).0 }";
 }
 
 #[test]
-fn a_closure_that_calls_itself_at_another_type() {
-    // Two types by turns: each copy is in the scope of the other.
+fn instantiates_polymorphic_recursion_of_closure() {
+    // Two alternating types: each copy is in the scope of the other.
     let text = "def @main(%n: int32) {
   let %down = fn [A, B](%a: A, %b: B, %i: int32) -> int32 { if (%i < 1) { 0 } else { 1 + %down(%b, %a, %i - 1) } };
   %down(1, 2f, %n)
@@ -189,7 +189,7 @@ fn a_closure_that_calls_itself_at_another_type() {
 }
 
 #[test]
-fn what_has_type_parameters_only_in_the_run_is_refused() {
+fn rejects_type_parameters_at_run_time() {
     let text = "def @main(%n: int32) {
   let %both = fn (%f: fn [A](A) -> A) { (%f(%n), %f(1f)) };
   %both(fn [A](%x: A) -> A { %x })
@@ -199,20 +199,20 @@ fn what_has_type_parameters_only_in_the_run_is_refused() {
 }
 
 #[test]
-fn a_loop_over_a_data_type_runs_in_constant_memory() {
+fn runs_loop_over_data_type_in_constant_memory() {
     // A counter inside an option, a million times.
     let text = "def @count(%o: Option[(int32, int32)]) -> int32 {
   match (%o) { Some((%i, %sum)) => if (%i < 1) { %sum } else { @count(Some((%i - 1, %sum + 1))) }, No => 0 }
 }
 def @main(%n: int32) { @count(Some((%n, 0))) }";
     assert_eq!(ints(text, &[1_000_000]), [1_000_000]);
-    // A list of that many, made and taken down by loops; and dropped without recursion.
+    // A list of that length, built and consumed by loops; and dropped without recursion.
     let text = "def @main(%n: int32) { @foldl(fn (%a: int32, %x: int32) { %a + 1 }, 0, @upto(%n, Nil)) }";
     assert_eq!(ints(text, &[1_000_000]), [1_000_000]);
 }
 
 #[test]
-fn a_recursion_that_is_no_loop_ends_with_a_diagnostic() {
+fn reports_deep_recursion() {
     let text = format!("{LIST}def @main(%n: int32) {{ @length(@upto(%n, Nil)) }}");
     let executor = executor(&module(&text));
     assert_eq!(executor.run(&[Tensor::scalar(50_000i32)]).unwrap(), [Tensor::scalar(50_000i32)]);
@@ -220,7 +220,7 @@ fn a_recursion_that_is_no_loop_ends_with_a_diagnostic() {
 }
 
 #[test]
-fn an_incomplete_match_says_what_it_has_when_nothing_fits() {
+fn reports_clauses_of_incomplete_match() {
     let text = format!(
         "{LIST}def @main(%n: int32) {{ match? (@upto(%n, Nil)) {{ Cons(%x, Nil) => %x, Cons(_, Cons(%y, _)) => %y }} }}"
     );
@@ -233,7 +233,7 @@ fn an_incomplete_match_says_what_it_has_when_nothing_fits() {
 }
 
 #[test]
-fn what_a_clause_does_not_take_is_not_evaluated_and_what_clauses_share_is_once() {
+fn evaluates_only_selected_clause_and_shared_code_once() {
     let text = "def @main(%n: int32) {
   let %r = ref(0);
   %0 = (ref_write(%r, ref_read(%r) + 1); %n * 2);
@@ -249,7 +249,7 @@ fn what_a_clause_does_not_take_is_not_evaluated_and_what_clauses_share_is_once()
 }
 
 #[test]
-fn globals_that_need_each_other_and_closures_without_annotations() {
+fn runs_mutually_recursive_globals_and_unannotated_closures() {
     let text = "def @even(%n) { if (%n < 1) { 1 } else { @odd(%n - 1) } }
 def @odd(%n) { if (%n < 1) { 0 } else { @even(%n - 1) } }
 def @main(%n: int32) {
@@ -263,7 +263,7 @@ def @main(%n: int32) {
 }
 
 #[test]
-fn shapes_that_grow_during_the_run() {
+fn runs_with_growing_shapes() {
     let text = r#"#[version = "0.0.5"]
 def @grow(%i: int32, %x: Tensor[(?, 2), float32]) -> Tensor[(?, 2), float32] {
   if (%i < 1) { %x } else { @grow(%i - 1, concatenate((%x, nn.relu(%x)))) }
@@ -280,7 +280,7 @@ def @main(%n: int32, %x: Tensor[(1, 2), float32]) -> Tensor[(?, 2), float32] { @
 }
 
 #[test]
-fn a_tuple_nested_a_hundred_thousand_deep_runs() {
+fn runs_deeply_nested_tuple() {
     const LEVELS: usize = 100_000;
     let (open, close, fields) = ("(".repeat(LEVELS), ",)".repeat(LEVELS), ".0".repeat(LEVELS));
     let ty = format!("{open}Tensor[(2), float32]{close}");

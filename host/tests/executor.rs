@@ -1,4 +1,4 @@
-//! Planned programs against the naive evaluation of the same module, expression by expression.
+//! Comparison of planned programs with the naive evaluation of the same module, expression by expression.
 
 mod common;
 
@@ -14,7 +14,7 @@ use common::{Random, executor, floats, naive, run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// An operator of the tests' own: x + 1, with a kernel that computes in place.
+/// Operator defined by the tests: x + 1, with a kernel that computes in place.
 mod plus_one {
     use byoc_core::kernel::{Kernel, Offer};
     use byoc_core::op::{Arity, OpDef, OpPattern};
@@ -84,7 +84,8 @@ fn function(b: &mut Builder, params: &[ExprId], body: ExprId, ret: Type) -> Expr
     b.function(params, body, ret, Attrs::none()).unwrap()
 }
 
-/// A random graph over tensors of 24 elements: elementwise, reshapes, tuples, splits and concatenations.
+/// Creates a random graph over tensors of 24 elements: elementwise operators, reshapes, tuples, splits and
+/// concatenations.
 fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
     let mut random = Random(seed);
     let mut b = Builder::default();
@@ -97,7 +98,7 @@ fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
         b.op("reshape", &[x], Attrs::new([("newshape", dims.into())])).unwrap()
     };
     for _ in 0..size {
-        // Mostly recent values, so that there are chains to compute in place; sometimes old ones, so that some live long.
+        // Mostly recent values, for chains that compute in place; sometimes old ones, for long live ranges.
         let pick = |random: &mut Random| match random.below(4) {
             0 => values[random.below(values.len())],
             _ => values[values.len() - 1 - random.below(values.len().min(4))],
@@ -138,7 +139,7 @@ fn random_graph(seed: u64, size: usize) -> (Module, Vec<Tensor>) {
 }
 
 #[test]
-fn random_graphs_give_what_each_expression_gives_by_itself() {
+fn random_graphs_match_naive_evaluation() {
     let pool = Arc::new(Pool::new(1).unwrap());
     let mut in_place = 0;
     for seed in 0..400 {
@@ -148,16 +149,16 @@ fn random_graphs_give_what_each_expression_gives_by_itself() {
         in_place += code.iter().filter(|i| matches!(i, Instr::Kernel(call) if call.in_place.is_some())).count();
         let executor = Executor::new(planned.program, planned.constants, Vec::new(), pool.clone()).unwrap();
         let wanted = naive(&module, &inputs);
-        // Twice: the second run finds the memory of the first one.
+        // Twice: the second run reuses the memory of the first.
         for _ in 0..2 {
             assert_eq!(executor.run(&inputs).unwrap(), wanted, "seed {seed}");
         }
     }
-    assert!(in_place > 100, "{in_place} steps were computed in place");
+    assert!(in_place > 100, "found {in_place} steps in place, expected more than 100");
 }
 
 #[test]
-fn a_chain_needs_one_place_and_computes_in_it() {
+fn chain_computes_in_place() {
     let mut b = Builder::default();
     let x = b.var("x", f32s(&[1000]));
     let mut y = x;
@@ -167,14 +168,14 @@ fn a_chain_needs_one_place_and_computes_in_it() {
     b.define("main", &[x], y).unwrap();
     let planned = plan(&b.module, &["y".to_owned()]).unwrap();
     let function = &planned.program.functions[0];
-    assert_eq!(function.arena, 4032, "1000 floats and what fills the last line");
+    assert_eq!(function.arena, 4032, "1000 floats, padded to a cache line");
     let places = function.registers.iter().map(|r| r.place);
-    assert_eq!(places.filter(|p| *p == Place::Value).count(), 2, "the input and the output");
+    assert_eq!(places.filter(|p| *p == Place::Value).count(), 2, "expected the input and the output as values");
     assert_eq!(planned.program.outputs[0].name, "y");
 }
 
 #[test]
-fn a_long_chain_plans_and_runs_without_recursion() {
+fn plans_and_runs_long_chain_without_recursion() {
     let mut b = Builder::default();
     let x = b.var("x", f32s(&[2]));
     let mut y = x;
@@ -210,7 +211,7 @@ fn loop_module(captured: bool) -> Module {
 }
 
 #[test]
-fn a_tail_recursive_loop_of_a_million_steps_runs_in_constant_memory() {
+fn runs_tail_recursion_in_constant_memory() {
     for captured in [false, true] {
         let module = loop_module(captured);
         let inputs = [Tensor::scalar(1_000_000i32), Tensor::scalar(1i32)];
@@ -219,7 +220,7 @@ fn a_tail_recursive_loop_of_a_million_steps_runs_in_constant_memory() {
 }
 
 #[test]
-fn recursion_that_is_no_loop_works_and_has_an_end() {
+fn limits_recursion_that_is_not_tail_recursive() {
     // fn @sum(n) { if (n <= 0) { 0 } else { n + @sum(n - 1) } }
     let mut b = Builder::default();
     let i32s = Type::scalar(DType::I32);
@@ -243,11 +244,15 @@ fn recursion_that_is_no_loop_works_and_has_an_end() {
     assert_eq!(executor.run(&[Tensor::scalar(1000i32)]).unwrap(), [Tensor::scalar(500_500i32)]);
     let error = executor.run(&[Tensor::scalar(i32::MAX)]).unwrap_err();
     assert_eq!(error.code, codes::runtime::CALL_DEPTH);
-    assert_eq!(executor.run(&[Tensor::scalar(10i32)]).unwrap(), [Tensor::scalar(55i32)], "it still works");
+    assert_eq!(
+        executor.run(&[Tensor::scalar(10i32)]).unwrap(),
+        [Tensor::scalar(55i32)],
+        "the executor is usable after the error"
+    );
 }
 
 #[test]
-fn what_branches_share_is_evaluated_once_before_them() {
+fn evaluates_shared_operand_once_before_branches() {
     // let r = ref(0); %0 = (r := r + 1; x * 2); if (c) { %0 + 1 } else { %0 - 1 }: the effect happens once, either way.
     let mut b = Builder::default();
     let (c, x) = (b.var("c", Type::scalar(DType::Bool)), b.var("x", Type::scalar(DType::F32)));
@@ -277,7 +282,7 @@ fn what_branches_share_is_evaluated_once_before_them() {
 }
 
 #[test]
-fn closures_capture_what_they_use_and_can_be_chosen_during_the_run() {
+fn closures_capture_and_are_selected_at_run_time() {
     // let k = x * x; let add = fn (v) { v + k }; let apply = fn (f, v) { f(f(v)) };
     // apply(if (c) { add } else { fn (v) { v - k } }, x)
     let mut b = Builder::default();
@@ -309,7 +314,7 @@ fn closures_capture_what_they_use_and_can_be_chosen_during_the_run() {
 }
 
 #[test]
-fn a_closure_inside_a_closure_calls_the_outer_one() {
+fn nested_closure_calls_outer_closure() {
     // let f = fn (n) { let g = fn (m) { f(m - 1) + k }; if (n <= 0) { 0 } else { g(n) } }; f(x)   (k from outside)
     let mut b = Builder::default();
     let f32 = Type::scalar(DType::F32);
@@ -335,7 +340,7 @@ fn a_closure_inside_a_closure_calls_the_outer_one() {
 }
 
 #[test]
-fn nested_ifs_lets_and_tuples_are_no_recursion() {
+fn handles_deep_ifs_lets_and_tuples_without_recursion() {
     let mut b = Builder::default();
     let (c, x) = (b.var("c", Type::scalar(DType::Bool)), b.var("x", Type::scalar(DType::F32)));
     let one = scalar(&mut b, 1.0);
@@ -344,7 +349,7 @@ fn nested_ifs_lets_and_tuples_are_no_recursion() {
         let more = op(&mut b, "add", &[y, one]);
         y = push(&mut b, Expr::If { cond: c, then: more, otherwise: y });
     }
-    // Nested, not only in a row: each if stands in a branch of the next.
+    // Nested as well as sequential: each if is in a branch of the next.
     let mut nested = y;
     for _ in 0..10_000 {
         nested = push(&mut b, Expr::If { cond: c, then: nested, otherwise: x });
@@ -368,8 +373,8 @@ fn nested_ifs_lets_and_tuples_are_no_recursion() {
 }
 
 #[test]
-fn sizes_that_only_the_run_tells() {
-    // relu(x) + x, its rows joined with themselves, as one row: x is Tensor[(?, 3)].
+fn runs_with_sizes_known_only_at_run_time() {
+    // relu(x) + x, concatenated with itself, reshaped to one row: x is Tensor[(?, 3)].
     let mut b = Builder::default();
     let x = b.var("x", Type::tensor_of(DType::F32, [Dim::Any, Dim::Fixed(3)]));
     let y = op(&mut b, "nn.relu", &[x]);
@@ -389,7 +394,7 @@ fn sizes_that_only_the_run_tells() {
 }
 
 #[test]
-fn runs_side_by_side_do_not_meet() {
+fn concurrent_runs_are_independent() {
     let (module, inputs) = random_graph(77, 60);
     let executor = executor(&module);
     let wanted = naive(&module, &inputs);
@@ -404,7 +409,7 @@ fn runs_side_by_side_do_not_meet() {
     });
 }
 
-/// A region that adds one, or turns everything down.
+/// A region that adds one, or refuses everything.
 struct AddOne {
     calls: AtomicUsize,
     takes: bool,
@@ -433,7 +438,8 @@ impl Region for AddOne {
     }
 }
 
-/// `@main(x) = relu(@region(relu(x)))`, where the region's host program adds a hundred: results tell who ran it.
+/// `@main(x) = relu(@region(relu(x)))`, where the region's host program adds a hundred, so that results reveal where it
+/// ran.
 fn region_module(dims: Type) -> Module {
     let mut b = Builder::default();
     let x = b.var("x", dims.clone());
@@ -453,7 +459,7 @@ fn region_module(dims: Type) -> Module {
 }
 
 #[test]
-fn regions_run_on_their_backend_or_as_their_host_program() {
+fn runs_regions_on_backend_or_host() {
     for dims in [f32s(&[3]), Type::tensor_of(DType::F32, [Dim::Any])] {
         let module = region_module(dims);
         let planned = plan(&module, &[]).unwrap();
@@ -474,7 +480,7 @@ fn regions_run_on_their_backend_or_as_their_host_program() {
 }
 
 #[test]
-fn what_does_not_fit_is_said_with_what_is_wanted() {
+fn reports_expected_and_found_inputs() {
     let mut b = Builder::default();
     let n = || Dim::Named("n".into());
     let x = b.var("image", Type::tensor_of(DType::F32, [n(), Dim::Fixed(3)]));
@@ -507,7 +513,7 @@ fn what_does_not_fit_is_said_with_what_is_wanted() {
 }
 
 #[test]
-fn tuples_go_in_and_come_out_flattened() {
+fn flattens_tuples_of_inputs_and_outputs() {
     let mut b = Builder::default();
     let x = b.var("x", Type::tuple([f32s(&[1]), Type::tuple([f32s(&[2])])]));
     let inner = b.project(x, 1).unwrap();
@@ -521,7 +527,7 @@ fn tuples_go_in_and_come_out_flattened() {
 }
 
 #[test]
-fn an_inlined_composite_is_part_of_its_caller() {
+fn inlined_composite_is_part_of_caller() {
     let mut b = Builder::default();
     let x = b.var("x", f32s(&[4]));
     let y = op(&mut b, "test.plus_one", &[x]);
@@ -541,7 +547,7 @@ fn an_inlined_composite_is_part_of_its_caller() {
 }
 
 #[test]
-fn the_ids_of_constants_are_told() {
+fn returns_ids_of_constants() {
     let mut b = Builder::default();
     let x = b.var("x", f32s(&[2]));
     let c = b.constant(Tensor::from_slice(&[2], &[1.0f32, 2.0]));
@@ -553,9 +559,9 @@ fn the_ids_of_constants_are_told() {
     assert_eq!(planned.constants[0].bytes().as_ptr(), bytes, "constants are not copied");
 }
 
-/// A block of a network, in the layouts that are asked for, by the fast kernels and by the references: the same numbers.
+/// Compares a block of a network in the requested layouts, with the fast kernels and with the references.
 #[test]
-fn blocked_layouts_give_what_the_plain_ones_give() {
+fn blocked_layouts_match_plain_ones() {
     let text = "#[version = \"0.0.5\"]
 def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32], %v: Tensor[(8, 16, 1, 1), float32], %b: Tensor[(16), float32], %m: Tensor[(9, 7), float32]) {
   %0 = nn.relu(nn.bias_add(nn.conv2d(%x, %w, padding=[1, 1]), %b));
@@ -605,7 +611,7 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
     }
 }
 
-/// Counts down from its input, one call an iteration.
+/// Creates a loop that counts down from its input, one call per iteration.
 fn count_down() -> Executor {
     let text = "#[version = \"0.0.5\"]
         def @count(%n: int64) -> int64 { if (greater(%n, 0i64)) { @count(subtract(%n, 1i64)) } else { %n } }
@@ -615,31 +621,31 @@ fn count_down() -> Executor {
 }
 
 #[test]
-fn a_run_ends_when_it_is_asked_to_and_no_other() {
+fn cancels_one_run_only() {
     let executor = count_down();
     let (many, few) = ([Tensor::scalar(i64::MAX)], [Tensor::scalar(3i64)]);
     let cancel = Cancel::default();
     std::thread::scope(|scope| {
         let run = scope.spawn(|| executor.run_under(&many, None, &cancel).unwrap_err());
-        // Beside it, others come to their end.
+        // Concurrent runs finish normally.
         assert_eq!(executor.run(&few).unwrap(), [Tensor::scalar(0i64)]);
         cancel.set(true);
         let error = run.join().unwrap();
         assert_eq!(error.code, codes::runtime::CANCELLED, "{error}");
-        // How far it had come is the scheduler's to say.
+        // The progress of the run depends on the scheduler.
         assert!(error.notes[0].contains("the run was at step"), "{error}");
     });
     assert_eq!(executor.run_under(&few, None, &cancel).unwrap_err().code, codes::runtime::CANCELLED);
     let late = Cancel::default().part(Some(std::time::Duration::from_millis(50)));
     assert_eq!(executor.run_under(&many, None, &late).unwrap_err().code, codes::runtime::TIMED_OUT);
     assert_eq!(executor.run(&few).unwrap(), [Tensor::scalar(0i64)]);
-    // What the executor is made under holds for its runs.
+    // The cancellation in whose scope the executor was created applies to its runs.
     let executor = count_down().cancelled_by(cancel);
     assert_eq!(executor.run(&few).unwrap_err().code, codes::runtime::CANCELLED);
 }
 
 #[test]
-fn a_loop_makes_so_many_iterations() {
+fn limits_iterations_of_loop() {
     let executor = count_down().with_max_calls(1000);
     assert!(executor.run(&[Tensor::scalar(900i64)]).is_ok());
     let error = executor.run(&[Tensor::scalar(1001i64)]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Damaged and dishonest model files: a diagnostic with a code each time, never a panic, never unbounded memory.
+//! Damaged and malicious model files: always a diagnostic with a code, never a panic, never unbounded memory.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     }
 }
 
-/// `x` of two elements goes in, `y` comes out.
+/// Creates a model with an input `x` of two elements and an output `y`.
 fn model(nodes: Vec<NodeProto>, initializer: Vec<TensorProto>) -> ModelProto {
     ModelProto {
         ir_version: 8,
@@ -50,18 +50,18 @@ fn model(nodes: Vec<NodeProto>, initializer: Vec<TensorProto>) -> ModelProto {
 }
 
 fn error(model: ModelProto) -> Diagnostic {
-    import(model, &LoadOptions::default(), None).map(|_| ()).expect_err("it is refused").remove(0)
+    import(model, &LoadOptions::default(), None).map(|_| ()).expect_err("expected an error").remove(0)
 }
 
 fn code_of_bytes(bytes: &[u8]) -> Code {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.onnx");
     std::fs::write(&path, bytes).unwrap();
-    frontend::load(&path, &LoadOptions::default()).map(|_| ()).expect_err("it is refused").diagnostics[0].code
+    frontend::load(&path, &LoadOptions::default()).map(|_| ()).expect_err("expected an error").diagnostics[0].code
 }
 
 #[test]
-fn files_that_are_no_models() {
+fn rejects_files_that_are_not_models() {
     assert_eq!(code_of_bytes(b""), frontends::UNREADABLE_MODEL);
     assert_eq!(code_of_bytes(b"version https://git-lfs.github.com/spec/v1"), frontends::UNREADABLE_MODEL);
     let missing = frontend::load(Path::new("no/such.onnx"), &LoadOptions::default()).unwrap_err();
@@ -73,7 +73,7 @@ fn files_that_are_no_models() {
 }
 
 #[test]
-fn unknown_operators_are_named_all_at_once() {
+fn reports_all_unknown_operators_at_once() {
     let mut foreign = node("Attention", &["b"], &["c"]);
     foreign.domain = "com.microsoft".into();
     let nodes =
@@ -92,7 +92,7 @@ fn unknown_operators_are_named_all_at_once() {
 }
 
 #[test]
-fn a_dimension_that_nothing_binds_is_named() {
+fn reports_unbound_dimension() {
     let error = frontend::load(&test_data("digits/digits.onnx"), &LoadOptions::default()).unwrap_err();
     let error = &error.diagnostics[0];
     assert_eq!(error.code, frontends::UNBOUND_DIMENSION);
@@ -112,7 +112,7 @@ fn a_dimension_that_nothing_binds_is_named() {
 }
 
 #[test]
-fn graphs_that_contradict_themselves() {
+fn rejects_inconsistent_graphs() {
     assert_eq!(error(model(vec![node("Relu", &["nothing"], &["y"])], vec![])).code, frontends::BROKEN_MODEL);
     assert_eq!(error(model(vec![node("Relu", &["x"], &["z"])], vec![])).code, frontends::BROKEN_MODEL);
     let twice = vec![node("Relu", &["x"], &["y"]), node("Relu", &["x"], &["y"])];
@@ -124,7 +124,7 @@ fn graphs_that_contradict_themselves() {
 }
 
 #[test]
-fn tensors_that_lie_about_their_size() {
+fn rejects_tensors_of_wrong_size() {
     let sum = || vec![node("Add", &["x", "w"], &["y"])];
     let honest = encode("w", &Tensor::from_slice(&[2], &[1f32, 2.0]));
     assert!(import(model(sum(), vec![honest.clone()]), &LoadOptions::default(), None).is_ok());
@@ -137,7 +137,7 @@ fn tensors_that_lie_about_their_size() {
 }
 
 #[test]
-fn values_that_must_be_known() {
+fn rejects_values_that_are_not_constant() {
     let nodes = vec![
         NodeProto {
             attribute: vec![AttributeProto {
@@ -156,8 +156,8 @@ fn values_that_must_be_known() {
 }
 
 #[test]
-fn small_programs_that_ask_for_large_tensors() {
-    // 2^38 bytes, if anybody computed them.
+fn does_not_fold_large_tensors() {
+    // 2^38 bytes if computed.
     let big = encode("big", &Tensor::from_slice(&[2], &[1i64 << 18, 1 << 18]));
     let fill = vec![node("ConstantOfShape", &["big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
     let loaded = import(model(fill, vec![big.clone()]), &LoadOptions::default(), None).unwrap();
@@ -169,7 +169,7 @@ fn small_programs_that_ask_for_large_tensors() {
     let expand = vec![node("Expand", &["one", "big"], &["c"]), node("ReduceSum", &["c"], &["y"])];
     assert!(import(model(expand, vec![one, big]), &LoadOptions::default(), None).is_ok());
 
-    // Each doubles the one before: 2^40 elements in the end.
+    // Each doubles its predecessor: 2^40 elements in the end.
     let mut nodes = vec![node("Concat", &["w", "w"], &["c0"])];
     for i in 0..40 {
         nodes.push(node("Concat", &[&format!("c{i}"), &format!("c{i}")], &[&format!("c{}", i + 1)]));
@@ -183,7 +183,7 @@ fn small_programs_that_ask_for_large_tensors() {
 }
 
 #[test]
-fn functions_are_replaced_by_their_nodes() {
+fn inlines_functions() {
     let twice = FunctionProto {
         name: "Twice".into(),
         domain: "own".into(),
@@ -203,7 +203,7 @@ fn functions_are_replaced_by_their_nodes() {
     endless.functions.push(FunctionProto { node: vec![call("a", "b")], ..twice.clone() });
     assert_eq!(error(endless).code, frontends::BROKEN_MODEL);
 
-    // Twenty-three functions, each calling the one before twice.
+    // Twenty-three functions, each calling its predecessor twice.
     let mut bomb = model(vec![NodeProto { domain: "own".into(), ..node("F23", &["x"], &["y"]) }], vec![]);
     bomb.functions.push(FunctionProto { name: "F0".into(), ..twice.clone() });
     for i in 1..24 {
@@ -216,7 +216,7 @@ fn functions_are_replaced_by_their_nodes() {
 }
 
 #[test]
-fn external_data_stays_in_the_folder_of_the_model() {
+fn restricts_external_data_to_folder_of_model() {
     let outer = tempfile::tempdir().unwrap();
     let folder = outer.path().join("model");
     std::fs::create_dir(&folder).unwrap();
@@ -256,7 +256,7 @@ fn external_data_stays_in_the_folder_of_the_model() {
         assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{entries:?}");
     }
 
-    // Links are followed before it is asked where the data is.
+    // Links are resolved before the location of the data is checked.
     use std::os::unix::fs::symlink;
     symlink("w.bin", folder.join("inside.bin")).unwrap();
     load(&[("location", "inside.bin"), ("length", "8"), ("offset", "0")]).unwrap();
@@ -267,7 +267,7 @@ fn external_data_stays_in_the_folder_of_the_model() {
         assert_eq!(error.diagnostics[0].code, frontends::BAD_EXTERNAL_DATA, "{location}");
         assert!(error.to_string().contains("not below the model's folder"), "{error}");
     }
-    // A folder of links into a store of files.
+    // A folder of links to a file store.
     let links = outer.path().join("links");
     std::fs::create_dir(&links).unwrap();
     load(&[("location", "w.bin"), ("length", "8"), ("offset", "0")]).unwrap();
@@ -276,7 +276,7 @@ fn external_data_stays_in_the_folder_of_the_model() {
     frontend::load(&links.join("m.onnx"), &LoadOptions::default()).unwrap();
 }
 
-/// Bytes of a model with something wrong somewhere.
+/// Returns the bytes of a model with a random mutation.
 fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = original.to_vec();
     let place = |random: &mut Random, len: usize| (random.next_u64() % len.max(1) as u64) as usize;
@@ -302,12 +302,12 @@ fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
 fn ten_thousand_mutations_never_panic() {
     let mut random = Random::new(7);
     let mut refused = 0;
-    // Small files, so that most mutations hit structure rather than weights.
+    // Small files, so that most mutations affect structure rather than weights.
     for (name, rounds) in
         [("models/unet_small/model.onnx", 5000), ("models/gru/model.onnx", 2500), ("models/vit_small/model.onnx", 2500)]
     {
         let mut stripped = ModelProto::decode(Bytes::from(std::fs::read(test_data(name)).unwrap())).unwrap();
-        // The first nodes and what they need: it is the structure that is to be hit.
+        // The first nodes and their inputs: the mutations are to affect structure.
         let graph = stripped.graph.as_mut().unwrap();
         if name.contains("vit") {
             graph.node.truncate(60);
@@ -329,5 +329,5 @@ fn ten_thousand_mutations_never_panic() {
             }
         }
     }
-    assert!(refused > 1000, "mutations that do no harm test nothing: {refused} refused");
+    assert!(refused > 1000, "expected more than 1000 rejected mutations, found {refused}");
 }

@@ -1,4 +1,4 @@
-//! The test models, imported, typed and computed by the naive references against the outputs that PyTorch gave.
+//! Test models, imported, typed, and computed by the naive references, compared with the outputs of PyTorch.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::{max_rel_err, model_folders, run, test_data};
 const MAX_REL_ERR: f64 = 5e-4;
 
 #[test]
-fn all_models_are_typed_as_their_recorded_outputs() {
+fn types_of_models_match_recorded_outputs() {
     let folders = model_folders();
     assert_eq!(folders.len(), 15);
     for path in folders {
@@ -31,7 +31,7 @@ fn all_models_are_typed_as_their_recorded_outputs() {
 }
 
 #[test]
-fn all_models_compute_what_pytorch_computed() {
+fn models_match_pytorch() {
     for path in model_folders() {
         let folder = TestFolder::open(&path).unwrap();
         let loaded = folder.load(&LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", folder.name));
@@ -47,20 +47,20 @@ fn all_models_compute_what_pytorch_computed() {
 }
 
 #[test]
-fn shape_arithmetic_leaves_nothing_behind() {
+fn folds_shape_arithmetic() {
     let folder = TestFolder::open(&test_data("models/swin_small")).unwrap();
     let loaded = folder.load(&LoadOptions::default()).unwrap();
     let live = loaded.module.live();
     let calls = loaded.module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| node.expr.as_op_call());
     let names: Vec<&str> = calls.map(|(op, _)| byoc_core::op::get(op).name).collect();
     for gone in ["shape_of", "full", "broadcast_to", "arange", "floor_mod", "scatter_nd", "equal"] {
-        assert!(!names.contains(&gone), "{gone} is left of {} calls", names.len());
+        assert!(!names.contains(&gone), "{gone} remains among {} calls", names.len());
     }
     assert!(names.len() < 400, "{} calls of 2317 nodes", names.len());
 }
 
 #[test]
-fn every_operator_of_the_file_is_named_as_the_origin_of_something() {
+fn every_operator_of_file_is_an_origin() {
     for path in model_folders() {
         let folder = TestFolder::open(&path).unwrap();
         let loaded = folder.load(&LoadOptions::default()).unwrap();
@@ -69,7 +69,7 @@ fn every_operator_of_the_file_is_named_as_the_origin_of_something() {
         let mut seen = std::collections::BTreeSet::new();
         for (id, node) in module.nodes.iter().filter(|(id, _)| live[*id]) {
             let is_call = matches!(module.expr(id), Expr::Call(_));
-            assert!(!is_call || !module.origins.get(node.origin).is_empty(), "{}: a call of no origin", folder.name);
+            assert!(!is_call || !module.origins.get(node.origin).is_empty(), "{}: a call without origin", folder.name);
             seen.extend(module.origins.get(node.origin).iter().copied());
         }
         let sources = module.origins.sources().iter();
@@ -79,7 +79,7 @@ fn every_operator_of_the_file_is_named_as_the_origin_of_something() {
 }
 
 #[test]
-fn digits_are_classified_as_pytorch_does() {
+fn classifies_digits_like_pytorch() {
     let path = test_data("digits/digits.onnx");
     let arrays = byoc::io::npz::read(&test_data("digits/test.npz")).unwrap();
     let array = |wanted: &str| &arrays.iter().find(|(name, _)| name == wanted).expect("an array of that name").1;
@@ -98,10 +98,10 @@ fn digits_are_classified_as_pytorch_does() {
     assert_eq!(right, 357, "of {}", images.shape()[0]);
 }
 
-/// A GRU that resets its state before the product reads two parts of the recurrent weights. Cut step by step, each would be a
-/// constant of its own for every step when they are folded.
+/// A GRU that resets its state before the product reads two parts of the recurrent weights. If they were sliced in
+/// every step, each slice would be folded into a constant of its own for every step.
 #[test]
-fn the_weights_of_a_recurrent_layer_are_cut_once() {
+fn slices_recurrent_weights_once() {
     let folder = TestFolder::open(&test_data("operators/gru")).unwrap();
     let loaded = folder.load(&LoadOptions::default()).unwrap();
     let module = &loaded.module;

@@ -1,4 +1,4 @@
-//! One operator at a time: imported, and computed by the naive references against what ONNX Runtime computed.
+//! Single operators, imported and computed by the naive references, compared with the results of ONNX Runtime.
 
 mod support;
 
@@ -7,7 +7,7 @@ use byoc::frontend::folder::TestFolder;
 use support::{max_rel_err, run, test_data};
 
 #[test]
-fn every_operator_computes_what_was_recorded() {
+fn operators_match_recorded_results() {
     let mut failed = Vec::new();
     let entries = std::fs::read_dir(test_data("operators")).unwrap().map(|e| e.unwrap().path());
     let mut folders: Vec<_> = entries.filter(|p| p.is_dir()).collect();

@@ -1,4 +1,4 @@
-//! What tests of running programs share: a naive evaluation of data-flow modules, and reproducible numbers.
+//! Helpers for tests of running programs: a naive evaluation of data-flow modules, and reproducible numbers.
 
 use byoc::build::plan::plan;
 use byoc::runtime::{Executor, Pool};
@@ -8,7 +8,7 @@ use byoc_core::op::{self, Value};
 use byoc_core::tensor::Tensor;
 use std::sync::Arc;
 
-/// Numbers that look random and are the same each time (splitmix64).
+/// Reproducible pseudorandom numbers (splitmix64).
 pub struct Random(pub u64);
 
 impl Random {
@@ -25,14 +25,14 @@ impl Random {
     }
 }
 
-/// Floats in [-1, 1).
+/// Draws floats in [-1, 1).
 pub fn floats(random: &mut Random, shape: &[usize]) -> Tensor {
     let values: Vec<f32> =
         (0..shape.iter().product()).map(|_| (random.next() >> 40) as f32 / (1 << 23) as f32 - 1.0).collect();
     Tensor::from_slice(shape, &values)
 }
 
-/// The executor of a module on the host alone.
+/// Creates the executor of a module on the host alone.
 pub fn executor(module: &Module) -> Executor {
     let planned = plan(module, &[]).unwrap();
     Executor::new(planned.program, planned.constants, Vec::new(), Arc::new(Pool::new(2).unwrap())).unwrap()
@@ -44,7 +44,7 @@ pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, Diagnostic
 }
 
 /// Evaluates a data-flow module expression by expression, each operator by its naive reference. Function literals are
-/// evaluated where they are called, as if they stood there.
+/// evaluated at their calls, as if inlined.
 pub fn naive(module: &Module, inputs: &[Tensor]) -> Vec<Tensor> {
     let main = module.main().unwrap();
     let mut values: IndexVec<ExprId, Option<Vec<Tensor>>> = IndexVec::filled(None, module.nodes.len());
@@ -101,7 +101,7 @@ pub fn naive(module: &Module, inputs: &[Tensor]) -> Vec<Tensor> {
                 }
                 Callee::Expr(callee) => get(values, alias, module, module.expr(callee).as_function().unwrap().body),
             },
-            other => panic!("{other:?} is no data flow"),
+            other => panic!("expected data flow, found {other:?}"),
         };
         values[id] = Some(value.clone());
         value

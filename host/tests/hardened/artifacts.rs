@@ -1,4 +1,4 @@
-//! Artifacts whose parts contradict each other, with every digest in order; and the policies on what they hold.
+//! Inconsistent artifacts with valid digests, and the policies on their contents.
 
 use crate::{Ran, byoc, data, data_text};
 use byoc_test_support::artifact::Entries;
@@ -18,7 +18,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// An artifact of a small model for a backend.
+/// Compiles a small model for a backend; returns the artifact.
 fn compiled(model: &str, backend: &str, plugins: &TempDir) -> Entries {
     let file = plugins.path().join(format!("{backend}.byoc"));
     let dir = text(plugins.path());
@@ -27,7 +27,7 @@ fn compiled(model: &str, backend: &str, plugins: &TempDir) -> Entries {
     Entries::of(&std::fs::read(file).unwrap())
 }
 
-/// A model whose values have one type, so that every one of its types can be edited alike.
+/// Creates a model whose values all have one type, so that all of its types can be edited alike.
 fn model(folder: &TempDir) -> String {
     let file = folder.path().join("model.relay");
     let program = "def @main(%x: Tensor[(64, 32), float32]) {\n  nn.relu(exp(%x))\n}\n";
@@ -54,7 +54,7 @@ impl<'p> Edited<'p> {
 }
 
 #[test]
-fn the_recorded_attacks_are_refused() {
+fn rejects_recorded_attacks() {
     let plugins = plugins();
     let dir = text(plugins.path());
     for name in ["conf_dnnl", "conf_ccompiler", "conf_elementwise"] {
@@ -68,10 +68,10 @@ fn the_recorded_attacks_are_refused() {
     assert_eq!(ran.out, run(&["--backend", "none"]).out);
 }
 
-/// What is edited, and whether nothing can be computed with the result.
+/// Description of the edit, the edit, and true if nothing can be computed with the result.
 type Edit = (&'static str, fn(&mut Entries), bool);
 
-/// Every type says int32, and every size stays.
+/// Replaces every element type by int32, and keeps every size.
 fn narrow(value: &mut Value) {
     let text = value.to_string().replace("\"float32\"", "\"int32\"");
     *value = serde_json::from_str(&text).unwrap();
@@ -106,7 +106,7 @@ const EDITS: [Edit; 8] = [
         |e| {
             e.edit("program.json", |program| {
                 narrow(program);
-                // What the host computes with int32 values.
+                // The results of the host with int32 values.
                 for function in program["functions"].as_array_mut().unwrap() {
                     for instr in function["code"].as_array_mut().unwrap() {
                         if instr["kernel"]["op"] == "exp" {
@@ -122,7 +122,7 @@ const EDITS: [Edit; 8] = [
 ];
 
 #[test]
-fn a_region_never_runs_on_tensors_it_was_not_compiled_for() {
+fn region_rejects_tensors_of_other_types() {
     let plugins = plugins();
     let model = model(&plugins);
     for backend in ["ccompiler", "elementwise", "template"] {
@@ -143,7 +143,7 @@ fn a_region_never_runs_on_tensors_it_was_not_compiled_for() {
     }
 }
 
-/// Writes the digest of an edited blob of dnnl into it.
+/// Updates the digest in an edited blob of dnnl.
 fn resign_graph(blob: &mut Vec<u8>) {
     let mut graph = byoc_plugin_api::Graph::from_json(std::str::from_utf8(blob).unwrap()).unwrap();
     graph.attrs.retain(|attr| attr.key != "digest");
@@ -153,7 +153,7 @@ fn resign_graph(blob: &mut Vec<u8>) {
 }
 
 #[test]
-fn a_blob_that_contradicts_itself_or_the_program_is_not_loaded() {
+fn rejects_inconsistent_blob() {
     if onednn().is_none() {
         return;
     }
@@ -171,7 +171,7 @@ fn a_blob_that_contradicts_itself_or_the_program_is_not_loaded() {
     ];
     for (what, from, to) in edits {
         let mut entries = original.clone();
-        // The writer's spaces do not matter.
+        // White space does not matter.
         let spaced = |text: &str| text.replace(": ", ":").replace(", ", ",");
         let blob = entries.entry("/dnnl_json");
         let compact: Value = serde_json::from_slice(blob).unwrap();
@@ -186,10 +186,10 @@ fn a_blob_that_contradicts_itself_or_the_program_is_not_loaded() {
 }
 
 #[test]
-fn none_is_the_host_alone() {
+fn backend_none_loads_no_plugin() {
     let plugins = plugins();
     let file = data_text("compat/digits_ccompiler.byoc");
-    // A file that says what it is asked for when it is mapped would be heard; here nothing is found at all.
+    // A file that reports when it is mapped would be noticed; here nothing is found at all.
     for dir in [text(plugins.path()), text(&data("models"))] {
         let options = ["--backend", "none", "--input", "image=ones", "-v", "--plugin-dir", &dir];
         let ran = byoc(["run", &file].iter().chain(&options)).ok();
@@ -202,7 +202,7 @@ fn none_is_the_host_alone() {
 }
 
 #[test]
-fn native_code_in_artifacts_can_be_refused() {
+fn rejects_native_code_in_artifacts() {
     let plugins = plugins();
     let dir = text(plugins.path());
     let run = |file: &str, options: &[&str]| {
@@ -213,13 +213,13 @@ fn native_code_in_artifacts_can_be_refused() {
     run(&native, &["--allow-native", "no"]).fails_with("E0707").says(&["--backend none"]);
     run(&native, &["--allow-native", "no", "--backend", "none"]).ok();
     run(&data_text("compat/digits_template.byoc"), &["--allow-native", "no", "--require-offload"]).ok();
-    // A record that denies what the blob holds.
+    // A record that denies the native code in the blob.
     let mut entries = Entries::of(&std::fs::read(&native).unwrap());
     entries.edit("manifest.json", |m| m["regions"][0]["cpu_features"] = json!([]));
     let file = plugins.path().join("denied.byoc");
     std::fs::write(&file, entries.sealed()).unwrap();
     run(&text(&file), &["--allow-native", "no"]).fails_with("E0707").says(&["ELF"]);
-    // What is compiled here is not what somebody else made.
+    // Code compiled in this process is permitted, because the policy is about artifacts of others.
     let model = data_text("digits/digits.onnx");
     let options = ["--dim", "batch=1", "--backend", "ccompiler", "--no-cache", "--allow-native", "no"];
     run(&model, &options).ok();

@@ -1,4 +1,4 @@
-//! What plugins hand over, and what they are given.
+//! Values that cross the plugin boundary, in both directions.
 
 use byoc::plugin::bridge::module_of;
 use byoc_core::diag::codes;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const RELU: &str = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n";
 
-/// `relu(x)` of that element type.
+/// Creates `relu(x)` of that element type.
 fn relu_of(dtype: DType) -> Graph {
     let mut graph = Graph::new("region_0");
     let x = ValueRef::of(graph.push_input("x", TensorType::new(dtype, &[2])));
@@ -20,7 +20,7 @@ fn relu_of(dtype: DType) -> Graph {
 }
 
 #[test]
-fn an_element_type_that_the_host_does_not_have_is_an_error() {
+fn rejects_unknown_element_type() {
     assert!(module_of(&relu_of(DType::F32), &[]).is_ok());
     let complex = DType { code: 5, bits: 64, lanes: 1 };
     let lanes = DType { lanes: 4, ..DType::F32 };
@@ -33,10 +33,10 @@ fn an_element_type_that_the_host_does_not_have_is_an_error() {
 }
 
 #[test]
-fn only_what_verifies_is_compiled() {
+fn compiles_only_verified_graphs() {
     let mut module = infer_type(&parse(RELU, &ParseOptions::default()).module).unwrap();
     assert!(Verified::of(&module).is_ok());
-    // An operand after its user.
+    // An operand after its consumer.
     let last = module.nodes.iter().map(|(id, _)| id).next_back().unwrap();
     let call = module.nodes.iter().find(|(_, node)| matches!(node.expr, Expr::Call(_))).map(|(id, _)| id).unwrap();
     if let Expr::Call(call) = &mut module.nodes[call].expr {
@@ -47,7 +47,7 @@ fn only_what_verifies_is_compiled() {
 }
 
 #[test]
-fn every_build_verifies_before_it_generates_code() {
+fn verifies_before_code_generation() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("m.relay");
     std::fs::write(&model, RELU).unwrap();
@@ -62,7 +62,7 @@ fn every_build_verifies_before_it_generates_code() {
 }
 
 #[test]
-fn operations_beyond_64_bits_are_counted_as_the_most_there_are() {
+fn saturates_count_of_operations() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("m.relay");
     let chain = format!("{}%x{}", "exp(".repeat(40), ")".repeat(40));

@@ -1,4 +1,4 @@
-//! The cache of compiled objects: what may be somebody else's is not loaded, and a model runs all the same.
+//! Cache of compiled objects: possibly foreign objects are not loaded, and a model runs all the same.
 
 use crate::{Ran, command, ran};
 use byoc_test_support::plugin_dir;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 static PLUGINS: LazyLock<TempDir> = LazyLock::new(|| plugin_dir(&["ccompiler"]));
 
-/// A folder with a model, its cache and a place for temporary files.
+/// A folder with a model, its cache, and a folder for temporary files.
 struct Place(TempDir);
 
 impl Place {
@@ -27,7 +27,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Writes a model whose one region has an object of its own for each size.
+    /// Writes a model whose only region has a different object for each size.
     fn model(&self, size: usize) {
         let program = format!("def @main(%x: Tensor[(4, {size}), float32]) {{ nn.relu(exp(%x)) }}");
         std::fs::write(self.path("model.relay"), format!("#[version = \"0.0.5\"]\n{program}\n")).unwrap();
@@ -43,7 +43,7 @@ impl Place {
         command
     }
 
-    /// Runs the model, which gives the right answer whatever the cache holds.
+    /// Runs the model, which returns the correct result whatever the cache contains.
     #[track_caller]
     fn run(&self) -> Ran {
         right(ran(self.command().output().unwrap()))
@@ -58,7 +58,7 @@ impl Place {
         entries.filter(|path| path.extension().is_some_and(|e| e == "so")).collect()
     }
 
-    /// The one object of a cache that has one.
+    /// Returns the only object of the cache.
     fn object(&self) -> PathBuf {
         let objects = self.objects();
         assert_eq!(objects.len(), 1);
@@ -90,7 +90,7 @@ fn is_root(path: &Path) -> bool {
     std::fs::metadata(path).unwrap().uid() == 0
 }
 
-/// An object that makes the file `mark` when it is loaded, in the form in which a cache without a secret would hold it.
+/// Creates an object that creates the file `mark` when it is loaded, in the form of a cache without a secret.
 fn planted(place: &Place) -> (Vec<u8>, PathBuf) {
     let (source, object, mark) = (place.path("planted.c"), place.path("planted.so"), place.path("mark"));
     let code = format!(
@@ -107,19 +107,19 @@ fn planted(place: &Place) -> (Vec<u8>, PathBuf) {
 }
 
 #[test]
-fn folders_are_closed_and_a_second_run_finds_what_is_kept() {
+fn restricts_permissions_and_reuses_objects() {
     let place = Place::new();
     quiet(place.run());
     assert_eq!([place.path("cache"), place.folder()].map(|path| mode(&path)), [0o700, 0o700]);
     assert_eq!([place.object(), place.folder().join("key")].map(|path| mode(&path)), [0o600, 0o600]);
     let made = std::fs::metadata(place.object()).unwrap().ino();
     quiet(place.run());
-    assert_eq!(std::fs::metadata(place.object()).unwrap().ino(), made, "the object is not made again");
-    assert_eq!(std::fs::read_dir(place.path("tmp")).unwrap().count(), 0, "nothing is left");
+    assert_eq!(std::fs::metadata(place.object()).unwrap().ino(), made, "the object was compiled again");
+    assert_eq!(std::fs::read_dir(place.path("tmp")).unwrap().count(), 0, "temporary files are left");
 }
 
 #[test]
-fn a_planted_object_is_not_loaded() {
+fn does_not_load_planted_object() {
     let place = Place::new();
     place.run();
     let (bytes, mark) = planted(&place);
@@ -128,7 +128,7 @@ fn a_planted_object_is_not_loaded() {
     assert!(!mark.exists(), "the planted object was loaded");
     quiet(place.run());
 
-    // As above, and somebody else's.
+    // Same as above, with another owner.
     std::fs::write(place.object(), &bytes).unwrap();
     if is_root(&place.object()) {
         chown(place.object(), Some(65534), None).unwrap();
@@ -138,11 +138,11 @@ fn a_planted_object_is_not_loaded() {
         place.run().says(&["is not used", "others may write to it: expected mode 644, found 666"]);
     }
     assert!(!mark.exists(), "the planted object was loaded");
-    assert!(std::fs::read(place.object()).unwrap() == bytes, "what is not ours stays as it is");
+    assert!(std::fs::read(place.object()).unwrap() == bytes, "the foreign object was changed");
 }
 
 #[test]
-fn links_and_fifos_are_not_used() {
+fn does_not_use_links_and_fifos() {
     let place = Place::new();
     place.run();
     let object = place.object();
@@ -156,7 +156,7 @@ fn links_and_fifos_are_not_used() {
 }
 
 #[test]
-fn a_folder_that_others_may_write_to_is_not_used() {
+fn does_not_use_folder_writable_by_others() {
     let place = Place::new();
     place.run();
     for folder in [place.path("cache"), place.folder()] {
@@ -176,7 +176,7 @@ fn a_folder_that_others_may_write_to_is_not_used() {
 }
 
 #[test]
-fn the_size_of_the_cache_is_limited() {
+fn limits_size_of_cache() {
     let place = Place::new();
     place.run();
     let size = std::fs::metadata(place.object()).unwrap().len();
@@ -196,7 +196,7 @@ fn the_size_of_the_cache_is_limited() {
 }
 
 #[test]
-fn what_killed_processes_left_is_removed() {
+fn removes_files_of_killed_processes() {
     let place = Place::new();
     place.run();
     let old = SystemTime::now() - Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! Plugins and artifacts that were built before the signature of a region crossed the boundary go on working.
+//! Compatibility with plugins and artifacts that were built before the signature of a region crossed the boundary.
 
 use crate::{byoc, data, data_text};
 use byoc_test_support::onednn;
@@ -11,7 +11,7 @@ fn logits(args: &[&str]) -> Vec<f64> {
 
 #[test]
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn plugins_of_before_load_and_run() {
+fn loads_and_runs_older_plugins() {
     let dir = data_text("compat");
     let wanted = logits(&[&data_text("digits/digits.onnx"), "--dim", "batch=1", "--input", "image=random:1"]);
     for backend in ["ccompiler", "template", "elementwise"] {
@@ -28,7 +28,7 @@ fn plugins_of_before_load_and_run() {
 }
 
 #[test]
-fn artifacts_of_before_run_on_the_plugins_of_today() {
+fn runs_older_artifacts_on_current_plugins() {
     let plugins = byoc_test_support::plugin_dir(&["template", "ccompiler", "nuc_fpga", "dnnl"]);
     let dir = plugins.path().display().to_string();
     for name in ["ccompiler", "template", "int8_nuc_fpga", "dnnl"] {

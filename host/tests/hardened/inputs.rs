@@ -1,4 +1,4 @@
-//! Inputs that are no files to read: refused in words, and never waited for.
+//! Inputs that are not regular files: rejected with a diagnostic, without blocking.
 
 use crate::nodes::{fifo, without_waiting};
 use crate::{Ran, byoc, command, data_text};
@@ -8,14 +8,14 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Runs a command that is given a file which is none.
+/// Runs a command on something that is not a regular file.
 #[track_caller]
 fn refused(args: &[&str], code: &str, words: &str) -> Ran {
     without_waiting(&mut command(args)).fails_with(code).says(&[words])
 }
 
 #[test]
-fn fifos_are_refused() {
+fn rejects_fifos() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = |name: &str| {
         let path = folder.path().join(name);
@@ -60,7 +60,7 @@ fn fifos_are_refused() {
 }
 
 #[test]
-fn fifos_in_folders_are_refused() {
+fn rejects_fifos_in_folders() {
     let folder = tempfile::tempdir().unwrap();
     let (case, set) = (folder.path().join("case"), folder.path().join("case/test_data_set_0"));
     std::fs::create_dir_all(&set).unwrap();
@@ -79,7 +79,7 @@ fn fifos_in_folders_are_refused() {
 }
 
 #[test]
-fn devices_are_refused() {
+fn rejects_devices() {
     let folder = tempfile::tempdir().unwrap();
     let digits = data_text("digits/digits.onnx");
     let words = "expected a regular file, found a device";
@@ -95,7 +95,7 @@ fn devices_are_refused() {
 }
 
 #[test]
-fn a_tolerance_that_is_none_is_a_usage_error() {
+fn invalid_tolerance_is_usage_error() {
     let model = data_text("models/gru");
     for (option, value) in [
         ("--rtol", "nan"),
@@ -117,7 +117,7 @@ fn a_tolerance_that_is_none_is_a_usage_error() {
     }
     byoc(["verify", &model, "--rtol", "0", "--atol", "1", "--require-offload=0"]).ok();
 
-    // The tolerances of the folder itself.
+    // Tolerances of the folder itself.
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(data_text("hardened/esc.onnx"), folder.path().join("model.onnx")).unwrap();
     std::fs::write(folder.path().join("data.json"), "{\"rtol\": -1}").unwrap();
@@ -127,7 +127,7 @@ fn a_tolerance_that_is_none_is_a_usage_error() {
 }
 
 #[test]
-fn no_cache_wins_over_the_environment() {
+fn no_cache_overrides_environment() {
     let folder = tempfile::tempdir().unwrap();
     let model = data_text("hardened/esc.onnx");
     let cache = folder.path().join("cache");

@@ -1,10 +1,10 @@
-//! Runs `byoc` with so much address space, so that an allocation by a size from a file fails there and then.
+//! Runs of `byoc` with a limited address space, so that an allocation with a size from a file fails immediately.
 
 use super::{Ran, binary, data_text, ran, without_surroundings};
 use std::path::Path;
 use std::process::Command;
 
-/// Address space in KiB that every command of these tests can do with: the binary, its threads, and half a gigabyte.
+/// Address space in KiB, enough for every command of these tests: the binary, its threads, and half a gigabyte.
 pub const SPACE: usize = 1 << 20;
 
 /// Runs `byoc` with [`SPACE`].
@@ -12,7 +12,7 @@ pub fn byoc(args: &[&str]) -> Ran {
     ran(command(args).output().expect("a shell starts"))
 }
 
-/// The same, not started yet. `exec` leaves one process, whose number is the command's.
+/// Creates the command without starting it. `exec` leaves one process, whose id is the command's.
 pub fn command(args: &[&str]) -> Command {
     let mut command = without_surroundings("sh");
     let limited = format!("ulimit -v {SPACE}; exec \"$@\"");
@@ -20,14 +20,14 @@ pub fn command(args: &[&str]) -> Command {
     command
 }
 
-/// A file in `tests/hardened`.
+/// Returns a file in `tests/hardened`.
 pub fn hostile(name: &str) -> String {
     data_text(&format!("hardened/{name}"))
 }
 
-/// A Relay program in a folder.
+/// Writes a Relay program to a folder.
 pub fn program(folder: &Path, text: &str) -> String {
     let file = folder.join("model.relay");
-    std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{text}\n")).expect("a program is written");
+    std::fs::write(&file, format!("#[version = \"0.0.5\"]\n{text}\n")).expect("cannot write the program");
     file.display().to_string()
 }

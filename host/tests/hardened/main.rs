@@ -1,4 +1,4 @@
-//! Inputs, files and plugins that mean harm, and what becomes of them.
+//! Malicious inputs, files and plugins, and how they are handled.
 
 mod artifacts;
 mod boundary;

@@ -1,4 +1,4 @@
-//! Sizes that a file or an option claims: each is refused in words, before memory is taken for it.
+//! Sizes from files and options: each is rejected with a diagnostic before memory is allocated for it.
 
 use super::limited::{byoc, hostile, program};
 use byoc::io;
@@ -9,7 +9,7 @@ use std::io::Write;
 const IDENTITY: &str = "def @main(%x: Tensor[(2147483648), float32]) { nn.relu(%x) }";
 
 #[test]
-fn a_constant_of_a_size_in_the_file_is_not_made_at_import() {
+fn does_not_create_large_constant_at_import() {
     let model = hostile("expandopen_68719476736.onnx");
     byoc(&["explain", &model, "--dim", "b=?"]).ok();
     byoc(&["run", &model, "--dim", "b=1", "--input", "x=ones"])
@@ -18,15 +18,15 @@ fn a_constant_of_a_size_in_the_file_is_not_made_at_import() {
 }
 
 #[test]
-fn a_pooling_with_an_endless_kernel_and_padding_is_refused_before_it_is_made() {
+fn rejects_pooling_with_huge_kernel() {
     byoc(&["run", &hostile("poolkernelhuge.onnx"), "--input", "x=ones"])
         .fails_with("E0505")
         .says(&["expected a tensor of at most", "found Tensor[(1, 3, 1073741833, 1073741833), float32]"]);
 }
 
-/// The window is as large, and all of it but the data lies in the padding.
+/// An equally large window, which lies in the padding except for the data.
 #[test]
-fn a_pooling_with_a_large_kernel_sees_the_data_alone() {
+fn pooling_with_large_kernel_ignores_padding() {
     let folder = temporary_folder();
     for (pool, more, dtype) in [
         ("max_pool2d", "", "float32"),
@@ -44,7 +44,7 @@ fn a_pooling_with_a_large_kernel_sees_the_data_alone() {
 }
 
 #[test]
-fn a_resizing_takes_no_tables_for_a_result_without_elements() {
+fn resizing_to_empty_result_allocates_no_tables() {
     let folder = temporary_folder();
     let resize = |batch: usize, height: usize| {
         let text = format!(
@@ -57,12 +57,12 @@ fn a_resizing_takes_no_tables_for_a_result_without_elements() {
 }
 
 #[test]
-fn functions_that_double_are_counted_before_they_are_expanded() {
+fn counts_nodes_before_expanding_functions() {
     byoc(&["explain", &hostile("fnbomb.onnx")]).fails_with("E0502").says(&["549755813888 nodes", "500000"]);
 }
 
 #[test]
-fn an_input_that_is_made_up_is_held_against_the_limit() {
+fn checks_generated_input_against_limit() {
     let folder = temporary_folder();
     let model = program(folder.path(), IDENTITY);
     for kind in ["ones", "zeros", "random:7"] {
@@ -70,12 +70,12 @@ fn an_input_that_is_made_up_is_held_against_the_limit() {
             .fails_with("E0609")
             .says(&["8589934592 bytes", "512.0 MiB"]);
     }
-    // Without a limit of the user's it is what the process has that ends it, or half of it before.
+    // Without a limit set by the user, the limit is the process's own, or half of it.
     byoc(&["run", &model, "--input", "x=ones"]).fails_with("E0609");
 }
 
 #[test]
-fn the_limit_is_the_users() {
+fn applies_limit_of_user() {
     let folder = temporary_folder();
     let model = program(folder.path(), "def @main(%x: Tensor[(1048576), float32]) { nn.relu(%x) }");
     byoc(&["run", &model, "--input", "x=ones", "--max-memory", "64MiB"]).ok();
@@ -89,9 +89,9 @@ fn the_limit_is_the_users() {
 }
 
 #[test]
-fn a_reference_is_given_room_for_what_it_computes_in_between() {
+fn charges_scratch_memory_of_references() {
     let folder = temporary_folder();
-    // Cumulative sums have no fast kernel; sorting takes places of 64 bits beside 4 MiB of data.
+    // Cumulative sums have no fast kernel; sorting needs 64-bit indices in addition to 4 MiB of data.
     let model = program(folder.path(), "def @main(%x: Tensor[(4194304), uint8]) { argsort(%x, axis=0) }");
     byoc(&["run", &model, "--input", "x=zeros"]).ok();
     byoc(&["run", &model, "--input", "x=zeros", "--max-memory", "96MiB"])
@@ -99,12 +99,12 @@ fn a_reference_is_given_room_for_what_it_computes_in_between() {
         .says(&["the limit is 96.0 MiB"]);
 }
 
-/// `.npz` entries of zeros, which deflate to a thousandth.
+/// Writes `.npz` entries of zeros, which deflate to a thousandth.
 fn bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
     let header = {
         let small = io::npy::encode(&Tensor::zeros(DType::F32, &[0]).unwrap());
         let dims: Vec<String> = shape.iter().map(|d| format!("{d}, ")).collect();
-        // The header is padded to 118 bytes: there is room for another shape.
+        // The header is padded to 118 bytes, so another shape fits.
         let text = String::from_utf8_lossy(&small[10..]).replace("(0,)", &format!("({})", dims.concat()));
         let text = format!("{:<117}\n", text.trim_end());
         [&small[..10], text.as_bytes()].concat()
@@ -121,11 +121,11 @@ fn bomb(path: &std::path::Path, shape: &[usize], bytes: usize) {
 }
 
 #[test]
-fn an_array_that_does_not_fit_is_not_inflated() {
+fn does_not_inflate_array_of_wrong_shape() {
     let folder = temporary_folder();
     let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     let file = folder.path().join("x.npz");
-    // 1 GiB of zeros in a megabyte, which the address space of the process does not hold.
+    // 1 GiB of zeros in a megabyte, which exceeds the address space of the process.
     bomb(&file, &[1 << 28], 1 << 30);
     let input = format!("x={}", file.display());
     byoc(&["run", &model, "--input", &input]).fails_with("E0511").says(&["found [268435456]"]);
@@ -138,7 +138,7 @@ fn an_array_that_does_not_fit_is_not_inflated() {
     byoc(&["quantize", &pairs, "--calibrate", &file.display().to_string(), "--scheme", "symmetric", "-o", &calibrate])
         .fails_with("E0530")
         .says(&["268435456"]);
-    // The header claims less than there is, or more.
+    // The header declares less data than there is, or more.
     let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     bomb(&file, &[2], 1 << 26);
     byoc(&["run", &model, "--input", &input]).fails_with("E0512").says(&["bytes of data for shape [2]"]);
@@ -148,20 +148,20 @@ fn an_array_that_does_not_fit_is_not_inflated() {
 }
 
 #[test]
-fn a_text_without_end_is_not_read_to_its_end() {
+fn limits_size_of_text() {
     let folder = temporary_folder();
     let model = program(folder.path(), "def @main(%x: Tensor[(2), float32]) { nn.relu(%x) }");
     byoc(&["run", &model, "--input", "x=ones", "--labels", "/dev/zero"]).fails_with("E0512").says(&["/dev/zero"]);
 }
 
 #[test]
-fn a_program_of_a_few_bytes_is_not_folded_into_a_large_one() {
+fn does_not_fold_into_large_program() {
     let folder = temporary_folder();
-    // 64 MiB of ones, squared: 2^37 operations that would take minutes by the reference, and are left for the run.
+    // 64 MiB of ones, squared: 2^37 operations, which would take the reference minutes and are left for the run.
     let ones = "ones(shape=[4096, 4096], dtype=\"float32\")";
     let text = format!("def @main(%x: Tensor[(4096), float32]) {{ add(%x, nn.dense({ones}, {ones}, units=4096)) }}");
     byoc(&["explain", &program(folder.path(), &text), "--timeout", "60"]).ok();
-    // And so is what would not fit.
+    // A result that exceeds the limit is left for the run as well.
     let text = "def @main(%x: Tensor[(1), float32]) { add(%x, zeros(shape=[17179869184], dtype=\"float32\")) }";
     byoc(&["explain", &program(folder.path(), text)]).ok();
 }

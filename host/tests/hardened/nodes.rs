@@ -1,4 +1,4 @@
-//! What is no regular file: FIFOs, and devices where the tests run as root.
+//! Special files: FIFOs, and devices if the tests run as root.
 
 use crate::{Ran, ran};
 use rustix::fs::{CWD, FileType, Mode, makedev, mkfifoat, mknodat};
@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Makes a FIFO.
+/// Creates a FIFO.
 pub fn fifo(path: &Path) {
-    mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("a FIFO");
+    mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).expect("cannot create a FIFO");
 }
 
-/// Makes a device that is another `/dev/<name>`; `false` where that is not allowed, or where such a device does not work.
+/// Creates a device node equal to `/dev/<name>`; returns `false` if that is not permitted, or if such a device does not
+/// work.
 pub fn device(path: &Path, name: &str) -> bool {
     let number = match name {
         "null" => 3,
@@ -26,13 +27,13 @@ pub fn device(path: &Path, name: &str) -> bool {
         && OpenOptions::new().write(true).open(path).is_ok()
 }
 
-/// The reader of a FIFO that whoever writes does not wait for. What it reads has to fit into the pipe.
+/// Opens a FIFO for reading, so that writers do not block. The data has to fit into the pipe.
 pub fn reader(path: &Path) -> File {
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    OpenOptions::new().read(true).custom_flags(flags).open(path).expect("a FIFO to read")
+    OpenOptions::new().read(true).custom_flags(flags).open(path).expect("cannot open the FIFO")
 }
 
-/// What was written to the FIFO by processes that have ended.
+/// Reads the data that terminated processes wrote to the FIFO.
 pub fn received(mut reader: File) -> Vec<u8> {
     let mut bytes = Vec::new();
     match reader.read_to_end(&mut bytes) {
@@ -41,7 +42,7 @@ pub fn received(mut reader: File) -> Vec<u8> {
     }
 }
 
-/// Runs a command that must not wait for anything: one that has not ended after a minute is ended, and fails the test.
+/// Runs a command that must not block: after a minute it is killed, and the test fails.
 #[track_caller]
 pub fn without_waiting(command: &mut Command) -> Ran {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -50,7 +51,7 @@ pub fn without_waiting(command: &mut Command) -> Ran {
         if start.elapsed() > Duration::from_secs(60) {
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("{command:?} waits");
+            panic!("{command:?} blocks");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

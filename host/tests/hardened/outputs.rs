@@ -1,4 +1,4 @@
-//! What commands write: nothing is replaced that is no regular file, and nothing half-written is left.
+//! Output files of commands: only regular files are replaced, and no partial files remain.
 
 use crate::nodes::{device, fifo, reader, received};
 use crate::{Ran, byoc, command, data_text, ran};
@@ -14,7 +14,7 @@ struct Writers {
     model: String,
 }
 
-/// What a command writes: its name here, and the first bytes.
+/// Output of a command: its name here, and its first bytes.
 const WRITERS: &[(&str, &[u8])] =
     &[("artifact", b"PK"), ("output", b"PK"), ("trace", b"{"), ("bench", b"{"), ("html", b"<!doctype html>")];
 
@@ -32,7 +32,7 @@ impl Writers {
         self.folder.path().join(name)
     }
 
-    /// The arguments of a command that writes to `path`.
+    /// Returns the arguments of a command that writes to `path`.
     fn args(&self, what: &str, path: &str) -> Vec<String> {
         let args: &[&str] = match what {
             "artifact" => &["compile", &self.model, "-o", path],
@@ -55,7 +55,7 @@ impl Writers {
         byoc(self.args(what, &path.display().to_string()))
     }
 
-    /// How many entries the folder has; a temporary file that is left is one more.
+    /// Returns the number of entries in the folder; a leftover temporary file is one more.
     fn entries(&self) -> usize {
         std::fs::read_dir(self.folder.path()).unwrap().count()
     }
@@ -66,7 +66,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_device_is_written_and_stays_one() {
+fn writes_to_device() {
     let writers = Writers::new();
     let node = writers.place("null.relay");
     if !device(&node, "null") {
@@ -86,7 +86,7 @@ fn a_device_is_written_and_stays_one() {
 }
 
 #[test]
-fn a_fifo_is_written_and_stays_one() {
+fn writes_to_fifo() {
     let writers = Writers::new();
     let pipe = writers.place("pipe");
     fifo(&pipe);
@@ -99,13 +99,13 @@ fn a_fifo_is_written_and_stays_one() {
 }
 
 #[test]
-fn a_link_stays_and_its_target_is_written() {
+fn writes_to_target_of_link() {
     let writers = Writers::new();
     std::fs::create_dir(writers.place("there")).unwrap();
     for (what, begin) in WRITERS {
         let (link, target) = (writers.place(&format!("{what} link")), writers.place(&format!("there/{what}")));
         symlink(format!("there/{what}"), &link).unwrap();
-        // There is no target the first time, and an old one the second time.
+        // The target does not exist the first time, and is replaced the second time.
         for _ in 0..2 {
             writers.write(what, &link).ok();
             assert!(link.is_symlink(), "{what}");
@@ -117,7 +117,7 @@ fn a_link_stays_and_its_target_is_written() {
 }
 
 #[test]
-fn the_weights_of_a_quantized_model_follow_its_links() {
+fn weights_of_quantized_model_follow_links() {
     let writers = Writers::new();
     std::fs::create_dir(writers.place("there")).unwrap();
     for name in ["q.relay", "q.relay.safetensors"] {
@@ -145,7 +145,7 @@ fn under(umask: &str, args: &[String]) -> Ran {
 }
 
 #[test]
-fn permissions_are_those_of_the_umask_or_of_the_old_file() {
+fn permissions_follow_umask_or_replaced_file() {
     let writers = Writers::new();
     for (what, _) in WRITERS {
         let path = writers.place(what);
@@ -162,7 +162,7 @@ fn permissions_are_those_of_the_umask_or_of_the_old_file() {
 }
 
 #[test]
-fn a_folder_is_no_file() {
+fn rejects_folder_as_output() {
     let writers = Writers::new();
     let folder = writers.place("folder.relay");
     std::fs::create_dir(&folder).unwrap();
@@ -177,14 +177,14 @@ fn a_folder_is_no_file() {
 }
 
 #[test]
-fn a_command_that_fails_leaves_nothing() {
+fn failed_command_leaves_no_files() {
     let writers = Writers::new();
     let before = writers.entries();
     let path = writers.place("out").display().to_string();
     byoc(["run", &writers.model, "--input", "y=ones", "--output", &path, "--trace", &path]).fails_with("E0602");
     byoc(["zoo", "no_such_architecture", "-o", &path]).fails_with("E0515");
     byoc(["compile", &writers.place("missing.relay").display().to_string(), "-o", &path]).fails_with("E0501");
-    // A folder for a plugin is there as a whole or not at all.
+    // A folder for a plugin is created completely or not at all.
     symlink("nowhere", writers.place("mine")).unwrap();
     let mine = writers.place("mine");
     byoc(["plugins", "new", &mine.display().to_string()]).fails_with("E0425").says(&["cannot write", "mine"]);
@@ -192,7 +192,7 @@ fn a_command_that_fails_leaves_nothing() {
     assert_eq!(writers.entries(), before);
 }
 
-/// Standard output as bytes, and standard error.
+/// Runs `byoc`; returns standard output as bytes, and standard error.
 fn bytes(args: &[String]) -> (Vec<u8>, String) {
     let output = command(args).output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
@@ -201,7 +201,7 @@ fn bytes(args: &[String]) -> (Vec<u8>, String) {
 }
 
 #[test]
-fn a_dash_is_standard_output_and_the_rest_is_talk() {
+fn dash_writes_only_result_to_standard_output() {
     let writers = Writers::new();
     for (what, begin) in WRITERS {
         let (out, err) = bytes(&writers.args(what, "-"));
@@ -223,7 +223,7 @@ fn a_dash_is_standard_output_and_the_rest_is_talk() {
         };
         assert!(err.contains(said), "{what}: {said} in {err}");
         assert!(!writers.place("-").exists() && !Path::new("-").exists());
-        // The name of the device means the same.
+        // The name of the device is equivalent.
         assert!(bytes(&writers.args(what, "/dev/stdout")).0.starts_with(begin), "{what}");
     }
     let (text, err) = bytes(&writers.args("quantize", "-"));

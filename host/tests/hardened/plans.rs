@@ -1,4 +1,5 @@
-//! Plans of regions whose dimensions a run tells: few are kept, the others are released, and none that is in use.
+//! Plans of regions whose dimensions are known only in a run: a bounded number is kept, the others are released, and
+//! never one in use.
 
 use byoc::build::plan::plan;
 use byoc::runtime::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
@@ -9,17 +10,18 @@ use byoc_core::typing::Builder;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A region that adds nothing, whose plans hold `bytes` each, and which fails where a run names a plan that it does not have.
+/// A region that copies its input, whose plans hold `bytes` each, and which fails if a run names a plan that does not
+/// exist.
 struct Plans {
     state: Mutex<State>,
     bytes: usize,
-    /// All dimensions have the same plan.
+    /// True if all dimensions share one plan.
     shared: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// The dimensions of each plan.
+    /// Dimensions of each plan.
     alive: BTreeMap<u64, Vec<usize>>,
     made: u64,
     most: usize,
@@ -50,7 +52,7 @@ impl Region for Plans {
         let dims = self.state().alive.get(&call.plan).cloned();
         let dims = dims.unwrap_or_else(|| panic!("plan {} was released", call.plan));
         assert!(self.shared || dims == call.inputs[0].shape);
-        // Time for another run to have the plan released.
+        // Time for another run to cause the release of the plan.
         std::thread::yield_now();
         assert!(self.state().alive.contains_key(&call.plan), "plan {} was released in a run", call.plan);
         call.outputs[0].data.copy_from_slice(call.inputs[0].data);
@@ -91,33 +93,33 @@ fn run(executor: &Executor, length: usize) {
 }
 
 #[test]
-fn at_most_64_plans_are_kept_and_the_least_recently_used_go() {
+fn keeps_64_plans_and_evicts_least_recently_used() {
     let region = Plans::new(1, false);
     let executor = executor(&region);
     for length in 1..=500 {
         run(&executor, length);
-        // Used all the time, so never made again.
+        // In constant use, so never created again.
         run(&executor, 7.min(length));
     }
     let state = region.state();
     assert_eq!((state.alive.len(), state.made), (64, 500));
-    // The new one is made before the oldest goes.
+    // The new one is created before the oldest is released.
     assert_eq!(state.most, 65);
     assert!(state.alive.values().any(|dims| dims == &[7]));
     drop(state);
     drop(executor);
-    assert!(region.state().alive.is_empty(), "a model that is dropped releases what it held");
+    assert!(region.state().alive.is_empty(), "plans of a dropped model are not released");
 }
 
 #[test]
-fn plans_hold_at_most_256_mib_together() {
+fn limits_memory_of_plans() {
     let region = Plans::new(100 << 20, false);
     let executor = executor(&region);
     for length in 1..=20 {
         run(&executor, length);
         assert!(region.state().alive.len() <= 2);
     }
-    // One that is larger than the limit is kept as long as no other comes.
+    // One that exceeds the limit is kept until another is created.
     let region = Plans::new(usize::MAX, false);
     let executor = self::executor(&region);
     for length in [1, 1, 1, 2, 2] {
@@ -128,7 +130,7 @@ fn plans_hold_at_most_256_mib_together() {
 }
 
 #[test]
-fn a_plan_that_dimensions_share_is_released_when_the_last_of_them_go() {
+fn releases_shared_plan_with_last_user() {
     let region = Plans::new(0, true);
     let executor = executor(&region);
     for length in 1..=200 {
@@ -140,8 +142,8 @@ fn a_plan_that_dimensions_share_is_released_when_the_last_of_them_go() {
 }
 
 #[test]
-fn a_plan_in_use_is_not_released() {
-    // Each plan is too large to be kept beside another, so every run has others released.
+fn does_not_release_plan_in_use() {
+    // Each plan is too large to be kept with another, so every run releases others.
     let region = Plans::new(200 << 20, false);
     let executor = executor(&region);
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Plugins that do harm: `tests/hardened/faulty.c` with every fault in every entry. The process ends by itself or goes on,
-//! says which plugin and entry it was, and never reports success without having printed the right answer.
+//! Malicious plugins: `tests/hardened/faulty.c` with every fault in every entry. The process terminates by itself or
+//! continues, names the plugin and the entry, and never reports success without having printed the right result.
 
 use byoc_test_support::{copy, plugin, temporary_folder, workspace};
 use std::fmt::Write as _;
@@ -12,7 +12,8 @@ use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The faulty plugin under the name that it registers, and a model of what it takes. Doubling is exact in any rounding.
+/// The faulty plugin under the name that it registers, and a model that it supports. Doubling is exact in any rounding
+/// mode.
 struct Place {
     folder: TempDir,
     plugins: PathBuf,
@@ -37,7 +38,7 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     Place { folder, plugins, model }
 });
 
-/// What became of a run.
+/// Outcome of a run.
 struct Ended {
     status: ExitStatus,
     out: String,
@@ -54,7 +55,7 @@ impl Ended {
 
 fn byoc(args: &[&str]) -> Command {
     let home = PLACE.folder.path().join("home");
-    // A shell starts what is in its background with SIGINT ignored, which the tests would inherit.
+    // A shell starts background processes with SIGINT ignored, which the tests would inherit.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_byoc")]);
     command.args(args).env("HOME", &home).env("XDG_DATA_HOME", &home).env("XDG_CACHE_HOME", &home);
@@ -65,7 +66,7 @@ fn byoc(args: &[&str]) -> Command {
     command
 }
 
-/// Waits for it, and ends it where it does not end by itself.
+/// Waits for a process, and kills it if it does not terminate.
 fn ended(mut command: Command) -> Ended {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let read = |mut from: Box<dyn Read + Send>| {
@@ -90,7 +91,7 @@ fn ended(mut command: Command) -> Ended {
     Ended { status, out: out.join().unwrap(), err: err.join().unwrap() }
 }
 
-/// The model on the faulty backend.
+/// Creates the command that runs the model on the faulty backend.
 fn run(more: &[&str]) -> Command {
     let (plugins, model) = (PLACE.plugins.display().to_string(), PLACE.model.display().to_string());
     let mut args = vec!["run", &model, "--input", "x=random:3", "--json", "--no-cache"];
@@ -107,25 +108,25 @@ fn faulty(fault: &str, entry: &str, more: &[&str]) -> Ended {
 
 const ENTRIES: [&str; 9] = ["entry", "init", "describe", "judge", "compile", "load", "prepare", "run", "release"];
 
-/// What a fault has to come to; its right answer goes without saying.
+/// Expected outcome of a fault, in addition to a right result on success.
 #[derive(Clone, Copy)]
 enum Outcome {
-    /// The process goes on as if nothing had happened.
+    /// The process continues normally.
     Harmless,
-    /// It goes on, and what was changed is put back and said.
+    /// It continues, and the changed state is restored and reported.
     PutBack,
-    /// The same, but whether it can be put back is the system's to say.
+    /// Same as above, but restoration depends on the system.
     Said,
-    /// It ends by this signal, with a line.
+    /// It is terminated by this signal, with a message.
     Signal(i32),
-    /// It ends with code 1, and a line with this code.
+    /// It exits with code 1, and a diagnostic with this code.
     Error(&'static str),
-    /// Either: how memory is damaged is not for the host to know.
+    /// Either: the host cannot know how memory is damaged.
     Either,
 }
 use Outcome::{Either, Error, Harmless, PutBack, Said, Signal};
 
-/// The faults that strike in any entry. `_exit`, SIGSTOP and SIGTERM are not among them: no process answers these itself.
+/// Faults for every entry. `_exit`, SIGSTOP and SIGTERM are not included: no process can handle these itself.
 const FAULTS: [(&str, Outcome); 24] = [
     ("segv", Signal(11)),
     ("abort", Signal(6)),
@@ -153,10 +154,10 @@ const FAULTS: [(&str, Outcome); 24] = [
     ("umask", Harmless),
 ];
 
-/// What is wrong with how a run with that fault ended.
+/// Returns the deviation of a run with that fault from the expected outcome.
 fn wrong(fault: &str, entry: &str, outcome: Outcome, ended: &Ended, right: &str) -> Option<String> {
     let Ended { status, out, err } = ended;
-    // A damaged heap is found where it is used next, which may be anywhere.
+    // A damaged heap is detected at its next use, which may be anywhere.
     let at = if fault == "heap" { String::new() } else { format!(": {entry}") };
     let named = err.lines().any(|line| line.contains("elementwise") && line.contains(&at));
     let problem = match (status.code(), status.signal()) {
@@ -185,7 +186,7 @@ fn wrong(fault: &str, entry: &str, outcome: Outcome, ended: &Ended, right: &str)
     Some(format!("{fault} in {entry}: {problem}\n{status}\nstdout: {out}\nstderr: {err}\n"))
 }
 
-/// Runs `cases`, several at a time, and gives what was wrong.
+/// Runs `cases`, several at a time, and returns the deviations.
 fn each(cases: &[(&str, &str, Outcome)]) -> String {
     let right = ended(run(&[])).ok().out;
     let (next, problems) = (AtomicUsize::new(0), Mutex::new(String::new()));
@@ -195,7 +196,7 @@ fn each(cases: &[(&str, &str, Outcome)]) -> String {
                 while let Some(&(fault, entry, outcome)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let limit: &[&str] = match fault {
                         "loop" => &["--timeout", "0.1"],
-                        // A list that leads back to itself is walked for ever.
+                        // A cyclic list is traversed forever.
                         "heap" | "doublefree" => &["--timeout", "2"],
                         "oom" => &["--max-memory", "512M"],
                         _ => &[],
@@ -212,7 +213,7 @@ fn each(cases: &[(&str, &str, Outcome)]) -> String {
 }
 
 #[test]
-fn every_fault_in_every_entry() {
+fn handles_every_fault_in_every_entry() {
     let cases: Vec<_> =
         FAULTS.iter().flat_map(|&(fault, outcome)| ENTRIES.map(|entry| (fault, entry, outcome))).collect();
     let problems = each(&cases);
@@ -220,7 +221,7 @@ fn every_fault_in_every_entry() {
 }
 
 #[test]
-fn the_host_and_other_backends_are_not_harmed() {
+fn does_not_affect_host_and_other_backends() {
     let other = temporary_folder();
     copy(&PLACE.plugins.join("libbyoc_elementwise.so"), &other.path().join("libbyoc_elementwise.so"));
     copy(&plugin("template"), &other.path().join("libbyoc_template.so"));
@@ -244,7 +245,7 @@ fn the_host_and_other_backends_are_not_harmed() {
 }
 
 #[test]
-fn what_a_plugin_prints_is_no_product() {
+fn redirects_output_of_plugin() {
     let right = ended(run(&[])).ok().out;
     for entry in ["init", "compile", "run", "release"] {
         let ended = faulty("print", entry, &[]).ok();
@@ -253,9 +254,9 @@ fn what_a_plugin_prints_is_no_product() {
     }
 }
 
-/// The host's own arithmetic behind a run that changes the rounding: a mean of thirds.
+/// Arithmetic of the host after a run that changes the rounding mode: a mean of thirds.
 #[test]
-fn rounding_is_the_hosts_again_after_a_run() {
+fn restores_rounding_mode_after_run() {
     let (plugins, model) = (PLACE.plugins.display().to_string(), PLACE.folder.path().join("thirds.relay"));
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(64, 64), float32]) {\n\
                    let %y = add(%x, %x); nn.softmax(%y) }\n";
@@ -276,7 +277,7 @@ fn rounding_is_the_hosts_again_after_a_run() {
 }
 
 #[test]
-fn files_go_where_the_user_said() {
+fn writes_files_to_requested_paths() {
     let name = "relative.npz";
     for entry in ["init", "run"] {
         faulty("cwd", entry, &["--output", name]).ok();
@@ -286,7 +287,7 @@ fn files_go_where_the_user_said() {
 }
 
 #[test]
-fn a_child_of_a_plugin_is_no_second_host() {
+fn forked_child_of_plugin_is_not_second_host() {
     let right = ended(run(&[])).ok().out;
     for entry in ["init", "judge", "run"] {
         let ended = faulty("fork", entry, &[]).ok();
@@ -299,9 +300,9 @@ fn a_child_of_a_plugin_is_no_second_host() {
     }
 }
 
-/// What breaks the contract in one place of its own.
+/// Violations of the contract in a single place.
 #[test]
-fn broken_promises() {
+fn reports_contract_violations() {
     let faults = [
         "nullblob",
         "hugeblob",
@@ -333,7 +334,7 @@ fn broken_promises() {
             let _ = writeln!(problems, "{fault}: {}\nstdout: {}\nstderr: {}", ended.status, ended.out, ended.err);
         }
     }
-    // Writes outside are seen where runs are watched.
+    // Out-of-bounds writes are detected in checked runs.
     for fault in ["oobout", "oobout1", "wrinput"] {
         let mut command = run(&[]);
         command.env("FAULT", fault).env("BYOC_CHECK_REGIONS", "1");
@@ -345,9 +346,9 @@ fn broken_promises() {
     assert!(problems.is_empty(), "{problems}");
 }
 
-/// A worker of `plugins test` ends as it always did, and its line says why.
+/// A worker of `plugins test` terminates as usual, and its message states the reason.
 #[test]
-fn the_conformance_run_tells_faults() {
+fn conformance_run_reports_faults() {
     let file = PLACE.plugins.join("libbyoc_elementwise.so").display().to_string();
     let out = PLACE.folder.path().join("cases").display().to_string();
     let args = ["plugins", "test", &file, "--cases", "1", "--only", "nn.relu", "--out", &out];
@@ -360,9 +361,9 @@ fn the_conformance_run_tells_faults() {
     }
 }
 
-/// A file of any name is found by what it registers, and an earlier directory comes first.
+/// Files are found by the backends that they register, and an earlier directory takes precedence.
 #[test]
-fn an_earlier_directory_comes_first() {
+fn earlier_directory_takes_precedence() {
     let (first, second) = (temporary_folder(), temporary_folder());
     let library = PLACE.plugins.join("libbyoc_elementwise.so");
     copy(&library, &first.path().join("of_another_name.so"));
@@ -373,7 +374,7 @@ fn an_earlier_directory_comes_first() {
         let shown = ended(byoc(&args)).ok().out;
         assert!(shown.contains(found), "{shown}");
     }
-    // Two of one name in one directory name each other, whatever they are called.
+    // Two plugins of one name in one directory are reported together, whatever their file names.
     copy(&library, &second.path().join("twin.so"));
     let ended = ended(byoc(&["plugins", "show", "elementwise", "--plugin-dir", &b]));
     assert!(!ended.status.success() && ended.err.contains("E0409") && ended.err.contains("twin.so"), "{}", ended.err);

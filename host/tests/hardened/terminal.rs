@@ -1,4 +1,4 @@
-//! What reaches a terminal: names are shown and not obeyed, and a standard output that is full is not overlooked.
+//! Output to a terminal: control characters in names are escaped, and write errors on standard output are reported.
 
 use crate::{Ran, byoc, command, data, data_text, ran};
 use byoc::frontend::onnx::proto::ModelProto;
@@ -7,10 +7,10 @@ use prost::Message;
 use std::fs::OpenOptions;
 use std::path::Path;
 
-/// The names in the model, as they are shown.
+/// Names in the model, as displayed.
 const SHOWN: [&str; 2] = ["x\\u{1b}[2J", "y\\u{1b}]0;pwn\\u{7}"];
 
-/// Asserts that no control character is in a text but the ends of lines.
+/// Asserts that a text has no control characters except line ends.
 #[track_caller]
 fn harmless(text: &str) {
     let bad = text.chars().find(|c| c.is_control() && *c != '\n');
@@ -28,7 +28,7 @@ fn shows(ran: Ran, names: &[&str]) -> Ran {
 }
 
 #[test]
-fn names_of_models_are_shown() {
+fn escapes_names_of_models() {
     let model = data_text("hardened/esc.onnx");
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name).display().to_string();
@@ -46,14 +46,14 @@ fn names_of_models_are_shown() {
     byoc(["compile", &model, "-o", &artifact]).ok();
     shows(byoc(["inspect", &artifact]).ok(), &SHOWN);
     shows(byoc(["run", &artifact, "--describe"]).ok(), &SHOWN);
-    // JSON has escapes of its own.
+    // JSON has its own escapes.
     let described = byoc(["run", &artifact, "--describe", "--json"]).ok();
     harmless(&described.out);
     assert_eq!(described.json()[0]["name"], x);
 }
 
 #[test]
-fn names_of_operators_are_shown() {
+fn escapes_names_of_operators() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name).display().to_string();
     let mut model = ModelProto::decode(&*std::fs::read(data("hardened/esc.onnx")).unwrap()).unwrap();
@@ -66,14 +66,14 @@ fn names_of_operators_are_shown() {
     shows(byoc(["compile", &place("m.onnx"), "--emit", "relay", "--print-after", "all", "-vv"]).ok(), &[]);
     let explained = shows(byoc(["explain", &place("m.onnx"), "--json"]).ok(), &["cc\\u009b2J\\u007f"]);
     explained.json();
-    // An operator that there is not, by its name.
+    // The name of an unknown operator.
     model.graph.as_mut().unwrap().node[0].op_type = "Re\u{1b}[2Jlu".into();
     std::fs::write(place("m.onnx"), model.encode_to_vec()).unwrap();
     shows(byoc(["explain", &place("m.onnx")]).fails_with("E0503"), &["Re\\u{1b}[2Jlu"]);
 }
 
 #[test]
-fn names_are_shown_in_tables_of_results() {
+fn escapes_names_in_tables() {
     let folder = tempfile::tempdir().unwrap();
     let set = folder.path().join("test_data_set_0");
     std::fs::create_dir(&set).unwrap();
@@ -86,7 +86,7 @@ fn names_are_shown_in_tables_of_results() {
 }
 
 #[test]
-fn texts_of_users_are_shown() {
+fn escapes_text_of_users() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name).display().to_string();
     let labels: String = (0..10).map(|i| format!("class {i}\u{1b}[31m\u{202e}\n")).collect();
@@ -95,7 +95,7 @@ fn texts_of_users_are_shown() {
     let options = ["--dim", "batch=1", "--input", "image=ones", "--labels", &place("labels.txt")];
     let ran = shows(byoc([&["run", &digits], &options[..]].concat()).ok(), &["\\u{1b}[31m\\u{202e}"]);
     assert!(!ran.out.contains('\u{202e}'));
-    // A place in a text that has such characters.
+    // A location in a text with such characters.
     let program = "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(4), float32]) { foo(%x, \"\u{1b}[2J\") }\n";
     std::fs::write(place("p.relay"), program).unwrap();
     let ran = byoc(["opt", &place("p.relay")]);
@@ -103,14 +103,14 @@ fn texts_of_users_are_shown() {
     shows(ran, &[]);
 }
 
-/// Runs byoc with a standard output that takes nothing.
+/// Runs `byoc` with a full device as standard output.
 fn to_full(args: &[&str]) -> Ran {
     let full = OpenOptions::new().write(true).open(Path::new("/dev/full")).expect("/dev/full");
     ran(command(args).stdout(full).output().unwrap())
 }
 
 #[test]
-fn a_full_standard_output_is_an_error() {
+fn reports_full_standard_output() {
     let model = data_text("hardened/esc.onnx");
     let input = "x\u{1b}[2J=ones";
     let cases: &[&[&str]] = &[

@@ -1,4 +1,4 @@
-//! Work without end: it ends by the limit of time, or when somebody asks for it, and says how far it was.
+//! Endless work: it ends at the time limit or on cancellation, and reports its progress.
 
 use super::limited::{byoc, command, hostile, program};
 use super::{Ran, ran};
@@ -6,28 +6,28 @@ use byoc_test_support::temporary_folder;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Counts down from %n, one call an iteration.
+/// Counts down from %n, one call per iteration.
 const LOOP: &str = "
 def @count(%n: int64) -> int64 {
   if (greater(%n, 0i64)) { @count(subtract(%n, 1i64)) } else { %n }
 }
 def @main(%n: int64) { @count(add(%n, 4611686018427387904i64)) }";
 
-/// One call of a reference that takes hours.
+/// A single call of a reference that takes hours.
 const KERNEL: &str = "
 def @main(%x: Tensor[(4096, 4096), float64]) { nn.dense(%x, %x, units=4096) }";
 
 #[track_caller]
 fn ends_in_time(args: &[&str], code: &str, words: &[&str]) {
     let start = Instant::now();
-    // Without the limit of memory: what is large is refused under it.
+    // Without the memory limit, which rejects large values.
     crate::byoc(args).fails_with(code).says(words);
-    // A machine at work on other things takes its time; without a limit these take hours.
+    // Generous for a busy machine; without a limit these take hours.
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
 #[test]
-fn a_loop_without_end_ends_by_the_limit() {
+fn endless_loop_ends_at_limit() {
     let folder = temporary_folder();
     let model = program(folder.path(), LOOP);
     let args = ["run", &model, "--input", "n=ones", "--timeout", "0.7"];
@@ -35,14 +35,14 @@ fn a_loop_without_end_ends_by_the_limit() {
 }
 
 #[test]
-fn one_large_kernel_ends_by_the_limit() {
+fn large_kernel_ends_at_limit() {
     let folder = temporary_folder();
     let model = program(folder.path(), KERNEL);
     ends_in_time(&["run", &model, "--input", "x=ones", "--timeout", "1"], "E0618", &["nn.dense", "step 0 of"]);
 }
 
 #[test]
-fn a_build_ends_by_the_limit() {
+fn build_ends_at_limit() {
     let folder = temporary_folder();
     let long: String = (1..40_000).map(|i| format!("%{i} = nn.relu(%{});\n", i - 1)).collect();
     let text = format!("def @main(%x: Tensor[(2), float32]) {{ %0 = nn.relu(%x);\n{long}%39999 }}");
@@ -58,13 +58,13 @@ fn a_build_ends_by_the_limit() {
 }
 
 #[test]
-fn reading_a_model_ends_by_the_limit() {
+fn reading_model_ends_at_limit() {
     let model = hostile("poolkernelhuge.onnx");
     ends_in_time(&["run", &model, "--input", "x=ones", "--timeout", "0.000001"], "E0618", &["nodes of the model"]);
 }
 
 #[test]
-fn a_limit_is_a_number_of_seconds() {
+fn validates_time_limit() {
     for wrong in ["0", "-1", "nan", "soon", "1e300"] {
         let usage = byoc(&["run", &hostile("esc.onnx"), &format!("--timeout={wrong}")]);
         assert_eq!(usage.code, 2, "{wrong}: {}", usage.err);
@@ -72,10 +72,10 @@ fn a_limit_is_a_number_of_seconds() {
 }
 
 #[test]
-fn ctrl_c_ends_a_run_in_words() {
+fn ctrl_c_ends_run_with_diagnostic() {
     let folder = temporary_folder();
     let model = program(folder.path(), LOOP);
-    // On a busy machine the program may still be compiled when the signal comes, which then ends that.
+    // On a busy machine the program may still be compiling when the signal arrives, which then ends the compilation.
     for pause in [300, 3_000, 30_000] {
         let ran = interrupted(&["run", &model, "--input", "n=ones"], Duration::from_millis(pause));
         if !ran.err.contains("error[E0426]") {
@@ -83,16 +83,16 @@ fn ctrl_c_ends_a_run_in_words() {
             return;
         }
     }
-    panic!("the program is not compiled in half a minute");
+    panic!("the program was not compiled within half a minute");
 }
 
-/// Sends SIGINT to `byoc`, some time after it listens to it.
+/// Sends SIGINT to `byoc`, after a pause once its handler is set.
 fn interrupted(args: &[&str], pause: Duration) -> Ran {
     let child = command(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     let status = format!("/proc/{}/status", child.id());
     while !std::fs::read_to_string(&status).is_ok_and(|status| catches_interrupts(&status)) {
-        assert!(start.elapsed() < Duration::from_secs(60), "it does not listen to Ctrl-C");
+        assert!(start.elapsed() < Duration::from_secs(60), "no handler for Ctrl-C was set");
         std::thread::sleep(Duration::from_millis(20));
     }
     std::thread::sleep(pause);
@@ -108,7 +108,7 @@ fn catches_interrupts(status: &str) -> bool {
 }
 
 #[test]
-fn a_sequence_that_is_too_long_to_unroll_is_refused() {
+fn rejects_sequence_too_long_to_unroll() {
     let words = ["20000 steps of a sequence cannot be unrolled", "expected at most 10000"];
     byoc(&["explain", &hostile("lstmseq20k.onnx")]).fails_with("E0505").says(&words);
 }

@@ -1,5 +1,4 @@
-//! Runs a program by the operators' naive references: the slowest executor there is, and the one that is easiest to
-//! trust.
+//! Evaluation of a program by the operators' naive references: the slowest executor, and the easiest one to trust.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -9,12 +8,12 @@ use byoc_core::tensor::Tensor;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A folder of the project's test data.
+/// Returns a folder of the project's test data.
 pub fn test_data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests").join(name)
 }
 
-/// The folders of the test models, sorted.
+/// Returns the folders of the test models, sorted.
 pub fn model_folders() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(test_data("models")).expect("the test models are part of the project");
     let mut folders: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
@@ -22,10 +21,10 @@ pub fn model_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The outputs of `@main`, tuples flattened.
+/// Computes the outputs of `@main`, tuples flattened.
 ///
 /// # Errors
-/// What an operator complained about.
+/// The error of an operator.
 pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     let main = module.main().ok_or("no @main")?;
     let mut values: BTreeMap<ExprId, Value> = BTreeMap::new();
@@ -68,7 +67,7 @@ pub fn run(module: &Module, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
     })
 }
 
-/// max |a - b| / max |b|, or infinity when shape, type or NaN differ.
+/// Computes max |a - b| / max |b|, or infinity if shape, type or NaN differ.
 pub fn max_rel_err(got: &Tensor, wanted: &Tensor) -> f64 {
     if got.dtype() != wanted.dtype() || got.shape() != wanted.shape() {
         return f64::INFINITY;
