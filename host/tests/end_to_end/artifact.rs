@@ -1,10 +1,11 @@
-//! The artifact: the same bytes whatever the folder, cache or threads; refused when damaged; honest about what it needs.
+//! Artifacts: reproducible for any folder, cache and number of threads; rejected when damaged; explicit about their
+//! requirements.
 
 use crate::{byoc, data_text};
 use byoc_test_support::plugin_dir;
 
 #[test]
-fn the_same_model_gives_the_same_bytes() {
+fn artifact_is_reproducible() {
     let plugins = plugin_dir(&["ccompiler"]);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -26,7 +27,7 @@ fn the_same_model_gives_the_same_bytes() {
 }
 
 #[test]
-fn without_the_plugin_the_artifact_names_what_it_needs() {
+fn artifact_names_missing_plugin() {
     let plugins = plugin_dir(&["template"]);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("digits.byoc").display().to_string();
@@ -49,7 +50,7 @@ fn without_the_plugin_the_artifact_names_what_it_needs() {
 }
 
 #[test]
-fn damage_is_refused() {
+fn rejects_damaged_artifact() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("digits.byoc");
     let text = file.display().to_string();

@@ -1,11 +1,11 @@
-//! Runs the `byoc` binary as a user would, and looks at what it printed and how it ended.
+//! Runs of the `byoc` binary as a user would, with checks of its output and exit code.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-/// What a command printed and how it ended.
+/// Output and exit code of a command.
 pub struct Ran {
     /// Standard output.
     pub out: String,
@@ -16,14 +16,14 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// Asserts that the command went well.
+    /// Asserts that the command succeeded.
     #[track_caller]
     pub fn ok(self) -> Ran {
         assert_eq!(self.code, 0, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
     }
 
-    /// Asserts that the command ended with a diagnostic of this code, the user's error.
+    /// Asserts that the command failed with a diagnostic of this code, as a user error.
     #[track_caller]
     pub fn fails_with(self, code: &str) -> Ran {
         assert_eq!(self.code, 1, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
@@ -31,7 +31,7 @@ impl Ran {
         self
     }
 
-    /// Asserts that standard error says all of these.
+    /// Asserts that standard error contains all of these.
     #[track_caller]
     pub fn says(self, words: &[&str]) -> Ran {
         for word in words {
@@ -40,26 +40,26 @@ impl Ran {
         self
     }
 
-    /// Standard output, one JSON value a line.
+    /// Parses standard output, one JSON value per line.
     #[track_caller]
     pub fn json(&self) -> Vec<serde_json::Value> {
         self.out.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
     }
 }
 
-/// Runs `byoc` with nothing of the surroundings that could change what it does.
+/// Runs `byoc` in a clean environment.
 pub fn byoc<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
     ran(command(args).output().expect("byoc starts"))
 }
 
-/// The same, not started yet.
+/// Creates the command for `byoc` in a clean environment, without starting it.
 pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = without_surroundings(binary());
     command.args(args);
     command
 }
 
-/// A program with nothing of the surroundings that could change what `byoc` does.
+/// Creates the command for a program in a clean environment, without variables that affect `byoc`.
 pub fn without_surroundings(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     let home = std::env::temp_dir().join("byoc-tests-without-a-home");
@@ -70,7 +70,7 @@ pub fn without_surroundings(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The binary alone in a folder: beside the one that cargo builds lie plugins, which it would find.
+/// The binary alone in a folder: next to the one that cargo builds are plugins, which it would find.
 pub fn binary() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         let built = Path::new(env!("CARGO_BIN_EXE_byoc"));
@@ -83,7 +83,7 @@ pub fn binary() -> &'static Path {
     &BINARY
 }
 
-/// A finished process.
+/// Converts the output of a finished process.
 pub fn ran(output: Output) -> Ran {
     Ran {
         out: String::from_utf8(output.stdout).expect("UTF-8 on standard output"),
@@ -92,17 +92,17 @@ pub fn ran(output: Output) -> Ran {
     }
 }
 
-/// A file or folder in the project's `tests` folder.
+/// Returns a file or folder in the project's `tests` folder.
 pub fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests").join(path)
 }
 
-/// The same as text.
+/// Returns the same path as text.
 pub fn data_text(path: &str) -> String {
     data(path).display().to_string()
 }
 
-/// The folders of the models with recorded outputs, by name.
+/// Returns the folders of the models with recorded outputs, by name.
 pub fn models() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(data("models"))
         .expect("the models are there")

@@ -1,4 +1,4 @@
-//! `byoc plugins test`: right backends pass, each mistake of a table is found and called by its name.
+//! `byoc plugins test`: correct backends pass, and each mistake of a table is found with the right kind.
 
 use crate::{Ran, byoc};
 use byoc_test_support::{copy, plugin, sample, temporary_folder, test_plugin};
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// A mistake of `tests/plugins/examples/faulty`, where it shows, and what it may be called.
+/// A mistake of `tests/plugins/examples/faulty`, the place where it is detected, and the permitted kinds of fault.
 struct Mistake {
     name: &'static str,
     only: &'static str,
@@ -74,7 +74,7 @@ const MISTAKES: &[Mistake] = &[
     mistake("endless_compile", "nn.relu", &["time-limit"]),
 ];
 
-/// Runs the conformance test and gives what it printed.
+/// Runs the conformance test; returns its output.
 fn tested(file: &Path, more: &[&str]) -> (Ran, Vec<Value>) {
     let out = temporary_folder();
     let (file, out) = (file.display().to_string(), out.path().display().to_string());
@@ -90,7 +90,7 @@ fn kinds(lines: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn right_backends_pass() {
+fn correct_backends_pass() {
     let folder = temporary_folder();
     let right = folder.path().join("right.so");
     copy(&test_plugin("faulty"), &right);
@@ -105,9 +105,9 @@ fn right_backends_pass() {
     }
 }
 
-/// oneDNN's relu makes 0 of NaN: the description says that nothing is promised there, and so do the report and the list.
+/// oneDNN's relu maps NaN to 0: the description declares this, and so do the report and the list.
 #[test]
-fn what_a_backend_promises_nothing_of_is_left_out_and_said() {
+fn skips_and_reports_values_without_guarantee() {
     if byoc_test_support::onednn().is_none() {
         return;
     }
@@ -115,7 +115,7 @@ fn what_a_backend_promises_nothing_of_is_left_out_and_said() {
     let (ran, lines) = tested(&plugin("dnnl"), &["--only", "dense_bias_relu"]);
     let summary = &lines.last().unwrap()["summary"];
     assert!(summary["finite_math"] == true && summary["passed"].as_u64() >= Some(8), "{}", ran.out);
-    // OpenMP ends the process where no thread can be made.
+    // OpenMP aborts the process if it cannot create threads.
     assert!(kinds(&lines).iter().all(|&kind| kind == "memory"), "{}", ran.out);
     let folder = byoc_test_support::plugin_dir(&["dnnl"]);
     let shown = byoc(["plugins", "show", "dnnl", "--plugin-dir", &folder.path().display().to_string()]).ok();
@@ -123,7 +123,7 @@ fn what_a_backend_promises_nothing_of_is_left_out_and_said() {
 }
 
 #[test]
-fn every_mistake_is_found_and_called_by_its_name() {
+fn finds_every_mistake() {
     let library = test_plugin("faulty");
     let folder = temporary_folder();
     let left = Mutex::new(MISTAKES.iter());
@@ -150,7 +150,7 @@ fn every_mistake_is_found_and_called_by_its_name() {
 }
 
 #[test]
-fn a_failing_case_is_small_and_can_be_run_again() {
+fn shrinks_failing_case_and_reproduces_it() {
     let folder = temporary_folder();
     let file = folder.path().join("faulty_swapped_strides.so");
     copy(&test_plugin("faulty"), &file);
@@ -162,18 +162,18 @@ fn a_failing_case_is_small_and_can_be_run_again() {
     let case = out.join("faulty_operator_nn.conv2d_wrong-result.relay".replace("nn.conv2d", "nn_conv2d"));
     let text = std::fs::read_to_string(&case).unwrap();
     assert!(text.starts_with("// byoc plugins test: operator nn.conv2d\n"), "{text}");
-    // What is left are the strides: every other attribute is the default, and every dimension is small.
+    // Only the strides remain: every other attribute is the default, and every dimension is small.
     assert!(text.contains("strides=[") && !text.contains("dilation=") && !text.contains("groups="), "{text}");
     let case = case.display().to_string();
     byoc(["plugins", "test", &path, "--case", &case]).fails_with("E0441").says(&["wrong-result in run"]);
-    // It is an ordinary program, too.
+    // It is also an ordinary program.
     byoc(["run", &case, "--input", "x0=random"]).ok();
     // A backend without the mistake passes it.
     let right = folder.path().join("right.so");
     copy(&test_plugin("faulty"), &right);
     let ran = byoc(["plugins", "test", &right.display().to_string(), "--case", &case]).ok();
     assert!(ran.out.contains("right"), "{}", ran.out);
-    // The same seed finds the same, byte by byte.
+    // The same seed gives the same case, byte by byte.
     let again = folder.path().join("again");
     let dir = again.display().to_string();
     byoc(["plugins", "test", &path, "--only", "operator nn.conv2d", "--out", &dir, "--cases", "16"])
@@ -187,7 +187,7 @@ fn a_failing_case_is_small_and_can_be_run_again() {
 }
 
 #[test]
-fn what_is_no_case_is_said() {
+fn rejects_files_that_are_not_cases() {
     let file = plugin("template").display().to_string();
     let folder = temporary_folder();
     let program = folder.path().join("program.relay");
@@ -199,7 +199,7 @@ fn what_is_no_case_is_said() {
 }
 
 #[test]
-fn a_backend_is_found_by_its_name() {
+fn finds_backend_by_name() {
     let plugins = byoc_test_support::plugin_dir(&["template"]);
     let dir = plugins.path().display().to_string();
     let args = ["plugins", "test", "template", "--plugin-dir", &dir, "--cases", "3", "--only", "nn.relu"];

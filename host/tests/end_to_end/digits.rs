@@ -1,11 +1,11 @@
-//! The trained classifier: as many of its test images right as PyTorch has, on the host and on a backend.
+//! The trained classifier: as many correct test images as with PyTorch, on the host and on a backend.
 
 use crate::{byoc, data_text};
 use std::path::Path;
 
 const RIGHT: usize = 357;
 
-/// Classifies all test images with the model that `extra` builds, and counts the right answers.
+/// Classifies all test images with the model that `extra` builds, and counts the correct results.
 fn right_answers(extra: &[&str]) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let (images, labels) = test_set();
@@ -29,7 +29,7 @@ fn right_answers(extra: &[&str]) -> usize {
         .count()
 }
 
-/// The 360 test images as the model takes them, and their labels.
+/// Returns the 360 test images as input of the model, and their labels.
 fn test_set() -> (byoc_core::tensor::Tensor, Vec<i64>) {
     let entries = byoc::io::npz::read(&crate::data("digits/test.npz")).unwrap();
     let find = |wanted: &[&str]| {
@@ -58,11 +58,11 @@ fn on_a_backend() {
 }
 
 #[test]
-fn a_picture_with_labels() {
+fn classifies_image_with_labels() {
     for digit in [0, 7] {
         let picture = data_text(&format!("digits/samples/{digit}.png"));
         let (model, labels) = (data_text("digits/digits.onnx"), data_text("digits/labels.txt"));
-        // A picture is one sample: nobody has to say so.
+        // An image is one sample, so no option is needed.
         let ran = byoc(["run", &model, "--image", &picture, "--labels", &labels, "--json"]).ok();
         let top = &ran.json()[0]["top"][0];
         assert_eq!(top["label"], digit.to_string(), "{}", ran.out);

@@ -4,7 +4,7 @@ use crate::{byoc, data_text};
 use byoc_test_support::{copy, plugin, plugin_dir, test_plugin};
 
 #[test]
-fn an_empty_directory_then_one_file() {
+fn finds_plugin_after_it_is_copied() {
     let plugins = tempfile::tempdir().unwrap();
     let dir = plugins.path().display().to_string();
     let model = data_text("digits/digits.onnx");
@@ -16,7 +16,7 @@ fn an_empty_directory_then_one_file() {
 }
 
 #[test]
-fn each_bad_file_gets_one_line_and_the_others_load() {
+fn reports_each_bad_file_and_loads_others() {
     let plugins = plugin_dir(&["template"]);
     let good = std::fs::read(plugin("template")).unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(plugins.path().join(name), bytes).unwrap();
@@ -50,7 +50,7 @@ fn each_bad_file_gets_one_line_and_the_others_load() {
 }
 
 #[test]
-fn two_of_one_name_are_both_refused() {
+fn rejects_two_plugins_of_one_name() {
     let plugins = plugin_dir(&["template"]);
     copy(&plugin("template"), &plugins.path().join("twin.so"));
     let dir = plugins.path().display().to_string();
@@ -61,7 +61,7 @@ fn two_of_one_name_are_both_refused() {
 }
 
 #[test]
-fn the_earlier_directory_wins() {
+fn earlier_directory_takes_precedence() {
     let (first, second) = (plugin_dir(&["template"]), plugin_dir(&["template"]));
     let (a, b) = (first.path().display().to_string(), second.path().display().to_string());
     let ran = byoc(["plugins", "--json", "--plugin-dir", &a, "--plugin-dir", &b]).ok();
@@ -71,7 +71,7 @@ fn the_earlier_directory_wins() {
 }
 
 #[test]
-fn a_slip_of_the_keyboard_is_corrected() {
+fn suggests_closest_name() {
     let plugins = plugin_dir(&["template"]);
     let dir = plugins.path().display().to_string();
     let model = data_text("digits/digits.onnx");

@@ -28,7 +28,7 @@ const CODES: [&str; 19] = [
 ];
 
 #[test]
-fn every_operator_of_every_model() {
+fn explains_every_operator_of_every_model() {
     let plugins = byoc_test_support::plugin_dir(&["template", "ccompiler"]);
     let dir = plugins.path().display().to_string();
     for model in models() {
@@ -65,7 +65,7 @@ fn check_node(model: &str, node: &Value, json: &Value) {
             assert!(region["nodes"].as_array().unwrap().contains(&node["id"]), "{}", place());
         }
         "host" => {
-            // Whoever was asked and did not take it said why.
+            // Every backend that was asked and refused it gave a reason.
             let refused: BTreeSet<&str> =
                 node["refusals"].as_array().unwrap().iter().map(|r| r["backend"].as_str().unwrap()).collect();
             assert_eq!(refused, BTreeSet::from(["ccompiler", "template"]), "{}", place());
@@ -80,7 +80,7 @@ fn check_node(model: &str, node: &Value, json: &Value) {
 }
 
 #[test]
-fn a_run_calls_exactly_the_regions_that_are_listed() {
+fn run_calls_exactly_listed_regions() {
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
     let dir = plugins.path().display().to_string();
     let folder = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn a_run_calls_exactly_the_regions_that_are_listed() {
 }
 
 #[test]
-fn the_page_draws_every_operator() {
+fn page_shows_every_operator() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html").display().to_string();
     byoc(["explain", &crate::data_text("models/gru"), "--html", &page]).ok();

@@ -1,9 +1,9 @@
-//! What a user gets wrong on the command line, and what they are told.
+//! User errors on the command line, and their diagnostics.
 
 use crate::{byoc, data_text};
 
 #[test]
-fn an_input_of_another_name_shape_or_type() {
+fn reports_wrong_name_shape_or_type_of_input() {
     let model = data_text("models/gru/model.onnx");
     byoc(["run", &model, "--input", "inputs=random"]).fails_with("E0602").says(&[
         "no input \"inputs\"",
@@ -21,9 +21,10 @@ fn an_input_of_another_name_shape_or_type() {
     byoc(["run", &model, "--input", &input]).fails_with("E0511").says(&["[9, 3, 32]", "(9, 2, 32)"]);
 }
 
-/// Nobody gets a program for every size who forgot to say which: the error says how to give one, and how to leave it open.
+/// A forgotten dimension does not compile a program for every size: the error shows how to bind it, and how to leave it
+/// open.
 #[test]
-fn a_dimension_that_nothing_binds() {
+fn reports_unbound_dimension() {
     let model = data_text("digits/digits.onnx");
     byoc(["run", &model, "--input", "image=random"]).fails_with("E0504").says(&[
         "\"batch\"",
@@ -36,7 +37,7 @@ fn a_dimension_that_nothing_binds() {
 }
 
 #[test]
-fn an_input_that_is_no_product_of_the_other_ones_dimension() {
+fn checks_product_of_dimensions() {
     use byoc_core::tensor::{DType, Tensor};
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name).display().to_string();
@@ -56,13 +57,13 @@ fn an_input_that_is_no_product_of_the_other_ones_dimension() {
 }
 
 #[test]
-fn an_output_that_cannot_be_written_is_said_first() {
+fn reports_unwritable_output_first() {
     let model = data_text("no/such/model.onnx");
     byoc(["compile", &model, "-o", "/no/such/folder/a.byoc"]).fails_with("E0513").says(&["/no/such/folder/a.byoc"]);
 }
 
 #[test]
-fn a_file_that_is_no_model() {
+fn rejects_file_that_is_not_a_model() {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in
         [("empty.onnx", &b""[..]), ("text.onnx", b"hello"), ("empty.byoc", b""), ("text.byoc", b"hello")]
@@ -77,14 +78,14 @@ fn a_file_that_is_no_model() {
 }
 
 #[test]
-fn usage_is_exit_code_2() {
+fn usage_error_has_exit_code_2() {
     assert_eq!(byoc(["run"]).code, 2);
     assert_eq!(byoc(["frobnicate"]).code, 2);
     assert_eq!(byoc(["--help"]).code, 0);
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_bug() {
+fn closed_pipe_is_not_an_error() {
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_byoc"))
         .args(["ops", "--json"])
         .stdout(std::process::Stdio::piped())

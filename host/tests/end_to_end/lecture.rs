@@ -1,5 +1,5 @@
-//! A lecturer shows annotation, merging and partitioning on a graph with a loop: the example in `docs/examples/loop`, and
-//! the page about it, `docs/walkthrough-loop.md`, which shows what these commands print.
+//! Demonstration of annotation, merging and partitioning on a graph with a loop: the example in `docs/examples/loop`,
+//! and the page about it, `docs/walkthrough-loop.md`, which shows the output of these commands.
 
 use crate::byoc;
 use byoc_test_support::{plugin, temporary_folder, workspace};
@@ -11,7 +11,7 @@ fn example(name: &str) -> String {
     workspace().join("docs/examples/loop").join(name).display().to_string()
 }
 
-/// What `byoc opt` prints after these steps.
+/// Returns the output of `byoc opt` after these steps.
 fn after(steps: &[&str]) -> String {
     let (program, patterns) = (example("loop.relay"), example("loop.patterns"));
     let annotate = "byoc-target=reshape,add";
@@ -19,11 +19,11 @@ fn after(steps: &[&str]) -> String {
 }
 
 #[test]
-fn each_step_prints_what_the_page_shows() {
+fn output_of_each_step_matches_page() {
     let page = std::fs::read_to_string(workspace().join("docs/walkthrough-loop.md")).unwrap();
     for at in 1..=STEPS.len() {
         let printed = after(&STEPS[..at]);
-        // The page leaves out the version line and what has not changed since the step before.
+        // The page omits the version line and the parts that did not change since the step before.
         let body = printed.split_once("\n").map_or("", |(_, rest)| rest).trim();
         for function in body.split("\n\n") {
             assert!(
@@ -36,7 +36,7 @@ fn each_step_prints_what_the_page_shows() {
 }
 
 #[test]
-fn the_steps_can_be_watched_in_one_run() {
+fn prints_all_steps_in_one_run() {
     let (program, patterns) = (example("loop.relay"), example("loop.patterns"));
     let ran = byoc([
         "opt",
@@ -58,7 +58,7 @@ fn the_steps_can_be_watched_in_one_run() {
 }
 
 #[test]
-fn three_regions_come_out_and_the_program_is_the_same() {
+fn partitions_into_three_regions_and_preserves_program() {
     let text = after(&STEPS);
     assert_eq!(text.matches("Compiler=\"byoc-target\"").count(), 3, "{text}");
     let regions: Vec<&str> = text.split("\n\n").filter(|f| f.contains("Compiler=")).collect();
@@ -71,7 +71,7 @@ fn three_regions_come_out_and_the_program_is_the_same() {
     holds(&["add(", "int32"]);
 }
 
-/// A folder with the template plugin under the name that its JSON gives it.
+/// Creates a folder with the template plugin, under the name in its JSON.
 fn target() -> tempfile::TempDir {
     let folder = temporary_folder();
     byoc_test_support::copy(&plugin("template"), &folder.path().join("libbyoc_target.so"));
@@ -79,7 +79,7 @@ fn target() -> tempfile::TempDir {
     folder
 }
 
-/// Runs the example and gives the result, as the bytes of the file that it is written to.
+/// Runs the example; returns the result, from the bytes of the output file.
 fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::Ran) {
     let output: PathBuf = folder.join(format!("{name}.npz"));
     let (program, file) = (example("loop.relay"), output.display().to_string());
@@ -94,7 +94,7 @@ fn result(folder: &Path, name: &str, options: &[&str]) -> (Vec<f32>, crate::Ran)
 }
 
 #[test]
-fn the_loop_gives_the_same_numbers_with_and_without_a_backend() {
+fn loop_has_same_result_with_and_without_backend() {
     let folder = temporary_folder();
     let (host, _) = result(folder.path(), "host", &[]);
     assert!(host.iter().any(|v| *v > 0.0), "the loop gives something else than zeros");
@@ -106,7 +106,7 @@ fn the_loop_gives_the_same_numbers_with_and_without_a_backend() {
     for (a, b) in host.iter().zip(&other) {
         assert!((a - b).abs() <= 1e-5 * largest, "{a} against {b}");
     }
-    // Ten rounds of the body and the counter, and one exit.
+    // Ten iterations of the body and the counter, and one exit.
     assert!(ran.err.matches("byoc_target_while_loop").count() >= 21, "{}", ran.err);
     let program = example("loop.relay");
     let explain = byoc(["explain", &program, "--backend", "byoc-target", "--plugin-dir", &dir, "--json"]).ok();
@@ -117,7 +117,7 @@ fn the_loop_gives_the_same_numbers_with_and_without_a_backend() {
 }
 
 #[test]
-fn the_loop_gives_the_same_numbers_on_compiled_code() {
+fn loop_has_same_result_on_compiled_code() {
     let folder = temporary_folder();
     let (host, _) = result(folder.path(), "host", &[]);
     let largest = host.iter().fold(0f32, |m, v| m.max(v.abs()));

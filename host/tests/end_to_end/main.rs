@@ -1,4 +1,4 @@
-//! The stories of users, walked through the `byoc` binary.
+//! User scenarios, run through the `byoc` binary.
 
 mod artifact;
 mod command;

@@ -1,4 +1,4 @@
-//! The recorded models: every one right, and red when a weight of it is broken.
+//! Recorded models: every one is correct, and fails when one of its weights is changed.
 
 use crate::{byoc, models};
 
@@ -23,7 +23,7 @@ fn on_a_backend() {
     verify(&["--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache", "--require-offload=0.9"]);
 }
 
-/// One program for every batch and length: compiled once, right for each of the recorded sizes.
+/// One program for every batch and length: compiled once, correct for each of the recorded sizes.
 pub fn verify_open(extra: &[&str]) {
     for (model, open) in [("bert", &["batch", "sequence"][..]), ("gpt2", &["batch", "sequence"]), ("vit", &["batch"])] {
         let mut args: Vec<String> = ["verify", "--json", "--max-rel-err", "1e-5"].map(String::from).to_vec();
@@ -40,16 +40,16 @@ fn with_open_dimensions() {
     verify_open(&[]);
 }
 
-/// Without a word about dimensions each data set is run on a program of its own sizes.
+/// Without options for dimensions, each data set runs on a program of its own sizes.
 #[test]
 fn with_data_sets_of_several_sizes() {
     let ran = byoc(["verify", "--json", "--max-rel-err", "1e-5", &crate::data_text("open/bert_open")]).ok();
     assert_eq!(ran.json().last().unwrap()["summary"]["pass"], 1, "{}", ran.out);
 }
 
-/// The references must be able to fail: with the weights of one product gone, each model's check is red.
+/// The check must be able to fail: with the weights of one product zeroed, each model fails.
 #[test]
-fn a_zeroed_weight_is_found() {
+fn detects_zeroed_weight() {
     for model in models() {
         let folder = tempfile::tempdir().unwrap();
         let broken = folder.path().join(model.file_name().unwrap());
@@ -74,8 +74,9 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// The model with the weight of its last convolution or product set to zero. (In the middle of two of the models blocks
-/// are scaled so far down beside the sum that they join that no tolerance could tell them from rounding.)
+/// Returns the model with the weight of its last convolution or product set to zero. (In the middle of two of the
+/// models, the blocks are scaled down so far relative to the sum they are added to that no tolerance could distinguish
+/// them from rounding.)
 fn zero_a_weight(bytes: &[u8]) -> Vec<u8> {
     use byoc::frontend::onnx::proto::ModelProto;
     use prost::Message;

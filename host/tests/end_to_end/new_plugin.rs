@@ -1,4 +1,5 @@
-//! From nothing to a backend that runs: `plugins new`, one build line, one copy; and what `plugins check` says of a plugin.
+//! From an empty folder to a running backend: `plugins new`, one build command, one copy; and the reports of `plugins
+//! check`.
 
 use crate::{byoc, data_text, ran};
 use byoc_test_support::{c_plugin, copy, plugin, sample, test_plugin, workspace};
@@ -6,12 +7,12 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder inside the build folder, so that generated crates are built with this checkout's settings.
+/// Creates a folder inside the build folder, so that generated crates are built with this checkout's settings.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Where generated crates are built; shared, so that what they depend on is built once.
+/// Build folder of generated crates, shared so that their dependencies are built once.
 fn shared_target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated")
 }
@@ -26,8 +27,8 @@ fn shell(folder: &Path, line: &str) {
     assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Drops a library into a plugin directory of its own and runs the digits model on it: it takes some of the model, says so,
-/// and the answer is right. Gives the share of the FLOPs.
+/// Copies a library to a new plugin directory and runs the digits model on it: it has to take and report a part of the
+/// model, and the result has to be correct. Returns the share of the FLOPs.
 fn digits_on(library: &Path, name: &str) -> f64 {
     let plugins = tempfile::tempdir().unwrap();
     copy(library, &plugins.path().join(library.file_name().unwrap()));
@@ -48,18 +49,18 @@ fn digits_on(library: &Path, name: &str) -> f64 {
 }
 
 #[test]
-fn a_new_plugin_in_rust() {
+fn builds_new_plugin_in_rust() {
     let folder = folder();
     let mine = folder.path().join("mine");
     let shown = byoc(["plugins", "new", &mine.display().to_string()]).ok().out;
     assert!(shown.contains("cargo build --release --manifest-path"), "{shown}");
-    // Nothing in it points at this checkout: it is the binary alone that has written it.
+    // It contains no reference to this checkout: it was written by the binary alone.
     let checkout = workspace().display().to_string();
     for file in ["Cargo.toml", "README.md", "src/lib.rs", "byoc-plugin-api/Cargo.toml", "byoc-plugin-api/src/lib.rs"] {
         let text = std::fs::read_to_string(mine.join(file)).unwrap();
         assert!(!text.contains(&checkout), "{file}");
     }
-    // The versions that this checkout is tested with; a user's cargo takes what is newest.
+    // The versions that this checkout is tested with; a user's cargo selects the newest.
     copy(&workspace().join("Cargo.lock"), &mine.join("Cargo.lock"));
     shell(&mine, "RUSTFLAGS='-D warnings' cargo build --release --quiet --offline");
     let library = shared_target().join("release/libbyoc_mine.so");
@@ -76,9 +77,9 @@ fn a_new_plugin_in_rust() {
     }
 }
 
-/// The guide's walk, command by command, in a folder that has the models of the tests and nothing else of this checkout.
+/// Runs the guide, command by command, in a folder that has the test models and nothing else of this checkout.
 #[test]
-fn the_walk_of_the_guide() {
+fn guide_commands_work() {
     let guide = std::fs::read_to_string(workspace().join("docs/writing-a-backend.md")).unwrap();
     let walk = guide.split("## The walk").nth(1).unwrap().split("\n## ").next().unwrap();
     let blocks: Vec<&str> =
@@ -96,7 +97,8 @@ fn the_walk_of_the_guide() {
         ran(command.env_remove("BYOC_PLUGIN_PATH").output().unwrap()).ok()
     };
     walked(new);
-    // What stands in for the registry and for the first build's minutes: the versions and the build folder of the tests.
+    // Replacements for the registry and for the minutes of the first build: the versions and the build folder of the
+    // tests.
     copy(&workspace().join("Cargo.lock"), &folder.path().join("mine/Cargo.lock"));
     walked(build);
     std::os::unix::fs::symlink(shared_target(), folder.path().join("mine/target")).unwrap();
@@ -107,7 +109,7 @@ fn the_walk_of_the_guide() {
 }
 
 #[test]
-fn a_new_plugin_in_c_edited_and_built_again() {
+fn builds_and_edits_new_plugin_in_c() {
     let folder = folder();
     let mine = folder.path().join("mine");
     byoc(["plugins", "new", "--c", &mine.display().to_string()]).ok();
@@ -131,7 +133,7 @@ fn a_new_plugin_in_c_edited_and_built_again() {
 }
 
 #[test]
-fn a_plugin_says_what_is_not_worth_a_call() {
+fn plugin_refuses_unprofitable_regions() {
     let folder = folder();
     let mine = folder.path().join("mine");
     byoc(["plugins", "new", "--c", &mine.display().to_string()]).ok();
@@ -160,27 +162,27 @@ def @main(%a: Tensor[(4, 4), float32], %w: Tensor[(4, 4), float32]) {
         let nodes = rows["nodes"].as_array().unwrap().iter();
         nodes.map(|node| node["placement"]["kind"].as_str().unwrap_or_default().to_owned()).collect()
     };
-    // The region of one operator goes back to the host, and says why; the one of two stays.
+    // The region of one operator returns to the host, with the reason; the one of two stays.
     let rows = explained(r#"{\"min_region_operators\": 2}"#);
     assert_eq!(kinds(&rows), ["host", "host", "region", "region"], "{rows}");
     let detail = rows["nodes"][0]["refusals"][0]["detail"].as_str().unwrap_or_default();
     let wanted = "NotProfitable: the region has 1 operators with 16 FLOPs; mine requires at least 2 with 0";
     assert_eq!((detail, &rows["nodes"][0]["refusals"][0]["code"]), (wanted, &Value::from("RegionRefused")), "{rows}");
-    // 4 x 4 sums and as many bounds are 32.
+    // 4 x 4 sums and as many clamps are 32.
     assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 32}"#)), ["host", "host", "region", "region"]);
     assert_eq!(kinds(&explained(r#"{\"min_region_flops\": 33}"#)), ["host"; 4]);
-    // What went back stands in the function that it came from, in no function of its own.
+    // The refused operators are in the function that they came from, not in one of their own.
     let partitioned = byoc([&["compile", &file, "--emit", "partitioned"], &on[..]].concat()).ok().out;
     assert!(!partitioned.contains("Compiler="), "{partitioned}");
 }
 
 #[test]
-fn the_sample_in_c_runs_the_digits() {
+fn sample_in_c_runs_digits() {
     assert!(digits_on(&sample("elementwise"), "elementwise") > 0.0);
 }
 
 #[test]
-fn the_sample_in_cpp_calls_the_function_of_somebody_else() {
+fn sample_in_cpp_calls_foreign_function() {
     let plugins = tempfile::tempdir().unwrap();
     copy(&sample("conv_int8"), &plugins.path().join("a.so"));
     let dir = plugins.path().display().to_string();
@@ -222,7 +224,7 @@ def @main(%x: Tensor[(2, 4, 9, 8), int8], %w: Tensor[(6, 2, 3, 2), int8], %f: Te
 }
 
 #[test]
-fn what_new_does_not_write() {
+fn new_rejects_invalid_names_and_paths() {
     let folder = folder();
     let at = |name: &str| folder.path().join(name).display().to_string();
     byoc(["plugins", "new", &at("my-chip")]).fails_with("E0425").says(&["\"my-chip\"", "try \"my_chip\""]);
@@ -232,7 +234,7 @@ fn what_new_does_not_write() {
     assert!(!Path::new(&at("other")).exists());
 }
 
-/// A C plugin whose description is this text.
+/// Builds a C plugin with this description.
 fn described(description: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(workspace().join("tests/plugins/c/everything.c")).unwrap();
@@ -240,7 +242,7 @@ fn described(description: &str) -> (tempfile::TempDir, String) {
     let old = "(void *)\"{\\\"operators\\\": [\\\"nn.relu\\\"]}\"";
     assert!(text.contains(old));
     let text = text.replace(old, &format!("(void *){literal}")).replace("\"all\"", "\"chatty\"");
-    // Only one backend of the two, and one that takes what it is asked about.
+    // Only one of the two backends, and one that supports everything it is asked about.
     let text = text.replace(
         "    call->host->register_codegen(call, \"short\"",
         "    if (0) call->host->register_codegen(call, \"short\"",
@@ -269,10 +271,9 @@ const THREE_MISTAKES: &str = r#"{"version": 1, "operators": ["nn.relu", "nn.rleu
     "third: nn.relu(*) where",
     "last: tanh(*)"]}"#;
 
-/// Every block of the guide that is a pattern table, with its checks, is read without a complaint, and so are the tables in
-/// its JSON.
+/// Parses every pattern table in the guide, with its checks, and the tables in its JSON, without diagnostics.
 #[test]
-fn the_tables_of_the_guide_are_read() {
+fn parses_tables_of_guide() {
     use byoc_core::pattern::{Checks, parse_table};
     let guide = std::fs::read_to_string(workspace().join("docs/writing-a-backend.md")).unwrap();
     let blocks = |language: &str| -> Vec<String> {
@@ -291,14 +292,14 @@ fn the_tables_of_the_guide_are_read() {
         assert!(read.diagnostics.is_empty(), "{table}\n{:?}", read.diagnostics);
         assert_eq!(read.entries.len(), table.lines().count());
     }
-    // Blocks of other languages are held by tests of the boundary itself, and these are all that there are.
+    // Blocks of other languages are covered by tests of the boundary itself, and these are all of them.
     let languages = guide.lines().filter_map(|line| line.strip_prefix("```")).filter(|language| !language.is_empty());
     let known = ["sh", "rust", "rust,ignore", "c", "json", "patterns"];
     assert_eq!(languages.filter(|language| !known.contains(language)).collect::<Vec<_>>(), Vec::<&str>::new());
 }
 
 #[test]
-fn three_mistakes_in_a_pattern_table() {
+fn reports_three_mistakes_in_pattern_table() {
     let (folder, library) = described(THREE_MISTAKES);
     let dir = folder.path().display().to_string();
     let model = data_text("digits/digits.onnx");
@@ -323,7 +324,7 @@ fn three_mistakes_in_a_pattern_table() {
 }
 
 #[test]
-fn a_description_that_is_no_json() {
+fn reports_description_that_is_not_json() {
     let (folder, library) = described("operators: nn.relu");
     let dir = folder.path().display().to_string();
     let model = data_text("digits/digits.onnx");
@@ -334,7 +335,7 @@ fn a_description_that_is_no_json() {
 }
 
 #[test]
-fn a_description_of_a_later_version() {
+fn accepts_description_of_later_version() {
     let later = r#"{"version": 2, "operators": ["nn.relu"], "streams": 2, "pre_passes": ["fold_constants"]}"#;
     let (folder, _) = described(later);
     let dir = folder.path().display().to_string();
@@ -349,7 +350,7 @@ fn a_description_of_a_later_version() {
 }
 
 #[test]
-fn a_blob_over_its_declared_size() {
+fn reports_blob_over_declared_size() {
     let (folder, _) = described(r#"{"operators": ["nn.relu"], "max_blob_bytes": 100}"#);
     let dir = folder.path().display().to_string();
     let model = data_text("digits/digits.onnx");
@@ -359,7 +360,7 @@ fn a_blob_over_its_declared_size() {
 }
 
 #[test]
-fn real_graphs_are_as_their_schema_says() {
+fn graphs_conform_to_schema() {
     let plugins = byoc_test_support::plugin_dir(&["template"]);
     let operators: Vec<&str> = byoc_core::op::names().collect();
     let config = serde_json::json!({"name": "template", "operators": operators, "dynamic_dims": true});
@@ -370,7 +371,7 @@ fn real_graphs_are_as_their_schema_says() {
     for model in
         ["models/swin_small", "models/bert_small", "models/gru", "models/unet_small", "models/mobilenet_v3_small"]
     {
-        // The source of a region of template is its graph.
+        // The source of a region of the template is its graph.
         let text = byoc(["source", &data_text(model), "--backend", "template", "--plugin-dir", &dir]).ok().out;
         for graph in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
             byoc_test_support::schema::check(&schema, &graph.unwrap()).unwrap_or_else(|e| panic!("{model}: {e}"));
@@ -381,7 +382,7 @@ fn real_graphs_are_as_their_schema_says() {
 }
 
 #[test]
-fn check_explains_what_is_wrong_with_a_file() {
+fn check_explains_bad_files() {
     let check = |path: &Path| byoc(["plugins", "check", &path.display().to_string()]);
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text.so");
@@ -404,7 +405,7 @@ fn check_explains_what_is_wrong_with_a_file() {
         fine.out
     );
 
-    // A library that it needs is gone.
+    // A library that it depends on is missing.
     let build = |name: &str, code: &str, more: &str| {
         std::fs::write(folder.path().join(format!("{name}.c")), code).unwrap();
         shell(folder.path(), &format!("cc -shared -fPIC -o lib{name}.so {name}.c {more}"));

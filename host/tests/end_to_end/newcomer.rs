@@ -1,10 +1,10 @@
-//! A newcomer writes a code generator: what they stumbled over elsewhere, and what happens here.
+//! A newcomer writes a code generator: known obstacles of other projects, and the behavior here.
 
 use crate::{byoc, data_text};
 use byoc_test_support::plugin_dir;
 
 #[test]
-fn the_backend_is_named_with_backend() {
+fn target_option_suggests_backend() {
     let model = data_text("digits/digits.onnx");
     byoc(["compile", &model, "--emit", "relay", "--target", "ccompiler"])
         .fails_with("E0403")
@@ -12,7 +12,7 @@ fn the_backend_is_named_with_backend() {
 }
 
 #[test]
-fn a_backend_name_is_no_pass() {
+fn suggests_closest_pass() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.relay");
     std::fs::write(&file, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
@@ -22,7 +22,7 @@ fn a_backend_name_is_no_pass() {
 }
 
 #[test]
-fn a_backend_that_took_nothing_says_why() {
+fn explains_backend_that_took_nothing() {
     let plugins = plugin_dir(&["template"]);
     std::fs::write(
         plugins.path().join("libbyoc_template.json"),
@@ -40,7 +40,7 @@ fn a_backend_that_took_nothing_says_why() {
 }
 
 #[test]
-fn the_generated_code_without_building_the_model() {
+fn prints_generated_code_without_build() {
     let plugins = plugin_dir(&["ccompiler"]);
     let (dir, model) = (plugins.path().display().to_string(), data_text("models/resnet18_w16"));
     let ran = byoc(["source", &model, "--backend", "ccompiler", "--plugin-dir", &dir, "--no-cache"]).ok();
@@ -56,7 +56,7 @@ fn the_generated_code_without_building_the_model() {
 }
 
 #[test]
-fn each_region_call_is_shown() {
+fn logs_each_region_call() {
     let plugins = plugin_dir(&["template"]);
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
     let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];
@@ -65,7 +65,7 @@ fn each_region_call_is_shown() {
 }
 
 #[test]
-fn the_graph_shows_the_region_around_its_operators() {
+fn graph_shows_region_around_operators() {
     let plugins = plugin_dir(&["template"]);
     let (dir, model) = (plugins.path().display().to_string(), data_text("digits/digits.onnx"));
     let build = ["--dim", "batch=1", "--backend", "template", "--plugin-dir", &dir];

@@ -1,5 +1,5 @@
-//! An FPGA team replaces convolutions with calls of its own function: from an int8 program to the calls, and what they hear
-//! where something is missing.
+//! An FPGA team replaces convolutions by calls of its own function: from an int8 program to the calls, and the
+//! diagnostics when something is missing.
 
 mod regions;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Two convolutions with all that can follow them, a pooling between, a dense layer.
+/// Two convolutions with all operators that can follow them, a pooling between, a dense layer.
 const PROGRAM: &str = r#"#[version = "0.0.5"]
 def @main(%x: Tensor[(2, 3, 12, 12), int8], %w1: Tensor[(8, 3, 3, 3), int8], %w2: Tensor[(16, 2, 3, 3), int8],
           %w3: Tensor[(10, 144), int8]) {
@@ -57,13 +57,13 @@ impl Place {
         ["--backend".into(), "nuc_fpga".into(), "--plugin-dir".into(), dir, "--no-cache".into()]
     }
 
-    /// A command of the program on the backend.
+    /// Returns the arguments of a command for the program on the backend.
     fn args<'s>(&self, verb: &'s str, more: &[&'s str]) -> Vec<String> {
         let args = [verb, &self.model].into_iter().chain(more.iter().copied()).map(String::from);
         args.chain(self.build()).collect()
     }
 
-    /// The bytes of the outputs as the host computes them.
+    /// Returns the bytes of the outputs as computed by the host.
     fn expected(&self) -> Vec<u8> {
         let output = self.path("host.npz");
         byoc(["run", &self.model, "--output", &output].into_iter().chain(INPUTS)).ok();
@@ -71,12 +71,12 @@ impl Place {
     }
 }
 
-/// Builds a library of C, with the shipped header.
+/// Builds a C library, with the shipped header.
 fn library(source: &Path, to: &Path) {
     libraries(&[source], to);
 }
 
-/// The same of several files.
+/// Builds a C library from several files.
 fn libraries(sources: &[&Path], to: &Path) {
     let include = workspace().join("plugins/nuc_fpga/include");
     let mut cc = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
@@ -91,7 +91,7 @@ fn sample_driver(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn an_int8_program_gives_the_bits_of_the_host() {
+fn int8_program_matches_host_bit_for_bit() {
     let place = Place::new();
     let (output, trace) = (place.path("device.npz"), place.path("trace.json"));
     let more = ["--output", &output, "--trace", &trace, "--require-offload=0.98", "-v"];
@@ -114,7 +114,7 @@ fn an_int8_program_gives_the_bits_of_the_host() {
 }
 
 #[test]
-fn an_artifact_runs_the_same_commands() {
+fn artifact_runs_same_commands() {
     let place = Place::new();
     let (artifact, output) = (place.path("int8.byoc"), place.path("device.npz"));
     byoc(place.args("compile", &["-o", &artifact])).ok();
@@ -124,7 +124,7 @@ fn an_artifact_runs_the_same_commands() {
 }
 
 #[test]
-fn a_bench_has_cycles_utilisation_and_bytes() {
+fn bench_reports_cycles_utilization_and_bytes() {
     let place = Place::new();
     let row = byoc(place.args("bench", &["--runs", "3", "--json"])).ok().json().remove(0);
     let metrics = &row["metrics"];
@@ -139,12 +139,12 @@ fn a_bench_has_cycles_utilisation_and_bytes() {
 }
 
 #[test]
-fn the_graph_and_the_source_show_the_calls() {
+fn graph_and_source_show_calls() {
     let place = Place::new();
     let graph = byoc(place.args("compile", &["--emit", "partitioned"])).ok().out;
     assert!(graph.contains("Compiler=\"nuc_fpga\"") && graph.contains("qnn.conv2d("), "{graph}");
     assert!(graph.contains("Composite=\"nuc_fpga.conv2d_requantize\""), "{graph}");
-    // Each region's file compiles alone; together with a driver nothing is missing.
+    // The file of each region compiles on its own; linked with a driver, nothing is missing.
     for (region, call) in ["nuc_fpga_conv2d(", "nuc_fpga_conv2d(", "nuc_fpga_dense("].iter().enumerate() {
         let symbol = format!("tvmgen_default_nuc_fpga_main_{region}");
         let source = byoc(place.args("source", &["--symbol", &symbol])).ok().out;
@@ -153,14 +153,14 @@ fn the_graph_and_the_source_show_the_calls() {
         std::fs::write(&file, source).unwrap();
         library(Path::new(&file), Path::new(&place.path("region.so")));
     }
-    // All of them can be one file too.
+    // All of them can also be one file.
     let file = place.path("all.c");
     std::fs::write(&file, byoc(place.args("source", &[])).ok().out).unwrap();
     library(Path::new(&file), Path::new(&place.path("all.so")));
 }
 
 #[test]
-fn a_driver_is_called_instead_of_the_software_device() {
+fn calls_driver_instead_of_software_device() {
     let place = Place::new();
     let driver = sample_driver(place.folder.path());
     let output = place.path("device.npz");
@@ -173,7 +173,7 @@ fn a_driver_is_called_instead_of_the_software_device() {
 }
 
 #[test]
-fn a_driver_that_is_none_is_named() {
+fn reports_invalid_driver() {
     let place = Place::new();
     let with = |driver: &str| -> Ran {
         ran(command(place.args("run", &INPUTS)).env("NUC_FPGA_DRIVER", driver).output().unwrap())
@@ -200,7 +200,7 @@ fn a_driver_that_is_none_is_named() {
 }
 
 #[test]
-fn parameters_of_another_device_are_read_beside_the_plugin() {
+fn reads_device_parameters_beside_plugin() {
     let place = Place::new();
     let cycles = || {
         let row = byoc(place.args("bench", &["--runs", "1", "--json"])).ok().json().remove(0);
@@ -217,7 +217,7 @@ fn parameters_of_another_device_are_read_beside_the_plugin() {
 }
 
 #[test]
-fn a_float_model_is_told_the_command_that_helps() {
+fn suggests_quantize_for_float_model() {
     let place = Place::new();
     let build = place.build();
     let model = data_text("digits/digits.onnx");
@@ -243,7 +243,8 @@ fn a_float_model_is_told_the_command_that_helps() {
     assert!(refusal["hint"].as_str().unwrap().starts_with("run \"byoc quantize\" first"));
 }
 
-/// `byoc quantize` of a model by the scheme of the plugin: the quantized model, and the rows of the report.
+/// Runs `byoc quantize` on a model with the scheme of the plugin; returns the quantized model and the rows of the
+/// report.
 fn quantized(place: &Place, model: &str, calibrate: &str, more: &[&str]) -> (String, Vec<Value>) {
     let output = place.path("quantized.relay");
     let args = ["quantize", model, "--calibrate", calibrate, "--json", "-o", &output].map(String::from);
@@ -254,7 +255,7 @@ fn quantized(place: &Place, model: &str, calibrate: &str, more: &[&str]) -> (Str
 }
 
 #[test]
-fn all_test_pictures_at_once_on_the_quantized_classifier() {
+fn runs_all_test_images_in_one_batch() {
     let place = Place::new();
     let calibration = data_text("digits/calibration.npz");
     let (model, _) = quantized(&place, &data_text("digits/digits.onnx"), &calibration, &[]);
@@ -267,32 +268,32 @@ fn all_test_pictures_at_once_on_the_quantized_classifier() {
     let labels = labels.view().to_i64s().unwrap();
     let right = byoc::quantize::labels::right(&logits.view().to_f64s(), &labels);
     assert!(right >= 355, "{right} of {}", labels.len());
-    // All pictures in one call of each layer.
+    // All images in one call of each layer.
     let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let calls: Vec<&Value> = events.iter().filter(|e| e["cat"] == "plugin" && e["ph"] == "i").collect();
     assert_eq!(calls.len(), 4);
     assert!(calls.iter().all(|call| call["args"]["arguments"][0] == 360), "{calls:?}");
-    // The host computes the same program to the same bits.
+    // The host computes the same program with the same bits.
     let on_host = place.path("host.npz");
     byoc(["run", &model, "--input", &input, "--output", &on_host]).ok();
     assert_eq!(std::fs::read(&on_host).unwrap(), std::fs::read(&output).unwrap());
 }
 
 #[test]
-fn a_residual_network_is_on_the_device() {
+fn residual_network_runs_on_device() {
     let network = Network { model: &data_text("models/resnet18_w16"), input: "input_1", samples: "4", share: 0.7 };
     for keep in ["first", "none"] {
         network.check(keep, &["nuc_fpga"]);
     }
 }
 
-/// ResNet-18 as it is: `cargo test --release -p byoc --test end_to_end full_size -- --ignored --nocapture` shows the
-/// figures.
+/// ResNet-18 in full size: `cargo test --release -p byoc --test end_to_end full_size -- --ignored --nocapture` prints
+/// the figures.
 #[test]
 #[ignore = "a minute of computation"]
 #[expect(clippy::print_stdout, reason = "the figures are what it is run for")]
-fn a_residual_network_of_full_size_is_on_the_device() {
+fn full_size_residual_network_runs_on_device() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("resnet18.onnx").display().to_string();
     byoc(["zoo", "resnet18", "-o", &model]).ok();
@@ -310,18 +311,18 @@ fn a_residual_network_of_full_size_is_on_the_device() {
     }
 }
 
-/// ResNet-18 in some size.
+/// Configuration of a test of ResNet-18.
 struct Network<'a> {
     model: &'a str,
     input: &'a str,
-    /// How many drawn inputs it is calibrated with.
+    /// Number of random inputs for calibration.
     samples: &'a str,
-    /// The least share of its FLOPs that backends compute.
+    /// Minimum share of its FLOPs that backends compute.
     share: f64,
 }
 
 impl Network<'_> {
-    /// Quantizes it and looks at everything from there to the calls of a driver. Gives the rows of the report.
+    /// Quantizes it and checks everything up to the calls of a driver. Returns the rows of the report.
     fn check(&self, keep: &str, backends: &[&str]) -> Vec<Value> {
         let mut place = Place::new();
         place.plugins = plugin_dir(backends);
@@ -344,7 +345,7 @@ impl Network<'_> {
 
         let driver = sample_driver(place.folder.path());
         regions::check(&place, Path::new(&model), convolutions + 1);
-        // The naive loops of the sample driver give the bits of the software device.
+        // The naive loops of the sample driver compute the same bits as the software device.
         let (ours, theirs) = (place.path("software.npz"), place.path("driver.npz"));
         let input = format!("{}=random:5", self.input);
         let run = |output: &str| args("run", &["--input", &input, "--output", output]);

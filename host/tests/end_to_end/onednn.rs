@@ -1,17 +1,17 @@
-//! The recorded models on oneDNN. Where it is not on the machine, these stories are left out.
+//! The recorded models on oneDNN. If it is not installed, these tests are skipped.
 
 use crate::{byoc, data, data_text, models};
 use byoc::io;
 use byoc_core::tensor::Tensor;
 
-/// A folder with the backend, or nothing where oneDNN is not on the machine.
+/// Returns a folder with the backend, or `None` if oneDNN is not installed.
 fn plugins() -> Option<tempfile::TempDir> {
     byoc_test_support::onednn()?;
     Some(byoc_test_support::plugin_dir(&["dnnl"]))
 }
 
 #[test]
-fn every_model_runs_on_it() {
+fn runs_every_model() {
     let Some(plugins) = plugins() else { return };
     let mut args: Vec<String> =
         ["verify", "--json", "--max-rel-err", "5e-4", "--require-offload=0.95"].map(String::from).to_vec();
@@ -24,9 +24,10 @@ fn every_model_runs_on_it() {
     assert!(lines[..15].iter().all(|line| (0.95..=1.0).contains(&share(line))), "no more than there is: {}", ran.out);
 }
 
-/// The steps of recurrent layers, as PyTorch's exporter writes them and the importer unrolls them, are one loop each.
+/// Checks that the unrolled steps of recurrent layers, as the frontend creates them from PyTorch's export, are lowered
+/// to one loop each.
 #[test]
-fn the_steps_of_recurrent_layers_are_loops() {
+fn lowers_recurrent_steps_to_loops() {
     let Some(plugins) = plugins() else { return };
     let dir = plugins.path().display().to_string();
     for (model, name) in [("gru", "GRU cell"), ("lstm_bidirectional", "LSTM cell")] {
@@ -40,14 +41,14 @@ fn the_steps_of_recurrent_layers_are_loops() {
 }
 
 #[test]
-fn models_with_open_dimensions_run_on_it() {
+fn runs_models_with_open_dimensions() {
     let Some(plugins) = plugins() else { return };
     let dir = plugins.path().display().to_string();
     models::verify_open(&["--backend", "dnnl", "--plugin-dir", &dir, "--require-offload=0.95"]);
 }
 
 #[test]
-fn a_network_is_one_region_and_the_artifact_runs() {
+fn network_is_one_region_and_artifact_runs() {
     let Some(plugins) = plugins() else { return };
     let dir = plugins.path().display().to_string();
     let model = data_text("models/resnet50_w8/model.onnx");
@@ -71,10 +72,10 @@ fn a_network_is_one_region_and_the_artifact_runs() {
     byoc(["run", &file, "--plugin-dir", &dir, "--input", "input.1=ones", "--output", &out]).ok();
 }
 
-/// What is chosen when a model is compiled shapes its results, goes into its artifact, and is off otherwise. Weights that are
-/// random, as those of these networks are, let some of them grow any rounding; these two do not.
+/// The choice of bfloat16 when a model is compiled affects its results, is recorded in its artifact, and is off by
+/// default. With random weights, as these networks have, some networks amplify any rounding; these two do not.
 #[test]
-fn bfloat16_is_computed_where_it_is_asked_for() {
+fn computes_bfloat16_on_request() {
     let Some(plugins) = plugins() else { return };
     let dir = plugins.path().display().to_string();
     let models = ["vit_small", "unet_small"].map(|name| data_text(&format!("models/{name}")));
@@ -116,7 +117,7 @@ fn bfloat16_is_computed_where_it_is_asked_for() {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512bf16") {
         assert!(plain != narrow && !said.contains("ignored"), "{said}");
-        // What 8 bits of mantissa cost is seen in every one of them.
+        // The loss of an 8-bit mantissa shows in every one of them.
         assert!(errors(&on).iter().zip(errors(&off)).all(|(on, off)| *on > 10.0 * off), "{}{}", on.out, off.out);
         return;
     }
@@ -124,9 +125,9 @@ fn bfloat16_is_computed_where_it_is_asked_for() {
     assert!(said.contains("the option bf16 is ignored"), "{said}");
 }
 
-/// An option that there is not is said before anything is built, with what there is.
+/// An unknown option is reported before anything is built, with the known ones.
 #[test]
-fn options_that_there_are_not_are_said() {
+fn reports_unknown_options() {
     let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
     let dir = plugins.path().display().to_string();
     let model = data_text("models/resnet18_w16/model.onnx");
@@ -147,9 +148,9 @@ fn options_that_there_are_not_are_said() {
     assert!(shown.contains("bf16 (false or true; false unless set): "), "{shown}");
 }
 
-/// Without the library the plugin loads, takes nothing, and says how to get it.
+/// Without the library the plugin loads, refuses everything, and reports how to install it.
 #[test]
-fn without_the_library_the_reason_names_the_line_that_installs_it() {
+fn missing_library_reports_install_command() {
     let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
     let dir = plugins.path().display().to_string();
     let model = data_text("models/resnet18_w16/model.onnx");
@@ -164,9 +165,10 @@ fn without_the_library_the_reason_names_the_line_that_installs_it() {
     );
 }
 
-/// What exporters put behind a softmax does not cut a network in two, and nothing is said about the pattern table.
+/// The operators that exporters write after a softmax do not split a network, and there are no warnings about the
+/// pattern table.
 #[test]
-fn a_guard_behind_a_softmax_stays_in_the_region() {
+fn guard_after_softmax_stays_in_region() {
     let Some(plugins) = plugins() else { return };
     let dir = plugins.path().display().to_string();
     let model = plugins.path().join("guard.relay").display().to_string();
@@ -184,7 +186,7 @@ fn a_guard_behind_a_softmax_stays_in_the_region() {
     assert_eq!(elsewhere.count(), 0, "{explained}");
 }
 
-/// The first output of a run on an array of samples.
+/// Returns the first output of a run on an array of samples.
 fn outputs(model: &str, input: &str, extra: &[&str]) -> Tensor {
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().join("y.npz");
@@ -193,7 +195,8 @@ fn outputs(model: &str, input: &str, extra: &[&str]) -> Tensor {
     io::npz::read(&results).unwrap().remove(0).1
 }
 
-/// A quantized network is one region, in which nothing is left to the host, and gives the host's bits.
+/// Checks that a quantized network is one region, that nothing is left to the host, and that the result has the host's
+/// bits.
 fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sums: usize) {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::multiplies_bytes()) else { return };
     let dir = plugins.path().display().to_string();
@@ -218,7 +221,7 @@ fn quantized_is_one_region(model: &str, input: &str, quantize: &[&str], sums: us
 }
 
 #[test]
-fn quantized_digits_are_one_region_with_the_bits_of_the_host() {
+fn quantized_digits_match_host_in_one_region() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
     let folder = tempfile::tempdir().unwrap();
     let array = folder.path().join("x.npy");
@@ -232,15 +235,15 @@ fn quantized_digits_are_one_region_with_the_bits_of_the_host() {
 }
 
 #[test]
-fn a_quantized_network_with_residuals_is_one_region_with_the_bits_of_the_host() {
+fn quantized_residual_network_matches_host_in_one_region() {
     let model = data_text("models/resnet50_w8/model.onnx");
     let quantize = ["--calibrate", "random:1", "--samples", "2"];
     quantized_is_one_region(&model, "input_1=random:3", &quantize, 53);
 }
 
-/// Quantized convolutions whose scales a pass wrote out in real numbers are one composite each.
+/// Quantized convolutions whose scales a pass expanded to float operators are one composite each.
 #[test]
-fn a_convolution_with_scales_written_out_is_one_composite() {
+fn convolution_with_expanded_scales_is_one_composite() {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::multiplies_bytes()) else { return };
     let dir = plugins.path().display().to_string();
     let file = plugins.path().join("written_out.relay");
@@ -271,9 +274,9 @@ def @main(%x: Tensor[(1, 8, 12, 12), uint8], %r: Tensor[(1, 16, 12, 12), uint8])
     assert_eq!(run(&backend).bytes(), run(&[]).bytes(), "the bits of the host");
 }
 
-/// Tensors of scales of their own behind each other are taken with the tuples that their scales come in.
+/// The concatenation of tensors with different scales is taken together with the tuples of the scales.
 #[test]
-fn quantized_tensors_behind_each_other_stay_in_the_region() {
+fn quantized_concatenation_stays_in_region() {
     let Some(plugins) = plugins().filter(|_| byoc_test_support::multiplies_bytes()) else { return };
     let dir = plugins.path().display().to_string();
     let file = plugins.path().join("joined.relay");

@@ -9,7 +9,7 @@ def @main(%a: Tensor[(4), float32], %b: Tensor[(4), float32]) { exp(nn.relu(add(
 
 const FOUR: &str = "merge_composite,annotate_target,merge_compiler_regions,partition_graph";
 
-/// A folder with the program, a pattern file and what is expected of them.
+/// A folder with the program, a pattern file and the expected results.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -35,7 +35,7 @@ impl Files {
 }
 
 #[test]
-fn an_expression_is_a_program_and_without_passes_it_is_printed_as_it_is() {
+fn prints_expression_unchanged_without_passes() {
     let files = Files::new();
     files.write("program.relay", "free_var %y: int32; free_var %x; %0 = %x; (%0, 1 * 2 + %y)");
     let ran = files.opt(&[]);
@@ -47,7 +47,7 @@ def @main(%y: int32, %x) {
 }
 ";
     assert_eq!((ran.code, ran.out.as_str()), (0, printed), "{}", ran.err);
-    // With passes, or to be compared, it has to type; and it is compared, not passed over.
+    // With passes, or for a comparison, it has to be well typed; and it is compared, not skipped.
     assert!(files.opt(&["--pass", "infer_type"]).err.contains("E0205"));
     files.write("program.relay", "free_var %x: int32; %x + 1");
     files.write("same.relay", "fn (%a: int32) { add(%a, 1) }");
@@ -57,7 +57,7 @@ def @main(%y: int32, %x) {
 }
 
 #[test]
-fn the_four_passes_give_what_is_expected() {
+fn four_passes_give_expected_program() {
     let files = Files::new();
     files.write(
         "expected.relay",
@@ -68,7 +68,7 @@ def @tvmgen_m_t_main_0(%p: Tensor[(4), float32], %q: Tensor[(4), float32], globa
 }
 ",
     );
-    // A target without operators of its own takes the composites that bear its name.
+    // A target without operators takes the composites that bear its name.
     let four = ["--pass", FOUR, "--patterns", "patterns.txt", "--annotate", "t=", "--module-name", "m"];
     files.opt(&[&four[..], &["--expect", "expected.relay"]].concat()).ok();
     let printed = files.opt(&four).ok();
@@ -79,7 +79,7 @@ def @tvmgen_m_t_main_0(%p: Tensor[(4), float32], %q: Tensor[(4), float32], globa
 }
 
 #[test]
-fn three_mistakes_in_a_pattern_file_are_three_errors() {
+fn reports_three_mistakes_in_pattern_file() {
     let files = Files::new();
     files.write("patterns.txt", "t.a: nn.rellu(*)\nt.b: add(*\nt.c: add(*, y)\nt.d: exp(*)\n");
     let ran = files.opt(&["--pass", "merge_composite", "--patterns", "patterns.txt"]).fails_with("E0311");
@@ -97,7 +97,7 @@ fn three_mistakes_in_a_pattern_file_are_three_errors() {
 }
 
 #[test]
-fn what_opt_is_told_must_exist() {
+fn rejects_unknown_passes_operators_and_functions() {
     let files = Files::new();
     files.opt(&["--pass", "annotate_targets"]).fails_with("E0301").says(&["\"annotate_target\""]);
     files.opt(&["--pass", "annotate_target", "--annotate", "t=expp"]).fails_with("E0204").says(&["\"exp\""]);

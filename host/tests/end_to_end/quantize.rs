@@ -1,4 +1,4 @@
-//! From a float model to one that computes with int8, and what a user gets wrong on the way.
+//! From a float model to one that computes with int8, and user errors on the way.
 
 use crate::{Ran, byoc, data, data_text};
 use byoc::io;
@@ -7,20 +7,20 @@ use byoc_core::tensor::{DType, Tensor};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A folder for the quantized model, and the model's place in it.
+/// Creates a folder for the quantized model, and returns the path of the model in it.
 fn place() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("int8.relay");
     (folder, file)
 }
 
-/// `byoc quantize MODEL --calibrate DATA -o FILE ...`.
+/// Runs `byoc quantize MODEL --calibrate DATA -o FILE ...`.
 fn quantize(model: &str, calibrate: &str, output: &Path, extra: &[&str]) -> Ran {
     let output = output.display().to_string();
     byoc(["quantize", model, "--calibrate", calibrate, "-o", &output].iter().chain(extra))
 }
 
-/// The first output of a run on all samples of an array.
+/// Returns the first output of a run on all samples of an array.
 fn outputs(model: &str, input: &str, samples: &Tensor, extra: &[&str]) -> Tensor {
     let folder = tempfile::tempdir().unwrap();
     let (array, results) = (folder.path().join("x.npy"), folder.path().join("y.npz"));
@@ -39,7 +39,7 @@ fn test_set() -> (Tensor, Vec<i64>) {
     (entry("image"), entry("label").view().to_i64s().unwrap())
 }
 
-/// The rows of the report, and its summary.
+/// Returns the rows of the report, and its summary.
 fn report(ran: &Ran) -> (Vec<serde_json::Value>, serde_json::Value) {
     let mut rows = ran.json();
     let summary = rows.pop().unwrap()["summary"].clone();
@@ -48,7 +48,7 @@ fn report(ran: &Ran) -> (Vec<serde_json::Value>, serde_json::Value) {
 }
 
 #[test]
-fn digits_are_as_right_as_before_by_every_scheme_and_method() {
+fn digits_keep_accuracy_with_every_scheme_and_method() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
     let (images, labels) = test_set();
     for extra in [
@@ -66,14 +66,14 @@ fn digits_are_as_right_as_before_by_every_scheme_and_method() {
         for row in rows.iter().filter(|row| row["kind"] == "int8") {
             assert!(row["signal_to_noise_db"].as_f64().unwrap() > 15.0, "{row} by {extra:?}");
         }
-        // All images in one run: the number of samples stays open.
+        // All images in one run: the batch dimension stays open.
         let logits = outputs(&file.display().to_string(), "image", &images, &[]);
         assert!(right(&logits, &labels) >= 355, "{} by {extra:?}", right(&logits, &labels));
     }
 }
 
 #[test]
-fn the_quantized_model_is_made_of_qnn_operators() {
+fn quantized_model_consists_of_qnn_operators() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
     let (_folder, file) = place();
     quantize(&model, &calibration, &file, &[]).ok();
@@ -93,7 +93,7 @@ fn the_quantized_model_is_made_of_qnn_operators() {
     for (name, times) in wanted {
         assert_eq!(count(name), times, "{name} in\n{text}");
     }
-    // The same command gives the same bytes.
+    // The same command writes the same bytes.
     let weights = std::fs::read(file.with_extension("relay.safetensors")).unwrap();
     let (_folder, again) = place();
     quantize(&model, &calibration, &again, &["--threads", "1"]).ok();
@@ -102,7 +102,7 @@ fn the_quantized_model_is_made_of_qnn_operators() {
 }
 
 #[test]
-fn a_residual_network_keeps_its_answers() {
+fn residual_network_keeps_results() {
     let model = data_text("models/resnet18_w16");
     let input = "input.1";
     let (_folder, file) = place();
@@ -115,7 +115,7 @@ fn a_residual_network_keeps_its_answers() {
     for row in &rows {
         assert!(row["signal_to_noise_db"].as_f64().unwrap() >= 15.0, "{row}");
     }
-    // On other inputs than those that it was calibrated with.
+    // With other inputs than those used for calibration.
     let mut cosines = Vec::new();
     for seed in 100..108 {
         let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], seed);
@@ -127,7 +127,7 @@ fn a_residual_network_keeps_its_answers() {
     assert!(mean >= 0.95, "{mean}: {cosines:?}");
 }
 
-/// Where an int8 accelerator's plugin lies, and the options that use it.
+/// Creates a folder with the plugin of an int8 accelerator; returns it and the options that use it.
 fn accelerator() -> (TempDir, Vec<String>) {
     let plugins = byoc_test_support::plugin_dir(&["nuc_fpga"]);
     let dir = plugins.path().display().to_string();
@@ -135,7 +135,7 @@ fn accelerator() -> (TempDir, Vec<String>) {
     (plugins, options)
 }
 
-/// How many operators of each kind `explain` finds in regions of a backend.
+/// Returns the number of operators of a kind that `explain` finds in regions of a backend.
 fn offloaded(model: &str, options: &[&str], operator: &str) -> usize {
     let ran = byoc(["explain", model, "--json", "--no-cache"].iter().chain(options)).ok();
     let nodes = ran.json()[0]["nodes"].as_array().unwrap().clone();
@@ -144,7 +144,7 @@ fn offloaded(model: &str, options: &[&str], operator: &str) -> usize {
 }
 
 #[test]
-fn digits_on_an_accelerator_give_the_same_bits() {
+fn digits_on_accelerator_match_host_bit_for_bit() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
     let (images, labels) = test_set();
     let (_plugins, options) = accelerator();
@@ -162,7 +162,7 @@ fn digits_on_an_accelerator_give_the_same_bits() {
 }
 
 #[test]
-fn every_layer_of_a_residual_network_goes_to_an_accelerator() {
+fn offloads_every_layer_of_residual_network() {
     let (_plugins, options) = accelerator();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let image = io::random::tensor(DType::F32, &[1, 3, 64, 64], 7);
@@ -180,7 +180,7 @@ fn every_layer_of_a_residual_network_goes_to_an_accelerator() {
 }
 
 #[test]
-fn joins_and_means_stay_integers() {
+fn concatenations_and_means_stay_integers() {
     let (folder, file) = place();
     let model = folder.path().join("m.relay");
     let text = "#[version = \"0.0.5\"]
@@ -214,7 +214,7 @@ def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(text.contains("qnn.concatenate(") && text.matches("qnn.avg_pool2d(").count() == 2, "{text}");
         assert_eq!(text.matches("qnn.dequantize(").count(), 1, "{text}");
-        // Any number of samples: the mean of a sample is that of its own plane.
+        // Any number of samples: the mean of a sample is over its own plane.
         let x = io::random::tensor(DType::F32, &[3, 4, 8, 8], 9);
         let (float, int8) = (outputs(&model, "x", &x, &[]), outputs(&file.display().to_string(), "x", &x, &[]));
         assert!(cosine(&float.view().to_f64s(), &int8.view().to_f64s()) > 0.99);
@@ -222,7 +222,7 @@ def @main(%x: Tensor[(n, 4, 8, 8), float32]) {
 }
 
 #[test]
-fn a_folder_of_pictures_with_labels() {
+fn calibrates_with_folder_of_images_and_labels() {
     let (model, pictures) = (data_text("digits/digits.onnx"), data_text("digits/samples"));
     let (folder, file) = place();
     let labels = folder.path().join("labels.txt");
@@ -237,7 +237,7 @@ fn a_folder_of_pictures_with_labels() {
 }
 
 #[test]
-fn sensitive_layers_stay_in_float() {
+fn keeps_sensitive_layers_in_float() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
     let (_folder, file) = place();
     let whole = ["--scheme", "symmetric,per-tensor,power-of-two", "--keep", "none", "--json"];
@@ -259,7 +259,7 @@ fn sensitive_layers_stay_in_float() {
 }
 
 #[test]
-fn layers_are_kept_by_name() {
+fn keeps_named_layers_in_float() {
     let (model, calibration) = (data_text("digits/digits.onnx"), data_text("digits/calibration.npz"));
     let (_folder, file) = place();
     let (rows, _) = report(&quantize(&model, &calibration, &file, &["--keep", "none", "--json"]).ok());
@@ -279,7 +279,7 @@ fn layers_are_kept_by_name() {
 }
 
 #[test]
-fn calibration_data_that_does_not_fit() {
+fn reports_invalid_calibration_data() {
     let model = data_text("digits/digits.onnx");
     let (folder, file) = place();
     let array = folder.path().join("c.npz");
@@ -306,7 +306,7 @@ fn calibration_data_that_does_not_fit() {
 }
 
 #[test]
-fn what_cannot_be_quantized_is_said() {
+fn reports_models_that_cannot_be_quantized() {
     let (folder, file) = place();
     let calibration = data_text("digits/calibration.npz");
     let model = data_text("digits/digits.onnx");
@@ -323,7 +323,7 @@ fn what_cannot_be_quantized_is_said() {
 }
 
 #[test]
-fn a_dimension_that_the_program_depends_on_is_fixed() {
+fn fixes_dimension_that_program_depends_on() {
     let (folder, file) = place();
     let model = folder.path().join("m.relay");
     let text = "#[version = \"0.0.5\"]

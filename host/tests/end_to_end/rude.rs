@@ -1,11 +1,11 @@
-//! Rude plugins: each gives one error with plugin, entry and reason, and whatever comes next works.
+//! Misbehaving plugins: each causes one error with plugin, entry and reason, and later commands work.
 
 use crate::{Ran, byoc, data_text};
 use byoc_test_support::{copy, temporary_folder, test_plugin};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A folder with the faulty plugin of that mistake, and a model that it takes.
+/// Creates a folder with the faulty plugin for a mistake, and a model that it supports.
 fn rude(mistake: &str) -> (TempDir, String, String) {
     let folder = temporary_folder();
     copy(&test_plugin("faulty"), &folder.path().join(format!("faulty_{mistake}.so")));
@@ -20,7 +20,7 @@ fn run(dir: &str, model: &str) -> Ran {
     byoc(["run", model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", dir, "--no-cache"])
 }
 
-/// The next command, with the rude plugin still there.
+/// Checks that the next command works, with the faulty plugin still present.
 fn the_next_command_works(dir: &str) {
     byoc(["plugins", "list", "--json", "--plugin-dir", dir]).ok();
     let model = data_text("digits/digits.onnx");
@@ -28,7 +28,7 @@ fn the_next_command_works(dir: &str) {
 }
 
 #[test]
-fn what_fails_before_the_run_is_said_and_the_host_computes() {
+fn failure_before_run_falls_back_to_host() {
     let cases: &[(&str, &[&str])] = &[
         ("panic_judge", &["plugin faulty: judge: panicked at", "out of manners in judge"]),
         ("panic_compile", &["plugin faulty: compile: panicked at", "out of manners in compile"]),
@@ -45,9 +45,10 @@ fn what_fails_before_the_run_is_said_and_the_host_computes() {
     }
 }
 
-/// A backend that has loaded a region owns its constants, and may have let them go before it turns the region down.
+/// A backend that has loaded a region owns its constants, and the host may have released them before the backend
+/// refuses the region.
 #[test]
-fn a_region_that_is_turned_down_when_its_constants_are_gone_runs_on_the_host() {
+fn region_refused_after_release_of_constants_runs_on_host() {
     let (folder, dir, _) = rude("panic_prepare");
     let file = folder.path().join("digits.byoc").display().to_string();
     let digits = data_text("digits/digits.onnx");
@@ -61,14 +62,14 @@ fn a_region_that_is_turned_down_when_its_constants_are_gone_runs_on_the_host() {
 }
 
 #[test]
-fn what_fails_in_the_run_ends_it_with_an_error() {
+fn failure_in_run_is_error() {
     let (_folder, dir, model) = rude("panic_run");
     run(&dir, &model).fails_with("E0406").says(&["plugin faulty: run: panicked at", "out of manners in run"]);
     the_next_command_works(&dir);
 }
 
 #[test]
-fn what_fails_at_once_is_an_error() {
+fn failure_at_start_is_error() {
     let (_folder, dir, model) = rude("panic_describe");
     run(&dir, &model).fails_with("E0406").says(&["plugin faulty: describe: panicked at", "out of manners in describe"]);
     the_next_command_works(&dir);
@@ -81,7 +82,7 @@ fn what_fails_at_once_is_an_error() {
 }
 
 #[test]
-fn a_promise_of_other_shapes_runs_on_the_host() {
+fn wrong_prepared_shapes_fall_back_to_host() {
     for (mistake, what) in [
         ("panic_prepare", "out of manners in prepare"),
         ("one_output_more", "it prepares outputs of dimensions [3, 3] and [1], expected [3, 3]"),
@@ -93,7 +94,7 @@ fn a_promise_of_other_shapes_runs_on_the_host() {
 }
 
 #[test]
-fn writes_outside_are_named_where_runs_are_checked() {
+fn checked_run_reports_out_of_bounds_writes() {
     for (mistake, what) in [
         ("writes_past_end", "output 0: 1 bytes written after the end, the first at 0 past it"),
         ("writes_before_start", "output 0: 1 bytes written before the start, the last at 1 before it"),
@@ -110,7 +111,7 @@ fn writes_outside_are_named_where_runs_are_checked() {
 }
 
 #[test]
-fn a_right_plugin_runs_checked_as_well() {
+fn correct_plugin_passes_checked_run() {
     let (_folder, dir, model) = rude("nothing");
     let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "--require-offload"];
     let output = Command::new(env!("CARGO_BIN_EXE_byoc")).args(args).env("BYOC_CHECK_REGIONS", "1").output().unwrap();
@@ -118,7 +119,7 @@ fn a_right_plugin_runs_checked_as_well() {
 }
 
 #[test]
-fn an_endless_loop_is_named_by_the_last_line() {
+fn last_line_names_endless_loop() {
     let (_folder, dir, model) = rude("endless_run");
     let args = ["run", &model, "--input", "x=ones", "--backend", "faulty", "--plugin-dir", &dir, "-vv"];
     let mut child = Command::new(env!("CARGO_BIN_EXE_byoc"))
@@ -127,7 +128,7 @@ fn an_endless_loop_is_named_by_the_last_line() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // Nothing in the process can end a thread of the plugin; what can be done is to say where it is.
+    // The process cannot stop a thread of the plugin; it can only report where the thread is.
     let errors = child.stderr.take().unwrap();
     let (send, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -156,9 +157,9 @@ fn an_endless_loop_is_named_by_the_last_line() {
     the_next_command_works(&dir);
 }
 
-/// A region that comes with the model and gives nothing: no backend can be asked to compute it.
+/// A region of the model without outputs: no backend can be asked to compute it.
 #[test]
-fn a_region_without_outputs_stays_on_the_host() {
+fn region_without_outputs_stays_on_host() {
     let (folder, dir, _) = rude("nothing");
     let model = folder.path().join("regions.relay");
     let region = |name: &str, body: &str| {
@@ -182,7 +183,7 @@ fn a_region_without_outputs_stays_on_the_host() {
 }
 
 #[test]
-fn an_error_with_a_code_is_a_refusal_with_that_code() {
+fn error_with_code_is_refusal_with_that_code() {
     let (_folder, dir, model) = rude("no_room");
     let explained = byoc(["explain", &model, "--backend", "faulty", "--plugin-dir", &dir, "--no-cache", "--json"]).ok();
     let refusal = &explained.json()[0]["nodes"][0]["refusals"][0];
@@ -191,9 +192,9 @@ fn an_error_with_a_code_is_a_refusal_with_that_code() {
     assert_eq!(refusal["hint"], "a larger device");
 }
 
-/// Ctrl-C while a region is compiled: the plugin is told and gives up, and the command says so.
+/// Ctrl-C while a region is compiled: the plugin sees the cancellation and stops, and the command reports it.
 #[test]
-fn a_build_can_be_called_off() {
+fn build_can_be_cancelled() {
     use std::io::{BufRead, BufReader, Read};
     let (folder, dir, model) = rude("until_called_off");
     let out = folder.path().join("model.byoc");
@@ -226,7 +227,7 @@ fn a_build_can_be_called_off() {
 }
 
 #[test]
-fn three_mistakes_in_a_table_are_three_messages_and_the_good_entry_serves() {
+fn reports_three_mistakes_in_table_and_uses_valid_entry() {
     let (_folder, dir, _) = rude("three_bad_patterns");
     let ran = byoc(["plugins", "show", "faulty", "--plugin-dir", &dir]).ok();
     assert!(ran.out.contains("conv_bias"), "{}", ran.out);
@@ -240,7 +241,7 @@ fn three_mistakes_in_a_table_are_three_messages_and_the_good_entry_serves() {
 }
 
 #[test]
-fn two_plugins_of_one_name_name_each_other() {
+fn reports_both_plugins_of_one_name() {
     let (folder, dir, model) = rude("nothing");
     copy(&test_plugin("faulty"), &folder.path().join("another.so"));
     run(&dir, &model).fails_with("E0401").says(&["E0409", "another.so", "faulty_nothing.so"]);

@@ -1,4 +1,4 @@
-//! What can go wrong in a run, provoked through the binary: each with its code and in words.
+//! Run-time errors, provoked through the binary: each with its code and message.
 
 use crate::{Ran, byoc};
 use byoc_test_support::temporary_folder;
@@ -15,7 +15,7 @@ fn run(program: &str, more: &[&str]) -> Ran {
 }
 
 #[test]
-fn an_index_outside_is_named() {
+fn reports_index_out_of_range() {
     let program =
         "def @main(%x: Tensor[(1, 2), float32], %i: Tensor[(1), int64]) {\n  take(%x, %i, axis=0, mode=\"fast\")\n}";
     run(program, &["--input", "x=ones", "--input", "i=ones"])
@@ -25,18 +25,18 @@ fn an_index_outside_is_named() {
 }
 
 #[test]
-fn a_tensor_beyond_all_memory() {
+fn reports_tensor_that_exceeds_memory() {
     let program =
         "def @main(%x: Tensor[(1), float32]) {\n  add(%x, zeros(shape=[70368744177664], dtype=\"float32\"))\n}";
     run(program, &["--input", "x=ones"]).fails_with("E0609").says(&["no memory for", "bytes"]);
 }
 
 #[test]
-fn a_system_without_threads() {
+fn reports_failure_to_start_threads() {
     let folder = temporary_folder();
     let model = folder.path().join("model.relay");
     std::fs::write(&model, "#[version = \"0.0.5\"]\ndef @main(%x: Tensor[(2), float32]) { nn.relu(%x) }\n").unwrap();
-    // Every thread has a stack of its own, for which there is no room.
+    // Every thread has its own stack, which does not fit into the address space.
     let output = Command::new("sh")
         .args(["-c", "ulimit -v 400000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_byoc"), "run"])
         .arg(&model)

@@ -1,10 +1,11 @@
-//! A plugin that was built against the boundary as it was when it was frozen loads and runs in the host of today.
+//! Compatibility with a plugin that was built against the boundary when it was frozen: it loads and runs in the current
+//! host.
 
 use crate::byoc;
 use byoc_test_support::{copy, first_plugin, temporary_folder};
 
 #[test]
-fn the_first_plugin_loads_runs_and_keeps_its_promises() {
+fn first_plugin_loads_runs_and_passes_conformance() {
     let folder = temporary_folder();
     copy(&first_plugin(), &folder.path().join("libbyoc_first.so"));
     let model = folder.path().join("model.relay");
@@ -26,7 +27,7 @@ fn the_first_plugin_loads_runs_and_keeps_its_promises() {
     let placed = ran.json()[0]["regions"].as_array().map(Vec::len);
     assert_eq!(placed, Some(1), "{}", ran.out);
 
-    // A conformance run asks for a key that nobody knew when it was built, among other things.
+    // A conformance run queries, among other things, a key that was unknown when the plugin was built.
     let file = folder.path().join("libbyoc_first.so").display().to_string();
     let out = folder.path().join("cases").display().to_string();
     byoc(["plugins", "test", &file, "--cases", "16", "--out", &out]).ok();

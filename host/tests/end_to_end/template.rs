@@ -1,4 +1,4 @@
-//! The template: a backend made of a JSON file.
+//! The template: a backend defined by a JSON file.
 
 use crate::{byoc, data_text};
 use byoc_test_support::{copy, plugin, temporary_folder};
@@ -13,7 +13,7 @@ fn with_file(json: &str) -> (TempDir, String) {
 }
 
 #[test]
-fn a_file_makes_a_backend_that_says_each_call() {
+fn file_defines_backend_that_logs_each_call() {
     let json = r#"{"name": "byoc-target", "patterns": ["conv_relu: nn.relu(nn.conv2d(*, const) ? nn.bias_add ? add)"],
                    "operators": ["reshape", "add"]}"#;
     let (_folder, dir) = with_file(json);
@@ -23,7 +23,7 @@ fn a_file_makes_a_backend_that_says_each_call() {
     args.extend(common);
     let offloaded = byoc(&args).ok().says(&["byoc-target", "tvmgen_default_byoc_target_main_0", "Tensor["]);
     let host = byoc(["run", &model, "--input", "image=random:1", "--dim", "batch=1"]).ok();
-    // The same classes in the same order.
+    // The same classes, in the same order.
     let classes = |text: &str| -> Vec<String> {
         text.lines().filter_map(|line| line.split_whitespace().next().map(String::from)).collect()
     };
@@ -33,7 +33,7 @@ fn a_file_makes_a_backend_that_says_each_call() {
 }
 
 #[test]
-fn mistakes_in_the_file_are_named() {
+fn reports_mistakes_in_file() {
     let reason = |json: &str| {
         let (_folder, dir) = with_file(json);
         let ran = byoc(["plugins", "list", "--json", "--plugin-dir", &dir]).ok();
@@ -60,7 +60,7 @@ const CONVOLUTION: &str = "#[version = \"0.0.5\"]\n\
     nn.relu(nn.conv2d(%x, %w, padding=[1, 1, 1, 1], channels=4, kernel_size=[3, 3]))\n}\n";
 
 #[test]
-fn a_layout_that_is_wanted_is_made_before_the_backend_is_asked() {
+fn converts_layout_before_backend_is_asked() {
     let (folder, dir) =
         with_file(r#"{"name": "chip", "operators": ["nn.conv2d"], "layouts": {"nn.conv2d": ["NHWC", "HWIO"]}}"#);
     let model = folder.path().join("model.relay");
@@ -77,7 +77,7 @@ fn a_layout_that_is_wanted_is_made_before_the_backend_is_asked() {
 }
 
 #[test]
-fn a_layout_that_cannot_be_made_is_said_and_the_rest_serves() {
+fn reports_unsupported_layout_and_uses_rest() {
     let json = r#"{"name": "chip", "operators": ["nn.conv2d"],
                    "layouts": {"nn.conv2d": ["NCHW1n16c", "OIHW16o16i"], "nn.dense": ["NC"], "nn.max_pool2d": []}}"#;
     let (folder, dir) = with_file(json);
@@ -97,7 +97,7 @@ fn a_layout_that_cannot_be_made_is_said_and_the_rest_serves() {
 }
 
 #[test]
-fn mistakes_in_patterns_and_operators_are_named_and_the_rest_serves() {
+fn reports_bad_patterns_and_operators_and_uses_rest() {
     let json = r#"{"name": "chip", "patterns": ["a: nn.rleu(*)", "b: nn.relu(add(*, *))", "c nn.relu(*)"],
                    "operators": ["nn.conv2d", "nn.maxpool2d"]}"#;
     let (_folder, dir) = with_file(json);
@@ -111,7 +111,7 @@ fn mistakes_in_patterns_and_operators_are_named_and_the_rest_serves() {
 }
 
 #[test]
-fn what_the_file_leaves_out_has_a_default() {
+fn omitted_entries_have_defaults() {
     let (_folder, dir) = with_file("{}");
     let ran = byoc(["plugins", "show", "template", "--plugin-dir", &dir]).ok();
     assert!(ran.out.contains("conv2d_bias_relu") && ran.out.contains("nn.dense"), "{}", ran.out);

@@ -1,5 +1,5 @@
-//! Load, run and unload of plugins under valgrind: no read or write out of bounds, nothing uninitialised that matters, nothing
-//! lost. Skipped, with a word, where valgrind is not installed.
+//! Load, run and unload of plugins under valgrind: no out-of-bounds access, no use of uninitialized values, no leaks.
+//! Skipped with a message if valgrind is not installed.
 
 use crate::{binary, data_text};
 use byoc_test_support::{copy, plugin, sample};
@@ -30,7 +30,7 @@ fn clean(name: &str, library: &Path) {
         "conv_int8" => (&convolution, &["--input", "x=random", "--input", "w=random:2"]),
         _ => (&digits, &["--dim", "batch=1", "--input", "image=random"]),
     };
-    // Native code for this processor may use instructions that valgrind does not know.
+    // Native code for this processor may use instructions that valgrind does not support.
     let compiler = folder.path().join("cc");
     std::fs::write(&compiler, "#!/bin/sh\nexec cc \"$@\" -march=x86-64-v3\n").unwrap();
     std::fs::set_permissions(&compiler, PermissionsExt::from_mode(0o755)).unwrap();

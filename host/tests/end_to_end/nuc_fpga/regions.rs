@@ -1,4 +1,4 @@
-//! What each region of a quantized network computes: its calls of the device against naive loops, its C against the plugin.
+//! Checks of each region of a quantized network: its calls of the device against naive loops, its C against the plugin.
 
 use super::{Place, libraries};
 use byoc::build::{BuildOptions, CompiledRegion, build};
@@ -16,7 +16,7 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Builds the model for the device and checks all of its regions, which call the device so many times in all.
+/// Builds the model for the device and checks all of its regions, which together make the expected number of calls.
 pub fn check(place: &Place, model: &Path, calls_wanted: usize) {
     let session = Session::new(&[place.plugins.path().to_owned()], 2).unwrap();
     let loaded = frontend::load(model, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e:?}"));
@@ -48,7 +48,7 @@ struct Device<'a> {
     loader: &'a dyn Loader,
 }
 
-/// A tensor's elements, aligned for each of the types here.
+/// Elements of a tensor, aligned for each of the types here.
 type Words = Vec<u64>;
 
 impl Device<'_> {
@@ -57,8 +57,8 @@ impl Device<'_> {
         self.loader.load(&LoadRequest { symbol, blob, constants, options: &Value::Null, services }).unwrap()
     }
 
-    /// Each convolution and dense layer of a region alone, with its own weights and with data of the whole range of int8: the
-    /// int32 of the device's call equal those of a naive loop. Gives how many there are.
+    /// Checks each convolution and dense layer of a region on its own, with its weights and with data of the full range
+    /// of int8: the int32 results of the device's call equal those of a naive loop. Returns their number.
     fn check_calls(&self, region: &Graph, constants: &[Constant]) -> usize {
         let layers = layers_of(region);
         for (number, (name, node, data, weight)) in layers.iter().enumerate() {
@@ -86,7 +86,8 @@ impl Device<'_> {
         layers.len()
     }
 
-    /// The C of a region compiles alone, links against the sample driver, and gives the bits of the plugin.
+    /// Checks that the C of a region compiles on its own, links against the sample driver, and computes the same bits
+    /// as the plugin.
     fn check_source(&self, place: &Place, number: usize, region: &CompiledRegion, graph: &Graph, handles: &[Constant]) {
         let executable = self.load(&region.symbol, &region.blob, handles);
         let given: Vec<Words> = graph.inputs.iter().zip(0..).map(|(input, seed)| drawn(&input.ty, seed)).collect();
@@ -99,7 +100,7 @@ impl Device<'_> {
         // SAFETY: generated C without constructors, which defines the function with this type.
         let library = unsafe { libloading::Library::new(&object) }.unwrap();
         type Run = unsafe extern "C" fn(*const *const c_void, *const *mut c_void, *const *const c_void, *mut c_void);
-        // SAFETY: as above.
+        // SAFETY: same as above.
         let function = unsafe { library.get::<Run>(region.symbol.as_bytes()) }.unwrap();
         let given: Vec<*const c_void> = given.iter().map(|words| words.as_ptr().cast()).collect();
         let constants: Vec<*const c_void> = handles.iter().map(|c| c.bytes().as_ptr().cast()).collect();
@@ -115,7 +116,7 @@ impl Device<'_> {
     }
 }
 
-/// What the device is called for: operator, type of the data, number of the weight's constant.
+/// Layer that the device computes: operator, type of the data, index of the weight's constant.
 type Layer<'g> = (&'static str, &'g Node, TensorType, u32);
 
 fn layers_of(region: &Graph) -> Vec<Layer<'_>> {
@@ -132,7 +133,7 @@ fn layers_of(region: &Graph) -> Vec<Layer<'_>> {
     layers
 }
 
-/// `outside` gives the number of the constant that an input of the graph is.
+/// Finds the layer of a node. `outside` returns the index of the constant that an input of the graph is.
 fn layer_of<'g>(graph: &Graph, node: &'g Node, outside: &dyn Fn(u32) -> Option<u32>) -> Option<Layer<'g>> {
     let name = match node.op()? {
         "nn.conv2d" | "qnn.conv2d" => "nn.conv2d",
@@ -154,7 +155,8 @@ fn constant_of(graph: &Graph, value: ValueRef) -> Option<u32> {
     }
 }
 
-/// The sums of products as the operators are defined: zero points are 0, groups 1, padding the same on both sides.
+/// Computes the sums of products by the definition of the operators: zero points are 0, groups 1, padding the same on
+/// both sides.
 fn naive(node: &Node, data: &TensorType, x: &[u8], weight: &Constant) -> Vec<i32> {
     let (xs, ws, w) = (data.shape().unwrap(), weight.shape(), weight.bytes());
     let product = |x: u8, w: u8| i32::from(x as i8) * i32::from(w as i8);
@@ -191,7 +193,7 @@ fn naive(node: &Node, data: &TensorType, x: &[u8], weight: &Constant) -> Vec<i32
 }
 
 fn bytes_of(words: &Words) -> &[u8] {
-    // SAFETY: every byte of a word is initialised.
+    // SAFETY: every byte of a word is initialized.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8) }
 }
 
@@ -199,7 +201,7 @@ fn size_of_type(ty: &TensorType) -> usize {
     ty.shape().unwrap().iter().product::<usize>() * ty.dtype.size()
 }
 
-/// Every bit drawn, by Marsaglia's xorshift.
+/// Draws every bit, by Marsaglia's xorshift.
 fn drawn(ty: &TensorType, seed: u64) -> Words {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -211,7 +213,7 @@ fn drawn(ty: &TensorType, seed: u64) -> Words {
     (0..size_of_type(ty).div_ceil(8)).map(|_| next()).collect()
 }
 
-/// Scratch memory at an address that is a multiple of 64.
+/// Workspace at an address that is a multiple of 64.
 struct Workspace {
     memory: Vec<u8>,
     size: usize,
