@@ -5,20 +5,20 @@ use byoc_core::ir::{AttrValue, Attrs, ExprId, Module, Type};
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
 
-/// Returns true if the CPU computes these families.
+/// Returns true if the CPU supports these families.
 pub fn computes() -> bool {
     true
 }
 
 /// A program under construction, with the values of its inputs.
 pub struct Case {
-    /// The family.
+    /// Name of the family.
     pub name: String,
-    /// Where its numbers come from.
+    /// Source of its random numbers.
     pub seed: u64,
-    /// The values of the inputs.
+    /// Values of the inputs.
     pub inputs: Vec<Tensor>,
-    /// What an element may be off, as a share of the largest one.
+    /// Tolerance of an element, relative to the largest one.
     pub tolerance: f64,
     /// The program so far.
     pub builder: Builder,
@@ -28,7 +28,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// An empty program.
+    /// Creates an empty program.
     pub fn new(name: &str, seed: u64) -> Case {
         let salt: u64 = name.bytes().fold(7, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         Case {
@@ -43,29 +43,29 @@ impl Case {
         }
     }
 
-    /// The finished program.
+    /// Finishes the program.
     pub fn module(&self) -> Module {
         let mut builder = Builder::new(self.builder.module.clone());
         builder.define("main", &self.params, self.body.expect("a result")).expect("well typed");
         builder.module
     }
 
-    /// A whole number, both ends included.
+    /// Draws an integer, both bounds included.
     pub fn int(&mut self, from: usize, to: usize) -> usize {
         from + (self.random.next_u64() % (to - from + 1) as u64) as usize
     }
 
-    /// Returns true once in this many times.
+    /// Returns true in one of this many draws.
     pub fn chance(&mut self, one_in: usize) -> bool {
         self.int(1, one_in) == 1
     }
 
-    /// One of these.
+    /// Draws one of the elements.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.int(0, from.len() - 1)]
     }
 
-    /// A number in [0, 1).
+    /// Draws a number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         self.random.uniform()
     }
@@ -75,7 +75,7 @@ impl Case {
         self.input_of(random::tensor(DType::F32, shape, seed))
     }
 
-    /// An input, and its value.
+    /// Adds an input with the given value.
     pub fn input_of(&mut self, value: Tensor) -> ExprId {
         let ty = Type::tensor(value.dtype(), value.shape());
         self.inputs.push(value);
@@ -93,18 +93,18 @@ impl Case {
         self.builder.constant(Tensor::scalar(value))
     }
 
-    /// A call of an operator.
+    /// Adds a call of an operator.
     pub fn op(&mut self, name: &str, args: &[ExprId], attrs: &[(&str, AttrValue)]) -> ExprId {
         let attrs = Attrs::new(attrs.iter().cloned());
         self.builder.op(name, args, attrs).unwrap_or_else(|e| panic!("{}, seed {}: {e:?}", self.name, self.seed))
     }
 
-    /// The shape of a value.
+    /// Returns the shape of a value.
     pub fn shape(&self, value: ExprId) -> Vec<usize> {
         self.builder.module.ty(value).as_tensor().and_then(|t| t.shape()).expect("a known shape").to_vec()
     }
 
-    /// Says what the program gives.
+    /// Sets the result of the program.
     pub fn done(&mut self, result: ExprId) {
         self.body = Some(result);
     }
@@ -114,7 +114,7 @@ impl Case {
         self.op(name, &[x, value], &[])
     }
 
-    /// Any activation that a chain may have.
+    /// Adds any activation that a chain may have.
     fn activation(&mut self, x: ExprId) -> ExprId {
         match self.int(0, 13) {
             0 => self.op("nn.relu", &[x], &[]),
@@ -192,7 +192,7 @@ impl Case {
         self.op("multiply", &[half, gate], &[])
     }
 
-    /// A bias along `axis`, as Relay has it in two forms, or none.
+    /// Adds a bias along `axis`, in one of Relay's two forms, or none.
     fn bias(&mut self, x: ExprId, axis: usize) -> ExprId {
         let shape = self.shape(x);
         match self.int(0, 2) {
@@ -211,7 +211,7 @@ impl Case {
         }
     }
 
-    /// A bias, a residual, an activation; each of them perhaps, and now and then the value before comes out too.
+    /// Adds a bias, a residual and an activation, each optional; now and then the preceding value is an output as well.
     fn chain(&mut self, x: ExprId, axis: usize) -> ExprId {
         let mut x = self.bias(x, axis);
         if self.chance(3) {
@@ -226,7 +226,7 @@ impl Case {
     }
 }
 
-/// An attribute that is a list of integers.
+/// Creates an attribute with a list of integers.
 pub fn longs(values: &[usize]) -> AttrValue {
     AttrValue::ints(values.iter().map(|&v| v as i64))
 }
@@ -281,15 +281,15 @@ pub fn convolution_2d(c: &mut Case) {
     grouped(c, 2, false);
 }
 
-/// Kernels of 3 x 3 that lie densely, over as many channels and places as it takes for multiplying less to gain: with every
-/// layout of data and kernels that a model may have.
+/// Dense 3 x 3 kernels, over enough channels and positions for Winograd to pay off, with every layout of data and
+/// kernels that a model may have.
 pub fn three_by_three(c: &mut Case) {
     let (images, channels, filters) = (c.int(1, 3), c.int(16, 70), c.int(16, 70));
     let padding: Vec<usize> = (0..4).map(|_| c.pick(&[0, 1, 1, 2])).collect();
     let (height, width) = (c.int(8, 24), c.int(8, 24));
     let mut x = c.input(&[images, channels, height, width]);
     if c.chance(3) {
-        // Some channels of more, so that they lie with gaps.
+        // A slice of more channels, so that the data is strided.
         let all = c.input(&[images, channels + 8, height, width]);
         let more = c.op("tanh", &[all], &[]);
         let begin = c.int(0, 8);
@@ -339,7 +339,7 @@ pub fn dense(c: &mut Case) {
     let x = c.input(&shape);
     let w = if c.chance(6) { c.input(&[units, inner]) } else { c.constant(&[units, inner]) };
     let mut y = c.op("nn.dense", &[x, w], &[]);
-    // Models reshape between the product and what follows.
+    // Models reshape between the product and its successors.
     if c.chance(3) {
         y = c.op("reshape", &[y], &[("newshape", AttrValue::ints([1, -1, units as i64]))]);
     }
@@ -422,7 +422,7 @@ pub fn softmax(c: &mut Case) {
 
 pub fn layer_norm(c: &mut Case) {
     let mut shape = any_shape(c, 1..=3);
-    // The normalised row of one element is its shift, whatever it was.
+    // A normalized row of one element is its shift, whatever the element.
     shape.push(c.int(2, 40));
     let width = shape[shape.len() - 1];
     let x = c.input(&shape);
@@ -508,7 +508,8 @@ pub fn binary(c: &mut Case) {
     c.done(z);
 }
 
-/// Values that are read again further down, beside operands that broadcast: what is computed in place must not be read later.
+/// Values that are read again later, along with operands that broadcast: they must not be overwritten by a computation
+/// in place.
 pub fn diamonds(c: &mut Case) {
     let shape = any_shape(c, 2..=5);
     let x = c.input(&shape);
@@ -629,7 +630,7 @@ pub fn resizing(c: &mut Case) {
     c.done(y);
 }
 
-/// Attention as exporters write it: heads split off by reshape and transpose, scaled, masked, normalised, joined again.
+/// Attention as exporters write it: heads split by reshape and transpose, scaled, masked, normalized, merged again.
 pub fn attention(c: &mut Case) {
     let (batch, length, heads, width) = (c.int(1, 3), c.int(1, 9), c.int(1, 4), c.int(1, 8));
     let model = heads * width;
@@ -663,7 +664,7 @@ pub fn attention(c: &mut Case) {
     c.done(y);
 }
 
-/// Steps of an LSTM as importers unroll them, the gates in any order, with or without a state that comes in.
+/// Steps of an LSTM as frontends unroll them, the gates in any order, with or without an initial state.
 pub fn lstm(c: &mut Case) {
     let (batch, hidden, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
     let (w, r) = (c.constant(&[4 * hidden, width]), c.constant(&[4 * hidden, hidden]));
@@ -698,15 +699,15 @@ pub fn lstm(c: &mut Case) {
         hiddens.push(h);
         state = Some((h, cell));
     }
-    // The last cell state too, now and then: it comes out of the same step.
+    // Now and then also the last cell state, from the same step.
     hiddens.extend(state.map(|(_, cell)| cell).filter(|_| c.chance(2)));
     let tuple = c.builder.tuple(&hiddens).expect("a tuple");
     let all = c.op("stack", &[tuple], &[("axis", 0.into())]);
     c.done(all);
 }
 
-/// Steps of a GRU as importers unroll them: the reset gate behind the recurrent product or before it, with or without a state
-/// that comes in, with and without biases.
+/// Steps of a GRU as frontends unroll them: the reset gate after the recurrent product or before it, with or without an
+/// initial state, with and without biases.
 pub fn gru(c: &mut Case) {
     let (batch, hidden, width, steps) = (c.int(1, 3), c.int(1, 40), c.int(1, 8), c.int(1, 4));
     let (behind, biased) = (c.chance(2), c.chance(2));
@@ -750,7 +751,7 @@ pub fn gru(c: &mut Case) {
             match state {
                 None => (part(c, gates, 0, hidden), candidate),
                 Some(old) => {
-                    // All weights are one constant here: slices of it are read as weights.
+                    // All weights are one constant here: slices of it are treated as weights.
                     let first = c.op("strided_slice", &[r], &[("begin", longs(&[0])), ("end", longs(&[2 * hidden]))]);
                     let attrs = [("begin", longs(&[2 * hidden])), ("end", longs(&[3 * hidden]))];
                     let second = c.op("strided_slice", &[r], &attrs);
@@ -778,7 +779,7 @@ pub fn gru(c: &mut Case) {
     c.done(all);
 }
 
-/// `(1 - z) n + z h`, also as `n + z (h - n)`.
+/// Adds `(1 - z) n + z h`, also as `n + z (h - n)`.
 fn mixed(c: &mut Case, update: ExprId, candidate: ExprId, old: Option<ExprId>) -> ExprId {
     if let Some(old) = old.filter(|_| c.chance(2)) {
         let difference = c.op("subtract", &[old, candidate], &[]);
@@ -797,7 +798,7 @@ fn mixed(c: &mut Case, update: ExprId, candidate: ExprId, old: Option<ExprId>) -
     }
 }
 
-/// Channels of branches that take turns, and are split again.
+/// Channels of branches that are interleaved, and split again.
 pub fn channel_shuffle(c: &mut Case) {
     let (batch, groups, channels, size) = (c.int(1, 2), c.int(2, 3), c.int(1, 10), c.int(1, 5));
     let parts: Vec<ExprId> = (0..groups)
@@ -864,14 +865,14 @@ pub fn residual_blocks(c: &mut Case) {
                 c.op("concatenate", &[tuple], &[("axis", 1.into())])
             }
         };
-        // Weights of deviation one make values grow from layer to layer.
+        // With weights of deviation 1, values grow from layer to layer.
         x = c.with_scalar("multiply", x, 0.05);
     }
     c.done(x);
 }
 
-/// A softmax some of whose rows are masked from end to end, and so no numbers; a number in their place, as exporters write it;
-/// and what is not masked elsewhere.
+/// A softmax with some fully masked rows, which are NaN; a replacement for NaN, as exporters write it; and masks
+/// elsewhere that leave some elements.
 pub fn masked_rows(case: &mut Case) {
     let (batch, rows, columns) = (case.int(1, 3), case.int(1, 9), case.int(1, 40));
     let x = case.input(&[batch, rows, columns]);
@@ -893,7 +894,7 @@ pub fn masked_rows(case: &mut Case) {
         result = case.op("nn.batch_matmul", &[result, values], &[("transpose_b", true.into())]);
     }
     if case.chance(3) {
-        // The rows as they are have a user of their own.
+        // The unguarded rows have a consumer of their own.
         let turned = case.op("transpose", &[soft], &[("axes", longs(&[0, 2, 1]))]);
         let nan = case.op("isnan", &[turned], &[]);
         let number = case.scalar(2.0);

@@ -1,4 +1,4 @@
-//! Compiles, loads and runs a program on the backend, and compares.
+//! Compilation, loading and runs of a program on the backend, and comparison of the results.
 
 use crate::cases::Case;
 use crate::support;
@@ -13,7 +13,7 @@ use byoc_plugin_api::{
 use serde_json::json;
 use std::sync::Arc;
 
-/// The backend, loaded.
+/// The loaded backend.
 pub struct Bench {
     session: Session,
     codegen: Arc<dyn Codegen>,
@@ -21,13 +21,13 @@ pub struct Bench {
     _folder: tempfile::TempDir,
 }
 
-/// Memory for a run, aligned as the host's is.
+/// Memory for a run, with the alignment of the host.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
 impl Bench {
-    /// The backend, or nothing where oneDNN is not on the machine.
+    /// Loads the backend; `None` if oneDNN is not installed.
     pub fn new() -> Option<Bench> {
         byoc_test_support::onednn()?;
         let folder = byoc_test_support::plugin_dir(&["dnnl"]);
@@ -37,7 +37,7 @@ impl Bench {
         Some(Bench { session, codegen, loader, _folder: folder })
     }
 
-    /// The graph of a program, judged.
+    /// Builds and judges the graph of a program.
     pub fn graph(&self, module: &Module) -> Result<(Graph, ConstantTable), String> {
         let mut constants = ConstantTable::default();
         let main = module.main().expect("a program");
@@ -50,11 +50,12 @@ impl Bench {
         }
     }
 
-    /// A graph that was taken, ready to run. A claim binds: this must not fail.
+    /// Compiles and loads a supported graph. A positive verdict is binding: this must not fail.
     pub fn load(&self, graph: &Graph, constants: &ConstantTable) -> Box<dyn Executable> {
         let options = json!({});
         let region = Region { graph, constants: &constants.handles, options: &options };
-        let compiled = self.codegen.compile(&region).unwrap_or_else(|error| panic!("claimed, not compiled: {error}"));
+        let compiled =
+            self.codegen.compile(&region).unwrap_or_else(|error| panic!("supported, but compilation failed: {error}"));
         let request = LoadRequest {
             symbol: &graph.symbol,
             blob: &compiled.blob,
@@ -62,10 +63,10 @@ impl Bench {
             options: &options,
             services: &self.session.services,
         };
-        self.loader.load(&request).unwrap_or_else(|error| panic!("compiled, not loaded: {error}"))
+        self.loader.load(&request).unwrap_or_else(|error| panic!("compiled, but loading failed: {error}"))
     }
 
-    /// Runs a case and compares it with the references, or gives the reason of a refusal.
+    /// Runs a case and compares it with the references, or returns the reason of a refusal.
     pub fn check(&self, case: Case) -> Result<(), String> {
         let Case { name, seed, inputs, tolerance, .. } = &case;
         let case_tolerance = *tolerance;
@@ -75,7 +76,7 @@ impl Bench {
         let (graph, constants) = self.graph(&module)?;
         let executable = self.load(&graph, &constants);
         let expected = support::run(&module, &inputs).unwrap_or_else(|error| panic!("{what}: {error}"));
-        // Twice: the second run finds the memory as the first one left it.
+        // Twice: the second run sees the memory as the first one left it.
         let dtypes: Vec<DType> = expected.iter().map(Tensor::dtype).collect();
         for _ in 0..2 {
             compare_within(&what, case_tolerance, &run_as(&*executable, &inputs, &dtypes), &expected);
@@ -84,12 +85,12 @@ impl Bench {
     }
 }
 
-/// [`compare_within`] the rounding of sums.
+/// Calls [`compare_within`] with the rounding error of sums.
 pub fn compare(what: &str, got: &[Tensor], expected: &[Tensor]) {
     compare_within(what, 2e-5, got, expected);
 }
 
-/// Each output by its largest element: small elements carry the rounding of large ones.
+/// Compares each output relative to its largest element: small elements carry the rounding of large ones.
 pub fn compare_within(what: &str, tolerance: f64, got: &[Tensor], expected: &[Tensor]) {
     assert_eq!(got.len(), expected.len(), "{what}");
     for (k, (got, expected)) in got.iter().zip(expected).enumerate() {
@@ -110,19 +111,19 @@ pub fn compare_within(what: &str, tolerance: f64, got: &[Tensor], expected: &[Te
     }
 }
 
-/// Runs an executable that gives tensors of 32-bit floats.
+/// Runs an executable with float32 outputs.
 pub fn run(executable: &dyn Executable, inputs: &[Tensor]) -> Vec<Tensor> {
     run_as(executable, inputs, &[DType::F32; 8])
 }
 
-/// Runs an executable that gives tensors of these element types.
+/// Runs an executable with outputs of these element types.
 pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) -> Vec<Tensor> {
     let dims: Vec<&[usize]> = inputs.iter().map(Tensor::shape).collect();
     let prepared = executable.prepare(&dims).unwrap_or_else(|error| panic!("{error}"));
     let refs: Vec<TensorRef<'_>> =
         inputs.iter().map(|t| TensorRef::new(dtype_out(t.dtype()), t.shape(), t.bytes())).collect();
     let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
-    // What was there before is not a number: nothing may be read that was not written.
+    // Initialized with NaN: nothing may be read before it is written.
     let mut memory: Vec<Vec<Line>> =
         shapes.iter().map(|shape| vec![Line([0xff; 64]); (shape.iter().product::<usize>() * 4).div_ceil(64)]).collect();
     let mut workspace = vec![Line([0xff; 64]); prepared.workspace.div_ceil(64)];
@@ -155,7 +156,7 @@ pub fn run_as(executable: &dyn Executable, inputs: &[Tensor], dtypes: &[DType]) 
 }
 
 impl Bench {
-    /// The words of a refusal; empty where the candidate is taken.
+    /// Returns the text of a refusal; empty if the candidate is supported.
     pub fn judge(&self, candidate: &Candidate) -> String {
         match self.codegen.judge(candidate) {
             Verdict::Supported => String::new(),

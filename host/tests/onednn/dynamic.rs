@@ -1,4 +1,4 @@
-//! Dimensions that are not known before the run, several threads at once, and edited graphs.
+//! Dimensions that are known only in a run, concurrent runs, and edited graphs.
 
 use crate::check::{Bench, compare, run};
 use crate::support;
@@ -7,7 +7,7 @@ use byoc_core::ir::{AttrValue, Attrs, Dim, Module, Type};
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
 
-/// A layer whose batch and length are open: two products with a bias, GELU and a residual between, normalised.
+/// Creates a layer with open batch and length: two products with a bias, GELU and a residual between, normalized.
 fn layer(batch: Dim, length: Dim) -> Module {
     let mut b = Builder::default();
     let x = b.var("x", Type::tensor_of(DType::F32, [batch, length, Dim::Fixed(24)]));
@@ -38,7 +38,7 @@ fn open() -> Module {
 }
 
 #[test]
-fn one_region_serves_every_batch_and_length() {
+fn runs_region_with_every_batch_and_length() {
     let Some(bench) = Bench::new() else { return };
     let (graph, constants) = bench.graph(&open()).unwrap();
     let executable = bench.load(&graph, &constants);
@@ -48,12 +48,12 @@ fn one_region_serves_every_batch_and_length() {
         let expected = support::run(&fixed, std::slice::from_ref(&input)).unwrap();
         compare(&format!("({batch}, {length})"), &run(&*executable, &[input]), &expected);
     }
-    let wrong = executable.prepare(&[&[2, 3, 25]]).expect_err("another width is refused");
+    let wrong = executable.prepare(&[&[2, 3, 25]]).expect_err("expected an error for another width");
     assert!(wrong.message.contains("input 0 has shape [2, 3, 25]"), "{wrong}");
 }
 
 #[test]
-fn threads_that_run_one_region_at_once_get_their_own_answers() {
+fn concurrent_runs_of_region_are_independent() {
     let Some(bench) = Bench::new() else { return };
     let (graph, constants) = bench.graph(&layer(Dim::Fixed(2), Dim::Fixed(9))).unwrap();
     let executable = bench.load(&graph, &constants);
@@ -72,9 +72,9 @@ fn threads_that_run_one_region_at_once_get_their_own_answers() {
     });
 }
 
-/// A graph whose types do not follow from its attributes is found out when it is compiled, whatever edited it.
+/// A graph whose types do not follow from its attributes is detected when it is compiled, however it was edited.
 #[test]
-fn a_graph_that_contradicts_itself_is_refused() {
+fn rejects_inconsistent_graph() {
     let Some(bench) = Bench::new() else { return };
     let (mut graph, constants) = bench.graph(&layer(Dim::Fixed(2), Dim::Fixed(9))).unwrap();
     let dense = graph.nodes.iter_mut().find(|node| node.op() == Some("nn.dense")).unwrap();

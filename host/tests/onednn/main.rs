@@ -1,5 +1,5 @@
-//! The oneDNN backend against the operators' naive references, over random shapes, windows, groups and axes. Where oneDNN is not
-//! on the machine these tests leave everything out.
+//! Comparison of the oneDNN backend with the operators' naive references, over random shapes, windows, groups and axes.
+//! If oneDNN is not installed, these tests are skipped.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -11,7 +11,7 @@ mod quantized;
 
 use check::Bench;
 
-/// Runs `count` random programs of a family. At most a tenth of them may be refused: the rest has to be right.
+/// Runs `count` random programs of a family. At most a tenth of them may be refused; the rest has to be correct.
 fn family(name: &str, count: u64, make: fn(&mut cases::Case)) {
     let Some(bench) = Bench::new() else { return };
     let mut refused = Vec::new();

@@ -1,15 +1,16 @@
-//! Random programs of quantized operators. Their results are integers, which have to be the same bits.
+//! Random programs of quantized operators. Their results are integers, which have to match bit for bit.
 
 use crate::cases::{Case, longs};
 use byoc_core::ir::{AttrValue, ExprId};
 use byoc_core::tensor::{DType, Tensor};
 
-/// Returns true if the CPU computes these families: without VNNI instructions the backend leaves sums of bytes to the host.
+/// Returns true if the CPU supports these families: without VNNI instructions the backend leaves sums of bytes to the
+/// host.
 pub fn computes() -> bool {
     byoc_test_support::multiplies_bytes()
 }
 
-/// A tensor of integers of their whole range, the ends of it more often than anything else.
+/// Draws a tensor of integers of the full range, with the bounds more frequent than other values.
 fn bytes(c: &mut Case, dtype: DType, shape: &[usize]) -> Tensor {
     let ends = c.chance(4);
     let len: usize = shape.iter().product();
@@ -23,12 +24,12 @@ fn bytes(c: &mut Case, dtype: DType, shape: &[usize]) -> Tensor {
     Tensor::from_bytes(dtype, shape, &bytes).expect("bytes")
 }
 
-/// Which bytes data are.
+/// Draws int8 or uint8.
 fn byte_type(c: &mut Case) -> DType {
     c.pick(&[DType::I8, DType::I8, DType::U8])
 }
 
-/// A zero point of that type, most often none.
+/// Draws a zero point of that type, most often 0.
 fn zero_point(c: &mut Case, dtype: DType) -> i32 {
     let low = if dtype == DType::I8 { -128 } else { 0 };
     if c.chance(2) { 0 } else { low + c.int(0, 255) as i32 }
@@ -42,13 +43,13 @@ fn integer(c: &mut Case, value: i32) -> ExprId {
     c.builder.constant(Tensor::scalar(value))
 }
 
-/// A scale around `about`: now and then a power of two.
+/// Draws a scale around `about`, now and then a power of two.
 fn scale(c: &mut Case, about: f64) -> f32 {
     let value = about * (0.3 + 2.0 * c.uniform());
     if c.chance(6) { 2f64.powi(value.log2().round() as i32) as f32 } else { value as f32 }
 }
 
-/// Scales around `about`, one or one for each place.
+/// Draws scales around `about`: a single one, or one per channel.
 fn scales(c: &mut Case, about: f64, places: usize) -> ExprId {
     if c.chance(3) {
         let one = scale(c, about);
@@ -66,11 +67,11 @@ fn dtype_word(dtype: DType) -> AttrValue {
     word(dtype.name())
 }
 
-/// A requantization of integers of size `about` along an axis, to bytes mostly.
+/// Adds a requantization of integers of magnitude `about` along an axis, mostly to bytes.
 fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to: DType) -> ExprId {
     let places = c.shape(x)[axis];
     let out = scale(c, 0.05);
-    // From results that are all 0 to those that all saturate, most often in between.
+    // From all 0 to all saturated, most often in between.
     let reach = c.pick(&[1.0, 40.0, 60.0, 60.0, 120.0, 3e4]);
     let from = scales(c, f64::from(out) * reach / about, places);
     let (zero_in, out) = (integer(c, zero_in), scalar(c, out));
@@ -88,7 +89,7 @@ fn requantize(c: &mut Case, x: ExprId, about: f64, axis: usize, zero_in: i32, to
     c.op("qnn.requantize", &[x, from, zero_in, out, zero_out], &attrs)
 }
 
-/// Bounds, perhaps.
+/// Adds optional bounds.
 fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     match c.int(0, 3) {
         0 => c.op("nn.relu", &[x], &[]),
@@ -101,7 +102,7 @@ fn bounds(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     }
 }
 
-/// A sum with an input of its shape, and bounds behind it.
+/// Adds a sum with an input of the same shape, followed by bounds.
 fn residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     let shape = c.shape(x);
     let other = bytes(c, dtype, &shape);
@@ -122,7 +123,7 @@ fn residual(c: &mut Case, x: ExprId, dtype: DType) -> ExprId {
     bounds(c, sum, dtype)
 }
 
-/// What stands behind sums: a bias, a requantization, bounds, a residual; and perhaps the real numbers.
+/// Adds the operators after sums: a bias, a requantization, bounds, a residual; optionally a dequantization.
 fn behind(c: &mut Case, sums: ExprId, terms: usize, axis: usize) -> ExprId {
     let places = c.shape(sums)[axis];
     let mut x = sums;
@@ -162,7 +163,7 @@ fn behind(c: &mut Case, sums: ExprId, terms: usize, axis: usize) -> ExprId {
     x
 }
 
-/// The parameters of a product of data of that type: both zero points and both scales.
+/// Draws the parameters of a product of data of that type: both zero points and both scales.
 fn parameters(c: &mut Case, dtype: DType) -> [ExprId; 4] {
     let zero = zero_point(c, dtype);
     [integer(c, zero), integer(c, 0), scalar(c, 0.05), scalar(c, 0.01)]
@@ -174,7 +175,7 @@ struct Sizes {
     out_per_group: usize,
 }
 
-/// A convolution of `x`, or of an input.
+/// Adds a convolution of `x`, or of an input.
 fn convolve(c: &mut Case, x: Option<ExprId>, sizes: &Sizes, last: bool) -> (ExprId, usize, usize) {
     let Sizes { groups, per_group, out_per_group } = *sizes;
     let own = x.map(|x| c.shape(x));
@@ -264,11 +265,11 @@ pub fn quantized_dense(c: &mut Case) {
     c.done(result);
 }
 
-/// Sums of 2^24 and more, which 32-bit floats do not hold.
+/// Sums of 2^24 and more, which binary32 does not represent exactly.
 pub fn quantized_wide_sums(c: &mut Case) {
     c.tolerance = 0.0;
     let dtype = byte_type(c);
-    // All data and weights near one end, so that sums grow.
+    // All data and weights near one bound, so that sums grow.
     let near = |c: &mut Case, dtype: DType, shape: &[usize]| {
         let len: usize = shape.iter().product();
         let top = if dtype == DType::U8 { 255 } else { 127 };
@@ -294,7 +295,7 @@ pub fn quantized_wide_sums(c: &mut Case) {
     c.done(sums);
 }
 
-/// Chains without a product: into bytes, from scale to scale, sums, and back.
+/// Chains without a product: quantization, requantization, sums, and dequantization.
 pub fn quantized_elementwise(c: &mut Case) {
     c.tolerance = 0.0;
     let rank = c.int(1, 4);
@@ -306,7 +307,7 @@ pub fn quantized_elementwise(c: &mut Case) {
         c.input_of(value)
     } else {
         let mut values: Vec<f32> = (0..len).map(|_| (c.uniform() * 40.0 - 20.0) as f32).collect();
-        // Halves, infinities and what is no number.
+        // Halves, infinities and NaN.
         let special = [0.5, -0.5, 2.5, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e30];
         if c.chance(2) {
             let at = c.int(0, len - 1);
@@ -342,7 +343,7 @@ pub fn quantized_elementwise(c: &mut Case) {
     c.done(x);
 }
 
-/// Convolutions behind each other, with pools between them and a product at the end: a small network.
+/// A chain of convolutions with pools between them and a product at the end: a small network.
 pub fn quantized_blocks(c: &mut Case) {
     c.tolerance = 0.0;
     let first = Sizes { groups: 1, per_group: c.pick(&[1, 3, 8]), out_per_group: c.pick(&[4, 8, 16]) };
@@ -371,7 +372,7 @@ pub fn quantized_blocks(c: &mut Case) {
     c.done(result);
 }
 
-/// Means and maxima of windows, and tensors of other scales behind each other.
+/// Means and maxima of windows, and concatenations of tensors with different scales.
 pub fn quantized_pools_and_joins(c: &mut Case) {
     c.tolerance = 0.0;
     let dtype = byte_type(c);
@@ -428,7 +429,7 @@ pub fn quantized_pools_and_joins(c: &mut Case) {
     c.done(x);
 }
 
-/// A factor or a summand: one number, or one for each place of an axis.
+/// Draws a factor or a summand: one number, or one per element of an axis.
 fn numbers(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
     let shape = c.shape(x);
     if c.chance(2) {
@@ -441,7 +442,7 @@ fn numbers(c: &mut Case, x: ExprId, axis: usize, about: f64) -> ExprId {
     c.builder.constant(Tensor::from_slice(&along, &values))
 }
 
-/// What stands behind sums in real numbers, ended by a conversion that drops the fraction.
+/// Adds the operators after sums in floating point, ended by a conversion that truncates.
 pub fn quantized_written_out(c: &mut Case) {
     c.tolerance = 0.0;
     let (sums, terms, axis) = if c.chance(3) {
