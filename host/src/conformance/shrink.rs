@@ -194,7 +194,7 @@ fn corner(tensor: &Tensor, shape: &[usize]) -> Tensor {
             element.copy_from_slice(&tensor.bytes()[from * size..(from + 1) * size]);
         }
     })
-    .expect("cannot allocate a case")
+    .expect("a case exceeds the memory")
 }
 
 /// Replaces the finite elements by 1, 2, 3, -1, ...; booleans stay.
@@ -211,7 +211,7 @@ fn simple(tensor: &Tensor) -> Tensor {
             }
         });
     })
-    .expect("cannot allocate a case")
+    .expect("a case exceeds the memory")
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ fn reversed(tensor: &Tensor) -> Tensor {
         bytes.copy_from_slice(tensor.bytes());
         with_dtype!(tensor.dtype(), T => bytemuck::cast_slice_mut::<u8, T>(bytes).reverse());
     })
-    .expect("cannot allocate a case")
+    .expect("a case exceeds the memory")
 }
 
 /// Checks that another run in between does not change the result.

@@ -200,7 +200,7 @@ impl Draw {
                     *element = T::from_f64(values.next().copied().unwrap_or(0) as f64);
                 });
             });
-            return filled.expect("cannot allocate a case");
+            return filled.expect("a case exceeds the memory");
         }
         Tensor::build(dtype, shape, |bytes| {
             if dtype == DType::I64 || dtype == DType::U64 {
@@ -218,7 +218,7 @@ impl Draw {
                 });
             });
         })
-        .expect("cannot allocate a case")
+        .expect("a case exceeds the memory")
     }
 
     fn integer(&mut self, dtype: DType, fill: &Fill) -> i128 {
