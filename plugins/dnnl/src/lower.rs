@@ -1,11 +1,11 @@
-//! From a program to a plan: a layout for every tensor, a primitive for every item.
+//! Lowering of a program into a plan: a layout for every tensor, a primitive for every item.
 //!
-//! Images lie channels-last from one end of a region to the other, everything else row-major; only the region's inputs and
-//! outputs are dense in the order of their dimensions. Views cost nothing as long as the library reads them as they lie; where
-//! it has only its reference implementation for a layout, the tensor is copied first.
+//! Images are channels-last throughout a region, everything else is row-major; only the region's inputs and outputs are
+//! dense in the order of their dimensions. Views are free as long as the library reads them in place; where it has only
+//! its reference implementation for a layout, the tensor is copied first.
 //!
-//! For each item the ways of computing it are tried in order of preference, and the first one that the library has an
-//! implementation for is taken: the whole chain as post-operators before a part of it, layouts as they are before copies.
+//! For each item, the alternatives are tried in order of preference, and the first one that the library implements is
+//! taken: the whole chain as post-operators before a part of it, existing layouts before copies.
 
 use crate::argument::{Argument, Buf};
 use crate::frame::Frame;
@@ -19,46 +19,43 @@ use crate::view::{View, count, regroup};
 use byoc_plugin_api::DType;
 use std::collections::HashMap;
 
-/// A tensor in a buffer.
+/// Tensor in a buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
-    /// The buffer.
     pub buffer: Buf,
-    /// Where its elements lie, in elements from the buffer's start.
+    /// Layout, in elements relative to the start of the buffer.
     pub view: View,
 }
 
-/// A post-operator that a primitive can be given.
+/// Post-operator of a primitive.
 pub enum Post {
-    /// Adds what lay in the destination before.
+    /// Adds the previous contents of the destination.
     Sum,
-    /// A function of each element.
+    /// Applies an elementwise function.
     Eltwise(Function),
-    /// A function of the result and another tensor.
+    /// Combines the result with another tensor.
     Binary(i32, Placed),
 }
 
-/// How a chain is given to a primitive.
+/// Post-operators that a primitive computes of a chain.
 pub struct Chain {
-    /// The post-operators.
     pub posts: Vec<Post>,
-    /// How many links of the chain they stand for.
+    /// Number of links of the chain that they cover.
     pub links: usize,
-    /// The buffer of the tensor that the first post-operator sums into, which the result then takes over.
+    /// Tensor that the first post-operator accumulates into; its buffer becomes the result's.
     pub sum_into: Option<Placed>,
 }
 
-/// What is packed for plans of one region, across plans.
+/// Packed constants of one region, shared by its plans.
 #[derive(Default)]
 pub struct Packs {
-    /// The packed constants.
     pub packs: Vec<Pack>,
 }
 
-/// The longest list of post-operators that the library takes.
+/// Maximum number of post-operators of a primitive in oneDNN.
 const MOST_POSTS: usize = 32;
 
-/// A plan under construction.
+/// Plan under construction.
 pub struct Lowering<'p> {
     pub library: &'static OneDnn,
     pub program: &'p Program,
@@ -69,22 +66,23 @@ pub struct Lowering<'p> {
     constants: HashMap<usize, Buf>,
     packed: HashMap<usize, Buf>,
     placed: Vec<Option<Placed>>,
-    /// The last item that reads a value or a view of it; outputs are read for ever.
+    /// Index of the last item that reads each value or a view of it; `usize::MAX` for outputs.
     last_read: Vec<usize>,
-    /// The same for a buffer.
+    /// Index of the last item that reads each buffer.
     needed_until: Vec<usize>,
-    /// Copies into other layouts, so that a tensor is copied once.
+    /// Copies in other layouts, so that each copy is made once.
     copies: Vec<(Placed, Placed)>,
-    /// The same for copies in bfloat16.
+    /// Copies in bfloat16.
     pub narrow_copies: Vec<(Placed, Placed)>,
-    /// What the rest of the item's chain reads from elsewhere, whether the anchor at hand takes it along or not.
+    /// Buffers that the remaining chain of the current item reads, whether or not the current anchor fuses those links.
     read_behind: Vec<Buf>,
-    /// Matrices that more than one product reads.
+    /// Constant matrices that several products read.
     pub matrices: Matrices,
     now: usize,
 }
 
-/// Lowers a program. `packs` holds what earlier plans of the same region packed, and takes what this one needs beside it.
+/// Lowers a program. `packs` holds the constants packed by earlier plans of the region and receives those that this
+/// plan adds.
 ///
 /// # Errors
 /// An operator for which the library has no implementation.
@@ -134,48 +132,45 @@ fn last_reads(program: &Program, items: &[Item]) -> Vec<usize> {
 }
 
 impl Lowering<'_> {
-    /// A buffer of so many elements.
+    /// Adds a buffer of `elements` elements.
     pub fn buffer(&mut self, place: Place, elements: i64, dtype: DType) -> Buf {
         self.buffers.push(Buffer { place, bytes: elements as usize * dtype.size(), dtype });
         self.needed_until.push(if matches!(place, Place::Arena(_)) { 0 } else { usize::MAX });
         Buf((self.buffers.len() - 1) as u32)
     }
 
-    /// A dense tensor of 32-bit floats in the arena.
+    /// Allocates a `float32` tensor in the arena.
     pub fn scratch(&mut self, view: View) -> Placed {
         self.scratch_of(DType::F32, view)
     }
 
-    /// A dense tensor in the arena.
+    /// Allocates a tensor in the arena.
     pub fn scratch_of(&mut self, dtype: DType, view: View) -> Placed {
         let buffer = self.buffer(Place::Arena(0), count(&view.shape), dtype);
         Placed { buffer, view }
     }
 
-    /// The element type of a tensor.
     pub fn dtype(&self, placed: &Placed) -> DType {
         self.buffers[placed.buffer.0 as usize].dtype
     }
 
-    /// Returns true if a tensor lies in a constant, which can be packed when it is loaded.
+    /// Returns true if a tensor is in a constant, which can be packed at load time.
     pub fn is_constant(&self, placed: &Placed) -> bool {
         matches!(self.buffers[placed.buffer.0 as usize].place, Place::Constant(_))
     }
 
-    /// Bytes from the start of its buffer to a tensor's first element.
+    /// Offset of a tensor's first element in its buffer, in bytes.
     fn offset(&self, placed: &Placed) -> usize {
         placed.view.offset as usize * self.dtype(placed).size()
     }
 
-    /// Where a value lies.
+    /// Returns the placement of a value.
     pub fn at(&mut self, value: Val) -> Placed {
         if let Some(placed) = &self.placed[value.index()] {
             return placed.clone();
         }
         let view = View::dense(self.program.shape(value));
-        let Def::Constant(number) = self.program.get(value).def else {
-            unreachable!("operands come before their users")
-        };
+        let Def::Constant(number) = self.program.get(value).def else { unreachable!("operands precede their users") };
         let dtype = self.program.get(value).dtype;
         let buffer = match self.constants.get(&number) {
             Some(&buffer) => buffer,
@@ -190,25 +185,25 @@ impl Lowering<'_> {
         placed
     }
 
-    /// Says where a value lies.
+    /// Sets the placement of a value.
     pub fn put(&mut self, value: Val, placed: Placed) {
         let until = &mut self.needed_until[placed.buffer.0 as usize];
         *until = (*until).max(self.last_read[value.index()]);
         self.placed[value.index()] = Some(placed);
     }
 
-    /// Returns true if a buffer lies in the arena and nothing reads it after the item at hand.
+    /// Returns true if a buffer is in the arena and nothing reads it after the current item.
     fn dies(&self, buffer: Buf) -> bool {
         matches!(self.buffers[buffer.0 as usize].place, Place::Arena(_))
             && self.needed_until[buffer.0 as usize] <= self.now
     }
 
-    /// The descriptor of 32-bit floats that lie so.
+    /// Creates the descriptor of a `float32` tensor with this layout.
     pub fn desc(&self, view: &View) -> Outcome<Desc> {
         self.desc_as(DType::F32, view)
     }
 
-    /// The descriptor of elements that lie so.
+    /// Creates the descriptor of a tensor with this element type and layout.
     pub fn desc_as(&self, dtype: DType, view: &View) -> Outcome<Desc> {
         if view.shape.is_empty() {
             return Desc::strided(self.library, dtype, &[1], &[1]);
@@ -216,12 +211,13 @@ impl Lowering<'_> {
         Desc::strided(self.library, dtype, &view.shape, &view.strides)
     }
 
-    /// The descriptor of a tensor.
+    /// Creates the descriptor of a placed tensor.
     pub fn desc_of(&self, placed: &Placed) -> Outcome<Desc> {
         self.desc_as(self.dtype(placed), &placed.view)
     }
 
-    /// A tensor in a dense layout of that order, copied there if it lies otherwise. A constant is copied when it is loaded.
+    /// Returns a tensor in the dense layout of the given order, copying it if its layout differs. Constants are copied
+    /// at load time.
     pub fn in_order(&mut self, placed: &Placed, order: &[usize]) -> Taken<Placed> {
         let wanted = View::in_order(&placed.view.shape, order);
         if placed.view.same_layout(&wanted) {
@@ -237,24 +233,24 @@ impl Lowering<'_> {
         }
         let copy = self.scratch_of(dtype, wanted);
         self.copy(placed, &copy, "reorder")?;
-        // A copy may be read by whoever reads the original.
+        // A copy may be read as long as the original, so its buffer is never reused.
         self.needed_until[copy.buffer.0 as usize] = usize::MAX;
         self.copies.push((placed.clone(), copy.clone()));
         Ok(copy)
     }
 
-    /// A row-major copy, or the tensor itself.
+    /// Returns the tensor in row-major order, copying it if necessary.
     pub fn row_major(&mut self, placed: &Placed) -> Taken<Placed> {
         let order: Vec<usize> = (0..placed.view.shape.len()).collect();
         self.in_order(placed, &order)
     }
 
-    /// A constant in a layout of the library's, packed when it is loaded. `None` where the tensor is no constant.
+    /// Packs a constant into a layout of the library at load time. Returns `None` if the tensor is not a constant.
     pub fn pack(&mut self, placed: &Placed, to: Desc) -> Taken<Option<Buf>> {
         self.pack_as(placed, Packing::Layout(to))
     }
 
-    /// A constant, packed when it is loaded. `None` where the tensor is no constant.
+    /// Packs a constant at load time. Returns `None` if the tensor is not a constant.
     pub fn pack_as(&mut self, placed: &Placed, to: Packing) -> Taken<Option<Buf>> {
         let Place::Constant(constant) = self.buffers[placed.buffer.0 as usize].place else { return Ok(None) };
         let from = self.desc_of(placed)?;
@@ -278,7 +274,7 @@ impl Lowering<'_> {
         Ok(Some(buffer))
     }
 
-    /// What this tensor, a constant, has been packed into before.
+    /// Returns the packed forms that other plans already hold of a constant tensor.
     pub fn packed_before(&self, placed: &Placed) -> Vec<Packing> {
         let Place::Constant(constant) = self.buffers[placed.buffer.0 as usize].place else { return Vec::new() };
         let Ok(from) = self.desc_of(placed) else { return Vec::new() };
@@ -287,13 +283,13 @@ impl Lowering<'_> {
         self.packs.packs.iter().filter(own).map(|pack| pack.to.clone()).collect()
     }
 
-    /// The library's layouts among them.
+    /// Returns the library layouts among the packed forms.
     pub fn layouts_before(&self, placed: &Placed) -> Vec<Desc> {
         let layout = |packing| if let Packing::Layout(desc) = packing { Some(desc) } else { None };
         self.packed_before(placed).into_iter().filter_map(layout).collect()
     }
 
-    /// A step that copies a tensor into another layout.
+    /// Adds a step that copies a tensor into another layout.
     pub fn copy(&mut self, from: &Placed, to: &Placed, what: &str) -> Taken<()> {
         let (src, dst) = (self.desc_of(from)?, self.desc_of(to)?);
         let attr = self.attr(&[])?;
@@ -301,7 +297,7 @@ impl Lowering<'_> {
         self.step(desc, vec![(ffi::ARG_SRC, from.clone(), src), (ffi::ARG_DST, to.clone(), dst)], what)
     }
 
-    /// A step that fills a whole buffer with a byte.
+    /// Adds a step that fills a whole buffer with a byte.
     pub fn fill(&mut self, placed: &Placed, byte: u8) -> Taken<()> {
         let desc = self.desc_of(placed)?;
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset: 0, desc }];
@@ -309,7 +305,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A step that puts a number in the place of every NaN of a tensor without gaps.
+    /// Adds a step that replaces every NaN of a packed tensor by a number.
     pub fn replace_nan(&mut self, placed: &Placed, number: f32) -> Taken<()> {
         let desc = self.desc(&placed.view)?;
         let offset = self.offset(placed);
@@ -318,7 +314,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A step of the plugin's own.
+    /// Adds a step with a hand-written kernel.
     pub fn own_step(&mut self, work: Work, tensors: Vec<(i32, Placed)>, what: &str) -> Taken<()> {
         let mut args = Vec::new();
         for (arg, placed) in tensors {
@@ -330,7 +326,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A step that runs a primitive.
+    /// Adds a step that runs a primitive.
     pub fn step(&mut self, desc: PrimitiveDesc, tensors: Vec<(i32, Placed, Desc)>, what: &str) -> Taken<()> {
         let mut args: Vec<Argument> = tensors
             .into_iter()
@@ -346,7 +342,7 @@ impl Lowering<'_> {
     }
 
     fn push(&mut self, work: Work, args: Vec<Argument>, what: &str) {
-        // What is overwritten is no longer what was copied.
+        // Copies of, and in, a buffer that is overwritten are stale.
         for written in args.iter().filter(|argument| argument.arg == ffi::ARG_DST) {
             self.copies.retain(|(from, to)| from.buffer != written.buffer && to.buffer != written.buffer);
             self.forget_narrowed(written.buffer);
@@ -354,7 +350,7 @@ impl Lowering<'_> {
         self.steps.push(Step { work, args, what: what.to_owned() });
     }
 
-    /// Attributes with these post-operators.
+    /// Creates attributes with these post-operators.
     pub fn attr(&self, posts: &[Post]) -> Outcome<Attr> {
         let mut list = PostOps::new(self.library)?;
         for post in posts {
@@ -367,7 +363,7 @@ impl Lowering<'_> {
         Attr::new(self.library, &list)
     }
 
-    /// The tensors of post-operators, as arguments.
+    /// Returns the tensors of post-operators as arguments.
     pub fn post_args(&self, posts: &[Post]) -> Outcome<Vec<(i32, Placed, Desc)>> {
         let mut args = Vec::new();
         for (i, post) in posts.iter().enumerate() {
@@ -379,12 +375,12 @@ impl Lowering<'_> {
         Ok(args)
     }
 
-    /// The tensor that a link combines with, as a primitive sees it whose value at the chain's beginning lies in this frame.
-    /// `path` are the views between.
+    /// Returns the second operand of a link, viewed through the frame of a primitive whose result is the value at the
+    /// start of the chain. `path` holds the views in between.
     pub fn operand(&mut self, other: Val, path: &[Link], frame: &Frame) -> Option<Placed> {
         let placed = self.at(other);
         let mut view = placed.view;
-        // The operand broadcasts to the shape behind the last view.
+        // The operand broadcasts to the shape after the last view.
         for link in path.iter().rev() {
             let op = &self.program.ops[link.op()];
             let (before, after) = (self.program.shape(op.inputs[0]), self.program.shape(op.output));
@@ -405,16 +401,16 @@ impl Lowering<'_> {
         if let Some(view) = frame.enter(&view) {
             return Some(Placed { buffer, view });
         }
-        // Dimensions that the frame takes together may lie apart: a copy has them together.
+        // Dimensions that the frame merges may not be adjacent in memory; a copy makes them so.
         let ordered = Placed { buffer, view: frame.permuted(&view)? };
         let shape = regroup(&ordered.view.shape, &frame.ordered_shape(), &frame.exec)?;
         let ordered = self.row_major(&ordered).ok()?;
         Some(Placed { view: ordered.view.reshape(&shape)?, ..ordered })
     }
 
-    /// The post-operators for the first links, as far as they can be expressed, for a result of layout `dst`, which has the
-    /// shape of the frame. `bias` is the link that the primitive adds itself. `read` are the buffers that the item reads,
-    /// from the anchor to the end of its chain.
+    /// Converts the longest expressible prefix of the links into post-operators, for a result of layout `dst`, which
+    /// has the shape of the frame. `bias` is the index of the link that the primitive computes as its bias. `read`
+    /// lists the buffers that the item reads, from the anchor to the end of its chain.
     pub fn chain(
         &mut self,
         links: &[Link],
@@ -444,7 +440,8 @@ impl Lowering<'_> {
                     let Some(mut operand) = self.operand(other, &path, frame) else { break };
                     let whole = operand.view.shape == dst.shape;
                     let once = read.iter().filter(|&&buffer| buffer == operand.buffer).count() == 1;
-                    // The library sums in place only as the first post-operator, and into the layout of the result.
+                    // oneDNN accumulates in place only as the first post-operator, and only in the layout of the
+                    // result.
                     if sums
                         && chain.posts.is_empty()
                         && alg == ffi::BINARY_ADD
@@ -472,7 +469,7 @@ impl Lowering<'_> {
         Ok(chain)
     }
 
-    /// The buffers that the links of a chain read.
+    /// Returns the buffers that the links of a chain read.
     pub fn reads(&mut self, links: &[Link]) -> Vec<Buf> {
         let others = links.iter().filter_map(|link| match link {
             Link::Binary { other, .. } => Some(*other),
@@ -481,7 +478,7 @@ impl Lowering<'_> {
         others.collect::<Vec<_>>().into_iter().map(|other| self.at(other).buffer).collect()
     }
 
-    /// Returns true if an anchor may write over this operand: nothing else of its item reads it, nor anything after.
+    /// Returns true if an anchor may overwrite this operand: neither the rest of its item nor a later one reads it.
     pub fn may_overwrite(&self, placed: &Placed, read: &[Buf]) -> bool {
         self.dies(placed.buffer)
             && !self.read_behind.contains(&placed.buffer)
@@ -489,7 +486,7 @@ impl Lowering<'_> {
             && read.iter().filter(|&&buffer| buffer == placed.buffer).count() == 1
     }
 
-    /// The order in memory that the users of a value would like it in, if it has one user that transposes it.
+    /// Returns the memory order that suits the users of a value: that of its only user if it is a transpose.
     pub fn wanted_order(&self, value: Val) -> Option<Vec<usize>> {
         match self.users[value.index()][..] {
             [user] => match &self.program.ops[user].kind {
@@ -519,8 +516,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Places the value at the end of the first `count` links of a chain whose anchor's value lies at `placed`, as it is seen
-    /// in this frame.
+    /// Places the value at the end of the first `count` links of a chain; `placed` is the anchor's result as seen
+    /// through `frame`.
     pub fn put_through(&mut self, op: &Op, links: &[Link], count: usize, placed: Placed, frame: &Frame) -> Taken<()> {
         let mut value = op.output;
         let mut view = frame.leave(&placed.view);
@@ -534,13 +531,13 @@ impl Lowering<'_> {
                 };
             }
         }
-        let view = view.ok_or_else(|| Failure::from("a result that is no view of itself"))?;
+        let view = view.ok_or_else(|| Failure::from("expected a result that is a view of the chain's value"))?;
         self.put(value, Placed { view, ..placed });
         Ok(())
     }
 
-    /// The frame with the fewest dimensions for a value that lies in this order, for an operand of that shape and all that
-    /// the chain takes from elsewhere.
+    /// Returns the frame with the fewest dimensions for a value in this memory order that is compatible with an operand
+    /// of the given shape and with all operands of the chain.
     pub fn fewest(&mut self, op: &Op, links: &[Link], order: &[usize], operand: Option<&[i64]>) -> Frame {
         let start = self.program.shape(op.output).to_vec();
         let whole = Frame::plain(&start, &start);
@@ -577,7 +574,8 @@ impl Lowering<'_> {
             Some(view) => Placed { view, ..placed },
             None => {
                 let copy = self.row_major(&placed)?;
-                let view = through(&copy.view).ok_or_else(|| Failure::from("a reshape of another size"))?;
+                let view =
+                    through(&copy.view).ok_or_else(|| Failure::from("reshape changes the number of elements"))?;
                 Placed { view, ..copy }
             }
         };
@@ -585,7 +583,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Copies what is left into the region's outputs, and places the arena.
+    /// Copies remaining results into the region's outputs and assigns arena offsets.
     fn finish(mut self) -> Taken<Plan> {
         let mut outputs = Vec::new();
         for (k, &output) in self.program.outputs.iter().enumerate() {
@@ -609,7 +607,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A kind's name in messages.
+/// Name of a kind in messages.
 fn name(kind: &Kind) -> &'static str {
     match kind {
         Kind::Conv { transposed: false, .. } => "convolution",
@@ -617,7 +615,7 @@ fn name(kind: &Kind) -> &'static str {
         Kind::MatMul { .. } => "matrix product",
         Kind::Pool { .. } => "pool",
         Kind::Softmax { .. } => "softmax",
-        Kind::LayerNorm { .. } => "layer normalisation",
+        Kind::LayerNorm { .. } => "layer normalization",
         Kind::Eltwise(_) => "elementwise function",
         Kind::Erf => "erf",
         Kind::Curve(curve) => curve.name(),

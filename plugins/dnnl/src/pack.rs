@@ -1,4 +1,4 @@
-//! Constants that are packed when a region is loaded, and the memory that they lie in.
+//! Constants that are packed at load time, and the memory that holds them.
 
 use crate::library::{Attr, Desc, Failure, Memory, OneDnn, PostOps, Primitive, PrimitiveDesc, Stream, ffi, pages};
 use crate::row::Panels;
@@ -7,31 +7,31 @@ use byoc_plugin_api::{Constant, Error, Result};
 use std::alloc::Layout;
 use std::sync::{Arc, Weak};
 
-/// A constant in a layout of its own.
+/// Constant with its packed form.
 pub struct Pack {
-    /// The constant.
+    /// Index of the constant.
     pub constant: usize,
-    /// Bytes from its start to the first element that is read.
+    /// Offset of the first element that is read, in bytes.
     pub offset: usize,
-    /// How it lies in the host's memory.
+    /// Layout in the host's memory.
     pub from: Desc,
-    /// How it is wanted.
+    /// Packed form.
     pub to: Packing,
 }
 
-/// How a constant is packed.
+/// Packed form of a constant.
 #[derive(Clone, PartialEq)]
 pub enum Packing {
-    /// In a layout of the library's.
+    /// Layout of the library.
     Layout(Desc),
-    /// As kernels of a convolution of the plugin's own.
+    /// Transformed kernels of a Winograd convolution.
     Winograd(Weights),
-    /// As the matrix of a product of the plugin's own.
+    /// Column panels of a GEMV matrix.
     Panels(Panels),
 }
 
 impl Packing {
-    /// Bytes of the packed constant.
+    /// Size of the packed constant in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Packing::Layout(desc) => desc.size(),
@@ -45,20 +45,20 @@ impl Pack {
     /// Writes the packed constant.
     ///
     /// # Errors
-    /// A constant that is shorter than its type says, or a layout that the library does not know.
+    /// A constant that is shorter than its type says, or a layout that the library does not support.
     ///
     /// # Safety
-    /// As many bytes as [`Packing::bytes`] says have to lie at `to`, aligned for floats, which nobody else uses.
+    /// `to` must point to [`Packing::bytes`] bytes that are aligned for floats and that nobody else uses.
     pub unsafe fn write(&self, library: &'static OneDnn, constant: &Constant, to: *mut u8) -> Result<()> {
         let short = || Error::new(format!("constant {} is shorter than its type says", self.constant));
         let from = constant.bytes().get(self.offset..).ok_or_else(short)?;
         if self.from.size() > from.len() {
             return Err(short());
         }
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let own = |elements| unsafe { zeros(to, elements) };
         match &self.to {
-            // SAFETY: both have the bytes that their layouts span; the caller's word.
+            // SAFETY: both sides span the bytes of their layouts, as the caller guarantees.
             Packing::Layout(layout) => unsafe { reorder(library, (&self.from, from), (layout, to)) },
             Packing::Winograd(weights) => weights.transform(from, own(weights.elements())).ok_or_else(short),
             Packing::Panels(panels) => panels.pack(from, own(panels.elements())).ok_or_else(short),
@@ -66,13 +66,13 @@ impl Pack {
     }
 }
 
-/// So many zeros.
+/// Writes `count` zeros and returns them as a slice.
 ///
 /// # Safety
-/// There has to be room for them, which nobody else uses.
+/// `at` must point to memory for `count` floats that nobody else uses.
 unsafe fn zeros<'a>(at: *mut u8, count: usize) -> &'a mut [f32] {
     let at = at.cast::<f32>();
-    // SAFETY: the caller's word; zero bytes are floats.
+    // SAFETY: guaranteed by the caller; zero bytes are valid floats.
     unsafe {
         at.write_bytes(0, count);
         std::slice::from_raw_parts_mut(at, count)
@@ -96,56 +96,56 @@ unsafe fn reorder(library: &'static OneDnn, from: (&Desc, &[u8]), to: (&Desc, *m
         memory.set(lines.at)?;
         args.push(memory.arg(ffi::ARG_SCRATCHPAD));
     }
-    // SAFETY: the caller's word; the source is read only, and the scratch memory is our own.
+    // SAFETY: guaranteed by the caller; the source is only read, and the scratchpad is allocated above.
     unsafe { primitive.execute(&Stream::new(library)?, &args) }?;
     Ok(())
 }
 
-/// A cache line.
+/// Size of a cache line.
 pub const LINE: usize = 64;
 
-/// A large page, where the system has them.
+/// Size of a huge page, where the system supports them.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// A packed constant: the memory that it lies in with others, and where it lies there.
+/// Packed constant: its address and the allocation that it shares with others.
 #[derive(Clone)]
 pub struct Packed {
-    /// What it lies in.
+    /// Allocation that holds it.
     pub lines: Arc<Lines>,
-    /// Where.
+    /// Address of the packed data.
     pub at: *mut u8,
 }
 
-// SAFETY: it points into the memory that it holds, which is written before it is shared, and only read afterwards.
+// SAFETY: it points into the allocation that it holds, which is written before it is shared, and only read afterwards.
 unsafe impl Send for Packed {}
 // SAFETY: as above.
 unsafe impl Sync for Packed {}
 
-/// Where a packed constant lies as long as somebody reads it.
+/// Packed constant without ownership of its allocation.
 pub struct WeakPacked {
     lines: Weak<Lines>,
     at: *mut u8,
 }
 
-// SAFETY: it is looked at only where the memory that it points into is held.
+// SAFETY: the pointer is dereferenced only while the allocation that it points into is held.
 unsafe impl Send for WeakPacked {}
 
 impl WeakPacked {
-    /// Of a constant that is packed.
+    /// Creates a weak reference to a packed constant.
     pub fn of(packed: &Packed) -> WeakPacked {
         WeakPacked { lines: Arc::downgrade(&packed.lines), at: packed.at }
     }
 
-    /// The packed constant, if somebody holds it.
+    /// Returns the packed constant if its allocation is still alive.
     pub fn get(this: &Option<WeakPacked>) -> Option<Packed> {
         let this = this.as_ref()?;
         Some(Packed { lines: this.lines.upgrade()?, at: this.at })
     }
 }
 
-/// Memory aligned to a cache line.
+/// Allocation aligned to a cache line.
 pub struct Lines {
-    /// Where it begins.
+    /// Start of the allocation.
     pub at: *mut u8,
     layout: Layout,
 }
@@ -156,10 +156,10 @@ unsafe impl Send for Lines {}
 unsafe impl Sync for Lines {}
 
 impl Lines {
-    /// So many bytes.
+    /// Allocates this number of bytes.
     ///
     /// # Errors
-    /// Where they cannot be had.
+    /// If memory is exhausted.
     pub fn new(bytes: usize) -> Result<Lines> {
         Lines::aligned(bytes, LINE)
     }
@@ -174,8 +174,8 @@ impl Lines {
         Ok(Lines { at, layout })
     }
 
-    /// Memory in large pages, where the system has them: a run goes through all weights once, and with small pages it would
-    /// look up thousands of them.
+    /// Allocates memory in huge pages where the system supports them: a run reads all weights once, and with small
+    /// pages that would take thousands of TLB misses.
     pub fn in_large_pages(bytes: usize) -> Result<Lines> {
         if bytes < LARGE_PAGE {
             return Lines::new(bytes);
@@ -187,7 +187,7 @@ impl Lines {
 }
 
 fn too_much(bytes: usize) -> Error {
-    Failure::OutOfMemory(format!("{bytes} bytes for packed weights cannot be had")).into()
+    Failure::OutOfMemory(format!("cannot allocate {bytes} bytes for packed weights")).into()
 }
 
 impl Drop for Lines {

@@ -1,96 +1,92 @@
-//! What a run does: primitives in order, and where each of their tensors lies.
+//! Plan of a run: the steps in order, and the placement of each of their tensors.
 //!
-//! Intermediate tensors and the scratch memory of primitives share one arena, in which two of them overlap only if they are
-//! never needed at once.
+//! Intermediate tensors and scratchpads of primitives share one arena, in which two of them overlap only if they are
+//! never live at the same time.
 
 use crate::argument::Argument;
 use crate::library::{Primitive, PrimitiveDesc};
 use byoc_plugin_api::DType;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where a buffer lies.
+/// Placement of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The region's input of that number.
+    /// Region input with this index.
     Input(usize),
-    /// The region's output of that number.
+    /// Region output with this index.
     Output(usize),
-    /// The constant of that number, as the host holds it.
+    /// Constant with this index, in the host's memory.
     Constant(usize),
-    /// The packed constant of that number.
+    /// Packed constant with this index.
     Packed(usize),
-    /// The arena, from this byte on.
+    /// Arena, at this byte offset.
     Arena(usize),
 }
 
-/// A buffer.
+/// Buffer of a plan.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    /// Where it lies.
     pub place: Place,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: usize,
-    /// The type of its elements.
     pub dtype: DType,
 }
 
-/// What a step does.
+/// Operation of a step.
 pub enum Work {
-    /// Runs a primitive, for which code is yet to be generated.
+    /// Runs a primitive whose code is not generated yet.
     Primitive(PrimitiveDesc),
-    /// Runs a primitive. Its description is gone, which takes twice what the primitive does.
+    /// Runs a primitive. Its descriptor has been dropped: it takes twice the memory of the primitive.
     Code(Primitive),
-    /// Fills the buffer of its only argument with this byte.
+    /// Fills the buffer of the only argument with this byte.
     Fill(u8),
-    /// Puts this number in the place of every NaN among so many elements of its only argument.
+    /// Replaces every NaN in the only argument, which has this number of elements.
     NoNan(f32, usize),
-    /// A convolution of the plugin's own.
+    /// Winograd convolution.
     Winograd(crate::winograd::Winograd),
-    /// A product of a row by a constant matrix.
+    /// GEMV: product of a row vector and a constant matrix.
     Row(crate::row::Row),
-    /// A step of a recurrent layer; the arguments are numbered by `cell`.
+    /// Step of a recurrent layer; `cell` defines the argument indices.
     Cell(crate::cell::Cell),
-    /// A function of each element.
+    /// Elementwise function.
     Elementwise(crate::elementwise::Elementwise),
-    /// Rows behind each other.
+    /// Concatenation of rows.
     Join(crate::join::Join),
-    /// A chain of integer operators, on each element; the arguments are numbered by `qnn`.
+    /// Elementwise chain of integer operators; `qnn` defines the argument indices.
     Finish(crate::qnn::Finish),
-    /// Means of windows of bytes; the arguments are numbered likewise.
+    /// Average pooling of bytes; `qnn` defines the argument indices.
     Means(crate::qnn::Means),
 }
 
-/// A step.
+/// Step of a plan.
 pub struct Step {
-    /// What it does.
     pub work: Work,
-    /// Its tensors.
     pub args: Vec<Argument>,
-    /// What it computes, for messages and traces.
+    /// Description of the computation, for messages and traces.
     pub what: String,
 }
 
-/// What a run does.
+/// Plan of a run.
 pub struct Plan {
-    /// The steps, in order.
+    /// Steps in execution order.
     pub steps: Vec<Step>,
-    /// The buffers.
     pub buffers: Vec<Buffer>,
-    /// Bytes of the arena.
+    /// Size of the arena in bytes.
     pub workspace: usize,
-    /// The dimensions of the outputs.
+    /// Dimensions of the outputs.
     pub outputs: Vec<Vec<usize>>,
 }
 
 impl Plan {
-    /// Which buffers a step reads or writes. That of a constant which is only packed is none of them.
+    /// Tells for each buffer whether a step reads or writes it. A constant that is only read in packed form is not
+    /// touched.
     pub fn touched(&self) -> Vec<bool> {
         let mut touched = vec![false; self.buffers.len()];
         self.steps.iter().flat_map(|step| &step.args).for_each(|arg| touched[arg.buffer.0 as usize] = true);
         touched
     }
 
-    /// The numbers of the packed constants that a step reads, in order.
+    /// Returns the indices of the packed constants that steps read, ascending.
     pub fn packed(&self) -> BTreeSet<usize> {
         let touched = self.touched();
         let buffers = self.buffers.iter().zip(touched).filter(|(_, touched)| *touched);
@@ -98,7 +94,7 @@ impl Plan {
         buffers.filter_map(|(buffer, _)| number(buffer.place)).collect()
     }
 
-    /// The constants that are read where they lie, once for each of their buffers.
+    /// Returns the constants that steps read in place, once for each of their buffers.
     pub fn in_place(&self) -> Vec<usize> {
         let touched = self.touched();
         let buffers = self.buffers.iter().zip(touched).filter(|(_, touched)| *touched);
@@ -107,11 +103,11 @@ impl Plan {
     }
 }
 
-/// Alignment of everything in the arena.
+/// Alignment of arena buffers.
 const LINE: usize = 64;
 
-/// Gives each arena buffer its place, from the first step that touches it to the last, and gives the arena's size. A buffer goes
-/// into the smallest gap that holds it, or to the end.
+/// Assigns an offset to each arena buffer, which occupies it from the first to the last step that uses it, and returns
+/// the size of the arena. A buffer takes the smallest gap that fits (best fit), or the end.
 pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
     let mut last = vec![None; buffers.len()];
     for (number, step) in steps.iter().enumerate() {
@@ -130,7 +126,7 @@ pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
             if let Place::Arena(at) = buffers[buffer].place
                 && last[buffer] == Some(number)
             {
-                // A buffer that a step names twice is given back once.
+                // Cleared so that a buffer that a step names twice is freed once.
                 last[buffer] = None;
                 arena.give(at, buffers[buffer].bytes.next_multiple_of(LINE));
             }
@@ -141,7 +137,7 @@ pub fn place_in_arena(steps: &[Step], buffers: &mut [Buffer]) -> usize {
 
 #[derive(Default)]
 struct Arena {
-    /// Gaps: where they begin, and their size.
+    /// Free gaps: offset to size.
     gaps: BTreeMap<usize, usize>,
     size: usize,
 }
@@ -156,7 +152,7 @@ impl Arena {
             }
             return at;
         }
-        // The gap at the end grows.
+        // Extends the gap at the end of the arena, if there is one.
         let at = match self.gaps.last_key_value() {
             Some((&at, &size)) if at + size == self.size => {
                 self.gaps.remove(&at);
@@ -190,13 +186,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_used_again_and_join() {
+    fn reuses_and_merges_gaps() {
         let mut arena = Arena::default();
         let [a, b, c] = [arena.take(128), arena.take(64), arena.take(256)];
         assert_eq!((a, b, c, arena.size), (0, 128, 192, 448));
         arena.give(a, 128);
         arena.give(b, 64);
-        assert_eq!(arena.take(192), 0, "two neighbours are one gap");
+        assert_eq!(arena.take(192), 0, "adjacent gaps are merged");
         arena.give(c, 256);
         assert_eq!((arena.take(512), arena.size), (192, 704), "the gap at the end grows");
     }

@@ -1,30 +1,32 @@
-//! A region as it is compiled: composites opened, every dimension a number, every operator one of a few kinds.
+//! Intermediate representation of a region during compilation: composites inlined, all dimensions known, operators
+//! reduced to a few kinds.
 //!
-//! Operators are made one by one, operands first, and simplified as they are made (`simplify`), so that a GELU that the model
-//! wrote out in seven operators is one here. What lost its users on the way is dropped at the end.
+//! Operators are created one by one in topological order and simplified on creation (`simplify`), so that a GELU that
+//! the model spells out in seven operators is one operator here. Operators that lose all their users are removed at the
+//! end.
 
 use crate::library::Failure;
 use crate::options::Options;
 use byoc_plugin_api::{Constant, DType, Error, RefusalCode};
 use std::collections::{BTreeSet, HashMap};
 
-/// A tensor of the program.
+/// Id of a tensor of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Val(u32);
 
 impl Val {
-    /// Its number.
+    /// Returns the id as an index into [`Program::values`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Why a program is not taken.
+/// Reason to refuse a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reason {
-    /// The kind of reason.
+    /// Refusal code.
     pub code: RefusalCode,
-    /// In words.
+    /// Description in words.
     pub detail: String,
 }
 
@@ -45,114 +47,113 @@ impl From<Reason> for Error {
 }
 
 impl Reason {
-    /// A reason.
+    /// Creates a reason from its code and description.
     pub fn new(code: RefusalCode, detail: impl Into<String>) -> Reason {
         Reason { code, detail: detail.into() }
     }
 }
 
-/// What this module's functions give.
+/// Result type of translation and lowering.
 pub type Taken<T> = Result<T, Reason>;
 
-/// Where a value comes from.
+/// Definition of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Def {
-    /// The region's input of that number.
+    /// Region input with this index.
     Input(usize),
-    /// The constant of that number.
+    /// Constant with this index.
     Constant(usize),
-    /// The operator of that number.
+    /// Output of the operator with this index.
     Op(usize),
 }
 
 /// A tensor.
 #[derive(Clone, Debug)]
 pub struct Value {
-    /// Its dimensions.
     pub shape: Vec<i64>,
-    /// Its element type.
     pub dtype: DType,
-    /// Where it comes from.
+    /// Definition: input, constant or operator.
     pub def: Def,
 }
 
-/// A function of one element, by oneDNN's parameters.
+/// Elementwise function with oneDNN's parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Function {
-    /// Which one: `ffi::ELTWISE_*`.
+    /// Algorithm: `ffi::ELTWISE_*`.
     pub alg: i32,
-    /// Its first parameter.
+    /// First parameter.
     pub alpha: f32,
-    /// Its second parameter.
+    /// Second parameter.
     pub beta: f32,
 }
 
 impl Function {
-    /// A function with both parameters.
+    /// Creates a function with both parameters.
     pub fn new(alg: i32, alpha: f32, beta: f32) -> Function {
         Function { alg, alpha, beta }
     }
 
-    /// A function without parameters.
+    /// Creates a function without parameters.
     pub fn plain(alg: i32) -> Function {
         Function { alg, alpha: 0.0, beta: 0.0 }
     }
 }
 
-/// What an operator does. Shapes are those of its values; images are (N, C, spatial...), kernels (O, I / groups, spatial...),
-/// of transposed convolutions (I, O / groups, spatial...).
+/// Kind of an operator. Shapes are those of its values; images are (N, C, spatial...), kernels (O, I / groups,
+/// spatial...), kernels of transposed convolutions (I, O / groups, spatial...).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
-    /// A convolution of data by a kernel.
+    /// Convolution of data by a kernel.
     Conv { window: crate::library::Window, groups: i64, transposed: bool },
-    /// A matrix product; the flags say which operand lies transposed. The right one may be a single matrix for all batches.
+    /// Matrix product; the flags tell which operand is transposed. The right operand may be a single matrix for all
+    /// batches.
     MatMul { transpose_a: bool, transpose_b: bool },
-    /// A pool, by oneDNN's algorithm.
+    /// Pooling; `alg` is oneDNN's algorithm.
     Pool { alg: i32, window: crate::library::Window },
-    /// Softmax or its logarithm.
+    /// Softmax or log-softmax.
     Softmax { alg: i32, axis: usize },
-    /// Layer normalisation over the last axis: data, gamma, beta.
+    /// Layer normalization over the last axis: data, gamma, beta.
     LayerNorm { epsilon: f32 },
-    /// A function of each element.
+    /// Elementwise function.
     Eltwise(Function),
-    /// Whether each element is no number. Nothing computes it; what `where` makes of it is computed.
+    /// Tests each element for NaN. Has no lowering of its own: only the `where` that reads it is computed.
     IsNan,
-    /// This number in the place of every element that is none.
+    /// Replaces every NaN by this number.
     NoNan(f32),
-    /// The error function, which the library has only as a part of GELU.
+    /// Error function, which the library implements only as part of GELU.
     Erf,
-    /// A function of each element that is computed here.
+    /// Elementwise function with a hand-written loop.
     Curve(crate::elementwise::Curve),
-    /// A function of two tensors that broadcast, by oneDNN's algorithm.
+    /// Elementwise function of two tensors that broadcast; the value is oneDNN's algorithm.
     Binary(i32),
-    /// x, or a slope times x below zero; the slope broadcasts.
+    /// PReLU: x, or slope times x where x is negative; the slope broadcasts.
     Prelu,
-    /// A step of a recurrent layer behind its product, by the operands that `cell` says.
+    /// Step of a recurrent layer after its matrix product; `cell` defines the operands.
     Cell(crate::cell::Form),
-    /// Operands behind each other.
+    /// Concatenation of the operands.
     Concat { axis: usize },
-    /// A reduction over these axes, which stay as 1.
+    /// Reduction over these axes, which are kept with size 1.
     Reduce { alg: i32, axes: Vec<usize> },
-    /// Resizing of the spatial axes, at half-pixel centres.
+    /// Resize of the spatial axes, at half-pixel centers.
     Resample { alg: i32 },
-    /// Zeros around.
+    /// Padding with zeros.
     Pad { before: Vec<i64> },
-    /// This byte around bytes.
+    /// Padding of a byte tensor with this byte.
     PadBytes { before: Vec<i64>, value: u8 },
-    /// A function of each integer, and of that of a second tensor of the same shape where it takes one.
+    /// Integer stage: an elementwise function of one tensor, or of two tensors of the same shape.
     Stage(crate::qnn::Stage),
-    /// Means of windows of bytes, as real numbers.
+    /// Average pooling of bytes with real results.
     Mean(crate::qnn::Mean),
-    /// The same elements under another shape.
+    /// The same elements with another shape.
     Reshape,
-    /// The dimensions in this order.
+    /// Permutation of the dimensions.
     Transpose(Vec<usize>),
-    /// From `begin`, every `step`th element, by dimension.
+    /// Strided slice: `begin` and `step` by dimension.
     Slice { begin: Vec<i64>, step: Vec<i64> },
 }
 
 impl Kind {
-    /// Returns true if it only looks at its operand in another way.
+    /// Returns true if the result is a view of the operand.
     pub fn is_view(&self) -> bool {
         matches!(self, Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. })
     }
@@ -161,56 +162,55 @@ impl Kind {
 /// An operator.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// What it does.
     pub kind: Kind,
-    /// What it reads.
+    /// Operands.
     pub inputs: Vec<Val>,
-    /// What it gives.
+    /// Result.
     pub output: Val,
 }
 
 /// A region.
 #[derive(Debug, Default)]
 pub struct Program {
-    /// The values.
+    /// Values, indexed by [`Val`].
     pub values: Vec<Value>,
-    /// The operators, operands first.
+    /// Operators in topological order.
     pub ops: Vec<Op>,
-    /// What goes in.
+    /// Region inputs.
     pub inputs: Vec<Val>,
-    /// What comes out.
+    /// Region outputs.
     pub outputs: Vec<Val>,
-    /// The constants, as far as they are still held.
+    /// Constants, as far as they are still held.
     pub constants: Vec<Constant>,
-    /// `int32` sums that may pass 2^24.
+    /// `int32` sums whose magnitude may exceed 2^24.
     pub wide: BTreeSet<Val>,
-    /// Cell states that a step of an LSTM gives, by the value that the model computed instead.
+    /// Cell states computed by LSTM cells, keyed by the value that the model computed instead.
     pub cells: HashMap<Val, Val>,
-    /// What the region's user chose.
+    /// Options of the region.
     pub options: Options,
-    /// Operators by what they compute, while the program is made.
+    /// Operators by kind, operands and type, for deduplication while the program is built.
     known: HashMap<String, Val>,
 }
 
 impl Program {
-    /// An empty program over these constants.
+    /// Creates an empty program over these constants.
     pub fn new(constants: Vec<Constant>) -> Program {
         Program { constants, ..Program::default() }
     }
 
-    /// A new value.
+    /// Adds a value.
     pub fn value(&mut self, shape: Vec<i64>, dtype: DType, def: Def) -> Val {
         self.values.push(Value { shape, dtype, def });
         Val((self.values.len() - 1) as u32)
     }
 
-    /// An operator on tensors of the type of its first operand, without simplification. The same operator on the same operands
-    /// is there once: composites may hold copies of what another one computes.
+    /// Adds an operator without simplification; the element type is that of its first operand. Identical operators on
+    /// the same operands are added once, because composites may contain copies of the same computation.
     pub fn push(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>) -> Val {
         self.push_as(kind, inputs, shape, self.get(inputs[0]).dtype)
     }
 
-    /// [`push`](Program::push), for a result of that element type.
+    /// Like [`push`](Program::push), with an explicit element type of the result.
     pub fn push_as(&mut self, kind: Kind, inputs: &[Val], shape: Vec<i64>, dtype: DType) -> Val {
         let key = format!("{kind:?} {inputs:?} {shape:?} {dtype:?}");
         if let Some(&known) = self.known.get(&key) {
@@ -222,37 +222,35 @@ impl Program {
         output
     }
 
-    /// A value.
     pub fn get(&self, value: Val) -> &Value {
         &self.values[value.index()]
     }
 
-    /// The dimensions of a value.
     pub fn shape(&self, value: Val) -> &[i64] {
         &self.get(value).shape
     }
 
-    /// The operator that gives a value.
+    /// Returns the operator that defines a value.
     pub fn producer(&self, value: Val) -> Option<&Op> {
         if let Def::Op(op) = self.get(value).def { self.ops.get(op) } else { None }
     }
 
-    /// The constant that a value is.
+    /// Returns the index of the constant that a value stands for.
     pub fn constant(&self, value: Val) -> Option<usize> {
         if let Def::Constant(number) = self.get(value).def { Some(number) } else { None }
     }
 
-    /// The one element of a constant of 32-bit floats.
+    /// Returns the element of a single-element `float32` constant.
     pub fn scalar(&self, value: Val) -> Option<f32> {
         let constant = &self.constants[self.constant(value)?];
         let one = constant.dtype() == DType::F32 && constant.shape().iter().all(|&d| d == 1);
         one.then(|| constant.tensor().as_slice::<f32>()[0])
     }
 
-    /// Drops the operators that nothing needs.
+    /// Removes the operators that no output depends on.
     pub fn drop_dead(&mut self) {
         self.known = HashMap::new();
-        // A cell state that a step gives is not computed once more for whoever reads it later.
+        // Later reads of a cell state use the one that the LSTM cell computes, so it is not computed twice.
         let cells = std::mem::take(&mut self.cells);
         for number in 0..self.ops.len() {
             for at in 0..self.ops[number].inputs.len() {
@@ -279,7 +277,7 @@ impl Program {
         }
     }
 
-    /// Who reads each value, by operator; an operator that reads a value twice stands there twice.
+    /// Returns the operators that read each value; an operator that reads a value twice is listed twice.
     pub fn users(&self) -> Vec<Vec<usize>> {
         let mut users = vec![Vec::new(); self.values.len()];
         for (number, op) in self.ops.iter().enumerate() {

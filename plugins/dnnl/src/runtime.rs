@@ -1,8 +1,8 @@
-//! Loaded regions: plans with their generated code, packed weights, and the memory objects that a run points at its tensors.
+//! Loaded regions: plans with their generated code, packed weights, and the memory objects of a run.
 //!
-//! A run allocates nothing and looks nothing up by name. Memory objects hold the place of a tensor, which differs from run to
-//! run, so each run takes a set of them for itself; there are as many sets as there were runs at once. A set remembers the
-//! places of the run before, and only what has moved is said anew.
+//! A run allocates nothing and looks nothing up by name. Memory objects hold the address of a tensor, which differs
+//! between runs, so each run takes a set of them for itself; there are as many sets as there were concurrent runs. A
+//! set remembers the addresses of its last run, and only those that have changed are set again.
 
 use crate::argument::Given;
 use crate::library::ffi::ExecArg;
@@ -16,7 +16,6 @@ use byoc_plugin_api::{Attr, Call, Constant, Error, Executable, Graph, Input, Pre
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// A loaded region.
 pub struct Region {
     library: &'static OneDnn,
     graph: Graph,
@@ -27,78 +26,79 @@ pub struct Region {
     plans: RwLock<BTreeMap<u64, Arc<Ready>>>,
 }
 
-/// What grows as further input dimensions come.
+/// State that grows with each new set of input dimensions.
 struct State {
-    /// The constants, as long as they are needed: all of them where dimensions are open, otherwise those read in place.
+    /// Constants, as long as they are needed: all of them if input dimensions are unknown, otherwise those read in
+    /// place.
     constants: Vec<Option<Constant>>,
     packs: Packs,
-    /// Where each of `packs` lies, as long as a plan reads it.
+    /// Memory of each entry of `packs`, as long as a plan reads it.
     packed: Vec<Option<WeakPacked>>,
     by_dims: HashMap<Vec<Vec<i64>>, u64>,
-    /// The number of the next plan: none is given twice.
+    /// Number of the next plan; numbers are never reused.
     next: u64,
-    /// How many plans were released.
+    /// Number of plans released so far.
     released: u64,
-    /// The plan of a region whose dimensions are all known, until it is prepared: weights are packed then, when the host
-    /// has let go of the constants too, so that each is gone as soon as it is packed.
+    /// Plan of a region with known dimensions, until it is prepared: weights are packed only then, when the host has
+    /// dropped its references to the constants too, so that each constant is freed as soon as it is packed.
     made: Option<Plan>,
 }
 
-/// A constant of so many bytes that is read in place is copied nevertheless: biases lie all over a mapped file, and each of
-/// them would keep many of its pages in memory.
+/// Maximum size in bytes of a constant that is copied although it could be read in place: biases are scattered over a
+/// mapped file, and each would keep several of its pages in memory.
 const SMALL: usize = 64 << 10;
 
-/// What the generated code of a primitive takes, about.
+/// Approximate size of the generated code of a primitive.
 const CODE_BYTES: usize = 64 << 10;
 
-/// After so many releases the library's cache is emptied, which would keep the code of what was released. Until then plans of
-/// similar dimensions share code through it.
+/// Number of releases after which the library's cache is emptied, because it keeps the code of released plans. Until
+/// then, plans of similar dimensions share code through the cache.
 const RELEASES: u64 = 16;
 
-/// What a step takes beside: layouts, memory objects, names.
+/// Approximate further memory of a step: layouts, memory objects, names.
 const STEP_BYTES: usize = 4 << 10;
 
-/// A plan, ready to run.
+/// Plan that is ready to run.
 struct Ready {
     plan: Plan,
-    /// Where the buffers lie that are the same in every run; null for the others.
+    /// Addresses of the buffers that are the same in every run; null for all others.
     fixed: Vec<*mut u8>,
-    /// What `fixed` points into.
+    /// Owners of the memory that `fixed` points into.
     _packed: Vec<Arc<Lines>>,
     _constants: Vec<Constant>,
-    /// Bytes that go when it is dropped, about.
+    /// Approximate number of bytes freed when it is dropped.
     bytes: usize,
     idle: Mutex<Vec<Tensors>>,
 }
 
-// SAFETY: the pointers in it are read only, into memory that it holds.
+// SAFETY: the pointers are only read through, and point into memory owned by the struct.
 unsafe impl Send for Ready {}
 // SAFETY: as above.
 unsafe impl Sync for Ready {}
 
-/// The memory objects of one run.
+/// Memory objects of one run.
 struct Tensors {
     stream: Stream,
     memories: Vec<Memory>,
-    /// For each memory object, the buffer that it lies in and where.
+    /// Buffer and offset of each memory object.
     at: Vec<(u32, usize)>,
-    /// The arguments of each step, as a range of `args`.
+    /// Arguments of each step, as a range of `args`.
     ranges: Vec<(usize, usize)>,
     args: Vec<ExecArg>,
-    /// Where the buffers lay in the run before.
+    /// Addresses of the buffers in the previous run.
     bases: Vec<*mut u8>,
     next: Vec<*mut u8>,
 }
 
-// SAFETY: a set belongs to one run at a time, and the pointers in it are used in that run only.
+// SAFETY: a set belongs to one run at a time, and its pointers are dereferenced in that run only.
 unsafe impl Send for Tensors {}
 
 impl Region {
-    /// Loads a graph. Where every dimension is known, code is generated now, and what the library does not take is found out;
-    /// the constants are let go as they are packed, when the region is prepared.
+    /// Loads a graph. If all dimensions are known, it is lowered and compiled here, so that unsupported operators are
+    /// reported at load time; constants are packed and released when the region is prepared.
     ///
     /// # Errors
-    /// Constants that do not fit, operators that the library does not take.
+    /// Constants that do not match the graph; operators that the library does not support.
     pub fn new(graph: Graph, constants: &[Constant], services: &Services) -> Result<Region> {
         let library = onednn()?;
         let (options, ignored) = options::of(&graph);
@@ -135,7 +135,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The plan for these input dimensions, which is made if there is none, and its number.
+    /// Returns the plan for these input dimensions and its number, creating it if necessary.
     fn plan(&self, shapes: &[Vec<i64>]) -> Result<(u64, Arc<Ready>)> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&number) = state.by_dims.get(shapes)
@@ -156,7 +156,7 @@ impl Region {
                 let Some(constants) = constants.filter(|_| open) else {
                     let wanted: Vec<String> = self.graph.inputs.iter().map(|input| input.ty.to_string()).collect();
                     let wanted = wanted.join(", ");
-                    return Err(Error::new(format!("inputs of dimensions {shapes:?}, where {wanted} are wanted")));
+                    return Err(Error::new(format!("expected inputs {wanted}, found dimensions {shapes:?}")));
                 };
                 self.make(&mut state.packs, &constants, shapes)?
             }
@@ -167,7 +167,7 @@ impl Region {
         let (packed, bytes) = self.pack(&mut state, &made, open)?;
         let ready = Arc::new(Ready::new(made, &state.constants, &packed, bytes)?);
         if !open {
-            // The plan holds what it reads in place.
+            // The plan owns the constants that it reads in place.
             state.constants.fill(None);
         }
         let number = state.next;
@@ -181,7 +181,7 @@ impl Region {
         self.plans.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 
-    /// Lets go of a plan: its generated code, and the packed weights that no other plan reads.
+    /// Releases a plan: its generated code, and the packed weights that no other plan reads.
     fn release(&self, number: u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.by_dims.retain(|_, own| *own != number);
@@ -193,13 +193,12 @@ impl Region {
         }
     }
 
-    /// Returns the number of plans.
     #[cfg(test)]
     pub fn plans(&self) -> usize {
         self.plans.read().unwrap().len()
     }
 
-    /// Bytes of packed weights.
+    /// Number of bytes of packed weights.
     #[cfg(test)]
     pub fn packed_bytes(&self) -> usize {
         let state = self.state.lock().unwrap();
@@ -207,9 +206,9 @@ impl Region {
         alive.map(|(_, pack)| pack.to.bytes()).sum()
     }
 
-    /// Plans for input dimensions, and generates code.
+    /// Creates a plan for these input dimensions and generates its code.
     fn make(&self, packs: &mut Packs, constants: &[Constant], shapes: &[Vec<i64>]) -> Result<Plan> {
-        // What primitives are made for depends on how many threads there are.
+        // The library chooses implementations by the number of threads.
         self.library.set_threads(self.threads);
         let mut program = Program::of(&self.graph, constants, shapes)?;
         program.options = self.options;
@@ -222,9 +221,10 @@ impl Region {
         Ok(plan)
     }
 
-    /// Packs what a new plan reads and no other plan does. Unless there may be further plans, constants that are not read in
-    /// place are let go one by one. Gives where each packed constant of the plan lies, by number, and how many bytes the plan
-    /// is the first to hold. The first layout of a constant is the region's own and not counted: some plan always has one.
+    /// Packs the constants that a new plan reads and no other plan has packed. If no further plans can follow,
+    /// constants that are not read in place are dropped one by one. Returns the memory of each packed constant of the
+    /// plan, by index, and the number of bytes that this plan is the first to hold. The first packed form of a constant
+    /// is attributed to the region and not counted, because some plan always uses it.
     fn pack(&self, state: &mut State, plan: &Plan, open: bool) -> Result<(Vec<Option<Packed>>, usize)> {
         state.packed.resize_with(state.packs.packs.len(), || None);
         let mut packed: Vec<Option<Packed>> = vec![None; state.packed.len()];
@@ -244,10 +244,11 @@ impl Region {
         for number in new {
             let pack = &state.packs.packs[number];
             let constant = state.constants[pack.constant].as_ref();
-            let constant = constant.ok_or_else(|| Error::new(format!("constant {} is gone", pack.constant)))?;
+            let constant =
+                constant.ok_or_else(|| Error::new(format!("constant {} has already been released", pack.constant)))?;
             let at = lines.at.wrapping_add(next);
             next += size(number);
-            // SAFETY: these bytes of the new memory are this constant's.
+            // SAFETY: this range of the new allocation is reserved for this constant.
             unsafe { pack.write(self.library, constant, at) }?;
             if state.packs.packs.iter().position(|other| other.constant == pack.constant) != Some(number) {
                 bytes += size(number);
@@ -265,7 +266,7 @@ impl Region {
 }
 
 impl State {
-    /// Lets go of the constants that a plan neither packs nor reads: what only stood for an attribute.
+    /// Drops the constants that a plan neither packs nor reads, such as those folded into an attribute.
     fn drop_unused(&mut self, plan: &Plan) {
         let mut used = vec![false; self.constants.len()];
         self.packs.packs.iter().for_each(|pack| used[pack.constant] = true);
@@ -292,13 +293,14 @@ impl Ready {
             match buffer.place {
                 Place::Constant(number) => {
                     let constant = constants[number].as_ref();
-                    let constant = constant.ok_or_else(|| Error::new(format!("constant {number} is gone")))?;
+                    let constant =
+                        constant.ok_or_else(|| Error::new(format!("constant {number} has already been released")))?;
                     if constant.bytes().len() < buffer.bytes {
                         return Err(Error::new(format!("constant {number} is shorter than its type says")));
                     }
                     if buffer.bytes <= SMALL {
                         let copy = Lines::new(buffer.bytes)?;
-                        // SAFETY: the constant has so many bytes, and so has its copy.
+                        // SAFETY: the constant and its copy both have this number of bytes.
                         unsafe { copy.at.copy_from_nonoverlapping(constant.bytes().as_ptr(), buffer.bytes) };
                         *at = copy.at;
                         held_packed.push(Arc::new(copy));
@@ -309,7 +311,8 @@ impl Ready {
                 }
                 Place::Packed(number) => {
                     let packed = packed[number].as_ref();
-                    let packed = packed.ok_or_else(|| Error::new(format!("packed constant {number} is gone")))?;
+                    let packed = packed
+                        .ok_or_else(|| Error::new(format!("packed constant {number} has already been released")))?;
                     *at = packed.at;
                     held_packed.push(packed.lines.clone());
                 }
@@ -340,7 +343,7 @@ impl Ready {
         Ok(Tensors { stream: Stream::new(library)?, memories, at, ranges, args, bases, next })
     }
 
-    /// Points every tensor at its place in this run.
+    /// Sets the address of every tensor for this run.
     fn aim(&self, tensors: &mut Tensors, call: &mut Call<'_, '_>) -> Result<()> {
         let workspace = call.workspace.as_mut_ptr();
         for ((buffer, fixed), next) in self.plan.buffers.iter().zip(&self.fixed).zip(&mut tensors.next) {
@@ -369,33 +372,33 @@ impl Ready {
             let (from, to) = tensors.ranges[number];
             let given = Given { args: &step.args, bases: &tensors.bases };
             match &step.work {
-                // SAFETY: every memory object has the layout of its argument, and was pointed at a buffer of the size that
-                // the plan says: the host's tensors of checked dimensions, the arena, constants and packed weights.
+                // SAFETY: every memory object has the layout of its argument and points to a buffer of the size that
+                // the plan states: the host's tensors of checked dimensions, the arena, constants and packed weights.
                 Work::Code(primitive) => unsafe { primitive.execute(&tensors.stream, &tensors.args[from..to]) }
                     .map_err(|failure| failure.within(&step.what))?,
-                // SAFETY: as above; it was chosen for this CPU.
+                // SAFETY: as above; the kernel was chosen for this CPU.
                 Work::Winograd(convolution) => unsafe { convolution.run(library, given) },
-                // SAFETY: as above; a product has a buffer of its own.
+                // SAFETY: as above; the result has a buffer of its own.
                 Work::Row(row) => unsafe { row.run(library, given) },
-                // SAFETY: as above; what a cell gives has a buffer of its own.
+                // SAFETY: as above; the output of a cell has a buffer of its own.
                 Work::Cell(cell) => unsafe { cell.run(given) },
-                // SAFETY: as above; it is the same tensor or another.
+                // SAFETY: as above; source and destination are the same tensor or disjoint.
                 Work::Elementwise(function) => unsafe { function.run(library, given) },
                 // SAFETY: as above.
                 Work::Join(join) => unsafe { join.run(library, given) },
-                // SAFETY: as above; what a chain gives has a buffer of its own.
+                // SAFETY: as above; the result of a chain has a buffer of its own.
                 Work::Finish(finish) => unsafe { finish.run(library, given) },
                 // SAFETY: as above.
                 Work::Means(means) => unsafe { means.run(library, given) },
                 Work::NoNan(number, count) => {
                     let from = given.place(&step.args[0]).cast::<f32>();
-                    // SAFETY: as above; the tensor lies there without gaps, and this step alone writes to it now.
+                    // SAFETY: as above; the tensor is packed, and only this step accesses it now.
                     let elements = unsafe { std::slice::from_raw_parts_mut(from, *count) };
                     elements.iter_mut().for_each(|x| *x = if x.is_nan() { *number } else { *x });
                 }
                 Work::Fill(byte) => {
                     let buffer = step.args[0].buffer.0 as usize;
-                    // SAFETY: the buffer is this run's own, with that many bytes.
+                    // SAFETY: the buffer belongs to this run and has that many bytes.
                     unsafe { tensors.bases[buffer].write_bytes(*byte, self.plan.buffers[buffer].bytes) };
                 }
                 Work::Primitive(_) => return Err(Error::new(format!("{} has no generated code", step.what))),

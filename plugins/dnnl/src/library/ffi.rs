@@ -1,12 +1,12 @@
-//! oneDNN's C API, version 3: the types, constants and functions that are used here, written by hand.
+//! oneDNN's C API, version 3: hand-written declarations of the types, constants and functions in use.
 //!
-//! Every object of the library is an opaque pointer. Values are those of `dnnl_types.h` and `dnnl_common_types.h`; a test
-//! compares each of them with the header where the header is at hand.
+//! Every object of the library is an opaque pointer. Values are those of `dnnl_types.h` and `dnnl_common_types.h`; a
+//! test compares each of them with the header if the header is installed.
 
 use libloading::os::unix::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// The most dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 pub const MAX_NDIMS: usize = 12;
 /// `dnnl_dims_t`.
 pub type Dims = [i64; MAX_NDIMS];
@@ -44,34 +44,30 @@ objects! {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ExecArg {
-    /// Which argument.
+    /// Index of the argument: `ARG_*`.
     pub arg: c_int,
-    /// Its memory.
     pub memory: *mut CMemory,
 }
 
 /// `dnnl_version_t`.
 #[repr(C)]
 pub struct Version {
-    /// Major version; the functions here are those of 3.
+    /// Major version; the declarations here are for version 3.
     pub major: c_int,
-    /// Minor version.
     pub minor: c_int,
-    /// Patch version.
     pub patch: c_int,
-    /// Git hash.
     pub hash: *const c_char,
-    /// What its threads are made with.
+    /// Threading runtime that the library was built with.
     pub cpu_runtime: c_uint,
-    /// What its GPU part is made with.
+    /// GPU runtime that the library was built with.
     pub gpu_runtime: c_uint,
 }
 
-/// Constants by the names that they have in the header, for the test that compares them.
+/// Declares constants with their names in the header, for the test that compares them.
 macro_rules! constants {
     ($($(#[$doc:meta])* $name:ident = $c:literal $value:literal;)*) => {
         $($(#[$doc])* pub const $name: c_int = $value;)*
-        /// Every constant here, by the header's name.
+        /// All constants above, by the header's name.
         #[cfg(test)]
         pub const CONSTANTS: &[(&str, c_int)] = &[$(($c, $value)),*];
     };
@@ -82,12 +78,12 @@ constants! {
     SUCCESS = "dnnl_success" 0;
     /// The CPU.
     CPU = "dnnl_cpu" 1;
-    /// Primitives run in the order of their submission.
+    /// Primitives run in order of submission.
     IN_ORDER = "dnnl_stream_in_order" 1;
-    /// Threads by OpenMP.
+    /// OpenMP threading runtime.
     RUNTIME_OMP = "DNNL_RUNTIME_OMP" 2;
 
-    /// 16-bit floats with the exponents of 32-bit ones.
+    /// bfloat16.
     BF16 = "dnnl_bf16" 2;
     /// 32-bit floats.
     F32 = "dnnl_f32" 3;
@@ -103,21 +99,21 @@ constants! {
     /// Inference.
     FORWARD_INFERENCE = "dnnl_forward_inference" 96;
 
-    /// Convolution by its definition.
+    /// Direct convolution.
     CONVOLUTION_DIRECT = "dnnl_convolution_direct" 1;
-    /// Transposed convolution by its definition.
+    /// Direct transposed convolution.
     DECONVOLUTION_DIRECT = "dnnl_deconvolution_direct" 10;
     /// Maximum pooling.
     POOLING_MAX = "dnnl_pooling_max" 0x1ff;
-    /// Mean pooling, padding counted.
+    /// Average pooling, including padding.
     POOLING_AVG_INCLUDE_PADDING = "dnnl_pooling_avg_include_padding" 0x2ff;
-    /// Mean pooling, padding left out.
+    /// Average pooling, excluding padding.
     POOLING_AVG_EXCLUDE_PADDING = "dnnl_pooling_avg_exclude_padding" 0x3ff;
     /// Softmax.
     SOFTMAX_ACCURATE = "dnnl_softmax_accurate" 0x30000;
-    /// Logarithm of softmax.
+    /// Log-softmax.
     SOFTMAX_LOG = "dnnl_softmax_log" 0x30001;
-    /// Nearest neighbour.
+    /// Nearest neighbor.
     RESAMPLING_NEAREST = "dnnl_resampling_nearest" 0x2fff0;
     /// Linear interpolation.
     RESAMPLING_LINEAR = "dnnl_resampling_linear" 0x2fff1;
@@ -174,19 +170,19 @@ constants! {
     /// a - b.
     BINARY_SUB = "dnnl_binary_sub" 0x1fff5;
 
-    /// A factor for each element of a row.
+    /// Scale tensor of a normalization.
     USE_SCALE = "dnnl_use_scale" 2;
-    /// A summand for each element of a row.
+    /// Shift tensor of a normalization.
     USE_SHIFT = "dnnl_use_shift" 4;
 
-    /// The caller gives scratch memory.
+    /// Scratchpad supplied by the caller.
     SCRATCHPAD_USER = "dnnl_scratchpad_mode_user" 1;
 
-    /// The name of the implementation.
+    /// Name of the implementation.
     QUERY_IMPL_INFO = "dnnl_query_impl_info_str" 8;
-    /// The weights' layout.
+    /// Layout of the weights.
     QUERY_WEIGHTS_MD = "dnnl_query_weights_md" 131;
-    /// Scratch memory.
+    /// Layout of the scratchpad.
     QUERY_SCRATCHPAD_MD = "dnnl_query_scratchpad_md" 136;
 
     /// First source.
@@ -199,19 +195,19 @@ constants! {
     ARG_WEIGHTS = "DNNL_ARG_WEIGHTS_0" 33;
     /// Bias.
     ARG_BIAS = "DNNL_ARG_BIAS" 41;
-    /// Factors of a normalisation.
+    /// Scales of a normalization.
     ARG_SCALE = "DNNL_ARG_SCALE" 51;
-    /// Summands of a normalisation.
+    /// Shifts of a normalization.
     ARG_SHIFT = "DNNL_ARG_SHIFT" 52;
-    /// Scratch memory.
+    /// Scratchpad.
     ARG_SCRATCHPAD = "DNNL_ARG_SCRATCHPAD" 80;
     /// The first of several sources.
     ARG_MULTIPLE_SRC = "DNNL_ARG_MULTIPLE_SRC" 1024;
-    /// The first post-operator's arguments; that of number `i` has `i + 1` times this.
+    /// Base of post-operator arguments: post-operator `i` uses `i + 1` times this.
     ARG_POST_OP = "DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE" 32768;
 }
 
-/// Sizes of the structures that cross by value or by pointer to their fields.
+/// Sizes of the types that cross the boundary by value or by pointer to their fields.
 #[cfg(test)]
 pub const SIZES: &[(&str, usize)] = &[
     ("dnnl_dims_t", size_of::<Dims>()),
@@ -224,27 +220,27 @@ pub const SIZES: &[(&str, usize)] = &[
     ("dnnl_query_t", size_of::<c_int>()),
 ];
 
-/// The functions by their names; a table of pointers that is filled from a library.
+/// Declares the functions by name, as a table of pointers resolved from a library.
 macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
-        /// The functions of the library, under its own names without the prefix `dnnl_`.
+        /// Functions of the library, by their names without the prefix `dnnl_`.
         pub struct Api {
             $(pub $name: unsafe extern "C" fn($($arg: $ty),*) -> $ret,)*
         }
 
         impl Api {
-            /// Finds every function.
+            /// Resolves every function.
             ///
             /// # Errors
-            /// The name of the first one that the library lacks.
+            /// Name of the first function that the library lacks.
             ///
             /// # Safety
-            /// The library has to be oneDNN, version 3, and stay mapped as long as the table is used.
+            /// The library must be oneDNN version 3 and stay mapped as long as the table is used.
             pub unsafe fn of(library: &Library) -> Result<Api, &'static str> {
                 Ok(Api {
                     $($name: {
                         let name = concat!("dnnl_", stringify!($name));
-                        // SAFETY: in version 3 of the library the function has this signature.
+                        // SAFETY: the function has this signature in version 3 of the library.
                         *unsafe { library.get(name.as_bytes()) }.map_err(|_| name)?
                     },)*
                 })

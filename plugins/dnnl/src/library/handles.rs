@@ -1,6 +1,7 @@
-//! A safe layer over the C API: every object is owned, destroyed when dropped, and every status is looked at.
+//! A safe layer over the C API: every object is owned and destroyed on drop, and every status is checked.
 //!
-//! Descriptors are made and asked; only [`Primitive::execute`] touches a tensor's memory, and only it is unsafe to call.
+//! Descriptors are only created and queried; only [`Primitive::execute`] touches tensor data, and only it is `unsafe`
+//! to call.
 
 use super::OneDnn;
 use super::ffi::{self, Dims, MAX_NDIMS};
@@ -9,14 +10,14 @@ use byoc_plugin_api::DType;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
-/// What the functions of this layer give.
+/// Result type of this layer.
 pub type Outcome<T> = Result<T, Failure>;
 
 fn checked(status: ffi::Status, what: &str) -> Outcome<()> {
     Status::of(status).map_or(Ok(()), |status| Err(Failure::of(status, what)))
 }
 
-/// The library's number of an element type, if it has it.
+/// Returns oneDNN's code of an element type, if oneDNN supports it.
 fn dtype_number(dtype: DType) -> Outcome<c_int> {
     Ok(match dtype {
         DType::F32 => ffi::F32,
@@ -30,7 +31,7 @@ fn dtype_number(dtype: DType) -> Outcome<c_int> {
 
 fn dims(values: &[i64]) -> Outcome<Dims> {
     if values.len() > MAX_NDIMS {
-        return Err(format!("{} dimensions, where oneDNN takes at most {MAX_NDIMS}", values.len()).into());
+        return Err(format!("expected at most {MAX_NDIMS} dimensions, found {}", values.len()).into());
     }
     let mut dims = [0; MAX_NDIMS];
     dims[..values.len()].copy_from_slice(values);
@@ -47,45 +48,45 @@ macro_rules! owned {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: the object is ours and was made by the library.
+                // SAFETY: the object is owned here and was created by the library.
                 unsafe { (self.library.api.$destroy)(self.raw) };
             }
         }
 
-        // SAFETY: the object belongs to no thread.
+        // SAFETY: the object is not bound to a thread.
         unsafe impl Send for $name {}
     )*};
 }
 
 owned! {
-    /// The type and layout of a tensor.
+    /// Element type, shape and layout of a tensor.
     Desc(ffi::CMemoryDesc, memory_desc_destroy);
-    /// How a primitive computes beside its main work: post-operators, scales.
+    /// Attributes of a primitive: post-operators, scratchpad mode.
     Attr(ffi::CAttr, primitive_attr_destroy);
     /// A list of post-operators.
     PostOps(ffi::CPostOps, post_ops_destroy);
-    /// An implementation that the library chose for some types and layouts.
+    /// Implementation that the library chose for given types and layouts.
     PrimitiveDesc(ffi::CPrimitiveDesc, primitive_desc_destroy);
-    /// Generated code.
+    /// A compiled primitive: generated code.
     Primitive(ffi::CPrimitive, primitive_destroy);
-    /// A tensor's place.
+    /// Layout and address of a tensor.
     Memory(ffi::CMemory, memory_destroy);
-    /// What primitives are executed in.
+    /// Execution stream of primitives.
     Stream(ffi::CStream, stream_destroy);
 }
 
-// SAFETY: a descriptor is only read after it was made.
+// SAFETY: a descriptor is immutable once it is created.
 unsafe impl Sync for Desc {}
 // SAFETY: as above.
 unsafe impl Sync for PrimitiveDesc {}
-// SAFETY: with scratch memory from the caller, a primitive is executed by any number of threads at once.
+// SAFETY: the scratchpad comes from the caller, so any number of threads may execute a primitive at once.
 unsafe impl Sync for Primitive {}
 
 impl Desc {
-    /// A tensor with these strides, in elements.
+    /// Creates the descriptor of a tensor with the given strides, in elements.
     ///
     /// # Errors
-    /// An element type, a rank or strides that the library does not take.
+    /// An element type, a rank or strides that the library does not support.
     pub fn strided(library: &'static OneDnn, dtype: DType, shape: &[i64], strides: &[i64]) -> Outcome<Desc> {
         let (number, dims, strides) = (dtype_number(dtype)?, dims(shape)?, dims(strides)?);
         let mut raw = null_mut();
@@ -97,7 +98,7 @@ impl Desc {
         Ok(Desc { library, raw })
     }
 
-    /// A tensor whose layout the primitive chooses.
+    /// Creates the descriptor of a tensor whose layout the primitive chooses.
     ///
     /// # Errors
     /// As for [`Desc::strided`].
@@ -112,7 +113,7 @@ impl Desc {
         Ok(Desc { library, raw })
     }
 
-    /// Bytes from the first element to the end.
+    /// Size in bytes, from the first element to the end of the last.
     pub fn size(&self) -> usize {
         // SAFETY: the descriptor is alive.
         unsafe { (self.library.api.memory_desc_get_size)(self.raw) }
@@ -122,9 +123,9 @@ impl Desc {
 impl Clone for Desc {
     fn clone(&self) -> Desc {
         let mut raw = null_mut();
-        // SAFETY: the descriptor is alive. Copying one fails only where memory is exhausted.
+        // SAFETY: the descriptor is alive. Cloning fails only if memory is exhausted.
         let status = unsafe { (self.library.api.memory_desc_clone)(&mut raw, self.raw) };
-        assert_eq!(Status::of(status), None, "a tensor layout cannot be copied");
+        assert_eq!(Status::of(status), None, "cloning a tensor layout failed");
         Desc { library: self.library, raw }
     }
 }
@@ -137,10 +138,10 @@ impl PartialEq for Desc {
 }
 
 impl PostOps {
-    /// An empty list.
+    /// Creates an empty list.
     ///
     /// # Errors
-    /// Where memory is exhausted.
+    /// If memory is exhausted.
     pub fn new(library: &'static OneDnn) -> Outcome<PostOps> {
         let mut raw = null_mut();
         // SAFETY: `raw` is a valid out-pointer.
@@ -148,29 +149,29 @@ impl PostOps {
         Ok(PostOps { library, raw })
     }
 
-    /// Adds what the destination held before.
+    /// Appends the sum with the previous contents of the destination.
     ///
     /// # Errors
-    /// Where there are too many post-operators.
+    /// If there are too many post-operators.
     pub fn sum(&mut self) -> Outcome<()> {
-        // SAFETY: the list is alive. Type 0 is that of the destination.
+        // SAFETY: the list is alive. Type 0 stands for the type of the destination.
         checked(unsafe { (self.library.api.post_ops_append_sum)(self.raw, 1.0, 0, 0) }, "sum post-operator")
     }
 
-    /// Applies a function.
+    /// Appends an elementwise function.
     ///
     /// # Errors
-    /// Where the function is not known, or there are too many post-operators.
+    /// If the function is unknown, or there are too many post-operators.
     pub fn eltwise(&mut self, alg: c_int, alpha: f32, beta: f32) -> Outcome<()> {
         // SAFETY: the list is alive.
         let status = unsafe { (self.library.api.post_ops_append_eltwise)(self.raw, alg, alpha, beta) };
         checked(status, "eltwise post-operator")
     }
 
-    /// Combines with another tensor.
+    /// Appends a binary operator with another tensor.
     ///
     /// # Errors
-    /// Where the tensor does not broadcast, or there are too many post-operators.
+    /// If the tensor does not broadcast, or there are too many post-operators.
     pub fn binary(&mut self, alg: c_int, other: &Desc) -> Outcome<()> {
         // SAFETY: list and descriptor are alive; the descriptor is copied.
         let status = unsafe { (self.library.api.post_ops_append_binary)(self.raw, alg, other.raw) };
@@ -179,10 +180,10 @@ impl PostOps {
 }
 
 impl Attr {
-    /// Attributes with scratch memory from the caller and these post-operators.
+    /// Creates attributes with a scratchpad supplied by the caller and the given post-operators.
     ///
     /// # Errors
-    /// Where memory is exhausted.
+    /// If memory is exhausted.
     pub fn new(library: &'static OneDnn, post_ops: &PostOps) -> Outcome<Attr> {
         let mut raw = null_mut();
         // SAFETY: `raw` is a valid out-pointer.
@@ -200,27 +201,23 @@ impl Attr {
 /// Strides, dilation, kernel and padding of a window, by spatial axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// Elements from one window to the next.
+    /// Elements between the starts of adjacent windows.
     pub strides: Vec<i64>,
-    /// Elements from one tap to the next; 1 is dense.
+    /// Elements between adjacent taps; 1 is dense.
     pub dilation: Vec<i64>,
-    /// Taps.
+    /// Number of taps.
     pub kernel: Vec<i64>,
-    /// Padding before.
+    /// Padding at the start.
     pub before: Vec<i64>,
-    /// Padding after.
+    /// Padding at the end.
     pub after: Vec<i64>,
 }
 
-/// The tensors of a convolution or matrix product.
+/// Tensors of a convolution or matrix product.
 pub struct Conv<'a> {
-    /// Source.
     pub src: &'a Desc,
-    /// Weights.
     pub weights: &'a Desc,
-    /// Bias.
     pub bias: Option<&'a Desc>,
-    /// Destination.
     pub dst: &'a Desc,
 }
 
@@ -242,10 +239,10 @@ macro_rules! describe {
 const INFERENCE: c_int = ffi::FORWARD_INFERENCE;
 
 impl PrimitiveDesc {
-    /// Copies a tensor into another layout or element type.
+    /// Describes a copy of a tensor into another layout or element type.
     ///
     /// # Errors
-    /// Where the library has no implementation, as for all that follow.
+    /// If the library has no implementation; the same holds for all functions below.
     pub fn reorder(library: &'static OneDnn, src: &Desc, dst: &Desc, attr: &Attr) -> Outcome<PrimitiveDesc> {
         let mut raw = null_mut();
         let engine = library.engine;
@@ -257,7 +254,7 @@ impl PrimitiveDesc {
         Ok(PrimitiveDesc { library, raw })
     }
 
-    /// A convolution.
+    /// Describes a convolution.
     pub fn convolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Outcome<PrimitiveDesc> {
         let [strides, dilates, before, after] = conv_dims(w)?;
         let alg = ffi::CONVOLUTION_DIRECT;
@@ -280,7 +277,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// A transposed convolution.
+    /// Describes a transposed convolution.
     pub fn deconvolution(library: &'static OneDnn, io: &Conv<'_>, w: &Window, attr: &Attr) -> Outcome<PrimitiveDesc> {
         let [strides, dilates, before, after] = conv_dims(w)?;
         let alg = ffi::DECONVOLUTION_DIRECT;
@@ -303,7 +300,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// A matrix product, batched over the dimensions before the last two.
+    /// Describes a matrix product, batched over the dimensions before the last two.
     pub fn matmul(library: &'static OneDnn, io: &Conv<'_>, attr: &Attr) -> Outcome<PrimitiveDesc> {
         describe!(
             library,
@@ -312,7 +309,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// A pool.
+    /// Describes a pooling.
     pub fn pooling(
         library: &'static OneDnn,
         alg: c_int,
@@ -332,7 +329,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// Softmax, or its logarithm.
+    /// Describes a softmax or log-softmax.
     pub fn softmax(
         library: &'static OneDnn,
         alg: c_int,
@@ -348,7 +345,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// Layer normalisation over the last dimension, with scale and shift.
+    /// Describes a layer normalization over the last dimension, with scale and shift.
     pub fn layer_norm(
         library: &'static OneDnn,
         src: &Desc,
@@ -359,7 +356,7 @@ impl PrimitiveDesc {
         let flags = (ffi::USE_SCALE | ffi::USE_SHIFT) as u32;
         describe!(
             library,
-            "layer normalisation",
+            "layer normalization",
             layer_normalization_forward_primitive_desc_create(
                 INFERENCE,
                 src.raw,
@@ -372,7 +369,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// A function of each element.
+    /// Describes an elementwise function.
     pub fn eltwise(
         library: &'static OneDnn,
         (alg, alpha, beta): (c_int, f32, f32),
@@ -387,7 +384,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// A function of two tensors, the second broadcast.
+    /// Describes an elementwise function of two tensors, the second of which broadcasts.
     pub fn binary(
         library: &'static OneDnn,
         alg: c_int,
@@ -399,7 +396,7 @@ impl PrimitiveDesc {
         describe!(library, "binary", binary_primitive_desc_create(alg, src0.raw, src1.raw, dst.raw, attr.raw))
     }
 
-    /// x, or a slope times x below 0.
+    /// Describes a PReLU: x, or slope times x where x is negative.
     pub fn prelu(
         library: &'static OneDnn,
         src: &Desc,
@@ -414,7 +411,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// Tensors behind each other.
+    /// Describes a concatenation.
     pub fn concat(
         library: &'static OneDnn,
         axis: usize,
@@ -430,7 +427,7 @@ impl PrimitiveDesc {
         )
     }
 
-    /// A reduction over the dimensions that are 1 in the destination.
+    /// Describes a reduction over the dimensions that are 1 in the destination.
     pub fn reduction(
         library: &'static OneDnn,
         alg: c_int,
@@ -441,7 +438,7 @@ impl PrimitiveDesc {
         describe!(library, "reduction", reduction_primitive_desc_create(alg, src.raw, dst.raw, 0.0, 0.0, attr.raw))
     }
 
-    /// Resizing, at half-pixel centres.
+    /// Describes a resize at half-pixel centers.
     pub fn resampling(
         library: &'static OneDnn,
         alg: c_int,
@@ -456,9 +453,9 @@ impl PrimitiveDesc {
         )
     }
 
-    /// The layout that it wants its weights in.
+    /// Returns the layout that the implementation expects its weights in.
     pub fn weights(&self) -> Outcome<Desc> {
-        // SAFETY: the descriptor is alive, and what is returned lives as long; it is copied.
+        // SAFETY: the descriptor is alive, the result lives as long as it, and is copied.
         let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_WEIGHTS_MD, 0) };
         self.copied(raw)
     }
@@ -468,15 +465,15 @@ impl PrimitiveDesc {
             return Err("oneDNN has no such tensor layout".into());
         }
         let mut own = null_mut();
-        // SAFETY: the descriptor behind `raw` is alive.
+        // SAFETY: the descriptor that `raw` points to is alive.
         checked(unsafe { (self.library.api.memory_desc_clone)(&mut own, raw) }, "tensor layout")?;
         Ok(Desc { library: self.library, raw: own })
     }
 
-    /// The scratch memory that it wants, if any.
+    /// Returns the scratchpad that the implementation requires, if any.
     ///
     /// # Errors
-    /// Where memory is exhausted.
+    /// If memory is exhausted.
     pub fn scratchpad(&self) -> Outcome<Option<Desc>> {
         // SAFETY: as above.
         let raw = unsafe { (self.library.api.primitive_desc_query_md)(self.raw, ffi::QUERY_SCRATCHPAD_MD, 0) };
@@ -486,10 +483,10 @@ impl PrimitiveDesc {
         Ok(Some(self.copied(raw)?).filter(|desc| desc.size() > 0))
     }
 
-    /// The name of the implementation: `brgconv:avx512_core`, `ref:any`.
+    /// Returns the name of the implementation: `brgconv:avx512_core`, `ref:any`.
     pub fn implementation(&self) -> &str {
         let mut text: *const c_char = null();
-        // SAFETY: the result of this query is a pointer to a text that lives as long as the descriptor.
+        // SAFETY: the result of this query is a pointer to a string that lives as long as the descriptor.
         unsafe {
             let result = (&raw mut text).cast::<c_void>();
             (self.library.api.primitive_desc_query)(self.raw, ffi::QUERY_IMPL_INFO, 0, result);
@@ -497,28 +494,28 @@ impl PrimitiveDesc {
         }
     }
 
-    /// Returns true if it is the matrix product that goes through batches one by one, each by a general routine.
+    /// Returns true for the matrix product that runs a general GEMM on each batch in turn.
     pub fn is_general_product(&self) -> bool {
         self.implementation().starts_with("gemm")
     }
 
-    /// Returns true if it is the library's plain reference, which is right and slow.
+    /// Returns true for oneDNN's reference implementation, which is correct but slow.
     pub fn is_reference(&self) -> bool {
         self.implementation().starts_with("ref")
     }
 }
 
-/// Strides, dilation (0 is dense in the library) and padding as the library takes them.
+/// Strides, dilation (0 means dense in oneDNN) and padding in the form that oneDNN expects.
 fn conv_dims(w: &Window) -> Outcome<[Dims; 4]> {
     let dilates: Vec<i64> = w.dilation.iter().map(|d| d - 1).collect();
     Ok([dims(&w.strides)?, dims(&dilates)?, dims(&w.before)?, dims(&w.after)?])
 }
 
 impl Primitive {
-    /// Generates the code.
+    /// Generates the code of an implementation.
     ///
     /// # Errors
-    /// Where memory is exhausted.
+    /// If memory is exhausted.
     pub fn new(desc: &PrimitiveDesc) -> Outcome<Primitive> {
         let mut raw = null_mut();
         // SAFETY: the descriptor is alive.
@@ -526,16 +523,16 @@ impl Primitive {
         Ok(Primitive { library: desc.library, raw })
     }
 
-    /// Computes, on the threads that the calling thread was given.
+    /// Runs the primitive on the number of threads set for the calling thread.
     ///
     /// # Errors
-    /// Where the computation fails.
+    /// If the computation fails.
     ///
     /// # Safety
-    /// Each argument's memory object has to have the layout that the primitive was made for and to point at memory that is
-    /// large enough; what is written may be used by nobody else meanwhile.
+    /// The memory object of each argument must have the layout that the primitive was created for and point to memory
+    /// that is large enough; nobody else may use the memory that is written during the call.
     pub unsafe fn execute(&self, stream: &Stream, args: &[ffi::ExecArg]) -> Outcome<()> {
-        // SAFETY: primitive and stream are alive; the rest is the caller's word.
+        // SAFETY: primitive and stream are alive; the caller guarantees the rest.
         let status =
             unsafe { (self.library.api.primitive_execute)(self.raw, stream.raw, args.len() as c_int, args.as_ptr()) };
         checked(status, "execution")
@@ -543,42 +540,42 @@ impl Primitive {
 }
 
 impl Memory {
-    /// A tensor of that layout, at a place that is still to be said.
+    /// Creates a memory object of the given layout, with no address yet.
     ///
     /// # Errors
-    /// Where memory is exhausted.
+    /// If memory is exhausted.
     pub fn new(library: &'static OneDnn, desc: &Desc) -> Outcome<Memory> {
         let mut raw = null_mut();
-        // SAFETY: the descriptor is alive and is copied; a null place is allowed until an execution.
+        // SAFETY: the descriptor is alive and is copied; a null address is allowed until an execution.
         let status = unsafe { (library.api.memory_create)(&mut raw, desc.raw, library.engine, null_mut()) };
         checked(status, "memory")?;
         Ok(Memory { library, raw })
     }
 
-    /// Says where the tensor begins.
+    /// Sets the address of the first element.
     ///
     /// # Errors
-    /// None that is known.
+    /// None known.
     pub fn set(&mut self, place: *mut u8) -> Outcome<()> {
-        // SAFETY: the object is alive; the place is only looked at in an execution.
+        // SAFETY: the object is alive; the address is dereferenced only during an execution.
         checked(unsafe { (self.library.api.memory_set_data_handle)(self.raw, place.cast()) }, "memory")
     }
 
-    /// The argument of that number for an execution, valid as long as this object lives.
+    /// Returns an execution argument with the given index, valid for the lifetime of this object.
     pub fn arg(&self, arg: c_int) -> ffi::ExecArg {
         ffi::ExecArg { arg, memory: self.raw }
     }
 }
 
 impl Stream {
-    /// A stream.
+    /// Creates a stream.
     ///
     /// # Errors
-    /// Where memory is exhausted.
+    /// If memory is exhausted.
     pub fn new(library: &'static OneDnn) -> Outcome<Stream> {
         let mut raw = null_mut();
         let flags = ffi::IN_ORDER as u32;
-        // SAFETY: the engine lives for ever.
+        // SAFETY: the engine is never destroyed.
         checked(unsafe { (library.api.stream_create)(&mut raw, library.engine, flags) }, "stream")?;
         Ok(Stream { library, raw })
     }
