@@ -1,4 +1,4 @@
-//! Which primitive each kind of operator becomes, and the ways in which it is tried.
+//! Primitives for each kind of operator, and the alternatives that are tried.
 
 use crate::argument::Buf;
 use crate::frame::Frame;
@@ -12,13 +12,13 @@ use crate::qnn::Trust;
 use crate::view::{View, channels_last, count};
 use byoc_plugin_api::{DType, RefusalCode};
 
-/// A tensor that a primitive reads: as it lies, or copied into a dense layout of this order.
+/// Tensor that a primitive reads: in place, or copied into a dense layout of the given order.
 #[derive(Clone)]
 struct Source {
     arg: i32,
     placed: Placed,
     order: Option<Vec<usize>>,
-    /// True if the copy is one in bfloat16.
+    /// True if the copy is converted to bfloat16.
     narrow: bool,
 }
 
@@ -43,12 +43,12 @@ impl Source {
     }
 }
 
-/// Where a result may go.
+/// Destination of a result.
 #[derive(Clone)]
 enum Target {
-    /// Into memory of its own, of this layout.
+    /// New memory with this layout.
     New(View),
-    /// Over the first source.
+    /// Memory of the first source, in place.
     There(Placed),
 }
 
@@ -61,24 +61,24 @@ impl Target {
     }
 }
 
-/// The ways of computing an anchor.
+/// Alternatives for computing an anchor.
 struct Ways<'a> {
     links: &'a [Link],
-    /// Sources in order of preference.
+    /// Sources, in order of preference.
     sources: Vec<Vec<Source>>,
-    /// Results in order of preference.
+    /// Destinations, in order of preference.
     targets: Vec<Target>,
-    /// The link that the primitive adds itself, and its tensor.
+    /// Link that the primitive computes as its bias, and the bias tensor.
     bias: Option<(usize, Placed)>,
-    /// True if it can sum into its destination.
+    /// True if the primitive can accumulate into its destination.
     sums: bool,
-    /// How it sees its result.
+    /// Frame through which the primitive sees its result.
     frame: Frame,
-    /// The element type of the result.
+    /// Element type of the result.
     dtype: DType,
 }
 
-/// The way that was taken.
+/// Alternative that was chosen.
 struct Settled {
     desc: PrimitiveDesc,
     sources: Vec<(i32, Placed, Desc)>,
@@ -93,8 +93,8 @@ fn turned_down(what: impl Into<String>) -> Reason {
 }
 
 impl Lowering<'_> {
-    /// Makes the steps of an anchor and of as much of the chain behind it as the library computes along with it, and says how
-    /// many links that is.
+    /// Adds the steps of an anchor and of the longest prefix of its chain that the library fuses with it. Returns the
+    /// number of links of that prefix.
     pub fn anchor(&mut self, op: &Op, links: &[Link]) -> Taken<usize> {
         match &op.kind {
             Kind::Conv { window, groups, transposed } => self.convolution(op, links, window, *groups, *transposed),
@@ -130,7 +130,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Tries the ways in order: the whole chain before a part of it, and the library's reference last.
+    /// Tries the alternatives in order: long prefixes of the chain before short ones, oneDNN's reference implementation
+    /// last.
     fn settle(
         &mut self,
         ways: &Ways<'_>,
@@ -169,19 +170,19 @@ impl Lowering<'_> {
                         }
                     }
                 }
-                // Links that cannot be expressed were left out anyway.
+                // Links beyond the longest expressible prefix were not part of any attempt.
                 limit = limit.min(reached.max(1));
             }
         }
         Err(failure.into())
     }
 
-    /// The element type that a primitive reads from a source.
+    /// Element type in which a primitive reads a source.
     fn read_as(&self, source: &Source) -> DType {
         if source.narrow { DType::BF16 } else { self.dtype(&source.placed) }
     }
 
-    /// Returns true if a result may be written there.
+    /// Returns true if a result may be written to `placed`.
     fn is_free_for(&self, placed: &Placed, read: &[Buf], first: Option<&Source>) -> bool {
         match first {
             Some(source) if source.placed.buffer == placed.buffer => {
@@ -232,7 +233,7 @@ impl Lowering<'_> {
         Ok(Settled { desc, sources: tensors, target, chain, bias, frame: ways.frame.clone() })
     }
 
-    /// Makes the step of what was settled, with further tensors, and places its value.
+    /// Adds the step of the chosen alternative, with further arguments, and places its value.
     fn emit(
         &mut self,
         op: &Op,
@@ -250,7 +251,8 @@ impl Lowering<'_> {
         Ok(chain.links)
     }
 
-    /// One source, one result of the same order in memory; copied channels-last or row-major where that is needed.
+    /// Lowers an operator with one source and a result in the same memory order; the source is copied to channels-last
+    /// or row-major if necessary.
     fn unary(
         &mut self,
         op: &Op,
@@ -301,12 +303,12 @@ impl Lowering<'_> {
         let (x, w) = (self.at(op.inputs[0]), self.at(op.inputs[1]));
         let shape = self.program.shape(op.output).to_vec();
         let dtype = self.program.get(op.output).dtype;
-        // What follows sums of integers is computed by `qnn`.
+        // `qnn` computes what follows sums of integers.
         let links = if dtype == DType::F32 { links } else { &[] };
         let last = channels_last(shape.len());
         let weights = kernel(&w, groups, transposed).ok_or_else(|| turned_down("kernels in groups"))?;
         let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
-        // The layouts that another plan packed the weights into come first, so that they are held once.
+        // Layouts that another plan packed the weights into come first, so that they are held once.
         let is_constant = self.is_constant(&w);
         let mut wanted = self.layouts_before(&weights);
         wanted.push(if is_constant { any } else { self.desc_of(&weights)? });
@@ -358,7 +360,7 @@ impl Lowering<'_> {
         self.emit(op, links, settled, more, if transposed { "transposed convolution" } else { "convolution" })
     }
 
-    /// The weights in the layout that the primitive chose.
+    /// Returns the weights in the layout that the primitive chose.
     fn weights(&mut self, settled: &Settled, weights: &Placed) -> Taken<(i32, Placed, Desc)> {
         let layout = settled.desc.weights()?;
         if layout == self.desc_of(weights)? {
@@ -369,11 +371,11 @@ impl Lowering<'_> {
                 let view = View { offset: 0, ..weights.view.clone() };
                 Ok((ffi::ARG_WEIGHTS, Placed { buffer, view }, layout))
             }
-            None => Err(turned_down("weights in a layout that they are not in")),
+            None => Err(turned_down("weights that are not constant, in a layout other than the one oneDNN requires")),
         }
     }
 
-    /// The first link, if it adds a number per place on `axis` of the result, and what it adds.
+    /// Returns the first link and its operand, if it adds one number per index of `axis` of the result.
     fn bias(&mut self, op: &Op, links: &[Link], axis: usize, exec: &[i64]) -> Option<(usize, Placed)> {
         let at = links.iter().position(|link| !matches!(link, Link::View(_)))?;
         let Link::Binary { op: number, other } = links[at] else { return None };
@@ -402,12 +404,12 @@ impl Lowering<'_> {
             swap(&mut b);
         }
         let dtype = self.program.get(op.output).dtype;
-        // What follows sums of integers is computed by `qnn`.
+        // `qnn` computes what follows sums of integers.
         let links = if dtype == DType::F32 { links } else { &[] };
         let mut shape = self.program.shape(op.output).to_vec();
         let rank = shape.len();
         if b.view.shape.len() == 2 && rank > 2 {
-            // One matrix for all batches: the batches are rows.
+            // With a single matrix for all batches, the batches are further rows.
             let (rows, columns) = (count(&shape[..rank - 1]), shape[rank - 1]);
             let inner = a.view.shape[rank - 1];
             let flat = match a.view.reshape(&[rows, inner]) {
@@ -441,7 +443,8 @@ impl Lowering<'_> {
         if !narrow && let Some(done) = self.row_product(op, links, (&a, &b), &shape)? {
             return Ok(done);
         }
-        // As it lies, then copied operand by operand, the right one in the order of rows and columns that it has.
+        // In place first, then with either operand copied; the copy of the right one keeps its order of rows and
+        // columns.
         let mut columns = row.clone();
         if rank >= 2 && b.view.strides[b.view.strides.len() - 2] < b.view.strides[b.view.strides.len() - 1] {
             columns.swap(rank - 2, rank - 1);
@@ -487,8 +490,8 @@ impl Lowering<'_> {
             }
             outcome
         };
-        // The general product reads operands of any strides and goes through batches one by one. A copy for the better code is
-        // cheaper; it comes first, and the general one where there is nothing else.
+        // oneDNN's general GEMM reads operands of any strides, one batch at a time. A copy for the faster
+        // implementation is cheaper, so the general one is only a fallback.
         let better = self.settle(&ways, &|s, d, attr, with_bias| match make(s, d, attr, with_bias) {
             Ok(desc) if desc.is_general_product() => Err("only the general product".into()),
             outcome => outcome,
@@ -519,8 +522,9 @@ impl Lowering<'_> {
         })
     }
 
-    /// A function of each element of the first operand, which has the result's shape and this order in memory, and of further
-    /// operands that broadcast to it: in the fewest dimensions, and without its chain where the library is fast only so.
+    /// Lowers an elementwise function of the first operand, which has the result's shape and this memory order, and of
+    /// a second operand that broadcasts to it: in the fewest dimensions, and without its chain if the library is only
+    /// fast without it.
     fn spread(
         &mut self,
         op: &Op,
@@ -570,7 +574,7 @@ impl Lowering<'_> {
         self.emit(op, links, best.ok_or(failure)?, Vec::new(), what)
     }
 
-    /// A tensor as it lies, if it has no gaps, and otherwise its dense copy in the same order; and that order.
+    /// Returns a source for a tensor, copied to a dense layout of the same order if it has gaps, and that order.
     fn packed_source(&self, arg: i32, x: &Placed) -> (Source, Vec<usize>) {
         let order = x.view.order();
         match x.view.is_packed() {
@@ -610,7 +614,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// `a - b` and `a / b` where `a` is broadcast: a function of `b`, then `a` into it.
+    /// Lowers `a - b` and `a / b` with a broadcast `a`: a function of `b`, then the commutative operator with `a`.
     fn reversed(&mut self, op: &Op, alg: i32, a: Placed, b: Placed) -> Taken<usize> {
         let (function, then) = match alg {
             ffi::BINARY_SUB => ((ffi::ELTWISE_LINEAR, -1.0, 0.0), ffi::BINARY_ADD),
@@ -659,7 +663,7 @@ impl Lowering<'_> {
         let x = self.at(op.inputs[0]);
         let shape = self.program.shape(op.output).to_vec();
         let width = shape[shape.len() - 1];
-        // Rows of a matrix are the form that every implementation knows.
+        // Every implementation supports a row-major matrix.
         let (rows, x) = match x.view.reshape(&[count(&shape) / width, width]).filter(View::is_dense) {
             Some(view) => (view.shape.clone(), Placed { view, ..x }),
             None => {
@@ -686,13 +690,13 @@ impl Lowering<'_> {
         let library = self.library;
         let settled =
             self.settle(&ways, &|s, d, attr, _| PrimitiveDesc::layer_norm(library, &s[0], d, epsilon, attr))?;
-        self.emit(op, links, settled, more, "layer normalisation")
+        self.emit(op, links, settled, more, "layer normalization")
     }
 
     fn reduction(&mut self, op: &Op, links: &[Link], alg: i32, axes: &[usize]) -> Taken<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.program.shape(op.output).to_vec();
-        // The library is fast where the reduced dimensions lie innermost.
+        // oneDNN is fast if the reduced dimensions are innermost.
         let mut inner: Vec<usize> = x.view.order().into_iter().filter(|d| !axes.contains(d)).collect();
         inner.extend(axes);
         let mut sources = Vec::new();
@@ -726,7 +730,8 @@ impl Lowering<'_> {
         let mut order = order.unwrap_or_default();
         let single = parts.iter().all(|part| part.view.shape[axis] == 1);
         if let Some(before) = axis.checked_sub(1).filter(|&d| single && shape[d] > 1) {
-            // Parts side by side: their dimension lies inside the one before it, which they are to become one with.
+            // Interleaved parts: their axis goes innermost next to the one before it, with which it is about to be
+            // merged.
             order.retain(|&d| d != axis);
             let at = order.iter().position(|&d| d == before).map_or(order.len(), |at| at + 1);
             order.insert(at, axis);
@@ -746,7 +751,7 @@ impl Lowering<'_> {
             self.put_through(op, &[], 0, whole, &Frame::plain(&shape, &shape))?;
             return Ok(0);
         }
-        // Operands are read as they lie: the library copies each of them into its place.
+        // Operands are read in place: the library copies each of them.
         let descs = parts.iter().map(|part| self.desc_of(part)).collect::<Outcome<Vec<_>>>()?;
         let dst = self.desc_of(&whole)?;
         let attr = self.attr(&[])?;
@@ -765,7 +770,7 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    /// A copy of the data in a tensor whose every byte was `value`.
+    /// Copies the data into a tensor filled with the byte `value`.
     fn pad(&mut self, op: &Op, before: &[i64], value: u8) -> Taken<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.program.shape(op.output).to_vec();
@@ -782,7 +787,7 @@ impl Lowering<'_> {
     }
 }
 
-/// A concatenation as one of rows: where its axis lies innermost, and the parts lie in the order of the whole.
+/// Returns a concatenation as one of rows, if its axis is innermost and all parts have the memory order of the result.
 fn rows_to_join(parts: &[Placed], axis: usize, order: &[usize], size: usize) -> Option<Join> {
     if order.last() != Some(&axis) || parts.len() > MOST_PARTS {
         return None;
@@ -798,7 +803,7 @@ fn rows_to_join(parts: &[Placed], axis: usize, order: &[usize], size: usize) -> 
     Some(Join { rows: rows as usize, parts: parts.iter().map(one).collect::<Option<_>>()? })
 }
 
-/// A kernel as the library takes it: (G, O / G, I / G, spatial...), or without groups (O, I, spatial...).
+/// Returns a kernel in oneDNN's order: (G, O / G, I / G, spatial...), or without groups (O, I, spatial...).
 fn kernel(w: &Placed, groups: i64, transposed: bool) -> Option<Placed> {
     let mut view = w.view.clone();
     let rank = view.shape.len();
@@ -808,7 +813,7 @@ fn kernel(w: &Placed, groups: i64, transposed: bool) -> Option<Placed> {
         view = view.reshape(&shape)?;
     }
     if transposed {
-        // From (I, O, ...).
+        // Swaps (I, O, ...) to (O, I, ...).
         let first = usize::from(groups > 1);
         let mut axes: Vec<usize> = (0..view.shape.len()).collect();
         axes.swap(first, first + 1);

@@ -1,7 +1,6 @@
-//! What the plugin computes by itself: where that is taken instead of the library's primitives, and the steps that are
-//! made for it.
+//! Hand-written kernels: where they replace primitives of the library, and the steps that run them.
 //!
-//! The loops are in files of their own: `winograd`, `row`, `elementwise`, `cell`. Why there are any is said in each of them.
+//! The loops are in `winograd`, `row`, `elementwise` and `cell`, each of which gives its reason.
 
 use crate::cell::{ARG_OUT, Cell, Form, MOST_OPERANDS};
 use crate::cpu;
@@ -18,23 +17,24 @@ use crate::view::{View, channels_last, count};
 use crate::winograd::{LANES, Weights, Winograd};
 use byoc_plugin_api::{DType, RefusalCode};
 
-/// Transformed kernels of so many bytes stay in a core's cache from one group of tiles to the next.
+/// Maximum size in bytes of transformed kernels that stay in a core's cache from one group of tiles to the next.
 const SMALL: usize = 1 << 20;
 
-/// The fewest tiles by which small kernels are multiplied, and larger ones. They are 16 / 9 of what they were, and
-/// larger ones come from memory: with fewer tiles that takes longer than the multiplications saved.
+/// Minimum number of tiles for small and for large kernels. Transformed kernels are 16 / 9 of their original size, and
+/// large ones are streamed from memory: with fewer tiles that costs more than the multiplications saved.
 const FEW_TILES: usize = 32;
 const MANY_TILES: usize = 96;
 
-/// What stands behind a convolution, as far as its loop computes it.
+/// Operators after a convolution that the Winograd loop computes.
 struct Behind {
-    /// A tensor that is added, and whether the result takes its place.
+    /// Tensor that is added; the result may overwrite it.
     addend: Option<Placed>,
     range: [f32; 2],
 }
 
 impl Behind {
-    /// What a chain says, for a result that lies so.
+    /// Extracts the addend and the bounds of a chain, for a result of this layout; `None` if the chain has other
+    /// operators.
     fn of(chain: &Chain, result: &View) -> Option<Behind> {
         let mut behind = Behind { addend: chain.sum_into.clone(), range: [f32::NEG_INFINITY, f32::INFINITY] };
         let mut posts = &chain.posts[..];
@@ -56,7 +56,7 @@ impl Behind {
     }
 }
 
-/// The tensors that a chain adds, if it does nothing else, each of them as many elements as the result.
+/// Returns the tensors that a chain adds to a result of this layout, if it does nothing else and there are few enough.
 fn addends(chain: &Chain, result: &View) -> Option<Vec<Placed>> {
     let addend = |post: &Post| match post {
         Post::Binary(ffi::BINARY_ADD, other) if other.view.same_layout(result) => Some(other.clone()),
@@ -66,8 +66,8 @@ fn addends(chain: &Chain, result: &View) -> Option<Vec<Placed>> {
 }
 
 impl Lowering<'_> {
-    /// Makes the step of a convolution of `x` by `w`, and of everything behind it, if that is faster so. `None` where
-    /// it is not, or where there is something behind it that the library computes along with its own.
+    /// Adds the step of a convolution of `x` by `w` with its whole chain, if Winograd is faster there. Returns `None`
+    /// if it is not, or if the chain has operators that only the library can fuse.
     pub fn winograd(
         &mut self,
         op: &Op,
@@ -106,7 +106,8 @@ impl Lowering<'_> {
         Ok(Some(chain.links))
     }
 
-    /// The convolution, if it is one of those that are computed so, but for what its data's layout and its chain say.
+    /// Returns the convolution if Winograd applies to it and pays off; the data's strides and the clamp range are left
+    /// unset.
     fn layer(&self, shape: &[i64], x: &Placed, w: &Placed, window: &Window) -> Option<Winograd> {
         let dense = window.strides == [1, 1] && window.dilation == [1, 1] && window.kernel == [3, 3];
         let floats = [x, w].iter().all(|placed| self.dtype(placed) == DType::F32);
@@ -128,12 +129,12 @@ impl Lowering<'_> {
             range: [0.0; 2],
             slots: self.library.threads(),
         };
-        // A tile begins at most two places before the first.
+        // A tile begins at most two elements before the image.
         let bounded = layer.before.iter().all(|&before| before <= 2);
         let fills_registers = weights.size.iter().all(|&channels| channels >= LANES);
         let small = weights.elements() * size_of::<f32>() <= SMALL;
         let enough = layer.tiles() >= if small { FEW_TILES } else { MANY_TILES };
-        // What another plan has packed is held once.
+        // Weights that another plan has already packed keep their form, so that they are held once.
         let gains = match &self.packed_before(w)[..] {
             [] => enough,
             packed => packed.contains(&Packing::Winograd(weights)),
@@ -141,8 +142,8 @@ impl Lowering<'_> {
         (bounded && fills_registers && gains).then_some(layer)
     }
 
-    /// Makes the step of a product of one row by a matrix that other products read too, with the sums behind it. `None`
-    /// where it is another product, or has something else behind it.
+    /// Adds the step of a GEMV by a matrix that other products read too, with the sums in its chain. Returns `None` for
+    /// any other product or chain.
     pub fn row_product(
         &mut self,
         op: &Op,
@@ -183,7 +184,7 @@ impl Lowering<'_> {
         Ok(Some(chain.links))
     }
 
-    /// Makes the step of a function.
+    /// Adds the step of an elementwise function.
     pub fn elementwise(&mut self, op: &Op, curve: Curve) -> Taken<usize> {
         let mut x = self.at(op.inputs[0]);
         if !x.view.is_packed() {
@@ -200,7 +201,7 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    /// Makes the step of a recurrent layer's cell.
+    /// Adds the step of a recurrent cell.
     pub fn cell_of(&mut self, op: &Op, form: Form) -> Taken<usize> {
         let shape = self.program.shape(op.output).to_vec();
         let hidden = shape.last().copied().unwrap_or(1);
@@ -215,7 +216,7 @@ impl Lowering<'_> {
             let all = count(&placed.view.shape);
             let columns = placed.view.shape.last().copied().unwrap_or(1);
             let flat = [all / columns, columns];
-            // Rows may lie apart, their elements may not.
+            // Rows may have gaps between them, their elements may not.
             let seen = placed.view.reshape(&flat).filter(|view| columns == 1 || view.strides[1] == 1);
             placed.view = match seen {
                 Some(view) => view,
@@ -227,7 +228,7 @@ impl Lowering<'_> {
                         .ok_or_else(|| Reason::new(RefusalCode::UnsupportedShape, "rows of a copy"))?
                 }
             };
-            // A single row is the same for all.
+            // A single row is broadcast to all rows.
             strides[number] = if flat[0] == 1 { 0 } else { placed.view.strides[0] as usize };
             tensors.push((number as i32, placed));
         }
@@ -239,8 +240,8 @@ impl Lowering<'_> {
         Ok(0)
     }
 
-    /// In place where nobody else needs the tensor, otherwise in a copy.
-    /// Makes the step that puts a number in the place of every NaN.
+    /// Adds the step that replaces every NaN by a number, in place if nothing else needs the tensor, otherwise in a
+    /// copy.
     pub fn without_nan(&mut self, op: &Op, number: f32) -> Taken<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.program.shape(op.output).to_vec();

@@ -1,9 +1,9 @@
-//! The product of one row by a constant matrix that a region reads again and again: the steps of a recurrent layer.
+//! GEMV by a constant matrix that a region reads repeatedly: the steps of a recurrent layer.
 //!
-//! Such a product takes as long as it takes to read the matrix. One of 512 by 2048 is twice as large as the second
-//! caches of two cores, and read from its beginning each time it is never there when it is needed again: what was read
-//! first has been driven out by what was read last. So every other product goes over the matrix backwards, and begins
-//! with what the one before has left in the cache. Each thread has columns of its own, the same in every product.
+//! Such a product is bound by the memory bandwidth of the matrix. One of 512 by 2048 is twice as large as the L2 caches
+//! of two cores; read from the start each time, it never hits the cache, because its end has evicted its start. So
+//! every other product traverses the matrix backwards and begins with what the previous one left in the cache. Each
+//! thread has columns of its own, the same in every product.
 
 use crate::argument::Given;
 use crate::cpu::fastest;
@@ -11,37 +11,37 @@ use crate::library::{OneDnn, ffi};
 use crate::program::{Def, Kind, Program, Val};
 use std::collections::HashMap;
 
-/// Columns of a panel: of a row of it four registers of AVX-512.
+/// Number of columns of a panel: four AVX-512 registers per row.
 const PANEL: usize = 64;
 
-/// The most tensors that are added to the product.
+/// Maximum number of tensors added to the product.
 pub const MOST_ADDENDS: usize = 2;
 
-/// A matrix of so many elements is multiplied by the caller's thread alone: others take longer to begin.
+/// Number of elements up to which a matrix is multiplied by the calling thread alone: waking another takes longer.
 const SMALL: usize = 16 << 10;
 
-/// A matrix in panels of columns.
+/// Matrix in panels of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panels {
-    /// Rows and columns.
+    /// Number of rows and columns.
     pub size: [usize; 2],
-    /// Elements from one row and column to the next, as they lie in the constant.
+    /// Strides of rows and columns in the constant, in elements.
     pub strides: [usize; 2],
 }
 
 impl Panels {
-    /// How many panels; the last one is filled with zeros.
+    /// Number of panels; the last one is padded with zeros.
     fn count(&self) -> usize {
         self.size[1].div_ceil(PANEL)
     }
 
-    /// Elements of the packed matrix: (panels, rows, columns of a panel).
+    /// Number of elements of the packed matrix: (panels, rows, columns of a panel).
     pub fn elements(&self) -> usize {
         self.count() * self.size[0] * PANEL
     }
 
-    /// Packs a matrix that begins at the first of these bytes into `to`, which is zeros. `None` where there are not
-    /// enough bytes.
+    /// Packs a matrix that begins at the first of these bytes into `to`, which must be zeroed. Returns `None` if there
+    /// are too few bytes.
     pub fn pack(&self, from: &[u8], to: &mut [f32]) -> Option<()> {
         let ([rows, columns], (floats, _)) = (self.size, from.as_chunks::<4>());
         for row in 0..rows {
@@ -54,16 +54,15 @@ impl Panels {
     }
 }
 
-/// A product of a row by a matrix, and what is added to it.
+/// GEMV step: row vector times matrix, plus addends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The matrix.
     pub panels: Panels,
-    /// True if it goes over the matrix from its end.
+    /// True if the matrix is traversed from its end.
     pub backwards: bool,
 }
 
-/// Where a product's tensors lie.
+/// Addresses of a product's tensors.
 #[derive(Clone, Copy)]
 struct Places {
     row: *const f32,
@@ -72,14 +71,14 @@ struct Places {
     result: *mut f32,
 }
 
-// SAFETY: nobody writes what is read, and every thread writes columns of its own.
+// SAFETY: inputs are not written, and every thread writes columns of its own.
 unsafe impl Sync for Places {}
 
 impl Row {
-    /// Computes.
+    /// Computes the product.
     ///
     /// # Safety
-    /// Each tensor has to lie where it is said to, with the sizes given, and the result may overlap no other.
+    /// Each tensor must be at its argument's address with the stated sizes, and the result may overlap no other tensor.
     pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
         let all = [ffi::ARG_SRC, ffi::ARG_WEIGHTS, ffi::ARG_DST].map(|arg| given.floats(arg));
         let [Some(row), Some(panels), Some(result)] = all else { return };
@@ -88,7 +87,7 @@ impl Row {
         let (code, count) = (code(), self.panels.count());
         let part = |thread: usize, threads: usize| {
             let places = &places;
-            // SAFETY: the caller's word; these columns are this thread's own.
+            // SAFETY: guaranteed by the caller; these columns belong to this thread alone.
             unsafe { code(self, places, count * thread / threads, count * (thread + 1) / threads) };
         };
         library.on_threads(self.panels.elements() > SMALL, &part);
@@ -96,20 +95,21 @@ impl Row {
 }
 
 fastest! {
-    /// Computes the panels of these numbers.
+    /// Computes the panels `first..last`.
     code: unsafe fn(row: &Row, places: &Places, first: usize, last: usize) = panels
 }
 
 /// # Safety
-/// The panels have to lie in the tensors, and no other thread may write their columns.
+/// The panels must be within the tensors, and no other thread may write their columns.
 #[inline(always)]
 unsafe fn panels(row: &Row, places: &Places, first: usize, last: usize) {
     let [inner, columns] = row.panels.size;
     for number in 0..last - first {
         let panel = if row.backwards { last - 1 - number } else { first + number };
-        // Two sums at a time: the next one need not wait for the one before.
+        // Two independent accumulators hide the latency of the additions.
         let mut sums = [[0.0f32; PANEL]; 2];
-        // SAFETY: the caller's word: so many rows of a panel, elements of the row, columns of the rest.
+        // SAFETY: the caller guarantees the rows of each panel, the elements of the row vector and the columns of the
+        // rest.
         unsafe {
             let weights = places.panels.add(panel * inner * PANEL).cast::<[f32; PANEL]>();
             let mut add = |sum: usize, at: usize| {
@@ -134,17 +134,17 @@ unsafe fn panels(row: &Row, places: &Places, first: usize, last: usize) {
     }
 }
 
-/// What is known of the matrices of a program.
+/// Use of the constant matrices of a program.
 #[derive(Default)]
 pub struct Matrices {
-    /// How many products read a constant.
+    /// Number of products that read each constant.
     readers: HashMap<usize, usize>,
-    /// Which way the next product by a constant goes.
+    /// Direction of the next product by each constant.
     backwards: HashMap<usize, bool>,
 }
 
 impl Matrices {
-    /// Of a program.
+    /// Counts the readers of each matrix of a program.
     pub fn of(program: &Program) -> Matrices {
         let mut readers = HashMap::new();
         for op in program.ops.iter().filter(|op| matches!(op.kind, Kind::MatMul { .. })) {
@@ -155,19 +155,19 @@ impl Matrices {
         Matrices { readers, backwards: HashMap::new() }
     }
 
-    /// Returns true if a value is a constant that more than one product reads, or a view of such.
+    /// Returns true if a value is a constant, or a view of one, that more than one product reads.
     pub fn is_read_again(&self, program: &Program, value: Val) -> bool {
         root(program, value).and_then(|constant| self.readers.get(&constant)).is_some_and(|&readers| readers > 1)
     }
 
-    /// Returns true if the next product by it goes over it backwards: every other one does.
+    /// Returns true if the next product by this matrix is to traverse it backwards; the direction alternates.
     pub fn turn(&mut self, program: &Program, value: Val) -> bool {
         let backwards = root(program, value).map(|constant| self.backwards.entry(constant).or_default());
         backwards.is_some_and(|backwards| std::mem::replace(backwards, !*backwards))
     }
 }
 
-/// The constant that a value is a view of.
+/// Returns the constant that a value is a view of.
 fn root(program: &Program, mut value: Val) -> Option<usize> {
     loop {
         match program.get(value).def {

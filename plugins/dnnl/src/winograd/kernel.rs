@@ -1,18 +1,18 @@
-//! The loops, for AVX-512.
+//! Winograd loops for AVX-512.
 //!
-//! A part is computed in groups of tiles. The data of a group is transformed whole: for each place a matrix of tiles by
-//! channels, which lies as the register kernel reads it, `LANES` channels of up to `MOST_ROWS` tiles after each other.
-//! Block by block of the filters it is multiplied, and the products, which are still in cache then, are transformed
-//! back.
+//! A part is computed in groups of tiles. The data of a whole group is transformed first: for each position, a matrix
+//! of tiles by channels in the order in which the register kernel reads it, `LANES` channels of up to `MOST_ROWS` tiles
+//! at a time. It is then multiplied by one block of filters after another, and each block's products are transformed
+//! back while they are still in cache.
 
 use super::{BLOCK, LANES, MOST_ROWS, PLACES, Places, Winograd};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// The tiles of a group. Register kernels multiply about as many of them each.
+/// Group of tiles, split into batches of nearly equal size, one per call of a register kernel.
 struct Group {
     tiles: Range<usize>,
-    /// Register kernels' worth of tiles.
+    /// Number of batches.
     batches: usize,
 }
 
@@ -21,20 +21,20 @@ impl Group {
         Group { batches: tiles.len().div_ceil(MOST_ROWS), tiles }
     }
 
-    /// A batch, counted from the group's first tile.
+    /// Returns a batch as a range of tiles relative to the group's first.
     fn batch(&self, number: usize) -> Range<usize> {
         let begin = |number: usize| self.tiles.len() * number / self.batches;
         begin(number)..begin(number + 1)
     }
 }
 
-/// Which of the lanes there are, of so many elements from the first lane on.
+/// Mask of the lanes that hold one of the `elements` remaining elements.
 fn lanes(elements: usize) -> __mmask16 {
     if elements >= LANES { !0 } else { (1 << elements) - 1 }
 }
 
 impl Winograd {
-    /// Computes these blocks of filters for these tiles, in the scratch memory of that number.
+    /// Computes a range of filter blocks for a range of tiles, in scratch memory `slot`.
     ///
     /// # Safety
     /// As for [`run`](Winograd::run); nobody else may write these results or use that scratch memory.
@@ -43,13 +43,13 @@ impl Winograd {
         let channels = self.weights.padded_channels();
         let groups = tiles.len().div_ceil(self.held()).max(1);
         let begin = |group: usize| tiles.start + tiles.len() * group / groups;
-        // SAFETY: scratch memory has so many elements for each slot, a group of at most `held` tiles as many of them.
+        // SAFETY: scratch memory has this number of elements per slot, and a group has at most `held` tiles.
         let (data, products) = unsafe {
             let data = at.scratch.add(slot * self.scratch_each());
             (data, data.add(PLACES * self.held() * channels))
         };
         for group in (0..groups).map(|group| Group::new(begin(group)..begin(group + 1))) {
-            // SAFETY: the caller's word, and as above; there are weights for every block.
+            // SAFETY: guaranteed by the caller, and as above; there are weights for every block.
             unsafe {
                 self.transform(at, &group, data);
                 for block in blocks.clone() {
@@ -61,13 +61,13 @@ impl Winograd {
         }
     }
 
-    /// The image, and the row and column of tiles in it, of a tile.
+    /// Image of a tile, and the tile's row and column in it.
     fn locate(&self, tile: usize) -> [usize; 3] {
         let [rows, columns] = self.grid();
         [tile / (rows * columns), tile / columns % rows, tile % columns]
     }
 
-    /// Bt d B for every tile of a group and every channel.
+    /// Computes Bt d B for every tile of a group and every channel.
     #[target_feature(enable = "avx512f")]
     unsafe fn transform(&self, at: &Places, group: &Group, to: *mut f32) {
         let [filled, padded] = [self.weights.size[1], self.weights.padded_channels()];
@@ -81,15 +81,15 @@ impl Winograd {
                 let rows = inside(row, self.before[0], self.source[1]);
                 let columns = inside(column, self.before[1], self.source[2]);
                 let whole = rows == [true; 4] && columns == [true; 4];
-                // Where the tile begins, which may be in the padding: no address is formed of what is not there.
+                // The corner may be in the padding, so addresses are formed with wrapping arithmetic.
                 let [images, down, right] = self.strides;
                 let corner = at.data.wrapping_add(image * images + row * down + column * right);
                 let corner = corner.wrapping_sub(self.before[0] * down + self.before[1] * right);
                 for channel in (0..padded).step_by(LANES) {
                     let place = |i: usize, j: usize| corner.wrapping_add(i * down + j * right + channel);
                     let left = lanes(filled - channel);
-                    // SAFETY: the whole tile lies in the image, or only those of its places are read that do; the
-                    // matrices have room for every tile and channel.
+                    // SAFETY: either the whole tile is inside the image, or the mask limits the read to the elements
+                    // that are; the matrices hold every tile and channel.
                     unsafe {
                         let data = if whole && left == !0 {
                             std::array::from_fn(|i| std::array::from_fn(|j| _mm512_loadu_ps(place(i, j))))
@@ -111,7 +111,7 @@ impl Winograd {
         }
     }
 
-    /// For every place the product of a group's data by a block of kernels.
+    /// Multiplies a group's data by a block of kernels, for every position.
     #[target_feature(enable = "avx512f")]
     unsafe fn multiply(&self, group: &Group, data: *const f32, weights: *const f32, to: *mut f32, block: usize) {
         let channels = self.weights.padded_channels();
@@ -120,7 +120,7 @@ impl Winograd {
         for place in 0..PLACES {
             for batch in (0..group.batches).map(|number| group.batch(number)) {
                 let before = place * group.tiles.len() + batch.start;
-                // SAFETY: the caller's word: matrices of so many tiles, channels and filters for every place.
+                // SAFETY: the caller guarantees matrices of this many tiles, channels and filters for every position.
                 unsafe {
                     let (data, weights) = (data.add(before * channels), weights.add(place * channels * BLOCK));
                     kernels[batch.len() - 1](channels, data, weights, to.add(before * BLOCK));
@@ -129,7 +129,7 @@ impl Winograd {
         }
     }
 
-    /// At m A for the products m of a group and a block, with what follows: the bias, another tensor, the clamp.
+    /// Computes At m A for the products m of a group and a block, followed by the bias, the addend and the clamp.
     #[target_feature(enable = "avx512f")]
     unsafe fn transform_back(&self, at: &Places, group: &Group, products: *const f32, block: usize) {
         let filters = self.weights.size[0];
@@ -146,8 +146,8 @@ impl Winograd {
                 let [image, row, column] = self.locate(group.tiles.start + tile);
                 let [row, column] = [row * 2, column * 2];
                 let corner = ((image * height + row) * width + column) * filters + first;
-                // SAFETY: the products have so many places, tiles and filters; of the four results those are read and
-                // written that there are.
+                // SAFETY: the products have this many positions, tiles and filters; of the four results, only those
+                // inside the image are read and written.
                 unsafe {
                     let from = products.add(tile * BLOCK + first % BLOCK);
                     let product = |place: usize| _mm512_loadu_ps(from.add(place * group.tiles.len() * BLOCK));
@@ -162,7 +162,7 @@ impl Winograd {
                             if !at.addend.is_null() {
                                 sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(left, at.addend.add(place)));
                             }
-                            // NaN comes through: of two operands that cannot be compared the second is taken.
+                            // Propagates NaN: these instructions return the second operand of an unordered comparison.
                             let clamped = _mm512_min_ps(high, _mm512_max_ps(low, sum));
                             _mm512_mask_storeu_ps(at.result.add(place), left, clamped);
                         }
@@ -173,7 +173,7 @@ impl Winograd {
     }
 }
 
-/// Bt d B.
+/// Computes Bt d B.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn data_places(d: [[__m512; 4]; 4]) -> [__m512; PLACES] {
@@ -189,7 +189,7 @@ fn data_places(d: [[__m512; 4]; 4]) -> [__m512; PLACES] {
     places
 }
 
-/// At m A.
+/// Computes At m A.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn result_places(m: [[__m512; 4]; 4]) -> [[__m512; 2]; 2] {
@@ -200,21 +200,21 @@ fn result_places(m: [[__m512; 4]; 4]) -> [[__m512; 2]; 2] {
     std::array::from_fn(|i| gather(columns[0][i], columns[1][i], columns[2][i], columns[3][i]))
 }
 
-/// Multiplies a batch of tiles by a block of kernels, over so many channels: data by `LANES` channels and tile, kernels
-/// and products by `BLOCK` filters.
+/// Multiplies a batch of tiles by a block of kernels over `channels` channels: data in blocks of `LANES` channels by
+/// tile, kernels and products by `BLOCK` filters.
 type Kernel = unsafe fn(usize, *const f32, *const f32, *mut f32);
 
 macro_rules! kernels {
     ($registers:literal: $($rows:literal)*) => { [$(multiply::<$rows, $registers>),*] };
 }
 
-/// For blocks of two registers, by the tiles of a batch.
+/// Kernels for blocks of two registers, indexed by the number of tiles of a batch minus 1.
 static WIDE: [Kernel; MOST_ROWS] = kernels!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
-/// For those of which one register is filters.
+/// Kernels for blocks whose filters fit one register.
 static NARROW: [Kernel; MOST_ROWS] = kernels!(1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
-/// A product in registers: at 14 by 2 they are 28 sums, 2 of weights and 1 of data.
+/// Matrix product in registers: at 14 by 2, 28 accumulators, 2 registers of weights and 1 of data.
 #[target_feature(enable = "avx512f")]
 unsafe fn multiply<const ROWS: usize, const REGISTERS: usize>(
     channels: usize,
@@ -222,10 +222,10 @@ unsafe fn multiply<const ROWS: usize, const REGISTERS: usize>(
     mut weights: *const f32,
     to: *mut f32,
 ) {
-    /// Channels of one turn of the loop.
+    /// Number of channels per iteration.
     const TURN: usize = 4;
     let mut sums = [[_mm512_setzero_ps(); REGISTERS]; ROWS];
-    // SAFETY: the caller's word: so many channels of everything.
+    // SAFETY: the caller guarantees this many channels of data and weights.
     unsafe {
         for _ in 0..channels / LANES {
             for turn in 0..LANES / TURN {

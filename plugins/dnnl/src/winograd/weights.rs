@@ -2,33 +2,33 @@
 
 use super::{BLOCK, LANES, PLACES};
 
-/// Kernels of 3 x 3.
+/// Kernels of a 3 x 3 convolution, before and after the transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// Filters and channels.
+    /// Number of filters and channels.
     pub size: [usize; 2],
-    /// Elements from one filter, channel, row and column to the next, as they lie in the constant.
+    /// Strides of filters, channels, rows and columns in the constant, in elements.
     pub strides: [usize; 4],
 }
 
 impl Weights {
-    /// Channels, with those of zeros that fill the last register.
+    /// Number of channels, padded to full vectors with zeros.
     pub fn padded_channels(&self) -> usize {
         self.size[1].next_multiple_of(LANES)
     }
 
-    /// Blocks of filters; what is missing in the last one is zeros.
+    /// Number of filter blocks; the last one is padded with zeros.
     pub fn blocks(&self) -> usize {
         self.size[0].div_ceil(BLOCK)
     }
 
-    /// Elements of the transformed kernels: (blocks, places, channels, filters of a block).
+    /// Number of elements of the transformed kernels: (blocks, positions, channels, filters of a block).
     pub fn elements(&self) -> usize {
         self.blocks() * PLACES * self.padded_channels() * BLOCK
     }
 
-    /// Transforms kernels that begin at the first of these bytes into `to`, which is zeros. `None` where there are not
-    /// enough bytes.
+    /// Transforms kernels that begin at the first of these bytes into `to`, which must be zeroed. Returns `None` if
+    /// there are too few bytes.
     pub fn transform(&self, from: &[u8], to: &mut [f32]) -> Option<()> {
         let (floats, _) = from.as_chunks::<4>();
         let [filters, channels] = self.size;
@@ -42,7 +42,7 @@ impl Weights {
                         *tap = f64::from(f32::from_ne_bytes(*floats.get(at)?));
                     }
                 }
-                // G g, by columns, and that times Gt.
+                // G g, by columns, then multiplied by Gt.
                 let columns = taps.map(spread);
                 for row in 0..4 {
                     let places = spread(columns.map(|column| column[row]));
@@ -57,7 +57,7 @@ impl Weights {
     }
 }
 
-/// G times a column.
+/// Multiplies G by a column.
 fn spread([a, b, c]: [f64; 3]) -> [f64; 4] {
     [a, (a + b + c) / 2.0, (a - b + c) / 2.0, c]
 }
