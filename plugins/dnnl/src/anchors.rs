@@ -124,7 +124,7 @@ impl Lowering<'_> {
             Kind::Mean(mean) => self.mean(op, mean),
             Kind::Curve(curve) => self.elementwise(op, *curve),
             Kind::NoNan(number) => self.without_nan(op, *number),
-            Kind::IsNan => Err(Reason::new(RefusalCode::UnsupportedOp, "only where it chooses between x and a number")),
+            Kind::IsNan => Err(Reason::new(RefusalCode::UnsupportedOp, "supported only in where(isnan(x), number, x)")),
             Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
             Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => Err(turned_down("a view is no anchor")),
         }

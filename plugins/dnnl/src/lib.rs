@@ -1,35 +1,35 @@
 //! oneDNN as a backend.
 //!
-//! A region is shipped as its graph in JSON and becomes, when it is loaded, a list of oneDNN's primitives over one arena. The way of
-//! a region:
+//! A region is compiled into a blob that holds its graph as JSON; on loading, it becomes a list of oneDNN primitives
+//! over one arena. Files, in the order in which a region passes through them:
 //!
-//! | file | what it does |
+//! | file | purpose |
 //! |---|---|
 //! | `patterns` | the pattern table |
-//! | `attributes`, `translate` | Relay's operators, with their shapes worked out anew |
-//! | `program`, `simplify` | a region in a few kinds of operators; GELU and its like found in what models write |
-//! | `recurrent`, `cell` | the steps of an LSTM and a GRU behind their products: found, and computed |
-//! | `row` | those products |
-//! | `elementwise`, `curves` | functions that the library computes with too few digits; curves, for loops that become vector code |
-//! | `qnn` | quantized operators: what is summed by the library, and the loop behind the sums |
-//! | `fuse` | which operators become one primitive |
-//! | `frame` | in how few dimensions a primitive may see its tensors |
-//! | `view` | strided layouts; transposes, slices and reshapes that cost nothing |
+//! | `attributes`, `translate` | Relay's operators and attributes; shape inference |
+//! | `program`, `simplify` | intermediate representation with a few kinds of operators; recognition of GELU and similar idioms |
+//! | `recurrent`, `cell` | LSTM and GRU steps after their matrix products: recognition and kernels |
+//! | `row` | GEMV kernel for those products |
+//! | `elementwise`, `curves` | functions for which the library lacks precision; approximations that vectorize |
+//! | `qnn` | quantized operators: the sums that the library computes, and the loop over their results |
+//! | `fuse` | grouping of operators into primitives |
+//! | `frame` | reduction of the number of dimensions that a primitive sees |
+//! | `view` | strided layouts; transposes, slices and reshapes without copies |
 //! | `join` | concatenation of channels |
-//! | `narrow` | bfloat16, where its user asks for it |
+//! | `narrow` | optional bfloat16 |
 //! | `winograd` | convolutions by 3 x 3 kernels with fewer multiplications |
-//! | `options` | what a user may choose |
-//! | `lower`, `anchors` | a layout for every tensor, a primitive for every group |
-//! | `own` | where the plugin's own loops are taken instead of the library's primitives |
-//! | `pack` | constants that are packed when a region is loaded |
-//! | `plan`, `argument` | the steps of a run and their tensors, and one arena for all that lives during it |
-//! | `runtime` | generated code, packed weights, runs |
-//! | `blob`, `backend` | what is shipped; the two halves as the host sees them |
-//! | `cpu` | the fastest code for the CPU at hand |
-//! | `library` | finding and opening oneDNN, its C API, a safe layer over it |
+//! | `options` | options of a region |
+//! | `lower`, `anchors` | layouts of tensors, primitives of operator groups |
+//! | `own` | selection of hand-written kernels in place of the library's primitives |
+//! | `pack` | constants packed at load time |
+//! | `plan`, `argument` | steps of a run and their tensors; placement in one arena |
+//! | `runtime` | generated code, packed weights, execution |
+//! | `blob`, `backend` | serialized form; the backend's code generator and loader |
+//! | `cpu` | dispatch on CPU features |
+//! | `library` | locating and opening oneDNN, its C API, a safe layer over it |
 //!
-//! The library is opened at run time. Without it the plugin loads all the same, and refuses every operator with the line that
-//! installs it.
+//! The library is opened at run time. Without it the plugin still loads, and refuses every operator with the command
+//! that installs it as the hint.
 
 mod anchors;
 mod argument;

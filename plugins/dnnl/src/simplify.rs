@@ -1,17 +1,17 @@
-//! Operators as they are made: chains that one function of the library stands for become that function.
+//! Simplification of operators on creation: idioms that one function of the library covers become that function.
 //!
-//! * Arithmetic with one constant number is `alpha x + beta`; two of those in a row are one, and `1 x + 0` is nothing.
-//! * `clip(a x + b, 0, 1)` is the hard sigmoid; `x` times a hard sigmoid or a sigmoid of `x` is hard swish or swish.
-//! * The gates of an LSTM and of a GRU are one operator (`recurrent`).
-//! * GELU in its erf and its tanh form, and mish, in the orders of operands that models are written in.
+//! * Arithmetic with a constant scalar is `alpha x + beta`; two of those in a row are merged, and `1 x + 0` is removed.
+//! * `clip(a x + b, 0, 1)` is a hard sigmoid; `x` times a hard sigmoid or a sigmoid of `x` is hard swish or swish.
+//! * The gates of an LSTM or a GRU are one operator (`recurrent`).
+//! * GELU in its erf and its tanh form, and mish, for the operand orders found in models.
 //!
-//! What a rule has looked through may have other users: it stays for them, and is dropped where there are none.
+//! Operators that a rule matches may have other users: they are kept for those, and removed if there are none.
 
 use crate::elementwise::Curve;
 use crate::library::ffi;
 use crate::program::{Function, Kind, Program, Val};
 
-/// How far a constant of a formula may be off: models write them with few digits.
+/// Relative tolerance for the constants of a formula: models write them with few digits.
 const SLACK: f32 = 1e-4;
 
 fn near(a: f32, b: f32) -> bool {
@@ -29,12 +29,12 @@ impl Program {
         }
     }
 
-    /// What a function of this kind is applied to.
+    /// Returns the function that defines a value and its operand, if it has this algorithm.
     pub fn function_of(&self, value: Val, alg: i32) -> Option<(Function, Val)> {
         self.function(value).filter(|(function, _)| function.alg == alg)
     }
 
-    /// A value as `factor x + summand`.
+    /// Decomposes a value into `factor x + summand`.
     pub fn linear(&self, value: Val) -> (f32, f32, Val) {
         match self.function_of(value, ffi::ELTWISE_LINEAR) {
             Some((f, x)) => (f.alpha, f.beta, x),
@@ -42,7 +42,7 @@ impl Program {
         }
     }
 
-    /// A value as `factor x`.
+    /// Decomposes a value into `factor x`.
     fn scaled(&self, value: Val) -> (f32, Val) {
         match self.linear(value) {
             (factor, 0.0, x) => (factor, x),
@@ -50,26 +50,26 @@ impl Program {
         }
     }
 
-    /// The two factors of a product.
+    /// Returns the two factors of a product.
     pub fn factors(&self, value: Val) -> Option<(Val, Val)> {
         let op = self.producer(value)?;
         (op.kind == Kind::Binary(ffi::BINARY_MUL)).then(|| (op.inputs[0], op.inputs[1]))
     }
 
-    /// The two summands of a sum.
+    /// Returns the two summands of a sum.
     pub fn summands(&self, value: Val) -> Option<(Val, Val)> {
         let op = self.producer(value)?;
         (op.kind == Kind::Binary(ffi::BINARY_ADD)).then(|| (op.inputs[0], op.inputs[1]))
     }
 
-    /// `function(x)`.
+    /// Adds `function(x)`.
     pub fn eltwise(&mut self, function: Function, x: Val) -> Val {
         let shape = self.shape(x).to_vec();
         if function.alg == ffi::ELTWISE_LINEAR {
             let (alpha, beta, inner) = self.linear(x);
             let alpha_both = function.alpha * alpha;
             let beta_both = function.alpha * beta + function.beta;
-            // Rounding must not leave a factor of 0.99999994 where two factors were meant to cancel.
+            // Treats a factor within rounding of 1 as 1: two factors that were meant to cancel may leave 0.99999994.
             if (alpha_both - 1.0).abs() < 1e-6 && beta_both == 0.0 {
                 return inner;
             }
@@ -86,7 +86,7 @@ impl Program {
         self.push(Kind::Eltwise(function), &[x], shape)
     }
 
-    /// The same elements under another shape.
+    /// Adds a reshape.
     pub fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Val {
         let mut from = x;
         while let Some(op) = self.producer(from).filter(|op| op.kind == Kind::Reshape) {
@@ -101,8 +101,8 @@ impl Program {
         self.push(Kind::Reshape, &[from], shape)
     }
 
-    /// A shuffle of channels: parts behind each other, seen as (parts, channels), transposed and seen as one dimension again.
-    /// That is the parts side by side in a dimension of their own.
+    /// Recognizes a channel shuffle: a concatenation reshaped to (parts, channels), transposed and merged into one
+    /// dimension again. It becomes an interleaving: a concatenation along a new innermost axis.
     fn interleaved(&mut self, transposed: Val, shape: &[i64]) -> Option<Val> {
         let op = self.producer(transposed)?;
         let Kind::Transpose(axes) = &op.kind else { return None };
@@ -126,7 +126,7 @@ impl Program {
         Some(self.side_by_side(&parts, axis))
     }
 
-    /// Tensors of one shape whose elements along an axis take turns.
+    /// Interleaves tensors of one shape along an axis.
     fn side_by_side(&mut self, parts: &[Val], axis: usize) -> Val {
         let mut shape = self.shape(parts[0]).to_vec();
         let mut whole = shape.clone();
@@ -138,7 +138,7 @@ impl Program {
         self.push(Kind::Reshape, &[mixed], whole)
     }
 
-    /// From `begin`, every `step`th element.
+    /// Adds a slice: from `begin`, every `step`th element.
     pub fn slice(&mut self, x: Val, begin: Vec<i64>, step: Vec<i64>, shape: Vec<i64>) -> Val {
         if let Some(slice) = self.slice_of_mixed(x, &begin, &step, &shape) {
             return slice;
@@ -146,7 +146,7 @@ impl Program {
         self.push(Kind::Slice { begin, step }, &[x], shape)
     }
 
-    /// A stretch of channels that take turns is stretches of the parts that take turns.
+    /// Turns a slice of interleaved channels into an interleaving of slices of the parts.
     fn slice_of_mixed(&mut self, x: Val, begin: &[i64], step: &[i64], shape: &[i64]) -> Option<Val> {
         let mixed = self.producer(x).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
         let op = self.producer(mixed)?;
@@ -177,8 +177,8 @@ impl Program {
         Some(self.side_by_side(&slices, axis))
     }
 
-    /// A matrix product. Factors on its operands are taken behind it, where they cost nothing, and batches that were taken
-    /// together for it are kept apart: so heads are read where they lie.
+    /// Adds a matrix product. Constant factors of its operands are applied to the result, where they cost nothing, and
+    /// merged batch dimensions are kept apart, so that attention heads are read in place.
     pub fn product(&mut self, transpose_a: bool, transpose_b: bool, [a, b]: [Val; 2], shape: Vec<i64>) -> Val {
         let ((first, a), (second, b)) = (self.unscaled(a), self.unscaled(b));
         let factor = first * second;
@@ -195,7 +195,7 @@ impl Program {
         if factor == 1.0 { result } else { self.affine(factor, 0.0, result) }
     }
 
-    /// A value as a number times another one that is computed without it, looking through views.
+    /// Factors a scalar out of a value, looking through views. Returns the scalar and the value without it.
     fn unscaled(&mut self, value: Val) -> (f32, Val) {
         let (mut at, mut views) = (value, Vec::new());
         while let Some(op) = self.producer(at).filter(|op| matches!(op.kind, Kind::Reshape | Kind::Transpose(_))) {
@@ -215,7 +215,7 @@ impl Program {
         (factor, core)
     }
 
-    /// Matrices in two batch dimensions that were made one: the tensor before.
+    /// Returns the tensor whose two batch dimensions a reshape merged into the one of `value`.
     fn apart(&self, value: Val) -> Option<Val> {
         let before = self.producer(value).filter(|op| op.kind == Kind::Reshape)?.inputs[0];
         let (from, to) = (self.shape(before), self.shape(value));
@@ -223,12 +223,12 @@ impl Program {
         same.then_some(before)
     }
 
-    /// `factor x + summand`.
+    /// Adds `factor x + summand`.
     pub fn affine(&mut self, factor: f32, summand: f32, x: Val) -> Val {
         self.eltwise(Function::new(ffi::ELTWISE_LINEAR, factor, summand), x)
     }
 
-    /// A function of two tensors, whose result has this shape.
+    /// Adds a binary operator; `shape` is that of the result.
     pub fn binary(&mut self, alg: i32, a: Val, b: Val, shape: Vec<i64>) -> Val {
         if let Some(result) = self.with_number(alg, a, b, &shape) {
             return result;
@@ -255,7 +255,7 @@ impl Program {
         self.push(Kind::Binary(alg), &[a, b], shape)
     }
 
-    /// Where one operand is one constant number and the other has the result's shape.
+    /// Simplifies a binary operator one operand of which is a constant scalar, if the other has the result's shape.
     fn with_number(&mut self, alg: i32, a: Val, b: Val, shape: &[i64]) -> Option<Val> {
         if let Some(c) = self.scalar(b)
             && self.shape(a) == shape
@@ -264,7 +264,7 @@ impl Program {
                 ffi::BINARY_ADD => self.affine(1.0, c, a),
                 ffi::BINARY_SUB => self.affine(1.0, -c, a),
                 ffi::BINARY_MUL => self.affine(c, 0.0, a),
-                // The inverse of a subnormal number may be infinite.
+                // The reciprocal of a subnormal number may be infinite.
                 ffi::BINARY_DIV if (1.0 / c).is_normal() => self.affine(1.0 / c, 0.0, a),
                 ffi::BINARY_MAX => self.eltwise(Function::new(ffi::ELTWISE_CLIP, c, f32::MAX), a),
                 ffi::BINARY_MIN => self.eltwise(Function::new(ffi::ELTWISE_CLIP, f32::MIN, c), a),
@@ -286,7 +286,7 @@ impl Program {
         None
     }
 
-    /// `x g(x)` with a sigmoid, a hard sigmoid, or the tanh of mish.
+    /// Recognizes `x g(x)` with a sigmoid, a hard sigmoid, or the tanh of mish.
     fn gated(&mut self, x: Val, gate: Val) -> Option<Val> {
         let (function, inner) = self.function(gate)?;
         let (factor, core) = self.scaled(inner);
@@ -311,7 +311,7 @@ impl Program {
         Some(self.eltwise(whole, x))
     }
 
-    /// `(k x) (s + s erf(x / sqrt 2)) = 2 k s gelu(x)`.
+    /// Recognizes `(k x) (s + s erf(x / sqrt 2)) = 2 k s gelu(x)`.
     fn gelu_erf(&mut self, outer: Val, gate: Val) -> Option<Val> {
         let (s, t, erf) = self.linear(gate);
         let inner = self.producer(erf).filter(|op| op.kind == Kind::Erf)?.inputs[0];
@@ -324,7 +324,7 @@ impl Program {
         Some(self.affine(2.0 * factor * s, 0.0, gelu))
     }
 
-    /// `(k x) (s + s tanh(sqrt(2 / pi) (x + 0.044715 x^3))) = 2 k s gelu(x)`.
+    /// Recognizes `(k x) (s + s tanh(sqrt(2 / pi) (x + 0.044715 x^3))) = 2 k s gelu(x)`.
     fn gelu_tanh(&mut self, outer: Val, gate: Val) -> Option<Val> {
         let (s, t, tanh) = self.linear(gate);
         let (_, inner) = self.function_of(tanh, ffi::ELTWISE_TANH)?;
@@ -342,7 +342,7 @@ impl Program {
         Some(self.affine(2.0 * factor * s, 0.0, gelu))
     }
 
-    /// `k` where `value` is `k x`.
+    /// Returns `k` if `value` is `k x`.
     fn multiple_of(&self, value: Val, x: Val) -> Option<f32> {
         if value == x {
             return Some(1.0);

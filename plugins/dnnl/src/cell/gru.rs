@@ -1,12 +1,13 @@
-//! A row of a GRU's step.
+//! One row of a GRU step.
 //!
-//! Where the reset gate scales the recurrent product (`linear_before_reset` in ONNX, and what PyTorch computes), a step is one
-//! product and one loop. Where it scales the state before the product, there are two products with a loop behind each.
+//! If the reset gate scales the recurrent product (`linear_before_reset` in ONNX, and PyTorch's formula), a step is one
+//! product and one loop. If it scales the state before the product, there are two products, each followed by a loop.
 
 use super::MOST_OPERANDS;
 use crate::curves::{LANES, load, sigmoid, store, tanh};
 
-/// What is computed, with the operands by their numbers: gates come as two summands, that of the input and that of the state.
+/// Formula of a loop, with operands by argument index. Gates come as two summands, one from the input and one from the
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `z = sigmoid(0 + 1)`, `r = sigmoid(2 + 3)`, `n = tanh(4 + r 5)`, `(1 - z) n + z 6`.
@@ -17,22 +18,22 @@ pub enum Part {
     Reset,
 }
 
-/// A loop of a GRU's step.
+/// Loop of a GRU step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gru {
-    /// What it computes.
+    /// Formula.
     pub part: Part,
-    /// Which operands there are; the others are zeros.
+    /// Operands that are present; the others are zeros.
     pub given: [bool; MOST_OPERANDS],
 }
 
-/// One row.
+/// Computes one row.
 #[inline(always)]
 pub(super) unsafe fn row(part: Part, read: [Option<*const f32>; MOST_OPERANDS], out: *mut f32, n: usize) {
     let mut at = 0;
     while at < n {
         let count = LANES.min(n - at);
-        // SAFETY: the caller's word: `n` elements lie there.
+        // SAFETY: the caller guarantees `n` elements at each address.
         let lanes = |number: usize| unsafe { load(read[number], at, count) };
         let mut result = [0.0f32; LANES];
         match part {
@@ -56,7 +57,7 @@ pub(super) unsafe fn row(part: Part, read: [Option<*const f32>; MOST_OPERANDS], 
                 }
             }
         }
-        // SAFETY: as above; the result overlaps nothing that is read.
+        // SAFETY: as above; the result overlaps no operand.
         unsafe { store(&result, out, at, count) };
         at += count;
     }

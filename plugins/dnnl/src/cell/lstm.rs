@@ -1,36 +1,36 @@
-//! A row of an LSTM's step.
+//! One row of an LSTM step.
 
 use crate::curves::{LANES, load, sigmoid, store, tanh};
 
-/// Where the gates lie in a row of sums, counted in hidden sizes.
+/// Positions of the gates in a row of sums, in units of the hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gates {
-    /// The input gate.
+    /// Input gate.
     pub input: usize,
-    /// The forget gate; unused in a step without an earlier state.
+    /// Forget gate; unused in a step without a previous state.
     pub forget: usize,
-    /// The candidate.
+    /// Candidate.
     pub candidate: usize,
-    /// The output gate.
+    /// Output gate.
     pub output: usize,
 }
 
 impl Gates {
-    /// The input, forget, candidate and output sums of a row of `4 hidden`.
+    /// Returns the input, forget, candidate and output sums of a row of `4 hidden` elements.
     #[inline(always)]
     pub(super) unsafe fn of(&self, sums: *const f32, hidden: usize) -> [*const f32; 4] {
-        // SAFETY: the caller's word: the row has four times `hidden` elements.
+        // SAFETY: the caller guarantees that the row has four times `hidden` elements.
         [self.input, self.forget, self.candidate, self.output].map(|number| unsafe { sums.add(number * hidden) })
     }
 }
 
-/// C = sigmoid(f) C + sigmoid(i) tanh(g), H = sigmoid(o) tanh(C), with the gates in the order i, f, g, o.
+/// Computes C = sigmoid(f) C + sigmoid(i) tanh(g) and H = sigmoid(o) tanh(C), with the gates in the order i, f, g, o.
 #[inline(always)]
 pub(super) unsafe fn row(gates: [*const f32; 4], old: Option<*const f32>, h: *mut f32, c: *mut f32, n: usize) {
     let mut at = 0;
     while at < n {
         let count = LANES.min(n - at);
-        // SAFETY: the caller's word: `n` elements lie there.
+        // SAFETY: the caller guarantees `n` elements at each address.
         let [i, f, g, o] = gates.map(|gate| unsafe { load(Some(gate), at, count) });
         // SAFETY: as above.
         let state = unsafe { load(old, at, count) };
@@ -39,7 +39,7 @@ pub(super) unsafe fn row(gates: [*const f32; 4], old: Option<*const f32>, h: *mu
             cell[l] = sigmoid(f[l]) * state[l] + sigmoid(i[l]) * tanh(g[l]);
             hidden[l] = sigmoid(o[l]) * tanh(cell[l]);
         }
-        // SAFETY: as above; the results overlap nothing that is read.
+        // SAFETY: as above; the results overlap no operand.
         unsafe {
             store(&cell, c, at, count);
             store(&hidden, h, at, count);

@@ -1,9 +1,9 @@
-//! The steps of recurrent layers behind their matrix products, on the caller's thread.
+//! Steps of recurrent layers after their matrix products, on the caller's thread.
 //!
-//! A step is a product of a row by the recurrent weights, which the library computes at the speed of memory, and then some
-//! thousand elements through a few gates. As primitives of the library the gates of an LSTM are eight calls, each of which costs
-//! more than its work; the library's own recurrent primitive was measured at two to three times the sum of the products. So the
-//! gates are one loop here: `lstm` and `gru` have what is done to a row, and this module goes over the rows.
+//! A step is a GEMV by the recurrent weights, which the library computes at memory bandwidth, and then the gates of
+//! some thousand elements. As oneDNN primitives the gates of an LSTM are eight calls, each of which costs more than its
+//! work; oneDNN's recurrent primitive was measured at two to three times the sum of the products. So the gates are one
+//! loop here: `lstm` and `gru` compute one row, and this module iterates over the rows.
 
 pub mod gru;
 pub mod lstm;
@@ -14,24 +14,24 @@ use crate::library::ffi;
 use gru::Gru;
 use lstm::Gates;
 
-/// The most tensors that a cell reads. They are numbered from 0, as arguments too; one that is missing is zeros.
+/// Maximum number of operands of a cell. Their argument indices start at 0; absent ones are zeros.
 pub const MOST_OPERANDS: usize = 7;
 
-/// The argument that a cell writes.
+/// Argument index of the result.
 pub const ARG_OUT: i32 = ffi::ARG_DST;
 
-/// What a cell computes.
+/// Computation of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A step of an LSTM. Reads the gates' sums (rows, 4 hidden) and, but for a first step, the cell state (rows, hidden).
-    /// Gives (2, rows, hidden), the hidden state and then the cell state.
+    /// Step of an LSTM. Reads the gates' sums (rows, 4 hidden) and, except in the first step, the cell state (rows,
+    /// hidden). Returns (2, rows, hidden): the hidden state, then the cell state.
     Lstm(Gates),
-    /// A step of a GRU or a half of one. Everything is (rows, hidden).
+    /// Step of a GRU, or half of one. All tensors are (rows, hidden).
     Gru(Gru),
 }
 
 impl Form {
-    /// Its name in messages.
+    /// Name in messages.
     pub fn name(&self) -> &'static str {
         match self {
             Form::Lstm(_) => "LSTM cell",
@@ -39,7 +39,7 @@ impl Form {
         }
     }
 
-    /// The number that each of its operands has, in order.
+    /// Returns the argument index of each operand, in order.
     pub fn numbers(&self) -> Vec<usize> {
         match self {
             Form::Lstm(_) => vec![0, 1],
@@ -48,20 +48,20 @@ impl Form {
     }
 }
 
-/// A cell's sizes.
+/// Cell with its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// What it computes.
+    /// Computation.
     pub form: Form,
-    /// The batch.
+    /// Number of rows: the batch size.
     pub rows: usize,
-    /// Elements of a state.
+    /// Number of elements of a state.
     pub hidden: usize,
-    /// Elements from one row of each operand to the next; 0 where all rows are one.
+    /// Row stride of each operand in elements; 0 if one row is broadcast.
     pub strides: [usize; MOST_OPERANDS],
 }
 
-/// Where a cell's tensors lie.
+/// Addresses of a cell's tensors.
 struct Places {
     read: [Option<*const f32>; MOST_OPERANDS],
     out: *mut f32,
@@ -71,19 +71,19 @@ impl Cell {
     /// Computes a step.
     ///
     /// # Safety
-    /// Each tensor has to lie where it is said to, with the cell's sizes, and the output may overlap no other.
+    /// Each tensor must be at its argument's address with the cell's sizes, and the output may overlap no other tensor.
     pub unsafe fn run(&self, given: Given<'_>) {
         let Some(out) = given.floats(ARG_OUT) else { return };
         let read = std::array::from_fn(|number| given.floats(number as i32).map(<*mut f32>::cast_const));
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { steps()(self, &Places { read, out }) }
     }
 
-    /// All rows, one after the other.
+    /// Computes all rows in order.
     #[inline(always)]
     unsafe fn steps(&self, places: &Places) {
         for r in 0..self.rows {
-            // SAFETY: every offset lies in the tensors that the caller vouches for.
+            // SAFETY: every offset is within the tensors that the caller vouches for.
             unsafe {
                 let row = |number: usize| places.read[number].map(|at| at.add(r * self.strides[number]));
                 let out = places.out.add(r * self.hidden);
@@ -115,8 +115,8 @@ mod tests {
     use super::*;
     use gru::Part;
 
-    /// Runs a cell of so many rows over made-up operands, each with gaps between its rows; `zeros` are those left out. Gives
-    /// the operands, element by element, and the output.
+    /// Runs a cell of `rows` rows over generated operands with gaps between their rows; operands that `form` omits are
+    /// zeros. Returns the operands without gaps, and the output.
     fn run(form: Form, widths: &[usize], rows: usize, hidden: usize, outs: usize) -> (Vec<Vec<f32>>, Vec<f32>) {
         let numbers = form.numbers();
         let mut strides = [0; MOST_OPERANDS];
@@ -130,7 +130,7 @@ mod tests {
             (strides[number], read[number]) = (width + 3, Some(tensor.as_ptr()));
         }
         let mut out = vec![9.0; outs * rows * hidden];
-        // SAFETY: every tensor has the rows that its stride says.
+        // SAFETY: every tensor has the rows that its stride implies.
         unsafe { steps()(&Cell { form, rows, hidden, strides }, &Places { read, out: out.as_mut_ptr() }) };
         let rows_of = |(tensor, &width): (&Vec<f32>, &usize)| -> Vec<f32> {
             (0..rows).flat_map(|r| tensor[r * (width + 3)..][..width].to_vec()).collect()
@@ -143,11 +143,11 @@ mod tests {
     }
 
     fn close(got: f32, wanted: f64) {
-        assert!((f64::from(got) - wanted).abs() < 1e-6, "{got}, not {wanted}");
+        assert!((f64::from(got) - wanted).abs() < 1e-6, "expected {wanted}, found {got}");
     }
 
     #[test]
-    fn an_lstm_of_every_width_is_its_formula() {
+    fn lstm_matches_reference_for_every_width() {
         let gates = Gates { input: 2, forget: 0, candidate: 3, output: 1 };
         for (n, state) in [(1, true), (15, false), (16, true), (17, true), (40, false)] {
             let widths = if state { vec![4 * n, n] } else { vec![4 * n] };
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gru_of_every_width_is_its_formula() {
+    fn gru_matches_reference_for_every_width() {
         for n in [1, 15, 16, 17, 40] {
             for given in 0..1u32 << MOST_OPERANDS {
                 for part in [Part::Whole, Part::Mix, Part::Reset] {

@@ -1,4 +1,5 @@
-//! The loop behind sums of integers: blocks of elements through a list of steps, on the threads of the library's pool.
+//! Loop over the elements of integer sums: blocks of elements go through a list of steps, on the threads of the
+//! library's pool.
 
 use super::ratio::Rounding;
 use crate::argument::Given;
@@ -6,40 +7,41 @@ use crate::cpu::fastest;
 use crate::library::{OneDnn, ffi};
 use byoc_plugin_api::DType;
 
-/// Elements that go through the steps together.
+/// Number of elements of a block.
 pub const BLOCK: usize = 64;
 
-/// Elements that are worth the wake-up of another thread.
+/// Minimum number of elements that justifies waking another thread.
 const SHARE: usize = 8192;
 
 type Ints = [i32; BLOCK];
 type Reals = [f32; BLOCK];
 
-/// A parameter: one for all elements, or one for each place on an axis. A block's worth can be read from any place on: the one
-/// again and again, and behind the last place the first ones once more.
+/// Parameter of a step: one value for all elements, or one for each index of an axis. The values are repeated so that a
+/// block can be read from any index: a single value cyclically, and per-axis values with the first ones appended after
+/// the last.
 #[derive(Clone, Debug)]
 pub struct Row<T> {
     values: Vec<T>,
-    /// True if there is one for each place.
+    /// True if there is one value per index.
     each: bool,
 }
 
 impl<T: Copy> Row<T> {
-    /// Of one value, or of one for each place.
+    /// Creates a row of one value, or of one value per index.
     pub fn new(values: &[T]) -> Row<T> {
         let each = values.len() != 1;
         let len = if each { values.len() + BLOCK } else { BLOCK };
         Row { values: values.iter().copied().cycle().take(len).collect(), each }
     }
 
-    /// The values.
+    /// Returns the values without the padding.
     fn places(&self) -> &[T] {
         &self.values[..if self.each { self.values.len() - BLOCK } else { 1 }]
     }
 }
 
 impl Row<i32> {
-    /// Adds other numbers to these, wrapping.
+    /// Adds other values to these, wrapping.
     pub fn add(&mut self, values: &[i32]) {
         let own = self.places();
         let len = own.len().max(values.len());
@@ -48,22 +50,23 @@ impl Row<i32> {
     }
 }
 
-/// `(x + offset) multiplier 2^(left - shift) + zero`; the first sum wraps.
+/// `(x + offset) multiplier 2^(left - shift) + zero`; the addition of the offset wraps.
 #[derive(Clone, Debug)]
 pub struct Fixing {
     pub offsets: Row<i32>,
     pub multipliers: Row<i32>,
-    /// `None` where all are 0.
+    /// `None` if all are 0.
     pub left: Option<Row<i64>>,
-    /// From 31 to 63.
+    /// Between 31 and 63.
     pub shifts: Row<i32>,
     pub rounding: Rounding,
     pub zero: i32,
-    /// True if the bounds are those of bytes, so that the zero point can be added behind them.
+    /// True if the bounds are those of a byte type, so that the zero point can be added after clamping without
+    /// overflow.
     pub bytes: bool,
 }
 
-/// A multiplication by floats, and a zero point.
+/// Multiplication by floats, and a zero point.
 #[derive(Clone, Debug)]
 pub struct Scaling {
     pub ratios: Row<f32>,
@@ -73,56 +76,56 @@ pub struct Scaling {
     pub high: i32,
 }
 
-/// What is done to each element. Elements are `int32`, whatever they are loaded from and stored to, or floats behind
-/// [`Do::Real`] and [`Do::ToReal`], up to [`Do::Quantize`] and [`Do::ToInteger`].
+/// Operation on each element. Elements are `int32`, whatever type they are loaded from and stored to, except between
+/// [`Do::Real`] or [`Do::ToReal`] and [`Do::Quantize`] or [`Do::ToInteger`], where they are floats.
 #[derive(Clone, Debug)]
 pub enum Do {
     /// `x + b`, wrapping.
     Offset(Row<i32>),
     /// `x - zero`, saturating.
     Less(i32),
-    /// `round((x + offset) ratio) + zero` in 64-bit fixed point, between two bounds.
+    /// `round((x + offset) ratio) + zero` in 64-bit fixed point, clamped to two bounds.
     Fixed(Fixing, i32, i32),
-    /// `round(x ratio) + zero` in floats, between two bounds.
+    /// `round(x ratio) + zero` in floats, clamped to two bounds.
     Float(Scaling),
-    /// `x + zero`, saturating, between two bounds.
+    /// `x + zero`, saturating, clamped to two bounds.
     Move { zero: i32, low: i32, high: i32 },
-    /// Between two bounds.
+    /// Clamps to two bounds.
     Clamp { low: i32, high: i32 },
-    /// `x + y - zero` between two bounds, with the next tensor after these steps.
+    /// `x + y - zero`, clamped to two bounds, where `y` is the next tensor after the steps `other`.
     Sum { other: Vec<Do>, from: DType, zero: i32, low: i32, high: i32 },
     /// `x scale` as a float.
     Real(Row<f32>),
-    /// The integer as one of these types holds it, wrapping.
+    /// Wraps the integer to the range of the type.
     Wrap(DType),
-    /// The integer as a float.
+    /// Converts the integer to a float.
     ToReal,
-    /// The float toward zero, between two bounds.
+    /// Rounds the float toward zero and clamps it to two bounds.
     ToInteger { low: i32, high: i32 },
-    /// `x + b` of floats.
+    /// `x + b` in floats.
     RealAdd(Row<f32>),
-    /// `x b` of floats.
+    /// `x b` in floats.
     RealMultiply(Row<f32>),
-    /// A float between two bounds.
+    /// Clamps a float to two bounds.
     RealClamp { low: f32, high: f32 },
-    /// `x + y` of floats, with the next tensor after these steps.
+    /// `x + y` in floats, where `y` is the next tensor after the steps `other`.
     RealSum { other: Vec<Do>, from: DType },
-    /// `round(x / scale) + zero` between two bounds.
+    /// `round(x / scale) + zero`, clamped to two bounds.
     Quantize { scale: f32, zero: i32, rounding: Rounding, low: i32, high: i32 },
 }
 
-/// A chain on elements that lie one behind another.
+/// Chain of steps on packed elements.
 #[derive(Clone, Debug)]
 pub struct Finish {
     elements: usize,
-    /// Places of the axis that parameters lie along, and elements from one place to the next.
+    /// Size and stride of the axis that parameters belong to.
     places: (usize, usize),
     from: DType,
     to: DType,
     steps: Vec<Do>,
 }
 
-/// The tensors of a run.
+/// Addresses of the tensors of a run.
 #[derive(Clone, Copy)]
 struct Tensors<'a> {
     from: *const u8,
@@ -130,22 +133,23 @@ struct Tensors<'a> {
     others: &'a [*const u8],
 }
 
-// SAFETY: each thread writes elements of its own, and nobody writes what is read.
+// SAFETY: each thread writes elements of its own, and inputs are not written.
 unsafe impl Sync for Tensors<'_> {}
 
-/// The most sums in one chain: their operands are found without an allocation.
+/// Maximum number of sums in a chain: bounded so that a run finds their operands without allocating.
 pub const MOST_OTHERS: usize = 8;
 
 impl Finish {
-    /// A chain. `places`: how many places there are on the axis that parameters lie along, and elements from one to the next.
+    /// Creates a chain. `places` is the size and the stride of the axis that parameters belong to.
     pub fn new(elements: usize, places: (usize, usize), (from, to): (DType, DType), steps: Vec<Do>) -> Finish {
         Finish { elements, places, from, to, steps }
     }
 
-    /// Goes over all elements.
+    /// Runs the chain on all elements.
     ///
     /// # Safety
-    /// Each tensor has to lie where it is said to, with the chain's number of elements, and the result may overlap no other.
+    /// Each tensor must be at its argument's address with the chain's number of elements, and the result may overlap no
+    /// other tensor.
     pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
         let (Some(from), Some(to)) = (given.find(ffi::ARG_SRC), given.find(ffi::ARG_DST)) else { return };
         let mut others = [std::ptr::null::<u8>(); MOST_OTHERS];
@@ -159,7 +163,7 @@ impl Finish {
         let part = |thread: usize, threads: usize| {
             let tensors = &tensors;
             let (first, last) = (blocks * thread / threads, blocks * (thread + 1) / threads);
-            // SAFETY: the blocks lie in the tensors that the caller vouches for, and belong to this thread alone.
+            // SAFETY: the blocks are within the tensors that the caller vouches for, and belong to this thread alone.
             unsafe { code(self, tensors, first, last) };
         };
         library.on_threads(self.elements >= SHARE, &part);
@@ -167,20 +171,20 @@ impl Finish {
 }
 
 fastest! {
-    /// Computes the blocks of these numbers.
+    /// Computes the blocks `first..last`.
     code: unsafe fn(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) = blocks
 }
 
-/// Where a block's parameters begin.
+/// Position of a block's parameters.
 struct Spot {
-    /// The place of its first element, where neighbours have neighbouring places.
+    /// Index of the first element's parameter, if parameters of adjacent elements are adjacent.
     at: usize,
-    /// The place of each element, where they have not.
+    /// Index of each element's parameter, if they are not.
     each: Option<[u32; BLOCK]>,
 }
 
 /// # Safety
-/// The blocks have to lie in the tensors, and no other thread may write to them.
+/// The blocks must be within the tensors, and no other thread may write to them.
 #[inline(always)]
 unsafe fn blocks(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usize) {
     let (places, inner) = finish.places;
@@ -191,7 +195,7 @@ unsafe fn blocks(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usi
         let spot = Spot { at: if inner == 1 { start % places } else { 0 }, each };
         let (mut x, mut real) = ([0; BLOCK], [0.0; BLOCK]);
         let mut other = 0;
-        // SAFETY: the block lies in the tensors.
+        // SAFETY: the block is within the tensors.
         unsafe {
             load(finish.from, tensors.from, start, len, &mut x, &mut real);
             for step in &finish.steps {
@@ -225,16 +229,16 @@ unsafe fn blocks(finish: &Finish, tensors: &Tensors<'_>, first: usize, last: usi
     }
 }
 
-/// Reads a block as integers or as floats.
+/// Loads a block as integers or as floats.
 ///
 /// # Safety
-/// `len` elements of that type lie there from element `start` on.
+/// `len` elements of that type must follow from element `start`.
 #[inline(always)]
 unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut Ints, real: &mut Reals) {
     macro_rules! into {
         ($ty:ty, $lanes:expr, |$v:ident| $convert:expr) => {{
             let mut block = [<$ty>::default(); BLOCK];
-            // SAFETY: the caller's word. A whole block is copied without a call.
+            // SAFETY: guaranteed by the caller. A full block has a constant size, so its copy is inlined.
             unsafe {
                 let from = from.cast::<$ty>().add(start);
                 match len {
@@ -255,10 +259,10 @@ unsafe fn load(dtype: DType, from: *const u8, start: usize, len: usize, x: &mut 
     }
 }
 
-/// Writes a block.
+/// Stores a block.
 ///
 /// # Safety
-/// `len` elements of that type lie there from element `start` on.
+/// There must be memory for `len` elements of that type from element `start`.
 #[inline(always)]
 unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, real: &Reals) {
     macro_rules! from {
@@ -267,7 +271,7 @@ unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, r
             for (out, &v) in block.iter_mut().zip($lanes) {
                 *out = v as $ty;
             }
-            // SAFETY: the caller's word. A whole block is copied without a call.
+            // SAFETY: guaranteed by the caller. A full block has a constant size, so its copy is inlined.
             unsafe {
                 let to = to.cast::<$ty>().add(start);
                 match len {
@@ -285,7 +289,7 @@ unsafe fn store(dtype: DType, to: *mut u8, start: usize, len: usize, x: &Ints, r
     }
 }
 
-/// The parameters of a block's elements.
+/// Returns the parameters of a block's elements.
 #[inline(always)]
 fn row<'a, T: Copy>(row: &'a Row<T>, spot: &Spot, own: &'a mut [T; BLOCK]) -> &'a [T; BLOCK] {
     match &spot.each {
@@ -298,7 +302,7 @@ fn row<'a, T: Copy>(row: &'a Row<T>, spot: &Spot, own: &'a mut [T; BLOCK]) -> &'
         _ => {
             let at = if row.each { spot.at } else { 0 };
             let from = row.values.get(at..).and_then(<[T]>::first_chunk);
-            debug_assert!(from.is_some(), "a row is a block longer than its axis");
+            debug_assert!(from.is_some(), "a row must be one block longer than its axis");
             from.unwrap_or(own)
         }
     }
@@ -342,7 +346,7 @@ fn apply(step: &Do, spot: &Spot, x: &mut Ints, real: &mut Reals) {
                 *x = (*x).max(*low).min(*high);
             }
         }
-        // Computed where the tensors are.
+        // Computed in `blocks`, which has the tensors.
         Do::Sum { .. } | Do::RealSum { .. } => {}
         Do::Wrap(DType::I8) => {
             for x in x.iter_mut() {
@@ -381,7 +385,7 @@ fn apply(step: &Do, spot: &Spot, x: &mut Ints, real: &mut Reals) {
         }
         Do::RealClamp { low, high } => {
             for real in real.iter_mut() {
-                // Written so that NaN stays NaN.
+                // Written so that NaN is preserved.
                 let x = if *real < *low { *low } else { *real };
                 *real = if x > *high { *high } else { x };
             }
@@ -400,14 +404,14 @@ fn apply(step: &Do, spot: &Spot, x: &mut Ints, real: &mut Reals) {
             }
             round(*rounding, real);
             for (x, real) in x.iter_mut().zip(&*real) {
-                // What is no number becomes 0, before the bounds.
+                // NaN becomes 0, before the bounds apply.
                 *x = ((real + zero) as i32).max(*low).min(*high);
             }
         }
     }
 }
 
-/// Whole numbers.
+/// Rounds to integers.
 #[inline(always)]
 fn round(rounding: Rounding, x: &mut Reals) {
     match rounding {
@@ -429,19 +433,19 @@ fn round(rounding: Rounding, x: &mut Reals) {
     }
 }
 
-/// A shift, which is at most 63, as the compiler does not know.
+/// Masks a shift, which is at most 63, to let the compiler omit overflow handling.
 #[inline(always)]
 fn shift(by: i32) -> i64 {
     i64::from(by) & 63
 }
 
-/// Half of what is shifted out.
+/// Returns half of the unit in the last place after a shift.
 #[inline(always)]
 fn half(by: i32) -> i64 {
     1 << (shift(by) - 1)
 }
 
-/// `(x + offset) multiplier 2^(left - shift)`, rounded.
+/// Computes `(x + offset) multiplier 2^(left - shift)`, rounded.
 #[inline(always)]
 fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
     let (mut own_offsets, mut own_multipliers) = ([0; BLOCK], [0; BLOCK]);
@@ -450,7 +454,7 @@ fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
     let multipliers = row(&fixing.multipliers, spot, &mut own_multipliers);
     let shifts = row(&fixing.shifts, spot, &mut own_shifts);
     if let (None, Rounding::Up, true) = (&fixing.left, fixing.rounding, fixing.bytes) {
-        // What nearly all networks ask for, in one go.
+        // Fast path, which covers nearly all networks.
         let (low, high) = (low - fixing.zero, high - fixing.zero);
         for l in 0..BLOCK {
             let product = i64::from(x[l].wrapping_add(offsets[l])) * i64::from(multipliers[l]);
@@ -473,7 +477,7 @@ fn fix(fixing: &Fixing, spot: &Spot, low: i32, high: i32, x: &mut Ints) {
             let mut own = [0; BLOCK];
             let left = row(left, spot, &mut own);
             for (((wide, x), multiplier), left) in wide.iter_mut().zip(&*x).zip(multipliers).zip(left) {
-                // From 2^32 on, times a multiplier of at least 2^30, the result has left `int32`; up to there the product
+                // From 2^32 on, times a multiplier of at least 2^30, the result exceeds `int32`; below that the product
                 // fits.
                 let bound = 1i64 << (32 - left);
                 *wide = (i64::from(*x).max(-bound).min(bound) << left) * i64::from(*multiplier);

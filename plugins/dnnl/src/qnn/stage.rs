@@ -1,104 +1,104 @@
-//! What the operators behind sums of integers compute.
+//! Semantics of the integer operators after sums of products.
 
 use super::ratio::{Ratios, Rounding};
 use byoc_plugin_api::DType;
 
-/// One value for all elements, or one for each place on an axis.
+/// One value for all elements, or one for each index of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Along<T> {
-    /// One, or as many as the axis has places.
+    /// One value, or as many as the size of the axis.
     pub values: Vec<T>,
-    /// The axis; any where there is one value.
+    /// The axis; arbitrary if there is a single value.
     pub axis: usize,
 }
 
-/// An operand of a sum, brought to the scale of the result: `round((x - zero_in) ratio) + zero_out`, halves up, saturated to
-/// `int32`.
+/// Operand of a sum, rescaled to the scale of the result: `round((x - zero_in) ratio) + zero_out`, ties rounded up,
+/// saturated to `int32`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Side {
-    /// The zero point that it has.
+    /// Zero point of the operand.
     pub zero_in: i32,
-    /// From its scale to that of the result.
+    /// Ratio of the operand's scale to that of the result.
     pub by: Ratios,
-    /// The zero point of the result.
+    /// Zero point of the result.
     pub zero_out: i32,
 }
 
-/// A function of each element.
+/// Elementwise function.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stage {
-    /// `int32`: the sum with these numbers, wrapping.
+    /// Adds these numbers to `int32` values, wrapping.
     Offset(Along<i32>),
     /// `round((x - zero_in) ratio) + zero_out`, saturated to the type of the result.
     Rescale {
-        /// The zero point that it has.
+        /// Zero point of the operand.
         zero_in: i32,
-        /// From its scale to that of the result.
+        /// Ratio of the operand's scale to that of the result.
         by: Ratios,
-        /// The axis of the ratios.
+        /// Axis of the ratios.
         axis: usize,
-        /// Halves.
+        /// Rounding of ties.
         rounding: Rounding,
-        /// The zero point of the result.
+        /// Zero point of the result.
         zero_out: i32,
-        /// The type of the result.
+        /// Type of the result.
         to: DType,
     },
-    /// Held between two integers.
+    /// Clamps to two integers.
     Clamp {
-        /// The least.
+        /// Lower bound.
         low: i32,
-        /// The greatest.
+        /// Upper bound.
         high: i32,
     },
-    /// The sum with a second tensor, both brought to the scale of the result (`None`: they have it), less its zero point,
-    /// saturated to the type of the result.
+    /// Sum with a second tensor, both rescaled to the scale of the result (`None`: already have it), minus its zero
+    /// point, saturated to the type of the result.
     Sum {
-        /// Left and right.
+        /// Left and right operand.
         sides: [Option<Side>; 2],
-        /// The zero point of the result.
+        /// Zero point of the result.
         zero: i32,
-        /// The type of the result.
+        /// Type of the result.
         to: DType,
     },
-    /// The real number: `(x - zero) scale`.
+    /// Real number `(x - zero) scale`.
     Dequantize {
-        /// The zero point.
+        /// Zero point of the operand.
         zero: i32,
-        /// The scale.
+        /// Scale of the operand.
         scale: Along<f32>,
     },
-    /// From a real number: `round(x / scale) + zero`, saturated to the type of the result; NaN becomes 0.
+    /// Real number to integer: `round(x / scale) + zero`, saturated to the type of the result; NaN becomes 0.
     Quantize {
-        /// The scale.
+        /// Scale of the result.
         scale: f32,
-        /// The zero point.
+        /// Zero point of the result.
         zero: i32,
-        /// Halves.
+        /// Rounding of ties.
         rounding: Rounding,
-        /// The type of the result.
+        /// Type of the result.
         to: DType,
     },
-    /// `cast`: integers wrap; a real number becomes the integer toward zero, saturating, and NaN becomes 0.
+    /// `cast`: integers wrap; real numbers are truncated toward zero and saturate, and NaN becomes 0.
     Convert(DType),
-    /// A real number and one of these, added.
+    /// Adds these numbers to a real number.
     RealAdd(Along<f32>),
-    /// A real number and one of these, multiplied.
+    /// Multiplies a real number by these.
     RealMultiply(Along<f32>),
-    /// A real number held between two.
+    /// Clamps a real number to two bounds.
     RealClamp {
-        /// The least.
+        /// Lower bound.
         low: f32,
-        /// The greatest.
+        /// Upper bound.
         high: f32,
     },
-    /// The sum with a second tensor behind these stages, which take one number for all elements.
+    /// Sum of a real number with a second tensor after these stages, which have one parameter for all elements.
     RealSum(Vec<Stage>),
 }
 
 impl Stage {
-    /// Returns true if it gives real numbers that a conversion to integers is on its way from: each step of them is rounded as
-    /// it is written, so that none may be left to a library that takes two for one.
+    /// Returns true if it yields real numbers that are later converted to integers: each of its operations is rounded
+    /// as written, so none may be left to a library that fuses two of them.
     pub fn is_exact_real(&self) -> bool {
         matches!(
             self,
@@ -111,7 +111,7 @@ impl Stage {
     }
 }
 
-/// The least and the greatest value of an integer type.
+/// Returns the minimum and the maximum of an integer type.
 pub fn range(dtype: DType) -> (i32, i32) {
     match dtype {
         DType::I8 => (i8::MIN.into(), i8::MAX.into()),
