@@ -1,14 +1,14 @@
-//! What is shipped for a region: its graph in the boundary's JSON form, with this backend's version and a digest of the text in
-//! the function's attributes. The constants are the artifact's; here they are numbers with a type.
+//! Blob of a region: its graph in the boundary's JSON form, with this backend's format version and a digest of the text
+//! in the function's attributes. The constants are stored in the artifact; here they are indices with a type.
 
 use byoc_plugin_api::{Attr, Constant, Error, Graph, NodeKind, Result};
 
-/// The form of the blob.
+/// Version of the blob format.
 const FORMAT: i64 = 1;
 const FORMAT_KEY: &str = "dnnl_json";
 const DIGEST_KEY: &str = "digest";
 
-/// Writes a blob.
+/// Serializes the graph of a region.
 pub fn write(graph: &Graph) -> String {
     let mut graph = graph.clone();
     graph.attrs.retain(|attr| attr.key != FORMAT_KEY && attr.key != DIGEST_KEY);
@@ -18,23 +18,23 @@ pub fn write(graph: &Graph) -> String {
     graph.to_json()
 }
 
-/// Reads a blob, and compares what it says of its constants with those that are at hand.
+/// Reads a blob and compares its constants with those supplied.
 ///
 /// # Errors
-/// Where it is none, of another form, edited, or made for other constants.
+/// A blob that is invalid, of another format version, modified, or built for other constants.
 pub fn read(bytes: &[u8], constants: &[Constant]) -> Result<Graph> {
-    let damaged = |what: String| Error::new(format!("the region is no graph of dnnl: {what}"));
+    let damaged = |what: String| Error::new(format!("the region is not a dnnl graph: {what}"));
     let text = std::str::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
     let mut graph = Graph::from_json(text).map_err(|error| damaged(error.message.to_string()))?;
     match graph.attr(FORMAT_KEY).and_then(|value| value.as_int()) {
         Some(FORMAT) => {}
-        Some(other) => return Err(damaged(format!("it is of form {other}; {FORMAT} is known here"))),
+        Some(other) => return Err(damaged(format!("expected format {FORMAT}, found {other}"))),
         None => return Err(damaged(format!("it has no attribute \"{FORMAT_KEY}\""))),
     }
     let said = graph.attr(DIGEST_KEY).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
     graph.attrs.retain(|attr| attr.key != DIGEST_KEY);
     if blake3::hash(graph.to_json().as_bytes()).to_hex().as_str() != said {
-        return Err(damaged("it was edited: its digest is another one".into()));
+        return Err(damaged("digest mismatch: the graph was modified".into()));
     }
     graph
         .check(constants.len())
@@ -47,7 +47,7 @@ pub fn read(bytes: &[u8], constants: &[Constant]) -> Result<Graph> {
                     let constant = &constants[*number as usize];
                     if constant.ty() != node.outputs[0] {
                         let (is, wanted) = (constant.ty(), &node.outputs[0]);
-                        return Err(damaged(format!("constant {number} is {is}, the graph wants {wanted}")));
+                        return Err(damaged(format!("constant {number}: expected {wanted}, found {is}")));
                     }
                 }
                 NodeKind::Composite(composite) => open.push(&composite.body),

@@ -1,7 +1,7 @@
-//! From the boundary's graph to a program: the only place that knows Relay's operators and their attributes.
+//! Translation of the boundary's graph into a program. Only this module knows Relay's operators and their attributes.
 //!
-//! Shapes are worked out anew from those of the inputs and compared with the graph's types, so that a graph whose attributes and
-//! types disagree is found out before anything is computed by it.
+//! Shapes are inferred again from those of the inputs and compared with the graph's types, so that a graph whose
+//! attributes and types disagree is rejected before it computes anything.
 
 use crate::attributes::Attributes;
 use crate::elementwise::Curve;
@@ -11,7 +11,7 @@ use crate::qnn;
 use crate::view::count;
 use byoc_plugin_api::{Constant, DType, Dim, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
 
-/// Nested composites, at most.
+/// Maximum nesting depth of composites.
 const DEEPEST: usize = 64;
 
 fn shape_error(detail: impl Into<String>) -> Reason {
@@ -27,10 +27,10 @@ fn longs(shape: &[usize]) -> Vec<i64> {
 }
 
 impl Program {
-    /// The program of a graph whose inputs have these dimensions.
+    /// Translates a graph for inputs of these dimensions.
     ///
     /// # Errors
-    /// The first operator that is not taken, with the reason; dimensions that do not fit the graph's types.
+    /// The first unsupported operator, with the reason; dimensions that do not match the graph's types.
     pub fn of(graph: &Graph, constants: &[Constant], inputs: &[Vec<i64>]) -> Taken<Program> {
         graph.check(constants.len()).map_err(shape_error)?;
         let mut program = Program::new(constants.to_vec());
@@ -40,10 +40,10 @@ impl Program {
             program.inputs.push(value);
         }
         if graph.inputs.len() != inputs.len() {
-            return Err(shape_error(format!("{} inputs are given, {} are wanted", inputs.len(), graph.inputs.len())));
+            return Err(shape_error(format!("expected {} inputs, found {}", graph.inputs.len(), inputs.len())));
         }
         let mut numbered = vec![None; constants.len()];
-        // One frame per open graph: its inputs, and the values of its nodes so far.
+        // One frame per graph in progress: its inputs, and the values of its nodes so far.
         struct Frame<'a> {
             graph: &'a Graph,
             inputs: Vec<Val>,
@@ -52,7 +52,9 @@ impl Program {
         let mut frames = vec![Frame { graph, inputs: program.inputs.clone(), nodes: Vec::new() }];
         loop {
             let depth = frames.len();
-            let Some(frame) = frames.last_mut() else { return Err(shape_error("a graph without an end")) };
+            let Some(frame) = frames.last_mut() else {
+                return Err(shape_error("internal error: no graph in progress"));
+            };
             let resolve = |nodes: &[Vec<Val>], value: &ValueRef| nodes[value.node as usize][value.index as usize];
             let Some(node) = frame.graph.nodes.get(frame.nodes.len()) else {
                 let outputs: Vec<Val> = frame.graph.outputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
@@ -74,7 +76,7 @@ impl Program {
                     let constant = &constants[*i as usize];
                     if constant.ty() != node.outputs[0] {
                         let (is, wanted) = (constant.ty(), &node.outputs[0]);
-                        return Err(shape_error(format!("constant {i} is {is}, the graph wants {wanted}")));
+                        return Err(shape_error(format!("constant {i}: expected {wanted}, found {is}")));
                     }
                     let new = || program.value(longs(constant.shape()), constant.dtype(), Def::Constant(*i as usize));
                     vec![*numbered[*i as usize].get_or_insert_with(new)]
@@ -97,22 +99,22 @@ impl Program {
     }
 }
 
-/// Returns true if a tensor of this shape may stand where the graph has that type.
+/// Checks that a tensor of this shape matches the type in the graph.
 fn fits(ty: &TensorType, shape: &[i64]) -> Result<(), String> {
     let same = ty.rank() == shape.len()
         && ty.dims.iter().zip(shape).all(|(dim, &size)| match dim {
             Dim::Known(known) => *known as i64 == size,
             Dim::Unknown(_) => true,
         });
-    if same { Ok(()) } else { Err(format!("has shape {shape:?}, the graph has {ty}")) }
+    if same { Ok(()) } else { Err(format!("has shape {shape:?}, expected {ty}")) }
 }
 
-/// Returns true if an operator has a translation at all.
+/// Returns true if an operator has a translation.
 pub fn is_known(name: &str) -> bool {
     OPERATORS.contains(&name) || qnn::OPERATORS.contains(&name)
 }
 
-/// Every operator of floats that is translated, which are also the ones that the backend asks for one by one.
+/// Operators on floats that have a translation; the backend also offers them as single operators.
 pub const OPERATORS: &[&str] = &[
     "nn.conv2d",
     "nn.conv1d",
@@ -185,17 +187,17 @@ pub const OPERATORS: &[&str] = &[
     "nn.dropout",
 ];
 
-/// Operators that are translated, and stand for something only as parts of a composite.
+/// Operators that have a translation, but are supported only as parts of a composite.
 const PARTS: &[&str] = &["isnan", "where", "cast"];
 
 fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<Vec<Val>> {
     let with_name = |reason: Reason| Reason { detail: format!("{name}: {}", reason.detail), ..reason };
     if !is_known(name) && !PARTS.contains(&name) {
-        let detail = "not one of the operators that are given to oneDNN";
+        let detail = "not an operator that the dnnl backend supports";
         return Err(with_name(Reason::new(RefusalCode::UnsupportedOp, detail)));
     }
     if inputs.is_empty() || node.outputs.is_empty() {
-        return Err(with_name(shape_error("an operator without operands or results")));
+        return Err(with_name(shape_error("expected an operator with operands and results")));
     }
     for (i, &input) in inputs.iter().enumerate() {
         if p.shape(input).contains(&0) {
@@ -214,7 +216,7 @@ fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<
     }
     for (i, ty) in node.outputs.iter().enumerate() {
         if ty.dtype != DType::F32 && name != "isnan" {
-            let detail = format!("output {i} is {}; float32 is wanted", ty.dtype);
+            let detail = format!("output {i}: expected float32, found {}", ty.dtype);
             return Err(with_name(Reason::new(RefusalCode::UnsupportedDtype, detail)));
         }
     }
@@ -222,7 +224,7 @@ fn translate(p: &mut Program, name: &str, node: &Node, inputs: &[Val]) -> Taken<
         let value = p.get(input);
         let index = name == "take" && i == 1;
         if value.dtype != DType::F32 && !index {
-            let detail = format!("input {i} is {}; float32 is wanted", value.dtype);
+            let detail = format!("input {i}: expected float32, found {}", value.dtype);
             return Err(with_name(Reason::new(RefusalCode::UnsupportedDtype, detail)));
         }
     }
@@ -239,39 +241,38 @@ fn checked(p: &Program, values: Vec<Val>) -> Taken<Vec<Val>> {
     Ok(values)
 }
 
-/// Returns true if integers go in or come out.
+/// Returns true if an operand or the result consists of integers.
 fn is_quantized(p: &Program, name: &str, node: &Node, inputs: &[Val]) -> bool {
     let integer = |dtype: DType| matches!(dtype, DType::I8 | DType::U8 | DType::I32);
     qnn::OPERATORS.contains(&name) || integer(p.get(inputs[0]).dtype) || integer(node.outputs[0].dtype)
 }
 
-/// An operator of the graph on its way into a program.
+/// Operator of the graph during translation.
 pub struct Translation<'a> {
-    /// The program.
+    /// Program under construction.
     pub p: &'a mut Program,
-    /// The operator.
+    /// Node of the graph.
     pub node: &'a Node,
-    /// Its attributes.
     pub attrs: Attributes<'a>,
-    /// Its operands.
+    /// Operands.
     pub inputs: &'a [Val],
 }
 
-/// A convolution with its dimensions in one order: (N, C, spatial...), (O, I / groups, spatial...).
+/// Convolution with its dimensions in canonical order: (N, C, spatial...), (O, I / groups, spatial...).
 pub struct Convolution {
     pub data: Val,
     pub weight: Val,
     pub window: Window,
     pub groups: i64,
-    /// The shape of the result.
+    /// Shape of the result.
     pub shape: Vec<i64>,
-    /// The order of the result's dimensions, and the layout that it is wanted in.
+    /// Order of the result's dimensions, and the layout that the graph requires.
     pub order: String,
     pub out_layout: String,
 }
 
 impl Translation<'_> {
-    /// The operator's results.
+    /// Translates the operator and returns its results.
     pub fn run(&mut self, name: &str) -> Taken<Vec<Val>> {
         let x = self.inputs[0];
         let one = |value: Val| Ok(vec![value]);
@@ -364,14 +365,16 @@ impl Translation<'_> {
                 let shape = self.attrs.reshaped(&self.shape(x))?;
                 one(self.reshape(x, shape)?)
             }
-            // The elements of the other one do not matter.
+            // Only the shape of the second operand matters.
             "reshape_like" => {
-                let shape = self.shape(*self.inputs.get(1).ok_or_else(|| shape_error("of one input"))?);
+                let shape = self.shape(*self.inputs.get(1).ok_or_else(|| shape_error("expected 2 inputs, found 1"))?);
                 one(self.reshape(x, shape)?)
             }
             "nn.batch_flatten" => {
                 let shape = self.shape(x);
-                let Some((&first, rest)) = shape.split_first() else { return Err(shape_error("of a scalar")) };
+                let Some((&first, rest)) = shape.split_first() else {
+                    return Err(shape_error("expected at least 1 dimension, found a scalar"));
+                };
                 one(self.reshape(x, vec![first, count(rest)])?)
             }
             "squeeze" => {
@@ -393,15 +396,16 @@ impl Translation<'_> {
             "strided_slice" => {
                 let (begin, step, shape) = self.attrs.slice(&self.shape(x))?;
                 if step.iter().any(|&s| s < 1) {
-                    return Err(attr_error("a step backwards"));
+                    return Err(attr_error("expected positive steps"));
                 }
                 one(self.p.slice(x, begin, step, shape))
             }
             "split" => self.split(),
             "take" => one(self.take()?),
-            // "copy" and "nn.dropout": the data goes through; a mask is refused as it is none that is computed.
+            // "copy" and "nn.dropout" pass the data through; a second result (the mask) is refused because nothing
+            // computes it.
             _ if self.node.outputs.len() == 1 => one(x),
-            _ => Err(attr_error("only the first result is computed")),
+            _ => Err(attr_error("only the first result is supported")),
         }
     }
 
@@ -419,7 +423,7 @@ impl Translation<'_> {
 
     fn reshape(&mut self, x: Val, shape: Vec<i64>) -> Taken<Val> {
         if count(&shape) != count(self.p.shape(x)) {
-            return Err(shape_error(format!("{:?} as {shape:?}", self.p.shape(x))));
+            return Err(shape_error(format!("cannot reshape {:?} to {shape:?}", self.p.shape(x))));
         }
         Ok(self.p.reshape(x, shape))
     }
@@ -432,13 +436,13 @@ impl Translation<'_> {
         self.p.push(Kind::Transpose(axes), &[x], shape)
     }
 
-    /// A tensor that lies in `layout` with its dimensions in the order `wanted`.
+    /// Permutes a tensor from `layout` into the order `wanted`.
     fn out_of_layout(&mut self, x: Val, layout: &str, wanted: &str) -> Taken<Val> {
         let axes = layout_order(layout, wanted, self.rank(x))?;
         Ok(self.transpose(x, axes))
     }
 
-    /// A tensor whose dimensions are in the order `from`, as `layout` wants it.
+    /// Permutes a tensor from the order `from` into `layout`.
     pub fn laid_out(&mut self, x: Val, from: &str, layout: &str) -> Taken<Val> {
         let axes = layout_order(from, layout, self.rank(x))?;
         Ok(self.transpose(x, axes))
@@ -451,14 +455,14 @@ impl Translation<'_> {
         self.laid_out(result, &order, &out_layout)
     }
 
-    /// What a convolution is made of.
+    /// Validates a convolution and returns its components.
     pub fn convolution_parts(&mut self, transposed: bool) -> Taken<Convolution> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
         let axes = axes.ok_or_else(|| shape_error(format!("data of {} dimensions", self.rank(data))))?;
         let spatial = ["W", "HW", "DHW"][axes - 1];
         let order = format!("NC{spatial}");
-        // The first letter is the data's channels in a transposed convolution, whatever Relay calls it.
+        // In a transposed convolution the first letter is the data's channels, whatever Relay calls it.
         let letters = if transposed && axes == 2 { "IO" } else { "OI" };
         let kernel_order = format!("{letters}{spatial}");
         let kernel_layout = match self.attrs.text("kernel_layout") {
@@ -500,20 +504,20 @@ impl Translation<'_> {
                     return Err(shape_error("the kernel is larger than the padded data"));
                 }
                 shape.push(room / window.strides[i] + 1);
-                // The library wants the padding that the last window reaches, not more.
+                // oneDNN expects only the padding that the last window reaches.
                 window.after[i] -= room % window.strides[i];
             }
         }
         Ok(Convolution { data, weight, window, groups, shape, order, out_layout })
     }
 
-    /// `where(isnan(x), number, x)`.
+    /// Translates `where(isnan(x), number, x)`.
     fn no_nan(&mut self) -> Taken<Val> {
         let (condition, number, x) = (self.inputs[0], self.input(1)?, self.input(2)?);
         let asked = self.p.producer(condition).filter(|op| op.kind == Kind::IsNan).map(|op| op.inputs[0]);
         match self.p.scalar(number) {
             Some(number) if asked == Some(x) => Ok(self.p.push(Kind::NoNan(number), &[x], self.shape(x))),
-            _ => Err(attr_error("a choice other than between x and one number where x is none")),
+            _ => Err(attr_error("expected where(isnan(x), number, x) with a constant number")),
         }
     }
 
@@ -544,7 +548,7 @@ impl Translation<'_> {
         Ok(self.p.product(transpose_a, transpose_b, [a, b], shape))
     }
 
-    /// The data in the order (N, C, spatial...), the layout it came in, and the number of spatial axes.
+    /// Returns the data in the order (N, C, spatial...), the layout that it came in, and that order.
     fn image(&mut self) -> Taken<(Val, String, String)> {
         let data = self.inputs[0];
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
@@ -567,7 +571,8 @@ impl Translation<'_> {
         self.pool_by(alg, dtype, |window| Kind::Pool { alg, window })
     }
 
-    /// A pool whose windows are those of oneDNN's algorithm, as the operator that `make` says, with results of that type.
+    /// Adds the operator that `make` returns for the windows of a pooling, with results of this type; `alg` is oneDNN's
+    /// algorithm.
     pub fn pool_by(&mut self, alg: i32, dtype: DType, make: impl FnOnce(Window) -> Kind) -> Taken<Val> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
@@ -585,19 +590,19 @@ impl Translation<'_> {
             let stride = window.strides[i];
             let whole = room / stride + 1;
             let size = match &self.node.outputs[0].dims {
-                // How a last partial window counts is settled by the graph's type.
+                // The graph's type tells how a partial last window counts.
                 _ if !ceil => whole,
                 dims => match self.spatial_dim(dims, &layout, &order, i) {
                     Some(size) if size == whole || size == whole + 1 => size,
-                    _ => return Err(attr_error("rounding the number of windows up")),
+                    _ => return Err(attr_error("unsupported rounding up of the number of windows")),
                 },
             };
             if size > whole && alg == ffi::POOLING_AVG_INCLUDE_PADDING {
-                return Err(attr_error("rounding the number of windows up while padding counts"));
+                return Err(attr_error("unsupported rounding up of the number of windows with count_include_pad"));
             }
             window.after[i] = (size - 1) * stride + reach - x[2 + i] - window.before[i];
             if window.before[i] >= reach || window.after[i] >= reach {
-                return Err(attr_error("padding as large as the window"));
+                return Err(attr_error("expected padding smaller than the window"));
             }
             shape.push(size);
         }
@@ -624,7 +629,7 @@ impl Translation<'_> {
         for i in 0..axes {
             let out = size(i);
             if out < 1 || x[2 + i] % out != 0 {
-                return Err(shape_error(format!("{} elements in {out} windows of one size", x[2 + i])));
+                return Err(shape_error(format!("{} elements do not divide into {out} equal windows", x[2 + i])));
             }
             shape.push(out);
             kernel.push(x[2 + i] / out);
@@ -641,10 +646,10 @@ impl Translation<'_> {
         let shape = self.shape(data);
         let axis = self.attrs.axis("axis", -1, shape.len())?;
         if axis + 1 != shape.len() {
-            return Err(attr_error(format!("over axis {axis}; the last one is wanted")));
+            return Err(attr_error(format!("expected the last axis, found {axis}")));
         }
         if !self.attrs.flag("center", true) || !self.attrs.flag("scale", true) {
-            return Err(attr_error("without gamma or beta"));
+            return Err(attr_error("expected both gamma and beta"));
         }
         let epsilon = self.attrs.float("epsilon", 1e-5) as f32;
         if shape.len() < 2 {
@@ -655,7 +660,7 @@ impl Translation<'_> {
         Ok(self.p.push(Kind::LayerNorm { epsilon }, &[data, gamma, beta], shape))
     }
 
-    /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along an axis; the statistics come out as they went in.
+    /// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` along an axis; the statistics are returned unchanged.
     fn batch_norm(&mut self) -> Taken<Vec<Val>> {
         let (data, mean, variance) = (self.inputs[0], self.input(3)?, self.input(4)?);
         let shape = self.shape(data);
@@ -706,7 +711,7 @@ impl Translation<'_> {
     fn power(&mut self) -> Taken<Val> {
         let (base, exponent) = (self.inputs[0], self.input(1)?);
         let Some(exponent_value) = self.p.scalar(exponent).filter(|_| self.rank(base) >= self.rank(exponent)) else {
-            return Err(Reason::new(RefusalCode::NotConstant, "an exponent that is not one constant number"));
+            return Err(Reason::new(RefusalCode::NotConstant, "expected a constant scalar exponent"));
         };
         Ok(match exponent_value {
             1.0 => base,
@@ -748,7 +753,7 @@ impl Translation<'_> {
             _ => None,
         };
         let result = match pooled {
-            // The mean of whole planes is a pool, which is fast where channels lie last.
+            // The mean or maximum of whole planes is a pooling, which is fast for channels-last data.
             Some(alg) if axes == spatial && (3..=5).contains(&shape.len()) => {
                 let (kernel, none) = (shape[2..].to_vec(), vec![0; shape.len() - 2]);
                 let ones = vec![1; kernel.len()];
@@ -765,14 +770,14 @@ impl Translation<'_> {
         self.reshape(result, left)
     }
 
-    /// Tensors behind each other.
+    /// Concatenates tensors.
     pub fn concat(&mut self, parts: &[Val], axis: usize) -> Taken<Val> {
         let mut shape = self.shape(parts[0]);
         for &part in &parts[1..] {
             let own = self.p.shape(part);
             let same = own.len() == shape.len() && (0..own.len()).all(|d| d == axis || own[d] == shape[d]);
             if !same {
-                return Err(shape_error(format!("{own:?} behind {shape:?} on axis {axis}")));
+                return Err(shape_error(format!("cannot concatenate {own:?} to {shape:?} on axis {axis}")));
             }
             shape[axis] += own[axis];
         }
@@ -786,7 +791,7 @@ impl Translation<'_> {
         let (data, layout, order) = self.image()?;
         let x = self.shape(data);
         if x.len() != 4 {
-            return Err(shape_error("data that has no height and width"));
+            return Err(shape_error("expected data with height and width"));
         }
         let (height, width) = if name == "nn.upsampling" {
             let scaled = |size: i64, scale: f64| (size as f64 * scale).round() as i64;
@@ -794,7 +799,7 @@ impl Translation<'_> {
         } else {
             match self.attrs.ints("size").unwrap_or_default()[..] {
                 [height, width] => (height, width),
-                _ => return Err(attr_error("a size that is not height and width")),
+                _ => return Err(attr_error("expected a size of height and width")),
             }
         };
         let alg = self.attrs.resampling(name, [x[2], x[3]], [height, width])?;
@@ -805,7 +810,7 @@ impl Translation<'_> {
     fn pad(&mut self) -> Taken<Val> {
         let (data, value) = (self.inputs[0], self.input(1)?);
         if !matches!(self.attrs.text("pad_mode"), "" | "constant") || self.p.scalar(value) != Some(0.0) {
-            return Err(attr_error("padding with something else than zeros"));
+            return Err(attr_error("expected padding with constant zeros"));
         }
         let x = self.shape(data);
         let widths = self.attrs.pairs("pad_width", x.len())?;
@@ -832,7 +837,7 @@ impl Translation<'_> {
         Ok(bounds.windows(2).map(|pair| part(self, pair[0], pair[1])).collect())
     }
 
-    /// One element of an axis, at a constant index.
+    /// Takes one element of an axis, at a constant index.
     fn take(&mut self) -> Taken<Val> {
         let (x, index) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(x);
@@ -841,18 +846,21 @@ impl Translation<'_> {
                 DType::I64 => constant.tensor().as_slice::<i64>()[0],
                 DType::I32 => i64::from(constant.tensor().as_slice::<i32>()[0]),
                 other => {
-                    return Err(Reason::new(RefusalCode::UnsupportedDtype, format!("an index of {other}")));
+                    return Err(Reason::new(
+                        RefusalCode::UnsupportedDtype,
+                        format!("expected an index of int64 or int32, found {other}"),
+                    ));
                 }
             },
-            _ => return Err(Reason::new(RefusalCode::NotConstant, "an index that is not one constant number")),
+            _ => return Err(Reason::new(RefusalCode::NotConstant, "expected a constant scalar index")),
         };
         if self.attrs.ints("axis").is_none() || self.attrs.int("batch_dims", 0) != 0 {
-            return Err(attr_error("without an axis, or batched"));
+            return Err(attr_error("expected an axis and batch_dims 0"));
         }
         let axis = self.attrs.axis("axis", 0, shape.len())?;
         let value = if value < 0 { value + shape[axis] } else { value };
         if !(0..shape[axis]).contains(&value) {
-            return Err(attr_error(format!("index {value} of {}", shape[axis])));
+            return Err(attr_error(format!("index {value} is out of range for size {}", shape[axis])));
         }
         let mut begin = vec![0; shape.len()];
         begin[axis] = value;
@@ -864,7 +872,7 @@ impl Translation<'_> {
     }
 }
 
-/// The shape that two shapes broadcast to.
+/// Returns the shape that two shapes broadcast to.
 fn broadcast(a: &[i64], b: &[i64]) -> Taken<Vec<i64>> {
     let rank = a.len().max(b.len());
     let at = |shape: &[i64], d: usize| (d + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
@@ -872,14 +880,14 @@ fn broadcast(a: &[i64], b: &[i64]) -> Taken<Vec<i64>> {
         .map(|d| match (at(a, d), at(b, d)) {
             (x, y) if x == y || y == 1 => Ok(x),
             (1, y) => Ok(y),
-            _ => Err(shape_error(format!("{a:?} with {b:?}"))),
+            _ => Err(shape_error(format!("cannot broadcast {a:?} with {b:?}"))),
         })
         .collect()
 }
 
-/// For each letter of `to`, where it stands in `from`.
+/// Returns the position in `from` of each letter of `to`.
 fn layout_order(from: &str, to: &str, rank: usize) -> Taken<Vec<usize>> {
     let axes: Option<Vec<usize>> = to.chars().map(|c| from.chars().position(|other| other == c)).collect();
     axes.filter(|axes| axes.len() == rank && from.len() == rank && to.len() == rank)
-        .ok_or_else(|| Reason::new(RefusalCode::UnsupportedLayout, format!("layout {from}, where {to} is wanted")))
+        .ok_or_else(|| Reason::new(RefusalCode::UnsupportedLayout, format!("cannot convert layout {from} to {to}")))
 }

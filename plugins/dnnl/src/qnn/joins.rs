@@ -1,4 +1,4 @@
-//! Quantized operators over several elements: tensors behind each other, and means of windows.
+//! Quantized operators with several inputs or window elements: concatenation and average pooling.
 
 use super::Mean;
 use super::ratio::{Ratios, Rounding};
@@ -10,12 +10,15 @@ use crate::translate::Translation;
 use byoc_plugin_api::DType;
 
 impl Translation<'_> {
-    /// Tensors behind each other, all brought to the scale of the result.
+    /// Concatenates tensors, all rescaled to the scale of the result.
     pub fn joined(&mut self, to: DType) -> Taken<Val> {
-        // Tuples come flattened: tensors, as many scales, as many zero points, and the output's two.
+        // Tuples come flattened: the tensors, their scales, their zero points, then the output's scale and zero point.
         let count = self.inputs.len().saturating_sub(2) / 3;
         if count == 0 || self.inputs.len() != 3 * count + 2 || !is_byte(to) {
-            return Err(wrong_dtype(format!("{} operands into {to}; bytes are wanted", self.inputs.len())));
+            return Err(wrong_dtype(format!(
+                "expected 3 n + 2 operands with an int8 or uint8 result, found {} with {to}",
+                self.inputs.len()
+            )));
         }
         let (scale, zero_out) =
             (self.scale(3 * count, "the output's scale")?, self.zero_point(3 * count + 1, "the output's zero point")?);
@@ -23,7 +26,7 @@ impl Translation<'_> {
         for part in 0..count {
             let x = self.inputs[part];
             if self.p.get(x).dtype != to {
-                return Err(wrong_dtype(format!("part {part} is {}; {to} is wanted", self.p.get(x).dtype)));
+                return Err(wrong_dtype(format!("part {part}: expected {to}, found {}", self.p.get(x).dtype)));
             }
             let from = self.scale(count + part, &format!("the scale of part {part}"))?;
             let zero_in = self.zero_point(2 * count + part, &format!("the zero point of part {part}"))?;
@@ -40,10 +43,10 @@ impl Translation<'_> {
         self.concat(&parts, axis)
     }
 
-    /// The means of windows, as real numbers, and those as bytes.
+    /// Adds an average pooling with real results, and their quantization to bytes.
     pub fn mean(&mut self, from: DType, to: DType) -> Taken<Val> {
         if !is_byte(from) || from != to {
-            return Err(wrong_dtype(format!("{from} into {to}; bytes of one type are wanted")));
+            return Err(wrong_dtype(format!("expected int8 or uint8 throughout, found {from} to {to}")));
         }
         let (scale, zero) = (self.scale(1, "the input's scale")?, self.zero_point(2, "the input's zero point")?);
         let (scale_out, zero_out) =

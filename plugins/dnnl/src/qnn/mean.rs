@@ -1,4 +1,4 @@
-//! Means of windows of bytes: `(Σ (x - zero) / count) scale`, the sum exact, the quotient rounded once.
+//! Average pooling of bytes: `(Σ (x - zero) / count) scale`, with an exact sum and a quotient rounded once.
 
 use crate::argument::Given;
 use crate::library::{OneDnn, Window, ffi};
@@ -8,25 +8,24 @@ use crate::program::{Op, Reason, Taken};
 use crate::view::{View, channels_last};
 use byoc_plugin_api::{DType, RefusalCode};
 
-/// A pool of means.
+/// Average pooling of bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mean {
-    /// Its windows.
     pub window: Window,
-    /// True if padding counts, as the zero point.
+    /// True if padding counts, with the value of the zero point.
     pub padded: bool,
-    /// The zero point of the data.
+    /// Zero point of the data.
     pub zero: i32,
-    /// The scale of the data.
+    /// Scale of the data.
     pub scale: f32,
 }
 
-/// The windows along one axis.
+/// Windows along one axis.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
-    /// Elements of the data.
+    /// Size of the data.
     size: i64,
-    /// Windows.
+    /// Number of windows.
     out: i64,
     kernel: i64,
     stride: i64,
@@ -35,7 +34,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// The taps of a window that lie on data.
+    /// Returns the taps of a window that are inside the data.
     fn taps(self, at: i64) -> std::ops::Range<i64> {
         let start = at * self.stride - self.before;
         let first = if start < 0 { (-start + self.dilation - 1) / self.dilation } else { 0 };
@@ -44,7 +43,7 @@ impl Axis {
     }
 }
 
-/// A pool over images whose channels lie last.
+/// Average pooling over channels-last images.
 #[derive(Clone, Debug)]
 pub struct Means {
     images: usize,
@@ -56,29 +55,29 @@ pub struct Means {
     signed: bool,
 }
 
-/// Channels that are summed together.
+/// Number of channels that are summed together.
 const LANES: usize = 64;
 
-/// Bytes to read that are worth the wake-up of another thread.
+/// Number of bytes to read that justifies waking another thread.
 const SHARE: usize = 1 << 15;
 
-/// The tensors of a run.
+/// Addresses of the tensors of a run.
 #[derive(Clone, Copy)]
 struct Tensors {
     from: *const u8,
     to: *mut f32,
 }
 
-// SAFETY: each thread writes elements of its own, and nobody writes what is read.
+// SAFETY: each thread writes elements of its own, and inputs are not written.
 unsafe impl Sync for Tensors {}
 
 impl Lowering<'_> {
-    /// A step for a pool of means.
+    /// Adds the step of an average pooling.
     pub fn mean(&mut self, op: &Op, mean: &Mean) -> Taken<usize> {
         let x = self.at(op.inputs[0]);
         let shape = self.program.shape(op.output).to_vec();
         if shape.len() != 4 {
-            return Err(Reason::new(RefusalCode::UnsupportedShape, format!("a mean over {shape:?}")));
+            return Err(Reason::new(RefusalCode::UnsupportedShape, format!("expected 4 dimensions, found {shape:?}")));
         }
         let last = channels_last(4);
         let x = self.in_order(&x, &last)?;
@@ -108,10 +107,10 @@ impl Lowering<'_> {
 }
 
 impl Means {
-    /// Computes the pool.
+    /// Computes the pooling.
     ///
     /// # Safety
-    /// Each tensor has to lie where it is said to, with channels last and the pool's sizes; the two may not overlap.
+    /// Each tensor must be at its argument's address, channels-last, with the pooling's sizes; the two may not overlap.
     pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
         let (Some(from), Some(to)) = (given.find(ffi::ARG_SRC), given.find(ffi::ARG_DST)) else { return };
         let tensors = Tensors { from: from.cast_const(), to: to.cast() };
@@ -121,17 +120,17 @@ impl Means {
         let part = |thread: usize, threads: usize| {
             let tensors = &tensors;
             for unit in units * thread / threads..units * (thread + 1) / threads {
-                // SAFETY: the unit lies in the tensors that the caller vouches for, and belongs to this thread alone.
+                // SAFETY: the unit is within the tensors that the caller vouches for, and belongs to this thread alone.
                 unsafe { self.unit(*tensors, unit / blocks, unit % blocks * LANES) };
             }
         };
         library.on_threads(units * LANES * (height.kernel * width.kernel) as usize > SHARE, &part);
     }
 
-    /// The means of one window, from one channel on.
+    /// Computes the means of one window, starting at a channel.
     ///
     /// # Safety
-    /// The tensors have the pool's sizes.
+    /// The tensors must have the pooling's sizes.
     unsafe fn unit(&self, tensors: Tensors, place: usize, channel: usize) {
         let [height, width] = self.axes;
         let row = place as i64 / width.out;
@@ -146,7 +145,7 @@ impl Means {
                 let at_x = x * width.stride - width.before + tap_x * width.dilation;
                 let at = ((image * height.size + at_y) * width.size + at_x) as usize * self.channels + channel;
                 let mut block = [0u8; LANES];
-                // SAFETY: the tap lies on the data, which has so many channels from this one on.
+                // SAFETY: the tap is inside the data, which has this many channels from this one on.
                 unsafe { std::ptr::copy_nonoverlapping(tensors.from.add(at), block.as_mut_ptr(), len) };
                 for (sum, &byte) in sums.iter_mut().zip(&block) {
                     *sum += if self.signed { i64::from(byte as i8) } else { i64::from(byte) };
@@ -160,7 +159,7 @@ impl Means {
             let sum = sum - inside * i64::from(self.zero);
             *mean = (sum as f64 / count.max(1) as f64) as f32 * self.scale;
         }
-        // SAFETY: the window's result has so many channels from this one on.
+        // SAFETY: the window's result has this many channels from this one on.
         unsafe {
             let to = tensors.to.add(place * self.channels + channel);
             std::ptr::copy_nonoverlapping(means.as_ptr(), to, len);

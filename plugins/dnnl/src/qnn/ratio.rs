@@ -1,53 +1,54 @@
-//! The ratio of two scales, by which integers are multiplied.
+//! Ratio of two scales, as a multiplier of integers.
 
-/// Where a number halfway between two integers goes; every other goes to the nearest.
+/// Rounding of ties, halfway between two integers; all other numbers are rounded to the nearest integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the larger one.
+    /// Toward positive infinity.
     Up,
-    /// To the one farther from zero.
+    /// Away from zero.
     Away,
-    /// To the even one.
+    /// To even.
     Even,
 }
 
 /// `multiplier * 2^(exponent - 31)`, with 2^30 <= multiplier < 2^31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// The leading 31 bits.
+    /// Leading 31 bits.
     pub multiplier: i32,
-    /// The power of two.
+    /// Power of two.
     pub exponent: i32,
 }
 
 impl Fixed {
-    /// The ratio of two scales, finite and above zero, rounded to 31 bits; halves are rounded up.
+    /// Returns the ratio of two scales, which must be finite and positive, rounded to 31 bits; ties are rounded up.
     pub fn ratio(from: f32, to: f32) -> Fixed {
-        // The quotient of two 32-bit floats is a normal 64-bit one, 1.m * 2^(e - 1023).
+        // The quotient of two 32-bit floats is a normal 64-bit float, 1.m * 2^(e - 1023).
         let bits = (f64::from(from) / f64::from(to)).to_bits();
         let exponent = ((bits >> 52) & 0x7ff) as i32 - 1022;
         let mantissa = (bits & ((1 << 52) - 1)) | (1 << 52);
         match (mantissa + (1 << 21)) >> 22 {
-            // It rounds up to the next power of two.
+            // Rounds up to the next power of two.
             0x8000_0000 => Fixed { multiplier: 1 << 30, exponent: exponent + 1 },
             multiplier => Fixed { multiplier: multiplier as i32, exponent },
         }
     }
 }
 
-/// How integers are brought from one scale to another, for all of them or for each place on an axis.
+/// Ratios of two scales: one for all elements, or one for each index of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ratios {
-    /// Not at all: the scales are equal.
+    /// Equal scales.
     Same,
-    /// In 64-bit fixed point.
+    /// 64-bit fixed point.
     Fixed(Vec<Fixed>),
-    /// In 32-bit floats.
+    /// 32-bit floats.
     Float(Vec<f32>),
 }
 
 impl Ratios {
-    /// From scales, one or one for each place, to a scale, all of them finite and above zero; in fixed point or in floats.
+    /// Creates the ratios from one or more scales to a scale, all of them finite and positive, in fixed point or in
+    /// floats.
     pub fn new(from: &[f32], to: f32, floats: bool) -> Ratios {
         if from.iter().all(|&from| from == to) {
             Ratios::Same
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ratio_is_a_fraction_and_a_power_of_two() {
+    fn ratio_splits_into_fraction_and_power_of_two() {
         let fixed = |multiplier, exponent| Fixed { multiplier, exponent };
         assert_eq!(Fixed::ratio(1.0, 1.0), fixed(1 << 30, 1));
         assert_eq!(Fixed::ratio(0.75, 1.0), fixed(3 << 29, 0));

@@ -1,8 +1,8 @@
-//! Arithmetic on real numbers between sums of integers and the bytes that they become, where a program writes it out: `cast` to
+//! Real arithmetic between sums of integers and their conversion back to bytes, if the model spells it out: `cast` to
 //! floats, a bias, factors, bounds, a residual, and `cast` back.
 //!
-//! The last of these drops the fraction, so that one rounding more or less before it is another integer. The library is free to
-//! take `x a + b` for one operation; here each is rounded as it stands in the program.
+//! The last cast truncates, so one rounding more or less before it changes the integer. The library may fuse `x a + b`
+//! into one operation; here each operation is rounded as written.
 
 use super::stage::{Along, Stage};
 use crate::program::{Kind, Taken, Val};
@@ -10,8 +10,8 @@ use crate::translate::Translation;
 use byoc_plugin_api::DType;
 
 impl Translation<'_> {
-    /// The operator on numbers that come from integers by [`Stage::Convert`]; `None` where it is none of those that are
-    /// computed here.
+    /// Translates an operator on numbers that come from integers by [`Stage::Convert`]; returns `None` if this module
+    /// does not support it.
     pub fn exact_real(&mut self, name: &str) -> Taken<Option<Val>> {
         let shape = self.p.shape(self.inputs[0]).to_vec();
         let stage = match (name, self.inputs) {
@@ -49,7 +49,7 @@ impl Translation<'_> {
         op.is_some_and(|op| matches!(&op.kind, Kind::Stage(stage) if stage.is_exact_real()))
     }
 
-    /// A constant that broadcasts to `x` along one axis at most.
+    /// Returns a constant that broadcasts to `x` along one axis at most.
     fn numbers(&self, x: Val, number: Val, axis: Option<usize>) -> Option<Along<f32>> {
         let constant = &self.p.constants[self.p.constant(number)?];
         if constant.dtype() != DType::F32 {
@@ -63,7 +63,7 @@ impl Translation<'_> {
         fits.then_some(Along { values, axis: at })
     }
 
-    /// The tensor that a number comes from by a few stages with one number for all elements, and those stages.
+    /// Returns the tensor that a number is computed from by a few stages with scalar parameters, and those stages.
     fn behind_which(&self, value: Val) -> (Val, Vec<Stage>) {
         let (mut at, mut stages) = (value, Vec::new());
         while let Some(op) = self.p.producer(at) {

@@ -1,5 +1,5 @@
-//! From a chain of [`Stage`]s to the steps of a loop: where parameters lie along an axis, a row of them that can be read from
-//! any place on, and bounds and sums of neighbours taken together.
+//! Lowering of a chain of [`Stage`]s to the steps of a loop: parameters along an axis become rows that can be read from
+//! any index, and adjacent bounds and sums are merged.
 
 use super::finish::{Do, Finish, Fixing, MOST_OTHERS, Row, Scaling};
 use super::ratio::{Fixed, Ratios, Rounding};
@@ -12,21 +12,21 @@ use crate::program::{Def, Kind, Op, Reason, Taken, Val};
 use crate::view::{View, count};
 use byoc_plugin_api::{DType, RefusalCode};
 
-/// Where the places of an axis lie in memory.
+/// Axis in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Places {
-    /// How many there are.
+    /// Size of the axis.
     count: usize,
-    /// Elements from one to the next.
+    /// Stride of the axis, in elements.
     inner: usize,
 }
 
 /// Steps under construction.
 struct Chain {
-    /// What all parameters that are no single numbers lie along.
+    /// Axis of all parameters that are not scalars.
     places: Option<Places>,
     steps: Vec<Do>,
-    /// True if what the steps so far give are floats.
+    /// True if the steps so far yield floats.
     real: bool,
 }
 
@@ -35,7 +35,8 @@ fn wrong(what: &str) -> Reason {
 }
 
 impl Lowering<'_> {
-    /// A step of the plugin's own for a stage and those behind it, as many as lie along one axis. Gives how many links that is.
+    /// Adds one step for a stage and the following ones, as long as their parameters share one axis. Returns the number
+    /// of links taken.
     pub fn stages(&mut self, op: &Op, links: &[Link]) -> Taken<usize> {
         let mut x = self.at(op.inputs[0]);
         if !x.view.is_packed() {
@@ -70,7 +71,7 @@ impl Lowering<'_> {
                 _ => break,
             }
         }
-        let done = done.ok_or_else(|| wrong("parameters that lie along no axis"))?;
+        let done = done.ok_or_else(|| wrong("parameters that do not match an axis"))?;
         let (value, view) = last;
         let to = self.program.get(value).dtype;
         let elements = count(&view.shape) as usize;
@@ -92,7 +93,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A tensor whose elements lie in the order of those of a packed view of its shape.
+    /// Returns a tensor whose elements are in the memory order of a packed view of its shape.
     fn beside(&mut self, other: Val, view: &View) -> Taken<Placed> {
         let other = self.at(other);
         if other.view.same_layout(view) {
@@ -104,7 +105,8 @@ impl Lowering<'_> {
 }
 
 impl Chain {
-    /// Takes a stage on elements that lie so, if its parameters lie where those of the others do.
+    /// Adds a stage on elements of this layout, if its parameters share the axis of the others; returns false
+    /// otherwise.
     fn add(&mut self, stage: &Stage, view: &View, swapped: bool) -> bool {
         let along = match stage {
             Stage::Offset(along) => (along.values.len(), along.axis),
@@ -134,7 +136,7 @@ impl Chain {
                         Do::Float(Scaling { ratios: Row::new(ratios), rounding: *rounding, zero, low, high })
                     }
                     Ratios::Fixed(ratios) => {
-                        // A bias before it is added in the same go.
+                        // A bias before the requantization is added in the same step.
                         let offsets = self.steps.pop_if(|step| matches!(step, Do::Offset(_)));
                         let offsets = if let Some(Do::Offset(offsets)) = offsets { Some(offsets) } else { None };
                         Do::Fixed(fixing(offsets, ratios, *rounding, zero, to_bytes), low, high)
@@ -199,7 +201,7 @@ impl Chain {
         true
     }
 
-    /// Says what the second tensor of the last step holds.
+    /// Sets the element type of the second tensor of the last step.
     fn beside(&mut self, dtype: DType) {
         if let Some(Do::RealSum { from, .. } | Do::Sum { from, .. }) = self.steps.last_mut() {
             *from = dtype;
@@ -212,7 +214,7 @@ impl Chain {
         }
     }
 
-    /// Bounds; those of the step before are held within them.
+    /// Clamps; bounds of the previous step are tightened instead of adding a step.
     fn clamp(&mut self, least: i32, greatest: i32) {
         match self.steps.last_mut() {
             Some(
@@ -231,7 +233,7 @@ impl Chain {
     }
 }
 
-/// An operand of a sum on its way to the scale of the result.
+/// Rescaling of an operand to the scale of the result.
 struct Operand {
     zero_in: i32,
     step: Do,
@@ -249,7 +251,8 @@ impl Operand {
 }
 
 fn fixing(offsets: Option<Row<i32>>, ratios: &[Fixed], rounding: Rounding, zero: i32, bytes: bool) -> Fixing {
-    // Beyond 32 to the left every number but 0 has left `int32`; beyond 32 to the right every result is 0.
+    // Shifted left by 32 or more, every nonzero number exceeds `int32`; shifted right by more than 32 further bits,
+    // every result is 0.
     let left: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
     let shifts: Vec<i32> = ratios.iter().map(|ratio| 31 + (-ratio.exponent).clamp(0, 32)).collect();
     let multipliers: Vec<i32> = ratios.iter().map(|ratio| ratio.multiplier).collect();

@@ -1,4 +1,4 @@
-//! Quantized operators out of the graph: their parameters, which have to be constants, and what they are made of.
+//! Translation of quantized operators: their parameters, which have to be constants, and their stages.
 
 use super::ratio::{Ratios, Rounding};
 use super::stage::{Along, Side, Stage, range};
@@ -7,7 +7,8 @@ use crate::program::{Kind, Reason, Taken, Val};
 use crate::translate::Translation;
 use byoc_plugin_api::{DType, RefusalCode, TensorRef};
 
-/// The largest zero point that is taken. Those of bytes are bytes; one far beyond only says that everything saturates.
+/// Largest zero point accepted. Zero points of bytes are bytes; one far outside that range only means that everything
+/// saturates.
 const LARGEST_ZERO_POINT: i32 = 1 << 15;
 
 fn scheme(detail: impl Into<String>) -> Reason {
@@ -26,7 +27,7 @@ fn is_integer(dtype: DType) -> bool {
     is_byte(dtype) || dtype == DType::I32
 }
 
-/// Operators that only look at their operand in another way, whatever its elements are.
+/// Operators that only move elements, whatever their type.
 const VIEWS: &[&str] = &[
     "reshape",
     "reshape_like",
@@ -49,7 +50,7 @@ const VIEWS: &[&str] = &[
 ];
 
 impl Translation<'_> {
-    /// An operator that takes or gives integers.
+    /// Translates an operator that reads or yields integers.
     pub fn quantized(&mut self, name: &str) -> Taken<Vec<Val>> {
         let x = self.inputs[0];
         let from = self.p.get(x).dtype;
@@ -72,28 +73,30 @@ impl Translation<'_> {
                 one(self.stage(Stage::Clamp { low: 0, high: range(to).1 }, to))
             }
             "clip" if is_integer(from) && from == to => one(self.integer_clip(to)?),
-            // Whatever they read, they give.
+            // These operators keep the element type.
             _ if VIEWS.contains(&name) && is_byte(from) && self.inputs.iter().all(|&x| self.p.get(x).dtype == to) => {
                 self.run(name)
             }
-            "cast" => Err(wrong_dtype(format!("{from} into {to}; float32, int32, int8 and uint8 are converted"))),
-            _ => Err(wrong_dtype(format!("takes {from} and gives {to}; float32 is wanted"))),
+            "cast" => Err(wrong_dtype(format!(
+                "expected a cast between float32, int32, int8 and uint8, found {from} to {to}"
+            ))),
+            _ => Err(wrong_dtype(format!("expected float32, found {from} to {to}"))),
         }
     }
 
-    /// A stage behind the first operand.
+    /// Adds a stage after the first operand.
     fn stage(&mut self, stage: Stage, to: DType) -> Val {
         let x = self.inputs[0];
         self.behind(x, stage, to)
     }
 
-    /// A stage behind a value.
+    /// Adds a stage after a value.
     pub fn behind(&mut self, x: Val, stage: Stage, to: DType) -> Val {
         let shape = self.p.shape(x).to_vec();
         self.p.push_as(Kind::Stage(stage), &[x], shape, to)
     }
 
-    /// The constant that an operand has to be.
+    /// Returns an operand that has to be a constant.
     fn known(&self, number: usize, what: &str) -> Taken<TensorRef<'_>> {
         let value = self.input(number)?;
         let constant = self.p.constant(value);
@@ -101,45 +104,47 @@ impl Translation<'_> {
         Ok(self.p.constants[constant.ok_or_else(reason)?].tensor())
     }
 
-    /// Scales, one or as many as the axis has places.
+    /// Returns scales: one, or as many as the size of the axis.
     fn scales(&self, number: usize, what: &str) -> Taken<Vec<f32>> {
         let known = self.known(number, what)?;
         if known.dtype() != DType::F32 {
-            return Err(wrong_dtype(format!("{what} is {}; float32 is wanted", known.dtype())));
+            return Err(wrong_dtype(format!("{what}: expected float32, found {}", known.dtype())));
         }
         let values = known.as_slice::<f32>().to_vec();
         match values.iter().find(|&&scale| !(scale.is_finite() && scale > 0.0)) {
-            Some(bad) => Err(scheme(format!("{what} is {bad}; a scale is finite and above zero"))),
+            Some(bad) => Err(scheme(format!("{what}: expected a finite scale > 0, found {bad}"))),
             None if values.is_empty() => Err(scheme(format!("{what} has no values"))),
             None => Ok(values),
         }
     }
 
-    /// One scale.
+    /// Returns a single scale.
     pub fn scale(&self, number: usize, what: &str) -> Taken<f32> {
         match self.scales(number, what)?[..] {
             [scale] => Ok(scale),
-            ref several => Err(scheme(format!("{what} has {} values; one is taken", several.len()))),
+            ref several => Err(scheme(format!("{what}: expected 1 value, found {}", several.len()))),
         }
     }
 
-    /// A zero point: one for all elements, though it may be written once for each place on an axis.
+    /// Returns a zero point: a single value, which may be repeated for each index of an axis.
     pub fn zero_point(&self, number: usize, what: &str) -> Taken<i32> {
         let known = self.known(number, what)?;
         if known.dtype() != DType::I32 {
-            return Err(wrong_dtype(format!("{what} is {}; int32 is wanted", known.dtype())));
+            return Err(wrong_dtype(format!("{what}: expected int32, found {}", known.dtype())));
         }
         match known.as_slice::<i32>() {
             [first, rest @ ..] if rest.iter().any(|other| other != first) => {
-                Err(scheme(format!("{what} differs from place to place; one for all is taken")))
+                Err(scheme(format!("{what}: expected one value for all indices, found several")))
             }
             [first, ..] if (-LARGEST_ZERO_POINT..=LARGEST_ZERO_POINT).contains(first) => Ok(*first),
-            [first, ..] => Err(scheme(format!("{what} is {first}, which is far from all bytes"))),
+            [first, ..] => {
+                Err(scheme(format!("{what}: expected at most {LARGEST_ZERO_POINT} in magnitude, found {first}")))
+            }
             [] => Err(scheme(format!("{what} has no values"))),
         }
     }
 
-    /// The axis of parameters of which there are so many.
+    /// Returns the axis of parameters with this number of values.
     fn parameter_axis(&self, key: &str, values: usize) -> Taken<usize> {
         let shape = self.p.shape(self.inputs[0]);
         if values == 1 {
@@ -147,16 +152,16 @@ impl Translation<'_> {
         }
         let axis = self.attrs.axis(key, -1, shape.len())?;
         if shape[axis] != values as i64 {
-            return Err(scheme(format!("{values} scales for {} places", shape[axis])));
+            return Err(scheme(format!("{values} scales for an axis of size {}", shape[axis])));
         }
         Ok(axis)
     }
 
-    /// The sums of the weights and of their magnitudes, for each place of the axis that holds the results' channels.
+    /// Returns the sum of the weights and the sum of their magnitudes for each index of the output channel axis.
     fn weight_sums(&self, axis: usize) -> Taken<Vec<(i32, i64)>> {
         let known = self.known(1, "the weight")?;
         if known.dtype() != DType::I8 {
-            let detail = format!("the weight is {}; oneDNN multiplies by int8 alone", known.dtype());
+            let detail = format!("the weight: oneDNN requires int8, found {}", known.dtype());
             return Err(wrong_dtype(detail));
         }
         let zero_points = self.known(3, "the kernel's zero point")?;
@@ -176,7 +181,7 @@ impl Translation<'_> {
         Ok(sums)
     }
 
-    /// What the data are summed as: the data, their zero point, and whether sums may pass 2^24.
+    /// Returns the data in the form that is summed, its zero point, and whether sums may exceed 2^24.
     fn data(&mut self, data: Val, sums: &[(i32, i64)]) -> Taken<(Val, i32, bool)> {
         let dtype = self.p.get(data).dtype;
         let zero = self.zero_point(2, "the data's zero point")?;
@@ -199,14 +204,14 @@ impl Translation<'_> {
                 };
                 Ok((self.behind(data, moved, DType::U8), zero + 128, true))
             }
-            other => Err(wrong_dtype(format!("the data are {other}; int8 or uint8 is wanted"))),
+            other => Err(wrong_dtype(format!("the data: expected int8 or uint8, found {other}"))),
         }
     }
 
-    /// The sums of a product, with what the data's zero point adds to them.
+    /// Adds a product of integers, and the correction for the data's zero point.
     fn summed(&mut self, kind: Kind, operands: [Val; 2], shape: Vec<i64>, rest: Rest<'_>) -> Taken<Val> {
         if self.node.outputs[0].dtype != DType::I32 {
-            return Err(wrong_dtype(format!("sums in {}; int32 is wanted", self.node.outputs[0].dtype)));
+            return Err(wrong_dtype(format!("expected sums in int32, found {}", self.node.outputs[0].dtype)));
         }
         let result = self.p.push_as(kind, &operands, shape, DType::I32);
         if rest.wide {
@@ -235,11 +240,11 @@ impl Translation<'_> {
             let dtype = self.p.get(data).dtype;
             let (low, high) = range(dtype);
             if !(low..=high).contains(&zero) {
-                return Err(scheme(format!("padding with the zero point {zero}, which is no {dtype}")));
+                return Err(scheme(format!("padding with the zero point {zero}, which is out of range for {dtype}")));
             }
             let (mut shape, mut lead) = (self.shape(data), vec![0; 4]);
             for axis in 0..2 {
-                // What the windows leave out at the end stays left out.
+                // Negative padding at the end, for elements that no window reads, is kept.
                 let (before, after) = (window.before[axis], window.after[axis].max(0));
                 shape[2 + axis] += before + after;
                 lead[2 + axis] = before;
@@ -269,7 +274,7 @@ impl Translation<'_> {
         self.summed(kind, [data, weight], shape, Rest { zero, sums: &sums, axis, wide })
     }
 
-    /// `int32` numbers along one axis.
+    /// Adds `int32` numbers along one axis.
     fn integer_bias(&mut self, name: &str) -> Taken<Val> {
         let swapped = name == "add" && self.p.constant(self.inputs[0]).is_some();
         let (x, bias) = if swapped { (self.input(1)?, 0) } else { (self.inputs[0], 1) };
@@ -277,7 +282,7 @@ impl Translation<'_> {
         let own = self.shape(self.input(bias)?);
         let known = self.known(bias, "the bias")?;
         if known.dtype() != DType::I32 {
-            return Err(wrong_dtype(format!("the bias is {}; int32 is wanted", known.dtype())));
+            return Err(wrong_dtype(format!("the bias: expected int32, found {}", known.dtype())));
         }
         let values = known.as_slice::<i32>().to_vec();
         let axis = match name {
@@ -289,20 +294,20 @@ impl Translation<'_> {
             }
         };
         if values.len() != 1 && shape.get(axis) != Some(&(values.len() as i64)) {
-            let detail = format!("{own:?} to {shape:?}; numbers along one axis are wanted");
+            let detail = format!("expected a bias along one axis, found {own:?} for {shape:?}");
             return Err(Reason::new(RefusalCode::UnsupportedShape, detail));
         }
         Ok(self.behind(x, Stage::Offset(Along { values, axis }), DType::I32))
     }
 
-    /// Between two integers.
+    /// Clamps to two integers.
     fn integer_clip(&mut self, dtype: DType) -> Taken<Val> {
         let (least, greatest) = range(dtype);
         let (low, high) = (self.attrs.float("a_min", f64::NEG_INFINITY), self.attrs.float("a_max", f64::INFINITY));
         let whole = |bound: f64| bound.is_infinite() || bound == bound.trunc();
         let meets = low <= high && low <= f64::from(greatest) && high >= f64::from(least);
         if !whole(low) || !whole(high) || !meets {
-            let detail = format!("bounds {low} and {high} of {dtype}; integers of that type are wanted");
+            let detail = format!("expected integer bounds of type {dtype}, found {low} and {high}");
             return Err(Reason::new(RefusalCode::UnsupportedAttr, detail));
         }
         let bound = |bound: f64| bound.clamp(least.into(), greatest.into()) as i32;
@@ -311,7 +316,7 @@ impl Translation<'_> {
 
     fn requantize(&mut self, from: DType, to: DType) -> Taken<Val> {
         if !is_integer(from) || !is_integer(to) {
-            return Err(wrong_dtype(format!("{from} into {to}; int8, uint8 and int32 are taken")));
+            return Err(wrong_dtype(format!("expected int8, uint8 or int32, found {from} to {to}")));
         }
         let scales = self.scales(1, "the input's scale")?;
         let zero_in = self.zero_point(2, "the input's zero point")?;
@@ -322,12 +327,12 @@ impl Translation<'_> {
             "" | "None" | "UPWARD" => Rounding::Up,
             "TONEAREST" => Rounding::Away,
             "TOEVEN" => Rounding::Even,
-            other => return Err(scheme(format!("rounding {other}"))),
+            other => return Err(scheme(format!("unsupported rounding {other}"))),
         };
         let floats = match self.attrs.text("compute_dtype") {
             "" | "None" | "int64" => false,
             "float32" => true,
-            other => return Err(scheme(format!("computed in {other}; int64 or float32 is taken"))),
+            other => return Err(scheme(format!("compute_dtype: expected int64 or float32, found {other}"))),
         };
         let by = Ratios::new(&scales, scale, floats);
         if let Ratios::Float(ratios) = &by
@@ -340,21 +345,21 @@ impl Translation<'_> {
 
     fn quantize(&mut self, from: DType, to: DType) -> Taken<Val> {
         if from != DType::F32 || !is_integer(to) {
-            return Err(wrong_dtype(format!("{from} into {to}; float32 into int8, uint8 or int32 is taken")));
+            return Err(wrong_dtype(format!("expected float32 to int8, uint8 or int32, found {from} to {to}")));
         }
         let scale = self.scale(1, "the output's scale")?;
         let zero = self.zero_point(2, "the output's zero point")?;
         let rounding = match self.attrs.text("rounding") {
             "" | "TONEAREST" => Rounding::Away,
             "TOEVEN" => Rounding::Even,
-            other => return Err(scheme(format!("rounding {other}"))),
+            other => return Err(scheme(format!("unsupported rounding {other}"))),
         };
         Ok(self.stage(Stage::Quantize { scale, zero, rounding, to }, to))
     }
 
     fn dequantize(&mut self, from: DType, to: DType) -> Taken<Val> {
         if !is_integer(from) || to != DType::F32 {
-            return Err(wrong_dtype(format!("{from} into {to}; int8, uint8 or int32 into float32 is taken")));
+            return Err(wrong_dtype(format!("expected int8, uint8 or int32 to float32, found {from} to {to}")));
         }
         let scales = self.scales(1, "the input's scale")?;
         let zero = self.zero_point(2, "the input's zero point")?;
@@ -366,13 +371,13 @@ impl Translation<'_> {
         let (x, y) = (self.inputs[0], self.input(1)?);
         let shape = self.shape(x);
         if shape != self.shape(y) {
-            let detail = format!("{shape:?} and {:?}; operands of one shape are taken", self.shape(y));
+            let detail = format!("expected operands of one shape, found {shape:?} and {:?}", self.shape(y));
             return Err(Reason::new(RefusalCode::UnsupportedShape, detail));
         }
         let dtypes = [self.p.get(x).dtype, self.p.get(y).dtype];
         if !is_byte(to) || dtypes != [to; 2] {
             return Err(wrong_dtype(format!(
-                "{} and {} into {to}; bytes of one type are wanted",
+                "expected int8 or uint8 throughout, found {} and {} to {to}",
                 dtypes[0], dtypes[1]
             )));
         }
@@ -388,16 +393,16 @@ impl Translation<'_> {
     }
 }
 
-/// What belongs to a sum beside its operands.
+/// Properties of a sum apart from its operands.
 struct Rest<'a> {
     zero: i32,
     sums: &'a [(i32, i64)],
-    /// The axis of the result's channels.
+    /// Axis of the result's channels.
     axis: usize,
     wide: bool,
 }
 
-/// Operators of integers that are translated, which are also those that the backend asks for one by one.
+/// Operators on integers that have a translation; the backend also offers them as single operators.
 pub const OPERATORS: &[&str] = &[
     "qnn.conv2d",
     "qnn.dense",

@@ -1,13 +1,13 @@
-//! Which implementations of the library give the right sums.
+//! Requirements on the library's implementations for exact integer sums.
 
 use crate::library::{Failure, Outcome, PrimitiveDesc};
 use crate::program::{Program, Reason, Taken, Val};
 use byoc_plugin_api::{DType, RefusalCode};
 
-/// Sums below this are exact in 32-bit floats.
+/// Bound below which sums are exact in 32-bit floats.
 pub const EXACT: i64 = 1 << 24;
 
-/// Returns true if the CPU multiplies bytes and sums the products in `int32`. Others sum two of them in 16 bits, which
+/// Returns true if the CPU multiplies bytes and accumulates in `int32`. Other CPUs accumulate pairs in 16 bits, which
 /// saturate.
 fn cpu_multiplies() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -16,19 +16,19 @@ fn cpu_multiplies() -> bool {
     false
 }
 
-/// Which implementations give the right sums.
+/// Requirement on implementations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// No integers.
+    /// None: no integers are summed.
     Any,
-    /// Those that multiply bytes without saturating.
+    /// Must multiply bytes without saturating.
     Exact,
-    /// Those that do not take sums through floats either.
+    /// Additionally, must not pass sums through floats.
     Wide,
 }
 
 impl Trust {
-    /// For the operator that gives this value.
+    /// Returns the requirement for the operator that defines this value.
     ///
     /// # Errors
     /// Sums of products of bytes, on a CPU that has no instructions for them.
@@ -44,10 +44,10 @@ impl Trust {
         }
     }
 
-    /// An implementation, unless it is none of those.
+    /// Returns the implementation if it meets the requirement.
     ///
     /// # Errors
-    /// In words, why it is not taken.
+    /// The reason if it does not.
     pub fn check(self, desc: PrimitiveDesc) -> Outcome<PrimitiveDesc> {
         let name = desc.implementation();
         let multiplies = name.contains("vnni") || name.contains("amx");

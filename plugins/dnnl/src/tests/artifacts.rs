@@ -1,4 +1,4 @@
-//! What is shipped: read back as it was written, and refused where it is something else.
+//! Blobs and refusals: round trip of a blob, rejection of invalid ones.
 
 use super::library;
 use crate::backend::{Dnnl, JsonLoader};
@@ -10,7 +10,7 @@ pub struct Bytes(pub Vec<f32>);
 
 impl ConstantSource for Bytes {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: floats are plain bytes.
+        // SAFETY: floats have no padding, and every byte is initialized.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * 4) }
     }
 
@@ -23,15 +23,15 @@ fn constant(shape: &[usize]) -> Constant {
     Constant::new("w", DType::F32, shape, Bytes(vec![0.5; shape.iter().product()]))
 }
 
-/// A host with so many threads.
+/// Host with this number of threads.
 pub struct Alone(pub usize);
 
-/// A graph whose types nobody checks here: the host does.
+/// Stand-in for the reference: the types are checked by the host, not here.
 struct Typed;
 
 impl Executable for Typed {
     fn prepare(&self, _: &[&[usize]]) -> Result<Prepared> {
-        Err(Error::new("there is no reference here"))
+        Err(Error::new("no reference in this test"))
     }
 
     fn run(&self, _: Call<'_, '_>) -> Result<()> {
@@ -63,7 +63,7 @@ impl HostServices for Alone {
     }
 }
 
-/// x (2, 3) times a (4, 3) weight, through a composite.
+/// x (2, 3) times a (4, 3) weight, in a composite.
 fn layer() -> (Graph, Vec<Constant>) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut body = Graph::new("dnnl.dense_relu");
@@ -80,43 +80,39 @@ fn layer() -> (Graph, Vec<Constant>) {
 }
 
 #[test]
-fn a_blob_is_the_graph_and_reads_back() {
+fn blob_round_trips() {
     let (graph, constants) = layer();
     let text = blob::write(&graph);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((json["version"].as_i64(), json["nodes"][1]["composite"].as_str()), (Some(1), Some("dnnl.dense_relu")));
     let read = blob::read(text.as_bytes(), &constants).unwrap();
     assert_eq!((read.nodes, read.inputs, read.outputs), (graph.nodes, graph.inputs, graph.outputs));
-    assert_eq!(blob::write(&layer().0), text, "the same region gives the same bytes");
+    assert_eq!(blob::write(&layer().0), text, "serialization must be deterministic");
 }
 
 #[test]
-fn what_is_no_blob_is_refused() {
+fn rejects_invalid_blobs() {
     let (graph, constants) = layer();
     let text = blob::write(&graph);
     let refused = |bytes: &[u8], constants: &[Constant], wanted: &str| {
         let error = blob::read(bytes, constants).expect_err(wanted);
-        assert!(error.message.contains(wanted), "{error}, where {wanted:?} is wanted");
+        assert!(error.message.contains(wanted), "expected {wanted:?}, found {error}");
     };
     for cut in 0..text.len() {
         assert!(blob::read(&text.as_bytes()[..cut], &constants).is_err(), "{cut} bytes of {}", text.len());
     }
     refused(text.replace("\"version\":1", "\"version\":2").as_bytes(), &constants, "a graph of version 2");
-    refused(
-        text.replace("\"dnnl_json\":1", "\"dnnl_json\":7").as_bytes(),
-        &constants,
-        "it is of form 7; 1 is known here",
-    );
-    refused(text.replace("nn.relu", "tanh").as_bytes(), &constants, "it was edited");
-    refused(text.replace("[4,3]", "[8,3]").as_bytes(), &constants, "it was edited");
+    refused(text.replace("\"dnnl_json\":1", "\"dnnl_json\":7").as_bytes(), &constants, "expected format 1, found 7");
+    refused(text.replace("nn.relu", "tanh").as_bytes(), &constants, "digest mismatch");
+    refused(text.replace("[4,3]", "[8,3]").as_bytes(), &constants, "digest mismatch");
     refused(graph.to_json().as_bytes(), &constants, "no attribute \"dnnl_json\"");
-    refused(&[0xff, 0xfe], &constants, "no graph of dnnl");
+    refused(&[0xff, 0xfe], &constants, "not a dnnl graph");
     refused(text.as_bytes(), &[], "0 constants are given");
-    refused(text.as_bytes(), &[constant(&[3, 4])], "constant 0 is Tensor[(3, 4), float32]");
+    refused(text.as_bytes(), &[constant(&[3, 4])], "found Tensor[(3, 4), float32]");
 }
 
 #[test]
-fn a_region_is_loaded_under_its_own_symbol_only() {
+fn rejects_blob_of_another_region() {
     if library().is_none() {
         return;
     }
@@ -135,11 +131,11 @@ fn a_region_is_loaded_under_its_own_symbol_only() {
         JsonLoader.load(&request).map(|_| ())
     };
     load("region_0").unwrap();
-    assert!(load("region_1").unwrap_err().message.contains("is given for the region region_1"));
+    assert!(load("region_1").unwrap_err().message.contains("expected the graph of region region_1"));
 }
 
 #[test]
-fn operators_that_the_library_lacks_are_refused_in_words() {
+fn refuses_unsupported_operators_with_reason() {
     let candidate = |name: &str, dtype: DType| {
         let ty = TensorType::new(dtype, &[2, 3]);
         let mut graph = Graph::new(name);
@@ -149,19 +145,22 @@ fn operators_that_the_library_lacks_are_refused_in_words() {
         Candidate::new(CandidateKind::Operator, name, graph)
     };
     if library().is_none() {
-        // Without the library the reason is that, with the line that installs it.
+        // Without the library, candidates are refused as unavailable, with the command that installs it.
         let Verdict::Refused(refusal) = Dnnl.judge(&candidate("nn.relu", DType::F32)) else { panic!() };
         assert_eq!(refusal.code.as_str(), "Unavailable");
         assert!(refusal.hint.contains("onednn-cpu-gomp==2023.2.0"), "{}", refusal.hint);
         return;
     }
     let refusal = |candidate: &Candidate| match Dnnl.judge(candidate) {
-        Verdict::Supported => panic!("taken"),
+        Verdict::Supported => panic!("expected a refusal"),
         Verdict::Refused(refusal) => (refusal.code.to_string(), refusal.detail.to_string()),
     };
     assert_eq!(Dnnl.judge(&candidate("nn.relu", DType::F32)), Verdict::Supported);
     let (code, detail) = refusal(&candidate("nn.relu", DType::I64));
-    assert_eq!((code.as_str(), detail.as_str()), ("UnsupportedDtype", "nn.relu: output 0 is int64; float32 is wanted"));
+    assert_eq!(
+        (code.as_str(), detail.as_str()),
+        ("UnsupportedDtype", "nn.relu: output 0: expected float32, found int64")
+    );
     let (code, detail) = refusal(&candidate("erf", DType::F32));
     assert_eq!((code.as_str(), detail.as_str()), ("UnsupportedOp", "erf: oneDNN has it only as a part of GELU"));
     let (code, _) = refusal(&candidate("sin", DType::F32));
