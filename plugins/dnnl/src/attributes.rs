@@ -1,11 +1,11 @@
-//! The attributes of Relay's operators, with their defaults and their checks.
+//! Attributes of Relay's operators, with their defaults and validation.
 
 use crate::library::{Window, ffi};
 use crate::program::{Reason, Taken};
 use crate::view::count;
 use byoc_plugin_api::{AttrValue, Node, RefusalCode};
 
-/// A node's attributes.
+/// Attributes of a node.
 #[derive(Clone, Copy)]
 pub struct Attributes<'a>(pub &'a Node);
 
@@ -13,26 +13,26 @@ fn bad(detail: impl Into<String>) -> Reason {
     Reason::new(RefusalCode::UnsupportedAttr, detail)
 }
 
-/// The largest number in an attribute that sizes are computed from.
+/// Exclusive upper bound of attributes that sizes are computed from.
 const LARGEST: i64 = 1 << 31;
 
 impl<'a> Attributes<'a> {
-    /// An integer, or `default` where it is not set.
+    /// Returns an integer, or `default` if it is not set.
     pub fn int(self, key: &str, default: i64) -> i64 {
         self.0.int(key).or_else(|| self.0.flag(key).map(i64::from)).unwrap_or(default)
     }
 
-    /// A number, or `default` where it is not set.
+    /// Returns a number, or `default` if it is not set.
     pub fn float(self, key: &str, default: f64) -> f64 {
         self.0.float(key).unwrap_or(default)
     }
 
-    /// A flag, or `default` where it is not set.
+    /// Returns a flag, or `default` if it is not set.
     pub fn flag(self, key: &str, default: bool) -> bool {
         self.int(key, i64::from(default)) != 0
     }
 
-    /// A list of integers; one integer is a list of one; `None` where it is not set.
+    /// Returns a list of integers, or `None` if it is not set. A single integer counts as a list of one.
     pub fn ints(self, key: &str) -> Option<Vec<i64>> {
         match self.0.attr(key)? {
             AttrValue::Int(value) => Some(vec![*value]),
@@ -40,13 +40,13 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// One value per spatial axis, where a single one stands for all.
+    /// Returns one value per spatial axis; a single value applies to all.
     pub fn per_axis(self, key: &str, axes: usize, default: i64) -> Vec<i64> {
         let given = self.ints(key).unwrap_or_default();
         (0..axes).map(|i| given.get(i).or(given.last()).copied().unwrap_or(default)).collect()
     }
 
-    /// Strides, dilation and padding around a kernel of this size.
+    /// Returns strides, dilation and padding for a kernel of this size.
     pub fn window(self, axes: usize, kernel: &[i64]) -> Taken<Window> {
         let padding = self.ints("padding").unwrap_or_default();
         let at = |i: usize| padding.get(i).or(padding.last()).copied().unwrap_or(0);
@@ -60,7 +60,7 @@ impl<'a> Attributes<'a> {
         };
         let positive = |values: &[i64]| values.iter().all(|value| (1..LARGEST).contains(value));
         if !positive(&window.strides) || !positive(&window.dilation) || !positive(&window.kernel) {
-            return Err(bad("a stride, dilation or kernel that is not positive"));
+            return Err(bad("expected positive strides, dilation and kernel size"));
         }
         if !window.before.iter().chain(&window.after).all(|value| (0..LARGEST).contains(value)) {
             return Err(bad("negative padding"));
@@ -68,12 +68,12 @@ impl<'a> Attributes<'a> {
         Ok(window)
     }
 
-    /// An axis of `rank`, counted from the end when negative.
+    /// Returns an axis of a tensor of rank `rank`; negative values count from the end.
     pub fn axis(self, key: &str, default: i64, rank: usize) -> Taken<usize> {
         normal(self.int(key, default), rank)
     }
 
-    /// The order of dimensions of a transpose.
+    /// Returns the permutation of a transpose.
     pub fn permutation(self, rank: usize) -> Taken<Vec<usize>> {
         let Some(given) = self.ints("axes").filter(|axes| !axes.is_empty()) else {
             return Ok((0..rank).rev().collect());
@@ -81,10 +81,14 @@ impl<'a> Attributes<'a> {
         let axes: Vec<usize> = given.iter().map(|&axis| normal(axis, rank)).collect::<Taken<_>>()?;
         let mut sorted = axes.clone();
         sorted.sort_unstable();
-        if sorted.iter().copied().eq(0..rank) { Ok(axes) } else { Err(bad(format!("axes {given:?} of {rank}"))) }
+        if sorted.iter().copied().eq(0..rank) {
+            Ok(axes)
+        } else {
+            Err(bad(format!("axes {given:?} are not a permutation of {rank} dimensions")))
+        }
     }
 
-    /// The axes of a reduction, ascending.
+    /// Returns the axes of a reduction, ascending.
     pub fn reduced(self, rank: usize) -> Taken<Vec<usize>> {
         let mut flags = vec![false; rank];
         match self.ints("axis") {
@@ -99,10 +103,10 @@ impl<'a> Attributes<'a> {
         Ok((0..rank).filter(|&d| flags[d] != exclude).collect())
     }
 
-    /// The shape of a reshape, from the codes of `newshape`.
+    /// Returns the shape of a reshape, from the codes of `newshape`.
     pub fn reshaped(self, shape: &[i64]) -> Taken<Vec<i64>> {
-        let codes = self.ints("newshape").ok_or_else(|| bad("no newshape"))?;
-        let wrong = || bad(format!("newshape {codes:?} for {shape:?}"));
+        let codes = self.ints("newshape").ok_or_else(|| bad("newshape is missing"))?;
+        let wrong = || bad(format!("newshape {codes:?} does not match {shape:?}"));
         let allow_zero = self.flag("allowzero", false);
         let (mut result, mut open, mut from, mut at) = (Vec::new(), None, 0, 0);
         while at < codes.len() {
@@ -160,7 +164,7 @@ impl<'a> Attributes<'a> {
         Ok(result)
     }
 
-    /// The shape without the dimensions of size 1 that are named, or without all of them.
+    /// Returns the shape without the listed dimensions of size 1, or without all of them if none is listed.
     pub fn squeezed(self, shape: &[i64]) -> Taken<Vec<i64>> {
         let named: Option<Vec<usize>> = match self.ints("axis") {
             None => None,
@@ -168,12 +172,12 @@ impl<'a> Attributes<'a> {
         };
         let gone = |d: usize| named.as_ref().map_or(shape[d] == 1, |axes| axes.contains(&d));
         if (0..shape.len()).any(|d| gone(d) && shape[d] != 1) {
-            return Err(bad(format!("axes {named:?} of {shape:?}")));
+            return Err(bad(format!("axes {named:?} are not all of size 1 in {shape:?}")));
         }
         Ok((0..shape.len()).filter(|&d| !gone(d)).map(|d| shape[d]).collect())
     }
 
-    /// First index, step and size of a slice, by dimension.
+    /// Returns first index, step and size of a slice, by dimension.
     pub fn slice(self, shape: &[i64]) -> Taken<(Vec<i64>, Vec<i64>, Vec<i64>)> {
         let (begin, end) = (self.ints("begin").unwrap_or_default(), self.ints("end").unwrap_or_default());
         let strides = self.ints("strides").unwrap_or_default();
@@ -192,7 +196,7 @@ impl<'a> Attributes<'a> {
                 _ => 1,
             };
             if one < 1 {
-                return Err(bad("a step that is not forward"));
+                return Err(bad("expected positive strides"));
             }
             let clamp = |at: i64| (if at < 0 { at.saturating_add(whole) } else { at }).clamp(0, whole);
             let first = clamp(given);
@@ -208,9 +212,9 @@ impl<'a> Attributes<'a> {
         Ok((from, step, size))
     }
 
-    /// Where the parts of a split begin, and where the last one ends.
+    /// Returns the start of each part of a split, and the end of the last one.
     pub fn split_bounds(self, whole: i64) -> Taken<Vec<i64>> {
-        let wrong = || bad(format!("the parts of {whole} elements"));
+        let wrong = || bad(format!("cannot split {whole} elements as requested"));
         let bounds: Vec<i64> = match self.0.attr("indices_or_sections") {
             Some(AttrValue::Int(parts)) if *parts > 0 && whole % parts == 0 => {
                 (0..=*parts).map(|i| i * (whole / parts)).collect()
@@ -224,9 +228,9 @@ impl<'a> Attributes<'a> {
         if bounds.windows(2).all(|pair| pair[0] < pair[1]) { Ok(bounds) } else { Err(wrong()) }
     }
 
-    /// `(before, after)` for each of `rank` dimensions, given as pairs or flat.
+    /// Returns `(before, after)` for each of `rank` dimensions, from pairs or a flat list.
     pub fn pairs(self, key: &str, rank: usize) -> Taken<Vec<(i64, i64)>> {
-        let wrong = || bad(format!("{key} of {rank} dimensions"));
+        let wrong = || bad(format!("expected {key} to be (before, after) for each of {rank} dimensions"));
         let list = self.0.attr(key).and_then(AttrValue::as_list).ok_or_else(wrong)?;
         let flat: Option<Vec<i64>> = match list.first() {
             Some(AttrValue::List(_)) => {
@@ -238,10 +242,10 @@ impl<'a> Attributes<'a> {
         Ok(flat.chunks(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
-    /// The library's algorithm for a resize, where it computes the same: at half-pixel centres, or by whole factors.
+    /// Returns oneDNN's algorithm for a resize, if it computes the same: at half-pixel centers, or by integer factors.
     pub fn resampling(self, name: &str, from: [i64; 2], to: [i64; 2]) -> Taken<i32> {
         if to.iter().any(|size| !(1..LARGEST).contains(size)) {
-            return Err(bad(format!("a result of {to:?}")));
+            return Err(bad(format!("result size {to:?} is out of range")));
         }
         let method = self.0.text("method").unwrap_or_default();
         let mode = match name {
@@ -252,7 +256,7 @@ impl<'a> Attributes<'a> {
         let rounding = self.0.text("rounding_method").unwrap_or_default();
         let whole = (0..2).all(|i| to[i] % from[i] == 0);
         match (method, mode, rounding) {
-            // Times a whole factor every rule that copies picks the same neighbour: that of floor(x / factor).
+            // For an integer factor every nearest rule picks the same neighbor: floor(x / factor).
             ("nearest_neighbor", "asymmetric", "" | "floor") if whole => Ok(ffi::RESAMPLING_NEAREST),
             ("nearest_neighbor", "half_pixel", "" | "round" | "round_prefer_floor" | "round_prefer_ceil") if whole => {
                 Ok(ffi::RESAMPLING_NEAREST)
@@ -261,11 +265,11 @@ impl<'a> Attributes<'a> {
             ("linear" | "bilinear", "pytorch_half_pixel", _) if to.iter().all(|&size| size > 1) => {
                 Ok(ffi::RESAMPLING_LINEAR)
             }
-            _ => Err(bad(format!("{method} with {mode} {rounding}"))),
+            _ => Err(bad(format!("unsupported method {method} with {mode} {rounding}"))),
         }
     }
 
-    /// A text, or `""` where it is not set.
+    /// Returns a string, or `""` if it is not set.
     pub fn text(self, key: &str) -> &'a str {
         self.0.text(key).unwrap_or_default()
     }
@@ -276,5 +280,5 @@ fn normal(axis: i64, rank: usize) -> Taken<usize> {
     usize::try_from(from_start)
         .ok()
         .filter(|&axis| axis < rank)
-        .ok_or_else(|| bad(format!("axis {axis} of {rank} dimensions")))
+        .ok_or_else(|| bad(format!("axis {axis} is out of range for {rank} dimensions")))
 }

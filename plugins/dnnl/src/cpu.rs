@@ -1,6 +1,6 @@
-//! Code for the CPU at hand.
+//! Dispatch on CPU features.
 
-/// Returns true if it has instructions for vectors of 16 floats.
+/// Returns true if the CPU supports vectors of 16 floats (AVX-512).
 pub fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f");
@@ -8,8 +8,7 @@ pub fn has_avx512() -> bool {
     false
 }
 
-/// Returns true if it has instructions for products of bfloat16. Without them the library would emulate it, more slowly than it
-/// computes 32 bits.
+/// Returns true if the CPU supports products of bfloat16. On other CPUs the library emulates them, slower than float32.
 pub fn has_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bf16");
@@ -17,7 +16,7 @@ pub fn has_bf16() -> bool {
     false
 }
 
-/// Makes a function that gives the fastest code for this CPU of another one, which is inlined into each of them.
+/// Defines a function that returns the fastest variant of `$code` for this CPU; `$code` is inlined into each variant.
 macro_rules! fastest {
     ($(#[$said:meta])* $name:ident: unsafe fn($($arg:ident: $ty:ty),* $(,)?) = $code:expr) => {
         $(#[$said])*

@@ -1,20 +1,20 @@
-//! Curves, a vector of elements at a time, without branches or calls: so loops over them become vector code.
+//! Transcendental functions on a vector of elements, without branches or calls, so that loops over them vectorize.
 
-/// Elements that are computed together.
+/// Number of elements of a vector.
 pub const LANES: usize = 16;
 
-/// So many elements, beside each other.
+/// Vector of elements.
 pub type Lanes = [f32; LANES];
 
-/// The first `count` elements behind an address; zeros where there is none.
+/// Loads `count` elements from offset `at`; zeros if there is no tensor.
 ///
 /// # Safety
-/// So many elements lie there, at most `LANES`.
+/// There must be `count` elements at that offset, at most `LANES`.
 #[inline(always)]
 pub unsafe fn load(from: Option<*const f32>, at: usize, count: usize) -> Lanes {
     let mut lanes = [0.0; LANES];
     if let Some(from) = from {
-        // SAFETY: the caller's word. A whole vector is one instruction, a part of one a call.
+        // SAFETY: guaranteed by the caller. A full vector is one instruction, a partial one a call.
         unsafe {
             match count {
                 LANES => lanes = from.add(at).cast::<Lanes>().read_unaligned(),
@@ -25,13 +25,13 @@ pub unsafe fn load(from: Option<*const f32>, at: usize, count: usize) -> Lanes {
     lanes
 }
 
-/// Writes the first `count` elements.
+/// Stores the first `count` elements at offset `at`.
 ///
 /// # Safety
-/// There is room for so many elements, at most `LANES`, which nothing else uses meanwhile.
+/// There must be memory for `count` elements at that offset, at most `LANES`, that nobody else uses meanwhile.
 #[inline(always)]
 pub unsafe fn store(lanes: &Lanes, to: *mut f32, at: usize, count: usize) {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match count {
             LANES => to.add(at).cast::<Lanes>().write_unaligned(*lanes),
@@ -40,22 +40,22 @@ pub unsafe fn store(lanes: &Lanes, to: *mut f32, at: usize, count: usize) {
     }
 }
 
-/// 1 / (1 + e^-x).
+/// Computes the sigmoid: 1 / (1 + e^-x).
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// The hyperbolic tangent.
+/// Computes the hyperbolic tangent.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     1.0 - 2.0 / (exp(2.0 * x) + 1.0)
 }
 
-/// e^x = 2^n e^r with |r| <= ln 2 / 2, by the polynomial of Cephes' `expf`. A NaN stays one.
+/// Computes e^x = 2^n e^r with |r| <= ln 2 / 2, by the polynomial of Cephes' `expf`. Propagates NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    /// Adding it leaves the nearest whole number in the lowest bits.
+    /// Adding it rounds to an integer, held in the lowest bits.
     const MAGIC: f32 = 12_582_912.0;
     let x = if x > 88.0 { 88.0 } else { x };
     let x = if x < -87.0 { -87.0 } else { x };
@@ -69,24 +69,24 @@ pub fn exp(x: f32) -> f32 {
     (p * r * r + r + 1.0) * scale
 }
 
-/// x tanh(ln(1 + e^x)): with n = e^x (e^x + 2) it is x n / (n + 2), which takes no logarithm (D. Misra, "Mish: A Self Regularized
-/// Non-Monotonic Activation Function", 2019).
+/// Computes x tanh(ln(1 + e^x)): with n = e^x (e^x + 2) it equals x n / (n + 2), which needs no logarithm (D. Misra,
+/// "Mish: A Self Regularized Non-Monotonic Activation Function", 2019).
 #[inline(always)]
 pub fn mish(x: f32) -> f32 {
-    // Beyond 30 n / (n + 2) is 1.
+    // Beyond 30, n / (n + 2) is 1.
     let e = exp(if x > 30.0 { 30.0 } else { x });
     let n = e * (e + 2.0);
     x * (n / (n + 2.0))
 }
 
-/// ln x = k ln 2 + ln(1 + f) with 1 + f between the roots of 1/2 and of 2, by the polynomial of Cephes' `logf`.
+/// Computes ln x = k ln 2 + ln(1 + f) with 1 + f between sqrt(1/2) and sqrt(2), by the polynomial of Cephes' `logf`.
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
-    /// 2^23, which makes a normal number of a subnormal one.
+    /// 2^23, which scales subnormal numbers to normal ones.
     const LIFT: f32 = 8_388_608.0;
     let small = x < f32::MIN_POSITIVE;
     let bits = (if small { x * LIFT } else { x }).to_bits();
-    // Of a number from the root of 1/2 on the exponent is that of its mantissa between the roots.
+    // Relative to sqrt(1/2), the exponent bits are those of x with its mantissa in [sqrt(1/2), sqrt(2)).
     let above = bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits());
     let k = (above as i32 >> 23) as f32 - if small { 23.0 } else { 0.0 };
     let f = f32::from_bits((above & 0x007f_ffff).wrapping_add(std::f32::consts::FRAC_1_SQRT_2.to_bits())) - 1.0;
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_functions_are_those_of_the_standard_library() {
+    fn sigmoid_and_tanh_match_the_standard_library() {
         let mut x = -100.0f32;
         while x < 100.0 {
             let wide = f64::from(x);
@@ -118,23 +118,23 @@ mod tests {
     }
 
     #[test]
-    fn mish_is_its_formula_from_end_to_end() {
+    fn mish_matches_reference_over_its_range() {
         for i in -20_000..20_000 {
             let x = i as f32 * 0.006_137;
             let wide = f64::from(x);
             let wanted = wide * wide.exp().ln_1p().tanh();
             let error = (f64::from(mish(x)) - wanted).abs();
-            assert!(error <= 4e-7 * wanted.abs() + 1e-35, "{x}: {}, not {wanted}", mish(x));
+            assert!(error <= 4e-7 * wanted.abs() + 1e-35, "{x}: found {}, expected {wanted}", mish(x));
         }
         assert!(mish(f32::NAN).is_nan());
         assert_eq!((mish(f32::INFINITY), mish(0.0), mish(1e30)), (f32::INFINITY, 0.0, 1e30));
     }
 
     #[test]
-    fn the_logarithm_is_right_to_its_last_digits_even_next_to_1() {
+    fn logarithm_is_accurate_near_1() {
         let exact = |x: f32| {
             let (got, wanted) = (f64::from(ln(x)), f64::from(x).ln());
-            assert!((got - wanted).abs() <= 2e-7 * wanted.abs(), "{x:e}: {got}, not {wanted}");
+            assert!((got - wanted).abs() <= 2e-7 * wanted.abs(), "{x:e}: expected {wanted}, found {got}");
         };
         (1..f32::INFINITY.to_bits()).step_by(4_099).map(f32::from_bits).for_each(exact);
         (1..20_000).flat_map(|i| [1.0 + i as f32 * f32::EPSILON, 1.0 - i as f32 * f32::EPSILON]).for_each(exact);

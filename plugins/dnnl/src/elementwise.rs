@@ -1,12 +1,12 @@
-//! Functions of each element that the library computes with too few digits: the logarithm, which is off by some 4e-6 next to 1,
-//! where it is itself small, and what is made of it.
+//! Elementwise functions for which oneDNN lacks precision: its logarithm is off by some 4e-6 near 1, where the result
+//! itself is small, and so are functions built on it.
 
 use crate::argument::Given;
 use crate::cpu::fastest;
 use crate::curves::{LANES, ln, load, mish, store};
 use crate::library::{OneDnn, ffi};
 
-/// A function.
+/// Elementwise function with a hand-written kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
     /// The natural logarithm.
@@ -16,7 +16,7 @@ pub enum Curve {
 }
 
 impl Curve {
-    /// Its name in messages.
+    /// Name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Curve::Log => "logarithm",
@@ -25,19 +25,18 @@ impl Curve {
     }
 }
 
-/// A function of so many elements, which lie without gaps.
+/// Elementwise function of packed elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elementwise {
-    /// Which one.
     pub curve: Curve,
-    /// How many.
+    /// Number of elements.
     pub elements: usize,
 }
 
-/// Elements that are worth the wake-up of another thread.
+/// Minimum number of elements that justifies waking another thread.
 const SHARE: usize = 8192;
 
-/// Where the tensors lie.
+/// Addresses of the tensors.
 #[derive(Clone, Copy)]
 struct Places {
     from: *const f32,
@@ -48,17 +47,17 @@ struct Places {
 unsafe impl Sync for Places {}
 
 impl Elementwise {
-    /// Computes.
+    /// Computes the function.
     ///
     /// # Safety
-    /// Both tensors have to lie where they are said to, with so many elements, as the same tensor or apart.
+    /// Both tensors must be at their arguments' addresses with this number of elements, and be identical or disjoint.
     pub unsafe fn run(&self, library: &OneDnn, given: Given<'_>) {
         let (Some(from), Some(to)) = (given.floats(ffi::ARG_SRC), given.floats(ffi::ARG_DST)) else { return };
         let (places, code) = (Places { from, to }, code());
         let lines = self.elements.div_ceil(LANES);
         let part = |thread: usize, threads: usize| {
             let begin = |thread: usize| (lines * thread / threads * LANES).min(self.elements);
-            // SAFETY: the caller's word; these elements are this thread's own.
+            // SAFETY: guaranteed by the caller; these elements belong to this thread alone.
             unsafe { code(self, &places, begin(thread), begin(thread + 1)) };
         };
         library.on_threads(self.elements > SHARE, &part);
@@ -66,15 +65,15 @@ impl Elementwise {
 }
 
 fastest! {
-    /// Computes the elements of these numbers.
+    /// Computes the elements `first..last`.
     code: unsafe fn(what: &Elementwise, places: &Places, first: usize, last: usize) = compute
 }
 
 /// # Safety
-/// The elements have to lie in both tensors, and no other thread may write them.
+/// The elements must be within both tensors, and no other thread may write them.
 #[inline(always)]
 unsafe fn compute(what: &Elementwise, places: &Places, first: usize, last: usize) {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match what.curve {
             Curve::Log => each(places, first, last, ln),
@@ -89,7 +88,7 @@ unsafe fn compute(what: &Elementwise, places: &Places, first: usize, last: usize
 unsafe fn each(places: &Places, first: usize, last: usize, curve: impl Fn(f32) -> f32) {
     for at in (first..last).step_by(LANES) {
         let count = LANES.min(last - at);
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { store(&load(Some(places.from), at, count).map(&curve), places.to, at, count) };
     }
 }

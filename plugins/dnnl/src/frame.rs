@@ -1,31 +1,31 @@
-//! How a primitive sees a value: its dimensions in another order, and some of them taken together.
+//! View of a value by a primitive: its dimensions permuted, and some of them merged.
 //!
-//! An elementwise primitive does not care which dimension is which. The library has fast code for few dimensions that lie
-//! row-major, and falls back to its reference for many others, even where they only name the same memory in another way. So the
-//! dimensions are given to it in their order in memory, those of size 1 left out, and neighbours as one where every operand is
-//! either broadcast over both or over neither.
+//! An elementwise primitive does not depend on the meaning of dimensions. oneDNN has fast code for few dimensions in
+//! row-major order, and falls back to its reference implementation for many other shapes, even if they only describe
+//! the same memory in another way. So the dimensions are passed in memory order, without those of size 1, and adjacent
+//! ones are merged if every operand is broadcast over both of them or over neither.
 
 use crate::view::{View, regroup};
 
-/// A way of seeing a value.
+/// View of a value by a primitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The dimensions of the value.
+    /// Dimensions of the value.
     start: Vec<i64>,
-    /// The order in which they are seen.
+    /// Permutation of the dimensions.
     order: Vec<usize>,
-    /// The shape that is seen: a reshape of the dimensions in that order.
+    /// Shape that the primitive sees: a reshape of the permuted dimensions.
     pub exec: Vec<i64>,
 }
 
 impl Frame {
-    /// The value as it is, reshaped.
+    /// Creates a frame without a permutation.
     pub fn plain(start: &[i64], exec: &[i64]) -> Frame {
         Frame { start: start.to_vec(), order: (0..start.len()).collect(), exec: exec.to_vec() }
     }
 
-    /// The fewest dimensions in which a value that lies in this order can be seen, together with operands of these shapes,
-    /// which broadcast to it.
+    /// Creates the frame with the fewest dimensions for a value in this memory order, together with operands of these
+    /// shapes, which broadcast to it.
     pub fn fewest(start: &[i64], order: &[usize], operands: &[Vec<i64>]) -> Frame {
         let spread = |d: usize| -> Vec<bool> {
             let own = |shape: &Vec<i64>| (d + shape.len()).checked_sub(start.len()).is_none_or(|at| shape[at] == 1);
@@ -43,25 +43,25 @@ impl Frame {
         Frame { start: start.to_vec(), order: order.to_vec(), exec }
     }
 
-    /// The dimensions in the order in which they are seen.
+    /// Returns the permuted dimensions.
     pub fn ordered_shape(&self) -> Vec<i64> {
         self.order.iter().map(|&d| self.start[d]).collect()
     }
 
-    /// A tensor that broadcasts to the value, with its dimensions in the order in which they are seen.
+    /// Permutes a tensor that broadcasts to the value.
     pub fn permuted(&self, view: &View) -> Option<View> {
         let lead = self.start.len().checked_sub(view.shape.len())?;
         let full: Vec<i64> = std::iter::repeat_n(1, lead).chain(view.shape.iter().copied()).collect();
         Some(view.reshape(&full)?.permute(&self.order))
     }
 
-    /// A tensor that broadcasts to the value, as it is seen. `None` where that takes a copy, or cannot be.
+    /// Maps a tensor that broadcasts to the value into the frame. Returns `None` if that takes a copy or is impossible.
     pub fn enter(&self, view: &View) -> Option<View> {
         let view = self.permuted(view)?;
         view.reshape(&regroup(&view.shape, &self.ordered_shape(), &self.exec)?)
     }
 
-    /// The value behind what is seen.
+    /// Maps a tensor of the frame's shape back to the value's dimensions.
     pub fn leave(&self, view: &View) -> Option<View> {
         let mut inverse = vec![0; self.order.len()];
         self.order.iter().enumerate().for_each(|(i, &d)| inverse[d] = i);
@@ -75,7 +75,7 @@ mod tests {
     use crate::view::channels_last;
 
     #[test]
-    fn a_gate_on_channels_is_one_row_for_all_places() {
+    fn merges_spatial_dimensions_under_a_channel_gate() {
         let image = View::in_order(&[1, 96, 7, 5], &channels_last(4));
         let gate = View::dense(&[1, 96, 1, 1]);
         let frame = Frame::fewest(&image.shape, &image.order(), std::slice::from_ref(&gate.shape));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_stay_apart_where_an_operand_is_spread_over_one_of_them() {
+    fn keeps_dimensions_apart_if_an_operand_broadcasts_over_one() {
         let shape = [4, 96, 7, 5];
         let order = channels_last(4);
         assert_eq!(Frame::fewest(&shape, &order, &[vec![4, 96, 1, 1]]).exec, [4, 35, 96]);

@@ -1,39 +1,37 @@
-//! Which operators become one primitive: an anchor and the chain of elementwise operators behind it.
+//! Fusion of operators into primitives: an anchor and the chain of elementwise operators after it.
 //!
-//! The chain follows a value as long as one operator alone uses it. Reshapes and transposes on the way are looked through,
-//! as an elementwise operator does not care in which order it goes over the elements. The whole runs where its last operator
-//! stands: whatever the chain takes from elsewhere has been computed by then.
+//! The chain follows a value as long as it has a single user. It looks through reshapes and transposes, because an
+//! elementwise operator does not depend on the order of elements. The whole item runs at the position of its last
+//! operator, when all other operands of the chain have been computed.
 
 use crate::library::ffi;
 use crate::program::{Kind, Program, Val};
 use crate::qnn::Stage;
 use byoc_plugin_api::DType;
 
-/// An operator in the chain behind an anchor, by its number.
+/// Operator in the chain after an anchor, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// A reshape or a transpose.
     View(usize),
-    /// A function of each element.
+    /// Elementwise function.
     Eltwise(usize),
-    /// A function of the chain's value and another tensor.
+    /// Elementwise function of the chain's value and another tensor.
     Binary {
-        /// The operator.
         op: usize,
-        /// The other tensor.
+        /// Other operand.
         other: Val,
     },
-    /// A function of each integer, and of that of another tensor where it takes one.
+    /// Integer stage, with another tensor if it takes one.
     Stage {
-        /// The operator.
         op: usize,
-        /// The other tensor.
+        /// Other operand, if any.
         other: Option<Val>,
     },
 }
 
 impl Link {
-    /// The operator's number.
+    /// Index of the operator.
     pub fn op(self) -> usize {
         match self {
             Link::View(op) | Link::Eltwise(op) | Link::Binary { op, .. } | Link::Stage { op, .. } => op,
@@ -41,12 +39,12 @@ impl Link {
     }
 }
 
-/// What is computed at one place of the program's order.
+/// Unit of execution: an anchor with its chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// The operator that it begins with; a view has no chain.
+    /// First operator; a view has no chain.
     pub anchor: usize,
-    /// What follows.
+    /// Operators after the anchor.
     pub chain: Vec<Link>,
 }
 
@@ -71,7 +69,7 @@ fn takes_chain(kind: &Kind) -> bool {
     )
 }
 
-/// Returns true if the chain is one of integers, which the library has no part in.
+/// Returns true if the chain consists of integer stages, which the library cannot fuse.
 fn takes_stages(program: &Program, anchor: usize) -> bool {
     let op = &program.ops[anchor];
     match op.kind {
@@ -81,13 +79,13 @@ fn takes_stages(program: &Program, anchor: usize) -> bool {
     }
 }
 
-/// Returns true if another tensor may come into the chain. Where it may not, the library was seen to combine the wrong
-/// elements: a pool with more than one image, followed by the sum with a tensor of its own size.
+/// Returns true if the chain may contain operators with another tensor. For the other kinds oneDNN was observed to
+/// combine the wrong elements: pooling of more than one image, followed by a sum with a tensor of its own size.
 fn takes_tensors(kind: &Kind) -> bool {
     matches!(kind, Kind::Conv { .. } | Kind::MatMul { .. } | Kind::Eltwise(_) | Kind::Binary(_))
 }
 
-/// The items of a program, in an order in which they can be computed.
+/// Returns the items of a program in an order of execution.
 pub fn items(program: &Program) -> Vec<Item> {
     let users = program.users();
     let mut is_output = vec![false; program.values.len()];
@@ -126,7 +124,7 @@ fn follow(
         }
         let op = &program.ops[user];
         match &op.kind {
-            // Of two operands only those of a sum of integers may change places.
+            // Only a sum of integers may have the chain's value as its second operand.
             Kind::Stage(stage) if stages && (op.inputs[0] == value || matches!(stage, Stage::Sum { .. })) => {
                 let other = op.inputs.iter().copied().find(|&input| input != value);
                 chain.push(Link::Stage { op: user, other });

@@ -1,10 +1,10 @@
-//! bfloat16, where its user asks for it: products and convolutions whose weights are constant read 16-bit operands and sum in
-//! 32 bits, everything else stays as it is.
+//! bfloat16 on request: products and convolutions with constant weights read 16-bit operands and accumulate in 32 bits;
+//! everything else is unaffected.
 //!
-//! The library's own mode for that (`fpmath`) changes nothing on CPUs without matrix tiles. So weights are packed as bfloat16 when
-//! they are loaded, which halves them, and data is copied on the way in; results are 32-bit floats again. A copy costs a pass over
-//! the data, which is why convolutions that do little with each element are left alone: depthwise
-//! ones, and those into few channels.
+//! oneDNN's own mode for this (`fpmath`) has no effect on CPUs without matrix tiles. So weights are packed as bfloat16
+//! at load time, which halves them, and data is converted by a copy before each use; results are 32-bit floats again.
+//! The copy is a pass over the data, so convolutions that do little work per element are excluded: depthwise ones, and
+//! those with few output channels.
 
 use crate::argument::Buf;
 use crate::lower::{Lowering, Placed};
@@ -12,20 +12,20 @@ use crate::program::Taken;
 use crate::view::{View, count};
 use byoc_plugin_api::DType;
 
-/// The fewest multiplications of a product that is worth a copy of its data, and for each of its elements. On MobileNetV2, where
-/// few are, the copies took more than the products gained as long as everything was copied.
+/// Minimum number of multiplications of a product, in total and per element of its data, for the copy to pay off. On
+/// MobileNetV2, where few products qualify, copying for all of them cost more than the products gained.
 const LEAST: i64 = 500_000;
 const LEAST_EACH: i64 = 48;
 
 impl Lowering<'_> {
-    /// Returns true if a product of data by weights is to read bfloat16, which takes so many multiplications.
+    /// Returns true if a product of data by weights with this number of multiplications should read bfloat16.
     pub fn may_narrow(&self, data: &Placed, weights: &Placed, multiplications: i64) -> bool {
         let narrows = [data, weights].map(|placed| self.dtype(placed)) == [DType::F32; 2] && self.is_constant(weights);
         let gains = multiplications >= LEAST && multiplications >= LEAST_EACH * count(&data.view.shape);
         self.program.options.narrow && narrows && gains
     }
 
-    /// A copy in bfloat16, dense in that order, made once for all who read it.
+    /// Returns a bfloat16 copy, dense in this memory order; the copy is shared by all its readers.
     pub fn narrowed(&mut self, placed: &Placed, order: &[usize]) -> Taken<Placed> {
         let view = View::in_order(&placed.view.shape, order);
         if let Some((_, copy)) = self.narrow_copies.iter().find(|(from, to)| from == placed && to.view == view) {
@@ -37,7 +37,7 @@ impl Lowering<'_> {
         Ok(copy)
     }
 
-    /// Forgets the copies of what is overwritten.
+    /// Invalidates the copies of a buffer that is overwritten.
     pub fn forget_narrowed(&mut self, written: Buf) {
         self.narrow_copies.retain(|(from, _)| from.buffer != written);
     }

@@ -1,17 +1,17 @@
-//! What a user may choose for a region.
+//! Options that a user may set for a region.
 //!
-//! The choice is made when the region is compiled, and is in its graph from then on.
+//! They are read when the region is compiled, and stored in its graph.
 
 use crate::cpu;
 use byoc_plugin_api::{Attr, AttrValue, BackendOption, Graph};
 use std::collections::BTreeMap;
 
-/// What was chosen.
+/// Options of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// True if products and convolutions with constant weights may read bfloat16.
+    /// True if products and convolutions with constant weights may read bfloat16 operands.
     pub narrow: bool,
-    /// True if convolutions may be computed with fewer multiplications.
+    /// True if convolutions may use Winograd.
     pub winograd: bool,
 }
 
@@ -24,11 +24,11 @@ impl Default for Options {
 const NARROW: &str = "bf16";
 const WINOGRAD: &str = "winograd";
 
-/// The options, by name.
+/// Returns the description of the options, by name.
 pub fn table() -> BTreeMap<String, BackendOption> {
-    let narrow = "products and convolutions read bfloat16 and sum in float32, where the CPU has AVX512_BF16";
-    let winograd = "convolutions by 3 x 3 kernels multiply less (Winograd), where the CPU has AVX-512; their last digits differ, \
-                    and an infinity makes NaN of its neighbours";
+    let narrow = "products and convolutions read bfloat16 and accumulate in float32, where the CPU has AVX512_BF16";
+    let winograd = "3 x 3 convolutions use Winograd, with fewer multiplications, where the CPU has AVX-512; their last digits differ, \
+                    and an infinity turns its neighbors into NaN";
     let option = |about: &str, values: [&str; 2]| BackendOption {
         about: about.into(),
         values: values.into_iter().map(Into::into).collect(),
@@ -39,7 +39,7 @@ pub fn table() -> BTreeMap<String, BackendOption> {
     ])
 }
 
-/// Writes into a region's graph what was chosen, where that is not what happens anyway.
+/// Stores non-default options in a region's graph.
 pub fn mark(graph: &mut Graph, options: &serde_json::Value) {
     let chosen = &options["backend_options"];
     if chosen[NARROW] == "true" {
@@ -50,7 +50,7 @@ pub fn mark(graph: &mut Graph, options: &serde_json::Value) {
     }
 }
 
-/// What was chosen for a region, as far as this CPU can. Second, what is to be said of the rest.
+/// Returns the options of a region that this CPU supports, and a warning if one is ignored.
 pub fn of(graph: &Graph) -> (Options, Option<&'static str>) {
     let chosen = |name| match graph.attr(name) {
         Some(AttrValue::Bool(chosen)) => Some(*chosen),
@@ -61,5 +61,5 @@ pub fn of(graph: &Graph) -> (Options, Option<&'static str>) {
     (options, (narrow && !options.narrow).then_some(IGNORED))
 }
 
-/// What is said on other CPUs.
-const IGNORED: &str = "the option bf16 is ignored: this CPU does not have AVX512_BF16; float32 is computed";
+/// Warning on CPUs without bfloat16 products.
+const IGNORED: &str = "the option bf16 is ignored: this CPU does not support AVX512_BF16; float32 is used";

@@ -1,13 +1,13 @@
-//! The pattern table: what is claimed as one unit, most specific first.
+//! Pattern table, most specific patterns first.
 //!
-//! The names say what is folded: `conv2d_bias_sum_relu` is a convolution with a bias, a residual and an activation. What is
-//! computed together in the end is decided over a whole region, where more is in view than a pattern can say; the table is how a
-//! model's operators are claimed where several backends share it, and how operators are claimed that stand for something only
-//! together, such as the seven of a GELU.
+//! Names list the fused operators: `conv2d_bias_sum_relu` is a convolution with a bias, a residual and an activation.
+//! The final fusion is decided over a whole region, with more context than a pattern has; the table serves to claim a
+//! model's operators when several backends compete for them, and to claim operators that are supported only in
+//! combination, such as the seven of a GELU.
 
 use std::fmt::Write;
 
-/// Operators that take a chain, with the names of their patterns.
+/// Operators that start a chain, with the names of their patterns.
 const ANCHORS: &[(&str, &str)] = &[
     ("conv1d", "nn.conv1d"),
     ("conv2d", "nn.conv2d"),
@@ -18,7 +18,7 @@ const ANCHORS: &[(&str, &str)] = &[
     ("dense", "nn.dense"),
 ];
 
-/// Activations: their names, and what they make of the pattern `c`.
+/// Activations: names, and patterns that apply them to `c`.
 const ACTIVATIONS: &[(&str, &str)] = &[
     ("relu", "nn.relu(c)"),
     ("leaky_relu", "nn.leaky_relu(c)"),
@@ -44,11 +44,11 @@ const GELU_TANH: &str = "multiply(multiply(c, const), \
 const HARDSWISH: &str = "multiply(c, clip(add(multiply(c, const), const))) \
     | divide(multiply(c, clip(add(c, const))), const) | multiply(multiply(c, clip(add(c, const))), const)";
 
-/// A residual sum of bytes, on either side.
+/// Residual sum of bytes, with the chain on either side.
 const QUANTIZED_SUM: &str = "(qnn.add(scaled ? nn.relu ? clip, *, const, const, const, const, const, const) \
     | qnn.add(*, scaled ? nn.relu ? clip, const, const, const, const, const, const))";
 
-/// Sums of products of bytes, with a bias or without one, as the integers `scaled`.
+/// Returns the bindings of a quantized product with an optional bias, up to its requantization `scaled`.
 fn requantized(op: &str) -> String {
     format!(
         "let sum = qnn.{op}(*, const, const, const, const, const);\n    \
@@ -57,18 +57,18 @@ fn requantized(op: &str) -> String {
     )
 }
 
-/// The most tensors behind each other that an entry is for.
+/// Maximum number of tensors in a pattern of `qnn.concatenate`.
 const MOST_JOINED: usize = 6;
 
-/// So many tensors of scales of their own behind each other. Their scales come in a tuple, which is known only as a part of
-/// what is claimed.
+/// Returns the pattern of a concatenation of `count` tensors with scales of their own. Their scales come in a tuple,
+/// which is only accessible as part of a claimed composite.
 fn joined(count: usize) -> String {
     let of = |part: &str| vec![part; count].join(", ");
     format!("qnn.concatenate(({}), ({}), ({}), const, const)", of("*"), of("const"), of("const"))
 }
 
-/// The same in real numbers, as passes for this library write it: a bias, the scale, bounds, the scale of a residual sum and
-/// the residual, the zero point of the result.
+/// Returns the pattern of a quantized operator in real arithmetic, as passes for oneDNN write it: a bias, the scale,
+/// bounds, the scale of a residual sum and the residual, the zero point of the result.
 fn written_out(op: &str) -> String {
     format!(
         "let sum = cast(qnn.{op}(*, const, const(0), const(0), const, const));\n    \
@@ -81,9 +81,9 @@ fn written_out(op: &str) -> String {
     )
 }
 
-/// The table.
+/// Returns the pattern table.
 pub fn table() -> String {
-    let mut text = String::from("# Integers: sums with what brings them back to bytes.\n");
+    let mut text = String::from("# Quantized: sums with their requantization to bytes.\n");
     for op in ["conv2d", "dense"] {
         let _ = writeln!(text, "qnn.{op}: {}", written_out(op));
     }
@@ -93,7 +93,7 @@ pub fn table() -> String {
     }
     let joins: Vec<String> = (2..=MOST_JOINED).map(joined).collect();
     let _ = writeln!(text, "qnn_concatenate: {}", joins.join("\n    | "));
-    text.push_str("# Residuals, then biases and activations, then what stands without an anchor.\n");
+    text.push_str("# Residuals, then biases and activations, then patterns without an anchor.\n");
     for (name, op) in ANCHORS {
         let biased = biased(op);
         for (activation, pattern) in [("_relu", "nn.relu(c)"), ("", "c")] {
@@ -113,7 +113,7 @@ pub fn table() -> String {
     for (name, pattern) in ACTIVATIONS.iter().filter(|(_, pattern)| pattern.len() > 40) {
         line(&mut text, name, "*", pattern);
     }
-    // What exporters put behind a softmax, whose rows are no numbers where everything is masked.
+    // Exporters write this after a softmax, whose rows are NaN where everything is masked.
     text.push_str("no_nan: where(isnan(*x), const, *x)\n");
     text
 }
@@ -131,7 +131,7 @@ fn line(text: &mut String, name: &str, anchor: &str, pattern: &str) {
     };
 }
 
-/// `c` as a named wildcard: the same expression wherever it stands.
+/// Replaces `c` by a named wildcard, which matches the same expression at each occurrence.
 fn replace_name(pattern: &str) -> String {
     pattern.replace("(c,", "(*c,").replace("(c)", "(*c)").replace("exp(c)", "exp(*c)")
 }

@@ -1,8 +1,8 @@
-//! The steps of recurrent layers, found in what importers unroll.
+//! Recognition of the steps of recurrent layers that frontends have unrolled.
 //!
-//! Each rule looks at the last operator of a step, whose operands have been made. What it finds becomes one operator (`cell`), which
-//! computes exactly the formula that was found; that gates are columns of one matrix is asked for because the loop is only
-//! worth it there, and because models gate many other things.
+//! Each rule starts from the last operator of a step, whose operands already exist. A match becomes one operator
+//! (`cell`) that computes exactly the matched formula. The rules require that gates are columns of one matrix, because
+//! the loop only pays off there, and because models use gates in many other places.
 
 use crate::cell::gru::{Gru, Part};
 use crate::cell::lstm::Gates;
@@ -11,8 +11,8 @@ use crate::library::ffi;
 use crate::program::{Kind, Program, Val};
 
 impl Program {
-    /// `sigmoid(o) tanh(C)` with `C = sigmoid(f) C' + sigmoid(i) tanh(g)`, where the gates are the four parts of one row of
-    /// sums: a step of an LSTM. In the first one there is no earlier `C'`.
+    /// Recognizes `sigmoid(o) tanh(C)` with `C = sigmoid(f) C' + sigmoid(i) tanh(g)`, where the gates are the four
+    /// quarters of one row of sums: a step of an LSTM. The first step has no previous state `C'`.
     pub fn lstm_cell(&mut self, gate: Val, curve: Val) -> Option<Val> {
         let (_, output) = self.function_of(gate, ffi::ELTWISE_LOGISTIC)?;
         let (_, cell) = self.function_of(curve, ffi::ELTWISE_TANH)?;
@@ -60,7 +60,7 @@ impl Program {
         Some(hidden)
     }
 
-    /// A quarter of the columns of a matrix, and its number.
+    /// Returns the matrix that a value is a quarter of the columns of, and the index of the quarter.
     fn gate(&self, value: Val) -> Option<(Val, usize)> {
         let op = self.producer(value)?;
         let Kind::Slice { begin, step } = &op.kind else { return None };
@@ -72,14 +72,15 @@ impl Program {
         Some((op.inputs[0], (begin[1] / part[1]) as usize))
     }
 
-    /// `(1 - z) n` with `z = sigmoid(..)` and `n = tanh(..)`: the first step of a GRU, and what later ones begin with.
+    /// Recognizes `(1 - z) n` with `z = sigmoid(..)` and `n = tanh(..)`: the first step of a GRU, or the start of a
+    /// later one.
     pub fn gru_first(&mut self, rest: Val, candidate: Val) -> Option<Val> {
         let (-1.0, 1.0, update) = self.linear(rest) else { return None };
         let sums = self.activated(update, ffi::ELTWISE_LOGISTIC)?;
         self.gru(sums, candidate, None)
     }
 
-    /// `(1 - z) n + z h`, where the first summand has become a cell.
+    /// Recognizes `(1 - z) n + z h`, where the first summand is already a cell.
     pub fn gru_next(&mut self, first: Val, kept: Val) -> Option<Val> {
         let op = self.producer(first)?;
         let Kind::Cell(Form::Gru(Gru { part, mut given })) = op.kind else { return None };
@@ -102,7 +103,7 @@ impl Program {
         Some(self.push(Kind::Cell(Form::Gru(Gru { part, given })), &inputs, shape))
     }
 
-    /// `n + z (h - n)`, the same in other words.
+    /// Recognizes `n + z (h - n)`, an equivalent form.
     pub fn gru_from(&mut self, candidate: Val, scaled: Val) -> Option<Val> {
         self.gated_ways(scaled).into_iter().find_map(|(sums, difference)| {
             let op = self.producer(difference).filter(|op| op.kind == Kind::Binary(ffi::BINARY_SUB))?;
@@ -114,7 +115,7 @@ impl Program {
         })
     }
 
-    /// The ways of reading a value as `sigmoid(a + b) c`: the summands, and `c`.
+    /// Returns the decompositions of a value as `sigmoid(a + b) c`: the summands, and `c`.
     fn gated_ways(&mut self, value: Val) -> Vec<([Option<Val>; 2], Val)> {
         if let Some((a, b)) = self.factors(value) {
             let both = [(a, b), (b, a)];
@@ -132,14 +133,14 @@ impl Program {
         }
     }
 
-    /// `r h` with `r` among the columns of a sigmoid: the state as it goes into the second product of a step.
+    /// Recognizes `r h` with `r` among the columns of a sigmoid: the state as input of the second product of a step.
     pub fn gru_reset(&mut self, reset: Val, state: Val) -> Option<Val> {
         self.columns(reset)?;
         let [first, second] = self.activated(reset, ffi::ELTWISE_LOGISTIC)?;
         self.gru_cell(Part::Reset, &[first, second, Some(state)], self.shape(reset).to_vec())
     }
 
-    /// A step from the summands of its update gate, its candidate and the state.
+    /// Adds a step, given the summands of its update gate, its candidate and its state.
     fn gru(&mut self, update: [Option<Val>; 2], candidate: Val, state: Option<Val>) -> Option<Val> {
         let [first, second] = update;
         let whole = update.into_iter().flatten().find_map(|sum| self.columns(sum))?;
@@ -155,7 +156,7 @@ impl Program {
         self.gru_cell(Part::Mix, &[first, second, x, h, state], shape)
     }
 
-    /// `x + r h` as `x`, the summands of `r`, and `h`.
+    /// Decomposes `x + r h` into `x`, the summands of `r`, and `h`.
     fn reset_behind_product(&mut self, sum: Val) -> Option<(Val, [Option<Val>; 2], Val)> {
         let (a, b) = self.summands(sum)?;
         [(a, b), (b, a)].into_iter().find_map(|(x, product)| {
@@ -164,8 +165,8 @@ impl Program {
         })
     }
 
-    /// The two summands of what a function is applied to, or the one operand; also where the function was applied to more
-    /// columns, and these are some of them.
+    /// Returns the two summands of a function's argument, or the argument alone; also if the function was applied to
+    /// more columns and the value is a slice of its result.
     fn activated(&mut self, value: Val, alg: i32) -> Option<[Option<Val>; 2]> {
         let inner = match self.function_of(value, alg) {
             Some((_, inner)) => inner,
@@ -187,7 +188,7 @@ impl Program {
         Some([Some(inner), None])
     }
 
-    /// The matrix that a value is some columns of.
+    /// Returns the matrix that a value is a slice of columns of.
     fn columns(&self, value: Val) -> Option<Val> {
         let op = self.producer(value)?;
         let Kind::Slice { begin, step } = &op.kind else { return None };
@@ -197,14 +198,14 @@ impl Program {
         (some && part[last] < whole[last] && step.iter().all(|&s| s == 1)).then(|| op.inputs[0])
     }
 
-    /// The columns of another matrix that a value is of its own.
+    /// Applies the column slice that defines `value` to another matrix.
     fn same_columns(&mut self, value: Val, of: Val) -> Option<Val> {
         let kind = self.producer(value)?.kind.clone();
         let shape = self.shape(value).to_vec();
         Some(self.push(kind, &[of], shape))
     }
 
-    /// A cell, if every operand has the result's shape or is one row for all.
+    /// Adds a cell if every operand has the result's shape or is a single row.
     fn gru_cell(&mut self, part: Part, operands: &[Option<Val>], shape: Vec<i64>) -> Option<Val> {
         let given: [bool; MOST_OPERANDS] =
             std::array::from_fn(|number| operands.get(number).is_some_and(Option::is_some));
@@ -218,7 +219,7 @@ impl Program {
     }
 }
 
-/// The number of the operand that is the state.
+/// Returns the index of the state operand.
 fn state_of(part: Part) -> Option<usize> {
     match part {
         Part::Whole => Some(6),

@@ -1,28 +1,28 @@
-//! Where oneDNN is looked for.
+//! Search for the oneDNN library.
 
 use byoc_plugin_api::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// What to do where the library is missing.
+/// Hint for installing the library.
 pub const INSTALL: &str = "in a checkout run `cargo xtask fetch-onednn`; elsewhere `pip install onednn-cpu-gomp==2023.2.0` \
 into an environment and set BYOC_DNNL_LIB to its lib/libdnnl.so.3";
 
-/// The library's name, by version.
+/// File name of the library, with its major version.
 const NAME: &str = "libdnnl.so.3";
 
 static PLUGIN: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says where the plugin lies. The first call counts.
+/// Sets the path of the plugin. Only the first call has an effect.
 pub fn set_plugin_path(path: &Path) {
     let _ = PLUGIN.set(path.to_owned());
 }
 
-/// The file to open: `BYOC_DNNL_LIB`; beside the plugin; `vendor/onednn` beside the plugin or up to three folders above it;
-/// the name alone, for the system's loader.
+/// Returns the file to open. Candidates, in order: `BYOC_DNNL_LIB`; the plugin's folder; `vendor/onednn` in the
+/// plugin's folder or up to three folders above it; the file name alone, for the system's loader.
 ///
 /// # Errors
-/// Where `BYOC_DNNL_LIB` names no file, or the file that was found is not whole.
+/// `BYOC_DNNL_LIB` does not name a file, or the file found is truncated.
 pub fn find() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
         let file = PathBuf::from(named);
@@ -44,7 +44,7 @@ pub fn find() -> Result<PathBuf> {
     Ok(PathBuf::from(NAME))
 }
 
-/// The places beside and above the plugin.
+/// Returns the candidates in and above the plugin's folder.
 fn places(plugin: Option<&Path>) -> Vec<PathBuf> {
     let plugin = plugin.map(|path| path.canonicalize().unwrap_or_else(|_| path.to_owned()));
     let Some(folder) = plugin.as_deref().and_then(Path::parent) else { return Vec::new() };
@@ -53,22 +53,22 @@ fn places(plugin: Option<&Path>) -> Vec<PathBuf> {
     places
 }
 
-/// Returns true if a file is a whole shared library: mapping a part of one ends the process.
+/// Checks that a file is a complete shared library: mapping a truncated one kills the process.
 fn check(file: &Path) -> std::result::Result<(), String> {
     use std::io::Read;
     let mut header = [0u8; 64];
     let mut open = std::fs::File::open(file).map_err(|error| format!("which cannot be opened: {error}"))?;
-    open.read_exact(&mut header).map_err(|_| "which is no shared library".to_owned())?;
+    open.read_exact(&mut header).map_err(|_| "which is not a shared library".to_owned())?;
     if header[..5] != *b"\x7fELF\x02" {
-        return Err("which is no 64-bit shared library".into());
+        return Err("which is not a 64-bit shared library".into());
     }
     let long = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or_default());
     let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
-    // The section headers stand at the end of the file.
+    // The section headers are at the end of the file.
     let end = long(40).saturating_add(short(58) * short(60));
     let length = open.metadata().map_err(|error| error.to_string())?.len();
     if length < end {
-        return Err(format!("which is cut off: {length} bytes of {end}"));
+        return Err(format!("which is truncated: expected {end} bytes, found {length}"));
     }
     Ok(())
 }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_beside_the_plugin_and_in_the_vendor_folders_above() {
+    fn searches_plugin_folder_and_vendor_folders_above() {
         let found = places(Some(Path::new("/a/b/c/d/libbyoc_dnnl.so")));
         let wanted = [
             "/a/b/c/d/libdnnl.so.3",
@@ -92,16 +92,16 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_cut_off_is_not_mapped() {
+    fn rejects_truncated_library() {
         let folder = tempfile::tempdir().unwrap();
         let own = std::env::current_exe().unwrap();
         assert_eq!(check(&own), Ok(()));
         let bytes = std::fs::read(own).unwrap();
         let part = folder.path().join("part.so");
         std::fs::write(&part, &bytes[..bytes.len() / 2]).unwrap();
-        assert!(check(&part).unwrap_err().starts_with("which is cut off"));
+        assert!(check(&part).unwrap_err().starts_with("which is truncated"));
         std::fs::write(&part, "text").unwrap();
-        assert_eq!(check(&part).unwrap_err(), "which is no shared library");
+        assert_eq!(check(&part).unwrap_err(), "which is not a shared library");
         assert!(check(&folder.path().join("none")).unwrap_err().starts_with("which cannot be opened"));
     }
 }

@@ -1,4 +1,4 @@
-//! oneDNN: where it is found, its C API, and a safe layer over it.
+//! oneDNN: locating the library, its C API, and a safe layer over it.
 
 pub mod ffi;
 mod find;
@@ -16,15 +16,15 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use openmp::{SetThreads, Team};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The library, open for the life of the process.
+/// Library, open for the life of the process.
 pub struct OneDnn {
     api: ffi::Api,
     engine: *mut ffi::CEngine,
     set_threads: SetThreads,
     team: Option<Team>,
-    /// Its version: `3.2.0`.
+    /// Version, such as `3.2.0`.
     pub version: String,
-    // Never unmapped: it stays in a static.
+    // Never unmapped: the struct lives in a static.
     _library: Library,
 }
 
@@ -33,10 +33,10 @@ unsafe impl Send for OneDnn {}
 // SAFETY: as above.
 unsafe impl Sync for OneDnn {}
 
-/// The library, opened the first time that it is asked for.
+/// Returns the library, opening it on the first call.
 ///
 /// # Errors
-/// Where it is not on this machine, or is one that is not known here: with the line that installs it as the hint.
+/// The library is missing or not supported; the hint is the command that installs it.
 pub fn onednn() -> Result<&'static OneDnn> {
     static LIBRARY: OnceLock<Result<OneDnn>> = OnceLock::new();
     match LIBRARY.get_or_init(open) {
@@ -49,26 +49,27 @@ fn open() -> Result<OneDnn> {
     let file = find::find()?;
     let shown = file.display();
     let wrong = |what: String| Error::new(format!("{shown}: {what}")).hint(INSTALL);
-    // SAFETY: the file is a whole shared library, which its user trusts; its constructors set up OpenMP and C++ statics.
+    // SAFETY: the file is a complete shared library that its user trusts; its constructors set up OpenMP and C++
+    // statics.
     let library = openmp::with_short_spinning(|| unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) })
-        .map_err(|error| wrong(format!("the library does not load: {error}")))?;
+        .map_err(|error| wrong(format!("cannot load the library: {error}")))?;
     // SAFETY: every version of the library has this function, and its structure begins with these fields.
     let version = unsafe { library.get::<unsafe extern "C" fn() -> *const ffi::Version>(b"dnnl_version") };
-    let version = version.map_err(|_| wrong("this is not oneDNN: it has no function dnnl_version".into()))?;
+    let version = version.map_err(|_| wrong("not oneDNN: function dnnl_version is missing".into()))?;
     // SAFETY: the function returns a pointer to a constant.
     let version = unsafe { &*version() };
     let shown_version = format!("{}.{}.{}", version.major, version.minor, version.patch);
     if version.major != 3 {
-        return Err(wrong(format!("this is oneDNN {shown_version}; version 3 is wanted")));
+        return Err(wrong(format!("expected oneDNN 3, found {shown_version}")));
     }
     if version.cpu_runtime != ffi::RUNTIME_OMP as u32 {
-        return Err(wrong("this oneDNN is not built on OpenMP, so its threads cannot be sized".into()));
+        return Err(wrong("expected oneDNN built with OpenMP, whose number of threads can be set".into()));
     }
-    // SAFETY: it is oneDNN 3, and it is kept.
+    // SAFETY: the library is oneDNN 3 and is never unmapped.
     let api = unsafe { ffi::Api::of(&library) };
-    let api = api.map_err(|name| wrong(format!("this oneDNN {shown_version} has no function {name}")))?;
+    let api = api.map_err(|name| wrong(format!("oneDNN {shown_version} lacks function {name}")))?;
     let set_threads = openmp::set_threads(&library)
-        .ok_or_else(|| wrong("its OpenMP library has no function omp_set_num_threads".into()))?;
+        .ok_or_else(|| wrong("its OpenMP library lacks function omp_set_num_threads".into()))?;
     let mut engine = std::ptr::null_mut();
     // SAFETY: the out-pointer is valid.
     let status = unsafe { (api.engine_create)(&mut engine, ffi::CPU, 0) };
@@ -81,8 +82,8 @@ fn open() -> Result<OneDnn> {
 }
 
 impl OneDnn {
-    /// Calls `body(thread, threads)`, which may not panic, on every thread of the library's pool, or on the caller's alone
-    /// where there is not `enough` to do: others take longer to begin.
+    /// Calls `body(thread, threads)`, which must not panic, on every thread of the library's pool, or only on the
+    /// calling thread if there is not `enough` work to justify waking others.
     pub fn on_threads(&self, enough: bool, body: &(dyn Fn(usize, usize) + Sync)) {
         match self.team.as_ref().filter(|_| enough) {
             Some(team) => team.run(body),
@@ -90,19 +91,19 @@ impl OneDnn {
         }
     }
 
-    /// How many threads the library computes with, of those that this thread calls.
+    /// Returns the number of threads that the library uses for the calling thread.
     pub fn threads(&self) -> usize {
         self.team.as_ref().map_or(1, Team::size)
     }
 
-    /// Empties the library's cache of primitives, which holds the code of a thousand of them after everybody else has let them
-    /// go. Primitives in use stay.
+    /// Empties the library's cache of primitives, which keeps the code of up to a thousand of them after their last
+    /// user has released them. Primitives in use are not affected.
     pub fn empty_cache(&self) {
-        // Two at once would take each other's 0 for the capacity.
+        // Concurrent calls would read each other's 0 as the capacity.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut capacity = 0;
-        // SAFETY: the out-pointer is valid. Others who make primitives meanwhile do not find them in the cache.
+        // SAFETY: the out-pointer is valid. Threads that create primitives meanwhile merely miss the cache.
         unsafe {
             if (self.api.get_primitive_cache_capacity)(&mut capacity) == ffi::SUCCESS && capacity > 0 {
                 (self.api.set_primitive_cache_capacity)(0);
@@ -111,7 +112,7 @@ impl OneDnn {
         }
     }
 
-    /// Sizes the library's pool for what this thread calls from now on.
+    /// Sets the pool size for calls by this thread.
     pub fn set_threads(&self, threads: usize) {
         // SAFETY: the function sets a variable of the calling thread.
         unsafe { (self.set_threads)(threads.clamp(1, 4096) as i32) }

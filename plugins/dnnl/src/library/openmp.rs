@@ -1,8 +1,9 @@
-//! The pool of threads that oneDNN brings along: OpenMP's.
+//! Thread pool of oneDNN: OpenMP.
 //!
-//! Between two primitives of a run its workers spin, so that the next one starts at once; after the run they should sleep
-//! soon. GNU OpenMP reads for how many turns they spin from the environment, once, when it is loaded, and its default is
-//! milliseconds. So the library is loaded under an environment that names a shorter time, unless the user's names one.
+//! Between two primitives of a run its workers spin, so that the next one starts at once; after the run they should
+//! sleep soon. GNU OpenMP reads the number of spin iterations from the environment, once, when it is loaded, and its
+//! default amounts to milliseconds. So the library is loaded with an environment that sets a shorter time, unless the
+//! user has set one.
 
 use libloading::os::unix::Library;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -10,23 +11,23 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-/// `omp_set_num_threads`: how many threads the parallel regions of the calling thread get.
+/// `omp_set_num_threads`: sets the number of threads of the calling thread's parallel regions.
 pub type SetThreads = unsafe extern "C" fn(c_int);
 
-/// How long an idle worker looks for work before it sleeps: longer than it takes from one primitive to the next. The caller
-/// spins as long for its workers, and where the system has woken one on the caller's own core, each primitive costs that time
-/// before the worker gets its turn.
+/// Time that an idle worker spins before it sleeps: longer than the gap between two primitives. The caller spins as
+/// long for its workers, and if the system has woken one on the caller's core, each primitive takes that time before
+/// the worker is scheduled.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Variables by which a user says how long workers spin.
+/// Variables by which a user sets the spin time.
 const OWN_WISH: [&str; 2] = ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"];
 
 unsafe extern "C" {
-    // The environment of the C library, a null-terminated array of `NAME=value`.
+    // Environment of the C library: a null-terminated array of `NAME=value`.
     static environ: AtomicPtr<*mut c_char>;
 }
 
-/// A team of threads for work of the plugin's own, so that it runs on the threads that the library computes with.
+/// OpenMP team, for running hand-written kernels on the library's threads.
 #[derive(Clone, Copy)]
 pub struct Team {
     parallel: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint),
@@ -36,9 +37,9 @@ pub struct Team {
 }
 
 impl Team {
-    /// The functions of GNU OpenMP; `None` where this library has another one.
+    /// Looks up the functions of GNU OpenMP; returns `None` if the library uses another OpenMP.
     pub fn of(library: &Library) -> Option<Team> {
-        // SAFETY: in GNU OpenMP, and in those that stand in for it, the functions have these signatures.
+        // SAFETY: in GNU OpenMP and compatible libraries the functions have these signatures.
         unsafe {
             Some(Team {
                 parallel: *library.get(b"GOMP_parallel").ok()?,
@@ -49,9 +50,9 @@ impl Team {
         }
     }
 
-    /// How many threads the calling thread's teams have.
+    /// Returns the number of threads in the calling thread's teams.
     pub fn size(&self) -> usize {
-        // SAFETY: the function takes nothing.
+        // SAFETY: the function has no arguments.
         unsafe { (self.most)() }.max(1) as usize
     }
 
@@ -62,21 +63,21 @@ impl Team {
             body: &'a (dyn Fn(usize, usize) + Sync),
         }
         unsafe extern "C" fn enter(work: *mut c_void) {
-            // SAFETY: it is the work below, which outlives the team's run.
+            // SAFETY: the pointer is to the `Work` below, which outlives the team's run.
             let work = unsafe { &*work.cast::<Work<'_>>() };
-            // SAFETY: the functions take nothing, and this is a thread of the team.
+            // SAFETY: the functions have no arguments, and this is a thread of the team.
             let (thread, threads) = unsafe { ((work.team.thread)(), (work.team.threads)()) };
             (work.body)(thread.max(0) as usize, threads.max(1) as usize);
         }
         let mut work = Work { team: *self, body };
-        // SAFETY: the team is done when the function returns; 0 threads are as many as the calling thread was given.
+        // SAFETY: the team has finished when the function returns; 0 stands for the calling thread's number of threads.
         unsafe { (self.parallel)(enter, (&raw mut work).cast(), 0, 0) };
     }
 }
 
-/// The function of the OpenMP library that this library depends on.
+/// Looks up `omp_set_num_threads` in the OpenMP library that this library depends on.
 pub fn set_threads(library: &Library) -> Option<SetThreads> {
-    // SAFETY: in every OpenMP library the function has this signature. The lookup goes through what the library needs.
+    // SAFETY: the function has this signature in every OpenMP library. The lookup includes the library's dependencies.
     unsafe { library.get::<SetThreads>(b"omp_set_num_threads") }.ok().map(|function| *function)
 }
 
@@ -86,7 +87,7 @@ pub fn with_short_spinning<T>(open: impl FnOnce() -> T) -> T {
         return open();
     }
     let Ok(entry) = CString::new(format!("GOMP_SPINCOUNT={}", spin_count())) else { return open() };
-    // SAFETY: the C library defines it.
+    // SAFETY: the C library defines the variable.
     let environment = unsafe { &environ };
     let before = environment.load(Ordering::Acquire);
     let mut with = vec![entry.into_raw()];
@@ -95,19 +96,19 @@ pub fn with_short_spinning<T>(open: impl FnOnce() -> T) -> T {
     while !at.is_null() && unsafe { !(*at).is_null() } {
         // SAFETY: as above.
         with.push(unsafe { *at });
-        // SAFETY: the entry was not the last.
+        // SAFETY: the current entry is not the terminator.
         at = unsafe { at.add(1) };
     }
     with.push(std::ptr::null_mut());
-    // Neither array is ever freed or changed here, so that another thread that reads the environment meanwhile finds a
-    // whole one, whichever it sees.
+    // Both arrays stay allocated and unchanged, so another thread that reads the environment meanwhile sees a valid one
+    // in either case.
     environment.store(Box::leak(with.into_boxed_slice()).as_mut_ptr(), Ordering::Release);
     let opened = open();
     environment.store(before, Ordering::Release);
     opened
 }
 
-/// How many turns of a waiting loop take [`SPIN`] on this machine.
+/// Number of spin iterations that take [`SPIN`] on this machine.
 fn spin_count() -> u64 {
     const TURNS: u32 = 2000;
     let best = (0..5).map(|_| {

@@ -1,30 +1,30 @@
-//! What the library answers, and what that means to whoever asked.
+//! Status codes of the library and the errors derived from them.
 
 use super::ffi;
 use byoc_plugin_api::{Error, RefusalCode};
 use std::fmt;
 
-/// `dnnl_status_t`, without success.
+/// `dnnl_status_t` without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Memory is exhausted, or a tensor is larger than memory can be.
+    /// Memory is exhausted, or a tensor is larger than the address space.
     OutOfMemory,
-    /// The call makes no sense.
+    /// Invalid arguments.
     InvalidArguments,
-    /// There is no implementation for these types, shapes, layouts or attributes.
+    /// No implementation for these types, shapes, layouts or attributes.
     Unimplemented,
     /// No further implementation.
     LastImplementationReached,
-    /// A computation failed.
+    /// Failed computation.
     RuntimeError,
-    /// A primitive does not need what was asked for.
+    /// Query for something that the primitive does not require.
     NotRequired,
-    /// Another number: one of the graph API, which is not used here, or of a later version.
+    /// Any other code: one of the graph API, which is not used here, or of a later version.
     Unknown(i32),
 }
 
 impl Status {
-    /// The status of that number; `None` is success.
+    /// Converts a status code; `None` is success.
     pub fn of(number: ffi::Status) -> Option<Status> {
         Some(match number {
             0 => return None,
@@ -53,19 +53,19 @@ impl fmt::Display for Status {
     }
 }
 
-/// Why the library, or the layer over it, does not do something.
+/// Failure of the library, or of the layer over it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It has no code for that. Something else may be tried, and in the end the host computes it.
+    /// No implementation. Alternatives may be tried; otherwise the host is the fallback.
     NotTaken(String),
-    /// There is not enough memory. Nothing else need be tried.
+    /// Memory is exhausted. No alternatives are tried.
     OutOfMemory(String),
-    /// A call that a correct plugin and a correct library would not make or not fail.
+    /// Call that a correct plugin would not make, or a correct library would not fail.
     Defect(String),
 }
 
 impl Failure {
-    /// What a status means in answer to a call about `what`.
+    /// Converts the status of a call about `what`.
     pub fn of(status: Status, what: &str) -> Failure {
         let text = format!("oneDNN, {what}: {status}");
         match status {
@@ -75,7 +75,7 @@ impl Failure {
         }
     }
 
-    /// The same, of this step.
+    /// Adds the name of a step.
     pub fn within(self, step: &str) -> Failure {
         match self {
             Failure::NotTaken(what) => Failure::NotTaken(format!("{step}: {what}")),
@@ -84,7 +84,7 @@ impl Failure {
         }
     }
 
-    /// The code under which the boundary knows it.
+    /// Returns the refusal code at the boundary.
     pub fn code(&self) -> RefusalCode {
         match self {
             Failure::NotTaken(_) => RefusalCode::UnsupportedShape,

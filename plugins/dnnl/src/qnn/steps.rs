@@ -251,8 +251,8 @@ impl Operand {
 }
 
 fn fixing(offsets: Option<Row<i32>>, ratios: &[Fixed], rounding: Rounding, zero: i32, bytes: bool) -> Fixing {
-    // Shifted left by 32 or more, every nonzero number exceeds `int32`; shifted right by more than 32 further bits,
-    // every result is 0.
+    // Exponents are clamped to 32 in either direction: beyond that, every nonzero number exceeds `int32`, or every result
+    // is 0.
     let left: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
     let shifts: Vec<i32> = ratios.iter().map(|ratio| 31 + (-ratio.exponent).clamp(0, 32)).collect();
     let multipliers: Vec<i32> = ratios.iter().map(|ratio| ratio.multiplier).collect();
