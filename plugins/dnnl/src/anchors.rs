@@ -126,7 +126,7 @@ impl Lowering<'_> {
             Kind::NoNan(number) => self.without_nan(op, *number),
             Kind::IsNan => Err(Reason::new(RefusalCode::UnsupportedOp, "supported only in where(isnan(x), number, x)")),
             Kind::Erf => Err(Reason::new(RefusalCode::UnsupportedOp, "oneDNN has it only as a part of GELU")),
-            Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => Err(turned_down("a view is no anchor")),
+            Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => Err(turned_down("a view cannot be an anchor")),
         }
     }
 
@@ -306,7 +306,8 @@ impl Lowering<'_> {
         // `qnn` computes what follows sums of integers.
         let links = if dtype == DType::F32 { links } else { &[] };
         let last = channels_last(shape.len());
-        let weights = kernel(&w, groups, transposed).ok_or_else(|| turned_down("kernels in groups"))?;
+        let weights =
+            kernel(&w, groups, transposed).ok_or_else(|| turned_down("cannot split the kernel into groups"))?;
         let any = Desc::any(self.library, self.dtype(&weights), &weights.view.shape)?;
         // Layouts that another plan packed the weights into come first, so that they are held once.
         let is_constant = self.is_constant(&w);
@@ -417,7 +418,7 @@ impl Lowering<'_> {
                 None => {
                     let copy = self.row_major(&a)?;
                     let view = copy.view.reshape(&[rows, inner]);
-                    Placed { view: view.ok_or_else(|| turned_down("rows of a copy"))?, ..copy }
+                    Placed { view: view.ok_or_else(|| turned_down("cannot reshape a copy to rows"))?, ..copy }
                 }
             };
             a = flat;
@@ -543,7 +544,9 @@ impl Lowering<'_> {
             for (arg, placed) in &operands {
                 let placed = self.in_order(placed, order)?;
                 let seen = frame.enter(&placed.view);
-                let seen = seen.ok_or_else(|| turned_down(format!("an operand of {:?}", placed.view.shape)))?;
+                let seen = seen.ok_or_else(|| {
+                    turned_down(format!("cannot merge the dimensions of an operand of {:?}", placed.view.shape))
+                })?;
                 sources.push(Source::as_is(*arg, &Placed { view: seen, ..placed }));
             }
             let mut targets = Vec::new();
@@ -590,12 +593,16 @@ impl Lowering<'_> {
             let lead = shape.len() - placed.view.shape.len();
             let own: Vec<i64> = std::iter::repeat_n(1, lead).chain(placed.view.shape.iter().copied()).collect();
             let view = placed.view.reshape(&own);
-            view.map(|view| Placed { view, ..placed }).ok_or_else(|| turned_down("an operand of higher rank"))
+            view.map(|view| Placed { view, ..placed })
+                .ok_or_else(|| turned_down("expected operands of at most the result's rank"))
         };
         let (mut a, mut b) = (full(self, op.inputs[0])?, full(self, op.inputs[1])?);
         if a.view.shape != shape {
             if b.view.shape != shape {
-                return Err(turned_down(format!("{:?} with {:?}: both are broadcast", a.view.shape, b.view.shape)));
+                return Err(turned_down(format!(
+                    "cannot broadcast both operands: {:?} with {:?}",
+                    a.view.shape, b.view.shape
+                )));
             }
             match alg {
                 ffi::BINARY_SUB | ffi::BINARY_DIV => return self.reversed(op, alg, a, b),
@@ -669,7 +676,7 @@ impl Lowering<'_> {
             None => {
                 let copy = self.row_major(&x)?;
                 let view = copy.view.reshape(&[count(&shape) / width, width]);
-                let view = view.ok_or_else(|| turned_down("rows of a copy"))?;
+                let view = view.ok_or_else(|| turned_down("cannot reshape a copy to rows"))?;
                 (view.shape.clone(), Placed { view, ..copy })
             }
         };
@@ -677,7 +684,10 @@ impl Lowering<'_> {
         for (arg, &value) in [ffi::ARG_SCALE, ffi::ARG_SHIFT].into_iter().zip(&op.inputs[1..]) {
             let placed = self.at(value);
             if placed.view.shape != [width] {
-                return Err(turned_down(format!("rows of {width} with {:?} factors", placed.view.shape)));
+                return Err(turned_down(format!(
+                    "expected scale and shift of shape [{width}], found {:?}",
+                    placed.view.shape
+                )));
             }
             let placed = self.row_major(&placed)?;
             let desc = self.desc(&placed.view)?;

@@ -24,17 +24,17 @@ macro_rules! fastest {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl")]
             unsafe fn avx512($($arg: $ty),*) {
-                // SAFETY: the caller's word.
+                // SAFETY: guaranteed by the caller.
                 unsafe { $code($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2")]
             unsafe fn avx2($($arg: $ty),*) {
-                // SAFETY: the caller's word.
+                // SAFETY: guaranteed by the caller.
                 unsafe { $code($($arg),*) }
             }
             unsafe fn plain($($arg: $ty),*) {
-                // SAFETY: the caller's word.
+                // SAFETY: guaranteed by the caller.
                 unsafe { $code($($arg),*) }
             }
             static CHOSEN: std::sync::OnceLock<unsafe fn($($ty),*)> = std::sync::OnceLock::new();

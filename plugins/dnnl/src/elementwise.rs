@@ -9,7 +9,7 @@ use crate::library::{OneDnn, ffi};
 /// Elementwise function with a hand-written kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
-    /// The natural logarithm.
+    /// Natural logarithm.
     Log,
     /// x tanh(ln(1 + e^x)).
     Mish,

@@ -12,7 +12,7 @@ use byoc_plugin_api::DType;
 /// Operator in the chain after an anchor, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// A reshape or a transpose.
+    /// Reshape or transpose.
     View(usize),
     /// Elementwise function.
     Eltwise(usize),

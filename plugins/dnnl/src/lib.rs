@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `patterns` | the pattern table |
 //! | `attributes`, `translate` | Relay's operators and attributes; shape inference |
-//! | `program`, `simplify` | intermediate representation with a few kinds of operators; recognition of GELU and similar idioms |
+//! | `program`, `simplify` | IR with a few kinds of operators; recognition of GELU and similar idioms |
 //! | `recurrent`, `cell` | LSTM and GRU steps after their matrix products: recognition and kernels |
 //! | `row` | GEMV kernel for those products |
 //! | `elementwise`, `curves` | functions for which the library lacks precision; approximations that vectorize |

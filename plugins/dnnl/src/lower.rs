@@ -310,7 +310,7 @@ impl Lowering<'_> {
         let desc = self.desc(&placed.view)?;
         let offset = self.offset(placed);
         let args = vec![Argument { arg: ffi::ARG_DST, buffer: placed.buffer, offset, desc }];
-        self.push(Work::NoNan(number, count(&placed.view.shape) as usize), args, "numbers for NaN");
+        self.push(Work::NoNan(number, count(&placed.view.shape) as usize), args, "NaN replacement");
         Ok(())
     }
 
@@ -321,7 +321,7 @@ impl Lowering<'_> {
             let desc = self.desc_of(&placed)?;
             args.push(Argument { arg, buffer: placed.buffer, offset: self.offset(&placed), desc });
         }
-        tracing::trace!("{what}: own loop");
+        tracing::trace!("{what}: hand-written kernel");
         self.push(work, args, what);
         Ok(())
     }
@@ -620,7 +620,7 @@ fn name(kind: &Kind) -> &'static str {
         Kind::Erf => "erf",
         Kind::Curve(curve) => curve.name(),
         Kind::IsNan => "isnan",
-        Kind::NoNan(_) => "numbers for NaN",
+        Kind::NoNan(_) => "NaN replacement",
         Kind::Binary(_) => "binary",
         Kind::Prelu => "prelu",
         Kind::Cell(form) => form.name(),
@@ -628,8 +628,8 @@ fn name(kind: &Kind) -> &'static str {
         Kind::Reduce { .. } => "reduction",
         Kind::Resample { .. } => "resizing",
         Kind::Pad { .. } | Kind::PadBytes { .. } => "padding",
-        Kind::Stage(_) => "integers",
-        Kind::Mean(_) => "mean of integers",
+        Kind::Stage(_) => "integer stage",
+        Kind::Mean(_) => "integer average pooling",
         Kind::Reshape | Kind::Transpose(_) | Kind::Slice { .. } => "view",
     }
 }

@@ -27,8 +27,8 @@ const WINOGRAD: &str = "winograd";
 /// Returns the description of the options, by name.
 pub fn table() -> BTreeMap<String, BackendOption> {
     let narrow = "products and convolutions read bfloat16 and accumulate in float32, where the CPU has AVX512_BF16";
-    let winograd = "3 x 3 convolutions use Winograd, with fewer multiplications, where the CPU has AVX-512; their last digits differ, \
-                    and an infinity turns its neighbors into NaN";
+    let winograd = "3 x 3 convolutions use Winograd, with fewer multiplications, where the CPU has AVX-512; \
+                    their last digits differ, and an infinity turns its neighbors into NaN";
     let option = |about: &str, values: [&str; 2]| BackendOption {
         about: about.into(),
         values: values.into_iter().map(Into::into).collect(),

@@ -225,7 +225,7 @@ impl Lowering<'_> {
                     placed
                         .view
                         .reshape(&flat)
-                        .ok_or_else(|| Reason::new(RefusalCode::UnsupportedShape, "rows of a copy"))?
+                        .ok_or_else(|| Reason::new(RefusalCode::UnsupportedShape, "cannot reshape a copy to rows"))?
                 }
             };
             // A single row is broadcast to all rows.

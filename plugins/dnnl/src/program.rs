@@ -67,7 +67,7 @@ pub enum Def {
     Op(usize),
 }
 
-/// A tensor.
+/// Tensor with its definition.
 #[derive(Clone, Debug)]
 pub struct Value {
     pub shape: Vec<i64>,
@@ -144,7 +144,7 @@ pub enum Kind {
     Stage(crate::qnn::Stage),
     /// Average pooling of bytes with real results.
     Mean(crate::qnn::Mean),
-    /// The same elements with another shape.
+    /// Elements unchanged, with another shape.
     Reshape,
     /// Permutation of the dimensions.
     Transpose(Vec<usize>),
@@ -159,7 +159,7 @@ impl Kind {
     }
 }
 
-/// An operator.
+/// Operator of a program.
 #[derive(Clone, Debug)]
 pub struct Op {
     pub kind: Kind,
@@ -169,7 +169,7 @@ pub struct Op {
     pub output: Val,
 }
 
-/// A region.
+/// Region during compilation.
 #[derive(Debug, Default)]
 pub struct Program {
     /// Values, indexed by [`Val`].

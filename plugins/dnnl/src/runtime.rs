@@ -431,10 +431,10 @@ impl Executable for Region {
 
     fn run(&self, mut call: Call<'_, '_>) -> Result<()> {
         let ready = self.ready(call.plan);
-        let ready = ready.ok_or_else(|| Error::new("a plan that was never prepared, or has been released"))?;
+        let ready = ready.ok_or_else(|| Error::new("plan was never prepared, or has been released"))?;
         let outputs = call.outputs.iter().zip(&ready.plan.outputs).all(|(given, wanted)| given.shape() == wanted);
         if call.workspace.len() < ready.plan.workspace || call.inputs.len() != self.graph.inputs.len() || !outputs {
-            return Err(Error::new("a call with other memory than was prepared"));
+            return Err(Error::new("call does not match the prepared plan"));
         }
         self.library.set_threads(self.services.num_threads());
         let mut tensors = ready.tensors(self.library)?;

@@ -459,7 +459,8 @@ impl Translation<'_> {
     pub fn convolution_parts(&mut self, transposed: bool) -> Taken<Convolution> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
-        let axes = axes.ok_or_else(|| shape_error(format!("data of {} dimensions", self.rank(data))))?;
+        let axes =
+            axes.ok_or_else(|| shape_error(format!("expected data of 3 to 5 dimensions, found {}", self.rank(data))))?;
         let spatial = ["W", "HW", "DHW"][axes - 1];
         let order = format!("NC{spatial}");
         // In a transposed convolution the first letter is the data's channels, whatever Relay calls it.
@@ -526,7 +527,7 @@ impl Translation<'_> {
         let (mut sa, mut sb) = (self.shape(a), self.shape(b));
         let (ra, rb) = (sa.len(), sb.len());
         if ra < 2 || rb < 2 || (rb > 2 && ra != rb) {
-            return Err(shape_error(format!("{sa:?} times {sb:?}")));
+            return Err(shape_error(format!("cannot multiply {sa:?} by {sb:?}")));
         }
         if transpose_a {
             sa.swap(ra - 2, ra - 1);
@@ -535,13 +536,13 @@ impl Translation<'_> {
             sb.swap(rb - 2, rb - 1);
         }
         if sa[ra - 1] != sb[rb - 2] {
-            return Err(shape_error(format!("{sa:?} times {sb:?}")));
+            return Err(shape_error(format!("cannot multiply {sa:?} by {sb:?}")));
         }
         let mut shape = sa;
         shape[ra - 1] = sb[rb - 1];
         for (d, &size) in sb[..rb - 2].iter().enumerate() {
             if shape[d] != size && shape[d] != 1 && size != 1 {
-                return Err(shape_error(format!("batches of {} and {size}", shape[d])));
+                return Err(shape_error(format!("cannot broadcast batches of {} and {size}", shape[d])));
             }
             shape[d] = shape[d].max(size);
         }
@@ -552,7 +553,8 @@ impl Translation<'_> {
     fn image(&mut self) -> Taken<(Val, String, String)> {
         let data = self.inputs[0];
         let axes = self.rank(data).checked_sub(2).filter(|axes| (1..=3).contains(axes));
-        let axes = axes.ok_or_else(|| shape_error(format!("data of {} dimensions", self.rank(data))))?;
+        let axes =
+            axes.ok_or_else(|| shape_error(format!("expected data of 3 to 5 dimensions, found {}", self.rank(data))))?;
         let order = format!("NC{}", ["W", "HW", "DHW"][axes - 1]);
         let layout = match self.attrs.text("layout") {
             "" => order.clone(),

@@ -76,7 +76,7 @@ macro_rules! constants {
 constants! {
     /// Success.
     SUCCESS = "dnnl_success" 0;
-    /// The CPU.
+    /// CPU engine.
     CPU = "dnnl_cpu" 1;
     /// Primitives run in order of submission.
     IN_ORDER = "dnnl_stream_in_order" 1;
@@ -94,7 +94,7 @@ constants! {
     /// 8-bit unsigned integers.
     U8 = "dnnl_u8" 6;
 
-    /// A layout that the primitive chooses.
+    /// Layout chosen by the primitive.
     FORMAT_ANY = "dnnl_format_tag_any" 1;
     /// Inference.
     FORWARD_INFERENCE = "dnnl_forward_inference" 96;
@@ -134,7 +134,7 @@ constants! {
     ELTWISE_TANH = "dnnl_eltwise_tanh" 0x21;
     /// |x|.
     ELTWISE_ABS = "dnnl_eltwise_abs" 0x24;
-    /// The square root.
+    /// Square root.
     ELTWISE_SQRT = "dnnl_eltwise_sqrt" 0x25;
     /// alpha x + beta.
     ELTWISE_LINEAR = "dnnl_eltwise_linear" 0x26;
@@ -201,7 +201,7 @@ constants! {
     ARG_SHIFT = "DNNL_ARG_SHIFT" 52;
     /// Scratchpad.
     ARG_SCRATCHPAD = "DNNL_ARG_SCRATCHPAD" 80;
-    /// The first of several sources.
+    /// First of several sources.
     ARG_MULTIPLE_SRC = "DNNL_ARG_MULTIPLE_SRC" 1024;
     /// Base of post-operator arguments: post-operator `i` uses `i + 1` times this.
     ARG_POST_OP = "DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE" 32768;

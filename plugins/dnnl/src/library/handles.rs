@@ -63,11 +63,11 @@ owned! {
     Desc(ffi::CMemoryDesc, memory_desc_destroy);
     /// Attributes of a primitive: post-operators, scratchpad mode.
     Attr(ffi::CAttr, primitive_attr_destroy);
-    /// A list of post-operators.
+    /// List of post-operators.
     PostOps(ffi::CPostOps, post_ops_destroy);
     /// Implementation that the library chose for given types and layouts.
     PrimitiveDesc(ffi::CPrimitiveDesc, primitive_desc_destroy);
-    /// A compiled primitive: generated code.
+    /// Compiled primitive: generated code.
     Primitive(ffi::CPrimitive, primitive_destroy);
     /// Layout and address of a tensor.
     Memory(ffi::CMemory, memory_destroy);
@@ -462,7 +462,7 @@ impl PrimitiveDesc {
 
     fn copied(&self, raw: *const ffi::CMemoryDesc) -> Outcome<Desc> {
         if raw.is_null() {
-            return Err("oneDNN has no such tensor layout".into());
+            return Err("the primitive has no such tensor".into());
         }
         let mut own = null_mut();
         // SAFETY: the descriptor that `raw` points to is alive.

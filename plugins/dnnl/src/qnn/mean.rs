@@ -100,7 +100,7 @@ impl Lowering<'_> {
         };
         let result = self.scratch(View::in_order(&shape, &last));
         let args = vec![(ffi::ARG_SRC, x), (ffi::ARG_DST, result.clone())];
-        self.own_step(Work::Means(means), args, "integers")?;
+        self.own_step(Work::Means(means), args, "integer average pooling")?;
         self.put(op.output, result);
         Ok(0)
     }

@@ -8,7 +8,7 @@ use byoc_plugin_api::DType;
 pub struct Along<T> {
     /// One value, or as many as the size of the axis.
     pub values: Vec<T>,
-    /// The axis; arbitrary if there is a single value.
+    /// Axis; arbitrary if there is a single value.
     pub axis: usize,
 }
 

@@ -81,7 +81,7 @@ impl Lowering<'_> {
         let mut args = vec![(ffi::ARG_SRC, x)];
         args.extend(tensors.into_iter().enumerate().map(|(k, tensor)| (ffi::ARG_MULTIPLE_SRC + k as i32, tensor)));
         args.push((ffi::ARG_DST, result.clone()));
-        self.own_step(Work::Finish(finish), args, "integers")?;
+        self.own_step(Work::Finish(finish), args, "integer stages")?;
         self.put(value, result);
         Ok(done)
     }
@@ -100,7 +100,11 @@ impl Lowering<'_> {
             return Ok(other);
         }
         let other = self.in_order(&other, &view.order())?;
-        if other.view.same_layout(view) { Ok(other) } else { Err(wrong("an operand in another order")) }
+        if other.view.same_layout(view) {
+            Ok(other)
+        } else {
+            Err(wrong("expected an operand in the same memory order"))
+        }
     }
 }
 
@@ -251,8 +255,8 @@ impl Operand {
 }
 
 fn fixing(offsets: Option<Row<i32>>, ratios: &[Fixed], rounding: Rounding, zero: i32, bytes: bool) -> Fixing {
-    // Exponents are clamped to 32 in either direction: beyond that, every nonzero number exceeds `int32`, or every result
-    // is 0.
+    // Exponents are clamped to 32 in either direction: beyond that, every nonzero number exceeds `int32`, or every
+    // result is 0.
     let left: Vec<i64> = ratios.iter().map(|ratio| i64::from(ratio.exponent.clamp(0, 32))).collect();
     let shifts: Vec<i32> = ratios.iter().map(|ratio| 31 + (-ratio.exponent).clamp(0, 32)).collect();
     let multipliers: Vec<i32> = ratios.iter().map(|ratio| ratio.multiplier).collect();

@@ -166,7 +166,7 @@ impl Translation<'_> {
         }
         let zero_points = self.known(3, "the kernel's zero point")?;
         if zero_points.dtype() != DType::I32 || zero_points.as_slice::<i32>().iter().any(|&zero| zero != 0) {
-            return Err(scheme("the kernel has a zero point other than 0"));
+            return Err(scheme("expected kernel zero points of 0"));
         }
         let shape = known.shape();
         let (places, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>().max(1));
@@ -189,7 +189,7 @@ impl Translation<'_> {
         let reach = if dtype == DType::U8 { 255 } else { 128 };
         match dtype {
             DType::I8 | DType::U8 if most * 255 > i64::from(i32::MAX) => {
-                Err(Reason::new(RefusalCode::UnsupportedShape, "sums that may pass the range of int32"))
+                Err(Reason::new(RefusalCode::UnsupportedShape, "sums that may overflow int32"))
             }
             DType::U8 => Ok((data, zero, most * reach >= EXACT)),
             DType::I8 if most * reach < EXACT => Ok((data, zero, false)),
@@ -263,7 +263,7 @@ impl Translation<'_> {
         let (data, weight) = (self.inputs[0], self.input(1)?);
         let (mut shape, own) = (self.shape(data), self.shape(weight));
         if own.len() != 2 || shape.len() < 2 || shape[shape.len() - 1] != own[1] {
-            let detail = format!("{shape:?} times {own:?}");
+            let detail = format!("cannot multiply {shape:?} by {own:?}");
             return Err(Reason::new(RefusalCode::UnsupportedShape, detail));
         }
         let sums = self.weight_sums(0)?;

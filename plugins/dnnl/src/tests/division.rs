@@ -1,4 +1,4 @@
-//! Divisions by constants, which become products where that gives the same.
+//! Division by constants, which becomes multiplication where the results are equal.
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
@@ -7,7 +7,7 @@ use crate::runtime::Region;
 use byoc_plugin_api::*;
 
 #[test]
-fn a_divisor_without_an_inverse_stays_a_divisor() {
+fn keeps_division_if_reciprocal_is_not_normal() {
     if library().is_none() {
         return;
     }
@@ -20,7 +20,7 @@ fn a_divisor_without_an_inverse_stays_a_divisor() {
         let divisor = Constant::new("c", DType::F32, &[], Bytes(vec![divisor]));
         let region = Region::new(graph, &[divisor], &Services::new(Alone(1))).unwrap();
         for y in run(&region, &[2], &[x, x]) {
-            assert!(y == wanted || (y / wanted - 1.0).abs() < 1e-4, "{y}, not {wanted}");
+            assert!(y == wanted || (y / wanted - 1.0).abs() < 1e-4, "expected {wanted}, found {y}");
         }
     }
 }

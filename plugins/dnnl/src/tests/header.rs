@@ -1,11 +1,11 @@
-//! The hand-written bindings against the library's own header.
+//! Hand-written bindings compared with the library's header.
 
 use crate::library::ffi::{CONSTANTS, SIZES};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The folder with `oneapi/dnnl/dnnl.h`, beside the library: the same package's `include`.
+/// Returns the folder that contains `oneapi/dnnl/dnnl.h`: `include` of the package that the library comes from.
 fn include() -> Option<PathBuf> {
     let vendor = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../vendor/onednn/include");
     let named = std::env::var_os("BYOC_DNNL_INCLUDE").map(PathBuf::from);
@@ -13,9 +13,9 @@ fn include() -> Option<PathBuf> {
 }
 
 #[test]
-fn constants_and_sizes_are_those_of_the_header() {
+fn constants_and_sizes_match_the_header() {
     let Some(include) = include() else {
-        println!("left out: oneDNN's headers are not on this machine (vendor/onednn/include, BYOC_DNNL_INCLUDE)");
+        println!("skipped: oneDNN's headers are not installed (vendor/onednn/include, BYOC_DNNL_INCLUDE)");
         return;
     };
     let mut source = String::from("#include <oneapi/dnnl/dnnl.h>\n#if DNNL_VERSION_MAJOR == 3\n");

@@ -1,4 +1,4 @@
-//! Rows behind each other: widths of every remainder, parts with gaps, alone and on all threads.
+//! Concatenation of rows: widths with every remainder, parts with gaps, on one and on all threads.
 
 use super::library;
 use crate::argument::{Argument, Buf, Given};
@@ -7,7 +7,7 @@ use crate::library::{Desc, ffi};
 use byoc_plugin_api::DType;
 
 #[test]
-fn every_row_is_the_rows_of_its_parts() {
+fn rows_are_concatenated() {
     let Some(library) = library() else { return };
     library.set_threads(2);
     for (rows, widths) in [(1, vec![1, 3]), (7, vec![64, 5, 20]), (301, vec![131, 256, 1, 97]), (4000, vec![16; 9])] {
@@ -26,7 +26,7 @@ fn every_row_is_the_rows_of_its_parts() {
         let args: Vec<Argument> = (0..tensors.len()).map(argument).collect();
         let places: Vec<*mut u8> = tensors.iter_mut().map(Vec::as_mut_ptr).collect();
         let join = Join { rows, parts: parts.clone() };
-        // SAFETY: every tensor has the rows that its stride says.
+        // SAFETY: every tensor has the rows that its stride implies.
         unsafe { join.run(library, Given { args: &args, bases: &places }) };
         let joined = &tensors[parts.len()];
         let mut at = 0;
@@ -37,6 +37,6 @@ fn every_row_is_the_rows_of_its_parts() {
                 at += part.bytes;
             }
         }
-        assert_eq!(joined[at], 0xee, "nothing is written behind the whole");
+        assert_eq!(joined[at], 0xee, "must not write past the result");
     }
 }

@@ -1,6 +1,6 @@
-//! What can be tested without a host. Operators are tested through the host, against its naive references.
+//! Tests that need no host. Operators are tested through the host, against its reference implementations.
 
-#![expect(clippy::print_stdout, reason = "a test says what it leaves out")]
+#![expect(clippy::print_stdout, reason = "a test reports that it is skipped")]
 
 mod artifacts;
 mod division;
@@ -19,8 +19,8 @@ mod winograd;
 use crate::library::{OneDnn, onednn, set_plugin_path};
 use std::path::Path;
 
-/// The library, or a line that says that it is not there.
+/// Returns the library, or prints the reason for skipping a test.
 fn library() -> Option<&'static OneDnn> {
     set_plugin_path(&Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
-    onednn().inspect_err(|error| println!("left out: {error}")).ok()
+    onednn().inspect_err(|error| println!("skipped: {error}")).ok()
 }

@@ -1,4 +1,4 @@
-//! bfloat16: what is read is rounded to it, what comes out is not, and only where it was asked for.
+//! bfloat16: operands are rounded, results are not, and only if the option is set.
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
@@ -8,14 +8,15 @@ use crate::cpu;
 use byoc_plugin_api::*;
 use serde_json::json;
 
-/// Rows and columns: enough for a copy of the data to be worth it.
+/// Number of rows and columns, large enough for a copy of the data to pay off.
 const N: usize = 96;
 
-/// 1 and half of what bfloat16 can say above it, which it does not know, and twice that, which it does.
+/// Halfway from 1 to the next bfloat16, hence not representable, and that next bfloat16.
 const BETWEEN: f32 = 1.0 + 1.0 / 256.0;
 const ABOVE: f32 = 1.0 + 1.0 / 128.0;
 
-/// x (N, N) times a weight of `ABOVE`, compiled with these options: the blob and an element of the product of an x of `BETWEEN`.
+/// Multiplies an x (N, N) of `BETWEEN` by a weight of `ABOVE`, compiled with these options. Returns the blob and an
+/// element of the product.
 fn product(options: &serde_json::Value) -> (String, f32) {
     let ty = TensorType::new(DType::F32, &[N, N]);
     let mut graph = Graph::new("region_0");
@@ -26,7 +27,7 @@ fn product(options: &serde_json::Value) -> (String, f32) {
     let constants = [Constant::new("w", DType::F32, &[N, N], Bytes(vec![ABOVE; N * N]))];
     let compiled = Dnnl.compile(&Region { graph: &graph, constants: &constants, options }).unwrap();
     let services = Services::new(Alone(1));
-    // Whoever loads chooses nothing.
+    // Options take effect at compile time only.
     let request = LoadRequest {
         symbol: "region_0",
         blob: &compiled.blob,
@@ -41,7 +42,7 @@ fn product(options: &serde_json::Value) -> (String, f32) {
 }
 
 #[test]
-fn operands_are_rounded_where_it_was_asked_for() {
+fn rounds_operands_if_option_is_set() {
     if library().is_none() {
         return;
     }
@@ -52,7 +53,7 @@ fn operands_are_rounded_where_it_was_asked_for() {
     }
     let (blob, y) = product(&json!({"backend_options": {"bf16": "true"}}));
     assert!(blob.contains("bf16"));
-    // A tie goes to the even one, which is 1. The sum is one of 32 bits: 96.75 is no bfloat16.
+    // A tie rounds to even, which is 1. The sum has 32 bits: 96.75 is not representable in bfloat16.
     let rounded = if cpu::has_bf16() { N as f32 * ABOVE } else { exact };
     assert_eq!(y, rounded);
 }

@@ -1,4 +1,4 @@
-//! Batch normalisation as one operator: models arrive with it folded away, other programs need not.
+//! Batch normalization as a single operator: in imported models it is already folded, in other programs it need not be.
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
@@ -7,7 +7,7 @@ use crate::runtime::Region;
 use byoc_plugin_api::*;
 
 #[test]
-fn batch_norm_is_its_formula() {
+fn batch_norm_matches_reference() {
     if library().is_none() {
         return;
     }
@@ -32,6 +32,6 @@ fn batch_norm_is_its_formula() {
         let [gamma, beta, mean, variance] = parameters.map(|p: [f64; 2]| p[i / 4]);
         let wanted = (f64::from(values[i]) - mean) / (variance + 0.01).sqrt() * gamma + beta;
         let got = f64::from(output[i]);
-        assert!((got - wanted).abs() < 1e-5, "element {i}: {got}, not {wanted}");
+        assert!((got - wanted).abs() < 1e-5, "element {i}: expected {wanted}, found {got}");
     }
 }

@@ -1,4 +1,4 @@
-//! Plans for many dimensions, and what is left of those that were released.
+//! Plans for many sets of dimensions, and the memory left after their release.
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
@@ -6,7 +6,7 @@ use super::region::{numbers, run};
 use crate::runtime::Region;
 use byoc_plugin_api::*;
 
-/// Two dense layers of width `n` with a relu between them, for any number of rows.
+/// Two dense layers of width `n` with a ReLU in between, for any number of rows.
 fn open_region(n: usize) -> Region {
     let open = || TensorType { dtype: DType::F32, dims: vec![Dim::Unknown("b".into()), Dim::Known(n)].into() };
     let mut graph = Graph::new("region_0");
@@ -27,7 +27,7 @@ fn release(region: &Region, plan: u64) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn released_plans_are_gone() {
+fn releases_plans() {
     if library().is_none() {
         return;
     }
@@ -45,8 +45,8 @@ fn released_plans_are_gone() {
         assert_eq!(region.plans(), kept.len());
         packed = packed.max(region.packed_bytes());
     }
-    assert!(packed > 0, "the weights of some plan are packed");
-    // The same dimensions after their plan was released: a new number, and the same results.
+    assert!(packed > 0, "expected packed weights");
+    // Preparing released dimensions again yields a new number and the same results.
     let x = numbers(32, 7);
     let before = run(&region, &[1, 32], &x);
     assert!(region.prepare(&[&[1, 32]]).unwrap().plan >= 40);
@@ -60,7 +60,7 @@ fn released_plans_are_gone() {
 }
 
 #[test]
-fn queries_say_what_they_do_not_understand() {
+fn rejects_invalid_queries() {
     if library().is_none() {
         return;
     }
@@ -68,16 +68,16 @@ fn queries_say_what_they_do_not_understand() {
     assert_eq!(region.query("something", b"").unwrap(), None);
     let error = region.query("plan.release", b"{}").unwrap_err();
     assert_eq!(error.message.as_str(), "plan.release: expected a plan's number, found {}");
-    // A number that is no plan's: nothing to let go.
+    // Releasing an unknown number has no effect.
     assert!(release(&region, 99).is_some());
     let inputs = [];
     let call = Call { inputs: &inputs, outputs: &mut [], workspace: &mut [], plan: 99 };
-    assert_eq!(region.run(call).unwrap_err().message.as_str(), "a plan that was never prepared, or has been released");
+    assert_eq!(region.run(call).unwrap_err().message.as_str(), "plan was never prepared, or has been released");
 }
 
-/// Prints what plans take: `cargo test -p byoc-dnnl -- --ignored --nocapture memory_of_plans`.
+/// Prints the memory of plans: `cargo test -p byoc-dnnl -- --ignored --nocapture memory_of_plans`.
 #[test]
-#[ignore = "it measures"]
+#[ignore = "measurement"]
 fn memory_of_plans() {
     if library().is_none() {
         return;

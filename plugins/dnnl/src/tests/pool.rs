@@ -1,4 +1,4 @@
-//! The library's threads: as many as the host says, and asleep soon after a run.
+//! Threads of the library: as many as the host requests, and asleep soon after a run.
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
@@ -8,16 +8,16 @@ use byoc_plugin_api::*;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A worker of this thread's pool.
+/// Worker of this thread's pool.
 struct Worker {
     task: PathBuf,
     asleep: bool,
-    /// Nanoseconds that it has computed for, brought up to date where it sleeps.
+    /// CPU time in nanoseconds; current only while it sleeps.
     computed: u64,
 }
 
-/// The workers of this thread's pool. A worker has the name of the thread that made it, so the threads of other tests are told
-/// apart.
+/// Lists the workers of this thread's pool. A worker inherits the name of the thread that created it, which
+/// distinguishes it from workers of other tests.
 fn workers() -> Vec<Worker> {
     let own = std::fs::canonicalize("/proc/thread-self").unwrap();
     let name = std::fs::read_to_string(own.join("comm")).unwrap();
@@ -26,7 +26,7 @@ fn workers() -> Vec<Worker> {
         .filter_map(|task| {
             let task = task.ok()?.path();
             let mine = std::fs::read_to_string(task.join("comm")).ok()? == name && task.file_name() != own.file_name();
-            // The state is the first word behind the name, which stands in parentheses.
+            // The state is the first word after the name, which is in parentheses.
             let stat = std::fs::read_to_string(task.join("stat")).ok()?;
             let asleep = stat.rsplit_once(')')?.1.trim_start().starts_with('S');
             let text = std::fs::read_to_string(task.join("schedstat")).ok()?;
@@ -35,11 +35,12 @@ fn workers() -> Vec<Worker> {
         .collect()
 }
 
-/// What a worker may compute for after a run before it counts as one that never sleeps: a thousand times what it takes.
+/// CPU time after a run, in nanoseconds, above which a worker counts as never sleeping: a thousand times the actual
+/// time.
 const FOR_EVER: u64 = 1_000_000_000;
 
-/// No time of the clock is looked at, which depends on what else the machine does: only what the workers themselves have
-/// computed for. How soon they sleep is measured by the bench.
+/// Uses the CPU time of the workers instead of wall-clock time, which depends on the load of the machine. The time
+/// until they sleep is measured by the benchmark.
 #[test]
 fn workers_sleep_after_a_run_and_stay_asleep() {
     if library().is_none() {
@@ -56,7 +57,7 @@ fn workers_sleep_after_a_run_and_stay_asleep() {
     let region = Region::new(graph, &[weight], &Services::new(Alone(2))).unwrap();
     run_often(&region, &[N, N], &[0.0; N * N], 20);
     let before = workers();
-    assert_eq!(before.len(), 1, "two threads are the caller and a worker");
+    assert_eq!(before.len(), 1, "expected one worker beside the caller");
     loop {
         let then = workers();
         std::thread::sleep(Duration::from_millis(20));

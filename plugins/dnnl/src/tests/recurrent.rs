@@ -1,4 +1,4 @@
-//! The steps of a GRU: that they are found as importers and exporters write them, and that what only looks like one is not.
+//! Steps of a GRU: recognized as frontends and exporters write them, and not confused with similar graphs.
 
 use super::artifacts::Bytes;
 use crate::cell::Form;
@@ -10,13 +10,13 @@ use byoc_plugin_api::*;
 const BATCH: usize = 2;
 const HIDDEN: usize = 8;
 
-/// A graph of matrices under construction.
+/// Graph of matrices under construction.
 struct Net {
     graph: Graph,
     constants: Vec<Constant>,
 }
 
-/// A matrix, and its columns.
+/// Matrix and its number of columns.
 type Matrix = (ValueRef, usize);
 
 impl Net {
@@ -80,7 +80,7 @@ impl Net {
         self.sum(new, kept)
     }
 
-    /// The operators of the program that is made of it.
+    /// Returns the operators of the translated program.
     fn kinds(mut self, outputs: &[Matrix]) -> Vec<Kind> {
         self.graph.outputs.extend(outputs.iter().map(|(value, _)| *value));
         let shapes: Vec<Vec<i64>> = self
@@ -94,7 +94,7 @@ impl Net {
     }
 }
 
-/// The loops among these operators, in order; everything else has to be a product or its bias.
+/// Returns the loops among these operators, in order; asserts that all others are products or their biases.
 fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
     let rest = kinds
         .iter()
@@ -109,7 +109,8 @@ fn loops(kinds: &[Kind]) -> Vec<(Part, usize)> {
         .collect()
 }
 
-/// A step with the reset gate behind the recurrent product, whose gates `gate` and candidate `curve` compute.
+/// Adds a step with the reset gate after the recurrent product; `gate` and `curve` are the functions of its gates and
+/// its candidate.
 fn behind(net: &mut Net, x: Matrix, h: Matrix, [gate, curve]: [&str; 2]) -> [Matrix; 2] {
     let (x, product) = (net.dense(x, 3 * HIDDEN), net.dense(h, 3 * HIDDEN));
     let (x, product) = (net.split(x, 3), net.split(product, 3));
@@ -123,7 +124,7 @@ fn behind(net: &mut Net, x: Matrix, h: Matrix, [gate, curve]: [&str; 2]) -> [Mat
 }
 
 #[test]
-fn a_reset_behind_the_product_makes_a_step_one_loop() {
+fn reset_after_product_is_one_loop_per_step() {
     let mut net = Net::new();
     let (x, mut h) = (net.input(5), net.input(HIDDEN));
     for _ in 0..3 {
@@ -136,7 +137,7 @@ fn a_reset_behind_the_product_makes_a_step_one_loop() {
 }
 
 #[test]
-fn the_same_in_other_words_is_found() {
+fn recognizes_equivalent_form() {
     let mut net = Net::new();
     let (x, h) = (net.input(5), net.input(HIDDEN));
     let [z, n] = behind(&mut net, x, h, ["sigmoid", "tanh"]);
@@ -147,7 +148,7 @@ fn the_same_in_other_words_is_found() {
 }
 
 #[test]
-fn a_reset_before_the_product_makes_a_step_two_loops() {
+fn reset_before_product_is_two_loops_per_step() {
     let mut net = Net::new();
     let (x, h) = (net.input(5), net.input(HIDDEN));
     let x = net.dense(x, 3 * HIDDEN);
@@ -172,12 +173,12 @@ fn a_reset_before_the_product_makes_a_step_two_loops() {
 }
 
 #[test]
-fn a_first_step_is_a_loop_without_a_state() {
+fn first_step_has_no_state() {
     let mut net = Net::new();
     let x = net.input(5);
     let x = net.dense(x, 3 * HIDDEN);
     let x = net.split(x, 3);
-    // The recurrent bias is all that is left of the product: one row for the whole batch.
+    // Only the recurrent bias is left of the product: one row for the whole batch.
     let bias = [(); 3].map(|()| (net.constant(&[1, HIDDEN]), HIDDEN));
     let z = net.sum(x[0], bias[0]);
     let z = net.call("sigmoid", z);
@@ -193,12 +194,12 @@ fn a_first_step_is_a_loop_without_a_state() {
 }
 
 #[test]
-fn what_only_looks_like_a_step_is_left_as_it_is() {
+fn does_not_match_similar_graphs() {
     let found = |make: fn(&mut Net) -> Matrix| {
         let mut net = Net::new();
         let h = make(&mut net);
         net.kinds(&[h]).iter().any(|kind| {
-            // Half a step that was found is right as far as it goes; a state makes it a whole one.
+            // Recognizing half a step is correct, too; only a state makes it a complete one.
             matches!(kind, Kind::Cell(Form::Gru(gru)) if gru.given[if gru.part == Part::Whole { 6 } else { 4 }])
         })
     };
@@ -207,14 +208,14 @@ fn what_only_looks_like_a_step_is_left_as_it_is() {
         let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
         net.mixed(z, n, (z, h))
     }));
-    // The state is kept by another gate than the one that lets the candidate in.
+    // The gate of the state differs from that of the candidate.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
         let [other, _] = behind(net, x, h, ["sigmoid", "tanh"]);
         net.mixed(z, n, (other, h))
     }));
-    // Other curves.
+    // Other activation functions.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = behind(net, x, h, ["tanh", "tanh"]);
@@ -225,7 +226,7 @@ fn what_only_looks_like_a_step_is_left_as_it_is() {
         let [z, n] = behind(net, x, h, ["sigmoid", "sigmoid"]);
         net.mixed(z, n, (z, h))
     }));
-    // 2 - z lets the candidate in.
+    // The factor of the candidate is 2 - z.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
@@ -235,7 +236,7 @@ fn what_only_looks_like_a_step_is_left_as_it_is() {
         let (new, kept) = (net.product(rest, n), net.product(z, h));
         net.sum(new, kept)
     }));
-    // From the candidate to another state than the candidate is taken from.
+    // The difference subtracts a value other than the candidate.
     assert!(!found(|net| {
         let (x, h) = (net.input(5), net.input(HIDDEN));
         let [z, n] = behind(net, x, h, ["sigmoid", "tanh"]);
@@ -243,7 +244,7 @@ fn what_only_looks_like_a_step_is_left_as_it_is() {
         let scaled = net.product(difference, z);
         net.sum(scaled, n)
     }));
-    // Gates that are no columns of a matrix.
+    // Gates that are not columns of a matrix.
     assert!(!found(|net| {
         let (z, n, h) = (net.input(HIDDEN), net.input(HIDDEN), net.input(HIDDEN));
         let (z, n) = (net.call("sigmoid", z), net.call("tanh", n));

@@ -1,24 +1,24 @@
-//! Running a region of floats without a host, and numbers to run it on.
+//! Helpers to run a region of floats without a host, and test data.
 
 use byoc_plugin_api::*;
 
-/// A cache line of floats: the host's tensors are aligned so.
+/// Cache line of floats: the alignment of the host's tensors.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
-/// Memory for so many floats, all of them NaN: nothing may be read that was not written.
+/// Allocates this number of floats, initialized to NaN to detect reads of unwritten memory.
 fn lines(floats: usize) -> Vec<Line> {
     vec![Line([f32::NAN; 16]); floats.div_ceil(16)]
 }
 
 fn bytes(lines: &mut [Line], floats: usize) -> &mut [u8] {
     assert!(floats <= lines.len() * 16);
-    // SAFETY: floats are plain bytes, and there are so many of them.
+    // SAFETY: floats have no padding, and the slice is within the allocation.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), floats * 4) }
 }
 
-/// The result of a region of one input and one output, after so many runs on the same memory.
+/// Runs a region with one input and one output `times` times on the same memory, and returns the result.
 pub fn run_often(region: &dyn Executable, shape: &[usize], x: &[f32], times: usize) -> Vec<f32> {
     let prepared = region.prepare(&[shape]).unwrap();
     let mut out_shape = prepared.outputs[0].dims.to_vec();
@@ -35,12 +35,12 @@ pub fn run_often(region: &dyn Executable, shape: &[usize], x: &[f32], times: usi
     output.iter().flat_map(|line| line.0).take(elements).collect()
 }
 
-/// [`run_often`], once.
+/// Like [`run_often`], with a single run.
 pub fn run(region: &dyn Executable, shape: &[usize], x: &[f32]) -> Vec<f32> {
     run_often(region, shape, x, 1)
 }
 
-/// Made-up numbers in [-1, 1), the same for the same seed.
+/// Returns pseudorandom numbers in [-1, 1), determined by the seed.
 pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(3_037_000_493);
     let next = || {

@@ -1,4 +1,4 @@
-//! Products of a row by a matrix that is read again.
+//! GEMV by a matrix that several products read.
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
@@ -9,7 +9,8 @@ use crate::program::Program;
 use crate::runtime::Region;
 use byoc_plugin_api::*;
 
-/// `y = x w + b`, and that again `times` times, for x of (rows, n); the kernel is (n, n) and lies as `nn.dense` has it.
+/// Graph that applies `y = x w + b` `times` times, for x of (rows, n); the kernel is (n, n) in the layout of
+/// `nn.dense`.
 fn chain(rows: usize, n: usize, times: usize, bias: bool) -> (Graph, Vec<Constant>) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut graph = Graph::new("region_0");
@@ -29,7 +30,7 @@ fn chain(rows: usize, n: usize, times: usize, bias: bool) -> (Graph, Vec<Constan
 }
 
 #[test]
-fn every_width_is_its_formula_both_ways() {
+fn matches_reference_for_every_width_and_direction() {
     if library().is_none() {
         return;
     }
@@ -49,14 +50,17 @@ fn every_width_is_its_formula_both_ways() {
             }
             let largest = wanted.iter().fold(0f64, |most, y| most.max(y.abs()));
             for (i, (&got, wanted)) in got.iter().zip(wanted).enumerate() {
-                assert!((f64::from(got) - wanted).abs() <= 1e-5 * largest, "{n}, {threads}, {i}: {got}, not {wanted}");
+                assert!(
+                    (f64::from(got) - wanted).abs() <= 1e-5 * largest,
+                    "{n}, {threads}, {i}: expected {wanted}, found {got}"
+                );
             }
         }
     }
 }
 
 #[test]
-fn a_matrix_that_is_read_again_is_read_to_and_fro() {
+fn alternates_direction_for_shared_matrix() {
     let Some(library) = library() else { return };
     let ways = |rows, times| {
         let (graph, constants) = chain(rows, 96, times, true);
@@ -67,5 +71,5 @@ fn a_matrix_that_is_read_again_is_read_to_and_fro() {
     };
     assert_eq!(ways(1, 4), [false, true, false, true]);
     assert!(ways(1, 1).is_empty(), "read once");
-    assert!(ways(2, 4).is_empty(), "two rows share what is read");
+    assert!(ways(2, 4).is_empty(), "two rows share each read of the matrix");
 }

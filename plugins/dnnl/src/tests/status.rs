@@ -1,11 +1,11 @@
-//! What becomes of the library's answers.
+//! Conversion of the library's status codes.
 
 use super::library;
 use crate::library::{Attr, Conv, Desc, Failure, PostOps, PrimitiveDesc, Status};
 use byoc_plugin_api::{DType, Error, RefusalCode};
 
 #[test]
-fn each_status_means_what_its_header_says() {
+fn converts_status_codes() {
     let of = |number| Failure::of(Status::of(number).unwrap(), "test");
     assert_eq!(Status::of(0), None);
     assert!(matches!(of(1), Failure::OutOfMemory(_)));
@@ -19,7 +19,7 @@ fn each_status_means_what_its_header_says() {
 }
 
 #[test]
-fn exhausted_memory_is_no_refusal_of_a_shape() {
+fn out_of_memory_is_a_resource_limit() {
     let failure = Failure::of(Status::OutOfMemory, "matrix product");
     assert_eq!(failure.code(), RefusalCode::ResourceLimit);
     let error = Error::from(failure);
@@ -32,7 +32,7 @@ fn exhausted_memory_is_no_refusal_of_a_shape() {
 }
 
 #[test]
-fn a_call_without_sense_is_a_defect() {
+fn invalid_arguments_are_a_defect() {
     let Some(library) = library() else { return };
     let desc = |shape: &[i64]| Desc::strided(library, DType::F32, shape, &[shape[1], 1]).unwrap();
     let (src, weights, dst) = (desc(&[2, 3]), desc(&[5, 7]), desc(&[2, 7]));

@@ -1,4 +1,4 @@
-//! Convolutions with fewer multiplications against their formula, and where they are taken.
+//! Winograd convolutions compared with the direct formula, and the conditions of their use.
 
 use super::artifacts::{Alone, Bytes};
 use super::library;
@@ -13,7 +13,7 @@ use crate::runtime::Region;
 use crate::winograd::{Weights, Winograd};
 use byoc_plugin_api::*;
 
-/// The sizes of a convolution of channels-last images by kernels (filters, channels, 3, 3).
+/// Sizes of a convolution of channels-last images by kernels (filters, channels, 3, 3).
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     source: [usize; 3],
@@ -24,7 +24,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// The convolution in 64-bit floats.
+    /// Computes the convolution in 64-bit floats.
     fn direct(&self, x: &[f32], w: &[f32]) -> Vec<f64> {
         let ([images, height, width], [rows, columns]) = (self.source, self.result);
         let mut result = Vec::new();
@@ -51,7 +51,8 @@ impl Sizes {
     }
 }
 
-/// Computes it on so many threads, with a bias, and a tensor to add in place of the result or beside it.
+/// Computes the convolution on a number of threads, with a bias, and an addend that is either the result itself or
+/// separate.
 fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) {
     let Some(library) = library() else { return };
     let Sizes { source, result, before, filters, channels } = *sizes;
@@ -67,9 +68,13 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     let largest = wanted.iter().fold(0f64, |most, y| most.max(y.abs()));
     let mut packed = vec![0.0; weights.elements()];
     let bytes: Vec<u8> = w.iter().flat_map(|w| w.to_ne_bytes()).collect();
-    assert_eq!(weights.transform(&bytes[..bytes.len() - 1], &mut packed), None, "a float is missing");
+    assert_eq!(
+        weights.transform(&bytes[..bytes.len() - 1], &mut packed),
+        None,
+        "expected rejection of truncated weights"
+    );
     weights.transform(&bytes, &mut packed).unwrap();
-    // A float more than there is room for has to stay as it is.
+    // The guard elements past the ends of result and scratch memory must not change.
     let mut out = if in_place { addend.clone() } else { vec![f32::NAN; elements] };
     out.push(7.0);
     let mut scratch = vec![f32::NAN; layer.scratch() + 1];
@@ -90,20 +95,20 @@ fn compute(sizes: &Sizes, threads: [usize; 2], range: [f32; 2], in_place: bool) 
     let args: Vec<Argument> = tensors.iter().enumerate().map(argument).collect();
     library.set_threads(threads[1]);
     let bases: Vec<*mut u8> = tensors.iter().map(|(_, at)| at.cast()).collect();
-    // SAFETY: every tensor has the sizes given, and the CPU computes it.
+    // SAFETY: every tensor has the stated sizes, and the CPU supports the kernel.
     unsafe { layer.run(library, Given { args: &args, bases: &bases }) };
     assert_eq!((out.pop(), scratch.pop().map(f32::is_nan)), (Some(7.0), Some(true)));
     for (i, (&got, sum)) in out.iter().zip(wanted).enumerate() {
         let wanted = sum.clamp(f64::from(range[0]), f64::from(range[1]));
         let error = (f64::from(got) - wanted).abs() / largest;
-        assert!(error < 1e-5, "{sizes:?}, threads {threads:?}, element {i}: {got}, not {wanted}");
+        assert!(error < 1e-5, "{sizes:?}, threads {threads:?}, element {i}: expected {wanted}, found {got}");
     }
 }
 
 #[test]
-fn every_size_is_its_formula() {
+fn matches_reference_for_every_size() {
     if !has_avx512() {
-        println!("left out: this CPU does not have AVX-512");
+        println!("skipped: this CPU does not support AVX-512");
         return;
     }
     const ALL: [f32; 2] = [f32::NEG_INFINITY, f32::INFINITY];
@@ -114,7 +119,7 @@ fn every_size_is_its_formula() {
         filters,
         channels,
     };
-    // Odd and even sizes, every padding, channels and filters that fill registers and blocks and that do not.
+    // Odd and even sizes, every padding, and channels and filters with and without partial registers and blocks.
     for (sizes, threads) in [
         (sizes(1, 8, 8, [1; 4], 32, 16), [1, 1]),
         (sizes(1, 7, 9, [1; 4], 16, 17), [2, 2]),
@@ -123,10 +128,10 @@ fn every_size_is_its_formula() {
         (sizes(3, 6, 11, [2, 0, 0, 2], 70, 40), [3, 3]),
         (sizes(1, 3, 3, [0; 4], 64, 16), [4, 4]),
         (sizes(1, 1, 30, [1; 4], 16, 64), [2, 2]),
-        // More tiles than are held at once, and filters that are shared among threads.
+        // More tiles than are held at once, and filters that are split among threads.
         (sizes(1, 41, 23, [1; 4], 20, 200), [2, 2]),
         (sizes(1, 4, 4, [1; 4], 100, 16), [5, 5]),
-        // Fewer threads than there is memory for, and more.
+        // Fewer and more threads than there is scratch memory for.
         (sizes(1, 20, 20, [1; 4], 32, 16), [4, 1]),
         (sizes(1, 20, 20, [1; 4], 32, 16), [1, 3]),
     ] {
@@ -136,7 +141,7 @@ fn every_size_is_its_formula() {
     }
 }
 
-/// A convolution of (1, 32, n, n) by 32 kernels of k x k that pad it to its size, and an operator behind it.
+/// Convolution of (1, 32, n, n) by 32 kernels of k x k with padding that keeps the size, followed by an operator.
 fn graph(n: usize, k: usize, behind: &str, attrs: Vec<Attr>) -> (Graph, Constant) {
     let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let mut graph = Graph::new("region_0");
@@ -150,7 +155,7 @@ fn graph(n: usize, k: usize, behind: &str, attrs: Vec<Attr>) -> (Graph, Constant
 }
 
 #[test]
-fn it_is_taken_where_it_gains_and_nobody_minds() {
+fn used_if_profitable_and_enabled() {
     let Some(library) = library().filter(|_| has_avx512()) else { return };
     let taken = |(mut graph, w): (Graph, Constant), chosen: serde_json::Value| {
         crate::options::mark(&mut graph, &chosen);
@@ -167,11 +172,11 @@ fn it_is_taken_where_it_gains_and_nobody_minds() {
     assert_eq!(taken(relu(16, 3), serde_json::json!({"backend_options": {"winograd": "false"}})), 0);
     assert_eq!(taken(relu(4, 3), nothing()), 0, "too few tiles");
     assert_eq!(taken(relu(16, 5), nothing()), 0, "other kernels");
-    assert_eq!(taken(graph(16, 3, "tanh", vec![]), nothing()), 0, "the library computes it along");
+    assert_eq!(taken(graph(16, 3, "tanh", vec![]), nothing()), 0, "the library fuses the tanh");
 }
 
 #[test]
-fn nan_comes_through_and_no_further_than_its_tile() {
+fn nan_propagates_within_its_tiles_only() {
     if library().is_none() {
         return;
     }
@@ -182,7 +187,7 @@ fn nan_comes_through_and_no_further_than_its_tile() {
     x[5 * N + 5] = f32::NAN;
     let y = run(&region, &[1, 32, N, N], &x);
     for (row, column) in (0..N * N).map(|at| (at / N, at % N)) {
-        // What depends on it, and with it what shares a tile with that.
+        // Outputs that depend on it, and those that share a tile with them.
         let near = |at: usize| (4..8).contains(&at);
         let value = y[row * N + column];
         let depends = (4..=6).contains(&row) && (4..=6).contains(&column);
