@@ -28,7 +28,7 @@ pub fn find() -> Result<PathBuf> {
         let file = PathBuf::from(named);
         return check(&file).map(|()| file).map_err(|what| {
             Error::new(format!(
-                "BYOC_DNNL_LIB is {}, {what}",
+                "BYOC_DNNL_LIB is {}: {what}",
                 Path::new(&std::env::var_os("BYOC_DNNL_LIB").unwrap_or_default()).display()
             ))
             .hint(INSTALL)
@@ -57,10 +57,10 @@ fn places(plugin: Option<&Path>) -> Vec<PathBuf> {
 fn check(file: &Path) -> std::result::Result<(), String> {
     use std::io::Read;
     let mut header = [0u8; 64];
-    let mut open = std::fs::File::open(file).map_err(|error| format!("which cannot be opened: {error}"))?;
-    open.read_exact(&mut header).map_err(|_| "which is not a shared library".to_owned())?;
+    let mut open = std::fs::File::open(file).map_err(|error| format!("cannot open the file: {error}"))?;
+    open.read_exact(&mut header).map_err(|_| "not a shared library".to_owned())?;
     if header[..5] != *b"\x7fELF\x02" {
-        return Err("which is not a 64-bit shared library".into());
+        return Err("not a 64-bit shared library".into());
     }
     let long = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or_default());
     let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
@@ -68,7 +68,7 @@ fn check(file: &Path) -> std::result::Result<(), String> {
     let end = long(40).saturating_add(short(58) * short(60));
     let length = open.metadata().map_err(|error| error.to_string())?.len();
     if length < end {
-        return Err(format!("which is truncated: expected {end} bytes, found {length}"));
+        return Err(format!("truncated shared library: expected {end} bytes, found {length}"));
     }
     Ok(())
 }
@@ -99,9 +99,9 @@ mod tests {
         let bytes = std::fs::read(own).unwrap();
         let part = folder.path().join("part.so");
         std::fs::write(&part, &bytes[..bytes.len() / 2]).unwrap();
-        assert!(check(&part).unwrap_err().starts_with("which is truncated"));
+        assert!(check(&part).unwrap_err().starts_with("truncated shared library"));
         std::fs::write(&part, "text").unwrap();
-        assert_eq!(check(&part).unwrap_err(), "which is not a shared library");
-        assert!(check(&folder.path().join("none")).unwrap_err().starts_with("which cannot be opened"));
+        assert_eq!(check(&part).unwrap_err(), "not a shared library");
+        assert!(check(&folder.path().join("none")).unwrap_err().starts_with("cannot open the file"));
     }
 }

@@ -35,7 +35,7 @@ impl Executable for Typed {
     }
 
     fn run(&self, _: Call<'_, '_>) -> Result<()> {
-        Err(Error::new("there is no reference here"))
+        Err(Error::new("no reference in this test"))
     }
 }
 
