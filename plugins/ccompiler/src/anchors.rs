@@ -1,9 +1,9 @@
-//! Which code an anchor gets.
+//! Dispatch from an anchor operator to its code generation.
 
 use crate::lowering::Lowering;
 use crate::program::OpId;
 
-/// The kinds of anchors.
+/// Kind of an anchor operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     /// Convolutions.
@@ -12,7 +12,7 @@ pub enum Anchor {
     MatrixProduct,
     /// Pools.
     Pool,
-    /// Functions of whole rows.
+    /// Normalizations over whole rows: softmax, log-softmax, layer normalization.
     Normalize,
     /// Reductions.
     Reduce,
@@ -26,7 +26,7 @@ pub enum Anchor {
     Concatenate,
 }
 
-/// The operators that are anchors, by name.
+/// Anchor operators by name.
 pub const ANCHORS: &[(&str, Anchor)] = &[
     ("nn.conv2d", Anchor::Convolution),
     ("nn.conv1d", Anchor::Convolution),
@@ -58,7 +58,7 @@ pub const ANCHORS: &[(&str, Anchor)] = &[
     ("concatenate", Anchor::Concatenate),
 ];
 
-/// What an operator is, if it is an anchor.
+/// Returns the kind of an operator; `None` if it is not an anchor.
 pub fn anchor(name: &str) -> Option<Anchor> {
     ANCHORS.iter().find(|entry| entry.0 == name).map(|entry| entry.1)
 }
@@ -66,7 +66,7 @@ pub fn anchor(name: &str) -> Option<Anchor> {
 /// Lowers the group of an anchor.
 ///
 /// # Errors
-/// Where the operator has no code for its types or attributes.
+/// If there is no code generation for the operator, its types or its attributes.
 pub fn lower(lowering: &mut Lowering<'_, '_>, group: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
     let name = lowering.program.get(id).name;
     match anchor(name) {
@@ -78,7 +78,7 @@ pub fn lower(lowering: &mut Lowering<'_, '_>, group: usize, id: OpId, comment: V
         Some(Anchor::Gather) => lowering.gather(group, id, comment),
         Some(Anchor::Pad) => lowering.pad(group, id, comment),
         Some(Anchor::Resize) => lowering.resize(group, id, comment),
-        Some(Anchor::Concatenate) => Err("a concatenation has no loop of its own".into()),
-        None => Err(format!("{name} has no code")),
+        Some(Anchor::Concatenate) => Err("a concatenation is not lowered as an anchor".into()),
+        None => Err(format!("no code generation for {name}")),
     }
 }

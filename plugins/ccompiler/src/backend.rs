@@ -1,4 +1,4 @@
-//! The code generator as the host sees it.
+//! Entries of the code generator: `describe`, `judge` and `compile`.
 
 use crate::blob::{self, Header, Types};
 use crate::cache::Settings;
@@ -16,11 +16,11 @@ use byoc_plugin_api::{
 
 /// `relay.ext.ccompiler`.
 pub struct CCompiler {
-    /// Tells whether anybody waits for what is compiled.
+    /// Host services, polled for cancellation while the C compiler runs.
     pub services: api::Services,
 }
 
-/// A region in C, and the constants that the code reads where they lie.
+/// Generated C of a region, and the constants that the code reads in place.
 struct Generated {
     source: Source,
     kept: Vec<usize>,
@@ -41,7 +41,7 @@ fn generate(graph: &api::Graph, constants: &[api::Constant]) -> std::result::Res
     Ok(Generated { kept, inputs: dims(&program.inputs), outputs: dims(&program.outputs), source })
 }
 
-/// A name that C takes.
+/// Replaces characters that a C identifier must not contain.
 fn sanitize(symbol: &str) -> String {
     let mut name: String = symbol.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
@@ -81,12 +81,12 @@ impl Codegen for CCompiler {
         }
         if candidate.kind == CandidateKind::Region {
             if program.ops.iter().all(|op| is_view_op(op.name)) {
-                let detail = "the region computes nothing, it only looks at data in another way";
+                let detail = "the region has only view operators and computes nothing";
                 return Verdict::refused(RefusalCode::NotProfitable, detail);
             }
             if program.ops.len() > support::MOST_OPERATORS {
                 let detail = format!(
-                    "{} operators in a region; a C compiler takes minutes over more than {}",
+                    "expected at most {1} operators in a region, found {0}: a C compiler would take minutes",
                     program.ops.len(),
                     support::MOST_OPERATORS
                 );
@@ -94,7 +94,7 @@ impl Codegen for CCompiler {
             }
             return Verdict::Supported;
         }
-        // A claim binds: what is taken has been generated once.
+        // The verdict is binding, so it is given only after the code was generated once.
         match generate(&candidate.graph, &candidate.constants) {
             Ok(_) => Verdict::Supported,
             Err(reason) => Verdict::refused(RefusalCode::UnsupportedAttr, reason),
@@ -105,13 +105,13 @@ impl Codegen for CCompiler {
         let generated = generate(region.graph, region.constants)?;
         let symbol = region.graph.symbol.to_string();
         if sanitize(&symbol) != symbol {
-            return Err(Error::new(format!("the region's symbol `{symbol}` is no name in C")));
+            return Err(Error::new(format!("the region's symbol `{symbol}` is not a C identifier")));
         }
         let cache = Settings::of_options(region.options);
         let compiler = toolchain::toolchain()?;
         let text = &generated.source.text;
         let object = compiler.compile(text, cache.as_ref(), &self.services)?;
-        // A symbol that is missing is found now and not at the first call.
+        // Reports a missing symbol at compile time instead of at load time.
         Object::open(&object, &symbol)?;
         let header = Header {
             symbol: symbol.clone(),

@@ -1,7 +1,7 @@
-//! What is shipped for a region: the C source, and one object of it for some CPU features.
+//! Blob of a region: the C source, and one object compiled from it for a set of CPU features.
 //!
-//! Eight bytes of magic, the BLAKE3 digest of what follows, the length of a JSON header (64 bits, little-endian), the
-//! header, the source, the object. The digest keeps damaged machine code from being mapped, let alone run.
+//! Format: eight bytes of magic, the BLAKE3 digest of everything after it, the length of a JSON header (64 bits,
+//! little-endian), the header, the source, the object. The digest prevents corrupted machine code from being mapped.
 
 use byoc_plugin_api::{Constant, Error, LoadRequest, Result, Signature, TensorType};
 use serde::{Deserialize, Serialize};
@@ -9,36 +9,36 @@ use serde_json::Value;
 
 const MAGIC: &[u8; 8] = b"BYOCCC02";
 
-/// What is known about a region beside its code.
+/// Metadata of a region.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// The function that runs it.
+    /// Name of the function that runs the region.
     pub symbol: String,
-    /// The CPU features that the object may use.
+    /// CPU features that the object may use.
     pub features: Vec<String>,
-    /// The compiler that made the object.
+    /// Version line of the compiler that built the object.
     pub compiler: String,
-    /// The dimensions of the inputs.
+    /// Dimensions of the inputs.
     pub inputs: Vec<Vec<usize>>,
-    /// The dimensions of the outputs.
+    /// Dimensions of the outputs.
     pub outputs: Vec<Vec<usize>>,
-    /// The types of inputs, outputs and constants in the boundary's JSON form; blobs of earlier versions lack them.
+    /// Types of inputs, outputs and constants in the JSON form of the plugin API; absent in blobs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub types: Option<Types>,
-    /// The constants that the code reads where they lie; the others are only packed.
+    /// Indices of the constants that the code reads in place; the others are read by the packing function only.
     pub kept: Vec<usize>,
-    /// Bytes of source.
+    /// Size of the source in bytes.
     pub source: usize,
-    /// Bytes of object.
+    /// Size of the object in bytes.
     pub object: usize,
 }
 
-/// The types that the code was generated for.
+/// Types that the code was generated for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Types {
-    /// Inputs and outputs.
+    /// Types of inputs and outputs.
     pub signature: Value,
-    /// The constants.
+    /// Types of the constants.
     pub constants: Vec<Value>,
 }
 
@@ -49,10 +49,10 @@ impl Types {
         Types { signature: signature.to_json(), constants }
     }
 
-    /// Compares the types with those of a region that is about to run, and of its constants.
+    /// Checks the signature and the constants of a load request against these types.
     ///
     /// # Errors
-    /// The first tensor that differs.
+    /// If a type differs; the message names the first such tensor.
     pub fn check(&self, request: &LoadRequest<'_>) -> Result<()> {
         request.check_signature(&Signature::from_json(&self.signature)?)?;
         if self.constants.len() != request.constants.len() {
@@ -69,18 +69,18 @@ impl Types {
     }
 }
 
-/// A blob, read.
+/// Parsed blob.
 #[derive(Debug)]
 pub struct Blob<'a> {
-    /// The header.
+    /// Metadata of the region.
     pub header: Header,
-    /// The C source.
+    /// C source.
     pub source: &'a str,
-    /// The object.
+    /// Shared object.
     pub object: &'a [u8],
 }
 
-/// Writes a blob. The header's lengths are filled in.
+/// Serializes a blob and sets the lengths in the header.
 pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>> {
     header.source = source.len();
     header.object = object.len();
@@ -92,12 +92,12 @@ pub fn write(mut header: Header, source: &str, object: &[u8]) -> Result<Vec<u8>>
     Ok([&MAGIC[..], &blake3::hash(&contents).as_bytes()[..], &contents].concat())
 }
 
-/// Reads a blob.
+/// Parses a blob.
 ///
 /// # Errors
-/// Where it is none, or damaged.
+/// If the bytes are not a blob of this plugin, or are corrupted.
 pub fn read(bytes: &[u8]) -> Result<Blob<'_>> {
-    let damaged = || Error::new("the region is not a blob of ccompiler, or it is damaged");
+    let damaged = || Error::new("expected a blob of ccompiler, found other or corrupted data");
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(damaged)?;
     let (digest, rest) = rest.split_first_chunk::<32>().ok_or_else(damaged)?;
     if blake3::hash(rest) != blake3::Hash::from_bytes(*digest) {
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes_and_refuses_everything_else() {
+    fn round_trips_and_rejects_corrupted_bytes() {
         let header = Header {
             symbol: "f".into(),
             features: vec!["avx2".into()],

@@ -1,15 +1,17 @@
-//! Objects that were compiled before, kept by what they were compiled from.
+//! Cache of compiled objects, keyed by a hash of everything that determines the object.
 //!
-//! An object runs with the rights of whoever loads it. So nothing comes from the cache that somebody else may have put there:
+//! An object runs with the privileges of the process that loads it, so nothing is loaded that another user may have put
+//! into the cache:
 //!
-//! 1. The folders and files belong to the user, nobody else may write to them, and files are regular ones. All of that is
-//!    asked of what is open, not of a path; links are not followed, and a FIFO is not waited for.
-//! 2. Behind each object stands its BLAKE3 digest under a secret that is kept beside it and that only the user can read. The
-//!    object's name is part of what is digested: an object under the name of another one is as wrong as a damaged one.
-//! 3. The bytes that were checked are those that are loaded. The file is read once.
+//! 1. Folders and files must be owned by the user and not be writable by others, and files must be regular files. These
+//!    properties are checked on the open file descriptor, not on the path; symbolic links are not followed, and opening
+//!    a FIFO does not block.
+//! 2. Each object is followed by a keyed BLAKE3 digest. The secret key is stored beside the objects and readable by the
+//!    user only. The digest covers the name of the object, so an object copied to another name counts as corrupted.
+//! 3. The file is read once: the bytes that are loaded are the bytes that were verified.
 //!
-//! When there are more bytes than the limit, what was not used for the longest time goes: the time of a file's last change is
-//! that of its last use.
+//! When the cache exceeds its limit, the least recently used objects are evicted. The modification time of a file
+//! records its last use.
 
 use crate::scratch::{LEFT_BEHIND, open_folder};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, linkat, mkdirat, openat, renameat, statat, unlinkat};
@@ -25,29 +27,29 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// The folder of this plugin in the cache folder that the host names.
+/// Folder of this plugin within the cache folder given by the host.
 const FOLDER: &str = "ccompiler";
-/// The file with the secret.
+/// Name of the file with the secret key.
 const SECRET: &str = "key";
-/// Prefix of the names of unfinished files.
+/// Prefix of temporary files, which are renamed or linked when complete.
 const UNFINISHED: &str = ".new-";
 const SUFFIX: &str = ".so";
-/// Number of bytes of a digest.
+/// Size of a digest in bytes.
 const DIGEST: usize = 32;
-/// Number of bytes that are kept where `BYOC_CACHE_LIMIT` is not set.
+/// Limit in bytes if `BYOC_CACHE_LIMIT` is not set.
 const DEFAULT_LIMIT: u64 = 1 << 30;
 
-/// Place of the cache, and its size.
+/// Location and limit of the cache.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The cache folder.
     pub dir: PathBuf,
-    /// Maximum number of bytes of objects.
+    /// Maximum total size of the objects in bytes.
     pub limit: u64,
 }
 
 impl Settings {
-    /// Reads the options of a compilation or of loading; `None` for no cache.
+    /// Reads the settings from the options of a compile or load request; `None` if caching is disabled.
     pub fn of_options(options: &Value) -> Option<Settings> {
         let dir = PathBuf::from(options.get("cache_dir")?.as_str().filter(|dir| !dir.is_empty())?);
         let limit = match std::env::var("BYOC_CACHE_LIMIT") {
@@ -63,7 +65,7 @@ impl Settings {
     }
 }
 
-/// Reads a number of bytes, or of KiB, MiB or GiB when it ends with K, M or G.
+/// Parses a number of bytes, or of KiB, MiB or GiB with the suffix K, M or G.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let (digits, unit) = match text.char_indices().last()? {
@@ -75,7 +77,7 @@ fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Says a warning unless it was said before: a model may have hundreds of regions.
+/// Logs a warning once per process: a model may have hundreds of regions.
 fn warn_once(message: String) {
     static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,8 +87,8 @@ fn warn_once(message: String) {
     }
 }
 
-/// Returns the object of that key: from the cache, or made by `compile` and then kept. The cache is a help, not a need: where it
-/// cannot be used, a warning says why.
+/// Returns the object for a key, from the cache or from `compile`, whose result is then stored. A cache that cannot be
+/// used is reported as a warning and does not fail the compilation.
 ///
 /// # Errors
 /// Those of `compile`.
@@ -116,12 +118,12 @@ pub fn cached<E>(
     };
     let object = compile()?;
     if keep && let Err(error) = cache.put(key, &object) {
-        warn_once(format!("nothing is kept in the cache {}: {error}", settings.dir.display()));
+        warn_once(format!("the object is not stored in the cache {}: {error}", settings.dir.display()));
     }
     Ok(object)
 }
 
-/// Content of the cache under a key.
+/// Result of a cache lookup.
 #[derive(Debug, PartialEq)]
 enum Found {
     Object(Vec<u8>),
@@ -140,7 +142,7 @@ impl Cache {
     fn open(settings: &Settings) -> std::result::Result<Cache, String> {
         let words = |e: std::io::Error| e.to_string();
         DirBuilder::new().recursive(true).mode(0o700).create(&settings.dir).map_err(words)?;
-        // The user names this one, and may name a link.
+        // This path is given by the user and may be a symbolic link.
         let dir = settings.dir.canonicalize().and_then(|dir| open_folder(rustix::fs::CWD, &dir)).map_err(words)?;
         private(&dir)?;
         match mkdirat(&dir, FOLDER, Mode::RWXU) {
@@ -171,10 +173,10 @@ impl Cache {
         hasher.finalize()
     }
 
-    /// Looks for an object.
+    /// Looks up an object.
     ///
     /// # Errors
-    /// Why what is there is not used: it may not be the user's own.
+    /// If the file cannot be read, or cannot be trusted because another user may have written it.
     fn get(&self, key: blake3::Hash) -> std::result::Result<Found, String> {
         let Some(mut file) = open_file(&self.folder, &Cache::name(key))? else { return Ok(Found::Nothing) };
         let length = file.metadata().map_err(|e| e.to_string())?.len();
@@ -187,7 +189,8 @@ impl Cache {
         if self.digest(key, object) != blake3::Hash::from_bytes(*digest) {
             return Ok(Found::Damaged);
         }
-        // What is used stays; a file system that keeps no times evicts in another order.
+        // Marks the object as recently used. If the file system does not store the time, only the eviction order
+        // suffers.
         let _ = file.set_modified(SystemTime::now());
         bytes.truncate(bytes.len() - DIGEST);
         Ok(Found::Object(bytes))
@@ -205,9 +208,9 @@ impl Cache {
         self.make_room(length)
     }
 
-    /// Looks through the folder when this process has not yet done so, or has put too much into it since.
+    /// Evicts objects if the folder may exceed the limit. Its size is measured once per process and then tracked.
     fn make_room(&self, added: u64) -> Result<()> {
-        /// The bytes in each folder, by device and inode.
+        /// Bytes in each folder, by device and inode.
         static HELD: Mutex<BTreeMap<(u64, u64), u64>> = Mutex::new(BTreeMap::new());
         let folder = self.folder.metadata()?;
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -220,15 +223,15 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes unfinished files that were left behind, and when there is too much, the objects that were not used for the
-    /// longest time, until a tenth of the limit is free. Returns the bytes that are left.
+    /// Removes stale temporary files and, if the limit is exceeded, the least recently used objects until a tenth of
+    /// the limit is free. Returns the number of bytes that remain.
     fn evict(&self) -> Result<u64> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut objects = Vec::new();
         for entry in Dir::read_from(&self.folder)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
-            // A file that another process has removed meanwhile is none that counts.
+            // Another process may have removed the file in the meantime.
             let Ok(found) = statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
             if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
                 continue;
@@ -255,10 +258,11 @@ impl Cache {
     }
 }
 
-/// Opens a regular file of the user's own, without following links or waiting.
+/// Opens a regular file that is owned by the user, without following symbolic links or blocking; `None` if there is
+/// none.
 ///
 /// # Errors
-/// Why it is not used.
+/// If it is not a regular file, is owned by another user, is writable by others, or cannot be opened.
 fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(folder, name, flags, Mode::empty()) {
@@ -275,7 +279,7 @@ fn open_file(folder: &File, name: &str) -> std::result::Result<Option<File>, Str
     }
 }
 
-/// Checks that what is open belongs to the user, and that nobody else may write to it. Returns its mode.
+/// Checks that an open file or folder is owned by the user and not writable by others. Returns its mode.
 fn private(file: &File) -> std::result::Result<u32, String> {
     let found = file.metadata().map_err(|e| e.to_string())?;
     let user = geteuid().as_raw();
@@ -289,14 +293,14 @@ fn private(file: &File) -> std::result::Result<u32, String> {
     }
 }
 
-/// Reads the secret of a folder, or makes one where there is none.
+/// Reads the secret key of a folder, or creates it.
 fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
     let file = match open_file(folder, SECRET)? {
         Some(file) => Some(file),
         None => {
             let mut secret = [0; DIGEST];
             random(&mut secret).map_err(|e| e.to_string())?;
-            // A link fails where another process was faster; its secret counts then.
+            // Linking fails if another process created the secret first; then that one is read.
             let linked = write_new(folder, &[&secret], |unfinished| {
                 let linked = linkat(folder, unfinished, folder, SECRET, AtFlags::empty());
                 unlinkat(folder, unfinished, AtFlags::empty())?;
@@ -308,7 +312,7 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
             }
         }
     };
-    let mut file = file.ok_or("it is not there")?;
+    let mut file = file.ok_or("the file was removed")?;
     let mode = private(&file)?;
     if mode & 0o077 != 0 {
         return Err(format!("others may read it: expected mode 600, found {mode:o}"));
@@ -317,11 +321,11 @@ fn secret(folder: &File) -> std::result::Result<[u8; DIGEST], String> {
     let whole = file.metadata().is_ok_and(|found| found.len() == DIGEST as u64);
     match file.read_exact(&mut secret) {
         Ok(()) if whole => Ok(secret),
-        _ => Err(format!("expected {DIGEST} bytes; remove it, and a new one is made")),
+        _ => Err(format!("expected {DIGEST} bytes; remove the file to have it created again")),
     }
 }
 
-/// Writes a file under a name of its own, which `finish` takes it away from.
+/// Writes a file under a unique temporary name, which `finish` renames or links to the final one.
 fn write_new(folder: &File, parts: &[&[u8]], finish: impl FnOnce(&str) -> rustix::io::Result<()>) -> Result<()> {
     let mut number = [0; 8];
     random(&mut number)?;
@@ -342,7 +346,7 @@ fn random(bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// The folder of objects in a cache folder.
+/// Returns the folder of the objects within a cache folder.
 #[cfg(test)]
 pub fn folder(dir: &std::path::Path) -> PathBuf {
     dir.join(FOLDER)
@@ -355,7 +359,7 @@ mod tests {
     use std::path::Path;
     use tempfile::TempDir;
 
-    /// A cache of this many bytes in a folder of its own.
+    /// Creates settings for a cache of `limit` bytes in a temporary folder.
     fn cache(limit: u64) -> (TempDir, Settings) {
         let folder = tempfile::tempdir().unwrap();
         let settings = Settings { dir: folder.path().join("cache"), limit };
@@ -382,13 +386,13 @@ mod tests {
         std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Returns true if the tests may give files away.
+    /// Tests whether the process may change the owner of files.
     fn is_root() -> bool {
         geteuid().is_root()
     }
 
     #[test]
-    fn folders_and_files_are_the_users_alone() {
+    fn folders_and_files_are_private_to_the_user() {
         let (_folder, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
         cache.put(key(1), b"object").unwrap();
@@ -396,14 +400,14 @@ mod tests {
         assert_eq!(cache.get(key(2)), Ok(Found::Nothing));
         assert_eq!([&settings.dir, &folder(&settings.dir)].map(|path| mode(path)), [0o700, 0o700]);
         assert_eq!([&object(&settings, 1), &file(&settings, SECRET)].map(|path| mode(path)), [0o600, 0o600]);
-        // A folder that others may look into is closed.
+        // Read permissions of others are removed from an existing folder.
         set_mode(&folder(&settings.dir), 0o755);
         assert_eq!(Cache::open(&settings).unwrap().get(key(1)), Ok(Found::Object(b"object".to_vec())));
         assert_eq!(mode(&folder(&settings.dir)), 0o700);
     }
 
     #[test]
-    fn only_what_was_kept_under_a_key_is_its_object() {
+    fn rejects_corrupted_and_misplaced_objects() {
         let (_folder, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
         cache.put(key(1), b"object").unwrap();
@@ -423,11 +427,11 @@ mod tests {
         }
         let compiled = cached(Some(&settings), key(1), || Ok::<_, ()>(b"again".to_vec()));
         assert_eq!(compiled, Ok(b"again".to_vec()));
-        assert_eq!(cache.get(key(1)), Ok(Found::Object(b"again".to_vec())), "what is damaged is replaced");
+        assert_eq!(cache.get(key(1)), Ok(Found::Object(b"again".to_vec())), "a corrupted object is replaced");
     }
 
     #[test]
-    fn what_may_be_somebody_elses_is_not_used() {
+    fn ignores_objects_that_others_may_have_written() {
         let (_folder, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
         let refused = |number: u8, words: &str| {
@@ -435,7 +439,7 @@ mod tests {
             assert!(why.contains(words), "{words} in: {why}");
             let compiled = cached(Some(&settings), key(number), || Ok::<_, ()>(b"compiled".to_vec()));
             assert_eq!(compiled, Ok(b"compiled".to_vec()));
-            assert!(cache.get(key(number)).is_err(), "it stays as it is");
+            assert!(cache.get(key(number)).is_err(), "the file must stay unchanged");
         };
         (1..=5).for_each(|number| cache.put(key(number), b"kept").unwrap());
         std::fs::rename(object(&settings, 1), file(&settings, "elsewhere")).unwrap();
@@ -456,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_or_a_secret_that_others_had_is_not_used() {
+    fn rejects_folders_and_secrets_that_others_may_access() {
         let (_folder, settings) = cache(1000);
         let refused = |words: &str| {
             let why = Cache::open(&settings).err().unwrap();
@@ -491,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_the_longest_time_goes_first() {
+    fn evicts_least_recently_used_objects_first() {
         let (_folder, settings) = cache(1000);
         let cache = Cache::open(&settings).unwrap();
         let age = |number: u8, seconds: u64| {
@@ -510,15 +514,15 @@ mod tests {
         cache.put(key(5), &[5; 200]).unwrap();
         let there = [1, 2, 3, 4, 5].map(|number| object(&settings, number).exists());
         assert_eq!(there, [true, false, false, true, true]);
-        assert!(!left.exists(), "what a killed process left is gone");
+        assert!(!left.exists(), "stale temporary files are removed");
         assert!(file(&settings, SECRET).exists());
         cache.put(key(6), &[6; 2000]).unwrap();
-        assert!(!object(&settings, 6).exists(), "an object that does not fit is not kept");
+        assert!(!object(&settings, 6).exists(), "an object larger than the limit is not stored");
         assert!(object(&settings, 5).exists());
     }
 
     #[test]
-    fn the_first_of_several_processes_makes_the_secret() {
+    fn concurrent_openers_agree_on_one_secret() {
         let (_folder, settings) = cache(1000);
         let threads: Vec<_> = (0..8)
             .map(|_| {
@@ -529,11 +533,11 @@ mod tests {
         let secrets: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         assert!(secrets.iter().all(|secret| *secret == secrets[0]));
         let left = std::fs::read_dir(folder(&settings.dir)).unwrap().count();
-        assert_eq!(left, 1, "the secret alone");
+        assert_eq!(left, 1, "only the secret is left");
     }
 
     #[test]
-    fn sizes() {
+    fn parses_sizes() {
         let all =
             [("0", Some(0)), ("17", Some(17)), ("2K", Some(2048)), ("1G", Some(1 << 30)), ("M", None), ("-1", None)];
         for (text, wanted) in all {

@@ -1,9 +1,10 @@
-//! Convolutions and matrix products as one thing: a sum of products over taps and channels.
+//! Common form of convolutions and matrix products: a sum of products over taps and channels.
 //!
 //! `out[g, r, c] = Σ_t Σ_k a[g, r, t, k] * b[g, t, k, c]`. Rows `r` are pixels or rows of a matrix, columns `c` are
-//! output channels and fill the vector lanes. `a` is read where it lies, an element at a time broadcast to all lanes; `b` is
-//! packed into panels as wide as a tile, constants when the region is loaded, other operands in a phase before. A tile of
-//! rows and columns is summed in registers, laid down on the stack, and finished by the elementwise operators of the group.
+//! output channels and fill the vector lanes. `a` is read in place, one element at a time broadcast to all lanes; `b`
+//! is packed into panels as wide as a tile: constants when the region is loaded, other operands in a preceding phase. A
+//! tile of rows and columns is accumulated in registers, stored on the stack, and finished by the elementwise operators
+//! of the group.
 
 use crate::fused::{Fused, Place, address};
 use crate::lowering::{Lowering, Packed, Phase};
@@ -14,44 +15,44 @@ use std::fmt::Write;
 
 /// A sum of products.
 pub struct Contraction {
-    /// Index space `[groups.., rows.., column]` and what is done with each sum.
+    /// Index space `[groups.., rows.., column]` and the operations applied to each sum.
     pub fused: Fused,
-    /// How many of the dimensions are groups, and how many rows.
+    /// Number of group dimensions and number of row dimensions.
     pub parts: [usize; 2],
-    /// Whose memory `a` is in.
+    /// Memory of `a`.
     pub a: Place,
-    /// Element of `a` for group and row; the column's stride is 0.
+    /// View of `a` over the index space; the stride of the column is 0.
     pub a_view: View,
-    /// The taps: how many, and elements from one to the next in `a` and in `b`.
+    /// Number of taps, and their strides in `a` and in `b`, per kernel axis.
     pub taps: Vec<(i64, i64, i64)>,
-    /// The channels: how many, and elements from one to the next in `a` and in `b`.
+    /// Number of channels, and their strides in `a` and in `b`.
     pub k: (i64, i64, i64),
-    /// Whose memory `b` is in.
+    /// Memory of `b`.
     pub b: Place,
-    /// The first element of `b`; elements from one group to the next by group dimension (0 where groups share it), and
-    /// from one column to the next.
+    /// Offset of the first element of `b`.
     pub b_offset: i64,
-    /// See `b_offset`.
+    /// Stride of `b` per group dimension; 0 if the groups share `b`.
     pub b_groups: Vec<i64>,
-    /// See `b_offset`.
+    /// Stride of `b` from one column to the next.
     pub b_column: i64,
 }
 
-/// Rows and vectors of a tile, for 512-bit and for 256-bit vectors.
+/// Number of rows and of vectors in a tile, for 512-bit (`wide`) and 256-bit (`narrow`) vectors.
 struct Tile {
     wide: (i64, i64),
     narrow: (i64, i64),
 }
 
-/// Floats that columns are rounded up to in packed panels, for every vector width.
+/// Multiple to which columns are padded in packed panels, for every vector width.
 const LANES: i64 = 16;
 
 fn round_up(n: i64, to: i64) -> i64 {
     (n + to - 1) / to * to
 }
 
-/// The tile with the least estimated time for `len` rows and `columns`. Registers hold the sums, the vectors of `b`, and one
-/// element of `a`; a step costs a multiply-add per register of sums, but no less than hides the latency of one.
+/// Returns the tile, as rows and vectors, with the least estimated time for `len` rows and `columns`. The registers
+/// hold the accumulators, the vectors of `b` and one element of `a`. A step costs one multiply-add per accumulator,
+/// with a lower bound that is the number of accumulators needed to hide the latency of a multiply-add.
 fn best_tile(len: i64, columns: i64, lanes: i64, registers: i64) -> (i64, i64) {
     let vectors = round_up(columns, LANES) / lanes;
     let mut best = ((1, 1), f64::INFINITY);
@@ -62,7 +63,7 @@ fn best_tile(len: i64, columns: i64, lanes: i64, registers: i64) -> (i64, i64) {
             }
             let cost = |rows: i64, width: i64| {
                 let sums = (rows * width) as f64;
-                // Loads: the vectors of b, and one broadcast per row.
+                // The last bound is the cost of the loads: the vectors of `b`, and one broadcast per row.
                 sums.max(8.0).max((width + rows) as f64 * 0.8) + 0.5
             };
             let down = |width: i64| {
@@ -78,12 +79,12 @@ fn best_tile(len: i64, columns: i64, lanes: i64, registers: i64) -> (i64, i64) {
 }
 
 impl Lowering<'_, '_> {
-    /// The phases of a sum of products.
+    /// Emits the phases of a contraction.
     pub fn contraction(&mut self, c: Contraction, comment: Vec<String>) -> Result<(), String> {
         let [groups, rows] = c.parts;
         let columns = *c.fused.domain.last().ok_or("a contraction without columns")?;
         let group_dims = c.fused.domain[..groups].to_vec();
-        // Which packed group each group uses.
+        // Strides from the index of a group to its packed group; groups that share `b` share the packed one.
         let mut packed_groups = 1;
         let mut b_index = vec![0; c.fused.domain.len()];
         for d in (0..groups).rev() {
@@ -101,7 +102,7 @@ impl Lowering<'_, '_> {
         let outer_rows: i64 = row_dims[..rows - 1].iter().product();
         let group_count: i64 = fused.domain[..groups].iter().product();
 
-        // The summed dimensions, outermost first, and the innermost ones as one run where `a` lies densely in them.
+        // Dimensions that are summed over, outermost first; neighbors that are contiguous in `a` are merged.
         let mut sums: Vec<(i64, i64)> = c.taps.iter().map(|t| (t.0, t.1)).chain([(c.k.0, c.k.1)]).collect();
         sums.retain(|s| s.0 != 1);
         let mut merged: Vec<(i64, i64)> = Vec::new();
@@ -124,7 +125,7 @@ impl Lowering<'_, '_> {
         let packed_size = depth * round_up(columns, LANES);
         let (b, packing) = self.pack(&c, &name, packed_groups, packed_size, columns, &group_dims)?;
 
-        // The number of tasks: enough work in each, and as little traffic as that allows.
+        // Number of tasks: enough work per task, then the split into rows and columns with the least memory traffic.
         let flops = 2 * group_count * outer_rows * len * columns * depth;
         let wanted = (flops / 1_500_000).clamp(1, 24);
         let tiles = outer_rows * ((len + tile.wide.0 - 1) / tile.wide.0);
@@ -138,10 +139,10 @@ impl Lowering<'_, '_> {
                 (by_rows, by_columns, least) = (m, n, traffic);
             }
         }
-        // The rows of a task stay in the second-level cache while the panels pass.
+        // The rows of a task stay in the L2 cache while it iterates over the panels.
         let bytes = outer_rows * len * depth.min(4 * merged[2].0.max(1)) * 4;
         by_rows = by_rows.max((bytes / (512 << 10)).min(tiles / 4));
-        // Batches too small for a task each go together.
+        // Groups that are too small for a task of their own share one.
         let per_task = (group_count / 24).max(1).min((1_500_000 / (flops / group_count).max(1)).max(1));
         let (by_rows, by_columns, group_tasks) = if per_task > 1 {
             (1, 1, (group_count + per_task - 1) / per_task)
@@ -176,7 +177,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "}};\n");
 
         w.push_str(&packing);
-        // What is done with a tile of sums.
+        // The function that applies the group's elementwise operators to a tile of sums.
         let _ = writeln!(
             w,
             "static BYOC_INLINE void {name}_finish(const {0}_args *args, const float *restrict t, {params}int64_t row, int64_t rows, int64_t column, int64_t columns) {{",
@@ -230,7 +231,7 @@ impl Lowering<'_, '_> {
         let _ = writeln!(w, "                const float *a = {} + {};", c.a, address(&a_view, &at_vars));
         let _ = writeln!(w, "                const int whole = row_tail == 0 || row + mr <= {len};");
         let sums = format!("{row_stride}, {n0}, {s0}, {n1}, {s1}, {n2}, {s2}, a, b, t");
-        // A panel that is full for one vector width may hold fewer columns than it is wide.
+        // Because of the padding to LANES, even a full panel may hold fewer columns than its width.
         let all = if columns % LANES == 0 {
             "nr".to_owned()
         } else {
@@ -258,7 +259,8 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Brings `b` into panels: at load for a constant, else in a phase of its own, whose function is given back.
+    /// Packs `b` into panels: when the region is loaded if it is a constant, otherwise in a separate phase. Returns the
+    /// packed memory and the code of the packing function, which is empty for a constant.
     fn pack(
         &mut self,
         c: &Contraction,

@@ -7,7 +7,7 @@ use crate::program::OpId;
 use crate::view::View;
 
 impl Lowering<'_, '_> {
-    /// A convolution.
+    /// Lowers an ordinary, depthwise or transposed convolution.
     pub fn convolution(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let program = self.program;
         let op = program.get(id);
@@ -47,7 +47,7 @@ impl Lowering<'_, '_> {
             return self.depthwise(fused, data.place, a_view, taps, b, comment);
         }
 
-        // Channels split into groups; [group, n, pixels.., channel].
+        // Splits the channels into groups; the index space becomes [group, n, pixels.., channel].
         let columns = out[l.c] / groups;
         let split = |view: &View| {
             let mut axes: Vec<usize> = vec![l.c];
@@ -82,7 +82,8 @@ impl Lowering<'_, '_> {
             return self.contraction(contraction, comment);
         }
 
-        // A transposed convolution is one ordinary convolution for each residue of the output's index by the stride.
+        // A transposed convolution decomposes into one ordinary convolution per residue of the output index modulo the
+        // stride.
         for ry in 0..strides[0] {
             for rx in 0..strides[1] {
                 let at =
@@ -115,7 +116,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// `nn.dense`, `nn.matmul`, `nn.batch_matmul`.
+    /// Lowers `nn.dense`, `nn.matmul` and `nn.batch_matmul`.
     pub fn matrix_product(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let program = self.program;
         let op = program.get(id);

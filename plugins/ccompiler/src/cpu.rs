@@ -1,6 +1,6 @@
-//! The features of this machine's CPU, by which native code is keyed.
+//! CPU features of this machine, which are part of the key of native code.
 
-/// The features that the compiler may use for this machine, sorted.
+/// Returns the features that the compiler may use on this machine, sorted.
 pub fn features() -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     #[cfg(target_arch = "x86_64")]

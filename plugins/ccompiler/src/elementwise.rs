@@ -1,13 +1,13 @@
 //! Elementwise operators as C expressions.
 //!
-//! The semantics are those of the operator reference: NaN stays NaN in `nn.relu`, `clip`, `maximum` and `minimum`; a cast
-//! from float to integer goes toward zero and saturates; integers wrap.
+//! The semantics are those of the operator reference: `nn.relu`, `clip`, `maximum` and `minimum` propagate NaN; a cast
+//! from float to integer rounds toward zero and saturates; integer overflow wraps.
 
 use crate::program::{Op, Program};
 use crate::view::View;
 use byoc_plugin_api::DType;
 
-/// The C type of an element; `None` for one that is not supported.
+/// Returns the C type of an element type; `None` if it is not supported.
 pub fn c_type(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F32 => "float",
@@ -24,7 +24,8 @@ pub fn c_type(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// Unary functions of floats: Relay's name, for `float`, for `double`. Those named `byoc_` are in the prelude.
+/// Unary functions of floats: Relay name, C function for `float`, C function for `double`. The prelude defines those
+/// with the prefix `byoc_`.
 const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("exp", "byoc_exp", "exp"),
     ("erf", "byoc_erf", "erf"),
@@ -47,7 +48,7 @@ const FUNCTIONS: &[(&str, &str, &str)] = &[
     ("atanh", "atanhf", "atanh"),
 ];
 
-/// Functions of floats that leave integers alone.
+/// Rounding functions, in the form of `FUNCTIONS`; the identity for integers.
 const ROUNDINGS: &[(&str, &str, &str)] = &[
     ("floor", "floorf", "floor"),
     ("ceil", "ceilf", "ceil"),
@@ -55,7 +56,7 @@ const ROUNDINGS: &[(&str, &str, &str)] = &[
     ("trunc", "truncf", "trunc"),
 ];
 
-/// Operators of two operands that are an operator of C, for every element type.
+/// Binary operators that map to an infix operator of C for every element type.
 const INFIX: &[(&str, &str)] = &[
     ("add", "+"),
     ("nn.bias_add", "+"),
@@ -72,7 +73,7 @@ const INFIX: &[(&str, &str)] = &[
     ("bitwise_xor", "^"),
 ];
 
-/// The other elementwise operators.
+/// Elementwise operators with an expression of their own in `expression`.
 const OTHERS: &[&str] = &[
     "rsqrt",
     "nn.relu",
@@ -101,18 +102,19 @@ const OTHERS: &[&str] = &[
     "where",
 ];
 
-/// Every elementwise operator that has an expression here.
+/// Names of all elementwise operators that have an expression.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let functions = FUNCTIONS.iter().chain(ROUNDINGS).map(|f| f.0);
     functions.chain(INFIX.iter().map(|f| f.0)).chain(OTHERS.iter().copied())
 }
 
-/// Returns true if one output element depends on the input elements at the same place, up to broadcasting.
+/// Returns true if each output element depends only on the input elements at the same index, up to broadcasting.
 pub fn is_elementwise(name: &str) -> bool {
     names().any(|known| known == name)
 }
 
-/// Operand `i` as it is read for every element of the result: broadcast, or laid along its axis.
+/// Returns operand `i` as a view of the result's shape, broadcast or aligned with the attribute `axis`; `None` if the
+/// shapes do not match.
 pub fn operand_view(program: &Program<'_>, op: &Op<'_>, i: usize, view: &View) -> Option<View> {
     let out = program.shape(op.outputs[0]);
     let along_axis = matches!((op.name, i), ("nn.bias_add" | "nn.prelu", 1) | ("nn.batch_norm", 1..));
@@ -128,7 +130,7 @@ pub fn operand_view(program: &Program<'_>, op: &Op<'_>, i: usize, view: &View) -
     Some(View { shape: out.to_vec(), strides, offset: view.offset })
 }
 
-/// A number as a C literal of that type. Floats are written so that they read back exactly.
+/// Formats a number as a C literal. Float literals round-trip exactly.
 pub fn literal(dtype: DType, value: f64) -> String {
     let special = |suffix: &str| match value {
         v if v.is_nan() => "NAN".to_owned(),
@@ -138,7 +140,7 @@ pub fn literal(dtype: DType, value: f64) -> String {
         v => format!("{v:?}"),
     };
     match dtype {
-        // A number beyond the range of binary32 rounds to infinity.
+        // A value outside the range of binary32 rounds to infinity.
         DType::F32 if (value as f32).is_infinite() => if value > 0.0 { "INFINITY" } else { "-INFINITY" }.to_owned(),
         DType::F32 => special("f"),
         DType::F64 => special(""),
@@ -146,7 +148,7 @@ pub fn literal(dtype: DType, value: f64) -> String {
     }
 }
 
-/// An integer as a C literal of that type.
+/// Formats an integer as a C literal.
 pub fn int_literal(dtype: DType, value: i128) -> String {
     match dtype {
         DType::I64 if value == i128::from(i64::MIN) => "INT64_MIN".to_owned(),
@@ -158,7 +160,7 @@ pub fn int_literal(dtype: DType, value: i128) -> String {
     }
 }
 
-/// What the operator computes from `args`, as a C expression; `None` where there is none for these types.
+/// Returns a C expression for an operator applied to `args`; `None` if the operator does not support the types.
 pub fn expression(program: &Program<'_>, op: &Op<'_>, args: &[String]) -> Option<String> {
     let dtype = program.val(*op.inputs.last()?).dtype;
     let dtype = if op.name == "cast" { program.val(op.inputs[0]).dtype } else { dtype };
@@ -182,7 +184,7 @@ pub fn expression(program: &Program<'_>, op: &Op<'_>, args: &[String]) -> Option
         }
         return Some(match dtype {
             DType::BOOL if arithmetic => format!("({a} {sign} {b}) != 0"),
-            // Signed overflow wraps; C leaves it undefined, so it is computed without a sign.
+            // Signed overflow wraps in Relay but is undefined in C, so the operation is unsigned.
             DType::I32 if arithmetic => format!("(int32_t)((uint32_t){a} {sign} (uint32_t){b})"),
             DType::I64 if arithmetic => format!("(int64_t)((uint64_t){a} {sign} (uint64_t){b})"),
             _ => format!("{a} {sign} {b}"),
@@ -261,7 +263,7 @@ fn divides(program: &Program<'_>, op: &Op<'_>) -> bool {
             .is_some_and(|divisors| divisors.iter().all(|&d| d != 0 && d != -1))
 }
 
-/// `pow`, with products for small whole exponents.
+/// Returns an expression for `power`; products for the exponents 2 and 3.
 fn power(program: &Program<'_>, op: &Op<'_>, dtype: DType, a: &str, b: &str) -> String {
     let constant = program.constant(op.inputs[1]).filter(|c| c.shape().iter().product::<usize>() == 1);
     let exponent = constant.map(|c| match dtype {
@@ -282,7 +284,7 @@ fn cast(from: DType, to: DType, a: &str) -> Option<String> {
     Some(if to == DType::BOOL {
         format!("{a} != 0")
     } else if float(from) && !float(to) {
-        // From 2^bits on (2^(bits-1) with a sign) an integer saturates; these bounds are exact in both float types.
+        // The result saturates from 2^bits on, or 2^(bits-1) if signed; both bounds are exact in both float types.
         let bits = i32::from(to.bits);
         let (low, high) =
             if to.code == 1 { (0.0, 2f64.powi(bits)) } else { (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)) };

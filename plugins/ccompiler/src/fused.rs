@@ -1,4 +1,4 @@
-//! The body of a loop nest: what is read, computed and stored at each point of the index space.
+//! Body of a loop nest: loads, computations and stores at each point of the index space.
 
 use crate::elementwise::c_type;
 use crate::view::{View, collapse};
@@ -6,23 +6,23 @@ use byoc_plugin_api::DType;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-/// A piece of memory that the generated code knows.
+/// Memory that the generated code accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// An input of the region.
+    /// Input of the region, by index.
     Input(usize),
-    /// An output of the region.
+    /// Output of the region, by index.
     Output(usize),
-    /// A constant, in the host's memory.
+    /// Constant in the host's memory, by index.
     Constant(usize),
-    /// A constant in another layout, made when the region is loaded.
+    /// Constant that was packed into another layout when the region was loaded.
     Packed(usize),
-    /// A buffer in the workspace.
+    /// Buffer in the workspace.
     Work(usize),
 }
 
 impl fmt::Display for Place {
-    /// The name of the pointer in the generated code.
+    /// Writes the name of the pointer in the generated code.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Input(i) => write!(f, "in{i}"),
@@ -37,65 +37,65 @@ impl fmt::Display for Place {
 /// A tensor in memory.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// Whose memory.
+    /// Memory of the tensor.
     pub place: Place,
-    /// Where the elements lie in it.
+    /// Position of the elements in that memory.
     pub view: View,
-    /// Elements before and after each dimension that exist in the buffer and hold 0.
+    /// Number of zero elements before and after each dimension in the buffer.
     pub border: Vec<(i64, i64)>,
 }
 
 impl Stored {
-    /// A tensor without a border.
+    /// Creates a tensor without a border.
     pub fn new(place: Place, view: View) -> Stored {
         let border = vec![(0, 0); view.shape.len()];
         Stored { place, view, border }
     }
 }
 
-/// An element read.
+/// Load of one element per point.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// The local variable that holds it.
+    /// Local variable that holds the element.
     pub name: String,
-    /// Where from.
+    /// Memory that is read.
     pub place: Place,
-    /// Which element, by index of the domain.
+    /// View of the memory over the domain.
     pub view: View,
-    /// Its type.
+    /// Element type.
     pub dtype: DType,
 }
 
-/// An element written.
+/// Store of one element per point.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// The local variable that is stored.
+    /// Local variable that is stored.
     pub value: String,
-    /// Where to.
+    /// Memory that is written.
     pub place: Place,
-    /// Which element, by index of the domain.
+    /// View of the memory over the domain.
     pub view: View,
-    /// Its type.
+    /// Element type.
     pub dtype: DType,
 }
 
-/// What happens at each point of an index space.
+/// Loop body: the operations at each point of an index space.
 #[derive(Clone, Debug, Default)]
 pub struct Fused {
-    /// The index space.
+    /// Index space.
     pub domain: Vec<i64>,
-    /// What is read.
+    /// Loads.
     pub loads: Vec<Load>,
-    /// What is computed, a line each.
+    /// Statements, one per line.
     pub lines: Vec<String>,
-    /// What is written.
+    /// Stores.
     pub stores: Vec<Store>,
-    /// The variable that the anchor's result is expected in.
+    /// Variable that holds the anchor's result.
     pub acc: Option<String>,
 }
 
 impl Fused {
-    /// Looks at the index space in another way; `None` where some tensor cannot be seen so.
+    /// Applies `f` to the index space and to every view over it; `None` if `f` fails for a view.
     pub fn transform(&self, f: impl Fn(&View) -> Option<View>) -> Option<Fused> {
         let mut fused = self.clone();
         fused.domain = f(&View::dense(&self.domain))?.shape;
@@ -108,7 +108,7 @@ impl Fused {
         Some(fused)
     }
 
-    /// Looks at the index space with its dimensions in another order.
+    /// Permutes the dimensions of the index space.
     pub fn permute(&self, axes: &[usize]) -> Fused {
         let mut fused = self.clone();
         fused.domain = axes.iter().map(|&a| self.domain[a]).collect();
@@ -118,7 +118,7 @@ impl Fused {
         fused
     }
 
-    /// Every `step`th index of `axis`, from `begin`, `len` of them.
+    /// Restricts `axis` to `len` indices that start at `begin` and are `step` apart.
     pub fn slice(&self, axis: usize, begin: i64, step: i64, len: i64) -> Fused {
         let mut fused = self.clone();
         fused.domain[axis] = len;
@@ -132,15 +132,15 @@ impl Fused {
         self.loads.iter_mut().map(|l| &mut l.view).chain(self.stores.iter_mut().map(|s| &mut s.view))
     }
 
-    /// The strides of every tensor that it reads or writes.
+    /// Returns the strides of all loads and stores.
     pub fn strides(&self) -> Vec<&[i64]> {
         let loads = self.loads.iter().map(|l| &l.view.strides[..]);
         loads.chain(self.stores.iter().map(|s| &s.view.strides[..])).collect()
     }
 
-    /// Merges dimensions of the index space as far as all tensors and `others` allow, but only inside each of `parts`
-    /// (lengths of runs of dimensions); an empty part keeps one dimension of size 1. Gives the merged body, the strides of
-    /// `others`, and the lengths of the parts.
+    /// Merges dimensions of the index space as far as the strides of all tensors and `others` allow, but only within
+    /// each of `parts` (numbers of consecutive dimensions); an empty part keeps one dimension of size 1. Returns the
+    /// merged body, the strides of `others`, and the lengths of the parts.
     pub fn collapse(&self, others: &[&[i64]], parts: &[usize]) -> (Fused, Vec<Vec<i64>>, Vec<usize>) {
         let mut all = self.strides();
         all.extend(others);
@@ -168,13 +168,13 @@ impl Fused {
         (fused, others, lengths)
     }
 
-    /// The memory that it touches.
+    /// Returns all memory that the body reads or writes, with the element type of the access.
     pub fn places(&self) -> BTreeSet<(Place, DType)> {
         let loads = self.loads.iter().map(|l| (l.place, l.dtype));
         loads.chain(self.stores.iter().map(|s| (s.place, s.dtype))).collect()
     }
 
-    /// The statements for the point at `vars`, indented by `indent` levels.
+    /// Formats the statements for the point with the indices `vars`, indented by `indent` levels.
     pub fn body(&self, vars: &[String], indent: usize) -> String {
         let mut text = String::new();
         let pad = "    ".repeat(indent);
@@ -193,7 +193,7 @@ impl Fused {
     }
 }
 
-/// The place of the element at `vars`, as a C expression.
+/// Formats the offset of the element with the indices `vars` as a C expression.
 pub fn address(view: &View, vars: &[String]) -> String {
     let mut terms = Vec::new();
     if view.offset != 0 {

@@ -1,41 +1,41 @@
-//! Fusion: which operators share a loop nest.
+//! Fusion: partitions the operators of a region into groups, each of which becomes one loop nest.
 //!
-//! A group is at most one operator that computes from many elements (a convolution, a reduction, ...), its anchor, and
-//! the elementwise operators computed where its result stands. Operators join the group of something that they read, in
-//! topological order, as long as the groups stay free of cycles.
+//! A group has at most one anchor, an operator that computes an element from many (a convolution, a reduction, ...),
+//! and the elementwise operators that are applied to its result in the same loop nest. Operators are visited in
+//! topological order and added to the group of one of their producers as long as the groups stay free of cycles.
 
 use crate::elementwise;
 use crate::program::{OpId, Program, Val, is_bijective, is_view_op, view_through};
 use crate::view::{View, count};
 use std::collections::BTreeMap;
 
-/// The most operators in a loop body.
+/// Maximum number of elementwise operators in a loop body.
 const MAX_MEMBERS: usize = 48;
-/// The most groups that a search for a cycle looks at; beyond that the operators stay apart.
+/// Maximum number of groups visited by a search for a cycle; beyond it the operators are not fused.
 const MAX_SEARCH: usize = 4096;
 
 /// Operators that share a loop nest.
 #[derive(Debug)]
 pub struct Group {
-    /// The operator that the others follow; `None` for a chain of elementwise ones.
+    /// Operator that the others are fused into; `None` for a chain of elementwise operators.
     pub anchor: Option<OpId>,
-    /// The index space of the loops: the shape of the anchor's result.
+    /// Index space of the loops: the shape of the result of the anchor, or of the first operator without one.
     pub domain: Vec<i64>,
-    /// The elementwise operators, in order.
+    /// Elementwise operators, in topological order.
     pub members: Vec<OpId>,
-    /// Values computed here: each as a view over the row-major numbering of the domain.
+    /// Values computed by the group, each as a view of the row-major order of the domain.
     pub index: BTreeMap<Val, View>,
 }
 
-/// The groups of a region.
+/// Partition of a region into groups.
 pub struct Grouping {
-    /// The groups, in an order in which they can be computed.
+    /// Groups in topological order.
     pub groups: Vec<Group>,
-    /// The group of each operator; none for operators that are only views.
+    /// Group of each operator; `None` for view operators.
     pub of: Vec<Option<usize>>,
 }
 
-/// Where a value really comes from: through operators that only look at it in another way, one to one.
+/// Returns the value behind a chain of bijective view operators, and the chain in the order of application.
 fn root(program: &Program<'_>, mut value: Val) -> (Val, Vec<OpId>) {
     let mut through = Vec::new();
     while let Some(op) = program.producer(value).filter(|&op| is_bijective(program.get(op).name)) {
@@ -46,7 +46,8 @@ fn root(program: &Program<'_>, mut value: Val) -> (Val, Vec<OpId>) {
     (value, through)
 }
 
-/// The group's index of a value that is computed in it, perhaps through views; with the value that is computed.
+/// Returns the computed value behind `value` and the view of `value` over the domain of the group; `None` if the group
+/// does not compute it.
 pub fn index_in(program: &Program<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
     let (source, through) = root(program, value);
     let mut view = group.index.get(&source)?.clone();
@@ -82,7 +83,7 @@ impl Grouping {
         grouping
     }
 
-    /// Puts an elementwise operator into the group of one of its operands.
+    /// Adds an elementwise operator to the group of one of its operands. Returns false if no group can take it.
     fn join(&mut self, program: &Program<'_>, id: OpId) -> bool {
         let op = program.get(id);
         let shape = program.shape(op.outputs[0]);
@@ -92,7 +93,7 @@ impl Grouping {
             let group = program.producer(source).and_then(|p| self.of[p.index()]);
             open.extend(group.filter(|g| !open.contains(g)));
         }
-        // The youngest first: the older operands are then ready when it is computed.
+        // The newest group first: operands from older groups are then computed before it.
         open.sort_unstable_by(|a, b| b.cmp(a));
         for g in open {
             let group = &self.groups[g];
@@ -107,7 +108,7 @@ impl Grouping {
             if view.shape != shape || !views.all(|(_, other)| other.same_places(&view)) || self.cycle(program, id, g) {
                 continue;
             }
-            // An operand from this group that no view reaches would be read before it is whole.
+            // An operand of this group without a view over its domain would be read before it is complete.
             let unreachable = op
                 .inputs
                 .iter()
@@ -123,7 +124,7 @@ impl Grouping {
         false
     }
 
-    /// The group that a value comes from, through views of any kind.
+    /// Returns the group that computes a value, followed through view operators; empty for inputs and constants.
     fn sources(&self, program: &Program<'_>, mut value: Val) -> Vec<usize> {
         while let Some(op) = program.producer(value) {
             if let Some(group) = self.of[op.index()] {
@@ -134,7 +135,7 @@ impl Grouping {
         Vec::new()
     }
 
-    /// The groups that an operator reads from.
+    /// Returns the groups that an operator reads from.
     fn operands(&self, program: &Program<'_>, op: OpId) -> Vec<usize> {
         program.get(op).inputs.iter().flat_map(|&v| self.sources(program, v)).collect()
     }
@@ -144,7 +145,7 @@ impl Grouping {
         group.anchor.iter().chain(&group.members).flat_map(|&op| self.operands(program, op)).collect()
     }
 
-    /// Returns true if `op` depends on group `g` by way of another group.
+    /// Returns true if `op` depends on group `g` through another group, or if the search was cut off.
     fn cycle(&self, program: &Program<'_>, op: OpId, g: usize) -> bool {
         let mut open: Vec<usize> = self.operands(program, op).into_iter().filter(|&x| x != g).collect();
         let mut seen = vec![false; self.groups.len()];
@@ -162,7 +163,7 @@ impl Grouping {
         false
     }
 
-    /// Brings the groups into an order in which each reads only from groups before it.
+    /// Sorts the groups topologically.
     fn sort(&mut self, program: &Program<'_>) {
         let total = self.groups.len();
         let mut order: Vec<usize> = Vec::with_capacity(total);
@@ -198,7 +199,7 @@ impl Grouping {
     }
 }
 
-/// Returns true if elementwise operators can be computed where this one stores its result.
+/// Returns true if elementwise operators can be fused into an anchor.
 fn fuses(program: &Program<'_>, anchor: OpId) -> bool {
     let op = program.get(anchor);
     op.name != "concatenate" && op.outputs.len() == 1

@@ -1,25 +1,25 @@
-//! How convolutions lie over their data: which dimension is which, which taps meet which elements, and how wide a border of zeros
-//! that takes.
+//! Geometry of convolutions: the roles of dimensions in a layout, the taps of transposed convolutions, and the width of
+//! the zero border.
 
 use crate::program::{Op, Program};
 
-/// Which dimension is which, from layouts such as `NCHW` and `OIHW`.
+/// Indices of the dimensions in layouts such as `NCHW` and `OIHW`.
 pub struct Layout {
-    /// Of the data: the samples.
+    /// Batch dimension of the data.
     pub n: usize,
-    /// Of the data: the channels.
+    /// Channel dimension of the data.
     pub c: usize,
-    /// Of the data: depth, height and width, as many as there are.
+    /// Spatial dimensions of the data: depth, height and width, or the last of these.
     pub spatial: Vec<usize>,
-    /// Of the weight: the channels of the result.
+    /// Dimension of the output channels in the weight.
     pub out: usize,
-    /// Of the weight: the channels of the data.
+    /// Dimension of the input channels in the weight.
     pub input: usize,
-    /// Of the weight: as `spatial`.
+    /// Spatial dimensions of the weight, in the order of `spatial`.
     pub kernel: Vec<usize>,
 }
 
-/// The dimensions of data and weight; `None` for a layout with other letters.
+/// Parses the layout attributes of a convolution; `None` for a layout with other letters.
 pub fn layout(op: &Op<'_>, axes: usize) -> Option<Layout> {
     let letters = &["D", "H", "W"][3 - axes..];
     let find = |text: &str, letter: &str| text.find(letter).filter(|_| text.len() == axes + 2);
@@ -34,7 +34,7 @@ pub fn layout(op: &Op<'_>, axes: usize) -> Option<Layout> {
     })
 }
 
-/// The number of spatial axes of a convolution; `None` for another operator.
+/// Returns the number of spatial axes of a convolution; `None` for another operator.
 pub fn spatial_axes(name: &str) -> Option<usize> {
     match name {
         "nn.conv1d" => Some(1),
@@ -43,29 +43,30 @@ pub fn spatial_axes(name: &str) -> Option<usize> {
     }
 }
 
-/// Returns true if the layouts of a convolution are known here.
+/// Returns true if the layouts of a convolution are supported.
 pub fn layout_is_known(op: &Op<'_>) -> bool {
     spatial_axes(op.name).is_some_and(|axes| layout(op, axes).is_some())
         && ["", op.text("data_layout")].contains(&op.text("out_layout"))
 }
 
-/// The taps of one residue of a transposed convolution, along one axis.
+/// Taps of one residue class of the outputs of a transposed convolution, along one axis.
 pub struct Residue {
-    /// The first kernel element.
+    /// Index of the first kernel element.
     pub first: i64,
-    /// Kernel elements from one tap to the next.
+    /// Step in the kernel from one tap to the next.
     pub step: i64,
     /// Number of taps.
     pub taps: i64,
-    /// The input element of output 0 and tap 0.
+    /// Input index of output 0 and tap 0.
     pub start: i64,
-    /// Input elements back from one tap to the next.
+    /// Decrement of the input index from one tap to the next.
     pub back: i64,
-    /// The outputs of this residue.
+    /// Number of outputs in the residue class.
     pub outputs: i64,
 }
 
-/// Output `o = stride * q + residue` takes input `i` by kernel element `k` where `i * stride - pad + k * dilation = o`.
+/// Computes the taps of a residue class. Output `o = stride * q + residue` reads input `i` with kernel element `k` if
+/// `i * stride - pad + k * dilation = o`.
 pub fn residue(residue: i64, size: i64, kernel: i64, stride: i64, dilation: i64, pad: i64) -> Residue {
     let takes: Vec<i64> = (0..kernel).filter(|k| (residue + pad - k * dilation).rem_euclid(stride) == 0).collect();
     let first = takes.first().copied().unwrap_or(0);
@@ -80,7 +81,7 @@ pub fn residue(residue: i64, size: i64, kernel: i64, stride: i64, dilation: i64,
     }
 }
 
-/// The border of zeros that an operator wants around its data, by dimension.
+/// Returns the width of the zero border that an operator needs around its data, before and after each dimension.
 pub fn border(program: &Program<'_>, op: &Op<'_>) -> Vec<(i64, i64)> {
     let data = program.shape(op.inputs[0]);
     let mut border = vec![(0, 0); data.len()];
@@ -102,7 +103,7 @@ pub fn border(program: &Program<'_>, op: &Op<'_>) -> Vec<(i64, i64)> {
             }
             wanted
         } else {
-            // Only as far as the last window reaches.
+            // The border after the data extends only as far as the last window.
             let reach = (out[d] - 1) * strides[i] + (kernel - 1) * dilation[i] - before;
             (before, (reach - (data[d] - 1)).max(0))
         };

@@ -1,25 +1,25 @@
 //! The C compiler as a backend.
 //!
-//! A region becomes one file of C, which the system's compiler makes into a shared object. The way of a region:
+//! A region is emitted as one C file, which the system's compiler turns into a shared object. The modules:
 //!
-//! | file | what it does |
+//! | file | purpose |
 //! |---|---|
-//! | `support` | which operators are taken, and why others are not |
-//! | `program` | opens composites, numbers values, knows which operators only look at data in another way |
-//! | `group` | fusion: which operators share a loop nest |
-//! | `lower` | one phase of code per group; `anchors` says whose code that is |
-//! | `lowering` | where every tensor is stored, and the loop body of a group; `layout` how convolutions lie over their data |
-//! | `contraction`, `convolution`, `window`, `rows`, `moves`, `elementwise` | the code of each kind of operator |
-//! | `text` | small pieces of C |
-//! | `source`, `prelude/*.c` | the whole file; the functions that every region shares |
-//! | `process` | ends what does not end |
-//! | `toolchain`, `cache` | runs the compiler; keeps objects by content |
-//! | `blob`, `loader` | what is shipped, and how it is loaded and run |
-//! | `scratch` | folders of this process alone, to compile in and to load from |
+//! | `support` | supported operators, and the reasons for refusing others |
+//! | `program` | expands composites, numbers values, identifies view operators |
+//! | `group` | fusion: assigns operators to loop nests |
+//! | `lower` | emits one phase of code per group; `anchors` dispatches on the anchor |
+//! | `lowering` | storage of tensors and the loop body of a group; `layout` has the geometry of convolutions |
+//! | `contraction`, `convolution`, `window`, `rows`, `moves`, `elementwise` | code generation per kind of operator |
+//! | `text` | helpers that format C |
+//! | `source`, `prelude/*.c` | assembles the file; functions that all regions share |
+//! | `process` | kills compilers that exceed the time limit or are cancelled |
+//! | `toolchain`, `cache` | runs the compiler; caches objects by content |
+//! | `blob`, `loader` | format of the blob; loads and runs it |
+//! | `scratch` | private temporary folders to compile in and to load from |
 //!
-//! The C is written for people too: one function per phase, a comment for each operator with the nodes of the model that
-//! it comes from, shapes as constants, no macros beyond the prelude. It adapts to the vector width by `BYOC_VL`, so the same
-//! file compiles for any machine; the shipped object is a variant of it for some CPU features.
+//! The C is meant to be read: one function per phase, a comment for each operator with the nodes of the model that it
+//! comes from, shapes as constants, no macros beyond the prelude. The vector width is the macro `BYOC_VL`, so the same
+//! file compiles for any machine; the object in the blob is built for one set of CPU features.
 
 mod anchors;
 mod backend;

@@ -33,28 +33,28 @@ struct Pool {
     parallel_for: ParallelFor,
 }
 
-/// A loaded object, and its entries.
+/// Loaded object and its entry points.
 pub struct Object {
     run: Run,
     pack: Pack,
     workspace: usize,
     packed: usize,
-    // Closed after the entries are gone.
+    // Keeps the entry points valid; the last field, so it is dropped last.
     _library: Library,
 }
 
 impl Object {
-    /// Maps an object and finds the entries of a region.
+    /// Loads an object and resolves the entry points of a region.
     ///
     /// # Errors
-    /// Where the object does not load, or lacks an entry.
+    /// If the object cannot be loaded or lacks an entry point.
     pub fn open(bytes: &[u8], symbol: &str) -> Result<Object> {
-        // The bytes are ours and so is the file; it can go once it is mapped.
+        // The file is in a private folder, which can be removed as soon as the library is mapped.
         let folder = Scratch::new()?;
         let path = folder.library(bytes)?;
         // SAFETY: the object is generated C without constructors; whoever loads an artifact trusts the code in it.
         let library = unsafe { Library::open(Some(path.as_os_str()), RTLD_NOW | RTLD_LOCAL) }
-            .map_err(|error| Error::new(format!("the object of {symbol} does not load: {error}")))?;
+            .map_err(|error| Error::new(format!("cannot load the object of {symbol}: {error}")))?;
         drop(folder);
         let missing = |name: &str| Error::new(format!("the object of {symbol} has no symbol `{name}`"));
         macro_rules! entry {
@@ -76,7 +76,7 @@ impl Object {
     }
 }
 
-/// Memory aligned to a cache line.
+/// Memory aligned to a cache line of 64 bytes.
 struct Aligned {
     at: *mut u8,
     layout: Layout,
@@ -93,7 +93,7 @@ impl Aligned {
         // SAFETY: the layout's size is not zero.
         let at = unsafe { std::alloc::alloc_zeroed(layout) };
         if at.is_null() {
-            return Err(Error::new(format!("no memory for {bytes} bytes of packed constants")));
+            return Err(Error::new(format!("cannot allocate {bytes} bytes for packed constants")));
         }
         Ok(Aligned { at, layout })
     }
@@ -121,7 +121,7 @@ impl Loader for ObjectLoader {
         let blob = blob::read(request.blob)?;
         let symbol = &blob.header.symbol;
         if symbol != request.symbol {
-            return Err(Error::new(format!("the blob is of {symbol}, not of {}", request.symbol)));
+            return Err(Error::new(format!("expected the blob of {}, found that of {symbol}", request.symbol)));
         }
         if let Some(types) = &blob.header.types {
             types.check(request)?;
@@ -148,7 +148,7 @@ impl Loader for ObjectLoader {
             let cache = Settings::of_options(request.options);
             Object::open(&compiler.compile(blob.source, cache.as_ref(), request.services)?, symbol)?
         };
-        // Constants that are only packed are let go afterwards.
+        // Only the constants that the code reads in place stay referenced after packing.
         let pointers: Vec<usize> = request.constants.iter().map(|c| c.bytes().as_ptr() as usize).collect();
         let packed = Aligned::zeroed(object.packed)?;
         // SAFETY: the packing function reads the constants, which are as large as the region's types say, and
@@ -173,12 +173,12 @@ impl Loader for ObjectLoader {
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
-        // A blob is an object, and C that is compiled where the object does not fit.
+        // The blob holds native code, or C that is compiled to it.
         Ok((key == "blob.native").then(|| b"true".to_vec()))
     }
 }
 
-/// What `parallel_for` of the generated code reaches.
+/// Context passed to `parallel_for` by the generated code.
 struct Host<'a> {
     services: &'a Services,
     failure: Mutex<Option<Error>>,
@@ -200,7 +200,7 @@ unsafe extern "C" fn parallel_for(host: *mut c_void, n: i64, task: Task, arg: *m
 impl Executable for CompiledRegion {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         if inputs.len() != self.inputs.len() || inputs.iter().zip(&self.inputs).any(|(given, want)| given != want) {
-            return Err(Error::new(format!("the region takes inputs of shape {:?}, not {inputs:?}", self.inputs)));
+            return Err(Error::new(format!("expected inputs of shape {:?}, found {inputs:?}", self.inputs)));
         }
         Ok(Prepared::exact(&self.outputs).with_workspace(self.object.workspace))
     }
@@ -208,7 +208,7 @@ impl Executable for CompiledRegion {
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         if call.inputs.len() != self.inputs.len() || call.outputs.len() != self.outputs.len() {
             return Err(Error::new(format!(
-                "the region has {} inputs and {} outputs; it is called with {} and {}",
+                "expected {} inputs and {} outputs, found {} and {}",
                 self.inputs.len(),
                 self.outputs.len(),
                 call.inputs.len(),
@@ -217,24 +217,24 @@ impl Executable for CompiledRegion {
         }
         if call.workspace.len() < self.object.workspace {
             return Err(Error::new(format!(
-                "{} bytes of workspace given, {} wanted",
+                "expected {1} bytes of workspace, found {0}",
                 call.workspace.len(),
                 self.object.workspace
             )));
         }
         for (tensor, want) in call.inputs.iter().zip(&self.inputs) {
             if tensor.shape() != want {
-                return Err(Error::new(format!("an input has shape {:?}, {want:?} is wanted", tensor.shape())));
+                return Err(Error::new(format!("expected an input of shape {want:?}, found {:?}", tensor.shape())));
             }
         }
         for (tensor, want) in call.outputs.iter().zip(&self.outputs) {
             if tensor.shape() != want {
-                return Err(Error::new(format!("an output has shape {:?}, {want:?} is wanted", tensor.shape())));
+                return Err(Error::new(format!("expected an output of shape {want:?}, found {:?}", tensor.shape())));
             }
         }
         let host = Host { services: &self.services, failure: Mutex::new(None) };
         let pool = Pool { host: (&raw const host).cast_mut().cast(), parallel_for };
-        // The usual numbers of tensors fit on the stack.
+        // Up to 16 pointers are kept on the stack; more take an allocation.
         let (mut few_in, mut few_out) = ([std::ptr::null::<c_void>(); 16], [std::ptr::null_mut::<c_void>(); 16]);
         let (mut many_in, mut many_out) = (Vec::new(), Vec::new());
         let inputs = fill(&mut few_in, &mut many_in, call.inputs.iter().map(|t| t.bytes().as_ptr().cast()));
@@ -259,7 +259,7 @@ impl Executable for CompiledRegion {
     }
 }
 
-/// Lays pointers down in `few` if they fit, else in `many`.
+/// Copies pointers to `few` if they fit, otherwise to `many`. Returns a pointer to the first.
 fn fill<P: Copy>(few: &mut [P; 16], many: &mut Vec<P>, pointers: impl ExactSizeIterator<Item = P>) -> *const P {
     if pointers.len() > few.len() {
         many.extend(pointers);

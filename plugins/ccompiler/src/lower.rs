@@ -1,4 +1,4 @@
-//! From groups of operators to phases of C code, in the order in which they run.
+//! Lowering of groups of operators to phases of C code, in execution order.
 
 use crate::anchors;
 use crate::fused::{Place, Stored};
@@ -7,10 +7,10 @@ use crate::lowering::Lowering;
 use crate::program::{OpId, Program};
 use crate::view::{View, count};
 
-/// Lowers a whole region.
+/// Lowers a region.
 ///
 /// # Errors
-/// Where an operator has no code for its types or attributes.
+/// If there is no code generation for an operator, its types or its attributes.
 pub fn lower<'p, 'a>(
     program: &'p Program<'a>,
     grouping: &'p Grouping,
@@ -47,7 +47,7 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// The joint of what was not computed in place.
+    /// Copies the operands of a concatenation that were not computed in place into its result.
     fn concatenate(&mut self, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let op = self.program.get(id);
         let result = op.outputs[0];
@@ -55,7 +55,9 @@ impl Lowering<'_, '_> {
         let axis = op.axis("axis", 0, rank);
         let first = self.resolve(op.inputs[0])?;
         let order = if count(&first.view.shape) > 1 { first.view.memory_order() } else { (0..rank).collect() };
-        let to = self.place_for(result, &order, &comment[0], |_| true).ok_or("a concatenation has no place")?;
+        let to = self
+            .place_for(result, &order, &comment[0], |_| true)
+            .ok_or("no storage for the result of a concatenation")?;
         let dtype = self.program.val(result).dtype;
         let mut before = 0;
         for &input in &op.inputs {

@@ -1,7 +1,7 @@
-//! Where every tensor is stored, and the loop body of a group over what is stored.
+//! Storage of every tensor, and the loop body of each group over that storage.
 //!
 //! Activations of convolutions and pools are stored with the channels innermost, so that channels fill the vector
-//! lanes. A convolution's input has a border of zeros as wide as the padding: no tap needs a bounds check.
+//! lanes. The input of a convolution has a border of zeros as wide as the padding, so that taps need no bounds checks.
 
 use crate::elementwise::{c_type, expression, int_literal, literal, operand_view};
 use crate::fused::{Fused, Load, Place, Store, Stored};
@@ -13,28 +13,28 @@ use byoc_plugin_api::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// A part of the region function: everything in it may run at once.
+/// Part of the region function whose tasks may run in parallel. Phases run one after another.
 #[derive(Debug, Default)]
 pub struct Phase {
-    /// What it computes, a line each.
+    /// Description of the computation, one entry per line.
     pub comment: Vec<String>,
-    /// Functions and constants that it defines, in front of the region function.
+    /// Functions and constants defined before the region function.
     pub code: String,
-    /// Its statements in the region function.
+    /// Statements in the region function.
     pub call: String,
-    /// The buffers that it touches.
+    /// Workspace buffers that the phase accesses.
     pub buffers: BTreeSet<usize>,
 }
 
 impl Phase {
-    /// Notes that the phase uses that memory.
+    /// Records an access of the phase to `place`.
     pub fn touch(&mut self, place: Place) {
         if let Place::Work(buffer) = place {
             self.buffers.insert(buffer);
         }
     }
 
-    /// Notes that the phase uses the memory of a loop body.
+    /// Records accesses of the phase to all memory of a loop body.
     pub fn touch_all(&mut self, fused: &Fused) {
         for (place, _) in fused.places() {
             self.touch(place);
@@ -42,46 +42,46 @@ impl Phase {
     }
 }
 
-/// A buffer in the workspace.
+/// Buffer in the workspace.
 #[derive(Debug)]
 pub struct Buffer {
-    /// Its size.
+    /// Size in bytes.
     pub bytes: i64,
-    /// What it holds.
+    /// Description of the content.
     pub comment: String,
 }
 
-/// A constant that is packed when the region is loaded.
+/// Constant that is packed when the region is loaded.
 #[derive(Debug)]
 pub struct Packed {
-    /// Its size in floats.
+    /// Size in floats.
     pub floats: i64,
-    /// What it is.
+    /// Description of the content.
     pub comment: String,
-    /// The statements that make it, in the packing function.
+    /// Statements of the packing function that write it.
     pub code: String,
 }
 
-/// The state of lowering, and at the end its result. The code of each kind of operator is added to it in a file of its own.
+/// State and result of lowering a region. Other files add `impl` blocks with the code generation per kind of operator.
 pub struct Lowering<'p, 'a> {
-    /// The region.
+    /// Region being lowered.
     pub program: &'p Program<'a>,
-    /// Its groups.
+    /// Groups of the region.
     pub grouping: &'p Grouping,
-    /// The region's symbol, which every name begins with.
+    /// Symbol of the region, the prefix of all names.
     pub symbol: &'p str,
-    /// Where values are.
+    /// Storage of each value that has one.
     pub stored: BTreeMap<Val, Stored>,
-    /// The workspace.
+    /// Buffers in the workspace.
     pub buffers: Vec<Buffer>,
-    /// The packed constants.
+    /// Constants packed at load time.
     pub packed: Vec<Packed>,
-    /// The phases so far.
+    /// Phases emitted so far.
     pub phases: Vec<Phase>,
 }
 
 impl<'p, 'a> Lowering<'p, 'a> {
-    /// Nothing is lowered yet.
+    /// Creates the state before any group is lowered.
     pub fn new(program: &'p Program<'a>, grouping: &'p Grouping, symbol: &'p str) -> Lowering<'p, 'a> {
         Lowering {
             program,
@@ -94,7 +94,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         }
     }
 
-    /// The declaration of a pointer, in a task function.
+    /// Formats the declaration of a pointer in a task function.
     pub fn pointer(&self, place: Place, dtype: DType, qualifier: &str) -> String {
         let ty = c_type(dtype).unwrap_or("void");
         let from = match place {
@@ -107,7 +107,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         format!("    {qualifier}{ty} *restrict {place} = {from};\n")
     }
 
-    /// The declarations of all pointers of a loop body.
+    /// Formats the declarations of all pointers of a loop body.
     pub fn pointers(&self, fused: &Fused) -> String {
         let mut text = String::new();
         for (place, dtype) in fused.places() {
@@ -117,7 +117,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         text
     }
 
-    /// Operator, attributes that matter and sources, for the comment of a phase.
+    /// Describes an operator for the comment of a phase: name, shapes and source nodes.
     pub fn describe(&self, id: OpId) -> String {
         let op = self.program.get(id);
         let shape = |v: &Val| {
@@ -131,24 +131,24 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let sources: Vec<&str> = op.node.sources.iter().map(|s| s.as_str()).collect();
             let _ = write!(text, "  [{}]", sources.join(", "));
         }
-        // A comment must end where it is meant to.
+        // Names from the model must neither end the comment nor continue it.
         text.replace("*/", "* /").replace("/*", "/ *").replace(['\n', '\r', '\\'], " ")
     }
 
-    /// The name of phase `n`'s functions.
+    /// Returns the name of the functions of the next phase.
     pub fn phase_name(&self) -> String {
         format!("{}_phase{}", self.symbol, self.phases.len())
     }
 
-    /// A new buffer in the workspace.
+    /// Adds a buffer to the workspace and returns its index.
     pub fn buffer(&mut self, elements: i64, dtype: DType, comment: String) -> usize {
-        // Vector code may read, never write, up to a vector past the end.
+        // Vector code may read up to one vector past the end; it never writes there.
         let bytes = elements * dtype.size() as i64 + 64;
         self.buffers.push(Buffer { bytes, comment });
         self.buffers.len() - 1
     }
 
-    /// Where a value lies; copies it where no view shows it as it is wanted.
+    /// Returns the storage of a value, and copies the value if a view operator cannot be expressed as a strided view.
     pub fn resolve(&mut self, value: Val) -> Result<Stored, String> {
         let mut chain = Vec::new();
         let mut at = value;
@@ -182,7 +182,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     let shape = stored.view.shape.clone();
                     let dense = self.dense_copy(&stored, self.program.val(to).dtype, &self.describe(id))?;
                     let view = view_through(self.program, op, k, &View::dense(&shape));
-                    let view = view.ok_or_else(|| format!("{} has a shape that does not fit", op.name))?;
+                    let view =
+                        view.ok_or_else(|| format!("{}: the shapes of input and output do not match", op.name))?;
                     Stored::new(dense.place, view)
                 }
             };
@@ -191,7 +192,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Ok(stored)
     }
 
-    /// A row-major copy in the workspace.
+    /// Emits a row-major copy in the workspace.
     pub fn dense_copy(&mut self, from: &Stored, dtype: DType, comment: &str) -> Result<Stored, String> {
         let order: Vec<usize> = (0..from.view.shape.len()).collect();
         let to = self.allocate(&from.view.shape, &order, &[], dtype, comment);
@@ -199,7 +200,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Ok(to)
     }
 
-    /// A phase that copies a tensor.
+    /// Emits a phase that copies a tensor.
     pub fn copy(&mut self, from: &Stored, to: &Stored, dtype: DType, comment: &str) -> Result<(), String> {
         let fused = Fused {
             domain: to.view.shape.clone(),
@@ -211,7 +212,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         self.map(&fused, vec![format!("copy to another layout, for {comment}")])
     }
 
-    /// A new tensor in the workspace whose dimensions lie in `order`, outermost first, with a border of zeros.
+    /// Allocates a tensor in the workspace with its dimensions in `order`, outermost first, and a border of zeros.
     pub fn allocate(
         &mut self,
         shape: &[i64],
@@ -236,8 +237,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Stored { place, view: View { shape: shape.to_vec(), strides, offset }, border }
     }
 
-    /// A tensor with its channels innermost and at least that border of zeros, readable up to a vector `past_the_end` if
-    /// asked; copied where it is not so already.
+    /// Returns a value with its channels innermost and a border of zeros at least as wide as `border`; with
+    /// `past_the_end`, one that may be read up to one vector past its end. Emits a copy if the value is not stored this
+    /// way.
     pub fn channels_last(
         &mut self,
         value: Val,
@@ -250,7 +252,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         let innermost = stored.view.strides[channel] == 1 || stored.view.shape[channel] == 1;
         let wide = border.iter().zip(&stored.border).all(|(want, have)| want.0 <= have.0 && want.1 <= have.1);
         let bordered = border.iter().any(|&b| b != (0, 0));
-        // Only the workspace may be read past the end.
+        // Only buffers in the workspace may be read past the end.
         let readable = !past_the_end || matches!(stored.place, Place::Work(_));
         if innermost && (wide || !bordered) && readable {
             return Ok(stored);
@@ -264,11 +266,11 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Ok(to)
     }
 
-    /// The border that users of a value want around it, by dimension.
+    /// Returns the widest zero border that the users of a value need, per dimension.
     fn wanted_border(&self, value: Val) -> Vec<(i64, i64)> {
         let rank = self.program.shape(value).len();
         let mut border = vec![(0, 0); rank];
-        // Each entry: a value, and for each of its dimensions the dimension of the first value.
+        // Worklist of values; each with a map from its dimensions to those of the original value.
         let mut open = vec![(value, (0..rank).collect::<Vec<usize>>())];
         let mut budget = 64;
         while let Some((at, dims)) = open.pop() {
@@ -297,7 +299,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         border
     }
 
-    /// Returns true if somebody outside of the group reads a value, perhaps through views.
+    /// Returns true if a value is used outside of the group, directly or through view operators.
     fn escapes(&self, value: Val, group: usize) -> bool {
         let mut open = vec![value];
         while let Some(at) = open.pop() {
@@ -316,8 +318,8 @@ impl<'p, 'a> Lowering<'p, 'a> {
         false
     }
 
-    /// Where a value that is computed now is stored: in the region's output, inside the result of a concatenation, or in
-    /// a buffer of its own with the dimensions in `order`; `None` where no such place `fits`.
+    /// Chooses the storage of a value that is about to be computed: the output of the region, a slice of the result of
+    /// a concatenation, or a new buffer with the dimensions in `order`; `None` if none of these satisfies `fits`.
     pub fn place_for(
         &mut self,
         value: Val,
@@ -356,9 +358,9 @@ impl<'p, 'a> Lowering<'p, 'a> {
         Some(stored)
     }
 
-    /// The part of a concatenation's result that a value fills, if it can be computed in place.
+    /// Returns the slice of a concatenation's result for one of its operands, if the operand can be computed in place.
     fn slice_of_concatenation(&mut self, value: Val, order: &[usize], comment: &str) -> Option<Stored> {
-        // From the value outwards through concatenations of concatenations.
+        // Nested concatenations, from the innermost to the outermost.
         let mut path = Vec::new();
         let mut at = value;
         while let Some(&user) = self.program.val(at).users.iter().find(|&&u| self.program.get(u).name == "concatenate")
@@ -404,12 +406,13 @@ impl<'p, 'a> Lowering<'p, 'a> {
             stored = Stored { place: stored.place, view: stored.view.slice(axis, before, 1, size), border };
             self.stored.entry(part).or_insert_with(|| stored.clone());
         }
-        // A value that occurs twice in the concatenation was placed at its first occurrence.
+        // A value that occurs twice in the concatenation is computed in place at its first occurrence.
         Some(stored)
     }
 
-    /// The loop body of a group, with its operands ready and its results placed. `order` is how results are stored; where
-    /// it is not given, as the largest operand is. Gives the body and that order.
+    /// Builds the loop body of a group, resolves its operands and chooses the storage of its results. `order` is the
+    /// order of the dimensions of the results in memory; the default is that of the largest operand. Returns the body
+    /// and the order.
     pub fn fused(&mut self, number: usize, order: Option<&[usize]>) -> Result<(Fused, Vec<usize>), String> {
         let grouping: &'p Grouping = self.grouping;
         let group = &grouping.groups[number];
@@ -442,7 +445,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 let (place, view) = match index.pull_back(&wide, &group.domain) {
                     Some(view) => (stored.place, view),
                     None => {
-                        // Laid out as the domain is, it can be read from there.
+                        // A copy in the layout of the domain is always readable as a strided view.
                         let dense: Vec<usize> = (0..group.domain.len()).collect();
                         let to = self.allocate(&group.domain, &dense, &[], dtype, &self.describe(member));
                         let from = Stored::new(stored.place, wide);
@@ -467,7 +470,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 .ok_or_else(|| format!("{} has no expression for {}", op.name, self.program.val(op.inputs[0]).dtype))?;
             let name = format!("t{}", fused.lines.len());
             let dtype = self.program.val(op.outputs[0]).dtype;
-            let ty = c_type(dtype).ok_or_else(|| format!("{} gives {dtype}", op.name))?;
+            let ty = c_type(dtype).ok_or_else(|| format!("{}: no C type for the result type {dtype}", op.name))?;
             fused.lines.push(format!("const {ty} {name} = {text}; /* {} */", op.name));
             names.insert(op.outputs[0], name);
         }
@@ -482,7 +485,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
                 continue;
             }
             let index = &group.index[value];
-            // The order of the value's own dimensions that follows the order of the domain's.
+            // Order of the value's own dimensions that corresponds to `order` for the domain.
             let seen = self.domain_order(index, &group.domain, &order);
             let comment = format!("{} of {}", name, self.symbol);
             let comment = self.program.producer(*value).map_or(comment, |op| self.describe(op));
@@ -492,7 +495,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
             let stored = match self.place_for(*value, &seen, &comment, fits) {
                 Some(stored) => stored,
                 None => {
-                    // Laid out as the domain is, it can always be stored.
+                    // Storage in the layout of the domain is always possible.
                     let dense: Vec<usize> = (0..domain.len()).collect();
                     let place = self.allocate(domain, &dense, &[], dtype, &comment).place;
                     let stored = Stored::new(place, index.clone());
@@ -500,19 +503,19 @@ impl<'p, 'a> Lowering<'p, 'a> {
                     stored
                 }
             };
-            let view = index.pull_back(&stored.view, domain).ok_or("a result has no place")?;
+            let view = index.pull_back(&stored.view, domain).ok_or("no storage for a result")?;
             fused.stores.push(Store { value: name.clone(), place: stored.place, view, dtype });
         }
         Ok((fused, order))
     }
 
-    /// The order of a value's dimensions in memory that follows `order`, an order of the domain's dimensions.
+    /// Translates `order`, an order of the domain's dimensions in memory, to the dimensions of a value.
     fn domain_order(&self, index: &View, domain: &[i64], order: &[usize]) -> Vec<usize> {
         let rank = index.shape.len();
         if index.shape == domain && index.is_dense() {
             return order.to_vec();
         }
-        // Strides of the domain as it would lie in that order; a value that is a permutation follows it.
+        // Strides of the domain stored in that order; a value that permutes the domain has the corresponding order.
         let mut strides = vec![0; domain.len()];
         let mut elements = 1;
         for &d in order.iter().rev() {
@@ -534,7 +537,7 @@ impl<'p, 'a> Lowering<'p, 'a> {
         }
     }
 
-    /// The literal of a constant with one element.
+    /// Returns the C literal of a constant with one element; `None` for any other value.
     fn scalar(&self, value: Val) -> Option<String> {
         let mut at = value;
         while let Some(op) = self.program.producer(at) {
@@ -559,13 +562,13 @@ impl<'p, 'a> Lowering<'p, 'a> {
     }
 }
 
-/// `order` without the places of dimensions of size 1, which say nothing; those stay where row-major order has them.
+/// Returns row-major order if `order` differs from it only in the position of dimensions of size 1, otherwise `order`.
 fn row_major_if_equal(shape: &[i64], order: &[usize]) -> Vec<usize> {
     let real: Vec<usize> = order.iter().copied().filter(|&d| shape[d] != 1).collect();
     if real.windows(2).all(|w| w[0] < w[1]) { (0..shape.len()).collect() } else { order.to_vec() }
 }
 
-/// Strides of a buffer whose dimensions lie in `order`, with a border.
+/// Returns the strides of a buffer with its dimensions in `order` and a border.
 fn lying_strides(shape: &[i64], order: &[usize], border: &[(i64, i64)]) -> Vec<i64> {
     let mut strides = vec![0; shape.len()];
     let mut elements = 1;
@@ -577,7 +580,7 @@ fn lying_strides(shape: &[i64], order: &[usize], border: &[(i64, i64)]) -> Vec<i
     strides
 }
 
-/// The statements that zero the border of a buffer whose dimensions lie in `order`.
+/// Formats the statements that zero the border of a buffer with its dimensions in `order`.
 fn border_code(pointer: &str, shape: &[i64], order: &[usize], border: &[(i64, i64)], elements: i64) -> String {
     let mut code = String::new();
     let mut outer = 1;

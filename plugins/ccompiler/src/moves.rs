@@ -1,4 +1,4 @@
-//! Operators that gather elements from computed places: `take`, `gather`, `nn.pad`, resizing.
+//! Operators that read elements at computed indices: `take`, `gather`, `nn.pad`, resizing.
 
 use crate::elementwise::{c_type, literal};
 use crate::fused::{Fused, Load, Stored, address};
@@ -8,7 +8,7 @@ use byoc_plugin_api::DType;
 use std::fmt::Write;
 
 impl Lowering<'_, '_> {
-    /// Emits `points` with `tensors` declared beside those of the body.
+    /// Emits `points` with declarations of `tensors` in addition to those of the body.
     fn gather_points(
         &mut self,
         fused: Fused,
@@ -16,8 +16,8 @@ impl Lowering<'_, '_> {
         tensors: &[(&Stored, DType)],
         first: impl Fn(&[String]) -> String,
     ) {
-        // Tensors that are read at computed places are loads without a line of their own: their first element is
-        // read into a variable that nothing uses, which the compiler leaves out.
+        // Declares tensors that are read at computed indices by loading their first element into an unused variable,
+        // which the C compiler removes.
         let mut fused = fused;
         for (i, (stored, dtype)) in tensors.iter().enumerate() {
             let mut view = crate::view::View::dense(&fused.domain);
@@ -29,7 +29,7 @@ impl Lowering<'_, '_> {
         self.points(&fused, comment, first);
     }
 
-    /// `take` and `gather`.
+    /// Lowers `take` and `gather`.
     pub fn gather(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let program = self.program;
         let op = program.get(id);
@@ -75,7 +75,7 @@ impl Lowering<'_, '_> {
             } else if wrap {
                 let _ = writeln!(text, "index = (index % {size} + {size}) % {size};");
             }
-            // An index outside of the tensor is moved to its end.
+            // An index that is out of range is clamped.
             let _ = writeln!(text, "index = index < 0 ? 0 : index >= {size} ? {size} - 1 : index;");
             let _ = writeln!(text, "const {ty} acc = {}[{}];", data.place, address(&data.view, &at));
             text
@@ -84,7 +84,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// `nn.pad`.
+    /// Lowers `nn.pad`.
     pub fn pad(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let program = self.program;
         let op = program.get(id);
@@ -147,7 +147,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// `image.resize2d` and `nn.upsampling`, nearest and linear.
+    /// Lowers `image.resize2d` and `nn.upsampling` with the methods nearest and linear.
     pub fn resize(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let program = self.program;
         let op = program.get(id);
@@ -186,7 +186,7 @@ impl Lowering<'_, '_> {
             "round" | "round_prefer_ceil" => "floorf(s + 0.5f)",
             "round_prefer_floor" => "ceilf(s - 0.5f)",
             "ceil" => "ceilf(s)",
-            // Where nothing is said: the nearest between corners, the one before otherwise.
+            // Default: round to the nearest for `align_corners`, otherwise round down.
             "" if transformation == "align_corners" => "floorf(s + 0.5f)",
             _ => "floorf(s)",
         };
@@ -231,7 +231,7 @@ impl Lowering<'_, '_> {
     }
 }
 
-/// Elements before and after each dimension.
+/// Reads `pad_width` as the number of elements before and after each dimension.
 fn pad_widths(op: &Op<'_>) -> Vec<(i64, i64)> {
     let list = op.node.attr("pad_width").and_then(|v| v.as_list()).unwrap_or_default();
     let nested: Option<Vec<(i64, i64)>> =

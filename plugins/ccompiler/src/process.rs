@@ -1,4 +1,4 @@
-//! Processes that end in time: a C compiler given a large region may take hours, and starts others that do the work.
+//! Processes with a time limit: a C compiler may take hours for a large region, and does its work in child processes.
 
 use byoc_plugin_api::{Error, Result, Services};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
@@ -6,18 +6,22 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// A compiler that takes longer is ended: a region takes some seconds, and the host runs it meanwhile as well.
+/// Time after which a compiler is killed. A region normally takes a few seconds, and the host can run it instead.
 pub const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs a command that ends within `limit`, or is ended with all that it started; also when nobody waits for it any more.
+/// Runs a command and returns its exit status. The command and all its children are killed after `limit` or on
+/// cancellation.
+///
+/// # Errors
+/// If the command cannot be started, does not finish within `limit`, or the compilation is cancelled.
 pub fn limited(command: &mut Command, name: &str, limit: Duration, services: &Services) -> Result<ExitStatus> {
     if services.cancelled() {
         return Err(Error::cancelled());
     }
-    // A group of its own: a compiler starts others, which do the work.
+    // A process group of its own, so that the compiler's children can be killed with it.
     let child = command.process_group(0).spawn();
-    let mut child = Started(child.map_err(|error| Error::new(format!("`{name}` does not start: {error}")))?);
-    // Should this process be killed, nobody ends them; then they end when they have used so much of a processor.
+    let mut child = Started(child.map_err(|error| Error::new(format!("cannot start `{name}`: {error}")))?);
+    // If this process is killed, nothing kills its children; the limit on CPU time ends them then.
     let seconds = Rlimit { current: Some(limit.as_secs() + 1), maximum: Some(limit.as_secs() + 2) };
     if let Some(pid) = child.pid() {
         let _ = rustix::process::prlimit(Some(pid), Resource::Cpu, seconds);
@@ -32,7 +36,7 @@ pub fn limited(command: &mut Command, name: &str, limit: Duration, services: &Se
             return Err(Error::cancelled());
         }
         if start.elapsed() >= limit {
-            let message = format!("`{name}` was not done after {} s, and was ended", limit.as_secs_f64());
+            let message = format!("`{name}` did not finish within {} s and was killed", limit.as_secs_f64());
             return Err(Error::new(message).hint("the region is too large for a C compiler"));
         }
         std::thread::sleep(pause);
@@ -40,7 +44,7 @@ pub fn limited(command: &mut Command, name: &str, limit: Duration, services: &Se
     }
 }
 
-/// A process that does not outlive its use, nor does what it started.
+/// Child process that is killed with its process group on drop.
 struct Started(Child);
 
 impl Started {
@@ -51,7 +55,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // One that has been waited for is gone, and its number may be another's.
+        // The id of a process that was waited for may have been reused, so its group must not be killed.
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = self.pid().map(|pid| rustix::process::kill_process_group(pid, Signal::KILL));
             let _ = self.0.wait();
@@ -69,23 +73,23 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_in_time_gives_its_status() {
+    fn returns_the_status_of_a_finished_process() {
         let long = Duration::from_secs(60);
         assert!(shell("exit 0", long, &services(1)).unwrap().success());
         assert_eq!(shell("exit 3", long, &services(1)).unwrap().code(), Some(3));
     }
 
     #[test]
-    fn what_does_not_end_is_ended_with_all_that_it_started() {
+    fn kills_the_process_group_on_timeout() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
         let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
         let error = shell(&script, Duration::from_millis(300), &services(1)).unwrap_err();
-        assert!(error.message.contains("was not done after 0.3 s"), "{error}");
+        assert!(error.message.contains("did not finish within 0.3 s"), "{error}");
         let pid = std::fs::read_to_string(file).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         let ended = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
-        // A signal is delivered some time after it is sent, and only the one process of the group is waited for.
+        // Signals are delivered asynchronously, and only the leader of the group is waited for.
         let start = Instant::now();
         while !ended() {
             assert!(start.elapsed() < Duration::from_secs(10), "{stat} still runs");
@@ -94,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_ended() {
+    fn kills_the_process_on_cancellation() {
         let error = shell("sleep 1000", Duration::from_secs(60), &services_that_cancel(3)).unwrap_err();
         assert_eq!(error.code.as_str(), Error::CANCELLED);
     }

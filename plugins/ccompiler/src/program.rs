@@ -1,4 +1,4 @@
-//! A region as the code generator works on it: composites opened, shapes known, every value numbered.
+//! Representation of a region in the code generator: composites expanded, shapes static, values numbered.
 
 use crate::view::View;
 use byoc_plugin_api::{AttrValue, Constant, DType, Graph, Node, NodeKind, TensorType, ValueRef};
@@ -10,12 +10,12 @@ macro_rules! ids {
         pub struct $name(u32);
 
         impl $name {
-            /// The id of that number.
+            /// Creates the id with an index.
             pub fn new(index: usize) -> $name {
                 $name(index as u32)
             }
 
-            /// Its number.
+            /// Returns the index.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -24,74 +24,74 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A tensor of the region.
+    /// Id of a tensor of the region.
     Val;
-    /// An operator of the region.
+    /// Id of an operator of the region.
     OpId;
 }
 
-/// Where a value comes from.
+/// Definition of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Def {
-    /// The region's input of that number.
+    /// Input of the region, by index.
     Input(usize),
-    /// The constant of that number.
+    /// Constant, by index.
     Constant(usize),
-    /// An output of an operator.
+    /// Output of an operator, by index.
     Op(OpId, usize),
 }
 
-/// A tensor of the region.
+/// Tensor of the region.
 #[derive(Clone, Debug)]
 pub struct Value {
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<i64>,
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
-    /// Where it comes from.
+    /// Definition.
     pub def: Def,
-    /// Who reads it.
+    /// Operators that read the value.
     pub users: Vec<OpId>,
 }
 
-/// An operator of the region.
+/// Operator of the region.
 #[derive(Clone, Debug)]
 pub struct Op<'a> {
-    /// Relay's name.
+    /// Relay name.
     pub name: &'a str,
-    /// Its node, for attributes and sources.
+    /// Node of the graph, for attributes and sources.
     pub node: &'a Node,
-    /// What it reads.
+    /// Values that the operator reads.
     pub inputs: Vec<Val>,
-    /// What it gives.
+    /// Values that the operator computes.
     pub outputs: Vec<Val>,
 }
 
-/// A region.
+/// Region with numbered values.
 #[derive(Debug)]
 pub struct Program<'a> {
-    /// The values.
+    /// Values, indexed by `Val`.
     pub values: Vec<Value>,
-    /// The operators, in topological order.
+    /// Operators in topological order, indexed by `OpId`.
     pub ops: Vec<Op<'a>>,
-    /// What goes in.
+    /// Inputs of the region.
     pub inputs: Vec<Val>,
-    /// What comes out.
+    /// Outputs of the region.
     pub outputs: Vec<Val>,
-    /// The constants that values refer to.
+    /// Constants that values refer to.
     pub constants: &'a [Constant],
 }
 
 impl<'a> Program<'a> {
-    /// Opens the composites of a graph and numbers its values.
+    /// Expands the composites of a graph and numbers its values.
     ///
     /// # Errors
-    /// Where a dimension is not known, or the graph refers to what it does not have.
+    /// If a dimension is dynamic, composites are nested too deep, or the graph has a reference out of range.
     pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<Program<'a>, String> {
         graph.check(constants.len())?;
         let mut program =
             Program { values: Vec::new(), ops: Vec::new(), inputs: Vec::new(), outputs: Vec::new(), constants };
-        // One frame per open graph: its inputs, the values of its nodes so far, and the caller's node it stands for.
+        // One frame per graph being expanded: its inputs and the values of its nodes so far.
         struct Frame<'a> {
             graph: &'a Graph,
             inputs: Vec<Val>,
@@ -103,7 +103,7 @@ impl<'a> Program<'a> {
         program.inputs.clone_from(&inputs);
         let mut frames = vec![Frame { graph, inputs, nodes: Vec::new() }];
         loop {
-            let Some(frame) = frames.last_mut() else { return Err("a graph without an end".into()) };
+            let Some(frame) = frames.last_mut() else { return Err("the graph has no outermost frame".into()) };
             let resolve = |nodes: &[Vec<Val>], value: &ValueRef| nodes[value.node as usize][value.index as usize];
             let Some(node) = frame.graph.nodes.get(frame.nodes.len()) else {
                 let outputs: Vec<Val> = frame.graph.outputs.iter().map(|v| resolve(&frame.nodes, v)).collect();
@@ -150,7 +150,7 @@ impl<'a> Program<'a> {
         }
         let mut results = outputs.clone();
         if name == "nn.batch_norm" && inputs.len() == 5 {
-            // In inference the running statistics come out as they went in.
+            // In inference the moving mean and variance are returned unchanged.
             results.truncate(1);
             results.extend([inputs[3], inputs[4]]);
         }
@@ -158,32 +158,32 @@ impl<'a> Program<'a> {
         Ok(results)
     }
 
-    /// The value of that number.
+    /// Returns a value by id.
     pub fn val(&self, value: Val) -> &Value {
         &self.values[value.index()]
     }
 
-    /// The dimensions of a value.
+    /// Returns the dimensions of a value.
     pub fn shape(&self, value: Val) -> &[i64] {
         &self.val(value).shape
     }
 
-    /// The operator of that number.
+    /// Returns an operator by id.
     pub fn get(&self, op: OpId) -> &Op<'a> {
         &self.ops[op.index()]
     }
 
-    /// The operator that gives a value.
+    /// Returns the operator that computes a value; `None` for inputs and constants.
     pub fn producer(&self, value: Val) -> Option<OpId> {
         if let Def::Op(op, _) = self.val(value).def { Some(op) } else { None }
     }
 
-    /// The constant that a value stands for.
+    /// Returns the constant that a value refers to; `None` for other values.
     pub fn constant(&self, value: Val) -> Option<&'a Constant> {
         if let Def::Constant(i) = self.val(value).def { self.constants.get(i) } else { None }
     }
 
-    /// The elements of a constant of 64-bit or 32-bit integers, if the value is one.
+    /// Returns the elements of an int64 or int32 constant; `None` for other values.
     pub fn constant_ints(&self, value: Val) -> Option<Vec<i64>> {
         let tensor = self.constant(value)?.tensor();
         match tensor.dtype() {
@@ -195,27 +195,27 @@ impl<'a> Program<'a> {
 }
 
 impl Op<'_> {
-    /// An integer attribute, or `default` where it is not set.
+    /// Returns an integer or boolean attribute as an integer; `default` if it is not set.
     pub fn int(&self, key: &str, default: i64) -> i64 {
         self.node.int(key).or_else(|| self.node.flag(key).map(i64::from)).unwrap_or(default)
     }
 
-    /// A number, or `default` where it is not set.
+    /// Returns a numeric attribute; `default` if it is not set.
     pub fn float(&self, key: &str, default: f64) -> f64 {
         self.node.float(key).unwrap_or(default)
     }
 
-    /// A flag, or `default` where it is not set.
+    /// Returns a boolean or integer attribute as a boolean; `default` if it is not set.
     pub fn flag(&self, key: &str, default: bool) -> bool {
         self.node.flag(key).or_else(|| self.node.int(key).map(|v| v != 0)).unwrap_or(default)
     }
 
-    /// A text, or `""` where it is not set.
+    /// Returns a string attribute; `""` if it is not set.
     pub fn text(&self, key: &str) -> &str {
         self.node.text(key).unwrap_or_default()
     }
 
-    /// A list of integers; one integer is a list of one; `None` where it is not set.
+    /// Returns a list of integers, where a single integer is a list of one; `None` if the attribute is not set.
     pub fn ints(&self, key: &str) -> Option<Vec<i64>> {
         match self.node.attr(key)? {
             AttrValue::Int(value) => Some(vec![*value]),
@@ -223,26 +223,27 @@ impl Op<'_> {
         }
     }
 
-    /// One value per spatial axis, where a single one stands for all.
+    /// Returns one value per spatial axis; the last one given applies to all further axes.
     pub fn per_axis(&self, key: &str, axes: usize, default: i64) -> Vec<i64> {
         let given = self.ints(key).unwrap_or_default();
         (0..axes).map(|i| given.get(i).or(given.last()).copied().unwrap_or(default)).collect()
     }
 
-    /// Spatial padding as (before, after) by axis, from one value, one per axis, or all befores and then all afters.
+    /// Returns the spatial padding (before, after) per axis. The attribute has one value, one per axis, or the values
+    /// before all axes followed by those after all axes.
     pub fn padding(&self, axes: usize) -> Vec<(i64, i64)> {
         let given = self.ints("padding").unwrap_or_default();
         let at = |i: usize| given.get(i).or(given.last()).copied().unwrap_or(0);
         (0..axes).map(|i| if given.len() >= 2 * axes { (at(i), at(axes + i)) } else { (at(i), at(i)) }).collect()
     }
 
-    /// An axis attribute, counted from the end when negative.
+    /// Returns an axis attribute; a negative value counts from the end.
     pub fn axis(&self, key: &str, default: i64, rank: usize) -> usize {
         let axis = self.int(key, default);
         (if axis < 0 { axis + rank as i64 } else { axis }).clamp(0, rank.max(1) as i64 - 1) as usize
     }
 
-    /// The axes that a reduction goes over.
+    /// Tests each axis for being reduced by a reduction.
     pub fn reduced_axes(&self, rank: usize) -> Vec<bool> {
         let mut reduced = vec![false; rank];
         match self.ints("axis") {
@@ -263,7 +264,7 @@ impl Op<'_> {
     }
 }
 
-/// Returns true if the operator only looks at its input in another way, as far as shapes allow.
+/// Returns true if the operator can be expressed as a view of its input, for most shapes.
 pub fn is_view_op(name: &str) -> bool {
     matches!(
         name,
@@ -279,12 +280,12 @@ pub fn is_view_op(name: &str) -> bool {
     )
 }
 
-/// Returns true if a view operator's output has the elements of its input, each once.
+/// Returns true if the output of a view operator has each element of its input exactly once.
 pub fn is_bijective(name: &str) -> bool {
     is_view_op(name) && !matches!(name, "strided_slice" | "split" | "broadcast_to")
 }
 
-/// Output `k` of a view operator, as a view of what its input is a view of; `None` where that takes a copy.
+/// Returns output `k` of a view operator as a view of the memory of its input; `None` if a copy is needed.
 pub fn view_through(program: &Program<'_>, op: &Op<'_>, k: usize, input: &View) -> Option<View> {
     let out = program.shape(op.outputs[k]);
     let rank = input.shape.len();
@@ -308,7 +309,7 @@ pub fn view_through(program: &Program<'_>, op: &Op<'_>, k: usize, input: &View) 
     }
 }
 
-/// The axes of a transpose, in order.
+/// Returns the axes of a transpose; the default reverses them.
 pub fn transpose_axes(op: &Op<'_>, rank: usize) -> Vec<usize> {
     match op.ints("axes") {
         Some(axes) if !axes.is_empty() || rank == 0 => {
@@ -318,7 +319,7 @@ pub fn transpose_axes(op: &Op<'_>, rank: usize) -> Vec<usize> {
     }
 }
 
-/// First index and step of a `strided_slice`, by axis.
+/// Returns the first index and the step of a `strided_slice` per axis.
 fn slice_starts(op: &Op<'_>, shape: &[i64]) -> Vec<(i64, i64)> {
     let rank = shape.len();
     let begin = op.ints("begin").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is computed row by row, or point by point: softmax, layer normalisation, reductions, and plain loops.
+//! Computations per row or per point: softmax, layer normalization, reductions, and plain loop nests.
 
 use crate::fused::{Fused, Load, Place, Stored, address};
 use crate::lowering::{Lowering, Phase};
@@ -8,11 +8,11 @@ use crate::view::{View, count};
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 
-/// The longest row that is held on the stack.
+/// Maximum number of elements in a row, which is held on the stack.
 pub const LONGEST_ROW: i64 = 65_536;
 
 impl Lowering<'_, '_> {
-    /// A loop nest without an anchor, with neighbouring dimensions merged as far as its tensors allow.
+    /// Emits a loop nest without an anchor, with adjacent dimensions merged as far as the strides allow.
     pub fn map(&mut self, fused: &Fused, comment: Vec<String>) -> Result<(), String> {
         let order = match fused.stores.first() {
             Some(store) => store.view.memory_order(),
@@ -25,7 +25,8 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// A plain copy whose innermost dimension is another one where it comes from: done in blocks. Gives whether it was one.
+    /// Emits a blocked transpose if the body is a copy of float32 whose source and target have different innermost
+    /// dimensions. Returns true if it was emitted.
     fn transpose(&mut self, fused: &Fused, comment: &[String]) -> bool {
         let ([load], [store], []) = (&fused.loads[..], &fused.stores[..], &fused.lines[..]) else { return false };
         let Some((&columns, outer)) = fused.domain.split_last() else { return false };
@@ -37,7 +38,7 @@ impl Lowering<'_, '_> {
         };
         let name = self.phase_name();
         let mut vars: Vec<String> = (0..=inner).map(|d| format!("i{d}")).collect();
-        // Blocks of 64 rows are shared out along with the other dimensions.
+        // Blocks of 64 rows are distributed over the tasks together with the other dimensions.
         let rows = outer[across];
         let blocks = (rows + 63) / 64;
         let mut dims = outer.to_vec();
@@ -79,7 +80,8 @@ impl Lowering<'_, '_> {
         true
     }
 
-    /// A loop nest over an index space as it is; `first` writes statements in front of the body, given the indices.
+    /// Emits a loop nest over an index space without merging dimensions; `first` formats statements before the body,
+    /// given the indices.
     pub fn points(&mut self, fused: &Fused, comment: Vec<String>, first: impl Fn(&[String]) -> String) {
         let name = self.phase_name();
         let rank = fused.domain.len();
@@ -89,7 +91,7 @@ impl Lowering<'_, '_> {
             Some((&len, outer)) => (len, count(outer)),
             None => (1, 1),
         };
-        // A transcendental function is worth many plain operations.
+        // A transcendental function costs as much as many arithmetic operations.
         let heavy = fused.lines.iter().filter(|l| l.contains("byoc_") || l.contains("pow")).count();
         let weight = 1 + fused.lines.len() as i64 / 2 + 4 * heavy as i64;
         let mut phase = Phase { comment, ..Phase::default() };
@@ -126,7 +128,7 @@ impl Lowering<'_, '_> {
         self.phases.push(phase);
     }
 
-    /// A tensor with `axis` innermost; copied where it is not so already.
+    /// Returns a tensor with `axis` innermost, copied if necessary.
     fn innermost(&mut self, stored: Stored, axis: usize, dtype: DType, comment: &str) -> Result<Stored, String> {
         if stored.view.strides[axis] == 1 || stored.view.shape[axis] == 1 {
             return Ok(stored);
@@ -138,7 +140,7 @@ impl Lowering<'_, '_> {
         Ok(to)
     }
 
-    /// `nn.softmax`, `nn.log_softmax`, `nn.layer_norm`: a function of whole rows.
+    /// Lowers `nn.softmax`, `nn.log_softmax` and `nn.layer_norm`.
     pub fn normalize(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let program = self.program;
         let op = program.get(id);
@@ -211,7 +213,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// `sum`, `mean`, `max`, `min`.
+    /// Lowers `sum`, `mean`, `max`, `min` and `prod`.
     pub fn reduce(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let program = self.program;
         let op = program.get(id);
@@ -220,7 +222,7 @@ impl Lowering<'_, '_> {
         let reduced = op.reduced_axes(rank);
         let data = self.resolve(op.inputs[0])?;
         let kept: Vec<usize> = (0..rank).filter(|&d| !reduced[d]).collect();
-        // The kept dimensions in the order in which they lie in memory.
+        // Dimensions that are kept, in memory order.
         let by_memory: Vec<usize> = data.view.memory_order().into_iter().filter(|d| !reduced[*d]).collect();
         let out_rank = program.shape(op.outputs[0]).len();
         let keepdims = out_rank == rank && out_rank != kept.len();
@@ -332,7 +334,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// The declarations of the pointers of a loop body and of one more that is read.
+    /// Formats the declarations of the pointers of a loop body and of one more tensor that is read.
     pub fn pointers_and(&self, fused: &Fused, place: Place) -> String {
         let mut pointers = self.pointers(fused);
         if !pointers.contains(&format!("restrict {place} =")) {

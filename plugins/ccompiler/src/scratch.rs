@@ -1,7 +1,7 @@
-//! Folders of this process alone: the C compiler works in one, an object is loaded from one.
+//! Private temporary folders, in which the C compiler works and from which objects are loaded.
 //!
-//! Each is locked as long as it is in use. What is not locked any more was left by a process that was killed, and goes when
-//! the next one compiles.
+//! A folder is locked while it is in use. A folder without a lock was left by a process that was killed; the next
+//! process that needs a folder removes it.
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::geteuid;
@@ -16,20 +16,20 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "byoc-cc-";
 
-/// A folder that is not locked yet is not taken for one that was left behind.
+/// Minimum age of a file or folder before it counts as stale, because a new folder is not locked immediately.
 pub const LEFT_BEHIND: Duration = Duration::from_secs(600);
 
-/// A folder that nobody else may look into. It goes with the value.
+/// Temporary folder that only the user can access; removed on drop.
 pub struct Scratch {
     folder: TempDir,
     handle: File,
 }
 
 impl Scratch {
-    /// Makes a folder where temporary files are.
+    /// Creates a folder in the system's folder for temporary files.
     ///
     /// # Errors
-    /// Where that is not possible, or another folder has taken its place.
+    /// If the folder cannot be created, or was replaced by another one.
     pub fn new() -> Result<Scratch> {
         static SWEPT: Once = Once::new();
         SWEPT.call_once(|| sweep(&std::env::temp_dir()));
@@ -38,24 +38,24 @@ impl Scratch {
         let handle = open_folder(CWD, folder.path())?;
         let found = handle.metadata()?;
         if found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
-            return Err(Error::other(format!("{} was exchanged for another folder", folder.path().display())));
+            return Err(Error::other(format!("{} was replaced by another folder", folder.path().display())));
         }
-        // Where the system has no locks, the folder's age has to do.
+        // If the file system has no locks, only the age protects the folder.
         let _ = handle.try_lock();
         Ok(Scratch { folder, handle })
     }
 
-    /// Returns its path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Writes a library to a file, and gives a path to it that no other library of the process ever had: the system's
-    /// loader takes paths that it knows for libraries that it has. The path leads through this folder's descriptor, so that
-    /// it is this file whatever happens to the folders above.
+    /// Writes a library to a file and returns a path that no other library of the process has had: the dynamic loader
+    /// identifies libraries by path and would return one that is already loaded. The path goes through the descriptor
+    /// of this folder, so that it names this file even if a parent folder is replaced.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// If the file cannot be written.
     pub fn library(&self, bytes: &[u8]) -> Result<PathBuf> {
         let stem = self.path().file_name().unwrap_or_default();
         let name = Path::new(stem).with_extension("so");
@@ -66,13 +66,14 @@ impl Scratch {
     }
 }
 
-/// Opens a folder, and nothing that a link leads to.
+/// Opens a folder without following a symbolic link.
 pub fn open_folder(within: impl AsFd, name: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(File::from(openat(within, name, flags, Mode::empty())?))
 }
 
-/// Removes what killed processes of this user left in `folder`. Errors are somebody else's doing and cost nothing here.
+/// Removes the folders that killed processes of this user left in `folder`. Errors are ignored: other processes may
+/// remove the same folders, and stale ones do no harm.
 fn sweep(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_left_behind(&entry.path()).unwrap_or(false) {
@@ -95,7 +96,7 @@ mod tests {
     use std::time::SystemTime;
 
     #[test]
-    fn what_nobody_holds_any_more_is_removed() {
+    fn sweep_removes_stale_folders_only() {
         let temporary = tempfile::tempdir().unwrap();
         let old = SystemTime::now() - 2 * LEFT_BEHIND;
         let make = |name: &str| {

@@ -1,11 +1,11 @@
-//! The source of a region: the phases put together, the workspace planned.
+//! Assembles the C file of a region from its phases and plans the workspace.
 
 use crate::lowering::Lowering;
 use crate::text::tidy;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// The prelude in parts: a part is taken if the code has one of the names.
+/// Parts of the prelude, each included if the code contains one of its names.
 const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_zero_border"], include_str!("prelude/border.c")),
     (&["byoc_pack_panel"], include_str!("prelude/pack.c")),
@@ -19,25 +19,26 @@ const PRELUDE: &[(&[&str], &str)] = &[
     (&["byoc_row_", "byoc_softmax", "byoc_log_softmax", "byoc_layer_norm"], include_str!("prelude/rows.c")),
 ];
 
-/// A complete C file.
+/// Complete C file.
 #[derive(Debug)]
 pub struct Source {
-    /// The text.
+    /// Text of the file.
     pub text: String,
-    /// Bytes of workspace that a run needs.
+    /// Size of the workspace in bytes.
     pub workspace: i64,
-    /// Bytes of packed constants.
+    /// Size of the packed constants in bytes.
     pub packed: i64,
 }
 
-/// Returns the constants that generated code reads where they lie, in order; the others are only packed.
+/// Returns the indices of the constants that the generated code reads in place, sorted; the others are read by the
+/// packing function only.
 pub fn kept_constants(text: &str) -> Vec<usize> {
     let read = text.split(" = args->constants[").skip(1);
     let numbers: BTreeSet<usize> = read.filter_map(|rest| rest.split(']').next()?.parse().ok()).collect();
     numbers.into_iter().collect()
 }
 
-/// Everything that the code generator writes about a region.
+/// Generates the C file of a region.
 pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
     let (offsets, workspace) = plan(lowering);
     let mut body = String::new();
@@ -146,7 +147,8 @@ fn comment(text: &mut String, lines: &[String], pad: &str) {
     }
 }
 
-/// Places the buffers so that those alive at the same time do not overlap. Gives their offsets and the total.
+/// Assigns offsets to the buffers such that buffers with overlapping lifetimes are disjoint, largest first. Returns the
+/// offsets and the total size.
 fn plan(lowering: &Lowering<'_, '_>) -> (Vec<i64>, i64) {
     let count = lowering.buffers.len();
     let mut life = vec![(usize::MAX, 0); count];

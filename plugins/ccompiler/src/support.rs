@@ -1,4 +1,4 @@
-//! Which operators are taken, and why others are not.
+//! Checks which operators are supported, and gives the reasons for refusals.
 
 use crate::anchors::{Anchor, anchor};
 use crate::elementwise::{c_type, expression, is_elementwise, names};
@@ -8,10 +8,10 @@ use crate::rows::LONGEST_ROW;
 use crate::{anchors, elementwise, view};
 use byoc_plugin_api::{DType, RefusalCode, Verdict};
 
-/// The most operators in a region: beyond that a compiler takes minutes over the file.
+/// Maximum number of operators in a region; beyond it a C compiler takes minutes.
 pub const MOST_OPERATORS: usize = 5_000;
 
-/// Operators that only look at data in another way.
+/// View operators.
 const VIEWS: &[&str] = &[
     "reshape",
     "nn.batch_flatten",
@@ -24,8 +24,8 @@ const VIEWS: &[&str] = &[
     "copy",
 ];
 
-/// The pattern table. Whole regions are fused whether or not their operators come in one of these; the patterns say what is
-/// worth keeping together when several backends share a model.
+/// Pattern table. Fusion within a region does not depend on it; the patterns keep operators together when several
+/// backends share a model.
 pub const PATTERNS: &str = "\
 conv2d_bias_relu: nn.relu(nn.bias_add(nn.conv2d(*, const), const) | add(nn.conv2d(*, const), const))
 conv2d_bias_clip: clip(nn.bias_add(nn.conv2d(*, const), const) | add(nn.conv2d(*, const), const))
@@ -35,20 +35,20 @@ dense_bias: nn.bias_add(nn.dense(*, const), const) | add(nn.dense(*, const), con
 silu: multiply(*x, sigmoid(*x)) | multiply(sigmoid(*x), *x)
 ";
 
-/// Every operator that is asked about, in order of preference.
+/// Returns the single operators of the description, in order of preference.
 pub fn operators() -> Vec<String> {
     let anchors = anchors::ANCHORS.iter().map(|entry| entry.0);
     anchors.chain(names()).chain(VIEWS.iter().copied()).map(str::to_owned).collect()
 }
 
-/// Returns true if an operator is taken.
+/// Returns the verdict on an operator.
 pub fn check(program: &Program<'_>, op: &Op<'_>) -> Verdict {
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
     for (i, &value) in op.inputs.iter().chain(&op.outputs).enumerate() {
         let value = program.val(value);
         let which = if i < op.inputs.len() { format!("input {i}") } else { format!("output {}", i - op.inputs.len()) };
         if c_type(value.dtype).is_none() {
-            let detail = format!("{which} is {}; C has no such type", value.dtype);
+            let detail = format!("{which} is {}, which has no C type", value.dtype);
             return refuse(RefusalCode::UnsupportedDtype, detail);
         }
         if value.shape.contains(&0) {
@@ -65,17 +65,17 @@ pub fn check(program: &Program<'_>, op: &Op<'_>) -> Verdict {
         return check_elementwise(program, op);
     }
     let Some(kind) = anchor(op.name) else {
-        return refuse(RefusalCode::UnsupportedOp, "not one of the operators that ccompiler writes C for".into());
+        return refuse(RefusalCode::UnsupportedOp, "ccompiler has no code generation for this operator".into());
     };
     let moves = matches!(kind, Anchor::Gather | Anchor::Concatenate | Anchor::Pad);
     for (i, &value) in op.inputs.iter().enumerate() {
         let dtype = program.val(value).dtype;
         let index = kind == Anchor::Gather && i == 1;
         if index && !matches!(dtype, DType::I32 | DType::I64) {
-            return refuse(RefusalCode::UnsupportedDtype, format!("indices are {dtype}; int32 or int64 is wanted"));
+            return refuse(RefusalCode::UnsupportedDtype, format!("expected int32 or int64 indices, found {dtype}"));
         }
         if !moves && dtype != DType::F32 {
-            return refuse(RefusalCode::UnsupportedDtype, format!("input {i} is {dtype}; float32 is wanted"));
+            return refuse(RefusalCode::UnsupportedDtype, format!("input {i}: expected float32, found {dtype}"));
         }
     }
     if !moves && program.val(op.outputs[0]).dtype != DType::F32 {
@@ -87,22 +87,22 @@ pub fn check(program: &Program<'_>, op: &Op<'_>) -> Verdict {
 fn check_elementwise(program: &Program<'_>, op: &Op<'_>) -> Verdict {
     let dtype = program.val(op.inputs[0]).dtype;
     let refuse = |code, detail: String| Verdict::refused(code, format!("{}: {detail}", op.name));
-    // Small integers are promoted in C: only what does not compute with them is the same.
+    // C promotes small integers to int, so only operators without arithmetic give the same result.
     let plain = matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64);
     let harmless = matches!(op.name, "cast" | "where" | "equal" | "not_equal" | "logical_not")
         || op.name.starts_with("logical_")
         || (dtype == DType::BOOL && op.name.starts_with("bitwise_") && op.name != "bitwise_not");
     if !plain && !harmless {
-        return refuse(RefusalCode::UnsupportedDtype, format!("not for {dtype}"));
+        return refuse(RefusalCode::UnsupportedDtype, format!("not supported for {dtype}"));
     }
     let args: Vec<String> = (0..op.inputs.len()).map(|i| format!("x{i}")).collect();
     if expression(program, op, &args).is_none() {
         let division = ["divide", "mod", "floor_divide", "floor_mod"].contains(&op.name);
         return if division {
-            let detail = format!("{dtype} is divided by what may be zero");
+            let detail = format!("the {dtype} divisor may be 0 or -1");
             refuse(RefusalCode::UnsupportedAttr, detail)
         } else {
-            refuse(RefusalCode::UnsupportedDtype, format!("not for {dtype}"))
+            refuse(RefusalCode::UnsupportedDtype, format!("not supported for {dtype}"))
         };
     }
     for (i, &input) in op.inputs.iter().enumerate() {
@@ -138,7 +138,7 @@ fn check_anchor(program: &Program<'_>, op: &Op<'_>, kind: Anchor) -> Verdict {
         Anchor::Normalize => {
             let axis = op.axis("axis", -1, shape.len());
             if shape.get(axis).is_none_or(|&n| n > LONGEST_ROW) {
-                let detail = format!("rows longer than {LONGEST_ROW} elements");
+                let detail = format!("expected rows of at most {LONGEST_ROW} elements");
                 return refuse(RefusalCode::ResourceLimit, detail);
             }
         }

@@ -1,9 +1,9 @@
-//! Small pieces of C, written so that people like to read them.
+//! Helpers that format readable C.
 
 use crate::view::dense_strides;
 use std::fmt::Write;
 
-/// The part of `0..n` that is number `index` of `parts` equal ones: where it begins and where it ends.
+/// Formats the bounds of part `index` when `0..n` is divided into `parts` equal parts.
 pub fn share(n: &str, index: &str, parts: i64) -> (String, String) {
     if parts == 1 {
         return ("0".to_owned(), n.to_owned());
@@ -11,13 +11,13 @@ pub fn share(n: &str, index: &str, parts: i64) -> (String, String) {
     (format!("{n} * {index} / {parts}"), format!("{n} * ({index} + 1) / {parts}"))
 }
 
-/// The head of a loop over a part of `0..n`.
+/// Formats the head of a loop over a part of `0..n`.
 pub fn share_loop(var: &str, n: &str, index: &str, parts: i64) -> String {
     let (from, to) = share(n, index, parts);
     format!("for (int64_t {var} = {from}; {var} < {to}; ++{var}) {{")
 }
 
-/// `index / divisor % modulus` without what changes nothing; a modulus of 0 means that none is needed.
+/// Formats `index / divisor % modulus` without redundant operations; a modulus of 0 stands for no modulus.
 pub fn digit(index: &str, divisor: i64, modulus: i64) -> String {
     if modulus == 1 {
         return "0".to_owned();
@@ -32,7 +32,7 @@ pub fn digit(index: &str, divisor: i64, modulus: i64) -> String {
     text
 }
 
-/// Statements that find the indices `vars` of dimensions `dims` from a row-major number.
+/// Formats declarations of the indices `vars` of dimensions `dims`, computed from a row-major index.
 pub fn decode(vars: &[String], dims: &[i64], number: &str, indent: usize) -> String {
     let pad = "    ".repeat(indent);
     let mut text = String::new();
@@ -50,13 +50,14 @@ pub fn decode(vars: &[String], dims: &[i64], number: &str, indent: usize) -> Str
     text
 }
 
-/// Takes out of each function the `(void)x;` of variables that are used, and, of those that are not, the declaration too.
+/// Removes the `(void)x;` statements of each function, along with the declarations of variables that are otherwise
+/// unused.
 pub fn tidy(code: &str) -> String {
     let mut text = String::new();
     for function in code.split_inclusive("\n}\n") {
         let lines: Vec<&str> = function.lines().collect();
         let mut keep = vec![true; lines.len()];
-        // From the end, so that what is used only by something unused goes as well.
+        // Backwards, so that variables used only by unused variables are removed as well.
         for at in (0..lines.len()).rev() {
             let Some(name) = lines[at].trim().strip_prefix("(void)").and_then(|l| l.strip_suffix(';')) else {
                 continue;
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tidy_keeps_what_is_used() {
+    fn tidy_keeps_used_variables() {
         let code = "void f(void) {\n    const int64_t a = 1;\n    (void)a;\n    const int64_t b = a;\n    (void)b;\n    g(ab);\n}\n";
         assert_eq!(tidy(code), "void f(void) {\n    g(ab);\n}\n");
         let code = "void f(void) {\n    const int64_t a = 1;\n    (void)a;\n    g(a);\n}\n";

@@ -8,8 +8,8 @@ use byoc_plugin_api::{Error, Result, Services};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Optimisation flags. No `-ffast-math`: NaN, infinities and signed zeros keep their meaning. What is given up is the
-/// state of `errno` and of the floating-point exception flags, which nobody reads, and the rounding between a product and a sum.
+/// Optimization flags. Without `-ffast-math`, so that NaN, infinities and signed zeros are preserved. Given up are
+/// `errno` and the floating-point exception flags, which nothing reads, and the rounding between a product and a sum.
 const FLAGS: &[&str] = &[
     "-std=gnu11",
     "-O3",
@@ -24,18 +24,18 @@ const FLAGS: &[&str] = &[
     "-Wl,--build-id=none",
 ];
 
-/// A C compiler on this machine.
+/// C compiler on this machine.
 #[derive(Clone, Debug)]
 pub struct Toolchain {
     command: Vec<String>,
-    /// What it says about itself.
+    /// First line of the output of `--version`.
     pub version: String,
 }
 
-/// The compiler: `$CC`, else `cc`.
+/// Returns the C compiler: `$CC`, otherwise `cc`.
 ///
 /// # Errors
-/// Where there is none; the hint says how to install one.
+/// If there is none; the hint tells how to install one.
 pub fn toolchain() -> Result<&'static Toolchain> {
     static FOUND: OnceLock<std::result::Result<Toolchain, Error>> = OnceLock::new();
     FOUND.get_or_init(find).as_ref().map_err(Clone::clone)
@@ -55,9 +55,9 @@ fn find() -> Result<Toolchain> {
         .args(&command[1..])
         .arg("--version")
         .output()
-        .map_err(|error| missing(format!("does not start ({error})")))?;
+        .map_err(|error| missing(format!("cannot be started ({error})")))?;
     if !output.status.success() {
-        return Err(missing(format!("ends with {}", output.status)));
+        return Err(missing(format!("fails with {}", output.status)));
     }
     let version = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
     Ok(Toolchain { command, version })
@@ -72,10 +72,10 @@ impl Toolchain {
         flags
     }
 
-    /// The object of a source, from the cache if it is there.
+    /// Compiles a source to an object, or returns it from the cache.
     ///
     /// # Errors
-    /// What the compiler says; also when it is not done after [`TIME_LIMIT`], or nobody waits for it any more.
+    /// If the compiler fails (with its first error), exceeds [`TIME_LIMIT`], or the compilation is cancelled.
     pub fn compile(&self, source: &str, cache: Option<&Settings>, services: &Services) -> Result<Vec<u8>> {
         let flags = self.flags();
         let mut key = blake3::Hasher::new();
@@ -97,7 +97,7 @@ impl Toolchain {
             .args(["-o", "region.so", "region.c", "-lm"])
             .env("LC_ALL", "C")
             .env_remove("SOURCE_DATE_EPOCH")
-            // Its own temporary files go with ours, however it ends.
+            // Temporary files of the compiler are removed with the folder, even if it is killed.
             .env("TMPDIR", folder.path())
             .current_dir(folder.path())
             .stdin(Stdio::null())
@@ -108,7 +108,7 @@ impl Toolchain {
             let said = std::fs::read(&said)?;
             let said = String::from_utf8_lossy(&said);
             let first = said.lines().find(|line| line.contains("error")).or(said.lines().next()).unwrap_or_default();
-            return Err(Error::new(format!("`{}` ends with {status}: {first}", self.command.join(" "))));
+            return Err(Error::new(format!("`{}` failed with {status}: {first}", self.command.join(" "))));
         }
         Ok(std::fs::read(folder.path().join("region.so"))?)
     }

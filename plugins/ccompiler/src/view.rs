@@ -1,25 +1,25 @@
-//! Strided views: where the elements of a tensor lie in a buffer.
+//! Strided views of tensors in a buffer.
 //!
-//! A transpose, a slice, a broadcast and most reshapes only make another view of the same buffer and cost nothing at
-//! run time. A reshape that no view can express is the one that costs a copy.
+//! A transpose, a slice, a broadcast and most reshapes only create another view of the same buffer and cost nothing at
+//! run time. Only a reshape that no view can express needs a copy.
 
-/// Where the elements of a tensor lie: element `i` at `offset + Σ i[d] * strides[d]`, counted in elements.
+/// Strided view: element `i` is at `offset + Σ i[d] * strides[d]`, counted in elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// The dimensions.
+    /// Dimensions.
     pub shape: Vec<i64>,
-    /// Elements from one index to the next, by dimension.
+    /// Stride of each dimension in elements.
     pub strides: Vec<i64>,
-    /// The element at index 0.
+    /// Offset of the element with all indices 0.
     pub offset: i64,
 }
 
-/// The number of elements of a shape.
+/// Returns the number of elements of a shape.
 pub fn count(shape: &[i64]) -> i64 {
     shape.iter().product()
 }
 
-/// Strides of a dense row-major tensor.
+/// Returns the strides of a dense row-major tensor.
 pub fn dense_strides(shape: &[i64]) -> Vec<i64> {
     let mut strides = vec![1; shape.len()];
     for d in (0..shape.len().saturating_sub(1)).rev() {
@@ -29,12 +29,12 @@ pub fn dense_strides(shape: &[i64]) -> Vec<i64> {
 }
 
 impl View {
-    /// A dense row-major tensor.
+    /// Creates the view of a dense row-major tensor.
     pub fn dense(shape: &[i64]) -> View {
         View { shape: shape.to_vec(), strides: dense_strides(shape), offset: 0 }
     }
 
-    /// The dimensions in the order `axes`.
+    /// Permutes the dimensions into the order `axes`.
     pub fn permute(&self, axes: &[usize]) -> View {
         View {
             shape: axes.iter().map(|&a| self.shape[a]).collect(),
@@ -43,7 +43,7 @@ impl View {
         }
     }
 
-    /// Every `step`th element of `axis` from `begin`, `len` of them.
+    /// Restricts `axis` to `len` indices that start at `begin` and are `step` apart.
     pub fn slice(&self, axis: usize, begin: i64, step: i64, len: i64) -> View {
         let mut view = self.clone();
         view.offset += begin * self.strides[axis];
@@ -52,7 +52,7 @@ impl View {
         view
     }
 
-    /// Broadcast to `shape`, aligned at the right. `None` where the shapes do not broadcast.
+    /// Broadcasts to `shape`, aligned at the right; `None` if the shapes do not broadcast.
     pub fn broadcast(&self, shape: &[i64]) -> Option<View> {
         let lead = shape.len().checked_sub(self.shape.len())?;
         let mut strides = vec![0; shape.len()];
@@ -66,7 +66,7 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
-    /// The same elements in row-major order under another shape; `None` where that takes a copy.
+    /// Reshapes the view in row-major order; `None` if a copy is needed.
     pub fn reshape(&self, shape: &[i64]) -> Option<View> {
         if count(&self.shape) != count(shape) {
             return None;
@@ -74,7 +74,7 @@ impl View {
         if count(shape) == 0 {
             return Some(View { offset: self.offset, ..View::dense(shape) });
         }
-        // Dimensions of size 1 say nothing; neighbours that lie densely in each other are one.
+        // Drops dimensions of size 1 and merges adjacent dimensions that are contiguous.
         let old = merge(self.shape.iter().zip(&self.strides).map(|(&size, &stride)| (size, stride)));
         let mut strides = vec![0; shape.len()];
         let mut d = shape.len();
@@ -93,7 +93,7 @@ impl View {
         Some(View { shape: shape.to_vec(), strides, offset: self.offset })
     }
 
-    /// Returns true if the elements lie densely and row-major from the start of the buffer.
+    /// Returns true if the elements are dense and row-major from the start of the buffer.
     pub fn is_dense(&self) -> bool {
         let mut expected = 1;
         for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
@@ -105,21 +105,22 @@ impl View {
         self.offset == 0
     }
 
-    /// The dimensions from the outermost in memory to the innermost; broadcast dimensions keep their place.
+    /// Returns the dimensions from the outermost in memory to the innermost; broadcast dimensions and those of size 1
+    /// come last.
     pub fn memory_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.shape.len()).collect();
         order.sort_by_key(|&d| std::cmp::Reverse(if self.shape[d] == 1 { 0 } else { self.strides[d].abs() }));
         order
     }
 
-    /// `self` holds, for each index of a tensor, the place of that element in the row-major order of `domain`, and is
-    /// one to one. Gives `other`, which has the same indices, as a view of shape `domain`; `None` where none is.
+    /// Returns `other`, which has the indices of `self`, as a view of shape `domain`; `None` if there is no such view.
+    /// `self` maps each index of a tensor to a position in the row-major order of `domain`, and must be bijective.
     pub fn pull_back(&self, other: &View, domain: &[i64]) -> Option<View> {
         let order = self.memory_order();
         other.permute(&order).reshape(domain)
     }
 
-    /// Equal but for the strides of dimensions of size 1.
+    /// Compares two views except for the strides of dimensions of size 1.
     pub fn same_places(&self, other: &View) -> bool {
         self.shape == other.shape
             && self.offset == other.offset
@@ -127,7 +128,7 @@ impl View {
     }
 }
 
-/// Dimensions as (size, stride) without those of size 1, and with neighbours that lie densely in each other merged.
+/// Drops dimensions of size 1 from a list of (size, stride) and merges adjacent dimensions that are contiguous.
 fn merge(dims: impl Iterator<Item = (i64, i64)>) -> Vec<(i64, i64)> {
     let mut merged: Vec<(i64, i64)> = Vec::new();
     for (size, stride) in dims.filter(|&(size, _)| size != 1) {
@@ -139,8 +140,8 @@ fn merge(dims: impl Iterator<Item = (i64, i64)>) -> Vec<(i64, i64)> {
     merged
 }
 
-/// Merges neighbouring dimensions wherever every one of `views` (all of one shape) lies densely in both. Gives the
-/// groups of old dimensions that became one; dimensions of size 1 vanish.
+/// Merges adjacent dimensions that are contiguous in each of `views` (strides for `shape`). Returns the groups of
+/// dimensions that were merged, without dimensions of size 1.
 pub fn collapse(shape: &[i64], views: &[&[i64]]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for d in (0..shape.len()).filter(|&d| shape[d] != 1) {
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn reshape_keeps_the_row_major_order_or_refuses() {
+    fn reshape_keeps_row_major_order_or_fails() {
         let nhwc = View::dense(&[2, 4, 5, 6]).permute(&[0, 3, 1, 2]);
         for shape in [&[2, 6, 20][..], &[2, 2, 3, 4, 5], &[2, 6, 2, 2, 5, 1]] {
             assert_eq!(places(&nhwc.reshape(shape).unwrap()), places(&nhwc));

@@ -8,24 +8,24 @@ use crate::view::View;
 use byoc_plugin_api::DType;
 use std::fmt::Write;
 
-/// How a pool sums up a window.
+/// Reduction of a pooling window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pool {
     Max,
-    /// The mean; whether the padding counts.
+    /// Mean; `true` counts the padding.
     Average(bool),
 }
 
-/// The range of one axis that a window covers.
+/// Range of one axis that a window covers.
 enum Range {
-    /// A window of that size every `stride` elements, with dilation and padding before and after.
+    /// Window of `size` elements every `stride` elements, with dilation and padding (before, after).
     Window { size: i64, stride: i64, dilation: i64, pad: (i64, i64) },
-    /// The whole axis divided into so many ranges, as evenly as may be.
+    /// Whole axis divided into the given number of ranges, as evenly as possible.
     Adaptive(i64),
 }
 
 impl Lowering<'_, '_> {
-    /// A convolution of each channel by itself. The index space is `[n, pixels.., channel]`.
+    /// Emits a depthwise convolution. The index space is `[n, pixels.., channel]`.
     pub fn depthwise(
         &mut self,
         fused: Fused,
@@ -72,7 +72,7 @@ impl Lowering<'_, '_> {
             }
         };
         let _ = pack;
-        // Pixels that share the weights of a tap; the fewest left over win.
+        // Number of pixels that share the loaded weights of a tap, chosen for the fewest tiles per row.
         let pixels = (1..=len.min(8)).min_by_key(|p| ((len + p - 1) / p * 8 + len, -p)).unwrap_or(1);
         let mut vars: Vec<String> = (0..rank - 1).map(|d| format!("r{d}")).collect();
         vars.push("c".into());
@@ -160,7 +160,7 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    /// Pools of every kind.
+    /// Lowers pooling of every kind.
     pub fn pool(&mut self, number: usize, id: OpId, comment: Vec<String>) -> Result<(), String> {
         let program = self.program;
         let op = program.get(id);
@@ -263,7 +263,7 @@ impl Lowering<'_, '_> {
                 .enumerate()
                 .map(|(i, range)| match range {
                     Range::Window { size, pad, dilation, .. } if include => {
-                        // A window that reaches past the padding counts only up to its end.
+                        // A window that extends past the padding counts elements only up to the end of the padding.
                         let (limit, end) = (shape[spatial[i]] + pad.1, (size - 1) * dilation + 1);
                         format!("(at{i} + {end} <= {limit} ? {size} : ({limit} - at{i} + {dilation} - 1) / {dilation})")
                     }
@@ -273,7 +273,7 @@ impl Lowering<'_, '_> {
                     _ => format!("(to{i} - from{i})"),
                 })
                 .collect();
-            // Rounded up, a window may lie in the padding altogether: its mean is that of nothing, 0.
+            // With ceil_mode a window may lie entirely in the padding; its mean is 0, which a count of 1 gives.
             let _ = writeln!(w, "            const float count = fmaxf((float)({}), 1.0f);", counts.join(" * "));
         }
         let start = if pool == Pool::Max { "-INFINITY" } else { "0.0f" };

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Floats in a vector, and the choice of a constant by it: BYOC_PICK(for 512-bit vectors, for shorter ones). */
+/* Number of floats in a vector, and selection of a constant by it: BYOC_PICK(for 512-bit vectors, for shorter ones). */
 #if defined(__AVX512F__)
 #define BYOC_VL 16
 #define BYOC_PICK(wide, narrow) (wide)

@@ -1,6 +1,6 @@
 #ifndef BYOC_DEPTHWISE
 #define BYOC_DEPTHWISE
-/* Weights of a depthwise convolution: for each tap the channels side by side, rounded up to 16 with zeros. */
+/* Packs the weights of a depthwise convolution: per tap the channels, padded with zeros to a multiple of 16. */
 static inline void byoc_pack_channels(float *restrict to, const float *restrict from, int64_t n0, int64_t s0, int64_t n1,
                                       int64_t s1, int64_t channels, int64_t channel_stride) {
     const int64_t padded = (channels + 15) / 16 * 16;

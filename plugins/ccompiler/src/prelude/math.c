@@ -1,8 +1,8 @@
 #ifndef BYOC_MATH
 #define BYOC_MATH
 /*
- * Functions without branches, so that loops over them vectorise. The coefficients are least-maximum-error fits made for
- * these intervals; errors are a few units in the last place.
+ * Functions without branches, so that loops over them vectorize. The coefficients are minimax approximations on these
+ * intervals; errors are a few units in the last place.
  */
 static inline float byoc_float(int32_t bits) {
     union {
@@ -12,7 +12,7 @@ static inline float byoc_float(int32_t bits) {
     return x.value;
 }
 
-/* e^x = 2^n e^r with |r| <= ln(2)/2; 2^n in two factors, so that it may leave the range of normal numbers. */
+/* e^x = 2^n e^r with |r| <= ln(2)/2; 2^n is split into two factors, so that the result may be subnormal or infinite. */
 static inline float byoc_exp(float x) {
     const float high = x > 89.0f ? 89.0f : x;
     const float bound = high < -104.0f ? -104.0f : high;
@@ -25,7 +25,7 @@ static inline float byoc_exp(float x) {
     return e * byoc_float((half + 127) << 23) * byoc_float((whole - half + 127) << 23);
 }
 
-/* Of -|x|, as e^-x leaves the range of numbers long before its reciprocal does. */
+/* Computed from e^-|x|, because e^-x overflows for large negative x although the result does not underflow yet. */
 static inline float byoc_sigmoid(float x) {
     const float e = byoc_exp(-fabsf(x));
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
@@ -35,7 +35,7 @@ static inline double byoc_sigmoid64(double x) {
     return 1.0 / (1.0 + exp(-x));
 }
 
-/* Near 0 an odd polynomial, elsewhere 1 - 2 / (e^2|x| + 1). */
+/* An odd polynomial near 0, elsewhere 1 - 2 / (e^2|x| + 1). */
 static inline float byoc_tanh(float x) {
     const float a = fabsf(x), s = x * x;
     const float p = -0.33333278f + s * (0.13331328f + s * (-0.053729225f + s * (0.020601995f + s * -0.0056607774f)));
@@ -44,7 +44,7 @@ static inline float byoc_tanh(float x) {
     return a < 0.625f ? small : large;
 }
 
-/* Below 1 an odd polynomial, elsewhere 1 - e^-p(|x|) with p fitted to -ln(erfc(x)) up to 4.1, where erf rounds to 1. */
+/* An odd polynomial below 1, elsewhere 1 - e^-p(|x|) with p fitted to -ln(erfc(x)) up to 4.1, where erf rounds to 1. */
 static inline float byoc_erf(float x) {
     const float a = fabsf(x), s = x * x;
     const float p = 1.1283792f
@@ -65,7 +65,7 @@ static inline float byoc_erf(float x) {
     return a < 1.0f ? x * p : large;
 }
 
-/* A quotient too small for a number is below 0 all the same. */
+/* A negative quotient that underflows to 0 still has the floor -1. */
 static inline float byoc_floor_divide(float a, float b) {
     const float q = a / b;
     return q == 0.0f && a != 0.0f && (a < 0.0f) != (b < 0.0f) && fabsf(b) < INFINITY ? -1.0f : floorf(q);

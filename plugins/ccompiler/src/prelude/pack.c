@@ -1,8 +1,8 @@
 #ifndef BYOC_PACK
 #define BYOC_PACK
 /*
- * One panel of the right-hand side of a contraction: for each tap and channel, the columns from `column` on, side by side;
- * columns past the end hold 0. A panel has `nr` columns, the last one what is left, rounded up to 16.
+ * Packs one panel of the right-hand side of a contraction: for each tap and channel, the columns from `column` on.
+ * Columns past the end hold 0. A panel has `nr` columns, the last one the remaining columns, rounded up to 16.
  */
 static inline void byoc_pack_panel(float *restrict to, const float *restrict from, int64_t column, int64_t columns,
                                    int64_t nr, int64_t n0, int64_t s0, int64_t n1, int64_t s1, int64_t n2, int64_t s2,

@@ -1,6 +1,6 @@
 #ifndef BYOC_ROWS
 #define BYOC_ROWS
-/* Reductions of a row in 32 lanes, which are joined at the end. NaN wins in the maximum and the minimum. */
+/* Reductions of a row in 32 lanes, which are combined at the end. The maximum and the minimum propagate NaN. */
 #define BYOC_ROW(name, start, join)                                                                                     \
     static inline float name(const float *restrict x, int64_t n) {                                                      \
         float lanes[32];                                                                                                \

@@ -2,7 +2,7 @@
 #define BYOC_TILE
 /*
  * t[r * ldt + c] = sum over i < n0, j < n1, k < n2 of a[r * row + i * s0 + j * s1 + k * s2] * b[...], for mr rows and nv
- * vectors of columns. b is a panel: nv vectors for each (i, j, k) in turn. The sums stay in registers.
+ * vectors of columns. b is a panel: nv vectors for each (i, j, k) in turn. The sums are kept in registers.
  */
 static BYOC_INLINE void byoc_tile(const int mr, const int nv, const int ldt, const int64_t row, const int64_t n0,
                                   const int64_t s0, const int64_t n1, const int64_t s1, const int64_t n2,

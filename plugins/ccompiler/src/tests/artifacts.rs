@@ -1,4 +1,5 @@
-//! What is shipped: the same bytes every time, found to be whole before it runs, and compiled again where it does not fit.
+//! Tests of blobs: they are reproducible, verified before they run, and compiled again for another CPU; tests of
+//! verdicts.
 
 use super::harness::{Case, f32s, services};
 use crate::backend::CCompiler;
@@ -7,7 +8,7 @@ use crate::{blob, cpu, toolchain};
 use byoc_plugin_api::*;
 use std::path::{Path, PathBuf};
 
-/// A dense layer with its activation.
+/// Builds a dense layer with an activation.
 fn layer() -> Case {
     let mut case = Case::new();
     let x = case.input(&[3, 20]);
@@ -20,7 +21,7 @@ fn layer() -> Case {
     case
 }
 
-/// The objects in a cache.
+/// Lists the objects in a cache.
 fn objects(cache: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(crate::cache::folder(cache)).unwrap().map(|e| e.unwrap().path());
     let mut objects: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == "so")).collect();
@@ -29,25 +30,25 @@ fn objects(cache: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_same_region_gives_the_same_bytes() {
+fn compilation_is_reproducible() {
     let case = layer();
     let first = case.compile(None).blob;
     let cache = tempfile::tempdir().unwrap();
     let cold = case.compile(Some(cache.path())).blob;
     let kept = objects(cache.path());
-    assert_eq!(kept.len(), 1, "one object is kept");
+    assert_eq!(kept.len(), 1, "one object is cached");
     let warm = case.compile(Some(cache.path())).blob;
     assert!(first == cold && cold == warm, "a cold and a warm cache give the same bytes");
-    // A damaged object is noticed and made again.
+    // A corrupted object is detected and compiled again.
     let path = &kept[0];
     let mut bytes = std::fs::read(path).unwrap();
     bytes[1000] ^= 1;
     std::fs::write(path, bytes).unwrap();
-    assert!(case.compile(Some(cache.path())).blob == first, "a damaged object in the cache is not used");
+    assert!(case.compile(Some(cache.path())).blob == first, "a corrupted object in the cache is not used");
 }
 
 #[test]
-fn a_missing_symbol_is_found_when_the_object_is_opened() {
+fn opening_an_object_reports_a_missing_symbol() {
     let object = toolchain::toolchain().unwrap().compile("void region_0(void) {}\n", None, &services(1)).unwrap();
     let error = Object::open(&object, "region_0").err().unwrap();
     assert_eq!(error.message.as_str(), "the object of region_0 has no symbol `region_0_pack`");
@@ -61,7 +62,7 @@ fn an_object_for_another_cpu_is_compiled_again() {
     let read = blob::read(&bytes).unwrap();
     let mut header = read.header.clone();
     header.features.push("a feature of the year 2050".into());
-    // The object is of no use: only the source can give the result.
+    // The object is invalid, so the result can only come from the source.
     compiled.blob = blob::write(header, read.source, b"for another machine").unwrap().into();
     let again = case.run(&compiled, 1);
     let direct = case.run(&case.compile(None), 1);
@@ -69,7 +70,7 @@ fn an_object_for_another_cpu_is_compiled_again() {
 }
 
 #[test]
-fn narrower_vectors_give_the_same_result() {
+fn tiles_for_256_bit_vectors_give_the_same_result() {
     let mut case = Case::new();
     let x = case.input(&[1, 16, 8, 8]);
     let w = case.constant(&[33, 16, 1, 1]);
@@ -86,7 +87,7 @@ fn narrower_vectors_give_the_same_result() {
     let compiled = case.compile(None);
     let bytes = compiled.blob.to_vec();
     let read = blob::read(&bytes).unwrap();
-    // Without the macro that announces 512-bit vectors the source takes its other tiles.
+    // Without the macro of AVX-512 the source selects the tiles for 256-bit vectors.
     let narrow = read.source.replace("__AVX512F__", "BYOC_NO_SUCH_MACRO");
     let object = toolchain::toolchain().unwrap().compile(&narrow, None, &services(1)).unwrap();
     let mut other = compiled.clone();
@@ -98,7 +99,7 @@ fn narrower_vectors_give_the_same_result() {
 }
 
 #[test]
-fn calls_of_other_shapes_and_names_are_refused() {
+fn rejects_other_shapes_and_symbols() {
     let case = layer();
     let compiled = case.compile(None);
     let services = services(1);
@@ -117,7 +118,7 @@ fn calls_of_other_shapes_and_names_are_refused() {
 }
 
 #[test]
-fn refusals_say_why() {
+fn refusals_give_code_and_detail() {
     let judge = |case: &Case| {
         let candidate = Candidate {
             kind: CandidateKind::Operator,
@@ -140,7 +141,7 @@ fn refusals_say_why() {
     let y = case.input_of(DType::I64, &[4]);
     let z = case.same("divide", [x, y]);
     case.output(z);
-    assert_eq!(judge(&case), "UnsupportedAttr: divide: int64 is divided by what may be zero");
+    assert_eq!(judge(&case), "UnsupportedAttr: divide: the int64 divisor may be 0 or -1");
 
     let mut case = Case::new();
     let x = case.input(&[4]);
@@ -164,7 +165,7 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn the_description_names_no_operator_twice() {
+fn description_lists_each_operator_once() {
     let description = CCompiler { services: services(1) }.describe().unwrap();
     let mut names = description.operators.clone();
     names.sort();

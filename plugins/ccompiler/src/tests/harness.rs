@@ -1,4 +1,4 @@
-//! Builds regions, runs them on a pool of its own, and compares.
+//! Test harness: builds regions, runs them on a thread pool, and compares the results with a naive evaluator.
 
 use super::naive;
 use crate::backend::CCompiler;
@@ -8,7 +8,7 @@ use serde_json::json;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A host with so many threads, which cancels everything at the question of that number.
+/// Host with a number of threads, which reports cancellation at the given query; 0 for never.
 struct Threads(usize, AtomicUsize);
 
 impl HostServices for Threads {
@@ -48,7 +48,7 @@ impl HostServices for Threads {
     fn log(&self, _: tracing::Level, _: &str, _: &str) {}
 
     fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
-        Err(Error::new("there is no reference here"))
+        Err(Error::new("no reference kernels in this test"))
     }
 }
 
@@ -65,7 +65,7 @@ impl ConstantSource for Bytes {
     }
 }
 
-/// A constant of those bytes.
+/// Creates a constant from its bytes.
 fn constant(name: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Constant {
     let mut words = vec![0u64; bytes.len().div_ceil(8)];
     // SAFETY: the words hold at least that many bytes.
@@ -73,7 +73,7 @@ fn constant(name: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Constant
     Constant::new(name, dtype, shape, Bytes(words, bytes.len()))
 }
 
-/// Numbers that are the same in every run, in [-1, 1).
+/// Reproducible pseudorandom numbers in [-1, 1).
 pub struct Numbers(u64);
 
 impl Numbers {
@@ -89,21 +89,21 @@ impl Numbers {
     }
 }
 
-/// A host with so many threads.
+/// Creates a host with `threads` threads.
 pub fn services(threads: usize) -> Services {
     Services::new(Threads(threads, AtomicUsize::new(0)))
 }
 
-/// A host that cancels everything when it is asked so often.
+/// Creates a host that reports cancellation at query number `questions`.
 pub fn services_that_cancel(questions: usize) -> Services {
     Services::new(Threads(1, AtomicUsize::new(questions)))
 }
 
-/// A region under construction, with its inputs and constants filled in.
+/// Region under construction, with the values of its inputs and constants.
 pub struct Case {
     pub graph: Graph,
     pub constants: Vec<Constant>,
-    /// The values of inputs and constants, as the naive evaluator takes them.
+    /// Values of the inputs, as operands of the naive evaluator.
     pub inputs: Vec<naive::Array>,
     pub constant_values: Vec<naive::Array>,
     numbers: Numbers,
@@ -167,7 +167,7 @@ impl Case {
         self.constant_with(naive::Array { dtype: DType::F32, shape: Vec::new(), data: vec![value] })
     }
 
-    /// A call with one result.
+    /// Adds a call with one result.
     pub fn op<const N: usize>(
         &mut self,
         name: &str,
@@ -180,7 +180,7 @@ impl Case {
         ValueRef::of(node)
     }
 
-    /// A call whose result has the type of its first operand.
+    /// Adds a call whose result has the type of its first operand.
     pub fn same<const N: usize>(&mut self, name: &str, inputs: [ValueRef; N]) -> ValueRef {
         let ty = self.graph.type_of(inputs[0]).clone();
         self.op(name, inputs, Vec::new(), ty)
@@ -190,8 +190,8 @@ impl Case {
         self.graph.outputs.push(value);
     }
 
-    /// Compiles, loads and runs the region on 1 and on 2 threads, and compares with the naive evaluator: the largest
-    /// difference by the largest value.
+    /// Compiles, loads and runs the region on 1 and on 2 threads, and compares the results with those of the naive
+    /// evaluator. `tolerance` bounds the difference relative to the largest value.
     pub fn check(&self, tolerance: f64) {
         self.check_in(None, tolerance);
     }
@@ -213,7 +213,10 @@ impl Case {
                 let scale = want.data.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs())).max(1e-30);
                 for (i, (a, b)) in got.data.iter().zip(&want.data).enumerate() {
                     let same = (a.is_nan() && b.is_nan()) || a == b || ((a - b).abs() / scale) <= tolerance;
-                    assert!(same, "output {k}, element {i}: {a}, not {b} (the largest is {scale}), {threads} threads");
+                    assert!(
+                        same,
+                        "output {k}, element {i}: expected {b}, found {a} (the largest is {scale}), {threads} threads"
+                    );
                 }
             }
         }
@@ -261,7 +264,7 @@ impl Case {
                     TensorMut::new(ty.dtype, shape, bytes)
                 })
                 .collect();
-            // The workspace holds NaN before: nothing may be read that was not written.
+            // The workspace is filled with NaN to detect reads of memory that was not written.
             let mut space = vec![u64::MAX; prepared.workspace.div_ceil(8) + 16];
             let skip = (64 - space.as_ptr() as usize % 64) % 64;
             // SAFETY: the words hold the workspace and 128 bytes more.
@@ -280,7 +283,7 @@ impl Case {
     }
 }
 
-/// The generated file compiles alone without a warning.
+/// Checks that the generated file compiles without warnings. `BYOC_SHOW_C` names a file that it is written to.
 fn check_source(text: &str) {
     if let Ok(path) = std::env::var("BYOC_SHOW_C") {
         std::fs::write(path, text).unwrap();

@@ -1,4 +1,4 @@
-//! Regions compiled, loaded and run, against a naive evaluator with sums in binary64.
+//! Tests that compile, load and run regions, and compare the results with a naive evaluator that computes in binary64.
 
 mod artifacts;
 pub mod harness;

@@ -1,4 +1,4 @@
-//! A naive evaluator: plain loops over indices, everything in binary64. It shares no code with the generator.
+//! Naive evaluator: plain loops over indices, all in binary64. Shares no code with the code generator.
 
 use byoc_plugin_api::{AttrValue, DType, Graph, Node, NodeKind};
 
@@ -18,7 +18,7 @@ impl Array {
         self.data[place(&self.shape, index)]
     }
 
-    /// Read at signed indices; outside of the tensor is 0.
+    /// Returns the element at signed indices; 0 if an index is out of range.
     fn padded(&self, index: &[i64]) -> f64 {
         if index.iter().zip(&self.shape).any(|(&i, &n)| i < 0 || i >= n as i64) {
             return 0.0;
@@ -436,7 +436,7 @@ fn op(name: &str, node: &Node, args: &[&Array]) -> Vec<Array> {
     vec![out]
 }
 
-/// erf by its Taylor series, which converges everywhere; good enough in binary64 for |x| < 5.
+/// Computes erf by its Taylor series, which converges everywhere and is accurate enough in binary64 for |x| < 5.
 fn erf(x: f64) -> f64 {
     if x.abs() > 5.0 {
         return x.signum();

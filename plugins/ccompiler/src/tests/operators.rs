@@ -1,4 +1,4 @@
-//! Each operator by itself and with what is fused to it.
+//! Tests of single operators and of fused groups.
 
 use super::harness::{Case, f32s};
 use byoc_plugin_api::{Attr, AttrValue, DType, TensorType, ValueRef};
@@ -74,7 +74,7 @@ impl Conv {
 }
 
 #[test]
-fn convolutions_of_many_shapes() {
+fn convolution_shapes() {
     Conv::default().check();
     Conv { data: [2, 3, 17, 13], out: 20, kernel: [7, 7], strides: [2, 2], padding: [3; 4], ..Conv::default() }.check();
     Conv { data: [1, 5, 7, 8], out: 17, kernel: [1, 1], padding: [0; 4], ..Conv::default() }.check();
@@ -104,7 +104,7 @@ fn grouped_and_depthwise_convolutions() {
 }
 
 #[test]
-fn convolution_with_everything_fused() {
+fn convolution_with_fused_elementwise_operators() {
     let mut case = Case::new();
     let x = case.input(&[1, 16, 14, 14]);
     let first = Conv { data: [1, 16, 14, 14], out: 24, ..Conv::default() };
@@ -174,7 +174,7 @@ fn matrix_products() {
 
 #[test]
 fn attention() {
-    // Heads are split by reshape and transpose, scores scaled and masked, and the heads joined again.
+    // Splits the heads by reshape and transpose, scales and masks the scores, and merges the heads again.
     let (b, s, h, d) = (2, 10, 3, 8);
     let mut case = Case::new();
     let x = case.input(&[b * s, h * d]);
@@ -317,7 +317,7 @@ fn elementwise_chains() {
 }
 
 #[test]
-fn special_numbers_keep_their_meaning() {
+fn handles_nan_infinities_and_rounding_cases() {
     let mut case = Case::new();
     let x = case.input(&[19]);
     let inf = f64::INFINITY;
@@ -362,7 +362,7 @@ fn special_numbers_keep_their_meaning() {
     let v = case.op("cast", [x], vec![attr("dtype", "int64")], TensorType::new(DType::I64, &[19]));
     case.output(v);
     case.check(1e-6);
-    // exp has results of every size: each is compared with its own.
+    // The results of exp span all magnitudes, so each is compared by itself.
     let mut case = Case::new();
     let values = [f64::NAN, inf, -inf, 0.0, 1.0, -1.0, 88.7, 89.5, -87.0, -95.0, -110.0];
     for value in values {
@@ -397,7 +397,7 @@ fn integers() {
 }
 
 #[test]
-fn views_need_no_copy_or_the_right_one() {
+fn view_operators_with_and_without_copies() {
     let mut case = Case::new();
     let x = case.input(&[2, 3, 4, 6]);
     let t = case.op("transpose", [x], vec![attr("axes", vec![0i64, 2, 3, 1])], f32s(&[2, 4, 6, 3]));
@@ -426,7 +426,7 @@ fn views_need_no_copy_or_the_right_one() {
 }
 
 #[test]
-fn concatenations_are_filled_in_place() {
+fn concatenation_operands_are_computed_in_place() {
     let mut case = Case::new();
     let x = case.input(&[1, 8, 6, 6]);
     let a = Conv { data: [1, 8, 6, 6], out: 5, ..Conv::default() }.add(&mut case, x);
@@ -466,7 +466,7 @@ fn channel_shuffle_and_batch_norm() {
 }
 
 #[test]
-fn gathers_pads_and_resizes() {
+fn gather_pad_and_resize() {
     let mut case = Case::new();
     let table = case.constant(&[10, 7]);
     let ids = case.input_of(DType::I64, &[2, 4]);
