@@ -1,11 +1,11 @@
 /*
  * The driver of a nuc_fpga device: two functions, exported with C linkage by a shared library.
  *
- * byoc's backend nuc_fpga calls the library that the environment variable NUC_FPGA_DRIVER names; the C that
- * "byoc source MODEL --backend nuc_fpga" prints calls the same two functions. A call returns when its result is
- * complete. The backend never makes two calls at a time. Tensors are dense and row-major; the device reads `feature_map`,
- * `feature` and `kernel` and writes every element of `out`. Sums are exact: the backend gives away no layer with
- * more than 131071 terms a sum, so that they fit into 32 bits.
+ * byoc's backend nuc_fpga calls the library named by the environment variable NUC_FPGA_DRIVER; the C printed by
+ * "byoc source MODEL --backend nuc_fpga" calls the same two functions. A call returns when its result is complete. The
+ * backend makes one call at a time. Tensors are dense and row-major; the device reads `feature_map`, `feature` and
+ * `kernel` and writes every element of `out`. Sums are exact: the backend refuses layers with more than 131071 terms
+ * per sum, so that sums fit into 32 bits.
  */
 #ifndef NUC_FPGA_H
 #define NUC_FPGA_H
@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /*
- * A 2-d convolution (cross-correlation) of int8 into int32, zero-padded on both sides alike:
+ * 2-d convolution (cross-correlation) from int8 to int32, with the same zero padding on both sides:
  *
  *   out[n][o][y][x] = sum over i < in_ch / group, v < kernel_height, u < kernel_width of
  *                     feature_map[n][g * (in_ch / group) + i][y * stride_height + v - pad_height]
@@ -27,7 +27,7 @@ extern "C" {
  *   feature_map  [batch][in_ch][in_height][in_width]
  *   kernel       [kernel_number][in_ch / group][kernel_height][kernel_width]
  *   out          [batch][kernel_number][out_height][out_width]
- *                out_height = (in_height + 2 * pad_height - kernel_height) / stride_height + 1, out_width alike
+ *                out_height = (in_height + 2 * pad_height - kernel_height) / stride_height + 1, likewise out_width
  */
 void nuc_fpga_conv2d(int8_t* feature_map, int8_t* kernel, int* out,
                      int batch, int in_ch, int in_height, int in_width, int kernel_number, int group,
@@ -35,7 +35,7 @@ void nuc_fpga_conv2d(int8_t* feature_map, int8_t* kernel, int* out,
                      int stride_height, int stride_width);
 
 /*
- * A fully connected layer of int8 into int32:
+ * Fully connected layer from int8 to int32:
  *
  *   out[n][o] = sum over i < in_features of feature[n][i] * kernel[o][i]
  *

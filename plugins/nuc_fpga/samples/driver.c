@@ -1,5 +1,5 @@
 /*
- * A driver that computes on the CPU and says when it is called: where a driver for real hardware starts.
+ * Driver that computes on the CPU and logs each call: a starting point for a driver of real hardware.
  *
  *   cc -std=c11 -O2 -shared -fPIC -I../include -o libdriver.so driver.c
  *   NUC_FPGA_DRIVER=./libdriver.so byoc run MODEL --backend nuc_fpga
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Standard output belongs to the program that loads the driver. */
+/* Logs to standard error, because standard output belongs to the program that loads the driver. */
 static void say(const char* function) {
     fprintf(stderr, "Calling From %s\n", function);
 }

@@ -1,4 +1,4 @@
-//! The code generator as the host sees it.
+//! Entries of the code generator: `describe`, `judge` and `compile`.
 
 use crate::device::config::Config;
 use crate::{blob, driver, lower, source, support};
@@ -6,13 +6,13 @@ use byoc_plugin_api::{Attr, Candidate, Codegen, CompiledRegion, Description, Err
 
 /// `relay.ext.nuc_fpga`.
 pub struct NucFpga {
-    /// The device whose buffers layers have to fit into.
+    /// Parameters of the device; layers have to fit into its buffers.
     pub config: Config,
 }
 
 impl Codegen for NucFpga {
     fn describe(&self) -> Result<Description> {
-        // A driver that cannot be used is said before anything is built for it.
+        // Reports an unusable driver before anything is compiled for it.
         driver::from_environment()?;
         Ok(Description {
             about: "int8 convolutions and dense layers on an accelerator behind a driver, or on its software model"
@@ -35,13 +35,13 @@ impl Codegen for NucFpga {
         let symbol = region.graph.symbol.as_str();
         let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if !symbol.chars().all(name) || !symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-            return Err(Error::new(format!("the region's symbol `{symbol}` is no name in C")));
+            return Err(Error::new(format!("the region's symbol `{symbol}` is not a C identifier")));
         }
         let program = lower::lower(region.graph, region.constants, &self.config)?;
         let mut compiled = CompiledRegion::new(symbol, "nuc_fpga", blob::write(&program)?);
         let macs: u64 = program.commands.iter().map(|command| command.layer.macs()).sum();
         let calls = program.commands.len();
-        compiled.notes.push(format!("{calls} calls of the device, {macs} multiplications and additions").into());
+        compiled.notes.push(format!("{calls} device calls, {macs} multiply-accumulate operations").into());
         compiled.metadata.push(Attr::new("device_calls", calls as i64));
         Ok(compiled.with_source("c", source::source(&program)))
     }

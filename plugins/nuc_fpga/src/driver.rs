@@ -1,4 +1,4 @@
-//! The library that the environment variable `NUC_FPGA_DRIVER` names: `nuc_fpga.h` by hardware.
+//! Driver library named by the environment variable `NUC_FPGA_DRIVER`, which implements `nuc_fpga.h` on hardware.
 
 use crate::layer::Layer;
 use byoc_plugin_api::{Error, Result};
@@ -10,7 +10,7 @@ use std::ffi::{OsString, c_int};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The variable that names the library.
+/// Environment variable with the path of the library.
 pub const VARIABLE: &str = "NUC_FPGA_DRIVER";
 
 type Conv2d = unsafe extern "C" fn(
@@ -32,20 +32,21 @@ type Conv2d = unsafe extern "C" fn(
 );
 type Dense = unsafe extern "C" fn(*mut i8, *mut i8, *mut c_int, c_int, c_int, c_int);
 
-/// A driver.
+/// Loaded driver.
 pub struct Driver {
-    /// The file.
+    /// Path of the library.
     pub path: PathBuf,
     conv2d: Conv2d,
     dense: Dense,
-    /// The device serves one call at a time.
+    /// Held during a call: the device serves one call at a time.
     busy: Mutex<()>,
 }
 
-/// The driver that the environment names, if it names one. A library is loaded once and stays.
+/// Returns the driver named by the environment; `None` if the variable is unset or empty. A library is loaded once and
+/// never unloaded.
 ///
 /// # Errors
-/// Where the file is no library for this machine, does not load, or lacks a function.
+/// If the file is not a shared library for this machine, cannot be loaded, or lacks a function.
 pub fn from_environment() -> Result<Option<Arc<Driver>>> {
     match std::env::var_os(VARIABLE) {
         Some(path) if !path.is_empty() => open(path).map(Some),
@@ -53,10 +54,10 @@ pub fn from_environment() -> Result<Option<Arc<Driver>>> {
     }
 }
 
-/// The driver in a file.
+/// Loads the driver from a file, or returns it if it is loaded already.
 ///
 /// # Errors
-/// As [`from_environment`].
+/// Those of [`from_environment`].
 pub fn open(path: OsString) -> Result<Arc<Driver>> {
     static OPEN: Mutex<BTreeMap<OsString, Arc<Driver>>> = Mutex::new(BTreeMap::new());
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,18 +76,19 @@ fn load(path: &Path) -> Result<Driver> {
     let wrong = |what: String| Error::new(format!("{named} {what}")).hint(hint);
     let bytes = std::fs::read(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     sniff(&bytes).map_err(|what| wrong(what.to_owned()))?;
-    // `dlopen` looks in the system's folders for a name without a slash.
+    // `dlopen` searches the system's folders for a name without a slash.
     let absolute = std::fs::canonicalize(path).map_err(|error| wrong(format!("cannot be found: {error}")))?;
-    // SAFETY: whoever sets the variable trusts the code in the library; it is whole, and for this machine.
+    // SAFETY: whoever sets the variable trusts the code in the library; `sniff` checked that it is complete and for
+    // this machine.
     let library = unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }
-        .map_err(|error| wrong(format!("does not load: {error}")))?;
-    // Both are looked for before either is reported: a driver that lacks both is told so once.
+        .map_err(|error| wrong(format!("cannot be loaded: {error}")))?;
+    // Both symbols are resolved before reporting, so that one message names all that are missing.
     // SAFETY: `nuc_fpga.h` declares the functions with these types.
     let (conv2d, dense) = unsafe { (library.get::<Conv2d>("nuc_fpga_conv2d"), library.get::<Dense>("nuc_fpga_dense")) };
     match (conv2d, dense) {
         (Ok(conv2d), Ok(dense)) => {
             let (conv2d, dense) = (*conv2d, *dense);
-            // Its functions are called until the process ends.
+            // The functions may be called until the process exits.
             std::mem::forget(library);
             Ok(Driver { path: path.to_owned(), conv2d, dense, busy: Mutex::new(()) })
         }
@@ -98,7 +100,7 @@ fn load(path: &Path) -> Result<Driver> {
     }
 }
 
-/// Looks at a file before it is mapped: loading a truncated library ends the process.
+/// Checks the headers of a file before it is mapped: loading a truncated library crashes the process.
 fn sniff(bytes: &[u8]) -> std::result::Result<(), &'static str> {
     let no_library = "is no shared library";
     let header = elf::FileHeader64::<Endianness>::parse(bytes).map_err(|_| no_library)?;
@@ -122,16 +124,17 @@ fn sniff(bytes: &[u8]) -> std::result::Result<(), &'static str> {
 }
 
 impl Driver {
-    /// Makes a call. Calls from several threads wait for each other.
+    /// Calls the device for a layer. Calls from several threads are serialized.
     ///
     /// # Safety
-    /// The pointers are to tensors of the layer's sizes; nobody writes the operands or touches `out` meanwhile.
+    /// The pointers must refer to tensors of the layer's sizes. During the call nothing else may write to the operands
+    /// or access `out`.
     pub unsafe fn run(&self, layer: &Layer, feature: *const i8, kernel: *const i8, out: *mut i32) {
         let _one_at_a_time = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let (feature, kernel) = (feature.cast_mut(), kernel.cast_mut());
-        // `Layer::check` made sure that every size is an `int`.
+        // `Layer::check` ensures that every size fits into an `int`.
         match layer {
-            // SAFETY: the caller's contract; the driver reads its operands only.
+            // SAFETY: the caller's contract; the driver only reads its operands.
             Layer::Conv2d(c) => unsafe {
                 (self.conv2d)(
                     feature,

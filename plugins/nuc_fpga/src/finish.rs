@@ -1,6 +1,6 @@
-//! The integer work after a device call: what the operators after a sum compute, bit for bit.
+//! Epilogue of a device call: computes the operators after a sum, bit-exact with the model.
 //!
-//! A value is one 32-bit integer on the way. Additions and casts wrap, as they do in the model. Scaling is in fixed
+//! Intermediate values are 32-bit integers. Additions and casts wrap, as they do in the model. Scaling is in fixed
 //! point: a factor is a 31-bit `multiplier` and a right `shift`, the product has 64 bits,
 //!
 //! ```text
@@ -10,32 +10,33 @@
 //!                                                         TOEVEN     1 if p >> shift is even
 //! ```
 //!
-//! (halves go up, away from zero, to the even neighbour), which equals the formula with a left shift before the product (`qnn.requantize`, `fixed_point_multiply`: a power of two
-//! `e` of the factor is `shift = 31 - e` here) in every bit, and never leaves 64 bits.
+//! which rounds halves up, away from zero, or to even. It is bit-exact with the formula of `qnn.requantize` and
+//! `fixed_point_multiply`, which shifts left before the product (an exponent `e` of the factor is `shift = 31 - e`
+//! here), and never overflows 64 bits.
 
 use byoc_plugin_api::{DType, Result, Services};
 use serde::{Deserialize, Serialize};
 
-/// The largest right shift: with more every product rounds to zero.
+/// Maximum right shift; beyond it every product rounds to zero.
 pub const MOST_SHIFT: u32 = 62;
 
-/// Elements worked on at a time: they stay in the first cache.
+/// Number of elements processed at a time, which fit into the L1 cache.
 const PIECE: usize = 1024;
 
-/// An element type of a result.
+/// Element type of a tensor in a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Element {
-    /// 8 bits with a sign.
+    /// Signed, 8 bits.
     Int8,
-    /// 8 bits without a sign.
+    /// Unsigned, 8 bits.
     Uint8,
-    /// 32 bits with a sign.
+    /// Signed, 32 bits.
     Int32,
 }
 
 impl Element {
-    /// The type of that name on the boundary, if it is one of these.
+    /// Converts from the element type of the plugin API; `None` if it is not supported.
     pub fn of(dtype: DType) -> Option<Element> {
         match dtype {
             DType::I8 => Some(Element::Int8),
@@ -45,12 +46,12 @@ impl Element {
         }
     }
 
-    /// Bytes an element takes.
+    /// Returns the size of an element in bytes.
     pub fn size(self) -> usize {
         if self == Element::Int32 { 4 } else { 1 }
     }
 
-    /// The smallest and the largest value.
+    /// Returns the smallest and the largest value.
     pub fn range(self) -> [i32; 2] {
         match self {
             Element::Int8 => [-128, 127],
@@ -59,7 +60,7 @@ impl Element {
         }
     }
 
-    /// The type's name in C.
+    /// Returns the name of the type in C.
     pub fn c_name(self) -> &'static str {
         match self {
             Element::Int8 => "int8_t",
@@ -69,7 +70,7 @@ impl Element {
     }
 }
 
-/// Where halves go.
+/// Rounding of halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rounding {
@@ -77,57 +78,56 @@ pub enum Rounding {
     Upward,
     /// Away from zero.
     Tonearest,
-    /// To the even neighbour.
+    /// To even.
     Toeven,
 }
 
-/// A factor in fixed point: `multiplier / 2^shift`.
+/// Fixed-point factor: `multiplier / 2^shift`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Factor(pub i32, pub u32);
 
-/// One operator after the sum.
+/// Operator of an epilogue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
-    /// Adds a constant of int32: one element per channel, or one for all.
+    /// Adds an int32 constant with one element per channel, or one for all.
     Bias {
-        /// Its number.
+        /// Index of the constant.
         constant: usize,
-        /// True if it has an element per channel.
+        /// True if the constant has one element per channel.
         per_channel: bool,
     },
-    /// Puts a value below or above the bounds on the bound.
+    /// Clamps to a range.
     Clip {
-        /// The lower bound.
+        /// Lower bound.
         low: i32,
-        /// The upper bound.
+        /// Upper bound.
         high: i32,
     },
-    /// Multiplies by a factor (one per channel, or one for all), saturates to 32 bits, adds the zero point, keeps within
-    /// bounds.
+    /// Multiplies by a factor (one per channel, or one for all), saturates to 32 bits, adds the zero point and clamps.
     Requantize {
-        /// The factors.
+        /// Factors: one, or one per channel.
         factors: Vec<Factor>,
-        /// Where halves go.
+        /// Rounding of the product.
         rounding: Rounding,
-        /// The zero point of the result.
+        /// Zero point of the result.
         zero: i32,
-        /// The bounds of the result.
+        /// Smallest and largest value of the result.
         range: [i32; 2],
     },
-    /// Multiplies by a factor; what does not fit into 32 bits wraps.
+    /// Multiplies by a factor; overflow of 32 bits wraps.
     FixedPoint {
-        /// The factor.
+        /// Factor.
         factor: Factor,
     },
-    /// Takes the low bits as an element of that type.
+    /// Truncates to an element type; overflow wraps.
     Cast {
-        /// The type.
+        /// Element type of the result.
         to: Element,
     },
 }
 
-/// `value * factor`, rounded.
+/// Returns the rounded product `value * factor`.
 pub fn scale(value: i32, factor: Factor, rounding: Rounding) -> i64 {
     let Factor(multiplier, shift) = factor;
     let product = i64::from(value) * i64::from(multiplier);
@@ -143,12 +143,12 @@ pub fn scale(value: i32, factor: Factor, rounding: Rounding) -> i64 {
 }
 
 impl Step {
-    /// Does the step on the elements of one channel.
+    /// Applies the step to elements of one channel.
     fn apply(&self, values: &mut [i32], channel: usize, bias: &dyn Fn(usize) -> *const i32) {
         match self {
             Step::Bias { constant, per_channel } => {
                 let at = if *per_channel { channel } else { 0 };
-                // SAFETY: `Program::check` made sure that the constant has an element per channel, or one.
+                // SAFETY: `Program::check` ensures that the constant has one element, or one per channel.
                 let bias = unsafe { bias(*constant).add(at).read() };
                 values.iter_mut().for_each(|v| *v = v.wrapping_add(bias));
             }
@@ -157,7 +157,7 @@ impl Step {
                 let factor = factors.get(channel).or(factors.first()).copied().unwrap_or(Factor(0, 1));
                 let (zero, [low, high]) = (i64::from(*zero), range.map(i64::from));
                 let end = |v: i64| (v.clamp(i32::MIN.into(), i32::MAX.into()) + zero).clamp(low, high) as i32;
-                // One loop for each rounding: the choice is not made again for each element.
+                // One loop per rounding keeps the branch out of the loops.
                 match rounding {
                     Rounding::Upward => values.iter_mut().for_each(|v| *v = end(scale(*v, factor, Rounding::Upward))),
                     Rounding::Tonearest => {
@@ -178,25 +178,26 @@ impl Step {
     }
 }
 
-/// The bytes of a result, which tasks write in parts.
+/// Memory of a result, whose parts are written by different tasks.
 #[derive(Clone, Copy)]
 pub struct Target(pub *mut u8);
 
-// SAFETY: tasks write parts that do not overlap.
+// SAFETY: tasks write disjoint parts.
 unsafe impl Send for Target {}
 // SAFETY: as above.
 unsafe impl Sync for Target {}
 
 impl Target {
-    /// The elements of a result of int32. A method, so that a task takes the whole and not the bare pointer.
+    /// Returns a pointer to the elements of an int32 result. A method, so that closures capture the `Target`, which is
+    /// `Send`, and not its raw pointer.
     pub fn sums(self) -> *mut i32 {
         self.0.cast()
     }
 
-    /// Writes elements from number `at` on.
+    /// Writes elements from index `at` on.
     ///
     /// # Safety
-    /// The memory holds them, is aligned to them, and nobody else touches them meanwhile.
+    /// The memory must hold these elements and be aligned for them. Nothing else may access them during the call.
     unsafe fn write(self, element: Element, at: usize, values: &[i32]) {
         macro_rules! store {
             ($ty:ty) => {{
@@ -215,14 +216,14 @@ impl Target {
     }
 }
 
-/// Does the steps on every sum. `bias` gives the elements of a constant.
+/// Applies the steps to every sum. `bias` returns a pointer to the elements of a constant.
 ///
 /// # Errors
-/// Where a task panicked.
+/// If a task panicked.
 ///
 /// # Safety
-/// `out` holds as many elements as there are sums, apart from them, and nobody else touches it meanwhile; what `bias`
-/// gives is as [`Step::Bias`] says.
+/// `out` must hold as many elements as there are sums, not overlap them, and not be accessed by anything else during
+/// the call. `bias` must return a pointer to the elements that [`Step::Bias`] reads.
 pub unsafe fn run(
     services: &Services,
     steps: &[Step],
@@ -242,7 +243,7 @@ pub unsafe fn run(
                 let piece = &mut piece[..PIECE.min(inner - start)];
                 piece.copy_from_slice(&sums[at..at + piece.len()]);
                 steps.iter().for_each(|step| step.apply(piece, row % channels, &|i| bias(i)));
-                // SAFETY: rows belong to one task each, and `out` holds all of them.
+                // SAFETY: each row belongs to one task, and `out` holds all rows.
                 unsafe { out.write(element, at, piece) };
             }
         }
@@ -253,7 +254,7 @@ pub unsafe fn run(
 mod tests {
     use super::*;
 
-    /// The formula of the operators, with the left shift before the product, in 128 bits.
+    /// Computes the formula of the operators, with the left shift before the product, in 128 bits.
     fn wide(value: i32, multiplier: i32, exponent: i32, rounding: Rounding) -> i128 {
         let (left, right) = (exponent.max(0), (-exponent).max(0));
         let y = (i128::from(value) << left) * i128::from(multiplier);
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_shift_alone_gives_the_bits_of_shifts_on_both_sides() {
+    fn right_shift_alone_equals_shifts_on_both_sides() {
         let values = [0, 1, -1, 2, -2, 3, -3, 127, -128, 12_345, -12_345, i32::MAX, i32::MIN, i32::MIN + 1, 1 << 30];
         let multipliers = [0, 1 << 30, (1 << 30) + 1, i32::MAX, i32::MAX - 1, 1_518_500_250];
         for exponent in -31..=31 {
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_go_up_away_from_zero_or_to_the_even_neighbour() {
+    fn rounds_halves_up_away_from_zero_or_to_even() {
         // A half: 2^30 / 2^31.
         let half = Factor(1 << 30, 31);
         let round = |rounding| [-3, -1, 1, 3].map(|v| scale(v, half, rounding));

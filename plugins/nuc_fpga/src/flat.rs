@@ -1,74 +1,74 @@
-//! A region with its composites opened: operators in order, values numbered.
+//! Region with its composites expanded: operators in topological order, values numbered.
 
 use crate::refusal::{Refusal, refuse, refuse_with_hint};
 use byoc_plugin_api::{AttrValue, Constant, DType, Graph, Node, NodeKind, RefusalCode, TensorType, ValueRef};
 
-/// The deepest nesting of composites.
+/// Maximum nesting depth of composites.
 const DEEPEST: usize = 64;
 
-/// A value, by its number in [`Flat::values`].
+/// Id of a value: its index in [`Flat::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Val(u32);
 
 impl Val {
-    /// Its number.
+    /// Returns the index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Where a value comes from.
+/// Definition of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Def {
-    /// The region's input of that number.
+    /// Input of the region, by index.
     Input(usize),
-    /// The constant of that number.
+    /// Constant, by index.
     Constant(usize),
-    /// The operator of that number in [`Flat::ops`].
+    /// Operator, by its index in [`Flat::ops`].
     Op(usize),
 }
 
-/// A tensor of the region.
+/// Tensor of the region.
 #[derive(Clone, Debug)]
 pub struct Value {
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<usize>,
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
-    /// Where it comes from.
+    /// Definition.
     pub def: Def,
-    /// The operators that read it.
+    /// Operators that read the value.
     pub users: Vec<usize>,
 }
 
-/// An operator of the region. The ones that this backend knows have one result.
+/// Operator of the region. All operators that this backend supports have one result.
 #[derive(Clone, Debug)]
 pub struct Op<'a> {
-    /// Relay's name.
+    /// Relay name.
     pub name: &'a str,
-    /// Its node, for attributes and sources.
+    /// Node of the graph, for attributes and sources.
     pub node: &'a Node,
-    /// What it reads.
+    /// Values that the operator reads.
     pub inputs: Vec<Val>,
-    /// What it gives.
+    /// Result.
     pub output: Val,
 }
 
-/// A region.
+/// Region with numbered values.
 pub struct Flat<'a> {
-    /// The values.
+    /// Values, indexed by [`Val`].
     pub values: Vec<Value>,
-    /// The operators, in topological order.
+    /// Operators in topological order.
     pub ops: Vec<Op<'a>>,
-    /// What goes in.
+    /// Inputs of the region.
     pub inputs: Vec<Val>,
-    /// What comes out.
+    /// Outputs of the region.
     pub outputs: Vec<Val>,
-    /// The constants.
+    /// Constants of the region.
     pub constants: &'a [Constant],
 }
 
-/// A graph on the way: its inputs, and the values of its nodes so far.
+/// Graph being expanded: its inputs, and the values of its nodes so far.
 struct Frame<'a> {
     graph: &'a Graph,
     inputs: Vec<Val>,
@@ -76,7 +76,7 @@ struct Frame<'a> {
 }
 
 impl<'a> Flat<'a> {
-    /// Opens the composites of a graph.
+    /// Expands the composites of a graph and numbers its values.
     pub fn new(graph: &'a Graph, constants: &'a [Constant]) -> Result<Flat<'a>, Refusal> {
         if let Err(wrong) = graph.check(constants.len()) {
             return refuse(RefusalCode::UnsupportedOp, wrong);
@@ -146,12 +146,12 @@ impl<'a> Flat<'a> {
         Ok(output)
     }
 
-    /// The value of that number.
+    /// Returns a value by id.
     pub fn get(&self, value: Val) -> &Value {
         &self.values[value.index()]
     }
 
-    /// The constant that a value stands for, with its number.
+    /// Returns the constant that a value refers to and its index; `None` for other values.
     pub fn constant(&self, value: Val) -> Option<(usize, &'a Constant)> {
         match self.get(value).def {
             Def::Constant(i) => Some((i, &self.constants[i])),
@@ -161,12 +161,12 @@ impl<'a> Flat<'a> {
 }
 
 impl Op<'_> {
-    /// A text, or `""` where it is not set.
+    /// Returns a string attribute; `""` if it is not set.
     pub fn text(&self, key: &str) -> &str {
         self.node.text(key).unwrap_or_default()
     }
 
-    /// A list of integers; a single one is a list of one; empty where it is not set.
+    /// Returns a list of integers, where a single integer is a list of one; empty if the attribute is not set.
     pub fn ints(&self, key: &str) -> Vec<i64> {
         match self.node.attr(key) {
             Some(AttrValue::Int(value)) => vec![*value],
@@ -175,7 +175,7 @@ impl Op<'_> {
         }
     }
 
-    /// An axis, counted from the end when negative; none where it does not exist.
+    /// Returns an axis attribute, where a negative value counts from the end; `None` if the axis is out of range.
     pub fn axis(&self, key: &str, default: i64, rank: usize) -> Option<usize> {
         let axis = self.node.int(key).unwrap_or(default);
         let axis = if axis < 0 { axis + rank as i64 } else { axis };

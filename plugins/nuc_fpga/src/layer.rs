@@ -1,57 +1,57 @@
-//! The two calls of the device, and their sizes.
+//! The two calls of the device and their sizes.
 
 use serde::{Deserialize, Serialize};
 
-/// The most terms of a sum: that many products of -128 and -128 still fit into 32 bits.
+/// Maximum number of terms of a sum: the sum of that many products of -128 and -128 fits into 32 bits.
 pub const MOST_TERMS: u64 = (i32::MAX as u64) / (128 * 128);
 
-/// A call of `nuc_fpga_conv2d`: the arguments after the pointers, in their order.
+/// Call of `nuc_fpga_conv2d`: the arguments after the pointers, in order.
 ///
 /// `out[n, o, y, x]` is the sum over the channels `i` of group `g = o / (kernels / group)` and the taps `v`, `u` of
 /// `feature[n, g * (channels / group) + i, y * stride + v - pad, x * stride + u - pad] * kernel[o, i, v, u]`, where
-/// what lies outside the feature map is zero.
+/// elements outside of the feature map are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conv {
-    /// Images.
+    /// Number of images.
     pub batch: u32,
-    /// Input channels.
+    /// Number of input channels.
     pub channels: u32,
-    /// Rows of the feature map.
+    /// Number of rows of the feature map.
     pub height: u32,
-    /// Columns of the feature map.
+    /// Number of columns of the feature map.
     pub width: u32,
-    /// Output channels.
+    /// Number of output channels.
     pub kernels: u32,
-    /// Channel groups.
+    /// Number of channel groups.
     pub group: u32,
-    /// Zero rows above, and as many below.
+    /// Number of zero rows above, and also below.
     pub pad_height: u32,
-    /// Zero columns left, and as many right.
+    /// Number of zero columns on the left, and also on the right.
     pub pad_width: u32,
-    /// Rows of a kernel.
+    /// Number of rows of a kernel.
     pub kernel_height: u32,
-    /// Columns of a kernel.
+    /// Number of columns of a kernel.
     pub kernel_width: u32,
-    /// Rows between windows.
+    /// Vertical stride in rows.
     pub stride_height: u32,
-    /// Columns between windows.
+    /// Horizontal stride in columns.
     pub stride_width: u32,
 }
 
-/// A call of `nuc_fpga_dense`: `out[n, o]` is the sum over `i` of `feature[n, i] * kernel[o, i]`.
+/// Call of `nuc_fpga_dense`: `out[n, o]` is the sum over `i` of `feature[n, i] * kernel[o, i]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dense {
-    /// Rows of the feature matrix.
+    /// Number of rows of the feature matrix.
     pub batch: u32,
-    /// Terms of a sum.
+    /// Number of terms of a sum.
     pub in_features: u32,
-    /// Columns of the result.
+    /// Number of columns of the result.
     pub out_features: u32,
 }
 
-/// A call of the device.
+/// Call of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -61,41 +61,41 @@ pub enum Layer {
     Dense(Dense),
 }
 
-/// Windows of `kernel` that fit into `size` with `pad` on both sides; none if the window is larger.
+/// Returns the number of windows of `kernel` in `size` with `pad` on both sides; `None` if the window is larger.
 fn places(size: u32, kernel: u32, pad: u32, stride: u32) -> Option<u64> {
     let room = (u64::from(size) + 2 * u64::from(pad)).checked_sub(u64::from(kernel))?;
     Some(room / u64::from(stride) + 1)
 }
 
 impl Conv {
-    /// Rows of the result.
+    /// Returns the number of rows of the result.
     pub fn out_height(&self) -> usize {
         places(self.height, self.kernel_height, self.pad_height, self.stride_height).unwrap_or(0) as usize
     }
 
-    /// Columns of the result.
+    /// Returns the number of columns of the result.
     pub fn out_width(&self) -> usize {
         places(self.width, self.kernel_width, self.pad_width, self.stride_width).unwrap_or(0) as usize
     }
 
-    /// Input channels of a group.
+    /// Returns the number of input channels per group.
     pub fn group_channels(&self) -> usize {
         (self.channels / self.group) as usize
     }
 
-    /// Output channels of a group.
+    /// Returns the number of output channels per group.
     pub fn group_kernels(&self) -> usize {
         (self.kernels / self.group) as usize
     }
 
-    /// Terms of a sum.
+    /// Returns the number of terms of a sum.
     pub fn terms(&self) -> usize {
         self.group_channels() * self.kernel_height as usize * self.kernel_width as usize
     }
 }
 
 impl Layer {
-    /// The function of the driver.
+    /// Returns the name of the driver's function.
     pub fn function(&self) -> &'static str {
         match self {
             Layer::Conv2d(_) => "nuc_fpga_conv2d",
@@ -103,7 +103,7 @@ impl Layer {
         }
     }
 
-    /// Elements of the feature map, the kernel and the result.
+    /// Returns the number of elements of the feature map, the kernel and the result.
     pub fn elements(&self) -> [u64; 3] {
         let product = |sizes: &[u64]| sizes.iter().fold(1u64, |all, &size| all.saturating_mul(size));
         match self {
@@ -124,7 +124,7 @@ impl Layer {
         }
     }
 
-    /// Terms of a sum.
+    /// Returns the number of terms of a sum.
     pub fn terms(&self) -> u64 {
         match self {
             Layer::Conv2d(c) => {
@@ -135,13 +135,13 @@ impl Layer {
         }
     }
 
-    /// Multiplications and additions, each pair counted once.
+    /// Returns the number of multiply-accumulate operations.
     pub fn macs(&self) -> u64 {
         self.elements()[2].saturating_mul(self.terms())
     }
 
-    /// What the sums look like to the work after them: how often the channels repeat, how many there are, and how many
-    /// elements of one channel lie side by side.
+    /// Returns the shape of the sums in the epilogue: the batch, the number of channels, and the number of contiguous
+    /// elements per channel.
     pub fn channels(&self) -> [usize; 3] {
         match self {
             Layer::Conv2d(c) => [c.batch as usize, c.kernels as usize, c.out_height() * c.out_width()],
@@ -149,7 +149,7 @@ impl Layer {
         }
     }
 
-    /// The integers of the call after the pointers, in the order of the driver's signature.
+    /// Returns the integer arguments of the call, in the order of the driver's signature.
     pub fn arguments(&self) -> Vec<u32> {
         match *self {
             Layer::Conv2d(c) => vec![
@@ -170,13 +170,13 @@ impl Layer {
         }
     }
 
-    /// Checks that the call means something, and that the driver's `int`s can say it.
+    /// Checks that the sizes are valid and fit into the driver's `int`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Describes the first violation.
     pub fn check(&self) -> Result<(), String> {
         if self.arguments().iter().any(|&value| value > i32::MAX as u32) {
-            return Err("a size is over 2147483647, which the driver's int does not hold".into());
+            return Err("a size exceeds 2147483647, the maximum of the driver's int".into());
         }
         if let Layer::Conv2d(c) = self {
             let sizes =
@@ -199,7 +199,7 @@ impl Layer {
                 return Err(format!("the {what} has no elements"));
             }
             if count > i32::MAX as u64 {
-                return Err(format!("the {what} has {count} elements; the driver's int counts to 2147483647"));
+                return Err(format!("the {what} has {count} elements, more than the 2147483647 of the driver's int"));
             }
         }
         if self.terms() > MOST_TERMS {

@@ -1,21 +1,21 @@
-//! An int8 accelerator behind a two-function driver as a backend.
+//! Backend for an int8 accelerator behind a driver with two functions.
 //!
-//! The device computes convolutions and fully connected layers of int8 into int32 (`include/nuc_fpga.h`). What follows a
-//! sum in a quantized model (bias, requantize, activation) is integer work that this plugin does on the CPU around the
-//! device call, bit for bit as the operators of the model say. The way of a region:
+//! The device computes convolutions and fully connected layers from int8 to int32 (`include/nuc_fpga.h`). The operators
+//! that follow such a sum in a quantized model (bias, requantization, activation) are computed by this plugin on the
+//! CPU, bit-exact with the operators of the model. The modules:
 //!
-//! | file | what it does |
+//! | file | purpose |
 //! |---|---|
-//! | `support` | the pattern table and the quantization scheme |
-//! | `refusal` | why something is not taken, and what helps |
-//! | `flat` | opens composites, numbers values |
-//! | `layer` | the two calls of the device: their sizes, the naive definition in [`layer::Conv`]'s documentation |
-//! | `lower` | operators to commands: a call of the device each, and the integer work after it |
-//! | `finish` | the integer work: bias, relu, clip, requantize, cast |
-//! | `program`, `blob` | the command list, its checks, its form on disk |
+//! | `support` | pattern table and quantization scheme |
+//! | `refusal` | reason and hint of a refusal |
+//! | `flat` | expands composites, numbers values |
+//! | `layer` | the two calls of the device: sizes; [`layer::Conv`] documents the naive definition |
+//! | `lower` | lowers operators to commands: one device call each, with the epilogue after it |
+//! | `finish` | the epilogue: bias, relu, clip, requantize, cast |
+//! | `program`, `blob` | command list, its checks, its serialized form |
 //! | `source` | the same commands as C |
-//! | `driver` | the library that `NUC_FPGA_DRIVER` names |
-//! | `device/` | the software device: `product` computes, `cycles` says how long hardware would take, `config` its parameters |
+//! | `driver` | library named by `NUC_FPGA_DRIVER` |
+//! | `device/` | software device: `product` computes, `cycles` models the time, `config` has its parameters |
 //! | `loader` | runs a command list on the driver or on the software device |
 
 mod backend;

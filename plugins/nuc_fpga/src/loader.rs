@@ -1,4 +1,4 @@
-//! Runs command lists, on the driver or on the software device.
+//! Runs command lists on the driver or on the software device.
 
 use crate::blob;
 use crate::device::config::Config;
@@ -16,19 +16,19 @@ use std::sync::Arc;
 
 /// `loadbinary_nuc_fpga`.
 pub struct CommandLoader {
-    /// The parameters of the software device.
+    /// Parameters of the software device.
     pub config: Config,
 }
 
-/// What makes the calls.
+/// Device that executes the calls.
 enum Device {
-    /// A library.
+    /// Driver library.
     Driver(Arc<Driver>),
-    /// The software device, and what each command costs on hardware.
+    /// Software device, with the estimated cost of each command on hardware.
     Software(Vec<Estimate>),
 }
 
-/// A loaded region.
+/// Loaded region.
 struct LoadedProgram {
     program: Program,
     constants: Vec<Option<Constant>>,
@@ -45,7 +45,7 @@ fn dtype(element: Element) -> DType {
     }
 }
 
-/// The types that a program was made for.
+/// Returns the types that a program was compiled for.
 fn signature(program: &Program) -> Signature {
     let ty = |port: &Port| TensorType::new(dtype(port.element), &port.shape);
     Signature { inputs: program.inputs.iter().map(ty).collect(), outputs: program.outputs.iter().map(ty).collect() }
@@ -55,11 +55,13 @@ impl Loader for CommandLoader {
     fn load(&self, request: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         let program = blob::read(request.blob)?;
         if program.symbol != request.symbol {
-            return Err(format!("the command list is of {}, not of {}", program.symbol, request.symbol).into());
+            return Err(
+                format!("expected the command list of {1}, found that of {0}", program.symbol, request.symbol).into()
+            );
         }
         if program.constants.len() != request.constants.len() {
             let (wanted, given) = (program.constants.len(), request.constants.len());
-            return Err(format!("the command list knows {wanted} constants, {given} are given").into());
+            return Err(format!("expected {wanted} constants, found {given}").into());
         }
         request.check_signature(&signature(&program))?;
         let mut constants = Vec::with_capacity(request.constants.len());
@@ -71,7 +73,7 @@ impl Loader for CommandLoader {
                         && constant.shape() == port.shape
                         && port.bytes() == Some(constant.bytes().len() as u64);
                     if !fits {
-                        return Err(format!("constant {i} is {constant:?}; the command list wants {port:?}").into());
+                        return Err(format!("constant {i} is {constant:?}, expected {port:?}").into());
                     }
                     Some(constant.clone())
                 }
@@ -89,13 +91,13 @@ impl Loader for CommandLoader {
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
-        // A blob is a list of commands.
+        // The blob holds commands, not native code.
         Ok((key == "blob.native").then(|| b"false".to_vec()))
     }
 }
 
 impl LoadedProgram {
-    /// The first byte of a place.
+    /// Returns a pointer to the first byte of a place.
     fn address(&self, call: &mut Call<'_, '_>, place: Place) -> *mut u8 {
         match place {
             Place::Input(i) => call.inputs[i].bytes().as_ptr().cast_mut(),
@@ -114,8 +116,8 @@ impl LoadedProgram {
         let b = self.address(call, command.kernel).cast::<i8>();
         let sums = self.address(call, command.sums);
         match &self.device {
-            // SAFETY: `Program::check` made sure that the places hold the layer's tensors and that the sums lie apart
-            // from the operands; `run` that the call's tensors are those of the program.
+            // SAFETY: `Program::check` ensures that the places hold the layer's tensors and that the sums do not
+            // overlap the operands; `run` checks that the call's tensors are those of the program.
             Device::Driver(driver) => unsafe { driver.run(layer, a, b, sums.cast()) },
             Device::Software(_) => {
                 // SAFETY: as above.
@@ -127,18 +129,18 @@ impl LoadedProgram {
         self.report(number, layer);
         let Some(finish) = &command.finish else { return Ok(()) };
         let out = Target(self.address(call, finish.out));
-        // SAFETY: the device has written that many sums.
+        // SAFETY: the device has written `count` sums.
         let sums = unsafe { std::slice::from_raw_parts(sums.cast::<i32>().cast_const(), count) };
         let bias = |constant: usize| match self.constants.get(constant) {
             Some(Some(constant)) => constant.bytes().as_ptr().cast(),
             _ => std::ptr::null(),
         };
-        // SAFETY: `Program::check` made sure that the result has as many elements as there are sums and lies apart from
+        // SAFETY: `Program::check` ensures that the result has as many elements as there are sums and does not overlap
         // them, and that biases have the elements that are read.
         unsafe { finish::run(&self.services, &finish.steps, finish.element, layer.channels(), sums, out, &bias) }
     }
 
-    /// Says what a call was, and on the software device what it would have taken.
+    /// Reports a call to the host as an event, and on the software device its estimated cost.
     fn report(&self, number: usize, layer: &Layer) {
         let mut fields = json!({"region": self.program.symbol, "command": number});
         let mut set = |key: &str, value: Value| fields[key] = value;
@@ -169,14 +171,17 @@ impl LoadedProgram {
     }
 }
 
-/// Returns true if tensors are those that the program was made for.
+/// Checks the number and the shapes of tensors against those of the program.
+///
+/// # Errors
+/// If they differ.
 fn fits<'s>(what: &str, given: impl ExactSizeIterator<Item = &'s [usize]>, ports: &[Port]) -> Result<()> {
     if given.len() != ports.len() {
-        return Err(Error::new(format!("the region has {} {what}s; {} are given", ports.len(), given.len())));
+        return Err(Error::new(format!("expected {} {what}s, found {}", ports.len(), given.len())));
     }
     for (i, (shape, port)) in given.zip(ports).enumerate() {
         if shape != port.shape {
-            return Err(Error::new(format!("{what} {i} has shape {shape:?}, {:?} is wanted", port.shape)));
+            return Err(Error::new(format!("{what} {i}: expected shape {:?}, found {shape:?}", port.shape)));
         }
     }
     Ok(())
@@ -196,12 +201,12 @@ impl Executable for LoadedProgram {
         let types = call.inputs.iter().map(|t| t.dtype()).chain(call.outputs.iter().map(|t| t.dtype()));
         for (port, given) in ports.zip(types) {
             if given != dtype(port.element) {
-                return Err(format!("a tensor is {given}, {} is wanted", dtype(port.element)).into());
+                return Err(format!("expected a tensor of {}, found {given}", dtype(port.element)).into());
             }
         }
         if (call.workspace.len() as u64) < self.program.workspace {
             let (given, wanted) = (call.workspace.len(), self.program.workspace);
-            return Err(format!("{given} bytes of workspace given, {wanted} wanted").into());
+            return Err(format!("expected {wanted} bytes of workspace, found {given}").into());
         }
         for (number, command) in self.program.commands.iter().enumerate() {
             self.run_command(&mut call, number, command)?;

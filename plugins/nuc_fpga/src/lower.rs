@@ -1,4 +1,4 @@
-//! Operators to commands: each convolution and each fully connected layer with the integer work after it.
+//! Lowering of operators to commands: each convolution and each fully connected layer with its epilogue.
 
 use crate::device::config::Config;
 use crate::device::cycles;
@@ -14,10 +14,10 @@ const QUANTIZE: &str =
     "run \"byoc quantize\" first: byoc quantize MODEL --calibrate DATA --backend nuc_fpga -o FILE.relay";
 const SCHEME: &str = "\"byoc quantize --backend nuc_fpga\" gives a model of the scheme that the device takes";
 
-/// Makes the command list of a region.
+/// Lowers a region to a command list.
 ///
 /// # Errors
-/// The first thing that the device does not take.
+/// Refuses with the first operator that the device does not support.
 pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<Program, Refusal> {
     let flat = Flat::new(graph, constants)?;
     let mut lowering = Lowering { flat: &flat, config, taken: vec![false; flat.ops.len()], commands: Vec::new() };
@@ -33,7 +33,7 @@ pub fn lower(graph: &Graph, constants: &[Constant], config: &Config) -> Result<P
     place(graph, &flat, commands)
 }
 
-/// A command whose operands are still values.
+/// Command before the assignment of memory.
 struct Planned {
     layer: Layer,
     feature: Val,
@@ -51,7 +51,7 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    /// The command that begins with operator `number`, and the operators that it takes with it.
+    /// Emits the command that begins with operator `number`, and fuses the operators of its epilogue.
     fn command(&mut self, number: usize) -> Result<(), Refusal> {
         let flat = self.flat;
         let op = &flat.ops[number];
@@ -124,7 +124,7 @@ fn check_types(flat: &Flat<'_>, op: &Op<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The elements of an operand that has to be a constant.
+/// Returns the elements of an operand that must be a constant.
 fn elements<T>(
     flat: &Flat<'_>,
     op: &Op<'_>,
@@ -134,18 +134,18 @@ fn elements<T>(
     read: impl Fn(byoc_plugin_api::TensorRef<'_>) -> Vec<T>,
 ) -> Result<Vec<T>, Refusal> {
     let Some(&value) = op.inputs.get(input) else {
-        return refuse(RefusalCode::UnsupportedOp, format!("{} has no input {input}", op.name));
+        return refuse(RefusalCode::UnsupportedOp, format!("{} has no operand {input}", op.name));
     };
     match flat.constant(value) {
         Some((_, constant)) if constant.dtype() == dtype => Ok(read(constant.tensor())),
         Some((_, constant)) => {
-            refuse(RefusalCode::UnsupportedDtype, format!("{what} is {}, not {dtype}", constant.dtype()))
+            refuse(RefusalCode::UnsupportedDtype, format!("{what}: expected {dtype}, found {}", constant.dtype()))
         }
-        None => refuse(RefusalCode::NotConstant, format!("{what} is no constant")),
+        None => refuse(RefusalCode::NotConstant, format!("{what} is not a constant")),
     }
 }
 
-/// A size as the driver's signature has it. What does not fit is found by [`Layer::check`].
+/// Converts a size for the driver's signature. [`Layer::check`] rejects sizes that are out of range.
 fn size(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
@@ -157,7 +157,7 @@ fn conv2d(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
         if found != wanted && !(found.is_empty() && key == "out_layout") {
             let detail = format!("{key} is {found}; nuc_fpga takes {wanted}");
             let hint =
-                "the pass convert_layout brings it there: byoc opt --pass convert_layout --layout nn.conv2d=NCHW";
+                "the pass convert_layout changes the layout: byoc opt --pass convert_layout --layout nn.conv2d=NCHW";
             return refuse_with_hint(RefusalCode::UnsupportedLayout, detail, hint);
         }
     }
@@ -171,7 +171,12 @@ fn conv2d(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
         [all] => [all; 4],
         [y, x] => [y, x, y, x],
         [t, l, b, r] => [t, l, b, r],
-        _ => return refuse(RefusalCode::UnsupportedAttr, format!("padding has {} numbers", padding.len())),
+        _ => {
+            return refuse(
+                RefusalCode::UnsupportedAttr,
+                format!("expected 1, 2 or 4 padding values, found {}", padding.len()),
+            );
+        }
     };
     if top != bottom || left != right {
         let detail = format!(
@@ -185,7 +190,7 @@ fn conv2d(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
         [] => [1; 2],
         [all] => [all; 2],
         [y, x] => [y, x],
-        _ => return refuse(RefusalCode::UnsupportedAttr, format!("strides has {} numbers", strides.len())),
+        _ => return refuse(RefusalCode::UnsupportedAttr, format!("expected 1 or 2 strides, found {}", strides.len())),
     };
     let groups = op.node.int("groups").unwrap_or(1);
     let attribute = |name: &str, value: i64| match u32::try_from(value) {
@@ -200,7 +205,9 @@ fn conv2d(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
     };
     let group = attribute("groups", groups)?;
     if Some(channels) != group_channels.checked_mul(group as usize) {
-        let detail = format!("{channels} channels in {group} groups do not fit a kernel of {group_channels}");
+        let detail = format!(
+            "{channels} channels in {group} groups do not match a kernel of {group_channels} channels per group"
+        );
         return refuse(RefusalCode::UnsupportedShape, detail);
     }
     let conv = Conv {
@@ -230,7 +237,10 @@ fn dense(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
         return refuse(RefusalCode::UnsupportedShape, detail);
     };
     if in_features != terms {
-        return refuse(RefusalCode::UnsupportedShape, format!("{in_features} features, {terms} terms in the kernel"));
+        return refuse(
+            RefusalCode::UnsupportedShape,
+            format!("the data has {in_features} features, the kernel {terms}"),
+        );
     }
     let batch = leading.iter().fold(1usize, |all, &dim| all.saturating_mul(dim));
     let dense = Dense { batch: size(batch), in_features: size(in_features), out_features: size(out_features) };
@@ -240,12 +250,13 @@ fn dense(flat: &Flat<'_>, op: &Op<'_>) -> Result<Layer, Refusal> {
 fn no_empty_tensor(flat: &Flat<'_>, op: &Op<'_>) -> Result<(), Refusal> {
     let values = op.inputs.iter().take(2).chain([&op.output]);
     if values.into_iter().any(|&value| flat.get(value).shape.contains(&0)) {
-        return refuse(RefusalCode::UnsupportedShape, format!("{} works on no elements", op.name));
+        return refuse(RefusalCode::UnsupportedShape, format!("{}: a tensor has no elements", op.name));
     }
     Ok(())
 }
 
-/// The steps of an operator that reads `value`, which came from `layer`; none if it is not one that follows a sum.
+/// Lowers an operator that reads `value`, a result of `layer`, to epilogue steps; `None` if it cannot be part of an
+/// epilogue.
 fn step(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Option<Vec<Step>>, Refusal> {
     if !matches!(
         op.name,
@@ -264,7 +275,10 @@ fn step(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Optio
     };
     let (from, to) = (element("the operand", value)?, element("the result", op.output)?);
     if flat.get(op.output).shape != flat.get(value).shape {
-        return refuse(RefusalCode::UnsupportedShape, format!("{} gives another shape than it takes", op.name));
+        return refuse(
+            RefusalCode::UnsupportedShape,
+            format!("{}: the result has another shape than the operand", op.name),
+        );
     }
     Ok(Some(match op.name {
         "nn.bias_add" | "add" => {
@@ -282,7 +296,7 @@ fn step(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Optio
     }))
 }
 
-/// The axis of a layer's result on which its channels lie.
+/// Returns the channel axis of a layer's result.
 fn channel_axis(layer: &Layer, rank: usize) -> usize {
     if matches!(layer, Layer::Conv2d(_)) { 1 } else { rank - 1 }
 }
@@ -293,7 +307,7 @@ fn bias(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Step,
     };
     let other = if left == value { right } else { left };
     let Some((constant, handle)) = flat.constant(other) else {
-        return refuse(RefusalCode::NotConstant, format!("what {} adds is no constant", op.name));
+        return refuse(RefusalCode::NotConstant, format!("the operand that {} adds is not a constant", op.name));
     };
     if handle.dtype() != DType::I32 {
         return refuse(RefusalCode::UnsupportedDtype, format!("the bias is {}; nuc_fpga takes int32", handle.dtype()));
@@ -302,12 +316,12 @@ fn bias(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer) -> Result<Step,
     let (axis, channels) = (channel_axis(layer, rank), layer.channels()[1]);
     if op.name == "nn.bias_add" {
         if op.axis("axis", 1, rank) != Some(axis) || left != value {
-            let detail = "the bias does not lie along the channels; nuc_fpga adds one number per channel";
+            let detail = "the bias is not along the channel axis; nuc_fpga adds one number per channel";
             return refuse(RefusalCode::UnsupportedShape, detail);
         }
         return Ok(Step::Bias { constant, per_channel: true });
     }
-    // Dimensions from the last one on, as broadcasting aligns them: all 1 but that of the channels.
+    // Broadcasting aligns shapes at the last dimension; all dimensions but that of the channels must be 1.
     let per_channel = shape.iter().product::<usize>() != 1;
     let along = shape.iter().rev().enumerate().all(|(i, &dim)| {
         let at = rank.checked_sub(i + 1);
@@ -324,10 +338,10 @@ fn clip(op: &Op<'_>, element: Element) -> Result<Step, Refusal> {
     let (low, high) = (op.node.float("a_min").unwrap_or(f64::NAN), op.node.float("a_max").unwrap_or(f64::NAN));
     let [least, most] = element.range().map(f64::from);
     if low.is_nan() || high.is_nan() || low > high || low.trunc() > most || high.trunc() < least {
-        let detail = format!("clip keeps between {low} and {high}, which no {element:?} is");
+        let detail = format!("the range of clip, {low} to {high}, contains no {element:?}");
         return refuse(RefusalCode::UnsupportedAttr, detail);
     }
-    // An integer outside the bounds becomes the bound without its fraction.
+    // Clipping an integer to a fractional bound gives the bound without its fraction.
     Ok(Step::Clip { low: low.trunc().max(least) as i32, high: high.trunc().min(most) as i32 })
 }
 
@@ -343,7 +357,7 @@ fn fixed_point(op: &Op<'_>) -> Result<Step, Refusal> {
 
 fn requantize(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer, to: Element) -> Result<Step, Refusal> {
     if op.inputs.first() != Some(&value) {
-        return refuse(RefusalCode::UnsupportedOp, "the sum is not what qnn.requantize takes");
+        return refuse(RefusalCode::UnsupportedOp, "expected the sum as the data of qnn.requantize");
     }
     let scales = |input, what: &str| {
         let scales = elements(flat, op, input, DType::F32, what, |t| t.as_slice::<f32>().to_vec())?;
@@ -363,21 +377,26 @@ fn requantize(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer, to: Eleme
     let rank = flat.get(value).shape.len();
     let axis = op.axis("axis", -1, rank);
     if input.len() != 1 && (axis != Some(channel_axis(layer, rank)) || input.len() != channels) {
-        let detail = format!("{} input scales do not lie along the {channels} channels", input.len());
+        let detail = format!("{} input scales do not match the {channels} channels", input.len());
         return refuse(RefusalCode::QuantScheme, detail);
     }
     let (&[output], &[zero]) = (&output[..], &output_zero[..]) else {
         return refuse(RefusalCode::QuantScheme, "qnn.requantize has more than one output scale or zero point");
     };
     if let Some(zero) = input_zero.iter().find(|&&zero| zero != 0) {
-        let detail = format!("qnn.requantize takes zero point {zero} from a sum; nuc_fpga takes 0");
+        let detail = format!("the input zero point of qnn.requantize is {zero}; nuc_fpga takes 0");
         return refuse_with_hint(RefusalCode::QuantScheme, detail, SCHEME);
     }
     let rounding = match op.text("rounding") {
         "" | "None" | "UPWARD" => Rounding::Upward,
         "TONEAREST" => Rounding::Tonearest,
         "TOEVEN" => Rounding::Toeven,
-        other => return refuse(RefusalCode::UnsupportedAttr, format!("qnn.requantize rounds by {other}")),
+        other => {
+            return refuse(
+                RefusalCode::UnsupportedAttr,
+                format!("the rounding of qnn.requantize is {other}; nuc_fpga takes UPWARD, TONEAREST and TOEVEN"),
+            );
+        }
     };
     let compute = op.text("compute_dtype");
     if !matches!(compute, "" | "None" | "int64") {
@@ -400,24 +419,24 @@ fn requantize(flat: &Flat<'_>, op: &Op<'_>, value: Val, layer: &Layer, to: Eleme
     Ok(Step::Requantize { factors, rounding, zero, range: to.range() })
 }
 
-/// The ratio of two scales in fixed point: `frexp` of the quotient in binary64, its fraction rounded to 31 bits.
-/// Equal scales give the factor 1, which changes nothing.
+/// Returns the ratio of two scales in fixed point: `frexp` of the quotient in binary64, with the fraction rounded to 31
+/// bits; `None` if the ratio is 2^31 or more. Equal scales give the factor 1, the identity.
 pub fn factor(input: f32, output: f32) -> Option<Factor> {
     let ratio = f64::from(input) / f64::from(output);
-    // A quotient of binary32 numbers is a normal binary64 number: its exponent field says all.
+    // A quotient of binary32 numbers is a normal binary64 number, so its exponent field is exact.
     let exponent = ((ratio.to_bits() >> 52) & 0x7ff) as i32 - 1022;
     let fraction = f64::from_bits((ratio.to_bits() & !(0x7ff << 52)) | (1022 << 52));
     let multiplier = (fraction * f64::from(1u32 << 31)).round() as i64;
     let (multiplier, exponent) = if multiplier == 1 << 31 { (1 << 30, exponent + 1) } else { (multiplier, exponent) };
     match u32::try_from(31 - exponent) {
         Ok(shift) if shift <= MOST_SHIFT => Some(Factor(multiplier as i32, shift)),
-        // So small that every product rounds to zero.
+        // The factor is so small that every product rounds to zero.
         Ok(_) => Some(Factor(0, 1)),
         Err(_) => None,
     }
 }
 
-/// Gives every value its place.
+/// Assigns memory to every value.
 fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Program, Refusal> {
     let mut places: BTreeMap<Val, Place> = BTreeMap::new();
     for (i, &output) in flat.outputs.iter().enumerate() {
@@ -425,7 +444,7 @@ fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Progr
             return refuse(RefusalCode::UnsupportedOp, format!("output {i} is an input, a constant or another output"));
         }
     }
-    // Buffers: when they are first written, when they are last read, their bytes.
+    // Buffers: command of the first write, command of the last read, size in bytes.
     let mut buffers: Vec<(usize, usize, u64)> = Vec::new();
     let mut sums: Vec<Option<usize>> = Vec::new();
     let mut results: BTreeMap<Val, usize> = BTreeMap::new();
@@ -461,9 +480,10 @@ fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Progr
             }
             Def::Op(op) => match places.get(&value) {
                 Some(&place) => Ok(place),
-                None => {
-                    refuse(RefusalCode::UnsupportedOp, format!("{} is read inside its composite", flat.ops[op].name))
-                }
+                None => refuse(
+                    RefusalCode::UnsupportedOp,
+                    format!("an intermediate result of a command is read: {}", flat.ops[op].name),
+                ),
             },
         };
         let (feature, kernel) = (operand(command.feature)?, operand(command.kernel)?);
@@ -480,7 +500,9 @@ fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Progr
     }
     let port = |shape: &[usize], dtype: DType| match Element::of(dtype) {
         Some(element) => Ok(Port { shape: shape.to_vec(), element }),
-        None => refuse(RefusalCode::UnsupportedDtype, format!("the region takes or gives {dtype}")),
+        None => {
+            refuse(RefusalCode::UnsupportedDtype, format!("the region has an input, output or constant of {dtype}"))
+        }
     };
     let ports = |values: &[Val]| -> Result<Vec<Port>, Refusal> {
         values.iter().map(|&value| port(&flat.get(value).shape, flat.get(value).dtype)).collect()
@@ -502,8 +524,8 @@ fn place(graph: &Graph, flat: &Flat<'_>, commands: Vec<Planned>) -> Result<Progr
     }
 }
 
-/// Places buffers so that those needed at the same time do not overlap: the largest first, each at the lowest gap that
-/// it fits into. Gives the offsets and the end.
+/// Assigns offsets to buffers such that buffers with overlapping lifetimes are disjoint: the largest first, each at the
+/// lowest gap that is large enough. Returns the offsets and the total size.
 fn arrange(buffers: &[(usize, usize, u64)]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&b| (std::cmp::Reverse(buffers[b].2), b));

@@ -1,89 +1,89 @@
-//! A region as the device runs it: a list of commands over numbered places in memory.
+//! Command list of a region: device calls and epilogues over numbered tensors.
 
 use crate::finish::{Element, Factor, MOST_SHIFT, Step};
 use crate::layer::Layer;
 use serde::{Deserialize, Serialize};
 
-/// The most bytes of scratch memory that a program may ask for.
+/// Maximum size of the workspace of a program in bytes.
 const MOST_WORKSPACE: u64 = 1 << 36;
 
-/// Where every buffer in the scratch memory begins: at a multiple of this.
+/// Alignment of buffers in the workspace in bytes.
 pub const ALIGN: u64 = 64;
 
-/// A region.
+/// Command list of a region.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// The region's symbol.
+    /// Symbol of the region.
     pub symbol: String,
-    /// What goes in.
+    /// Inputs of the region.
     pub inputs: Vec<Port>,
-    /// What comes out.
+    /// Outputs of the region.
     pub outputs: Vec<Port>,
-    /// The region's constants; those that no command reads are none.
+    /// Constants of the region; `None` for those that no command reads.
     pub constants: Vec<Option<Port>>,
-    /// Bytes of scratch memory.
+    /// Size of the workspace in bytes.
     pub workspace: u64,
-    /// The commands, in order.
+    /// Commands in execution order.
     pub commands: Vec<Command>,
 }
 
-/// A tensor that comes from outside.
+/// Type of an input, output or constant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<usize>,
-    /// Its element type.
+    /// Element type.
     pub element: Element,
 }
 
-/// A tensor in memory.
+/// Memory of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// The input of that number.
+    /// Input, by index.
     Input(usize),
-    /// The output of that number.
+    /// Output, by index.
     Output(usize),
-    /// The constant of that number.
+    /// Constant, by index.
     Constant(usize),
-    /// The scratch memory from that byte on.
+    /// Workspace, from a byte offset.
     Work(u64),
 }
 
-/// A call of the device, and the integer work after it.
+/// Device call with its epilogue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Command {
-    /// The call.
+    /// Kind and sizes of the call.
     pub layer: Layer,
-    /// Its first argument.
+    /// First pointer argument: the features.
     pub feature: Place,
-    /// Its second argument.
+    /// Second pointer argument: the kernel.
     pub kernel: Place,
-    /// Its third argument.
+    /// Third pointer argument: the sums.
     pub sums: Place,
-    /// What follows; nothing if the sums are the result.
+    /// Epilogue; `None` if the sums are the result.
     pub finish: Option<Finish>,
-    /// The model's nodes that it comes from, and the operators, for people.
+    /// Names of the operators and their source nodes in the model, for the comment in the C source.
     pub comment: String,
 }
 
-/// The integer work after a call.
+/// Epilogue of a device call, in integers on the CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Finish {
-    /// Where the result goes.
+    /// Memory of the result.
     pub out: Place,
-    /// Its element type.
+    /// Element type of the result.
     pub element: Element,
-    /// What is done with each sum.
+    /// Operations applied to each sum, in order.
     pub steps: Vec<Step>,
 }
 
 impl Port {
-    /// Bytes it takes; none where that is no number.
+    /// Returns the size in bytes; `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
         let count = self.shape.iter().try_fold(1u64, |all, &dim| all.checked_mul(dim as u64))?;
         count.checked_mul(self.element.size() as u64)
@@ -91,14 +91,14 @@ impl Port {
 }
 
 impl Program {
-    /// Checks every size, number and place: a program that passes reads and writes nothing beside its tensors and its
-    /// scratch memory, and writes every output.
+    /// Checks every size, index and place. A program that passes accesses only its tensors and its workspace, and
+    /// writes every output.
     ///
     /// # Errors
-    /// The first thing that is wrong, in words.
+    /// Describes the first violation.
     pub fn check(&self) -> Result<(), String> {
         if self.workspace > MOST_WORKSPACE {
-            return Err(format!("{} bytes of scratch memory", self.workspace));
+            return Err(format!("expected at most {MOST_WORKSPACE} bytes of scratch memory, found {}", self.workspace));
         }
         let mut written = vec![false; self.outputs.len()];
         for (number, command) in self.commands.iter().enumerate() {
@@ -120,13 +120,13 @@ impl Program {
         self.check_place(command.sums, Element::Int32, out, written, true)?;
         for place in [(command.feature, feature), (command.kernel, kernel)] {
             if overlap(place, (command.sums, 4 * out)) {
-                return Err("the sums lie over an operand".into());
+                return Err("the sums overlap an operand".into());
             }
         }
         if let Some(finish) = &command.finish {
             self.check_place(finish.out, finish.element, out, written, true)?;
             if overlap((finish.out, finish.element.size() as u64 * out), (command.sums, 4 * out)) {
-                return Err("the result lies over the sums".into());
+                return Err("the result overlaps the sums".into());
             }
             for step in &finish.steps {
                 self.check_step(step, channels)?;
@@ -138,7 +138,7 @@ impl Program {
     fn check_step(&self, step: &Step, channels: usize) -> Result<(), String> {
         let factor = |&Factor(multiplier, shift): &Factor| {
             if multiplier < 0 || shift > MOST_SHIFT {
-                return Err(format!("a factor of {multiplier} / 2^{shift}"));
+                return Err(format!("the factor {multiplier} / 2^{shift} is out of range"));
             }
             Ok(())
         };
@@ -147,7 +147,7 @@ impl Program {
                 let wanted = if *per_channel { channels as u64 } else { 1 };
                 match self.constants.get(*constant) {
                     Some(Some(port)) if port.element == Element::Int32 && port.bytes() == Some(4 * wanted) => Ok(()),
-                    _ => Err(format!("constant {constant} is no bias of {wanted} elements")),
+                    _ => Err(format!("constant {constant} is not a bias of {wanted} elements")),
                 }
             }
             Step::Requantize { factors, range: [low, high], .. } => {
@@ -161,7 +161,8 @@ impl Program {
         }
     }
 
-    /// Checks that a place exists and holds so many elements.
+    /// Checks that a place exists, holds `count` elements and may be accessed; records a write of an output in
+    /// `written`.
     fn check_place(
         &self,
         place: Place,
@@ -185,21 +186,24 @@ impl Program {
             Place::Work(at) => {
                 let end = at.checked_add(count * element.size() as u64);
                 if !at.is_multiple_of(ALIGN) || end.is_none_or(|end| end > self.workspace) {
-                    return Err(format!("{count} elements at byte {at} of {} of scratch memory", self.workspace));
+                    return Err(format!(
+                        "{count} elements at byte {at} of {} bytes of scratch memory: misaligned or out of range",
+                        self.workspace
+                    ));
                 }
                 return Ok(());
             }
-            Place::Input(_) | Place::Constant(_) => return Err(format!("{place:?} is written")),
+            Place::Input(_) | Place::Constant(_) => return Err(format!("{place:?} is written but read-only")),
         };
         let Some(port) = port else { return Err(format!("{place:?} does not exist")) };
         if port.element != element || port.bytes() != Some(count * element.size() as u64) {
-            return Err(format!("{place:?} is {port:?}; {count} elements of {element:?} are wanted"));
+            return Err(format!("{place:?} is {port:?}, expected {count} elements of {element:?}"));
         }
         Ok(())
     }
 }
 
-/// Returns true if two places share a byte.
+/// Returns true if two tensors share memory.
 fn overlap((a, a_bytes): (Place, u64), (b, b_bytes): (Place, u64)) -> bool {
     match (a, b) {
         (Place::Work(a), Place::Work(b)) => a < b + b_bytes && b < a + a_bytes,

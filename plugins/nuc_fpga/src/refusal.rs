@@ -1,24 +1,24 @@
-//! Why something is not taken, and what helps.
+//! Reason and hint of a refusal.
 
 use byoc_plugin_api::{Error, RefusalCode, Verdict};
 
-/// A reason, before it becomes a verdict or an error.
+/// Refusal, which converts to a verdict or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Which kind of reason.
+    /// Kind of the reason.
     pub code: RefusalCode,
-    /// What was found and what is wanted.
+    /// Expected and found values.
     pub detail: String,
-    /// What helps; may be empty.
+    /// Remedy; may be empty.
     pub hint: String,
 }
 
-/// A refusal without a hint.
+/// Returns a refusal without a hint.
 pub fn refuse<T>(code: RefusalCode, detail: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { code, detail: detail.into(), hint: String::new() })
 }
 
-/// A refusal that says what helps.
+/// Returns a refusal with a hint.
 pub fn refuse_with_hint<T>(code: RefusalCode, detail: impl Into<String>, hint: &str) -> Result<T, Refusal> {
     Err(Refusal { code, detail: detail.into(), hint: hint.to_owned() })
 }

@@ -1,5 +1,5 @@
-//! A command list as C: the calls of the driver and the integer work around them. The file compiles alone and gives the
-//! bits that the plugin gives.
+//! Emits a command list as C: the driver calls and their epilogues. The file compiles on its own and gives bit-exact
+//! results with the plugin.
 
 use crate::finish::{Element, Factor, Rounding, Step};
 use crate::layer::Layer;
@@ -17,7 +17,7 @@ const DENSE: &str = "\
 void nuc_fpga_dense(int8_t *feature, int8_t *kernel, int *out, int batch, int in_features, int out_features);
 ";
 
-/// Writes a region.
+/// Generates the C file of a region.
 pub fn source(program: &Program) -> String {
     let mut text = String::new();
     let symbol = &program.symbol;
@@ -53,7 +53,7 @@ pub fn source(program: &Program) -> String {
     text
 }
 
-/// A comment on a line of its own, whatever the names of the model hold.
+/// Sanitizes names from the model so that they stay within a comment of one line.
 fn clean(text: &str) -> String {
     text.replace("*/", "* /").replace("/*", "/ *").replace(|c: char| c.is_control() || c == '\\', " ")
 }
@@ -88,7 +88,7 @@ fn header(text: &mut String, program: &Program) {
     let _ = writeln!(text, " * gcc and clang.\n */");
 }
 
-/// The functions that the integer work of this region uses.
+/// Writes the helper functions that the epilogues of the region use.
 fn helpers(text: &mut String, program: &Program) {
     let steps = || program.commands.iter().filter_map(|c| c.finish.as_ref()).flat_map(|finish| &finish.steps);
     let symbol = &program.symbol;
@@ -100,9 +100,9 @@ fn helpers(text: &mut String, program: &Program) {
         })
     };
     for (rounding, how, nudge) in [
-        (Rounding::Upward, "halves go up", ""),
-        (Rounding::Tonearest, "halves go away from zero", " - (p < 0)"),
-        (Rounding::Toeven, "halves go to the even neighbour", " - (1 - ((p >> shift) & 1))"),
+        (Rounding::Upward, "halves round up", ""),
+        (Rounding::Tonearest, "halves round away from zero", " - (p < 0)"),
+        (Rounding::Toeven, "halves round to even", " - (1 - ((p >> shift) & 1))"),
     ] {
         if rounds(rounding) {
             let _ = writeln!(text, "/* value * multiplier / 2^shift with shift > 0; {how}. */");
@@ -131,7 +131,7 @@ fn name(rounding: Rounding) -> &'static str {
     }
 }
 
-/// A pointer to a place.
+/// Formats a pointer to a place.
 fn pointer(place: Place, ty: &str) -> String {
     match place {
         Place::Input(i) => format!("({ty} *)in[{i}]"),
@@ -185,7 +185,8 @@ fn finish(text: &mut String, symbol: &str, layer: &Layer, sums: Place, finish: &
                     }
                 };
                 let scaled = format!("{symbol}_{}(v, {factor})", name(*rounding));
-                // Bounds of the result are bounds of 32 bits too, unless the zero point comes between.
+                // The clamp to the result's range implies the saturation to 32 bits, unless a zero point is added
+                // between.
                 let shifted = if *zero == 0 {
                     scaled
                 } else {
@@ -215,7 +216,7 @@ fn finish(text: &mut String, symbol: &str, layer: &Layer, sums: Place, finish: &
     let _ = writeln!(text, "                }}\n            }}\n        }}\n    }}");
 }
 
-/// An `int32_t` as C writes it: the smallest one has no literal of its own.
+/// Formats an `int32_t` literal: C has no literal for the smallest value.
 fn literal(value: i32) -> String {
     match value {
         i32::MIN => "INT32_MIN".into(),
@@ -224,7 +225,7 @@ fn literal(value: i32) -> String {
     }
 }
 
-/// The factors of a step, by channel.
+/// Writes the tables of a step's factors per channel.
 fn table(text: &mut String, which: usize, factors: &[Factor]) {
     let list = |values: Vec<String>| {
         let lines: Vec<String> = values.chunks(12).map(|line| line.join(", ")).collect();

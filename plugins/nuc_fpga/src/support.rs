@@ -1,12 +1,12 @@
-//! What the backend looks for, and which integers it computes with.
+//! Patterns, operators and quantization scheme of the description.
 
 use byoc_plugin_api::Quantization;
 
-/// The single operators, which give their sums to whoever reads them.
+/// Single operators, whose sums are the results.
 pub const OPERATORS: &[&str] = &["qnn.conv2d", "nn.conv2d", "qnn.dense", "nn.dense"];
 
-/// The pattern table: a sum with the integer work after it. In a quantized model the sums are requantized, and an activation
-/// stands before that or after it; a program without the QNN dialect has the multiplication in fixed point instead.
+/// Pattern table: a sum with its epilogue. In a quantized model the sums are requantized, with an activation before or
+/// after it; a program without the QNN dialect has a fixed-point multiplication instead.
 pub const PATTERNS: &str = "\
 conv2d_requantize: let sum = qnn.conv2d(*, *, const, const, const, const) | nn.conv2d(*, *);
     let biased = nn.bias_add(sum, const) | add(sum, const) | add(const, sum) | sum;
@@ -30,7 +30,8 @@ dense_activation: let sum = qnn.dense(*, *, const, const, const, const) | nn.den
     nn.relu(sum) ? clip ? cast | clip(sum) ? cast
 ";
 
-/// The scheme: int8 with zero points 0, a scale for each output channel of a weight, sums and biases in int32.
+/// Returns the quantization scheme: int8 with zero points 0, a scale per output channel of a weight, sums and biases in
+/// int32.
 pub fn quantization() -> Quantization {
     Quantization {
         activation: "int8".into(),

@@ -1,45 +1,46 @@
-//! The parameters of the device: `device.json` of this crate, or a file beside the library, of the library's name
+//! Parameters of the device, from `device.json` of this crate or from a file beside the library with the library's name
 //! (`libbyoc_nuc_fpga.so` reads `libbyoc_nuc_fpga.json`).
 
 use byoc_plugin_api::{Error, Result};
 use serde::Deserialize;
 use std::path::Path;
 
-/// The parameters.
+/// Parameters of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Rows of the array: terms of a sum that are multiplied in a cycle.
+    /// Number of rows of the array: terms of a sum multiplied per cycle.
     pub array_rows: u64,
-    /// Columns of the array: output channels that are summed in a cycle.
+    /// Number of columns of the array: output channels summed per cycle.
     pub array_columns: u64,
-    /// Cycles a second.
+    /// Clock frequency in cycles per second.
     pub clock_hz: u64,
-    /// Bytes of the buffer for feature maps; half of it is filled while the other half is computed on. As the others.
+    /// Size of the buffer for feature maps in bytes. Like the other buffers it is double-buffered: one half is filled
+    /// while the other is computed on.
     pub input_buffer_bytes: u64,
-    /// Bytes of the buffer for kernels.
+    /// Size of the buffer for kernels in bytes.
     pub weight_buffer_bytes: u64,
-    /// Bytes of the buffer for sums.
+    /// Size of the buffer for sums in bytes.
     pub sum_buffer_bytes: u64,
-    /// Bytes a second between DRAM and the buffers, in one direction at a time.
+    /// Bandwidth between DRAM and the buffers in bytes per second, in one direction at a time.
     pub dram_bytes_per_second: u64,
-    /// The most bytes of a burst.
+    /// Maximum size of a burst in bytes.
     pub dram_burst_bytes: u64,
-    /// Cycles before the first byte of a burst.
+    /// Latency of the first byte of a burst in cycles.
     pub dram_burst_latency_cycles: u64,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        parse(include_str!("../../device.json")).expect("the crate's own file is right")
+        parse(include_str!("../../device.json")).expect("device.json of the crate is valid")
     }
 }
 
 impl Config {
-    /// The file beside the library, or the defaults where there is none.
+    /// Reads the file beside the library; the defaults if there is none.
     ///
     /// # Errors
-    /// Where the file cannot be read, lacks a parameter, has one that is not known, or one that is out of range.
+    /// If the file cannot be read, lacks a parameter, or has one that is unknown or out of range.
     pub fn beside(library: &Path) -> Result<Config> {
         let path = library.with_extension("json");
         if !path.exists() {
@@ -66,7 +67,7 @@ fn parse(text: &str) -> std::result::Result<Config, String> {
     ];
     for (name, value, least, most) in bounds {
         if !(least..=most).contains(&value) {
-            return Err(format!("{name} is {value}; {least} to {most} is possible"));
+            return Err(format!("{name} is {value}, expected {least} to {most}"));
         }
     }
     Ok(config)
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_beside_the_library_takes_the_place_of_the_defaults() {
+    fn file_beside_the_library_overrides_the_defaults() {
         let folder = tempfile::tempdir().unwrap();
         let library = folder.path().join("libbyoc_nuc_fpga.so");
         assert_eq!(Config::beside(&library).unwrap(), Config::default());
@@ -86,7 +87,7 @@ mod tests {
         write(&text.replace("\"array_rows\": 16", "\"array_rows\": 32"));
         assert_eq!(Config::beside(&library).unwrap(), Config { array_rows: 32, ..Config::default() });
         for (from, to, said) in [
-            ("\"array_rows\": 16", "\"array_rows\": 0", "array_rows is 0; 1 to 4096 is possible"),
+            ("\"array_rows\": 16", "\"array_rows\": 0", "array_rows is 0, expected 1 to 4096"),
             ("\"array_rows\": 16", "\"array_row\": 16", "unknown field `array_row`"),
             ("\"array_rows\": 16,", "", "missing field `array_rows`"),
             ("\"array_rows\": 16", "\"array_rows\": -1", "invalid value"),

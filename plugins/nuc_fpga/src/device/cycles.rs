@@ -1,89 +1,90 @@
-//! How long a call takes on the device.
+//! Cycle model of the device.
 //!
-//! A systolic array of R rows and C columns holds R x C kernel elements and takes the R terms of one output position in a
-//! cycle. A layer is cut into tiles: `channels` input channels, `outputs` output channels, `rows` output rows of full
-//! width. One tile is one step; sums stay in their buffer from the first block of input channels to the last.
+//! A systolic array of R rows and C columns holds R x C kernel elements and takes the R terms of one output position
+//! per cycle. A layer is tiled: a tile has `channels` input channels, `outputs` output channels, and `rows` output rows
+//! of full width. One tile is one step; sums stay in their buffer from the first block of input channels to the last.
 //!
 //! ```text
 //! passes(tile)  = ceil(channels * taps / R) * ceil(outputs / C)
 //! compute(tile) = R + passes * max(rows * width, R) + R + C - 2
 //! ```
 //!
-//! A pass streams the tile's output positions through the array, while the kernel elements of the next pass slide in
-//! behind (R cycles); before the first pass they slide in alone, after the last one the pipeline drains.
+//! A pass streams the tile's output positions through the array while the kernel elements of the next pass are loaded
+//! (R cycles). The load before the first pass is not overlapped, and after the last pass the pipeline drains.
 //!
 //! ```text
 //! burst(run)     = ceil(run / burst_bytes) * latency + ceil(run * clock / bandwidth)
-//! transfer(tile) = sum of burst(run) over the runs of neighbouring bytes
+//! transfer(tile) = sum of burst(run) over the runs of contiguous bytes
 //! ```
 //!
-//! Loads (feature rows, kernels) and stores (sums) share one DRAM port. Every buffer is split in two: while step i is
-//! computed, the operands of step i + 1 are loaded and the sums that step i - 1 completed are stored.
+//! Loads (feature rows, kernels) and stores (sums) share one DRAM port. Every buffer is double-buffered: while step i
+//! is computed, the operands of step i + 1 are loaded and the sums that step i - 1 completed are stored.
 //!
 //! ```text
 //! cycles = load(0) + sum over i of max(compute(i), load(i + 1) + store(i - 1)) + store(last)
 //! ```
 //!
-//! An operand that the step before had already is not loaded again. Groups and images are done one after the other. Of
-//! the cuts that fit into half of each buffer, and of the two orders (all rows of a block of output channels, or all output
-//! channels of a stripe of rows), the one with the fewest cycles is taken; of equals the first.
+//! An operand that the preceding step used as well is not loaded again. Groups and images are processed one after the
+//! other. The tile sizes that fit into half of each buffer are tried in two orders (all rows of a block of output
+//! channels, or all output channels of a stripe of rows). The choice with the fewest cycles is taken, the first one
+//! among equals.
 
 use super::config::Config;
 use crate::layer::Layer;
 use std::ops::Range;
 
-/// The most steps of a cut that is tried beside the coarsest one.
+/// Maximum number of steps of a tiling that is evaluated; the tiling with the fewest steps is always evaluated.
 const MOST_STEPS: u64 = 50_000;
 
-/// What a call costs.
+/// Estimated cost of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// Cycles from the first load to the last store.
     pub cycles: u64,
-    /// Cycles in which the array worked.
+    /// Cycles in which the array computes.
     pub compute_cycles: u64,
-    /// Bytes of feature maps read.
+    /// Number of bytes of feature maps read.
     pub input_bytes: u64,
-    /// Bytes of kernels read.
+    /// Number of bytes of kernels read.
     pub weight_bytes: u64,
-    /// Bytes of sums written.
+    /// Number of bytes of sums written.
     pub sum_bytes: u64,
-    /// Multiplications and additions that the layer needs.
+    /// Number of multiply-accumulate operations of the layer.
     pub macs: u64,
-    /// Multiplications and additions that the array could have done in these cycles.
+    /// Number of multiply-accumulate operations that the array can execute in `cycles`.
     pub possible_macs: u64,
-    /// How it is cut.
+    /// Tiling of the layer.
     pub cut: Cut,
-    /// Tiles.
+    /// Number of tiles.
     pub steps: u64,
 }
 
 impl Estimate {
-    /// Bytes moved.
+    /// Returns the number of bytes transferred.
     pub fn bytes(&self) -> u64 {
         self.input_bytes + self.weight_bytes + self.sum_bytes
     }
 
-    /// The share of the array's work that the layer needed.
+    /// Returns the utilization of the array, from 0 to 1.
     pub fn utilisation(&self) -> f64 {
         self.macs as f64 / self.possible_macs.max(1) as f64
     }
 }
 
-/// How a layer is cut into tiles.
+/// Tile sizes of a layer, and the order of its tiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// Input channels of a tile.
+    /// Number of input channels of a tile.
     pub channels: u64,
-    /// Output channels of a tile.
+    /// Number of output channels of a tile.
     pub outputs: u64,
-    /// Output rows of a tile.
+    /// Number of output rows of a tile.
     pub rows: u64,
-    /// True if all rows of a block of output channels come before the next block.
+    /// True if all rows of a block of output channels are computed before the next block.
     pub rows_first: bool,
 }
 
-/// A layer as the array sees it.
+/// Dimensions of a layer in the cycle model.
 struct Work {
     images: u64,
     groups: u64,
@@ -95,15 +96,15 @@ struct Work {
     shape: Shape,
 }
 
-/// How rows of sums come from rows of features, and how both lie in memory.
+/// Relation of output rows to input rows, and the layout of both in memory.
 enum Shape {
-    /// Planes of `height` x `width` per channel.
+    /// Plane of `height` x `width` per channel.
     Planes { height: u64, width: u64, kernel: u64, stride: u64, pad: u64 },
     /// One row of all channels per output row.
     Rows,
 }
 
-/// Bytes in runs of neighbours: how many runs, how long each.
+/// Transfer of contiguous runs: number of runs, bytes per run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Runs(u64, u64);
 
@@ -151,7 +152,7 @@ impl Work {
         }
     }
 
-    /// The features that so many channels of these output rows need. Rows of padding are not loaded.
+    /// Returns the transfer of the features for these channels and output rows. Rows of padding are not loaded.
     fn input(&self, channels: u64, rows: &Range<u64>) -> Runs {
         match self.shape {
             Shape::Planes { height, width, kernel, stride, pad } => {
@@ -170,7 +171,7 @@ impl Work {
         }
     }
 
-    /// The most bytes of features that so many rows need, wherever they begin.
+    /// Returns the maximum number of bytes of features for `rows` output rows at any position.
     fn most_input(&self, channels: u64, rows: u64) -> u64 {
         match self.shape {
             Shape::Planes { height, width, kernel, stride, .. } => {
@@ -197,7 +198,8 @@ impl Work {
         }
     }
 
-    /// The most output rows of a tile of so many channels: as many as half of each buffer holds.
+    /// Returns the maximum number of output rows of a tile with these channels that fits into half of each buffer;
+    /// `None` if one row does not fit.
     fn most_rows(&self, channels: u64, outputs: u64, config: &Config) -> Option<u64> {
         let fits = |rows: u64| {
             self.most_input(channels, rows) <= config.input_buffer_bytes / 2
@@ -231,11 +233,11 @@ impl Work {
         tiles.iter().fold(1u64, |all, &count| all.saturating_mul(count))
     }
 
-    /// Goes through the tiles of a cut.
+    /// Simulates the tiles of a tiling.
     fn walk(&self, cut: Cut, config: &Config) -> Estimate {
         let mut estimate = Estimate { cut, steps: self.steps(&cut), ..Estimate::default() };
         let mut timeline = Timeline::default();
-        // What the step before had: kernels by group, outputs, channels; features by image, group, row, channels.
+        // Operands of the preceding step: kernels by group, outputs, channels; features by image, group, row, channels.
         let (mut weights, mut features) = (None, None);
         let blocks = |size: u64, step: u64| (0..size).step_by(step as usize).map(move |at| at..(at + step).min(size));
         let mut tile = |group: u64, image: u64, outputs: &Range<u64>, rows: &Range<u64>| {
@@ -282,13 +284,13 @@ impl Work {
     }
 }
 
-/// Steps of which each is computed while its neighbours are moved.
+/// Timeline of steps, in which the computation of a step overlaps the transfers of its neighbors.
 #[derive(Default)]
 struct Timeline {
     cycles: u64,
-    /// The computation of the step before, and the store that the one before that left.
+    /// Cycles of the computation of the preceding step, and of the store of the step before it.
     open: Option<(u64, u64)>,
-    /// The store of the step before.
+    /// Cycles of the store of the preceding step.
     store: u64,
 }
 
@@ -307,17 +309,17 @@ impl Timeline {
     }
 }
 
-/// Sizes of a block of `size`, `least` channels at a time: all of them, and each power of two of `least` below.
+/// Returns the block sizes to try for `size` channels: all of them, and `least` times each power of two below that.
 fn sizes(size: u64, least: u64) -> Vec<u64> {
     let mut sizes = vec![size];
     sizes.extend(std::iter::successors(Some(least), |at| at.checked_mul(2)).take_while(|&at| at < size));
     sizes
 }
 
-/// Returns true if the smallest tile of a layer fits into the buffers.
+/// Checks that the smallest tile of a layer fits into the buffers.
 ///
 /// # Errors
-/// Which buffer it does not fit into, and the sizes.
+/// If it does not fit; the message names the buffer and the sizes.
 pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
     let work = Work::new(layer);
     let (channels, outputs) = (work.channels.min(config.array_rows), work.outputs.min(config.array_columns));
@@ -337,10 +339,10 @@ pub fn fits(layer: &Layer, config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Cuts a layer and says what it costs.
+/// Chooses the tiling of a layer and estimates its cost.
 ///
 /// # Errors
-/// As [`fits`].
+/// Those of [`fits`].
 pub fn plan(layer: &Layer, config: &Config) -> Result<Estimate, String> {
     fits(layer, config)?;
     let work = Work::new(layer);
@@ -354,7 +356,7 @@ pub fn plan(layer: &Layer, config: &Config) -> Result<Estimate, String> {
     let fewest = cuts.iter().map(|cut| work.steps(cut)).min().unwrap_or(0);
     let tried = cuts.into_iter().filter(|cut| work.steps(cut) <= fewest.max(MOST_STEPS));
     let best = tried.map(|cut| work.walk(cut, config)).min_by_key(|estimate| estimate.cycles);
-    let mut estimate = best.ok_or("no cut of the layer fits into the buffers")?;
+    let mut estimate = best.ok_or("no tiling of the layer fits into the buffers")?;
     estimate.macs = layer.macs();
     estimate.possible_macs = estimate.cycles.saturating_mul(config.array_rows * config.array_columns);
     Ok(estimate)

@@ -1,5 +1,4 @@
-//! The software device: what `nuc_fpga.h` defines, computed on the CPU, with a model of the cycles that hardware of the
-//! configured size would take.
+//! Software device: `nuc_fpga.h` computed on the CPU, with a model of the cycles on hardware of the configured size.
 
 pub mod config;
 pub mod cycles;

@@ -1,28 +1,28 @@
-//! What the device computes, on the CPU: blocks of output positions by blocks of output channels, each a product of rows
-//! of int8 that lie dense and padded to whole vectors.
+//! Computation of the device on the CPU: blocks of output positions by blocks of output channels, each a matrix product
+//! of int8 rows that are dense and padded to whole vectors.
 
 use crate::finish::Target;
 use crate::layer::{Conv, Dense, Layer};
 use byoc_plugin_api::{Result, Services};
 use std::borrow::Cow;
 
-/// Rows are padded with zeros to a multiple of this.
+/// Multiple to which rows are padded with zeros.
 const LANES: usize = 32;
-/// Output positions of a task.
+/// Number of output positions per task.
 const POSITIONS: usize = 48;
-/// Output channels of a task.
+/// Number of output channels per task.
 const OUTPUTS: usize = 64;
-/// Positions and channels whose sums are held in registers together.
+/// Number of positions and of channels in a register tile.
 const TILE: [usize; 2] = [2, 4];
 
-/// Runs a call.
+/// Executes a call.
 ///
 /// # Errors
-/// Where a task panicked.
+/// If a task panicked.
 ///
 /// # Safety
-/// `out` holds as many elements of `int32` as the layer has sums, apart from the operands, and nobody else touches it
-/// meanwhile; the operands have the layer's sizes.
+/// `out` must hold as many int32 elements as the layer has sums, not overlap the operands, and not be accessed by
+/// anything else during the call. The operands must have the layer's sizes.
 pub unsafe fn run(services: &Services, layer: &Layer, feature: &[i8], kernel: &[i8], out: Target) -> Result<()> {
     match layer {
         // SAFETY: the caller's contract.
@@ -32,7 +32,7 @@ pub unsafe fn run(services: &Services, layer: &Layer, feature: &[i8], kernel: &[
     }
 }
 
-/// Rows of `terms` elements, padded with zeros.
+/// Pads rows of `terms` elements with zeros to a multiple of [`LANES`].
 fn padded(rows: &[i8], terms: usize) -> Cow<'_, [i8]> {
     let width = terms.next_multiple_of(LANES);
     if width == terms {
@@ -45,7 +45,7 @@ fn padded(rows: &[i8], terms: usize) -> Cow<'_, [i8]> {
     Cow::Owned(wide)
 }
 
-/// As [`run`].
+/// Executes a fully connected layer; see [`run`].
 unsafe fn dense(services: &Services, dense: &Dense, feature: &[i8], kernel: &[i8], out: Target) -> Result<()> {
     let [batch, terms, outputs] = [dense.batch, dense.in_features, dense.out_features].map(|size| size as usize);
     let (feature, kernel) = (padded(feature, terms), padded(kernel, terms));
@@ -57,13 +57,13 @@ unsafe fn dense(services: &Services, dense: &Dense, feature: &[i8], kernel: &[i8
         let a = &feature[rows.start * width..rows.end * width];
         let b = &kernel[columns.start * width..columns.end * width];
         product(a, b, width, |position, output, sum| {
-            // SAFETY: each task has rows and columns of its own, inside the result.
+            // SAFETY: the tasks have disjoint rows and columns, all within the result.
             unsafe { out.sums().add((rows.start + position) * outputs + columns.start + output).write(sum) }
         });
     })
 }
 
-/// As [`run`].
+/// Executes a convolution; see [`run`].
 unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8], out: Target) -> Result<()> {
     let terms = conv.terms();
     let kernel = padded(kernel, terms);
@@ -87,7 +87,7 @@ unsafe fn conv2d(services: &Services, conv: &Conv, feature: &[i8], kernel: &[i8]
         let b = &kernel[first * width..(first + block.len()) * width];
         product(&windows, b, width, |position, output, sum| {
             let at = (image * kernels + first + output) * positions + band.start + position;
-            // SAFETY: each task has positions and channels of its own, inside the result.
+            // SAFETY: the tasks have disjoint positions and channels, all within the result.
             unsafe { out.sums().add(at).write(sum) }
         });
     })
@@ -97,14 +97,14 @@ fn range(block: usize, size: usize, end: usize) -> std::ops::Range<usize> {
     block * size..((block + 1) * size).min(end)
 }
 
-/// The elements that a window sees, in the order of the kernel's; zeros where it looks beside the feature map.
+/// Copies the elements of a window in the order of the kernel's elements; zeros outside of the feature map.
 fn window(conv: &Conv, image: &[i8], group: usize, position: usize, to: &mut [i8]) {
     let (y, x) = (position / conv.out_width(), position % conv.out_width());
     let [height, width] = [conv.height, conv.width].map(|size| size as usize);
     let [taps_y, taps_x] = [conv.kernel_height, conv.kernel_width].map(|size| size as usize);
     let top = (y * conv.stride_height as usize) as i64 - i64::from(conv.pad_height);
     let left = (x * conv.stride_width as usize) as i64 - i64::from(conv.pad_width);
-    // The taps of a row that see the feature map.
+    // Taps of a row that are inside the feature map.
     let inside = (-left).clamp(0, taps_x as i64) as usize..(width as i64 - left).clamp(0, taps_x as i64) as usize;
     let channels = conv.group_channels();
     for (row, to) in to.chunks_exact_mut(taps_x).enumerate() {
@@ -121,11 +121,12 @@ fn window(conv: &Conv, image: &[i8], group: usize, position: usize, to: &mut [i8
     }
 }
 
-/// The products of every row of `a` with every row of `b`, both `width` elements wide, a multiple of [`LANES`].
+/// Computes the dot product of each row of `a` with each row of `b`. Rows have `width` elements, a multiple of
+/// [`LANES`].
 fn product(a: &[i8], b: &[i8], width: usize, write: impl Fn(usize, usize, i32)) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the CPU has the instructions.
+        // SAFETY: the CPU supports AVX2.
         return tiles(a, b, width, |a, b| unsafe { avx2::tile(a, b, width) }, |a, b| unsafe { avx2::one(a, b) }, write);
     }
     let one = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
@@ -142,7 +143,7 @@ fn product(a: &[i8], b: &[i8], width: usize, write: impl Fn(usize, usize, i32)) 
     tiles(a, b, width, tile, one, write);
 }
 
-/// Goes through both operands in tiles, and row by row through what is left.
+/// Iterates over both operands in tiles, and over the remaining rows one by one.
 fn tiles(
     a: &[i8],
     b: &[i8],
@@ -174,17 +175,17 @@ fn tiles(
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    //! 16 products at a time: bytes are widened to 16 bits, neighbours multiplied and added into 32 bits.
+    //! Computes 16 products at a time: bytes are widened to 16 bits, and adjacent products are added into 32 bits.
 
     use super::{LANES, TILE};
     use std::arch::x86_64::*;
 
-    /// 16 elements from number `at` on, in 16 bits each.
+    /// Loads 16 elements from index `at` on, widened to 16 bits.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn load(row: &[i8], at: usize) -> __m256i {
         let bytes: &[i8; 16] = row[at..at + 16].first_chunk().unwrap_or(&[0; 16]);
-        // SAFETY: 16 bytes are there.
+        // SAFETY: `bytes` refers to 16 bytes.
         _mm256_cvtepi8_epi16(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
     }
 
@@ -196,7 +197,7 @@ mod avx2 {
         _mm_cvtsi128_si32(_mm_add_epi32(quarter, _mm_shuffle_epi32::<0b_10_11_00_01>(quarter)))
     }
 
-    /// Two rows by four.
+    /// Computes the dot products of two rows of `a` and four rows of `b`.
     #[target_feature(enable = "avx2")]
     pub fn tile(a: &[i8], b: &[i8], width: usize) -> [[i32; TILE[1]]; TILE[0]] {
         let mut sums = [[_mm256_setzero_si256(); TILE[1]]; TILE[0]];
@@ -216,7 +217,7 @@ mod avx2 {
         sums.map(|row| row.map(|sum| total(sum)))
     }
 
-    /// One row by one.
+    /// Computes the dot product of two rows.
     #[target_feature(enable = "avx2")]
     pub fn one(a: &[i8], b: &[i8]) -> i32 {
         let mut sums = _mm256_setzero_si256();

@@ -1,4 +1,4 @@
-//! Every call of the software device equals a naive loop, bit for bit.
+//! Tests that calls of the software device are bit-exact with naive loops.
 
 use super::harness::{Case, ConvCase, Numbers, ty};
 use byoc_plugin_api::DType;
@@ -29,18 +29,18 @@ fn convolutions_of_random_shapes() {
 }
 
 #[test]
-fn convolutions_at_the_edges_of_the_blocks() {
-    // More positions and channels than a task takes, and one more than whole tiles and vectors.
+fn convolutions_at_block_boundaries() {
+    // Covers more positions and channels than a task has, and one more than whole tiles and vectors.
     let conv = ConvCase { data: [1, 11, 15, 13], kernels: 67, kernel: [3, 1], padding: [1, 0], ..ConvCase::default() };
     check_conv(&conv, 1);
     check_conv(&ConvCase { data: [2, 32, 7, 7], kernels: 65, kernel: [1, 1], padding: [0, 0], ..conv.clone() }, 2);
-    // A window that sees only padding.
+    // Includes windows that lie entirely in the padding.
     check_conv(&ConvCase { data: [1, 1, 1, 1], kernels: 1, kernel: [1, 1], padding: [2, 3], ..conv.clone() }, 3);
     // Depthwise.
     check_conv(&ConvCase { data: [1, 40, 6, 5], kernels: 40, kernel: [3, 3], padding: [1, 1], groups: 40, ..conv }, 4);
 }
 
-/// A fully connected layer of so many rows, features and outputs.
+/// Checks a fully connected layer with `batch` rows, `inputs` features and `outputs` outputs.
 fn check_dense([batch, inputs, outputs]: [usize; 3], seed: u64) {
     let mut case = Case::new(seed);
     let x = case.input_of(DType::I8, &[batch, inputs]);
@@ -50,7 +50,7 @@ fn check_dense([batch, inputs, outputs]: [usize; 3], seed: u64) {
     check(&case);
 }
 
-/// Channels in and out, side, kernel, stride of the convolutions of ResNet-18 at 224 x 224.
+/// Convolutions of ResNet-18 at 224 x 224: input channels, output channels, side, kernel, stride.
 const RESNET18: [[usize; 5]; 11] = [
     [3, 64, 224, 7, 2],
     [64, 64, 56, 3, 1],
@@ -67,7 +67,7 @@ const RESNET18: [[usize; 5]; 11] = [
 
 #[test]
 #[ignore = "a billion multiplications in naive loops: cargo test --release -p byoc-nuc-fpga -- --ignored"]
-fn layers_of_a_residual_network_of_full_size() {
+fn layers_of_resnet18() {
     for (seed, [channels, kernels, side, kernel, stride]) in RESNET18.into_iter().enumerate() {
         let conv = ConvCase {
             data: [1, channels, side, side],
@@ -95,7 +95,7 @@ fn dense_layers_of_random_shapes() {
 }
 
 #[test]
-fn the_longest_sum_of_the_largest_products() {
+fn longest_sum_of_largest_products_does_not_overflow() {
     let terms = crate::layer::MOST_TERMS as usize;
     let mut case = Case::new(0);
     let x = case.input_of(DType::I8, &[1, terms]);

@@ -1,4 +1,4 @@
-//! The cycle model against cases that were worked by hand.
+//! Tests of the cycle model against cases computed by hand.
 
 use crate::device::config::Config;
 use crate::device::cycles::{Cut, plan};
@@ -25,7 +25,8 @@ fn conv(channels: u32, side: u32, kernels: u32, kernel: u32, group: u32) -> Conv
     }
 }
 
-/// The device that the numbers below are of: 16 bytes a cycle (3.2 GB/s at 200 MHz), 40 cycles before a burst.
+/// Returns the parameters that the numbers below assume: 16 bytes per cycle (3.2 GB/s at 200 MHz), 40 cycles of burst
+/// latency.
 fn device() -> Config {
     Config {
         array_rows: 16,
@@ -41,15 +42,15 @@ fn device() -> Config {
 }
 
 #[test]
-fn the_shipped_parameters_are_those_of_the_documentation() {
+fn default_parameters_are_as_documented() {
     assert_eq!(Config::default(), device());
 }
 
 #[test]
 fn one_tile_of_a_dense_layer() {
     let estimate = plan(&dense(1, 16, 16), &device()).unwrap();
-    // Load: 16 x 16 weights 40 + 256/16 = 56, 16 features 40 + 1 = 41. Compute: 16 in, one pass of 16 (the next weights
-    // would take as long), 30 out = 62. Store: 16 sums of 4 bytes 40 + 4 = 44.
+    // Load: 16 x 16 weights 40 + 256/16 = 56, 16 features 40 + 1 = 41. Compute: 16 to load the array, one pass of 16
+    // (the lower bound is the load of the next weights), 30 to drain = 62. Store: 16 sums of 4 bytes 40 + 4 = 44.
     assert_eq!(estimate.cycles, 56 + 41 + 62 + 44);
     assert_eq!((estimate.input_bytes, estimate.weight_bytes, estimate.sum_bytes), (16, 256, 64));
     assert_eq!((estimate.macs, estimate.possible_macs), (256, 203 * 256));
@@ -59,51 +60,51 @@ fn one_tile_of_a_dense_layer() {
 #[test]
 fn one_tile_of_a_convolution() {
     let estimate = plan(&Layer::Conv2d(conv(16, 8, 16, 1, 1)), &device()).unwrap();
-    // Load: weights 56; 16 planes of 64, neighbours: 40 + 64 = 104. Compute: 16 + 64 + 30 = 110. Store: 4096 bytes in one
-    // burst: 40 + 256 = 296.
+    // Load: weights 56; 16 contiguous planes of 64: 40 + 64 = 104. Compute: 16 + 64 + 30 = 110. Store: 4096 bytes in
+    // one burst: 40 + 256 = 296.
     assert_eq!(estimate.cycles, 56 + 104 + 110 + 296);
     assert_eq!(estimate.compute_cycles, 110);
     assert_eq!(estimate.cut, Cut { channels: 16, outputs: 16, rows: 8, rows_first: true });
 }
 
 #[test]
-fn stripes_of_rows_are_loaded_while_others_are_computed() {
+fn loading_of_stripes_overlaps_computation() {
     // Half of the buffer holds 512 bytes: four rows of 8 in 16 channels.
     let device = Config { input_buffer_bytes: 1024, ..device() };
     let estimate = plan(&Layer::Conv2d(conv(16, 8, 16, 1, 1)), &device).unwrap();
     assert_eq!((estimate.cut.rows, estimate.steps), (4, 2));
     // A stripe: 16 runs of 32 bytes, 16 * (40 + 2) = 672. Its sums: 16 runs of 128 bytes, 16 * (40 + 8) = 768. Compute:
-    // 16 + 32 + 30 = 78, hidden behind the second load, then behind the first store.
+    // 16 + 32 + 30 = 78, overlapped by the second load, then by the first store.
     assert_eq!(estimate.cycles, (56 + 672) + 672 + 768 + 768);
     assert_eq!(estimate.compute_cycles, 2 * 78);
 }
 
 #[test]
-fn blocks_of_input_channels_leave_their_sums_on_the_device() {
+fn blocks_of_input_channels_keep_sums_on_the_device() {
     // Half of the buffer holds 256 bytes: 16 outputs of 16 terms.
     let device = Config { weight_buffer_bytes: 512, ..device() };
     let estimate = plan(&dense(1, 32, 16), &device).unwrap();
     assert_eq!((estimate.cut.channels, estimate.steps), (16, 2));
-    // A block: 16 runs of 16 weights, 16 * 41 = 656, and 16 features, 41. Compute: 62, the first one hidden behind the
+    // A block: 16 runs of 16 weights, 16 * 41 = 656, and 16 features, 41. Compute: 62, the first one overlapped by the
     // second load. One store of 64 bytes at the end: 44.
     assert_eq!(estimate.cycles, 697 + 697 + 62 + 44);
     assert_eq!(estimate.sum_bytes, 64);
 }
 
 #[test]
-fn groups_are_done_one_after_the_other() {
+fn groups_are_processed_sequentially() {
     let estimate = plan(&Layer::Conv2d(conv(2, 4, 2, 3, 2)), &device()).unwrap();
-    // A group: 9 weights 41, a plane of 16 features 41; compute 16 + 16 + 30 = 62; store 64 bytes 44. The first is
-    // computed while the second is loaded (82), the second while the first is stored.
+    // A group: 9 weights 41, a plane of 16 features 41; compute 16 + 16 + 30 = 62; store 64 bytes 44. The first group
+    // is computed while the second is loaded (82), the second while the first is stored.
     assert_eq!(estimate.steps, 2);
     assert_eq!(estimate.cycles, 82 + 82 + 62 + 44);
     assert_eq!(estimate.macs, 2 * 16 * 9);
 }
 
 #[test]
-fn what_is_on_the_device_is_not_loaded_again() {
-    // 64 rows of 1024 features: 65536 bytes, half of the buffer. 160 outputs of 1024 weights are 163840 bytes, more
-    // than half of theirs. Either operand can stay while blocks of the other pass.
+fn operands_on_the_device_are_not_reloaded() {
+    // 64 rows of 1024 features: 65536 bytes, half of the buffer. 160 outputs of 1024 weights: 163840 bytes, more than
+    // half of the buffer. Either operand can stay while blocks of the other are streamed.
     let estimate = plan(&dense(64, 1024, 160), &device()).unwrap();
     assert_eq!(estimate.input_bytes, 65_536);
     assert_eq!(estimate.weight_bytes, 163_840);
@@ -112,14 +113,14 @@ fn what_is_on_the_device_is_not_loaded_again() {
 }
 
 #[test]
-fn a_long_burst_is_cut() {
+fn long_bursts_are_split() {
     let estimate = plan(&dense(1, 16, 16), &Config { dram_burst_bytes: 64, ..device() }).unwrap();
-    // 256 bytes of weights are four bursts, the rest is one each.
+    // The 256 bytes of weights take four bursts, the other transfers one each.
     assert_eq!(estimate.cycles, (4 * 40 + 16) + 41 + 62 + 44);
 }
 
 #[test]
-fn what_does_not_fit_is_said_with_its_bytes() {
+fn reports_bytes_of_a_layer_that_does_not_fit() {
     let wide = Layer::Conv2d(Conv { width: 40_000, ..conv(16, 8, 16, 3, 1) });
     assert_eq!(
         plan(&wide, &device()).unwrap_err(),
@@ -128,7 +129,8 @@ fn what_does_not_fit_is_said_with_its_bytes() {
     );
 }
 
-/// More hardware never takes more cycles; no cut does better than the array at its best or the DRAM at its best.
+/// Checks that faster hardware never takes more cycles, and that no estimate is below the peak of the array or of the
+/// DRAM.
 #[test]
 fn bounds_hold_for_many_layers() {
     let mut numbers = super::harness::Numbers(3);

@@ -1,4 +1,5 @@
-//! Drivers: the sample computes what the software device computes; a file that is none is told so before it is mapped.
+//! Tests of drivers: the sample is bit-exact with the software device, and other files are rejected before they are
+//! mapped.
 
 use super::harness::{Numbers, host};
 use crate::device::product;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// Builds a library of C.
+/// Builds a shared library from C.
 fn build(folder: &Path, source: &Path) -> PathBuf {
     let library = folder.join("libdriver.so");
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
@@ -24,7 +25,7 @@ fn sample(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn the_sample_gives_the_sums_of_the_software_device() {
+fn sample_driver_equals_software_device() {
     let folder = tempfile::tempdir().unwrap();
     let driver: Arc<Driver> = open(sample(folder.path()).into()).unwrap_or_else(|e| panic!("{e}"));
     let conv = Conv {
@@ -58,7 +59,7 @@ fn the_sample_gives_the_sums_of_the_software_device() {
 }
 
 #[test]
-fn the_header_is_c_plus_plus_too() {
+fn header_compiles_as_cpp() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("driver.cpp");
     std::fs::write(&file, "#include \"nuc_fpga.h\"\nint main() { return nuc_fpga_dense == nullptr; }\n").unwrap();
@@ -68,7 +69,7 @@ fn the_header_is_c_plus_plus_too() {
 }
 
 #[test]
-fn what_is_no_driver_is_named() {
+fn rejects_files_that_are_not_drivers() {
     let folder = tempfile::tempdir().unwrap();
     let said = |path: &Path| open(path.into()).err().expect("no driver").message.to_string();
     let file = |name: &str, bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! A host for tests, regions under construction, and what their operators compute, one element at a time.
+//! Test harness: a host, regions under construction, and a naive evaluator of their operators.
 
 use crate::backend::NucFpga;
 use crate::device::config::Config;
@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a host heard of its plugins.
+/// Events and counters that a host received from plugins.
 #[derive(Default)]
 pub struct Heard {
     pub events: Mutex<Vec<(String, Value)>>,
     pub counters: Mutex<BTreeMap<String, u64>>,
 }
 
-/// A host with so many threads.
+/// Host with a number of threads.
 struct Threads(usize, Arc<Heard>);
 
 impl HostServices for Threads {
@@ -53,17 +53,17 @@ impl HostServices for Threads {
     fn log(&self, _: tracing::Level, _: &str, _: &str) {}
 
     fn reference(&self, _: &Graph, _: &[Constant]) -> Result<Box<dyn Executable>> {
-        Err(Error::new("there is no reference here"))
+        Err(Error::new("no reference kernels in this test"))
     }
 }
 
-/// A host with so many threads, and what it hears.
+/// Creates a host with `threads` threads, and the record of what it receives.
 pub fn host(threads: usize) -> (Services, Arc<Heard>) {
     let heard = Arc::new(Heard::default());
     (Services::new(Threads(threads, heard.clone())), heard)
 }
 
-/// Numbers that look random and are the same in every run (splitmix64).
+/// Reproducible pseudorandom numbers (splitmix64).
 pub struct Numbers(pub u64);
 
 impl Numbers {
@@ -75,23 +75,23 @@ impl Numbers {
         z ^ (z >> 31)
     }
 
-    /// One of `0..n`.
+    /// Returns a number in `0..n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// One of `from..=to`.
+    /// Returns a number in `from..=to`.
     pub fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from + 1)
     }
 
-    /// Each value of int8 as often, -128 too.
+    /// Returns uniformly distributed int8 values, including -128.
     pub fn int8s(&mut self, count: usize) -> Vec<i8> {
         (0..count).map(|_| self.next() as i8).collect()
     }
 }
 
-/// Dense memory of a tensor, aligned as the host's.
+/// Dense memory of a tensor with the alignment of the host's tensors.
 #[derive(Clone)]
 pub struct Memory {
     words: Vec<[u64; 8]>,
@@ -100,7 +100,7 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(bytes: usize) -> Memory {
-        // What is not written is seen.
+        // The fill pattern reveals elements that are not written.
         Memory { words: vec![[0xa5a5_a5a5_a5a5_a5a5; 8]; bytes.div_ceil(64) + 1], bytes }
     }
 
@@ -115,7 +115,7 @@ impl Memory {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the words hold 64 bytes more than these.
+        // SAFETY: the words hold 64 bytes more than `bytes`, and `skip` is less than 64.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<u8>().add(self.skip()), self.bytes) }
     }
 
@@ -138,7 +138,7 @@ impl ConstantSource for Held {
     }
 }
 
-/// The bytes of integers as elements of a type.
+/// Encodes integers as elements of a type.
 pub fn encode(dtype: DType, values: &[i64]) -> Vec<u8> {
     match dtype.size() {
         1 => values.iter().map(|&v| v as u8).collect(),
@@ -147,7 +147,7 @@ pub fn encode(dtype: DType, values: &[i64]) -> Vec<u8> {
     }
 }
 
-/// Integers from the bytes of a tensor.
+/// Decodes the elements of a tensor to integers.
 pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<i64> {
     match dtype {
         DType::I8 => bytes.iter().map(|&b| i64::from(b as i8)).collect(),
@@ -157,7 +157,7 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<i64> {
     }
 }
 
-/// A region under construction, and the values of its inputs.
+/// Region under construction, with the values of its inputs.
 pub struct Case {
     pub graph: Graph,
     pub constants: Vec<Constant>,
@@ -165,7 +165,7 @@ pub struct Case {
     pub numbers: Numbers,
 }
 
-/// The type of that shape.
+/// Returns a tensor type.
 pub fn ty(dtype: DType, shape: &[usize]) -> TensorType {
     TensorType::new(dtype, shape)
 }
@@ -198,7 +198,7 @@ impl Case {
         self.constant(DType::F32, shape, &bytes)
     }
 
-    /// A kernel of random elements.
+    /// Adds a constant kernel with random elements.
     pub fn kernel(&mut self, shape: &[usize]) -> ValueRef {
         let values = self.numbers.int8s(shape.iter().product());
         let bytes: Vec<u8> = values.iter().map(|&v| v as u8).collect();
@@ -220,14 +220,14 @@ impl Case {
         self.graph.outputs.push(value);
     }
 
-    /// What the code generator says to the region as it stands.
+    /// Returns the verdict of the code generator on the region.
     pub fn judge(&self) -> Verdict {
         let mut candidate = Candidate::new(CandidateKind::Operator, "", self.graph.clone());
         candidate.constants = self.constants.clone().into();
         NucFpga { config: Config::default() }.judge(&candidate)
     }
 
-    /// The refusal, as people read it.
+    /// Returns the verdict as text.
     pub fn refusal(&self) -> String {
         match self.judge() {
             Verdict::Supported => "supported".to_owned(),
@@ -255,7 +255,7 @@ impl Case {
         self.graph.output_types().cloned().collect()
     }
 
-    /// Runs a compiled region, and gives its outputs and what the host heard.
+    /// Runs a compiled region and returns its outputs and what the host received.
     pub fn run(&self, blob: &[u8], threads: usize) -> (Vec<Vec<i64>>, Arc<Heard>) {
         let (services, heard) = host(threads);
         let executable = self.load(blob, &services).unwrap_or_else(|error| panic!("{error}"));
@@ -289,12 +289,12 @@ impl Case {
         (types.iter().zip(memory).map(|(t, memory)| decode(t.dtype, memory.bytes())).collect(), heard)
     }
 
-    /// The region's outputs, operator by operator, element by element.
+    /// Evaluates the region naively and returns its outputs.
     pub fn expected(&self) -> Vec<Vec<i64>> {
         let mut values: Vec<Vec<i64>> = Vec::new();
         let constant = |value: ValueRef| match self.graph.node(value.node).kind {
             NodeKind::Constant(i) => &self.constants[i as usize],
-            _ => panic!("no constant"),
+            _ => panic!("not a constant"),
         };
         for node in self.graph.nodes.iter() {
             let of = |i: usize| &values[node.inputs[i].node as usize];
@@ -302,7 +302,7 @@ impl Case {
             let out = node.outputs[0].shape().unwrap();
             let value = match &node.kind {
                 NodeKind::Input(i) => decode(node.outputs[0].dtype, self.inputs[*i as usize].bytes()),
-                // Scales are read where they are used.
+                // Scales are read by the operators that use them.
                 NodeKind::Constant(_) if node.outputs[0].dtype == DType::F32 => Vec::new(),
                 NodeKind::Constant(i) => decode(node.outputs[0].dtype, self.constants[*i as usize].bytes()),
                 NodeKind::Composite(_) => panic!("a composite"),
@@ -372,7 +372,7 @@ impl Case {
     }
 }
 
-/// The formula of Relay, with both shifts, in 128 bits.
+/// Computes Relay's formula with both shifts in 128 bits.
 pub fn fixed_point(x: i64, multiplier: i32, exponent: i32, rounding: &str) -> i128 {
     let (left, right) = (exponent.max(0), (-exponent).max(0));
     let y = (i128::from(x) << left) * i128::from(multiplier);
@@ -388,7 +388,7 @@ pub fn fixed_point(x: i64, multiplier: i32, exponent: i32, rounding: &str) -> i1
     }
 }
 
-/// `frexp` of the quotient by repeated halving, its fraction rounded to 31 bits.
+/// Computes `frexp` of the quotient by repeated halving, with the fraction rounded to 31 bits.
 fn multiplier_and_exponent(from: f32, to: f32) -> (i32, i32) {
     let (mut fraction, mut exponent) = (f64::from(from) / f64::from(to), 0);
     while fraction >= 1.0 {
@@ -441,7 +441,7 @@ fn naive_dense(x: &[i64], w: &[i64], ws: &[usize]) -> Vec<i64> {
     rows.flat_map(|x| w.chunks_exact(ws[1]).map(move |w| x.iter().zip(w).map(|(a, b)| a * b).sum::<i64>())).collect()
 }
 
-/// A convolution.
+/// Parameters of a convolution.
 #[derive(Clone, Debug)]
 pub struct ConvCase {
     pub data: [usize; 4],
@@ -459,7 +459,7 @@ impl Default for ConvCase {
 }
 
 impl ConvCase {
-    /// One at random: every third with groups, depthwise ones among them.
+    /// Returns random parameters; a third of the cases may have groups, depthwise convolutions included.
     pub fn random(numbers: &mut Numbers) -> ConvCase {
         let pick = |numbers: &mut Numbers, from, to| numbers.between(from, to) as usize;
         let groups = [1, 1, pick(numbers, 1, 8)][pick(numbers, 0, 2)];

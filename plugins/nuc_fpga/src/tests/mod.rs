@@ -1,4 +1,4 @@
-//! Regions compiled, loaded and run, against naive loops.
+//! Tests that compile, load and run regions, and compare the results with naive loops.
 
 mod calls;
 mod cycles;

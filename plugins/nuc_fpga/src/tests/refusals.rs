@@ -1,9 +1,9 @@
-//! What is not taken is told why, in words that somebody can act on.
+//! Tests of refusals: code, detail and hint.
 
 use super::harness::{Case, ConvCase, ty};
 use byoc_plugin_api::*;
 
-/// A convolution with something changed.
+/// Builds a convolution and applies `change` to its node.
 fn conv(change: impl FnOnce(&mut Node), data: DType, out: DType) -> Case {
     let conv = ConvCase::default();
     let mut case = Case::new(0);
@@ -56,7 +56,7 @@ fn convolutions() {
 }
 
 #[test]
-fn a_float_model_is_told_what_helps() {
+fn float_models_get_a_hint() {
     let conv = ConvCase::default();
     let mut case = Case::new(0);
     let x = case.input_of(DType::F32, &conv.data);
@@ -69,7 +69,7 @@ fn a_float_model_is_told_what_helps() {
 }
 
 #[test]
-fn layers_over_the_buffers_of_the_device() {
+fn layers_that_exceed_the_buffers() {
     let wide = ConvCase { data: [1, 16, 8, 40_000], kernels: 16, ..ConvCase::default() };
     let mut case = Case::new(0);
     let x = case.input_of(DType::I8, &wide.data);
@@ -88,7 +88,7 @@ fn layers_over_the_buffers_of_the_device() {
     );
 }
 
-/// A quantized dense layer with these zero points, and what follows it.
+/// Builds a quantized dense layer with these zero points, followed by the result of `then`.
 fn quantized(input_zero: i64, kernel_zeros: &[i64], then: impl FnOnce(&mut Case, ValueRef) -> ValueRef) -> Case {
     let mut case = Case::new(0);
     let x = case.input_of(DType::I8, &[2, 8]);
@@ -119,7 +119,7 @@ fn zero_points() {
         "QuantScheme: the kernel's zero point is -7; nuc_fpga takes 0"
     );
     let mut case = quantized(0, &[0], |_, sum| sum);
-    // The same with a zero point that comes from outside.
+    // The same with a zero point that is an input.
     let zero = case.input_of(DType::I32, &[]);
     let sum = case.graph.nodes.iter().position(|node| node.op().is_some()).unwrap();
     case.graph.nodes[sum].inputs[2] = zero;
@@ -127,10 +127,10 @@ fn zero_points() {
     case.graph.nodes.swap(sum, last);
     case.graph.nodes[last].inputs[2].node = sum as u32;
     case.graph.outputs[0].node = last as u32;
-    assert_eq!(case.refusal(), "NotConstant: the input's zero point is no constant");
+    assert_eq!(case.refusal(), "NotConstant: the input's zero point is not a constant");
 }
 
-/// A requantization of the sum.
+/// Adds a requantization of the sum.
 fn requantize(case: &mut Case, sum: ValueRef, from: &[f32], zeros: [i64; 2], to: f32, attrs: [&str; 2]) -> ValueRef {
     let [from_zero, to_zero] = zeros.map(|zero| case.int32(&[], &[zero]));
     let shape: &[usize] = if from.len() == 1 { &[] } else { &[from.len()] };
@@ -145,7 +145,7 @@ fn requantize(case: &mut Case, sum: ValueRef, from: &[f32], zeros: [i64; 2], to:
 }
 
 #[test]
-fn the_work_after_a_sum() {
+fn epilogues() {
     let after = |from: &[f32], zeros: [i64; 2], to: f32, attrs: [&str; 2]| {
         quantized(0, &[0], |case, sum| requantize(case, sum, from, zeros, to, attrs)).refusal()
     };
@@ -153,9 +153,9 @@ fn the_work_after_a_sum() {
     assert_eq!(after(&[0.125; 4], [0, 5], 1.0, usual), "supported");
     assert_eq!(
         after(&[0.125], [1, 0], 1.0, usual),
-        "QuantScheme: qnn.requantize takes zero point 1 from a sum; nuc_fpga takes 0"
+        "QuantScheme: the input zero point of qnn.requantize is 1; nuc_fpga takes 0"
     );
-    assert_eq!(after(&[0.125; 3], [0, 0], 1.0, usual), "QuantScheme: 3 input scales do not lie along the 4 channels");
+    assert_eq!(after(&[0.125; 3], [0, 0], 1.0, usual), "QuantScheme: 3 input scales do not match the 4 channels");
     assert_eq!(
         after(&[0.125, 0.0, 1.0, 1.0], [0, 0], 1.0, usual),
         "QuantScheme: the input scale of qnn.requantize is 0; a scale is finite and above 0"
@@ -172,7 +172,10 @@ fn the_work_after_a_sum() {
         after(&[0.125], [0, 0], 1.0, ["UPWARD", "float32"]),
         "UnsupportedAttr: qnn.requantize computes in float32; nuc_fpga computes in int64"
     );
-    assert_eq!(after(&[0.125], [0, 0], 1.0, ["DOWN", "int64"]), "UnsupportedAttr: qnn.requantize rounds by DOWN");
+    assert_eq!(
+        after(&[0.125], [0, 0], 1.0, ["DOWN", "int64"]),
+        "UnsupportedAttr: the rounding of qnn.requantize is DOWN; nuc_fpga takes UPWARD, TONEAREST and TOEVEN"
+    );
 
     let bias = |shape: &'static [usize]| {
         let case = quantized(0, &[0], |case, sum| {

@@ -1,5 +1,5 @@
-//! Sums with the integer work after them, in one command and in chains: the plugin and the generated C give the bits of the
-//! operators one by one.
+//! Tests of sums with epilogues, in one command and in chains: the plugin and the generated C are bit-exact with the
+//! single operators.
 
 use super::harness::{Case, ConvCase, Memory, Numbers, decode, ty};
 use byoc_plugin_api::*;
@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::process::Command;
 
-/// Appends operators to a sum, as quantized models have them. Scales are such that results use their range.
+/// Appends operators of quantized models to a sum. The scales are chosen so that results use their range.
 fn finish(case: &mut Case, sum: ValueRef, seed: u64) -> ValueRef {
     let shape = case.graph.type_of(sum).shape().unwrap();
     let channels = shape[1];
@@ -98,7 +98,8 @@ fn random(seed: u64) -> Case {
     case
 }
 
-/// Convolutions one after the other, a quantized sum of which one is needed twice, and a dense layer at the end.
+/// Builds a chain of convolutions with epilogues; one result has two consumers and is an output, and the last
+/// convolution covers its whole input.
 fn chain() -> Case {
     let mut case = Case::new(9);
     let conv = ConvCase { data: [2, 8, 9, 9], kernels: 8, ..ConvCase::default() };
@@ -121,7 +122,7 @@ fn chain() -> Case {
     case
 }
 
-/// A value cast to int8, if it is none.
+/// Casts a value to int8 if necessary.
 fn narrow(case: &mut Case, value: ValueRef) -> ValueRef {
     let shape = case.graph.type_of(value).shape().unwrap();
     if case.graph.type_of(value).dtype == DType::I8 {
@@ -135,7 +136,12 @@ fn same(case: &Case, got: &[Vec<i64>], wanted: &[Vec<i64>]) {
         let at = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);
         let at = at.or((got.len() != wanted.len()).then_some(0));
         let Some(at) = at else { continue };
-        panic!("output {output}, element {at}: {}, not {}, of\n{}", got[at], wanted[at], case.graph.to_json());
+        panic!(
+            "output {output}, element {at}: found {}, expected {}, in\n{}",
+            got[at],
+            wanted[at],
+            case.graph.to_json()
+        );
     }
 }
 
@@ -150,7 +156,7 @@ fn random_regions() {
         if seed % 10 == 0 {
             same(&case, &case.run(&blob, 3).0, &expected);
         }
-        // The cases are no good if every result is the same number.
+        // Counts the cases whose results are not all equal, which would test little.
         let first = expected[0][0];
         kinds[0] += usize::from(expected[0].iter().any(|&v| v != first));
     }
@@ -158,13 +164,13 @@ fn random_regions() {
 }
 
 #[test]
-fn chains_share_the_scratch_memory() {
+fn chains_reuse_the_workspace() {
     let case = chain();
     let compiled = case.compile();
     same(&case, &case.run(&compiled.blob, 2).0, &case.expected());
     let program = crate::blob::read(&compiled.blob).unwrap();
     assert_eq!(program.commands.len(), 7);
-    // Five layers of 2 x 8 x 9 x 9 sums, but two of them with their results at most at a time.
+    // Five layers have 2 x 8 x 9 x 9 sums, but at most two layers with their results are live at a time.
     assert!(program.workspace < 2 * (4 + 2) * 2 * 8 * 81 + 4096, "{}", program.workspace);
 }
 
@@ -186,7 +192,7 @@ fn compile_c(source: &str, folder: &Path) -> libloading::Library {
     unsafe { libloading::Library::new(folder.join("libregion.so")) }.unwrap()
 }
 
-/// Runs a region's C.
+/// Runs the C of a region.
 fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
     type Run = unsafe extern "C" fn(*const *const c_void, *const *mut c_void, *const *const c_void, *mut c_void);
     // SAFETY: the generated file defines both with these types.
@@ -207,7 +213,7 @@ fn run_c(case: &Case, library: &libloading::Library) -> Vec<Vec<i64>> {
 }
 
 #[test]
-fn the_generated_c_gives_the_same_bits() {
+fn generated_c_is_bit_exact() {
     let mut cases: Vec<Case> = (0..40).map(|seed| random(1000 + seed)).collect();
     cases.push(chain());
     for (number, case) in cases.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Command lists as they are shipped: the same bytes every time, and nothing that is damaged runs.
+//! Tests of serialized command lists: reproducible, checked, and rejected when damaged; tests of the description and
+//! events.
 
 use super::harness::{Case, ConvCase, host};
 use crate::backend::NucFpga;
@@ -23,14 +24,14 @@ fn region() -> Case {
 }
 
 #[test]
-fn the_same_region_gives_the_same_bytes() {
+fn compilation_is_reproducible() {
     let case = region();
     assert_eq!(case.compile(), case.compile());
     assert_eq!(case.compile().loader.as_str(), "nuc_fpga");
 }
 
 #[test]
-fn a_damaged_list_never_runs_and_never_panics() {
+fn rejects_damaged_command_lists() {
     let case = region();
     let bytes = case.compile().blob.to_vec();
     let (services, _) = host(1);
@@ -41,7 +42,7 @@ fn a_damaged_list_never_runs_and_never_panics() {
         for bit in [0, 3, 6] {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << bit;
-            // A digit may become another digit: what is read still has to fit the region's tensors.
+            // A flipped bit may turn a digit into another one; the program must still match the region's tensors.
             if let Ok(executable) = case.load(&damaged, &services) {
                 assert!(executable.prepare(&[&[1, 8, 9, 7]]).is_ok() || executable.prepare(&[]).is_err());
             }
@@ -52,11 +53,11 @@ fn a_damaged_list_never_runs_and_never_panics() {
     let error = blob::read(&newer).unwrap_err();
     assert_eq!(error.message.as_str(), "the region's command list has version 2; this plugin reads 1");
     let error = blob::read(b"something else").unwrap_err();
-    assert!(error.message.contains("is no command list of nuc_fpga"), "{error}");
+    assert!(error.message.contains("expected a command list of nuc_fpga"), "{error}");
 }
 
 #[test]
-fn every_place_and_every_number_is_checked() {
+fn check_rejects_invalid_places_and_numbers() {
     let program = blob::read(&region().compile().blob).unwrap();
     program.check().unwrap();
     let wrong = |change: &dyn Fn(&mut Program)| {
@@ -76,14 +77,14 @@ fn every_place_and_every_number_is_checked() {
         (&|p| p.commands[0].sums = Place::Output(0), "Output(0) is Port"),
         (&|p| p.commands[0].feature = Place::Input(1), "Input(1) does not exist"),
         (&|p| p.commands[0].feature = Place::Constant(0), "Constant(0) is Port"),
-        (&|p| p.commands[0].feature = Place::Work(0), "the sums lie over an operand"),
+        (&|p| p.commands[0].feature = Place::Work(0), "the sums overlap an operand"),
         (&|p| p.commands[0].feature = Place::Output(0), "output 0 is read before it is written"),
         (&|p| p.inputs[0].shape[0] = 2, "Input(0) is Port"),
         (&|p| p.inputs[0].element = Element::Uint8, "Input(0) is Port"),
         (&|p| p.inputs[0].shape = vec![usize::MAX, usize::MAX], "Input(0) is Port"),
         (&|p| p.outputs[0].shape[1] = 1, "Output(0) is Port"),
         (&|p| p.outputs.push(p.outputs[0].clone()), "no command writes output 1"),
-        (&|p| p.constants[1] = None, "constant 1 is no bias of 6 elements"),
+        (&|p| p.constants[1] = None, "constant 1 is not a bias of 6 elements"),
     ];
     for (change, said) in places {
         let error = wrong(change);
@@ -96,13 +97,13 @@ fn every_place_and_every_number_is_checked() {
         range,
     };
     for (bad, said) in [
-        (Step::Bias { constant: 9, per_channel: true }, "constant 9 is no bias"),
-        (Step::Bias { constant: 1, per_channel: false }, "constant 1 is no bias of 1 elements"),
-        (requantize(vec![Factor(1, 63)], [0, 1]), "a factor of 1 / 2^63"),
-        (requantize(vec![Factor(-1, 3)], [0, 1]), "a factor of -1 / 2^3"),
+        (Step::Bias { constant: 9, per_channel: true }, "constant 9 is not a bias"),
+        (Step::Bias { constant: 1, per_channel: false }, "constant 1 is not a bias of 1 elements"),
+        (requantize(vec![Factor(1, 63)], [0, 1]), "the factor 1 / 2^63"),
+        (requantize(vec![Factor(-1, 3)], [0, 1]), "the factor -1 / 2^3"),
         (requantize(vec![Factor(1, 1); 2], [0, 1]), "2 factors for 6 channels"),
         (requantize(vec![Factor(1, 1)], [1, 0]), "range 1 to 0"),
-        (Step::FixedPoint { factor: Factor(1, 99) }, "a factor of 1 / 2^99"),
+        (Step::FixedPoint { factor: Factor(1, 99) }, "the factor 1 / 2^99"),
     ] {
         let error = step(0, bad);
         assert!(error.contains(said), "{said:?} in {error:?}");
@@ -110,19 +111,19 @@ fn every_place_and_every_number_is_checked() {
 }
 
 #[test]
-fn constants_of_other_types_and_calls_of_other_shapes_are_refused() {
+fn rejects_other_constants_shapes_and_symbols() {
     let case = region();
     let blob = case.compile().blob;
     let (services, _) = host(1);
     let executable = case.load(&blob, &services).unwrap();
     assert!(executable.prepare(&[&[1, 8, 9, 7]]).is_ok());
     let error = executable.prepare(&[&[2, 8, 9, 7]]).unwrap_err();
-    assert_eq!(error.message.as_str(), "input 0 has shape [2, 8, 9, 7], [1, 8, 9, 7] is wanted");
+    assert_eq!(error.message.as_str(), "input 0: expected shape [1, 8, 9, 7], found [2, 8, 9, 7]");
     assert!(executable.prepare(&[]).is_err());
     let mut other = region();
     other.graph.symbol = "region_1".into();
     let error = other.load(&blob, &services).err().unwrap();
-    assert_eq!(error.message.as_str(), "the command list is of region_0, not of region_1");
+    assert_eq!(error.message.as_str(), "expected the command list of region_1, found that of region_0");
     let mut other = region();
     other.constants.swap(0, 1);
     let error = other.load(&blob, &services).err().unwrap();
@@ -132,7 +133,7 @@ fn constants_of_other_types_and_calls_of_other_shapes_are_refused() {
 }
 
 #[test]
-fn the_description_has_the_scheme_and_no_operator_twice() {
+fn description_has_the_scheme_and_each_operator_once() {
     let description = NucFpga { config: Config::default() }.describe().unwrap();
     let scheme = description.quantization.clone().unwrap();
     assert!(scheme.symmetric && scheme.per_channel && !scheme.power_of_two);
@@ -144,7 +145,7 @@ fn the_description_has_the_scheme_and_no_operator_twice() {
 }
 
 #[test]
-fn a_call_is_reported_with_its_cycles() {
+fn calls_are_reported_with_cycles() {
     let case = region();
     let (_, heard) = case.run(&case.compile().blob, 1);
     let events = heard.events.lock().unwrap();
@@ -158,7 +159,7 @@ fn a_call_is_reported_with_its_cycles() {
     assert_eq!(counters["nuc_fpga.macs.used"], 6 * 9 * 7 * 8 * 9);
     let utilisation = counters["nuc_fpga.macs.used"] as f64 / counters["nuc_fpga.macs.available"] as f64;
     assert_eq!(fields["utilisation"], utilisation);
-    // 200 cycles are a microsecond.
+    // 200 cycles take one microsecond.
     let cycles = fields["cycles"].as_f64().unwrap();
     assert!((fields["microseconds"].as_f64().unwrap() - cycles / 200.0).abs() < 1e-9);
 }
