@@ -1,7 +1,7 @@
-// conv_int8: a backend for byoc in C++, which hands int8 convolutions to a function that somebody else wrote.
+// conv_int8: a backend for byoc in C++ that offloads int8 convolutions to a third-party function.
 //
-// `judge` takes what the function can do and says in words what it cannot. `compile` writes down the function's arguments,
-// `load` reads them back, `run` calls it.
+// `judge` checks that the function supports a convolution and otherwise gives the reason. `compile` serializes the
+// arguments of the function, `load` parses them, `run` calls the function.
 #include "byoc_json.h"
 #include "byoc_plugin.h"
 #include "vendor_conv2d.h"
@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char *NAME = "conv_int8";
 
-// Nothing may be thrown out of an entry: what is, becomes the entry's failure.
+// Exceptions must not cross the C boundary; they are reported as the failure of the entry.
 template <typename Body> int32_t guarded(byoc_call *call, Body body) {
     try {
         body();
@@ -28,20 +28,20 @@ template <typename Body> int32_t guarded(byoc_call *call, Body body) {
     } catch (const std::exception &error) {
         call->host->fail(call, error.what(), nullptr);
     } catch (...) {
-        call->host->fail(call, "an exception that says nothing", nullptr);
+        call->host->fail(call, "unknown exception", nullptr);
     }
     return BYOC_ERROR;
 }
 
-// -- What the function is called with ---------------------------------------------------------------------------------
+// -- Arguments of the function ----------------------------------------------------------------------------------------
 
-// An operand of the convolution: an input of the region, or one of its constants.
+// Operand of the convolution: an input or a constant of the region.
 struct Operand {
     int32_t is_constant;
     int32_t number;
 };
 
-// The blob. Only ever read on the kind of machine that wrote it: an artifact names the processor.
+// The blob. Its layout is that of the machine that wrote it, which is safe because an artifact names its processor.
 struct Layer {
     char magic[8];
     int32_t batch, in_ch, in_height, in_width, kernel_number, group, pad_height, pad_width, kernel_height, kernel_width,
@@ -54,7 +54,7 @@ struct Layer {
     std::array<int64_t, 4> weight_dims() const { return {kernel_number, in_ch / group, kernel_height, kernel_width}; }
     std::array<int64_t, 4> out_dims() const { return {batch, kernel_number, out_height(), out_width()}; }
 
-    // Whether the function may be called with it, whoever wrote it.
+    // Validates the arguments, because a blob may come from anywhere.
     bool makes_sense() const {
         const int32_t most = 1 << 20;
         for (int32_t size : {in_ch, in_height, in_width, kernel_number, kernel_height, kernel_width, stride_height, stride_width, group})
@@ -69,7 +69,7 @@ constexpr char MAGIC[8] = {'c', 'o', 'n', 'v', 'i', '8', '0', '1'};
 
 // -- Reading a graph --------------------------------------------------------------------------------------------------
 
-// Why a graph is not one convolution that the function can do.
+// Reason why a graph is not a single convolution that the function supports.
 struct Refusal : std::runtime_error {
     const char *code;
     Refusal(const char *code, const std::string &detail) : std::runtime_error(detail), code(code) {}
@@ -81,11 +81,11 @@ std::string text_of(byoc_json value) {
     return text;
 }
 
-// Dimensions, or an attribute's numbers. A model may ask about thousands of convolutions: a vector for each list of each of
-// them would take longer than reading it.
+// Dimensions, or an attribute with a list of integers. `judge` may see thousands of convolutions, and allocating a vector
+// for each list would take longer than parsing it.
 struct Ints {
     std::array<int64_t, 4> number;
-    size_t count = 0; // of all, though no more than four are kept
+    size_t count = 0; // total number, of which up to four are stored
 
     int64_t operator[](size_t i) const { return number[i]; }
     bool empty() const { return count == 0; }
@@ -101,7 +101,7 @@ std::string shown(const Ints &ints) {
     return out.str();
 }
 
-// The type of a tensor.
+// Type of a tensor.
 struct Type {
     byoc_json dtype{};
     Ints dims;
@@ -119,7 +119,7 @@ void take(byoc_json &at, Type &type) {
     }
 }
 
-// Those attributes of a convolution that the function wants to know.
+// Attributes of a convolution that the function depends on.
 struct Attributes {
     Ints strides, padding, dilation;
     int64_t groups = 1;
@@ -148,15 +148,15 @@ void take(byoc_json &at, Attributes &attributes) {
     }
 }
 
-// A node: an input of the region, one of its constants, or an operator.
+// Node: an input of the region, a constant, or an operator.
 struct Node {
     int64_t input = 0, constant = -1;
-    byoc_json name{};                        // of the operator
-    std::array<int64_t, 2> operands{-1, -1}; // of the operator: the nodes that it reads, which come before it
+    byoc_json name{};                        // name of the operator
+    std::array<int64_t, 2> operands{-1, -1}; // operand nodes of the operator, which have smaller indices
     Attributes attributes;
-    Type type; // of what comes out
+    Type type; // type of the result
 
-    Node() {} // so that a new one is not filled with zeroes first
+    Node() {} // user-provided, so that value initialization does not zero the object first
 };
 
 void take(byoc_json &at, Node &node) {
@@ -176,7 +176,7 @@ void take(byoc_json &at, Node &node) {
         } else if (byoc_json_field(&at, "attrs")) {
             take(at, node.attributes);
         } else if (byoc_json_field(&at, "outputs")) {
-            while (byoc_json_each(&at)) take(at, node.type); // there is one
+            while (byoc_json_each(&at)) take(at, node.type); // there is exactly one
         } else {
             byoc_json_pass(&at);
         }
@@ -196,7 +196,7 @@ Operand operand(const Node &node, size_t which, const char *dtype_wanted) {
     return {0, int32_t(node.input)};
 }
 
-// A pair of an attribute: one number for both, or one each.
+// Reads a pair from an attribute with one value for both or one value each.
 std::array<int32_t, 2> pair(const Ints &given, const char *name) {
     if (given.empty()) throw Refusal(BYOC_UNSUPPORTED_ATTR, std::string(name) + " is missing");
     return {small(given[0], name), small(given[given.count > 1 ? 1 : 0], name)};
@@ -216,18 +216,18 @@ Layer layer_of(const char *graph_text) {
     const Node *found = nullptr;
     for (const Node &node : nodes) {
         if (!byoc_json_there(node.name)) continue;
-        if (found) throw Refusal(BYOC_RESOURCE_LIMIT, "several operators in one region; conv_int8 takes one");
+        if (found) throw Refusal(BYOC_RESOURCE_LIMIT, "the region has several operators; conv_int8 takes one");
         if (!byoc_json_is(node.name, "nn.conv2d"))
             throw Refusal(BYOC_UNSUPPORTED_OP, text_of(node.name) + "; conv_int8 takes nn.conv2d");
         found = &node;
     }
-    if (!found) throw Refusal(BYOC_UNSUPPORTED_OP, "no operator at all");
+    if (!found) throw Refusal(BYOC_UNSUPPORTED_OP, "the region has no operator");
     const Node &convolution = *found;
 
     const Attributes &attributes = convolution.attributes;
     check_layout(attributes.data_layout, "data_layout", "NCHW");
     check_layout(attributes.kernel_layout, "kernel_layout", "OIHW");
-    // The result has the data's layout when nothing is said.
+    // An empty out_layout stands for the layout of the data.
     if (byoc_json_text(attributes.out_layout, nullptr, 0) > 0) check_layout(attributes.out_layout, "out_layout", "NCHW");
     const Node &data_node = nodes.at(size_t(convolution.operands[0])), &weight_node = nodes.at(size_t(convolution.operands[1]));
     Layer layer{};
@@ -238,7 +238,7 @@ Layer layer_of(const char *graph_text) {
     if (!byoc_json_is(result, "int32"))
         throw Refusal(BYOC_UNSUPPORTED_DTYPE, "the result is " + text_of(result) + "; conv_int8 gives int32");
     const Ints &data = data_node.type.dims, &weight = weight_node.type.dims;
-    if (data.count != 4 || weight.count != 4) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "four dimensions are wanted");
+    if (data.count != 4 || weight.count != 4) throw Refusal(BYOC_UNSUPPORTED_SHAPE, "expected data and kernel with four dimensions");
     const std::array<int32_t, 2> strides = pair(attributes.strides, "strides"), dilation = pair(attributes.dilation, "dilation");
     if (dilation[0] != 1 || dilation[1] != 1)
         throw Refusal(BYOC_UNSUPPORTED_ATTR, "dilation is " + shown(attributes.dilation) + "; conv_int8 takes 1");
@@ -285,7 +285,7 @@ int32_t judge(void *, byoc_call *call, const byoc_candidate *const *candidates, 
     });
 }
 
-// What is called, for people.
+// Formats the call as C source for display.
 std::string source_of(const Layer &layer, const char *symbol) {
     std::ostringstream out;
     out << "void " << symbol << "(const int8_t *data, const int8_t *weight, int32_t *out) {\n    vendor_conv2d(data, weight, out";
@@ -322,10 +322,10 @@ struct Loaded {
     std::vector<const byoc_constant *> constants;
 
     Loaded(const byoc_host *host, const byoc_load *request) : host(host) {
-        if (request->blob_size != sizeof layer) throw std::runtime_error("the blob has another size than a layer");
+        if (request->blob_size != sizeof layer) throw std::runtime_error("the size of the blob is not that of a layer");
         std::memcpy(&layer, request->blob, sizeof layer);
         if (std::memcmp(layer.magic, MAGIC, sizeof MAGIC) != 0 || !layer.makes_sense())
-            throw std::runtime_error("the blob is no layer of conv_int8");
+            throw std::runtime_error("the blob is not a layer of conv_int8");
         check_constant(layer.data, layer.data_dims(), request);
         check_constant(layer.weight, layer.weight_dims(), request);
         check_signature(request->options);
@@ -351,8 +351,8 @@ struct Loaded {
             throw std::runtime_error("the blob reads a constant of another type");
     }
 
-    // `prepare` sees the dimensions of tensors and not their element types, which are compared here. A host that says nothing
-    // of them has no "region" in its options.
+    // Checks the element types, because `prepare` sees dimensions only. The types are in the load option "region", which a
+    // host may omit.
     void check_signature(const char *options) const {
         const byoc_json region = byoc_json_get(byoc_json_of(options), "region");
         if (!byoc_json_there(region)) return;
@@ -386,7 +386,7 @@ void check_input(const Operand &operand, const std::array<int64_t, 4> &dims, con
     if (operand.number < 0 || size_t(operand.number) >= count) throw std::runtime_error("an input is missing");
     const byoc_dims &given = inputs[operand.number];
     if (given.count != 4 || std::memcmp(given.data, dims.data(), sizeof dims) != 0)
-        throw std::runtime_error("an input of other dimensions than it was compiled for");
+        throw std::runtime_error("the dimensions of an input differ from the compiled layer");
 }
 
 int32_t prepare(void *self, byoc_call *call, const byoc_dims *inputs, size_t count) {

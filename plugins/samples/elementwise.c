@@ -1,7 +1,7 @@
-/* elementwise: a whole backend for byoc in one file of C.
+/* elementwise: a complete backend for byoc in one C file.
  *
- * It takes elementwise operators on float32, with numpy's broadcasting. To teach it another one, add a line to OPERATORS.
- * What `compile` makes of a region is its graph, as it came; `load` turns that into a list of steps, `run` does them.
+ * Supports elementwise operators on float32 with numpy's broadcasting. To add an operator, add an entry to OPERATORS.
+ * `compile` stores the graph of the region as the blob; `load` translates it to a list of steps, which `run` executes.
  */
 #include "byoc_json.h"
 #include "byoc_plugin.h"
@@ -13,12 +13,12 @@
 
 #define NAME "elementwise"
 
-/* -- What it can do ------------------------------------------------------------------------------------------------ */
+/* -- Operators ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *name;
-    double (*one)(double);         /* of one operand, or */
-    double (*two)(double, double); /* of two */
+    double (*one)(double);         /* of a unary operator, else NULL */
+    double (*two)(double, double); /* of a binary operator, else NULL */
 } operator_t;
 
 static double relu(double x) { return x < 0.0 ? 0.0 : x; }
@@ -28,7 +28,7 @@ static double add(double x, double y) { return x + y; }
 static double subtract(double x, double y) { return x - y; }
 static double multiply(double x, double y) { return x * y; }
 static double divide(double x, double y) { return x / y; }
-/* Not a number where either is. */
+/* The maximum and the minimum propagate NaN. */
 static double maximum(double x, double y) { return isnan(x) || x > y ? x : y; }
 static double minimum(double x, double y) { return isnan(x) || x < y ? x : y; }
 
@@ -68,7 +68,7 @@ static int32_t describe(void *self, byoc_call *call) {
 
 static const char *side(byoc_json node) { return byoc_json_there(byoc_json_get(node, "op")) ? "output" : "input"; }
 
-/* Whether all that a node gives is of a kind that it computes; otherwise why not. */
+/* Checks the result types of a node. Returns NULL if they are supported, else a refusal code, with `detail` filled in. */
 static const char *refusal(byoc_json node, char *detail, size_t size) {
     int number = 0;
     byoc_json type = byoc_json_first(byoc_json_get(node, "outputs"));
@@ -127,19 +127,19 @@ static const byoc_codegen CODEGEN = {sizeof CODEGEN, describe, judge, compile, N
 typedef struct {
     int64_t dims[MAX_DIMS];
     size_t ndim;
-    size_t count; /* of elements */
+    size_t count; /* number of elements */
 } shape_t;
 
-/* Where the value of a node lies. */
+/* Memory of the value of a node. */
 typedef struct {
     enum { INPUT, CONSTANT, WORKSPACE, OUTPUT } place;
-    size_t index; /* of the input, constant or output; bytes from the start of the workspace */
+    size_t index; /* of the input, constant or output, or byte offset in the workspace */
     shape_t shape;
 } value_t;
 
 typedef struct {
     const operator_t *operator;
-    size_t operands[2], result; /* numbers of values */
+    size_t operands[2], result; /* indices of values */
 } step_t;
 
 typedef struct {
@@ -149,7 +149,7 @@ typedef struct {
     size_t step_count;
     shape_t *inputs;
     size_t input_count;
-    size_t *outputs; /* numbers of values */
+    size_t *outputs; /* indices of values */
     size_t output_count;
     const byoc_constant **constants;
     size_t constant_count;
@@ -157,7 +157,7 @@ typedef struct {
     const byoc_host *host;
 } region_t;
 
-/* Reads a type; 0 where it is not one that this backend computes with. */
+/* Reads a type. Returns 0 if this backend does not support it. */
 static int read_shape(byoc_json type, shape_t *shape) {
     byoc_json dim = byoc_json_first(byoc_json_get(type, "dims"));
     if (!byoc_json_is(byoc_json_get(type, "dtype"), "float32")) return 0;
@@ -177,7 +177,7 @@ static int same_shape(const shape_t *a, const shape_t *b) {
     return a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof a->dims[0]) == 0;
 }
 
-/* Whether `from` broadcasts to `to`: aligned at the last dimension, each one is 1 or equal. */
+/* Tests whether `from` broadcasts to `to`: aligned at the last dimension, each dimension is 1 or equal. */
 static int broadcasts(const shape_t *from, const shape_t *to) {
     if (from->ndim > to->ndim) return 0;
     for (size_t i = 0; i < from->ndim; i++) {
@@ -199,13 +199,13 @@ static void release(void *self) {
     free(region);
 }
 
-/* Reads node `number` into the region; what is wrong with it, or NULL. */
+/* Reads node `number` into the region. Returns NULL, or an error message. */
 static const char *read_node(region_t *region, byoc_json node, size_t number) {
     value_t *value = &region->values[number];
     byoc_json input = byoc_json_get(node, "input"), constant = byoc_json_get(node, "constant");
     if (byoc_json_count(byoc_json_get(node, "outputs")) != 1 ||
         !read_shape(byoc_json_first(byoc_json_get(node, "outputs")), &value->shape)) {
-        return "the blob has a value that is no float32 of known dimensions";
+        return "the blob has a value that is not float32 with static dimensions";
     }
     if (byoc_json_there(input)) {
         value->place = INPUT;
@@ -229,7 +229,7 @@ static const char *read_node(region_t *region, byoc_json node, size_t number) {
     step_t *step = &region->steps[region->step_count];
     size_t wanted, given = byoc_json_count(byoc_json_get(node, "inputs"));
     step->operator= find_operator(byoc_json_get(node, "op"));
-    if (step->operator== NULL) return "the blob has a node that is no operator of " NAME;
+    if (step->operator== NULL) return "the blob has a node that is not an operator of " NAME;
     wanted = step->operator->two != NULL ? 2 : 1;
     if (given != wanted) return "the blob has an operator with a wrong number of operands";
     for (size_t i = 0; i < wanted; i++) {
@@ -238,13 +238,13 @@ static const char *read_node(region_t *region, byoc_json node, size_t number) {
         if (from >= number || byoc_json_int(byoc_json_at(operand, 1), -1) != 0) {
             return "the blob has an operand that does not exist";
         }
-        if (!broadcasts(&region->values[from].shape, &value->shape)) return "the blob has operands that do not fit";
+        if (!broadcasts(&region->values[from].shape, &value->shape)) return "the blob has operands that do not broadcast";
         step->operands[i] = from;
     }
     if (wanted == 1) step->operands[1] = step->operands[0];
     step->result = number;
     region->step_count++;
-    /* Its place is the workspace, unless it turns out to be an output. */
+    /* Results are in the workspace; read_region changes those that are outputs. */
     value->place = WORKSPACE;
     return NULL;
 }
@@ -253,7 +253,7 @@ static const char *read_region(region_t *region, byoc_json graph) {
     byoc_json item = byoc_json_first(byoc_json_get(graph, "inputs"));
     for (size_t i = 0; i < region->input_count; i++, item = byoc_json_next(item)) {
         if (!read_shape(byoc_json_get(item, "type"), &region->inputs[i])) {
-            return "the blob has an input that is no float32 of known dimensions";
+            return "the blob has an input that is not float32 with static dimensions";
         }
     }
     item = byoc_json_first(byoc_json_get(graph, "nodes"));
@@ -283,12 +283,12 @@ static const char *read_region(region_t *region, byoc_json graph) {
 
 static int32_t prepare(void *self, byoc_call *call, const byoc_dims *inputs, size_t count) {
     const region_t *region = self;
-    if (count != region->input_count) return fail(call, "another number of inputs than it was compiled for");
+    if (count != region->input_count) return fail(call, "the number of inputs differs from the compiled region");
     for (size_t i = 0; i < count; i++) {
         const shape_t *wanted = &region->inputs[i];
         if (inputs[i].count != wanted->ndim ||
             (wanted->ndim > 0 && memcmp(inputs[i].data, wanted->dims, wanted->ndim * sizeof wanted->dims[0]) != 0)) {
-            return fail(call, "an input of other dimensions than it was compiled for");
+            return fail(call, "the dimensions of an input differ from the compiled region");
         }
     }
     for (size_t i = 0; i < region->output_count; i++) {
@@ -311,7 +311,7 @@ static float *data_of(const region_t *region, const byoc_run *run, size_t number
     return (float *)((char *)tensor.data + tensor.byte_offset);
 }
 
-/* The strides by which an operand is walked while the result is walked in order: 0 where it broadcasts. */
+/* Computes the strides of an operand along the dimensions of the result; 0 for dimensions that broadcast. */
 static void strides_of(const shape_t *operand, const shape_t *result, size_t *strides) {
     size_t step = 1, missing = result->ndim - operand->ndim;
     memset(strides, 0, result->ndim * sizeof *strides);
@@ -343,9 +343,9 @@ static void do_step(const region_t *region, const byoc_run *run, const step_t *s
 
 static int32_t run(void *self, byoc_call *call, const byoc_run *run) {
     const region_t *region = self;
-    if (run->workspace_size < region->workspace) return fail(call, "less scratch memory than was prepared");
+    if (run->workspace_size < region->workspace) return fail(call, "the workspace is smaller than prepared");
     for (size_t i = 0; i < region->step_count; i++) do_step(region, run, &region->steps[i]);
-    /* An output that is an input, a constant or another output lies elsewhere. */
+    /* Copies outputs that are an input, a constant or another output. */
     for (size_t i = 0; i < region->output_count; i++) {
         const value_t *value = &region->values[region->outputs[i]];
         if ((value->place == OUTPUT && value->index == i) || value->shape.count == 0) continue;
@@ -356,8 +356,8 @@ static int32_t run(void *self, byoc_call *call, const byoc_run *run) {
 
 static const byoc_executable EXECUTABLE = {sizeof EXECUTABLE, prepare, run, NULL, release};
 
-/* Whether the tensors that the host will hand over are those of the blob: `prepare` sees their dimensions and not their
- * element types. A host that says nothing of them has no "region" in its options. */
+/* Tests whether the types given by the host are those of the blob: `prepare` sees dimensions but no element types. The
+ * types are in the load option "region", which a host may omit. */
 static int same_types(byoc_json types, const shape_t *const *wanted, size_t count) {
     byoc_json type = byoc_json_first(types);
     if (byoc_json_count(types) != count) return 0;
@@ -373,7 +373,7 @@ static const char *check_signature(const region_t *region, const char *options) 
     const size_t most = region->input_count > region->output_count ? region->input_count : region->output_count;
     const shape_t **wanted = calloc(most + 1, sizeof *wanted);
     int same;
-    if (wanted == NULL) return "there is no memory for it";
+    if (wanted == NULL) return "out of memory";
     for (size_t i = 0; i < region->input_count; i++) wanted[i] = &region->inputs[i];
     same = same_types(byoc_json_get(told, "inputs"), wanted, region->input_count);
     for (size_t i = 0; i < region->output_count; i++) wanted[i] = &region->values[region->outputs[i]].shape;
@@ -385,7 +385,7 @@ static const char *check_signature(const region_t *region, const char *options) 
 static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
     byoc_json graph = byoc_json_parse(request->blob, request->blob_size);
     region_t *region = calloc(1, sizeof *region);
-    const char *problem = "there is no memory for it";
+    const char *problem = "out of memory";
     (void)self;
     if (!byoc_json_is(byoc_json_get(graph, "symbol"), request->symbol)) {
         free(region);
@@ -417,7 +417,7 @@ static int32_t load(void *self, byoc_call *call, const byoc_load *request) {
     return BYOC_OK;
 }
 
-/* Whether a blob holds native code: it is a graph. */
+/* Answers whether a blob holds native code: no, it is a graph. */
 static int32_t query(void *self, byoc_call *call, const char *key, const void *data, size_t size) {
     (void)self, (void)data, (void)size;
     if (strcmp(key, "blob.native") != 0) return BYOC_UNKNOWN_KEY;

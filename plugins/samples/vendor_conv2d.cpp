@@ -5,7 +5,7 @@
 extern "C" void vendor_conv2d(const int8_t *feature_map, const int8_t *kernel, int32_t *out, int batch, int in_ch,
                               int in_height, int in_width, int kernel_number, int group, int pad_height, int pad_width,
                               int kernel_height, int kernel_width, int stride_height, int stride_width) {
-    // Standard output belongs to whoever runs the model.
+    // Logs to standard error, because standard output belongs to the program that runs the model.
     std::fprintf(stderr, "Calling From vendor_conv2d: %dx%dx%dx%d, %d kernels of %dx%d\n", batch, in_ch, in_height,
                  in_width, kernel_number, kernel_height, kernel_width);
     const int out_height = (in_height + 2 * pad_height - kernel_height) / stride_height + 1;

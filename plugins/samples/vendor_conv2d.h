@@ -1,4 +1,4 @@
-/* A function that somebody else wrote: the driver of a device, a library that came as it is. */
+/* Third-party function, such as the driver of a device or a vendor library. */
 #ifndef VENDOR_CONV2D_H
 #define VENDOR_CONV2D_H
 
@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* Convolves: `out` is batch x kernel_number x H x W int32, `feature_map` NCHW, `kernel` OIHW. The padding is the same before
- * and after. */
+/* Computes a convolution: `out` is batch x kernel_number x H x W int32, `feature_map` NCHW, `kernel` OIHW. The padding is
+ * the same before and after. */
 void vendor_conv2d(const int8_t *feature_map, const int8_t *kernel, int32_t *out, int batch, int in_ch, int in_height,
                    int in_width, int kernel_number, int group, int pad_height, int pad_width, int kernel_height,
                    int kernel_width, int stride_height, int stride_width);

@@ -135,7 +135,7 @@ fn a_backend_is_named_with_letters_digits_underscores_and_hyphens() {
     for name in ["", "my chip", "../chip", "chip.relu"] {
         let rejection = load(name).unwrap_err();
         assert_eq!(rejection.code, host::code::INIT, "{name:?}: {rejection}");
-        assert!(rejection.reason.contains(&format!("\"{name}\" is no name")), "{rejection}");
+        assert!(rejection.reason.contains(&format!("\"{name}\" is not a valid name")), "{rejection}");
     }
     assert_eq!(load("my-chip").unwrap().name, "my-chip");
 }

@@ -1,8 +1,8 @@
-//! The smallest complete backend: a first one to read, a stand-in for hardware that is not there yet.
+//! Minimal complete backend: an example to start from, and a stand-in for hardware that does not exist yet.
 //!
-//! Its name, its patterns and its single operators come from a JSON file beside the library, of the library's name
-//! (`libbyoc_template.so` reads `libbyoc_template.json`); see [`Config`]. A compiled region is its graph as JSON, and runs by
-//! the host's reference kernels. Each run is logged.
+//! Name, patterns and single operators come from a JSON file beside the library with the library's name
+//! (`libbyoc_template.so` reads `libbyoc_template.json`); see [`Config`]. The blob of a region is its graph as JSON,
+//! and the host's reference kernels run it. Each run is logged.
 
 use byoc_plugin_api::{
     Call, Candidate, Codegen, CompiledRegion, Description, Error, Executable, Graph, LoadRequest, Loader, Prepared,
@@ -22,19 +22,19 @@ byoc_plugin_api::register!(|context, registry| {
     Ok(())
 });
 
-/// The file beside the library. What it leaves out is as in [`Config::default`].
+/// Content of the file beside the library. Missing keys have the values of [`Config::default`].
 #[derive(Clone, Deserialize)]
 #[serde(default)]
 struct Config {
-    /// The backend's name: what stands after `--backend`.
+    /// Name of the backend, as in `--backend NAME`.
     name: String,
-    /// The pattern table, one entry a line.
+    /// Entries of the pattern table.
     patterns: Vec<String>,
-    /// The single operators.
+    /// Single operators.
     operators: Vec<String>,
-    /// True if it takes dimensions that are known at run time only.
+    /// True if dimensions that are only known at run time are supported.
     dynamic_dims: bool,
-    /// The layouts that it wants, by operator: of the data, then of the kernel.
+    /// Preferred layouts per operator: of the data, then of the kernel.
     layouts: BTreeMap<String, Vec<String>>,
 }
 
@@ -73,26 +73,26 @@ impl Config {
                 );
             };
             if !fits(value) {
-                return Err(wrong(format!("\"{key}\" is {value}; {kind} is wanted")));
+                return Err(wrong(format!("\"{key}\": expected {kind}, found {value}")));
             }
         }
         let config: Config = serde_json::from_value(Value::Object(value)).map_err(|error| wrong(error.to_string()))?;
         let in_a_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if config.name.is_empty() || !config.name.chars().all(in_a_name) {
             let name = &config.name;
-            return Err(wrong(format!("\"{name}\" is no name; it consists of letters, digits, \"_\" and \"-\"")));
+            return Err(wrong(format!("\"{name}\" is not a valid name: expected letters, digits, \"_\" and \"-\"")));
         }
         Ok(config)
     }
 }
 
-/// The keys of the file, what each takes in words, and whether a value is that.
+/// Keys of the file: name, description of the value, and check of the value.
 const KEYS: [(&str, &str, fn(&Value) -> bool); 5] = [
-    ("name", "a text", Value::is_string),
-    ("patterns", "a list of texts, one for each entry", is_list_of_texts),
-    ("operators", "a list of texts, one for each operator", is_list_of_texts),
+    ("name", "a string", Value::is_string),
+    ("patterns", "a list of strings, one per entry", is_list_of_texts),
+    ("operators", "a list of strings, one per operator", is_list_of_texts),
     ("dynamic_dims", "true or false", Value::is_boolean),
-    ("layouts", "an object with a list of texts for each operator", is_map_of_lists),
+    ("layouts", "an object with a list of strings per operator", is_map_of_lists),
 ];
 
 fn is_list_of_texts(value: &Value) -> bool {
@@ -103,7 +103,7 @@ fn is_map_of_lists(value: &Value) -> bool {
     value.as_object().is_some_and(|fields| fields.values().all(is_list_of_texts))
 }
 
-/// How many letters have to be changed, added or left out (Levenshtein).
+/// Computes the Levenshtein distance: the number of characters to substitute, insert or delete.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -136,7 +136,7 @@ impl Codegen for Template {
     }
 
     fn judge(&self, _: &Candidate) -> Verdict {
-        // The reference computes every operator.
+        // The reference kernels support every operator.
         Verdict::Supported
     }
 
@@ -164,12 +164,12 @@ impl Loader for Template {
     }
 
     fn query(&self, key: &str, _: &[u8]) -> Result<Option<Vec<u8>>> {
-        // A blob is a graph.
+        // The blob is a graph, not native code.
         Ok((key == "blob.native").then(|| b"false".to_vec()))
     }
 }
 
-/// A region that runs by the host's reference and says so.
+/// Region that runs on the host's reference kernels and logs each call.
 struct LoggedRegion {
     name: String,
     symbol: String,
@@ -183,7 +183,7 @@ impl Executable for LoggedRegion {
     }
 
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
-        // `tracing` has targets that are known at compile time only; this plugin's name is not.
+        // The targets of `tracing` are compile-time constants, but the name of this backend is configured.
         if self.services.log_level() >= Some(tracing::Level::INFO) {
             let message = format!("{}({:?}) -> {:?}", self.symbol, call.inputs, call.outputs);
             self.services.log(tracing::Level::INFO, &self.name, &message);
