@@ -35,7 +35,7 @@ pub struct Grouping {
     pub of: Vec<Option<usize>>,
 }
 
-/// Returns the value behind a chain of bijective view operators, and the chain in the order of application.
+/// Follows a chain of bijective view operators to its source. Returns the source and the chain in the order of application.
 fn root(program: &Program<'_>, mut value: Val) -> (Val, Vec<OpId>) {
     let mut through = Vec::new();
     while let Some(op) = program.producer(value).filter(|&op| is_bijective(program.get(op).name)) {
@@ -46,8 +46,8 @@ fn root(program: &Program<'_>, mut value: Val) -> (Val, Vec<OpId>) {
     (value, through)
 }
 
-/// Returns the computed value behind `value` and the view of `value` over the domain of the group; `None` if the group
-/// does not compute it.
+/// Follows view operators from `value` to a value that the group computes. Returns that value, and `value` as a view over
+/// the domain of the group; `None` if the group does not compute it.
 pub fn index_in(program: &Program<'_>, group: &Group, value: Val) -> Option<(Val, View)> {
     let (source, through) = root(program, value);
     let mut view = group.index.get(&source)?.clone();

@@ -43,15 +43,12 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
     let (offsets, workspace) = plan(lowering);
     let mut body = String::new();
     let w = &mut body;
-    let _ = writeln!(w, "/* What the tasks of a run see. */");
+    let _ = writeln!(w, "/* Arguments of the tasks of a run. */");
     let _ = writeln!(w, "typedef struct {{");
     let _ = writeln!(w, "    const void *const *in;\n    void *const *out;\n    const void *const *constants;");
     let _ = writeln!(w, "    const char *packed;\n    char *work;\n}} {symbol}_args;\n");
     if !lowering.buffers.is_empty() {
-        let _ = writeln!(
-            w,
-            "/* Where the buffers lie in the workspace; those that are not needed at the same time overlap. */"
-        );
+        let _ = writeln!(w, "/* Offsets of the buffers in the workspace; buffers with disjoint lifetimes overlap. */");
         let _ = writeln!(w, "enum {{");
         for (i, buffer) in lowering.buffers.iter().enumerate() {
             let comment = clean(&buffer.comment);
@@ -61,7 +58,7 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
     }
     let mut packed = 0;
     if !lowering.packed.is_empty() {
-        let _ = writeln!(w, "/* Where the packed constants lie. */\nenum {{");
+        let _ = writeln!(w, "/* Offsets of the packed constants. */\nenum {{");
         for (i, constant) in lowering.packed.iter().enumerate() {
             let _ = writeln!(w, "    {symbol}_at_p{i} = {packed}, /* {} */", clean(&constant.comment));
             packed += (constant.floats * 4 + 63) / 64 * 64;
@@ -77,15 +74,15 @@ pub fn source(lowering: &Lowering<'_, '_>, symbol: &str) -> Source {
     }
     let _ = writeln!(
         w,
-        "/* The workspace of a run, in bytes. */\nint64_t {symbol}_workspace_size(void) {{\n    return {workspace};\n}}\n"
+        "/* Size of the workspace in bytes. */\nint64_t {symbol}_workspace_size(void) {{\n    return {workspace};\n}}\n"
     );
     let _ = writeln!(
         w,
-        "/* The packed constants, in bytes. */\nint64_t {symbol}_packed_size(void) {{\n    return {packed};\n}}\n"
+        "/* Size of the packed constants in bytes. */\nint64_t {symbol}_packed_size(void) {{\n    return {packed};\n}}\n"
     );
     let _ = writeln!(
         w,
-        "/* Brings constants into the layout that the tiles read; called once, when the region is loaded. */"
+        "/* Packs constants into the layout that the tiles read; called once, when the region is loaded. */"
     );
     let _ = writeln!(w, "void {symbol}_pack(const void *const *constants, void *packed) {{");
     if lowering.packed.is_empty() {

@@ -24,7 +24,7 @@ pub fn source(program: &Program) -> String {
     header(&mut text, program);
     let layers = || program.commands.iter().map(|command| &command.layer);
     let _ = writeln!(text, "#include <stddef.h>\n#include <stdint.h>\n");
-    let _ = writeln!(text, "/* The driver, as nuc_fpga.h has it. */");
+    let _ = writeln!(text, "/* Functions of the driver, as in nuc_fpga.h. */");
     if layers().any(|layer| matches!(layer, Layer::Conv2d(_))) {
         text.push_str(CONV2D);
     }
