@@ -6,7 +6,7 @@ use super::explanation::Explanation;
 use super::{Compiled, plan};
 use crate::error::Failure;
 use crate::frontend::{Loaded, Signature};
-use crate::plugin::backend::{Backend, CONVERT_LAYOUT, PluginJudge};
+use crate::plugin::backend::{Backend, CONVERT_LAYOUT, PluginJudge, fault};
 use crate::runtime::program::Port;
 use crate::session::Session;
 use byoc_core::diag::{Diagnostic, Severity, codes};
@@ -307,7 +307,7 @@ fn partition(
     }
     let result = partition_for(module, &mut targets, "default")?;
     for judge in judges {
-        warnings.extend(judge.faults.into_iter().map(|d| Diagnostic { severity: Severity::Warning, ..d }));
+        warnings.extend(judge.faults.iter().map(|error| Diagnostic { severity: Severity::Warning, ..fault(error) }));
     }
     Ok(result)
 }

@@ -105,7 +105,7 @@ fn started(error: &std::io::Error) -> Failure {
 /// Returns the error for a lost worker. The rejection of a plugin that does not load is found by loading it here; one
 /// that ends the process leaves only the fault.
 fn lost(file: &Path, fault: &Fault) -> Failure {
-    if fault.kind == Kind::Crash && fault.message.contains("with code 1") {
+    if fault.kind == Kind::Crash && fault.exit_code == Some(1) {
         let registry =
             Session::without_plugins(1).map(|s| crate::plugin::registry::Registry::of_file(file, &s.services));
         let refused = registry.ok().and_then(|r| match &r.found().next()?.status {

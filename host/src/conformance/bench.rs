@@ -56,9 +56,8 @@ impl Bench<'_, '_> {
         let mut targets = [Target { name, table: &table, operators: &operators, judge: &mut judge }];
         let partitioned = partition_for(&case.module, &mut targets, "default");
         let (module, report) = partitioned.map_err(|d| Outcome::Invalid(d.to_string()))?;
-        if let Some(fault) = judge.faults.first() {
-            let kind = if fault.message.contains("panicked") { Kind::Panic } else { Kind::JudgeFailed };
-            return Err(Outcome::Failed(Fault::new(kind, "judge", fault.message.clone())));
+        if let Some(error) = judge.faults.first() {
+            return Err(Outcome::Failed(Fault::of_error(Kind::JudgeFailed, "judge", error)));
         }
         if report.regions.is_empty() {
             let refusals = report.operators.iter().flat_map(|operator| operator.refusals.iter());

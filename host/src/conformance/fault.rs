@@ -102,12 +102,15 @@ pub struct Fault {
     pub entry: String,
     /// Description of the finding.
     pub message: String,
+    /// Exit code of the worker's process, where it exited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
 }
 
 impl Fault {
     /// Creates a fault.
     pub fn new(kind: Kind, entry: &str, message: impl Into<String>) -> Fault {
-        Fault { kind, entry: entry.to_owned(), message: message.into() }
+        Fault { kind, entry: entry.to_owned(), message: message.into(), exit_code: None }
     }
 
     /// Converts the error of an entry to a fault; a panic and a cancellation always have their own kinds.

@@ -5,7 +5,7 @@ use super::fault::{Fault, Kind};
 use super::generate::{operator_case, pattern_case, region_case, theme};
 use super::report::{BackendReport, Failure, SubjectReport};
 use super::shrink::shrink;
-use super::supervise::{Reply, Supervisor};
+use super::supervise::{Ending, Reply, Supervisor};
 use byoc_core::op::{self, OpDef};
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use byoc_core::tensor::DType;
@@ -331,12 +331,8 @@ impl Run<'_> {
         for room in [1 << 10, 8 << 10, 64 << 10] {
             let request = self.request(backend, case, false, None).ok()?;
             let reply = self.supervisor(Some(size + room)).ask(&request);
-            let orderly = match &reply {
-                Reply::Died { aborted, how, .. } => {
-                    *aborted || how.contains("out of memory") || how.contains("allocat")
-                }
-                _ => false,
-            };
+            // A failed allocation aborts in Rust, and exits in libraries of C.
+            let orderly = matches!(&reply, Reply::Died { ending: Ending::ABORTED | Ending::Exited(_), .. });
             let Some(fault) = failed(&reply) else { continue };
             let wild = matches!(fault.kind, Kind::Crash | Kind::TimeLimit | Kind::WrongResult | Kind::WritesOutside);
             // A worker that cannot even start reveals nothing about the plugin.
@@ -398,7 +394,11 @@ fn fault_of(done: &Value) -> Option<Fault> {
 fn lost(reply: &Reply, entry: &str) -> Fault {
     let place = |at: &str| if at == "start" && !entry.is_empty() { entry.to_owned() } else { at.to_owned() };
     match reply {
-        Reply::Died { at, how, .. } => Fault::new(Kind::Crash, &place(at), how.clone()),
+        Reply::Died { at, ending, last_line } => {
+            let after = last_line.as_ref().map(|line| format!(", after \"{line}\"")).unwrap_or_default();
+            let exit_code = if let Ending::Exited(code) = ending { Some(*code) } else { None };
+            Fault { exit_code, ..Fault::new(Kind::Crash, &place(at), format!("{ending}{after}")) }
+        }
         Reply::Late { at } => {
             Fault::new(Kind::TimeLimit, &place(at), "the entry did not return within the time limit".to_owned())
         }

@@ -2,6 +2,7 @@
 //! reports where and starts another.
 
 use serde_json::Value;
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -17,16 +18,56 @@ pub enum Reply {
     Died {
         /// Entry that it was in.
         at: String,
-        /// Termination status, and the last line of its output.
-        how: String,
-        /// True if it aborted, as on a failed allocation.
-        aborted: bool,
+        /// Termination status.
+        ending: Ending,
+        /// Last line of its standard error, or the reason that it has no status.
+        last_line: Option<String>,
     },
     /// The worker did not answer in time, and was killed.
     Late {
         /// Entry that it was in.
         at: String,
     },
+}
+
+/// Termination of a worker's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It exited with this code.
+    Exited(i32),
+    /// It was killed by this signal.
+    Killed(i32),
+    /// Its status could not be read.
+    Unknown,
+}
+
+impl Ending {
+    /// An abort, as of a failed allocation.
+    pub const ABORTED: Ending = Ending::Killed(6);
+
+    fn of(status: ExitStatus) -> Ending {
+        match (signal(status), status.code()) {
+            (Some(signal), _) => Ending::Killed(signal),
+            (None, Some(code)) => Ending::Exited(code),
+            (None, None) => Ending::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match *self {
+            Ending::Exited(code) => return write!(f, "the process exited with code {code}"),
+            Ending::Unknown => return f.write_str("the status of the process is unknown"),
+            Ending::Killed(4) => "an illegal instruction",
+            Ending::ABORTED => "an abort",
+            Ending::Killed(7) => "a bus error",
+            Ending::Killed(8) => "an arithmetic fault",
+            Ending::Killed(11) => "a segmentation fault",
+            Ending::Killed(other) => return write!(f, "the process was killed by signal {other}"),
+        };
+        write!(f, "the process was terminated by {name}")
+    }
 }
 
 /// Starts and supervises workers.
@@ -65,7 +106,7 @@ impl Supervisor {
 
     fn ask_for(&mut self, request: &Value, until: Option<Instant>) -> Reply {
         let mut at = "start".to_owned();
-        let died = |at: String, how: String| Reply::Died { at, how, aborted: false };
+        let died = |at: String, why: String| Reply::Died { at, ending: Ending::Unknown, last_line: Some(why) };
         if self.running.is_none() {
             match start(&mut (self.command)()) {
                 Ok(running) => self.running = Some(running),
@@ -112,20 +153,16 @@ impl Supervisor {
 
     fn ended(&mut self, at: String) -> Reply {
         let Some(mut running) = self.running.take() else {
-            return Reply::Died { at, how: "its status is unknown".into(), aborted: false };
+            return Reply::Died { at, ending: Ending::Unknown, last_line: None };
         };
         drop(running.requests.take());
-        let Ok(status) = running.child.wait() else {
-            return Reply::Died { at, how: "its status is unknown".into(), aborted: false };
-        };
+        let ending = running.child.wait().map_or(Ending::Unknown, Ending::of);
         let mut said = String::new();
         if let Some(errors) = &mut running.errors {
             let _ = errors.seek(SeekFrom::Start(0)).and_then(|_| errors.read_to_string(&mut said));
         }
-        let aborted = signal(status) == Some(6);
-        let last =
-            said.lines().rfind(|line| !line.trim().is_empty()).map(|line| format!(", after \"{}\"", line.trim()));
-        Reply::Died { at, how: format!("{}{}", ending(status), last.unwrap_or_default()), aborted }
+        let last_line = said.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned);
+        Reply::Died { at, ending, last_line }
     }
 }
 
@@ -160,17 +197,4 @@ fn signal(status: ExitStatus) -> Option<i32> {
 #[cfg(not(unix))]
 fn signal(_: ExitStatus) -> Option<i32> {
     None
-}
-
-fn ending(status: ExitStatus) -> String {
-    let name = match signal(status) {
-        Some(4) => "an illegal instruction",
-        Some(6) => "an abort",
-        Some(7) => "a bus error",
-        Some(8) => "an arithmetic fault",
-        Some(11) => "a segmentation fault",
-        Some(other) => return format!("the process was killed by signal {other}"),
-        None => return format!("the process exited with code {}", status.code().unwrap_or_default()),
-    };
-    format!("the process was terminated by {name}")
 }

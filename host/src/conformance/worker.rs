@@ -79,9 +79,11 @@ impl Worker {
         let backend = match self.registry.backend(name) {
             Ok(backend) => backend,
             Err(failure) => {
-                let message = failure.to_string();
-                let kind = if message.contains("panicked") { Kind::Panic } else { Kind::BadDescription };
-                return json!({ "fault": Fault::new(kind, "describe", message) });
+                // The failure may be that of the entry, or of the host with what it returned.
+                let described = self.registry.codegen(name).ok().map(|(codegen, _)| codegen.describe());
+                let panicked = matches!(described, Some(Err(error)) if error.panicked);
+                let kind = if panicked { Kind::Panic } else { Kind::BadDescription };
+                return json!({ "fault": Fault::new(kind, "describe", failure.to_string()) });
             }
         };
         let warnings: Vec<String> = backend

@@ -210,7 +210,7 @@ pub fn fault(error: &api::Error) -> Diagnostic {
 pub struct PluginJudge<'b, 'r> {
     backend: &'b Backend<'r>,
     /// Errors of the backend while judging.
-    pub faults: Vec<Diagnostic>,
+    pub faults: Vec<api::Error>,
 }
 
 impl<'b, 'r> PluginJudge<'b, 'r> {
@@ -304,8 +304,8 @@ impl Judge for PluginJudge<'_, '_> {
         let mut answers = match answers {
             Ok(answers) => answers.into_iter().map(verdict_in).collect::<Vec<_>>().into_iter(),
             Err(error) => {
-                self.faults.push(fault(&error));
                 let refusal = refusal_of(&error, RefusalCode::Unavailable);
+                self.faults.push(error);
                 vec![Verdict::Refused(refusal); asked.len()].into_iter()
             }
         };
