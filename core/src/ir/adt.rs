@@ -3,37 +3,37 @@
 use super::{ExprId, FuncType, Name, Type};
 use std::collections::BTreeMap;
 
-/// A type definition: `type List[A] { Cons(A, List[A]), Nil }`.
+/// Type definition: `type List[A] { Cons(A, List[A]), Nil }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeDef {
-    /// The type parameters.
+    /// Type parameters.
     pub params: Box<[Name]>,
-    /// The constructors in the order of the text; none for an `extern type`, whose values are made elsewhere.
+    /// Constructors in source order; empty for an `extern type`, whose values are created elsewhere.
     pub constructors: Box<[Constructor]>,
-    /// True if it was written `extern type`.
+    /// True for an `extern type`.
     pub is_extern: bool,
 }
 
-/// A constructor of a type.
+/// Constructor of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constructor {
-    /// Its name, which no other constructor of the module has.
+    /// Name, unique among the constructors of the module.
     pub name: Name,
-    /// The types of what it holds; they may name the type's parameters.
+    /// Types of its fields; they may refer to the type parameters of the definition.
     pub fields: Box<[Type]>,
 }
 
-/// The type definitions of a module.
+/// Type definitions of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeDefs {
     defs: BTreeMap<Name, TypeDef>,
-    /// For each constructor its type's name, its place there, and its own type as a function.
+    /// Maps each constructor to the name of its type, its index there, and its own type as a function.
     constructors: BTreeMap<Name, (Name, u32, Type)>,
 }
 
 impl TypeDefs {
-    /// Adds a definition. Gives the name that is taken when the type or one of its constructors has the name of another
-    /// type or constructor; then nothing is added.
+    /// Adds a definition. If the type or one of its constructors has the name of an existing type or constructor, adds
+    /// nothing and returns that name.
     pub fn define(&mut self, name: Name, def: TypeDef) -> Option<Name> {
         if self.defs.contains_key(&name) || self.constructors.contains_key(&name) {
             return Some(name);
@@ -56,27 +56,28 @@ impl TypeDefs {
         None
     }
 
-    /// The definition of a type.
+    /// Returns the definition of a type.
     pub fn get(&self, name: &str) -> Option<&TypeDef> {
         self.defs.get(name)
     }
 
-    /// A constructor: its type's name, its place among the constructors of that, and its own type as a function.
+    /// Looks up a constructor: the name of its type, its index among the constructors of that type, and its own type as
+    /// a function.
     pub fn constructor(&self, name: &str) -> Option<(&Name, u32, &Type)> {
         self.constructors.get(name).map(|(owner, tag, ty)| (owner, *tag, ty))
     }
 
-    /// The definitions, by name.
+    /// Iterates over the definitions, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &TypeDef)> {
         self.defs.iter()
     }
 
-    /// The names of all constructors, in order.
+    /// Iterates over the names of all constructors, in order.
     pub fn constructor_names(&self) -> impl Iterator<Item = &str> {
         self.constructors.keys().map(|name| &**name)
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no definitions.
     pub fn is_empty(&self) -> bool {
         self.defs.is_empty()
     }
@@ -87,28 +88,27 @@ impl TypeDefs {
 pub struct Match {
     /// Scrutinee.
     pub data: ExprId,
-    /// Tried from first to last.
+    /// Clauses, tried from first to last.
     pub clauses: Box<[Clause]>,
-    /// True if it says that one of the clauses always matches: `match`, not `match?`.
+    /// True for `match`, which asserts that one of the clauses always matches; false for `match?`.
     pub complete: bool,
 }
 
-/// One way of a [`Match`].
+/// Clause of a [`Match`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clause {
-    /// Pattern that the data must match.
+    /// Pattern that the scrutinee must match.
     pub pattern: ClausePattern,
-    /// The result when it does.
+    /// Result if it does.
     pub body: ExprId,
 }
 
-/// Pattern of a clause. It nests no deeper than [`MAX_NESTING`](crate::text::MAX_NESTING) levels, which the
-/// parser sees to.
+/// Pattern of a clause. The parser limits its nesting to [`MAX_NESTING`](crate::text::MAX_NESTING) levels.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClausePattern {
     /// `_`
     Any,
-    /// `%x`: anything; the variable, an [`Expr::Var`](super::Expr::Var), stands for it in the body.
+    /// `%x`: matches anything and binds it to the variable, an [`Expr::Var`](super::Expr::Var), in the body.
     Var(ExprId),
     /// `Cons(%x, _)`
     Constructor {
@@ -133,7 +133,7 @@ impl ClausePattern {
         }
     }
 
-    /// Replaces each variable by `map` of it.
+    /// Replaces each variable by the result of `map`.
     pub fn map_vars(&mut self, map: &mut impl FnMut(ExprId) -> ExprId) {
         match self {
             ClausePattern::Any => {}
@@ -144,7 +144,7 @@ impl ClausePattern {
         }
     }
 
-    /// Returns true if it asks for the same, variables aside.
+    /// Returns true if both patterns have the same form, ignoring variables.
     pub fn same_form(&self, other: &ClausePattern) -> bool {
         match (self, other) {
             (ClausePattern::Any, ClausePattern::Any) | (ClausePattern::Var(_), ClausePattern::Var(_)) => true,

@@ -1,4 +1,4 @@
-//! Attributes of calls and functions: a sorted list of key and value, cheap to clone.
+//! Attributes of calls and functions: a sorted list of keys and values, cheap to clone.
 
 use super::Name;
 use crate::tensor::DType;
@@ -6,30 +6,30 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
-/// The value of an attribute.
+/// Value of an attribute.
 #[derive(Clone, Debug)]
 pub enum AttrValue {
     /// An integer.
     Int(i64),
     /// A floating-point number.
     Float(f64),
-    /// A truth value.
+    /// A Boolean.
     Bool(bool),
-    /// A string; element types are strings too (`"float32"`).
+    /// A string; element types are strings as well (`"float32"`).
     Str(Name),
     /// A list.
     List(Arc<[AttrValue]>),
-    /// `None`: deliberately without a value.
+    /// `None`: explicitly no value.
     None,
 }
 
 impl AttrValue {
-    /// A list of integers.
+    /// Creates a list of integers.
     pub fn ints(values: impl IntoIterator<Item = i64>) -> AttrValue {
         AttrValue::List(values.into_iter().map(AttrValue::Int).collect())
     }
 
-    /// The integer; a truth value counts as 0 or 1.
+    /// Returns the integer; a Boolean counts as 0 or 1.
     pub fn as_int(&self) -> Option<i64> {
         match self {
             AttrValue::Int(v) => Some(*v),
@@ -38,7 +38,7 @@ impl AttrValue {
         }
     }
 
-    /// The number.
+    /// Returns the number as a float.
     pub fn as_float(&self) -> Option<f64> {
         match self {
             AttrValue::Float(v) => Some(*v),
@@ -47,7 +47,7 @@ impl AttrValue {
         }
     }
 
-    /// The string.
+    /// Returns the string.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             AttrValue::Str(s) => Some(s),
@@ -55,7 +55,7 @@ impl AttrValue {
         }
     }
 
-    /// The items of a list of integers; one integer counts as a list of one.
+    /// Returns the items of a list of integers; a single integer counts as a list of one.
     pub fn as_ints(&self) -> Option<Vec<i64>> {
         match self {
             AttrValue::List(items) => items.iter().map(AttrValue::as_int).collect(),
@@ -64,14 +64,14 @@ impl AttrValue {
         }
     }
 
-    /// The element type that the string names.
+    /// Returns the element type that the string names.
     pub fn as_dtype(&self) -> Option<DType> {
         DType::parse(self.as_str()?)
     }
 }
 
 impl PartialEq for AttrValue {
-    /// Structural: integers, truth values and floats compare by value across kinds (`1`, `True`), floats bitwise.
+    /// Structural equality: integers, Booleans and floats compare by value across kinds (`1`, `True`), floats bitwise.
     fn eq(&self, other: &AttrValue) -> bool {
         use AttrValue::*;
         match (self, other) {
@@ -153,26 +153,26 @@ impl From<Vec<i64>> for AttrValue {
     }
 }
 
-/// Attributes, sorted by key. Of an operator's attributes only those that differ from their default are kept:
-/// writing a default out or leaving it out is the same program.
+/// Attributes, sorted by key. Operator attributes are kept only where they differ from their default: a program that
+/// writes a default out equals one that omits it.
 #[derive(Clone, Default)]
 pub struct Attrs(Option<Arc<Pairs>>);
 
-/// Keys and values, in two parts: the functions of regions have all but one in common.
+/// Keys and values in two parts, as the functions of regions share all attributes but one.
 struct Pairs {
-    /// Attributes shared with others; they have no shared part themselves.
+    /// Attributes shared with other instances; they have no common part themselves.
     common: Attrs,
-    /// The rest; its keys come after those of the common part.
+    /// The remaining attributes; their keys sort after those of the common part.
     own: SmallVec<[(Name, AttrValue); 1]>,
 }
 
 impl Attrs {
-    /// No attributes.
+    /// Returns an empty set of attributes.
     pub fn none() -> Attrs {
         Attrs(None)
     }
 
-    /// These attributes; of a key given twice the last value stays.
+    /// Creates attributes from pairs; if a key is repeated, the last value wins.
     pub fn new<K: Into<Name>>(pairs: impl IntoIterator<Item = (K, AttrValue)>) -> Attrs {
         let mut own: SmallVec<[(Name, AttrValue); 1]> = SmallVec::new();
         for (key, value) in pairs {
@@ -186,7 +186,7 @@ impl Attrs {
         Attrs((!own.is_empty()).then(|| Arc::new(Pairs { common: Attrs::none(), own })))
     }
 
-    /// The same attributes and one more, sharing memory with these where the key comes after theirs.
+    /// Adds an attribute, sharing memory with `self` if the key sorts after all of its keys.
     pub fn and(&self, key: Name, value: AttrValue) -> Attrs {
         let last = self.own().last().map(|(last, _)| last);
         if self.common().is_empty() && last.is_some_and(|last| *last < key) {
@@ -204,7 +204,7 @@ impl Attrs {
         self.0.as_ref().map_or(&[], |pairs| pairs.common.own())
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&AttrValue> {
         let find = |pairs: &'_ [(Name, AttrValue)]| pairs.binary_search_by(|(k, _)| (**k).cmp(key)).ok();
         match find(self.own()) {
@@ -213,22 +213,22 @@ impl Attrs {
         }
     }
 
-    /// The string value of a key.
+    /// Returns the value of a key if it is a string.
     pub fn str(&self, key: &str) -> Option<&str> {
         self.get(key)?.as_str()
     }
 
-    /// The same attributes with one set.
+    /// Returns the attributes with one set.
     pub fn with(&self, key: &str, value: impl Into<AttrValue>) -> Attrs {
         Attrs::new(self.iter().map(|(k, v)| (k.clone(), v.clone())).chain([(Name::from(key), value.into())]))
     }
 
-    /// The same attributes without one.
+    /// Returns the attributes without one.
     pub fn without(&self, key: &str) -> Attrs {
         Attrs::new(self.iter().filter(|(k, _)| &***k != key).map(|(k, v)| (k.clone(), v.clone())))
     }
 
-    /// Key and value, by key.
+    /// Iterates over keys and values, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&Name, &AttrValue)> {
         self.common().iter().chain(self.own()).map(|(k, v)| (k, v))
     }
@@ -238,7 +238,7 @@ impl Attrs {
         self.common().len() + self.own().len()
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no attributes.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_that_share_memory_are_the_same_as_those_that_do_not() {
+    fn shared_and_flat_attributes_are_equal() {
         let base = Attrs::new([("b", AttrValue::Int(1)), ("a", AttrValue::Int(2))]);
         let (shared, flat) = (base.and("c".into(), AttrValue::Int(3)), base.with("c", 3));
         assert_eq!(shared, flat);
@@ -273,7 +273,7 @@ mod tests {
             assert_eq!(shared.get(key).and_then(AttrValue::as_int), value, "{key}");
         }
         assert_eq!(shared.without("b"), flat.without("b"));
-        // A key in between, a key that is there, and a third part.
+        // A key that sorts in between, an existing key, and a third part.
         assert_eq!(base.and("aa".into(), AttrValue::Int(3)), base.with("aa", 3));
         assert_eq!(base.and("b".into(), AttrValue::Int(3)), base.with("b", 3));
         assert_eq!(shared.and("d".into(), AttrValue::Int(4)), flat.with("d", 4));

@@ -1,19 +1,20 @@
-//! Whether the clauses of a match cover every value.
+//! Exhaustiveness check of `match`.
 //!
-//! The clauses are rows of patterns and the question is which row of values meets none of them: the algorithm for
-//! useless clauses (Maranget, "Warnings for pattern matching", 2007), with a stack of what is still to be tried
-//! and a limit on its steps. The problem is as hard as satisfiability; programs are not.
+//! The clauses are rows of a pattern matrix, and the check searches for a row of values that none of them matches: the
+//! algorithm for useless clauses (Maranget, "Warnings for pattern matching", 2007), with an explicit stack of open
+//! questions and a limit on the number of steps. The problem is NP-complete in general, but not hard for programs found
+//! in practice.
 
 use super::{ClausePattern, Match, Module, Name};
 
-/// After so many steps a match is taken to be covered.
+/// Maximum number of steps; a match that needs more is assumed to be exhaustive.
 const MAX_STEPS: usize = 100_000;
 
-/// A pattern in a row; what is not written is anything.
+/// Row of the pattern matrix.
 type Row<'a> = Vec<&'a ClausePattern>;
 
-/// One question: the rows that are left, the values chosen so far in the order in which they are written, and how many
-/// columns are open.
+/// Open question: the remaining rows, the values chosen so far in the order in which they are written, and the number
+/// of open columns.
 struct Question<'a> {
     rows: Vec<Row<'a>>,
     width: usize,
@@ -23,17 +24,18 @@ struct Question<'a> {
 /// Case assumed of a column.
 #[derive(Clone)]
 enum Choice {
-    /// Anything that no row names.
+    /// Any value that no row names.
     Any,
-    /// A constructor with so many fields, which follow.
+    /// A constructor with its number of fields, which follow.
     Constructor(Name, usize),
-    /// A tuple with so many fields, which follow.
+    /// A tuple with its number of fields, which follow.
     Tuple(usize),
 }
 
 const ANY: ClausePattern = ClausePattern::Any;
 
-/// A value that no clause covers, as a pattern; `None` when there is none. The match is well typed.
+/// Returns a value that no clause covers, as a pattern, or `None` if the match is exhaustive. The match must be well
+/// typed.
 pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
     let rows = m.clauses.iter().map(|clause| vec![&clause.pattern]).collect();
     let mut stack = vec![Question { rows, width: 1, chosen: Vec::new() }];
@@ -49,7 +51,7 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
                 false => continue,
             }
         }
-        // Columns are taken from the end of a row: that is where the next value stands.
+        // Columns are taken from the end of a row, where the next value is.
         let heads = rows.iter().filter_map(|row| row.last());
         let named = heads.clone().find(|p| !matches!(p, ClausePattern::Any | ClausePattern::Var(_)));
         match named {
@@ -68,7 +70,7 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
             }
             Some(ClausePattern::Constructor { name, .. }) => {
                 let def = module.types.constructor(name).and_then(|(owner, ..)| module.types.get(owner))?;
-                // The first constructor is tried first, as in the definition.
+                // Pushed in reverse so that constructors are tried in the order of the definition.
                 for constructor in def.constructors.iter().rev() {
                     let count = constructor.fields.len();
                     let mut chosen = chosen.clone();
@@ -83,8 +85,8 @@ pub(crate) fn missing(module: &Module, m: &Match) -> Option<String> {
     None
 }
 
-/// The rows that can still match when the last column holds that constructor (a tuple when none is named), with its
-/// fields as columns.
+/// Returns the rows that can still match if the last column holds that constructor (a tuple if `None`), with its fields
+/// as columns.
 fn specialized<'a>(rows: &[Row<'a>], constructor: Option<&Name>, count: usize) -> Vec<Row<'a>> {
     let mut kept = Vec::new();
     for row in rows {
@@ -103,8 +105,8 @@ fn specialized<'a>(rows: &[Row<'a>], constructor: Option<&Name>, count: usize) -
     kept
 }
 
-/// The value as a pattern. Choices stand in the order in which a pattern is written, so one pass from the end, with a
-/// stack, puts it together.
+/// Formats the value as a pattern. Choices are in the order in which a pattern is written, so one pass from the end
+/// with a stack assembles it.
 fn written(chosen: &[Choice]) -> String {
     let mut stack: Vec<String> = Vec::new();
     for choice in chosen.iter().rev() {
@@ -140,11 +142,11 @@ mod tests {
             crate::ir::Expr::Match(m) => Some(super::missing(&parsed.module, m)),
             _ => None,
         });
-        found.expect("there is a match")
+        found.expect("@main contains a match")
     }
 
     #[test]
-    fn what_no_clause_is_for_is_named() {
+    fn names_first_uncovered_value() {
         let missing = |clauses| missing(clauses).unwrap_or_default();
         assert_eq!(missing("_ => 1"), "");
         assert_eq!(missing("Nil => 1"), "Cons(_, _)");

@@ -1,13 +1,13 @@
-//! Structural equality: whether two modules are the same program.
+//! Structural equality of modules.
 //!
 //! * Variables, bound and free, are equal up to renaming. Names of global functions count.
 //! * Attributes are equal as dictionaries.
-//! * What is shared in one is shared in the other: each call, tuple, projection, let, if, function and reference
-//!   operation of one stands for exactly one of the other. Constants are compared by value, shared or not.
+//! * Sharing must agree: each call, tuple, projection, let, if, function and reference operation of one side
+//!   corresponds to exactly one of the other. Constants are compared by value, shared or not.
 //! * Type definitions are equal by name; type parameters of functions are equal up to renaming.
-//! * Types count where they are written or known: those of variables, and the results of functions. So both sides
-//!   should be typed, or neither.
-//! * The order of the arena, origins, and what nothing reaches do not count.
+//! * Types are compared where they are annotated or inferred: those of variables, and the results of functions. So both
+//!   sides should be typed, or neither.
+//! * The order of the arena, origins and unreachable expressions do not count.
 
 use super::{Callee, Expr, ExprId, IndexVec, Module, Name, Type};
 use crate::op;
@@ -16,16 +16,16 @@ use crate::typing::map_params;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-/// The first difference that was found.
+/// First difference found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The global function in which it is.
+    /// Global function that contains it.
     pub function: Option<Name>,
-    /// The expression on the left side.
+    /// Expression on the left side.
     pub left: Option<ExprId>,
-    /// The expression on the right side.
+    /// Expression on the right side.
     pub right: Option<ExprId>,
-    /// Difference, left side first.
+    /// Description, left side first.
     pub message: String,
 }
 
@@ -61,7 +61,7 @@ pub fn structural_equal(a: &Module, b: &Module) -> Result<(), Difference> {
     Ok(())
 }
 
-/// Compares the type definitions, their parameters by place.
+/// Compares the type definitions, with their parameters by position.
 fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
     for (sides, x, y) in [("left", a, b), ("right", b, a)] {
         if let Some((name, _)) = x.types.iter().find(|(name, _)| y.types.get(name).is_none()) {
@@ -85,7 +85,7 @@ fn compare_types(a: &Module, b: &Module) -> Result<(), String> {
                         .all(|(s, t)| by_place(s, &left.params) == by_place(t, &right.params))
             });
         if !same {
-            return Err(format!("type {name} is defined in another way"));
+            return Err(format!("type {name} is defined differently"));
         }
     }
     Ok(())
@@ -105,11 +105,11 @@ struct Comparison<'a> {
     /// Counterpart of each expression on the other side.
     left: IndexVec<ExprId, Option<ExprId>>,
     right: IndexVec<ExprId, Option<ExprId>>,
-    /// Pairs of constants that are equal, so that a large one is compared once.
+    /// Pairs of constants already found equal, so that large ones are compared once.
     constants: HashSet<(*const Tensor, *const Tensor)>,
     function: Option<Name>,
     stack: Vec<(ExprId, ExprId)>,
-    /// The type parameters of the functions around, left to right.
+    /// Type parameters of the enclosing functions, left to right.
     params: HashMap<Name, Name>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Returns true if a type of the left side is one of the right side.
+    /// Returns true if a type of the left side equals one of the right side, up to renaming of type parameters.
     fn same_type(&self, left: &Type, right: &Type) -> bool {
         if self.params.is_empty() {
             return left == right;
@@ -150,17 +150,21 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Compares two expressions without their operands, which go on the stack.
+    /// Compares two expressions without their operands, and pushes those on the stack.
     fn pair(&mut self, left: ExprId, right: ExprId) -> Result<(), String> {
         let (x, y) = (self.a.expr(left), self.b.expr(right));
-        let differ = || Err(format!("{} against {}", describe(x), describe(y)));
+        let differ = || Err(format!("{} vs. {}", describe(x), describe(y)));
         match (x, y) {
             (Expr::Constant(p), Expr::Constant(q)) => {
                 let key = (std::sync::Arc::as_ptr(p), std::sync::Arc::as_ptr(q));
                 if key.0 != key.1 && !self.constants.contains(&key) {
                     if p != q {
-                        let what = if p.dtype() == q.dtype() && p.shape() == q.shape() { ", other values" } else { "" };
-                        return Err(format!("{} against {}{what}", describe(x), describe(y)));
+                        let what = if p.dtype() == q.dtype() && p.shape() == q.shape() {
+                            ", with different values"
+                        } else {
+                            ""
+                        };
+                        return Err(format!("{} vs. {}{what}", describe(x), describe(y)));
                     }
                     self.constants.insert(key);
                 }
@@ -186,7 +190,7 @@ impl<'a> Comparison<'a> {
             (Expr::Var(p), Expr::Var(q)) => {
                 let (s, t) = (known(&p.annotation, self.a.ty(left)), known(&q.annotation, self.b.ty(right)));
                 if !self.same_type(s, t) {
-                    return Err(format!("%{} is {s} against %{}, which is {t}", p.name, q.name));
+                    return Err(format!("%{} is {s}, %{} is {t}", p.name, q.name));
                 }
                 true
             }
@@ -203,12 +207,7 @@ impl<'a> Comparison<'a> {
                         let items: Vec<String> = attrs.iter().map(|(k, v)| format!("{k}={v}")).collect();
                         items.join(", ")
                     };
-                    return Err(format!(
-                        "{}: attributes ({}) against ({})",
-                        describe(x),
-                        list(&p.attrs),
-                        list(&q.attrs)
-                    ));
+                    return Err(format!("{}: attributes ({}) vs. ({})", describe(x), list(&p.attrs), list(&q.attrs)));
                 }
                 callee && p.args.len() == q.args.len()
             }
@@ -218,16 +217,16 @@ impl<'a> Comparison<'a> {
                         let items: Vec<String> = attrs.iter().map(|(k, v)| format!("{k}={v}")).collect();
                         items.join(", ")
                     };
-                    return Err(format!("function attributes ({}) against ({})", keys(&p.attrs), keys(&q.attrs)));
+                    return Err(format!("function attributes ({}) vs. ({})", keys(&p.attrs), keys(&q.attrs)));
                 }
                 if p.type_params.len() != q.type_params.len() {
                     let (s, t) = (p.type_params.len(), q.type_params.len());
-                    return Err(format!("a function with {s} type parameters against one with {t}"));
+                    return Err(format!("a function with {s} type parameters vs. one with {t}"));
                 }
                 self.params.extend(p.type_params.iter().cloned().zip(q.type_params.iter().cloned()));
                 let (s, t) = (known(&p.ret, self.a.ty(p.body)), known(&q.ret, self.b.ty(q.body)));
                 if !self.same_type(s, t) {
-                    return Err(format!("a function that returns {s} against one that returns {t}"));
+                    return Err(format!("a function that returns {s} vs. one that returns {t}"));
                 }
                 p.params.len() == q.params.len()
             }
@@ -260,7 +259,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Returns the written type, or else the inferred one.
+/// Returns the annotated type, or else the inferred one.
 fn known<'t>(written: &'t Type, inferred: &'t Type) -> &'t Type {
     if *written == Type::Unknown { inferred } else { written }
 }

@@ -5,61 +5,61 @@ use crate::tensor::Tensor;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Arguments or parameters: mostly few, and there are as many lists of them as operators.
+/// List of arguments or parameters. Most are short, and every call has one, so short lists are stored inline.
 pub type ExprList = SmallVec<[ExprId; 4]>;
 
 /// Callee of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Callee {
-    /// An operator of the operator table.
+    /// Operator of the operator table.
     Op(OpId),
-    /// A function value: a global, a function literal, a variable.
+    /// Function value: a global, a function literal, a variable.
     Expr(ExprId),
 }
 
-/// An application of an operator or a function.
+/// Application of an operator or a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Operator, function or constructor that is called.
+    /// Operator, function or constructor.
     pub callee: Callee,
     /// Arguments, left to right.
     pub args: ExprList,
-    /// Attributes of the operator; for a function call, what the text gave.
+    /// Attributes of the operator; for a function call, those given in the text.
     pub attrs: Attrs,
 }
 
-/// A function, global or literal.
+/// Function, global or literal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Function {
-    /// The names that stand for any type in it; none in most programs.
+    /// Type parameters; empty in most programs.
     pub type_params: Box<[Name]>,
-    /// Parameters, each an [`Expr::Var`].
+    /// Parameters, all of them [`Expr::Var`].
     pub params: ExprList,
     /// The result.
     pub body: ExprId,
-    /// The result type as written; [`Type::Unknown`] when it was not.
+    /// Annotated result type; [`Type::Unknown`] without annotation.
     pub ret: Type,
     /// Attributes such as `Compiler` and `Composite`.
     pub attrs: Attrs,
 }
 
 impl Function {
-    /// A function without type parameters.
+    /// Creates a function without type parameters.
     pub fn new(params: impl IntoIterator<Item = ExprId>, body: ExprId, ret: Type, attrs: Attrs) -> Function {
         Function { type_params: Box::new([]), params: params.into_iter().collect(), body, ret, attrs }
     }
 }
 
-/// A variable. Its identity is the id of its one expression; the name is for people.
+/// Variable. Its identity is the id of its only expression; the name is for display.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Var {
-    /// Without the `%`.
+    /// Name without the `%`.
     pub name: Name,
-    /// The type as written; [`Type::Unknown`] when it was not.
+    /// Annotated type; [`Type::Unknown`] without annotation.
     pub annotation: Type,
 }
 
-/// A node of the graph. It refers only to expressions with smaller ids.
+/// Node of the graph. Its operands have smaller ids.
 #[derive(Clone, Debug)]
 pub enum Expr {
     /// A tensor known at compile time.
@@ -68,8 +68,7 @@ pub enum Expr {
     Var(Box<Var>),
     /// `@name`.
     Global(Name),
-    /// A constructor of an algebraic data type, as the function that it is: `Cons`. Like a global it is the same
-    /// wherever it stands.
+    /// Constructor of an algebraic data type as a function value: `Cons`. Like a global, it is the same in every scope.
     Constructor(Name),
     /// `(a, b)`.
     Tuple(Box<[ExprId]>),
@@ -84,25 +83,25 @@ pub enum Expr {
     Call(Box<Call>),
     /// `let var = value; body`. The variable is in scope in the body, and in the value when that is a function.
     Let {
-        /// An [`Expr::Var`].
+        /// Bound variable, an [`Expr::Var`].
         var: ExprId,
-        /// Evaluated once, before the body.
+        /// Value, evaluated once, before the body.
         value: ExprId,
         /// The result.
         body: ExprId,
     },
     /// `if (cond) { then } else { otherwise }`.
     If {
-        /// A boolean scalar.
+        /// Condition, a Boolean scalar.
         cond: ExprId,
-        /// The result when it is true.
+        /// Result if the condition is true.
         then: ExprId,
-        /// The result when it is false.
+        /// Result if the condition is false.
         otherwise: ExprId,
     },
     /// `match (data) { pattern => body, .. }`.
     Match(Box<Match>),
-    /// `fn (..) { .. }`; also what a global stands for.
+    /// `fn (..) { .. }`; also the definition of a global.
     Function(Box<Function>),
     /// `ref(value)`.
     RefNew(ExprId),
@@ -118,23 +117,23 @@ pub enum Expr {
 }
 
 impl Expr {
-    /// A call of an operator.
+    /// Creates a call of an operator.
     pub fn op(op: OpId, args: impl IntoIterator<Item = ExprId>, attrs: Attrs) -> Expr {
         Expr::Call(Box::new(Call { callee: Callee::Op(op), args: args.into_iter().collect(), attrs }))
     }
 
-    /// A call of a function value.
+    /// Creates a call of a function value.
     pub fn call(callee: ExprId, args: impl IntoIterator<Item = ExprId>) -> Expr {
         let args = args.into_iter().collect();
         Expr::Call(Box::new(Call { callee: Callee::Expr(callee), args, attrs: Attrs::none() }))
     }
 
-    /// A variable.
+    /// Creates a variable.
     pub fn var(name: impl Into<Name>, annotation: Type) -> Expr {
         Expr::Var(Box::new(Var { name: name.into(), annotation }))
     }
 
-    /// The call, if it is one.
+    /// Returns the call, if it is one.
     pub fn as_call(&self) -> Option<&Call> {
         match self {
             Expr::Call(call) => Some(call),
@@ -142,7 +141,7 @@ impl Expr {
         }
     }
 
-    /// The operator and the call, if it is a call of an operator.
+    /// Returns the operator and the call, if it is a call of an operator.
     pub fn as_op_call(&self) -> Option<(OpId, &Call)> {
         match self {
             Expr::Call(call) => match call.callee {
@@ -153,7 +152,7 @@ impl Expr {
         }
     }
 
-    /// The function, if it is a function literal.
+    /// Returns the function, if it is a function literal.
     pub fn as_function(&self) -> Option<&Function> {
         match self {
             Expr::Function(function) => Some(function),
@@ -161,7 +160,7 @@ impl Expr {
         }
     }
 
-    /// The tensor, if it is a constant.
+    /// Returns the tensor, if it is a constant.
     pub fn as_constant(&self) -> Option<&Arc<Tensor>> {
         match self {
             Expr::Constant(tensor) => Some(tensor),
@@ -169,17 +168,18 @@ impl Expr {
         }
     }
 
-    /// Returns true if it is without operands and the same in every scope: a constant, a global, a constructor.
+    /// Returns true if it has no operands and is the same in every scope: a constant, a global, a constructor.
     pub fn is_closed_leaf(&self) -> bool {
         matches!(self, Expr::Constant(_) | Expr::Global(_) | Expr::Constructor(_))
     }
 
-    /// Returns true if it is without operands: what is the same everywhere, or a variable.
+    /// Returns true if it has no operands: a closed leaf or a variable.
     pub fn is_leaf(&self) -> bool {
         self.is_closed_leaf() || matches!(self, Expr::Var(_))
     }
 
-    /// Returns the number of scopes that it opens: one for a function or a let, one for each branch of an if or clause of a match.
+    /// Returns the number of scopes that it opens: one for a function or a let, one for each branch of an if or clause
+    /// of a match.
     pub fn scopes(&self) -> usize {
         match self {
             Expr::Function(_) | Expr::Let { .. } => 1,
@@ -231,7 +231,7 @@ impl Expr {
         }
     }
 
-    /// Replaces each operand by `map` of it.
+    /// Replaces each operand by the result of `map`.
     pub fn map_operands(&mut self, mut map: impl FnMut(ExprId) -> ExprId) {
         match self {
             Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => {}
@@ -273,13 +273,13 @@ impl Expr {
     }
 }
 
-/// An expression with what is known about it.
+/// Expression with its type and origin.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The expression.
     pub expr: Expr,
-    /// Its type; [`Type::Unknown`] until inference has run.
+    /// Type; [`Type::Unknown`] until inference has run.
     pub ty: Type,
-    /// The operators of the model that it came from.
+    /// Operators of the model that it came from.
     pub origin: OriginId,
 }

@@ -1,19 +1,19 @@
-//! Something wrong with a module, and where.
+//! Violation of a rule of the IR, and its location.
 
 use super::{ExprId, IndexVec};
 use crate::diag::{Diagnostic, Span};
 
-/// Something wrong with an expression of a module.
+/// Violation in a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The expression; none for what concerns the module as a whole.
+    /// Expression at fault; `None` for a violation of the module as a whole.
     pub at: Option<ExprId>,
-    /// Violation, in words.
+    /// Description of the violation.
     pub diagnostic: Diagnostic,
 }
 
 impl Fault {
-    /// The diagnostic, with the place in the text that the expression was read from.
+    /// Returns the diagnostic with the source span of the expression.
     pub fn located(self, spans: &IndexVec<ExprId, Span>) -> Diagnostic {
         match self.at.and_then(|id| spans.get(id)) {
             Some(&span) => self.diagnostic.at(span, ""),

@@ -1,18 +1,18 @@
-//! Typed ids and the vectors they index. An id is one 32-bit word and leaves room for `Option`.
+//! Typed ids and the vectors they index. An id is one 32-bit word with a niche, so `Option` of it has the same size.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-/// An index that only fits vectors of its own kind.
+/// Typed index into an [`IndexVec`].
 pub trait Id: Copy + Eq + Ord + fmt::Debug {
-    /// The id of the element at `index`.
+    /// Creates the id of the element at `index`.
     ///
     /// # Panics
-    /// Beyond 2^32 - 2 elements.
+    /// If `index` exceeds 2^32 - 2.
     fn new(index: usize) -> Self;
-    /// The index it stands for.
+    /// Returns the index.
     fn index(self) -> usize;
 }
 
@@ -53,7 +53,7 @@ ids! {
     ScopeId;
 }
 
-/// A vector indexed by a typed id.
+/// Vector indexed by a typed id.
 #[derive(Clone)]
 pub struct IndexVec<I, T> {
     items: Vec<T>,
@@ -61,12 +61,12 @@ pub struct IndexVec<I, T> {
 }
 
 impl<I: Id, T> IndexVec<I, T> {
-    /// No elements.
+    /// Creates an empty vector.
     pub fn new() -> Self {
         IndexVec { items: Vec::new(), ids: PhantomData }
     }
 
-    /// `len` copies of `value`.
+    /// Creates a vector of `len` copies of `value`.
     pub fn filled(value: T, len: usize) -> Self
     where
         T: Clone,
@@ -74,19 +74,19 @@ impl<I: Id, T> IndexVec<I, T> {
         IndexVec { items: vec![value; len], ids: PhantomData }
     }
 
-    /// No elements, room for `capacity`.
+    /// Creates an empty vector with the given capacity.
     pub fn with_capacity(capacity: usize) -> Self {
         IndexVec { items: Vec::with_capacity(capacity), ids: PhantomData }
     }
 
-    /// Appends an element.
+    /// Appends an element and returns its id.
     pub fn push(&mut self, item: T) -> I {
         let id = I::new(self.items.len());
         self.items.push(item);
         id
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.items.len()
     }
@@ -96,17 +96,17 @@ impl<I: Id, T> IndexVec<I, T> {
         self.items.is_empty()
     }
 
-    /// The element, if the id is one of this vector.
+    /// Returns the element, or `None` if the id is out of range.
     pub fn get(&self, id: I) -> Option<&T> {
         self.items.get(id.index())
     }
 
-    /// Every id, ascending.
+    /// Iterates over the ids, ascending.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = I> + ExactSizeIterator + use<I, T> {
         (0..self.items.len()).map(I::new)
     }
 
-    /// Every element with its id, ascending.
+    /// Iterates over the elements with their ids, ascending.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (I, &T)> + ExactSizeIterator {
         self.items.iter().enumerate().map(|(i, item)| (I::new(i), item))
     }

@@ -1,4 +1,5 @@
-//! The program as data: an arena of expressions, types, attributes, provenance. No behaviour beyond access and walks.
+//! The program as data: an arena of expressions, types, attributes, provenance. No behavior beyond access and
+//! traversal.
 
 mod adt;
 mod attrs;
@@ -27,5 +28,5 @@ pub use scopes::{Scope, Scopes};
 pub use ty::{AdtType, Dim, FuncType, TensorType, Type};
 pub use verifier::{Verified, verify};
 
-/// A name that is cheap to clone.
+/// Name, cheap to clone.
 pub type Name = std::sync::Arc<str>;

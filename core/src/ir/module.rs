@@ -1,30 +1,30 @@
-//! The module: an arena of expressions and the global functions among them.
+//! Module: an arena of expressions and the global functions among them.
 
 use super::{Expr, ExprId, Function, IndexVec, Name, Node, OriginId, Origins, Type, TypeDefs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A program. Expressions are appended and never removed; what no global reaches is dead and is left behind when a
+/// Program. Expressions are appended and never removed; those that no global reaches are dead and are dropped when a
 /// pass rebuilds the module.
 #[derive(Clone, Debug, Default)]
 pub struct Module {
-    /// The expressions. Operands come before their users.
+    /// Expressions. Operands precede their users.
     pub nodes: IndexVec<ExprId, Node>,
     /// Global functions by name, each an [`Expr::Function`].
     pub globals: BTreeMap<Name, ExprId>,
-    /// The types that it defines. Passes hand them on unchanged.
+    /// Type definitions. Passes keep them unchanged.
     pub types: Arc<TypeDefs>,
     /// Origins of the expressions.
     pub origins: Origins,
 }
 
 impl Module {
-    /// An empty module.
+    /// Creates an empty module.
     pub fn new() -> Module {
         Module::default()
     }
 
-    /// An empty module with the type definitions and the origins of another: what a pass begins with.
+    /// Creates an empty module with the type definitions and the origins of another. Passes start from one.
     pub fn like(other: &Module) -> Module {
         Module { types: other.types.clone(), origins: other.origins.clone(), ..Module::default() }
     }
@@ -39,27 +39,27 @@ impl Module {
         self.nodes.push(Node { expr, ty, origin })
     }
 
-    /// An expression.
+    /// Returns an expression.
     pub fn expr(&self, id: ExprId) -> &Expr {
         &self.nodes[id].expr
     }
 
-    /// The type of an expression.
+    /// Returns the type of an expression.
     pub fn ty(&self, id: ExprId) -> &Type {
         &self.nodes[id].ty
     }
 
-    /// The global function of that name.
+    /// Returns the global function of that name.
     pub fn function(&self, name: &str) -> Option<&Function> {
         self.expr(*self.globals.get(name)?).as_function()
     }
 
-    /// `@main`.
+    /// Returns `@main`.
     pub fn main(&self) -> Option<&Function> {
         self.function("main")
     }
 
-    /// Returns the expressions that the global functions reach.
+    /// Marks the expressions that the global functions reach.
     pub fn live(&self) -> IndexVec<ExprId, bool> {
         let mut live = IndexVec::filled(false, self.nodes.len());
         for &root in self.globals.values() {
@@ -74,8 +74,9 @@ impl Module {
         live
     }
 
-    /// The expressions below `root`, operands before users, arguments left to right, each once; `enter` decides
-    /// whether the operands of an expression are visited. This is the order in which people read the text.
+    /// Returns the expressions reachable from `root` in post-order: operands before users, arguments left to right,
+    /// each once. `enter` decides whether the operands of an expression are visited. The text format prints expressions
+    /// in this order.
     pub fn post_order(&self, root: ExprId, mut enter: impl FnMut(ExprId, &Expr) -> bool) -> Vec<ExprId> {
         enum Step {
             Enter(ExprId),

@@ -1,61 +1,60 @@
-//! What types are made of when they hold other types.
+//! Types that contain other types.
 //!
-//! A type may nest as deep as a program is long: each line of it can put the tuple of the line before into another. So
-//! whatever is asked of a type again and again (whether it is equal to another, how large it is, whether anything is
-//! still to be inferred) is found out once, when the type is made from parts of which it is known already, and a type
-//! is taken apart by a loop when it goes.
+//! A type may nest as deep as a program is long, since each line can wrap the tuple of the previous line in another. So
+//! the properties that are queried often (equality, size, completeness) are computed once, at construction, from the
+//! summaries of the parts, and types are dropped iteratively.
 
 use super::{AdtType, Dim, FuncType, Name, Type};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-/// Types that a part of a type holds.
+/// Access to the types that a value contains.
 pub trait Holds {
-    /// Distinguishes what else there is to it: the kind, names, how many parts.
+    /// Appends everything besides the contained types that distinguishes it: the kind, names, the number of parts.
     #[doc(hidden)]
     fn describe(&self, into: &mut Vec<u8>);
-    /// Calls `visit` with each type that it holds, in order.
+    /// Calls `visit` with each type that it contains, in order.
     fn for_each<'t>(&'t self, visit: &mut dyn FnMut(&'t Type));
-    /// The names that stand for types inside it.
+    /// Returns the type parameters that it binds.
     fn binds(&self) -> &[Name] {
         &[]
     }
-    /// Moves the types that it holds out of it.
+    /// Moves the contained types out.
     #[doc(hidden)]
     fn take(&mut self, into: &mut Vec<Type>);
 }
 
-/// Something that holds types, with what is known of all of it.
+/// Value that contains types, with a summary of all of them.
 pub struct Nested<T: Holds> {
     summary: Summary,
     inner: T,
 }
 
-/// Summary of a type with all its parts.
+/// Summary of a type and all its parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Summary {
-    /// Two types are equal when these are: 128 bits of a cryptographic hash of all of it.
+    /// 128 bits of a cryptographic hash of the whole type; types with equal digests are equal.
     digest: [u64; 2],
     /// Number of parts; parts that are shared count each time.
     pub parts: u32,
     /// Number of levels.
     depth: u32,
-    /// Nothing is still to be inferred.
+    /// True if nothing is left to be inferred.
     pub complete: bool,
-    /// A type parameter is named in it.
+    /// True if it refers to a type parameter.
     pub params: bool,
-    /// A type definition is named in it.
+    /// True if it refers to a type definition.
     pub defined: bool,
-    /// It has dimensions that are not known.
+    /// True if it has unknown dimensions.
     pub open_dims: bool,
 }
 
-/// A type that nests no deeper is dropped by plain recursion.
+/// Maximum depth of a type that is dropped by plain recursion.
 const SHALLOW: u32 = 32;
 
 impl<T: Holds> Nested<T> {
-    /// Finds out what there is to know. The parts know it of themselves, so this takes time for them alone.
+    /// Computes the summary from those of the parts, in time linear in the number of direct parts.
     pub fn new(inner: T) -> Nested<T> {
         let mut text = Vec::with_capacity(64);
         inner.describe(&mut text);
@@ -94,13 +93,13 @@ impl<T: Holds> Nested<T> {
         self.summary
     }
 
-    /// Moves the types that it holds out of it: it is about to be dropped.
+    /// Moves the contained types out before it is dropped.
     pub(super) fn take_parts(&mut self, into: &mut Vec<Type>) {
         self.inner.take(into);
     }
 }
 
-/// Of a type that holds no other.
+/// Returns the summary of a type that contains no other.
 pub(super) fn leaf(ty: &Type) -> Summary {
     let open = |dim: &Dim| !matches!(dim, Dim::Fixed(_));
     Summary {

@@ -1,19 +1,19 @@
-//! Provenance: which operators of the model an expression came from. It survives every pass, so that the question
-//! "where did this operator of my model go?" always has an answer.
+//! Provenance: the operators of the model that an expression came from. Every pass preserves it, so that each operator
+//! of a model can be traced to its place in the result.
 
 use super::{Id, IndexVec, Name, OriginId, SourceId};
 use std::collections::HashMap;
 
-/// An operator of the model as it was read.
+/// Operator of the model as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its name in the file; made up from its position where the file gives none.
+    /// Name in the file, or one derived from its position if the file gives none.
     pub name: Name,
-    /// Its operator type there (`Conv`, `nn.conv2d`).
+    /// Operator type in the file (`Conv`, `nn.conv2d`).
     pub op: Name,
 }
 
-/// The operators of the model, and the sets of them that expressions came from.
+/// Operators of the model, and the sets of them that expressions came from.
 #[derive(Clone, Debug)]
 pub struct Origins {
     sources: IndexVec<SourceId, Source>,
@@ -22,25 +22,25 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// No sources, and the empty set.
+    /// Creates a table without sources, with only the empty set.
     pub fn new() -> Origins {
         let mut origins = Origins { sources: IndexVec::new(), sets: IndexVec::new(), index: HashMap::new() };
         origins.set(Box::new([]));
         origins
     }
 
-    /// The empty set: made by the compiler, or of unknown origin.
+    /// Returns the empty set: created by the compiler, or of unknown origin.
     pub fn none() -> OriginId {
         OriginId::new(0)
     }
 
-    /// Records an operator of the model and gives the set that holds it alone.
+    /// Records an operator of the model and returns the set of it alone.
     pub fn add_source(&mut self, source: Source) -> OriginId {
         let id = self.sources.push(source);
         self.set(Box::new([id]))
     }
 
-    /// The union of two sets.
+    /// Returns the union of two sets.
     pub fn union(&mut self, a: OriginId, b: OriginId) -> OriginId {
         if a == b || b == Origins::none() {
             return a;
@@ -54,7 +54,7 @@ impl Origins {
         self.set(all.into())
     }
 
-    /// The union of many sets: one sort, however many there are.
+    /// Returns the union of any number of sets, with a single sort.
     pub fn union_all(&mut self, ids: impl IntoIterator<Item = OriginId>) -> OriginId {
         let mut ids: Vec<OriginId> = ids.into_iter().filter(|&id| id != Origins::none()).collect();
         ids.sort_unstable();
@@ -71,12 +71,12 @@ impl Origins {
         }
     }
 
-    /// The sources of a set, ascending.
+    /// Returns the sources of a set, ascending.
     pub fn get(&self, id: OriginId) -> &[SourceId] {
         &self.sets[id]
     }
 
-    /// Every operator of the model, in the order of the file.
+    /// Returns all operators of the model, in file order.
     pub fn sources(&self) -> &IndexVec<SourceId, Source> {
         &self.sources
     }

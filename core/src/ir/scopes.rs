@@ -1,4 +1,4 @@
-//! Where each expression is evaluated.
+//! Scope tree of a module, and the scope that each expression is evaluated in.
 //!
 //! A function's body, the body of a let, each branch of an if and each clause of a match are scopes; they form a tree
 //! whose root is the module. An expression is evaluated in the innermost scope that holds all its uses: the least common ancestor. So an
@@ -9,41 +9,41 @@ use super::{Callee, Expr, ExprId, Id, IndexVec, Module, ScopeId};
 /// A scope: the body of a function or of a let, a branch of an if, or a clause of a match.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
-    /// The scope around it; the root is its own parent.
+    /// Enclosing scope; the root is its own parent.
     pub parent: ScopeId,
-    /// The function, let, if or match; none for the root.
+    /// Function, let, if or match that opens it; `None` for the root.
     pub opener: Option<ExprId>,
     depth: u32,
-    /// A far ancestor, so that walks up the tree take logarithmic time.
+    /// Distant ancestor, so that walks up the tree take logarithmic time.
     jump: ScopeId,
 }
 
-/// The scopes of a module.
+/// Scopes of a module.
 #[derive(Clone, Debug)]
 pub struct Scopes {
-    /// The scope that each expression is evaluated in; none for what the roots do not reach.
+    /// Scope that each expression is evaluated in; `None` for what the roots do not reach.
     pub of: IndexVec<ExprId, Option<ScopeId>>,
-    /// Number of operand places that name each expression, counting reachable users only.
+    /// Number of uses of each expression as an operand, counting reachable users only.
     pub uses: IndexVec<ExprId, u32>,
-    /// The first scope that each expression opens; an if opens two, a match one for each clause, one after the other.
+    /// First scope that each expression opens; an if opens two, a match one for each clause, with consecutive ids.
     pub opened: IndexVec<ExprId, Option<ScopeId>>,
-    /// The tree.
+    /// Scope tree.
     pub tree: IndexVec<ScopeId, Scope>,
 }
 
 impl Scopes {
-    /// The root of the tree.
+    /// Returns the root of the tree.
     pub fn root() -> ScopeId {
         ScopeId::new(0)
     }
 
-    /// The scopes of everything that the module's globals reach.
+    /// Computes the scopes of everything that the module's globals reach.
     pub fn of_module(module: &Module) -> Scopes {
         Scopes::new(module, module.globals.values().copied())
     }
 
-    /// The scopes of everything that some expressions reach. An operand that does not come before its user, which the
-    /// verifier refuses, is passed over.
+    /// Computes the scopes of everything that `roots` reach. Skips an operand that does not precede its user; the
+    /// verifier reports those.
     pub fn new(module: &Module, roots: impl IntoIterator<Item = ExprId>) -> Scopes {
         let count = module.nodes.len();
         let root = Scope { parent: Scopes::root(), opener: None, depth: 0, jump: Scopes::root() };
@@ -60,7 +60,7 @@ impl Scopes {
                 scopes.of[id] = Some(Scopes::root());
             }
         }
-        // Users have larger ids: when a descending sweep meets an expression, all its uses are known.
+        // Users have larger ids, so a descending sweep has seen all uses of an expression when it reaches it.
         for (id, node) in module.nodes.iter().rev() {
             let Some(scope) = scopes.of[id] else { continue };
             for _ in 0..node.expr.scopes() {
@@ -81,15 +81,15 @@ impl Scopes {
         scopes
     }
 
-    /// Calls `visit` with each operand of a reachable expression and the scope of its place: the body of a function is
-    /// a place in the function's scope.
+    /// Calls `visit` with each operand of a reachable expression and the scope in which the operand is used: the body
+    /// of a function is used in the function's scope.
     pub fn for_each_operand(&self, id: ExprId, expr: &Expr, visit: impl FnMut(ExprId, ScopeId)) {
         if let Some(scope) = self.of[id] {
             for_each_place(expr, scope, self.opened[id], visit);
         }
     }
 
-    /// The innermost scope around both.
+    /// Returns the innermost scope that contains both.
     pub fn common(&self, a: ScopeId, b: ScopeId) -> ScopeId {
         let (mut a, mut b) = (a, b);
         if self.tree[a].depth < self.tree[b].depth {
@@ -103,12 +103,12 @@ impl Scopes {
         a
     }
 
-    /// Returns true if `inner` is `outer` or inside it.
+    /// Returns true if `inner` is `outer` or nested in it.
     pub fn is_inside(&self, inner: ScopeId, outer: ScopeId) -> bool {
         self.at_depth(inner, self.tree[outer].depth) == outer
     }
 
-    /// The ancestor at that depth; the scope itself when it is not deeper.
+    /// Returns the ancestor at that depth, or the scope itself if it is not deeper.
     fn at_depth(&self, mut scope: ScopeId, depth: u32) -> ScopeId {
         while self.tree[scope].depth > depth {
             let Scope { parent, jump, .. } = self.tree[scope];
@@ -120,7 +120,7 @@ impl Scopes {
     fn open(&mut self, parent: ScopeId, opener: ExprId) -> ScopeId {
         let around = self.tree[parent];
         let far = self.tree[around.jump];
-        // A jump spans two jumps of equal length below it, or else one step (Myers, 1983).
+        // A jump combines the two preceding jumps if they have equal length, or else takes one step (Myers, 1983).
         let even = around.depth - far.depth == far.depth - self.tree[far.jump].depth;
         let jump = if even { far.jump } else { parent };
         self.tree.push(Scope { parent, opener: Some(opener), depth: around.depth + 1, jump })
@@ -169,7 +169,7 @@ mod tests {
 
     /// `fn (%c) { let %v = s; if (%c) { (s, %v) } else { (s,) } }` with `s` used in the value and both branches.
     #[test]
-    fn a_shared_expression_is_evaluated_where_all_uses_see_it() {
+    fn shared_expression_is_evaluated_in_common_scope() {
         let mut module = Module::new();
         let mut push = |expr| module.push(expr, Origins::none());
         let c = push(Expr::var("c", Type::Unknown));

@@ -6,20 +6,20 @@ use crate::tensor::{DType, Shape};
 use std::fmt;
 use std::sync::Arc;
 
-/// One dimension of a tensor type.
+/// Dimension of a tensor type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Known before the run.
+    /// Known at compile time.
     Fixed(usize),
-    /// `?`: known during the run; two of them need not be equal.
+    /// `?`: known at run time; two of them need not be equal.
     Any,
-    /// A named dimension: unknown, but the same wherever the name stands in the module. A product of such has its factors
-    /// as its name, see [`Dim::product`].
+    /// Named dimension: unknown, but the same wherever the name occurs in the module. The name of a product lists its
+    /// factors, see [`Dim::product`].
     Named(Name),
 }
 
 impl Dim {
-    /// The number, when it is known.
+    /// Returns the number, if it is known.
     pub fn fixed(&self) -> Option<usize> {
         match self {
             Dim::Fixed(n) => Some(*n),
@@ -27,7 +27,7 @@ impl Dim {
         }
     }
 
-    /// The name, when it is the name of one dimension and not of a product.
+    /// Returns the name, if it is that of a single dimension and not of a product.
     pub fn name(&self) -> Option<&Name> {
         match self {
             Dim::Named(name) if !name.contains('*') => Some(name),
@@ -40,7 +40,7 @@ impl Dim {
         Product::of(self).map_or(1, |product| product.number)
     }
 
-    /// The names in it: of a product, those of its factors.
+    /// Returns the names in it; for a product, those of its factors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let names = match self {
             Dim::Named(name) => &**name,
@@ -49,7 +49,7 @@ impl Dim {
         names.split('*').filter(|name| name.starts_with(|c: char| !c.is_ascii_digit()))
     }
 
-    /// With the sizes of named dimensions put in where they are known.
+    /// Substitutes the sizes of named dimensions where they are known.
     pub fn with_sizes(&self, size: impl Fn(&str) -> Option<usize>) -> Dim {
         let Dim::Named(name) = self else { return self.clone() };
         let factors: Vec<Dim> = name
@@ -62,8 +62,8 @@ impl Dim {
         Dim::product(&factors).unwrap_or(Dim::Any)
     }
 
-    /// The dimensions multiplied: a number where all are known, a name where the others have names (`12*batch`: the number
-    /// first, then the names in order), otherwise `?`. `None` where the number does not fit.
+    /// Returns the product of the dimensions: a number if all are known, a name if the others have names (`12*batch`:
+    /// the number first, then the names in order), otherwise `?`. `None` if the number overflows.
     pub fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Dim> {
         let mut all = Some(Product { number: 1, names: Vec::new() });
         for dim in dims {
@@ -79,7 +79,8 @@ impl Dim {
         Some(all.map_or(Dim::Any, Product::dim))
     }
 
-    /// Returns the quotient of the dimensions `of` by the dimensions `by`, where that is known to be a whole number; otherwise `?`.
+    /// Returns the quotient of the dimensions `of` by the dimensions `by` if that is known to be an integer, otherwise
+    /// `?`.
     pub fn quotient<'a>(of: impl IntoIterator<Item = &'a Dim>, by: impl IntoIterator<Item = &'a Dim>) -> Dim {
         let (Some(of), Some(by)) = (Dim::product(of), Dim::product(by)) else { return Dim::Any };
         let (Some(mut of), Some(by)) = (Product::of(&of), Product::of(&by)) else { return Dim::Any };
@@ -95,7 +96,7 @@ impl Dim {
     }
 }
 
-/// A number times named dimensions.
+/// Product of a number and named dimensions.
 struct Product<'a> {
     number: usize,
     names: Vec<&'a str>,
@@ -140,24 +141,24 @@ impl fmt::Display for Dim {
 /// Element type and dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// The element type.
+    /// Element type.
     pub dtype: DType,
-    /// The dimensions; none for a scalar.
+    /// Dimensions; empty for a scalar.
     pub dims: Box<[Dim]>,
 }
 
 impl TensorType {
-    /// A tensor type whose dimensions are all known.
+    /// Creates a tensor type whose dimensions are all known.
     pub fn fixed(dtype: DType, shape: &[usize]) -> TensorType {
         TensorType { dtype, dims: shape.iter().map(|&d| Dim::Fixed(d)).collect() }
     }
 
-    /// The dimensions, when all are known.
+    /// Returns the shape, if all dimensions are known.
     pub fn shape(&self) -> Option<Shape> {
         self.dims.iter().map(Dim::fixed).collect()
     }
 
-    /// The number of elements, when all dimensions are known and their product fits.
+    /// Returns the number of elements, if all dimensions are known and their product does not overflow.
     pub fn len(&self) -> Option<usize> {
         crate::tensor::element_count(&self.shape()?)
     }
@@ -169,7 +170,7 @@ impl TensorType {
         bytes.is_some_and(|bytes| bytes <= isize::MAX as usize)
     }
 
-    /// Returns true if it is known to have no elements.
+    /// Returns true if it is known to be empty.
     pub fn is_empty(&self) -> bool {
         self.dims.contains(&Dim::Fixed(0))
     }
@@ -178,7 +179,7 @@ impl TensorType {
 /// The type of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FuncType {
-    /// The names that stand for any type; none in most programs.
+    /// Type parameters; empty in most programs.
     pub type_params: Box<[Name]>,
     /// Parameter types.
     pub params: Box<[Type]>,
@@ -187,22 +188,22 @@ pub struct FuncType {
 }
 
 impl FuncType {
-    /// The type of a function without type parameters.
+    /// Creates the type of a function without type parameters.
     pub fn new(params: impl Into<Box<[Type]>>, ret: Type) -> FuncType {
         FuncType { type_params: Box::new([]), params: params.into(), ret }
     }
 }
 
-/// A type that the module defines, with what stands for its parameters: `List[int32]`.
+/// Type that the module defines, with its type arguments: `List[int32]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AdtType {
-    /// The name of the definition.
+    /// Name of the definition.
     pub name: Name,
-    /// One type for each parameter of the definition.
+    /// Type arguments, one for each parameter of the definition.
     pub args: Box<[Type]>,
 }
 
-/// The type of an expression. Cloning, comparing and asking what is known of it are cheap, however large it is.
+/// Type of an expression. Cloning, comparing and querying it are cheap, however large it is.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Type {
     /// A tensor, or a scalar when it has no dimensions.
@@ -215,29 +216,29 @@ pub enum Type {
     Ref(Arc<Nested<Type>>),
     /// An algebraic data type.
     Adt(Arc<Nested<AdtType>>),
-    /// A type parameter of the function or type definition around it.
+    /// A type parameter of the enclosing function or type definition.
     Param(Arc<Name>),
     /// `_`: to be inferred.
     Unknown,
 }
 
 impl Type {
-    /// A tensor type whose dimensions are all known.
+    /// Creates a tensor type whose dimensions are all known.
     pub fn tensor(dtype: DType, shape: &[usize]) -> Type {
         Type::Tensor(Arc::new(TensorType::fixed(dtype, shape)))
     }
 
-    /// A tensor type.
+    /// Creates a tensor type.
     pub fn tensor_of(dtype: DType, dims: impl IntoIterator<Item = Dim>) -> Type {
         Type::Tensor(Arc::new(TensorType { dtype, dims: dims.into_iter().collect() }))
     }
 
-    /// A rank-0 tensor type.
+    /// Creates a tensor type of rank 0.
     pub fn scalar(dtype: DType) -> Type {
         Type::tensor(dtype, &[])
     }
 
-    /// A tuple type.
+    /// Creates a tuple type.
     pub fn tuple(fields: impl IntoIterator<Item = Type>) -> Type {
         Type::Tuple(Arc::new(Nested::new(fields.into_iter().collect())))
     }
@@ -247,7 +248,7 @@ impl Type {
         Type::Func(Arc::new(Nested::new(func)))
     }
 
-    /// The type of a mutable cell that holds values of a type.
+    /// Creates the type of a mutable cell that holds values of a type.
     pub fn reference(inner: Type) -> Type {
         Type::Ref(Arc::new(Nested::new(inner)))
     }
@@ -262,12 +263,12 @@ impl Type {
         Type::Param(Arc::new(name.into()))
     }
 
-    /// The empty tuple.
+    /// Returns the type of the empty tuple.
     pub fn unit() -> Type {
         Type::tuple([])
     }
 
-    /// The tensor type, if it is one.
+    /// Returns the tensor type, if it is one.
     pub fn as_tensor(&self) -> Option<&TensorType> {
         match self {
             Type::Tensor(t) => Some(t),
@@ -275,7 +276,7 @@ impl Type {
         }
     }
 
-    /// The fields, if it is a tuple type.
+    /// Returns the fields, if it is a tuple type.
     pub fn as_tuple(&self) -> Option<&[Type]> {
         match self {
             Type::Tuple(fields) => Some(fields),
@@ -286,8 +287,8 @@ impl Type {
     /// Maximum number of parts of a type; shared parts count each time, as they do when it is printed.
     pub const MAX_PARTS: usize = 1 << 20;
 
-    /// Returns true if a name means something in every text, so that no type, type parameter or constructor can have it: an
-    /// element type, `Tensor`, a keyword.
+    /// Returns true if a name is reserved by the text format, so that no type, type parameter or constructor can have
+    /// it: an element type, `Tensor`, a keyword.
     pub fn is_reserved(name: &str) -> bool {
         const WORDS: [&str; 17] = [
             "Tensor",
@@ -311,7 +312,7 @@ impl Type {
         DType::parse(name).is_some() || WORDS.contains(&name)
     }
 
-    /// Returns its summary.
+    /// Returns the summary.
     pub(super) fn summary(&self) -> Summary {
         match self {
             Type::Tuple(fields) => fields.summary(),
@@ -322,7 +323,7 @@ impl Type {
         }
     }
 
-    /// Returns true if nothing in it is still to be inferred.
+    /// Returns true if nothing in it is left to be inferred.
     pub fn is_complete(&self) -> bool {
         match self {
             Type::Tensor(_) | Type::Param(_) => true,
@@ -331,18 +332,18 @@ impl Type {
         }
     }
 
-    /// Returns true if a type parameter is named in it.
+    /// Returns true if it refers to a type parameter.
     pub fn has_params(&self) -> bool {
         self.summary().params
     }
 
-    /// Returns true if a type definition or a type parameter is named in it.
+    /// Returns true if it refers to a type definition or a type parameter.
     pub fn has_names(&self) -> bool {
         let summary = self.summary();
         summary.params || summary.defined
     }
 
-    /// Returns true if it has dimensions that are not known.
+    /// Returns true if it has unknown dimensions.
     pub fn has_open_dims(&self) -> bool {
         self.summary().open_dims
     }
@@ -361,12 +362,12 @@ impl Type {
         }
     }
 
-    /// Returns true if it keeps to [`Type::MAX_PARTS`].
+    /// Returns true if it has at most [`Type::MAX_PARTS`] parts.
     pub fn is_within_limits(&self) -> bool {
         self.parts() <= Type::MAX_PARTS
     }
 
-    /// Calls `visit` with each type that it holds itself, in order.
+    /// Calls `visit` with each type that it directly contains, in order.
     pub fn for_each_part<'t>(&'t self, visit: &mut dyn FnMut(&'t Type)) {
         match self {
             Type::Tuple(fields) => fields.for_each(visit),
@@ -377,7 +378,7 @@ impl Type {
         }
     }
 
-    /// Moves the types that it holds out of it, when nothing else holds them.
+    /// Moves the contained types out if nothing else refers to them.
     pub(super) fn take(&mut self, into: &mut Vec<Type>) {
         match self {
             Type::Tuple(fields) => take(fields, into),
@@ -388,8 +389,8 @@ impl Type {
         }
     }
 
-    /// Calls `visit` with it and all its parts, each before what it holds, left to right; with the type parameters of
-    /// the function types around, outermost first. `visit` says whether to go on into what the part holds.
+    /// Calls `visit` with the type and all its parts in pre-order, left to right, with the type parameters of the
+    /// enclosing function types, outermost first. `visit` returns whether to descend into the part.
     pub fn walk<'t>(&'t self, visit: &mut dyn FnMut(&'t Type, &[&'t [Name]]) -> bool) {
         enum Step<'t> {
             Enter(&'t Type),
@@ -417,8 +418,9 @@ impl Type {
         }
     }
 
-    /// The type with other leaves. `enter` says whether a part may hold some to replace; `replace` gives what stands for
-    /// a leaf from now on, or nothing to keep it. It also gets the type parameters of the function types around.
+    /// Returns the type with its leaves replaced. `enter` returns whether a part may contain leaves to replace;
+    /// `replace` returns the replacement of a leaf, or `None` to keep it. It also gets the type parameters of the
+    /// enclosing function types.
     pub fn map_leaves(
         &self,
         enter: &dyn Fn(&Type) -> bool,
@@ -475,7 +477,7 @@ fn take<T: Holds>(nested: &mut Arc<Nested<T>>, into: &mut Vec<Type>) {
 }
 
 impl fmt::Debug for Type {
-    /// As text: a derived form would be as deep as the type.
+    /// Prints the type as text, since the recursion of a derived implementation would be as deep as the type.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -502,7 +504,7 @@ impl fmt::Display for Type {
             Text(&'static str),
         }
         let mut stack = vec![Piece::Type(self)];
-        // What follows is written last, so it goes on the stack first.
+        // Pieces are pushed in reverse: the top of the stack is printed first.
         fn list<'t>(stack: &mut Vec<Piece<'t>>, types: &'t [Type], close: &'static str) {
             stack.push(Piece::Text(close));
             for (i, ty) in types.iter().enumerate().rev() {
@@ -574,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deep_type_is_made_compared_printed_mapped_and_dropped_without_recursion() {
+    fn deep_types_need_no_recursion() {
         const LEVELS: usize = 300_000;
         let int = || Type::scalar(DType::I32);
         let (a, b) = (deep(LEVELS, int()), deep(LEVELS, int()));

@@ -1,32 +1,32 @@
-//! What must hold of a module. The rules, in the order in which they are checked:
+//! Verifier: the invariants of a module. The rules, in the order in which they are checked:
 //!
 //! Structure, of every expression in the arena:
-//! 1. Operands come before their users.
+//! 1. Operands precede their users.
 //!
-//! Structure, of what the global functions reach (checked when rule 1 holds):
-//! 2. A global stands for a function, which no expression has as an operand and no other global stands for.
-//! 3. What `@name` names exists.
-//! 4. Parameters of functions, variables of lets and of patterns are variables, and each variable is bound in one place.
-//! 5. A variable is used where it is in scope: a parameter in the body of its function, the variable of a let in its
-//!    body, and in its value when that is a function literal, the variable of a pattern in the body of its clause. An expression that uses it may be shared, but only inside
-//!    that scope.
+//! Structure, of what the global functions reach (checked if rule 1 holds):
+//! 2. A global is a function, which is neither an operand of an expression nor the function of another global.
+//! 3. Every `@name` refers to an existing global.
+//! 4. Binders of functions, lets and patterns are variables, and each variable is bound exactly once.
+//! 5. A variable is used only in its scope: a parameter in the body of its function, the variable of a let in its body,
+//!    and in its value if that is a function literal, the variable of a pattern in the body of its clause. An
+//!    expression that uses it may be shared, but only inside that scope.
 //! 6. An expression other than a leaf belongs to one global function.
 //! 7. Attributes of an operator are in its schema, of the right kind, complete, and not equal to their default.
 //! 8. `Compiler`, `Composite`, `PartitionedFromPattern` and `global_symbol` are strings; `Primitive`, `Inline`, `Extern`,
 //!    `SkipOptimization` and `Closure` are integers.
-//! 9. Names and strings hold no double quote: the text format has no escapes.
-//! 10. A constructor exists, and a pattern asks for as many fields as it has.
-//! 11. What a written type names is defined, with as many types for its parameters; a type parameter is used in the
-//!     function or type definition that has it, and in none of those has two of one name.
+//! 9. Names and strings contain no double quote: the text format has no escapes.
+//! 10. A constructor exists, and a pattern has as many fields as its constructor.
+//! 11. An annotated type refers to defined types only, with the right number of type arguments; a type parameter is
+//!     used only in the function or type definition that binds it, and the parameters of each have distinct names.
 //!
-//! Types (checked when the structure holds):
+//! Types (checked if the structure holds):
 //! 12. Every expression has a complete type.
-//! 13. It is the type that the expression's operands give it: arity, operands and the relation of an operator agree;
-//!     so do arguments and parameters, both branches of an if, the value and the variable of a let, and the data, the
+//! 13. It is the type inferred from the operands: arity, operands and the relation of an operator agree; so do
+//!     arguments and parameters, both branches of an if, the value and the variable of a let, and the scrutinee, the
 //!     patterns and the results of a match.
-//! 14. A `match` has a clause for every value of its data; a `match?` need not.
+//! 14. A `match` covers every value of its scrutinee; a `match?` need not.
 //!
-//! All rules together take O(n log n), the logarithm for scopes alone.
+//! Checking all rules takes O(n log n); the logarithm is due to scopes alone.
 
 use super::{
     AttrValue, Attrs, Callee, ClausePattern, Expr, ExprId, Fault, Id, IndexVec, Module, Name, ScopeId, Scopes, Type,
@@ -36,19 +36,19 @@ use crate::diag::{Diagnostic, codes, nearest};
 use crate::op;
 use crate::typing::{infer_expr, unify};
 
-/// After so many faults the rest is not looked for.
+/// Maximum number of faults that are reported.
 const MAX_FAULTS: usize = 100;
 
 /// Checks every rule.
 ///
 /// # Errors
-/// What does not hold, each with the function that it is in.
+/// All violations, each with the function that contains it.
 pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     let faults = faults(module);
     if faults.is_empty() {
         return Ok(());
     }
-    // Scopes stand on rule 1, and tell no more than that when it does not hold.
+    // Scopes presuppose rule 1; without it, they only serve to find the function of a fault.
     let scopes = Scopes::of_module(module);
     let diagnostic = |fault: Fault| match fault.at.and_then(|id| enclosing_global(module, &scopes, id)) {
         Some(name) => fault.diagnostic.note(format!("in @{name}")),
@@ -57,7 +57,7 @@ pub fn verify(module: &Module) -> Result<(), Vec<Diagnostic>> {
     Err(faults.into_iter().map(diagnostic).collect())
 }
 
-/// A module that was verified: what code is generated from.
+/// Verified module, the input of code generation.
 #[derive(Clone, Copy)]
 pub struct Verified<'m>(&'m Module);
 
@@ -65,12 +65,12 @@ impl<'m> Verified<'m> {
     /// Checks every rule.
     ///
     /// # Errors
-    /// As for [`verify`].
+    /// See [`verify`].
     pub fn of(module: &'m Module) -> Result<Verified<'m>, Vec<Diagnostic>> {
         verify(module).map(|()| Verified(module))
     }
 
-    /// The module.
+    /// Returns the module.
     pub fn module(self) -> &'m Module {
         self.0
     }
@@ -111,7 +111,7 @@ pub fn structure_faults(module: &Module) -> Vec<Fault> {
     verifier.faults
 }
 
-/// The global function that an expression belongs to.
+/// Returns the global function that an expression belongs to.
 fn enclosing_global<'m>(module: &'m Module, scopes: &Scopes, id: ExprId) -> Option<&'m Name> {
     let mut global = id;
     let mut scope = *scopes.of.get(id)?;
@@ -140,7 +140,7 @@ impl Verifier<'_> {
         for (id, node) in self.module.nodes.iter() {
             node.expr.for_each_operand(|operand| {
                 if operand >= id {
-                    let message = format!("{id:?} has the operand {operand:?}, which does not come before it");
+                    let message = format!("{id:?} has the operand {operand:?}, which does not precede it");
                     self.fault(id, message);
                 }
             });
@@ -150,39 +150,39 @@ impl Verifier<'_> {
         }
         for (name, &id) in &self.module.globals {
             if self.module.nodes.get(id).is_none() {
-                let message = format!("@{name} stands for {id:?}, which does not exist");
+                let message = format!("@{name} refers to {id:?}, which does not exist");
                 let diagnostic = Diagnostic::error(codes::types::BAD_STRUCTURE, message);
                 self.faults.push(Fault { at: None, diagnostic });
             }
         }
     }
 
-    /// Rule 2, and rule 9 for the names. Gives which expressions are global functions.
+    /// Rule 2, and rule 9 for the names. Marks the expressions that are global functions.
     fn check_globals(&mut self, scopes: &Scopes) -> IndexVec<ExprId, bool> {
         let mut seen: IndexVec<ExprId, bool> = IndexVec::filled(false, self.module.nodes.len());
         for (name, &id) in &self.module.globals {
             if !matches!(self.module.expr(id), Expr::Function(_)) {
-                self.fault(id, format!("@{name} stands for an expression that is no function"));
+                self.fault(id, format!("@{name} is not a function"));
             }
             if scopes.uses[id] > 0 {
                 self.fault(id, format!("the function of @{name} is also an operand; call it by its name"));
             }
             if std::mem::replace(&mut seen[id], true) {
-                self.fault(id, format!("@{name} stands for the function of another global"));
+                self.fault(id, format!("@{name} is the function of another global"));
             }
             self.check_text(id, "the name of a function", name);
         }
         seen
     }
 
-    /// Rule 4. Gives the scope that each variable is bound in.
+    /// Rule 4. Returns the scope that each variable is bound in.
     fn check_binders(&mut self, scopes: &Scopes) -> IndexVec<ExprId, Option<ScopeId>> {
         let mut bound = IndexVec::filled(None, self.module.nodes.len());
         for (id, node) in self.module.nodes.iter() {
             let Some(scope) = scopes.opened[id] else { continue };
             let mut bind = |var: ExprId, scope: ScopeId| {
                 if !matches!(self.module.expr(var), Expr::Var(_)) {
-                    self.fault(id, format!("{var:?} is bound and is no variable"));
+                    self.fault(id, format!("{var:?} is bound but is not a variable"));
                 } else if bound[var].replace(scope).is_some() {
                     self.fault(id, format!("%{} is bound twice", self.var_name(var)));
                 }
@@ -215,7 +215,7 @@ impl Verifier<'_> {
                 return;
             }
             let message = match bound[operand] {
-                None => format!("%{} is bound nowhere", self.var_name(operand)),
+                None => format!("%{} is not bound", self.var_name(operand)),
                 Some(scope) if scopes.is_inside(place, scope) || self.in_own_value(scopes, scope, place) => return,
                 Some(_) => format!("%{} is used outside its scope", self.var_name(operand)),
             };
@@ -224,7 +224,7 @@ impl Verifier<'_> {
         });
     }
 
-    /// Returns true if a place is in the function that is the value of the let whose body is `scope`.
+    /// Returns true if `place` is in the function that is the value of the let whose body is `scope`.
     fn in_own_value(&self, scopes: &Scopes, scope: ScopeId, place: ScopeId) -> bool {
         let Some(opener) = scopes.tree[scope].opener else { return false };
         let Expr::Let { value, .. } = self.module.expr(opener) else { return false };
@@ -236,7 +236,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Returns the number of fields of a constructor; a fault if there is none of that name.
+    /// Returns the number of fields of a constructor, or reports a fault if it is undefined.
     fn constructor_fields(&mut self, id: ExprId, name: &str) -> Option<usize> {
         if let Some((_, _, Type::Func(signature))) = self.module.types.constructor(name) {
             return Some(signature.params.len());
@@ -274,7 +274,8 @@ impl Verifier<'_> {
             let constructors = def.constructors.iter().map(|constructor| &constructor.name);
             let mut names = constructors.chain(&def.params).chain([name]);
             let mut messages: Vec<String> = twice(&def.params).into_iter().collect();
-            messages.extend(names.find(|name| !is_identifier(name)).map(|name| format!("\"{name}\" is no name")));
+            messages
+                .extend(names.find(|name| !is_identifier(name)).map(|name| format!("\"{name}\" is not an identifier")));
             for field in def.constructors.iter().flat_map(|constructor| &constructor.fields) {
                 messages.extend(wrong_name(self.module, field, &mut |name| def.params.contains(name)));
             }
@@ -286,7 +287,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Rule 11 for what is written about an expression that is evaluated in `scope`.
+    /// Rule 11 for the annotations of an expression.
     fn check_written_type(&mut self, scopes: &Scopes, id: ExprId, expr: &Expr) {
         let ty = match expr {
             Expr::Var(var) => &var.annotation,
@@ -302,7 +303,7 @@ impl Verifier<'_> {
             return;
         }
         let place = if expr.scopes() > 0 { scopes.opened[id] } else { scopes.of[id] };
-        // Only inside functions with type parameters is the way up walked at all.
+        // The walk up the tree is only needed inside functions with type parameters.
         let mut in_scope = |name: &Name| {
             let mut at = place;
             while let Some(scope) = at
@@ -344,7 +345,7 @@ impl Verifier<'_> {
                         Ok(normal) if normal.len() == call.attrs.len() => {}
                         Ok(_) => {
                             let name = op::get(op).name;
-                            self.fault(id, format!("{name}: an attribute is written out that has its default"));
+                            self.fault(id, format!("{name}: an attribute is set to its default"));
                         }
                         Err(diagnostic) => self.faults.push(Fault { at: Some(id), diagnostic: *diagnostic }),
                     }
@@ -362,7 +363,7 @@ impl Verifier<'_> {
                         }
                         _ => continue,
                     };
-                    self.fault(id, format!("the function attribute {key} is {value}, {wanted} is wanted"));
+                    self.fault(id, format!("the function attribute {key}: expected {wanted}, found {value}"));
                 }
                 self.check_strings(id, &function.attrs);
             }
@@ -380,7 +381,7 @@ impl Verifier<'_> {
 
     fn check_text(&mut self, id: ExprId, what: &str, text: &str) {
         if text.contains('"') {
-            self.fault(id, format!("{what} holds a double quote, which the text format cannot write: {text}"));
+            self.fault(id, format!("{what} contains a double quote, which the text format cannot express: {text}"));
         }
     }
 
@@ -392,18 +393,18 @@ impl Verifier<'_> {
     }
 }
 
-/// Returns the unknown or unwritable name in a type, in words.
+/// Returns a description of an unknown or out-of-scope name in a type.
 fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> bool) -> Option<String> {
     let mut wrong = None;
     ty.walk(&mut |part, own| {
         let message = match part {
             Type::Param(name) if own.iter().any(|names| names.contains(name)) || in_scope(name) => None,
-            Type::Param(name) => Some(format!("the type parameter {name} is used outside of what has it")),
+            Type::Param(name) => Some(format!("the type parameter {name} is used outside its scope")),
             Type::Adt(adt) => match module.types.get(&adt.name) {
                 None => Some(format!("no type {} is defined", adt.name)),
                 Some(TypeDef { params, .. }) if params.len() != adt.args.len() => {
                     let (name, wanted, given) = (&adt.name, params.len(), adt.args.len());
-                    Some(format!("the type {name} has {wanted} parameters, {part} gives {given}"))
+                    Some(format!("the type {name} has {wanted} parameters, {part} has {given}"))
                 }
                 Some(_) => None,
             },
@@ -418,16 +419,17 @@ fn wrong_name(module: &Module, ty: &Type, in_scope: &mut dyn FnMut(&Name) -> boo
     wrong
 }
 
-/// Returns true if the text format can write the name of a type, a constructor or a type parameter: it has no quotes for those.
+/// Returns true if the text format can express the name of a type, a constructor or a type parameter, which it does not
+/// quote.
 fn is_identifier(name: &str) -> bool {
     let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     name.chars().all(part) && name.starts_with(|c: char| !c.is_ascii_digit())
 }
 
-/// A type parameter that has the name of another one.
+/// Describes a type parameter that has the name of another one.
 fn twice(params: &[Name]) -> Option<String> {
     let again = params.iter().enumerate().find(|(at, name)| params[..*at].contains(name));
-    again.map(|(_, name)| format!("two type parameters are called {name}"))
+    again.map(|(_, name)| format!("two type parameters are named {name}"))
 }
 
 /// Rules 12 to 14.
@@ -453,7 +455,7 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
             Ok(ty) => {
                 let message = match &node.expr {
                     Expr::Var(var) => format!("%{} is annotated {ty} and has the type {}", var.name, node.ty),
-                    _ => format!("an expression has the type {}, its operands give {ty}", node.ty),
+                    _ => format!("an expression has the type {}, its operands imply {ty}", node.ty),
                 };
                 Diagnostic::error(codes::types::TYPE_MISMATCH, message)
             }
@@ -486,14 +488,14 @@ mod tests {
         Expr::Function(Box::new(Function::new(params.iter().copied(), body, Type::Unknown, Attrs::none())))
     }
 
-    /// Builds a module with `build`, which gives the function of `@main`, and expects one message.
+    /// Builds a module with `build`, which returns the function of `@main`, and expects one message.
     fn check(expected: &str, build: impl FnOnce(&mut Module) -> ExprId) {
         let mut module = Module::new();
         let main = build(&mut module);
         module.globals.insert("main".into(), main);
         let messages: Vec<String> = faults(&module).into_iter().map(|fault| fault.diagnostic.message).collect();
         assert_eq!(messages, [expected]);
-        // Whatever is wrong with a module, it can be shown.
+        // An invalid module can always be printed.
         assert!(crate::text::print_faults(&module, &faults(&module)).contains(expected));
         assert!(verify(&module).is_err());
     }
@@ -508,17 +510,15 @@ mod tests {
 
     #[test]
     fn operands_come_first() {
-        check("ExprId(0) has the operand ExprId(1), which does not come before it", |module| {
+        check("ExprId(0) has the operand ExprId(1), which does not precede it", |module| {
             push(module, Expr::Tuple([ExprId::new(1)].into()), Type::Unknown)
         });
     }
 
     #[test]
-    fn globals_are_functions_of_their_own() {
-        check("@main stands for an expression that is no function", |module| {
-            push(module, Expr::Tuple([].into()), Type::unit())
-        });
-        check("@main stands for the function of another global", |module| {
+    fn globals_are_distinct_functions() {
+        check("@main is not a function", |module| push(module, Expr::Tuple([].into()), Type::unit()));
+        check("@main is the function of another global", |module| {
             let x = push(module, Expr::var("x", int()), int());
             let f = push(module, function(&[x], x), func(&[int()], int()));
             module.globals.insert("a".into(), f);
@@ -542,14 +542,14 @@ mod tests {
             let x = push(module, Expr::var("x", int()), int());
             push(module, function(&[x, x], x), func(&[int(), int()], int()))
         });
-        check("ExprId(0) is bound and is no variable", |module| {
+        check("ExprId(0) is bound but is not a variable", |module| {
             let unit = push(module, Expr::Tuple([].into()), Type::unit());
             push(module, function(&[unit], unit), func(&[Type::unit()], Type::unit()))
         });
     }
 
     #[test]
-    fn attributes_fit_the_schema() {
+    fn attributes_match_the_schema() {
         let clip = |attrs: Attrs| {
             move |module: &mut Module| {
                 let ty = Type::scalar(DType::F32);
@@ -565,20 +565,20 @@ mod tests {
     }
 
     #[test]
-    fn names_can_be_written() {
-        check("the name of a variable holds a double quote, which the text format cannot write: a\"b", |module| {
+    fn names_are_printable() {
+        check("the name of a variable contains a double quote, which the text format cannot express: a\"b", |module| {
             let x = push(module, Expr::var("a\"b", int()), int());
             push(module, function(&[x], x), func(&[int()], int()))
         });
     }
 
     #[test]
-    fn types_are_complete_and_true() {
+    fn types_are_complete_and_consistent() {
         check("1 expressions without a complete type; the first has no type", |module| {
             let x = push(module, Expr::var("x", Type::Unknown), Type::Unknown);
             push(module, function(&[x], x), func(&[int()], int()))
         });
-        check("an expression has the type (int32, int32), its operands give (int32,)", |module| {
+        check("an expression has the type (int32, int32), its operands imply (int32,)", |module| {
             let x = push(module, Expr::var("x", int()), int());
             let ty = Type::tuple([int(), int()]);
             let t = push(module, Expr::Tuple([x].into()), ty.clone());
