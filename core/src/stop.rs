@@ -1,10 +1,10 @@
-//! Ending work that nobody waits for any more: a flag that is set from outside, and a deadline.
+//! Cancellation of work: a flag that is set from outside, and a deadline.
 //!
-//! Long work looks at a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between the pieces that
-//! they divide their work into, the pass manager between passes. Kernels and references cannot be handed one, so the work of
-//! a thread is done in its scope ([`Cancel::enter`]), and [`requested`] asks that of the scope. What a kernel leaves undone
-//! then is nobody's result: whoever started it asks again when it returns, and a request is never taken back while work
-//! goes on.
+//! Long work polls a [`Cancel`] often and cheaply: the executor between the steps of a run, kernels between the blocks
+//! of their work, the pass manager between passes. The signatures of kernels and references have no place for one, so a
+//! thread works in the scope of a [`Cancel`] ([`Cancel::enter`]), and [`requested`] polls that of the scope. A
+//! cancelled kernel leaves its result incomplete; that is safe because its caller polls again when it returns, and a
+//! request is never withdrawn while work is in progress.
 
 use crate::diag::{Diagnostic, codes};
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// A flag and a deadline that long work looks at. Clones are the same.
+/// Cancellation token: a flag and a deadline that long work polls. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<State>);
 
@@ -27,12 +27,12 @@ struct State {
     parent: Option<Cancel>,
 }
 
-/// Why work ends early.
+/// Reason why work ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Somebody asked for it.
+    /// Cancellation was requested.
     Cancelled,
-    /// It took longer than this.
+    /// The time limit was exceeded.
     TimedOut(Duration),
 }
 
@@ -47,26 +47,28 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 impl Cancel {
-    /// Asks the work to end (true), or lets what comes next go on (false), which is for when no work goes on.
+    /// Requests cancellation (true), or resets the flag for later work (false). Reset it only while no work is in
+    /// progress.
     pub fn set(&self, off: bool) {
         self.0.flag.store(off, SeqCst);
     }
 
-    /// Ends work that is not done `limit` from now; `None` takes the deadline away.
+    /// Sets the deadline to `limit` from now; `None` removes it.
     pub fn set_timeout(&self, limit: Option<Duration>) {
         let at = limit.map_or(0, |limit| nanos(epoch().elapsed().saturating_add(limit)).max(1));
         self.0.limit.store(limit.map_or(0, nanos), Relaxed);
         self.0.deadline.store(at, SeqCst);
     }
 
-    /// A part of this work with a flag and a deadline of its own; it ends with the whole at the latest.
+    /// Creates a child token for a part of the work, with its own flag and deadline. It is cancelled together with its
+    /// parent at the latest.
     pub fn part(&self, limit: Option<Duration>) -> Cancel {
         let part = Cancel(Arc::new(State { parent: Some(self.clone()), ..State::default() }));
         part.set_timeout(limit);
         part
     }
 
-    /// Returns true if the work is to end.
+    /// Returns true if cancellation was requested or the deadline has passed.
     pub fn is_set(&self) -> bool {
         self.0.flag.load(Relaxed) || self.past_deadline() || self.0.parent.as_ref().is_some_and(Cancel::is_set)
     }
@@ -76,7 +78,7 @@ impl Cancel {
         deadline != 0 && nanos(epoch().elapsed()) >= deadline
     }
 
-    /// Why the work is to end; `None` while it may go on.
+    /// Returns the reason for cancellation; `None` while the work may continue.
     pub fn reason(&self) -> Option<Reason> {
         if self.0.flag.load(SeqCst) {
             return Some(Reason::Cancelled);
@@ -87,7 +89,7 @@ impl Cancel {
         }
     }
 
-    /// The time until the deadline; `None` where there is none.
+    /// Returns the time until the deadline; `None` without a deadline.
     pub fn remaining(&self) -> Option<Duration> {
         let own = match self.0.deadline.load(Relaxed) {
             0 => None,
@@ -97,18 +99,18 @@ impl Cancel {
         own.into_iter().chain(whole).min()
     }
 
-    /// Goes on unless the work is to end.
+    /// Fails if the work is cancelled.
     ///
     /// # Errors
-    /// E0617 or E0618; `at` says how far the work is.
+    /// E0617 or E0618; `at` describes how far the work has come.
     pub fn check(&self, at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
         if !self.is_set() {
             return Ok(());
         }
         let diagnostic = match self.reason() {
             Some(Reason::TimedOut(limit)) => {
-                let message = format!("not done after {} s, the time limit", limit.as_secs_f64());
-                let help = "give it more with --timeout SECONDS if it is meant to take so long";
+                let message = format!("not finished within the time limit of {} s", limit.as_secs_f64());
+                let help = "raise the limit with --timeout SECONDS if the work is expected to take longer";
                 Diagnostic::error(codes::runtime::TIMED_OUT, message).help(help)
             }
             _ => Diagnostic::error(codes::runtime::CANCELLED, "cancelled: there is no result"),
@@ -116,24 +118,24 @@ impl Cancel {
         Err(diagnostic.note(at()))
     }
 
-    /// The flag itself, for a handler of signals.
+    /// Returns the flag itself, for a signal handler.
     pub fn flag(&self) -> &Arc<AtomicBool> {
         &self.0.flag
     }
 
-    /// Makes it the one that the work of this thread looks at, until the scope is dropped.
+    /// Makes it the current token of this thread until the scope is dropped.
     pub fn enter(&self) -> Scope {
         Scope { before: CURRENT.replace(Some(self.clone())), _here: std::marker::PhantomData }
     }
 
-    /// Does a part of the work on whatever thread this is.
+    /// Runs `body` with this as the current token of the thread.
     pub fn within<R>(&self, body: impl FnOnce() -> R) -> R {
         let here = CURRENT.with_borrow(|current| current.as_ref().is_some_and(|other| Arc::ptr_eq(&self.0, &other.0)));
         let _scope = if here { None } else { Some(self.enter()) };
         body()
     }
 
-    /// The one that the work of this thread looks at.
+    /// Returns the current token of this thread.
     pub fn current() -> Option<Cancel> {
         CURRENT.with_borrow(Clone::clone)
     }
@@ -143,11 +145,11 @@ thread_local! {
     static CURRENT: RefCell<Option<Cancel>> = const { RefCell::new(None) };
 }
 
-/// As long as it lives, the work of this thread looks at a [`Cancel`].
+/// Guard that keeps a [`Cancel`] the current token of its thread.
 #[must_use]
 pub struct Scope {
     before: Option<Cancel>,
-    /// It belongs to its thread.
+    /// Makes the guard `!Send`, as the current token is thread-local.
     _here: std::marker::PhantomData<*const ()>,
 }
 
@@ -157,20 +159,20 @@ impl Drop for Scope {
     }
 }
 
-/// Returns true if the work of this thread is to end.
+/// Returns true if the work of this thread is cancelled.
 pub fn requested() -> bool {
     CURRENT.with_borrow(|current| current.as_ref().is_some_and(Cancel::is_set))
 }
 
-/// Goes on unless the work of this thread is to end.
+/// Fails if the work of this thread is cancelled.
 ///
 /// # Errors
-/// As [`Cancel::check`].
+/// See [`Cancel::check`].
 pub fn check(at: impl FnOnce() -> String) -> Result<(), Diagnostic> {
     CURRENT.with_borrow(|current| current.as_ref().map_or(Ok(()), |cancel| cancel.check(at)))
 }
 
-/// Asks [`requested`] now and then: for loops whose steps are too short to ask at each.
+/// Polls [`requested`] every few iterations, for loops whose iterations are too short to poll in each.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticks {
     left: u32,
@@ -178,16 +180,16 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Simple operations between two questions: some ten microseconds.
+    /// Number of simple operations between two polls: about ten microseconds.
     const WORK: usize = 1 << 14;
 
-    /// For steps of about `work` simple operations.
+    /// Creates a counter for iterations of about `work` simple operations.
     pub fn every(work: usize) -> Ticks {
         let every = (Ticks::WORK / work.max(1)) as u32;
         Ticks { left: every, every }
     }
 
-    /// Returns true if the work of this thread is to end.
+    /// Returns true if the work of this thread is cancelled.
     #[inline(always)]
     pub fn requested(&mut self) -> bool {
         if self.left > 0 {
@@ -195,7 +197,7 @@ impl Ticks {
             return false;
         }
         let ends = requested();
-        // Once it is to end, every question is answered so.
+        // Once cancelled, every further call polls again and returns true.
         self.every = if ends { 0 } else { self.every };
         self.left = self.every;
         ends
@@ -207,10 +209,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_and_a_deadline_end_work() {
+    fn flag_and_deadline_cancel_work() {
         let cancel = Cancel::default();
         assert_eq!((cancel.is_set(), cancel.reason(), cancel.remaining()), (false, None, None));
-        assert!(cancel.check(|| unreachable!("it goes on")).is_ok());
+        assert!(cancel.check(|| unreachable!("not cancelled")).is_ok());
         cancel.clone().set(true);
         assert_eq!((cancel.is_set(), cancel.reason()), (true, Some(Reason::Cancelled)));
         let said = cancel.check(|| "at step 3".into()).unwrap_err();
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_ends_with_the_whole() {
+    fn child_is_cancelled_with_parent() {
         let whole = Cancel::default();
         let part = whole.part(Some(Duration::ZERO));
         assert!(part.is_set() && !whole.is_set());

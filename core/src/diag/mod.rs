@@ -1,10 +1,10 @@
-//! Diagnostics are plain data. Whoever owns a terminal renders them; this crate never prints.
+//! Diagnostics as plain data. The command line renders them; this crate never prints.
 
 pub mod codes;
 
 use std::fmt;
 
-/// A stable error code, shown as `E0101`. The first two digits name the area (see [`codes`]).
+/// Stable error code, shown as `E0101`. The first two digits identify the area (see [`codes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Code(pub u16);
 
@@ -17,47 +17,47 @@ impl fmt::Display for Code {
 /// Severity of a diagnostic. Only an error makes a command fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// The work cannot go on.
+    /// The work cannot continue.
     Error,
-    /// The work goes on, but probably not as meant.
+    /// The work continues, but probably not as intended.
     Warning,
 }
 
-/// A half-open range of byte offsets in a source text.
+/// Half-open range of byte offsets in a source text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Span {
     /// First byte.
     pub start: u32,
-    /// One past the last byte.
+    /// End, one past the last byte.
     pub end: u32,
 }
 
 impl Span {
-    /// The smallest span that covers both.
+    /// Returns the smallest span that covers both.
     pub fn to(self, other: Span) -> Span {
         Span { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 }
 
-/// A place in the text with a word about it.
+/// Source span with a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Place in the source.
+    /// Span in the source.
     pub span: Span,
-    /// Text at that place; may be empty.
+    /// Text shown at the span; may be empty.
     pub text: String,
 }
 
-/// One thing to tell the user: what was looked for, where, what was found instead, and what to do.
+/// Message to the user: what was expected, where, what was found instead, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// The stable code.
+    /// Stable code.
     pub code: Code,
     /// Error or warning.
     pub severity: Severity,
-    /// One line, lower case, no full stop.
+    /// Message: one line, lower case, no full stop.
     pub message: String,
-    /// Places in the source text; the first is the primary one. The source itself is added by the renderer.
+    /// Spans in the source text; the first is the primary one. The source itself is added by the renderer.
     pub labels: Vec<Label>,
     /// Further facts, one line each.
     pub notes: Vec<String>,
@@ -66,7 +66,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// An error without a place.
+    /// Creates an error without a source span.
     pub fn error(code: Code, message: impl Into<String>) -> Self {
         Diagnostic {
             code,
@@ -78,24 +78,24 @@ impl Diagnostic {
         }
     }
 
-    /// A warning without a place.
+    /// Creates a warning without a source span.
     pub fn warning(code: Code, message: impl Into<String>) -> Self {
         Diagnostic { severity: Severity::Warning, ..Diagnostic::error(code, message) }
     }
 
-    /// Adds a place; the first one added is the primary one.
+    /// Adds a source span; the first one is the primary one.
     pub fn at(mut self, span: Span, text: impl Into<String>) -> Self {
         self.labels.push(Label { span, text: text.into() });
         self
     }
 
-    /// Adds a further fact.
+    /// Adds a note.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(note.into());
         self
     }
 
-    /// Says what to do.
+    /// Sets the remedy.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
@@ -117,7 +117,7 @@ impl fmt::Display for Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
-/// The name in `known` nearest to `wanted`, if any is near enough to be a slip of the keyboard.
+/// Returns the name in `known` nearest to `wanted`, if any is near enough to be a typo.
 pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (wanted.chars().count() / 3).max(1);
     known
@@ -128,7 +128,7 @@ pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Op
         .map(|(_, name)| name)
 }
 
-/// Levenshtein distance by characters.
+/// Computes the Levenshtein distance in characters.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_finds_slips_and_nothing_else() {
+    fn nearest_finds_typos_only() {
         let known = ["nn.conv2d", "nn.dense", "add"];
         assert_eq!(nearest("nn.conv2", known), Some("nn.conv2d"));
         assert_eq!(nearest("nn.dens", known), Some("nn.dense"));

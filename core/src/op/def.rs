@@ -1,4 +1,4 @@
-//! What the table holds of an operator.
+//! Entry of the operator table.
 
 use super::{Params, TypeResult};
 use crate::diag::{Code, Diagnostic, codes};
@@ -9,33 +9,33 @@ use std::fmt;
 /// Number of arguments of an operator. (A variadic operator takes one tuple, as in Relay.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arity {
-    /// At least.
+    /// Minimum.
     pub min: usize,
-    /// At most.
+    /// Maximum.
     pub max: usize,
 }
 
 impl Arity {
-    /// So many, no more, no fewer.
+    /// Returns an arity of exactly `n`.
     pub const fn exactly(n: usize) -> Arity {
         Arity { min: n, max: n }
     }
 }
 
-/// The kind of values that an attribute takes.
+/// Kind of value that an attribute takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttrKind {
     /// An integer.
     Int,
     /// A number.
     Float,
-    /// A truth value.
+    /// A Boolean.
     Bool,
     /// A string.
     Str,
-    /// An element type's name; `""` where the operator chooses.
+    /// Name of an element type; `""` leaves the choice to the operator.
     DType,
-    /// A list of integers, possibly nested; one integer stands for a list of one.
+    /// A list of integers, possibly nested; a single integer counts as a list of one.
     Ints,
     /// A list of numbers.
     Floats,
@@ -50,7 +50,7 @@ impl fmt::Display for AttrKind {
             AttrKind::Float => "a number",
             AttrKind::Bool => "True or False",
             AttrKind::Str => "a string",
-            AttrKind::DType => "a string that names an element type",
+            AttrKind::DType => "the name of an element type",
             AttrKind::Ints => "a list of integers",
             AttrKind::Floats => "a list of numbers",
             AttrKind::IntOrInts => "an integer or a list of integers",
@@ -58,10 +58,10 @@ impl fmt::Display for AttrKind {
     }
 }
 
-/// The default value of an attribute.
+/// Default value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Default {
-    /// There is none: the attribute must be given.
+    /// No default: the attribute must be given.
     Required,
     /// `None`.
     None,
@@ -69,9 +69,9 @@ pub enum Default {
     Int(i64),
     /// A number.
     Float(f64),
-    /// A truth value.
+    /// A Boolean.
     Bool(bool),
-    /// A string or an element type's name.
+    /// A string or the name of an element type.
     Str(&'static str),
     /// A list of integers.
     Ints(&'static [i64]),
@@ -79,101 +79,106 @@ pub enum Default {
     Floats(&'static [f64]),
 }
 
-/// An attribute of an operator.
+/// Attribute of an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrDef {
-    /// Relay's name.
+    /// Name in Relay.
     pub name: &'static str,
-    /// Kind of its value. `None` is taken as well when that is the default.
+    /// Kind of its value. `None` is accepted as well if that is the default.
     pub kind: AttrKind,
-    /// Value if it is not given.
+    /// Value if the attribute is not given.
     pub default: Default,
-    /// One line: what it means, with units.
+    /// Meaning and units, on one line.
     pub doc: &'static str,
 }
 
 impl AttrDef {
-    /// An attribute.
+    /// Creates an attribute.
     pub const fn new(name: &'static str, kind: AttrKind, default: Default, doc: &'static str) -> AttrDef {
         AttrDef { name, kind, default, doc }
     }
 }
 
-/// Relay's `TOpPattern`: how an operator fuses.
+/// Fusion behavior of an operator, Relay's `TOpPattern`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i64)]
 pub enum OpPattern {
-    /// One output element depends on the input elements at the same place.
+    /// Each output element depends on the input elements at the same index.
     ElemWise = 0,
-    /// As above, with broadcasting.
+    /// Elementwise with broadcasting.
     Broadcast = 1,
-    /// One output element depends on one input element, anywhere.
+    /// Each output element depends on one input element at any index.
     Injective = 2,
     /// A commutative reduction.
     CommReduce = 3,
-    /// Elementwise operators may be computed at its output.
+    /// Elementwise operators can be fused into its output.
     OutEWiseFusable = 4,
-    /// Makes a tuple.
+    /// Creates a tuple.
     Tuple = 7,
     /// Does not fuse.
     Opaque = 8,
 }
 
-/// A call as its type relation sees it.
+/// Call, as seen by its type relation.
 #[derive(Clone, Copy)]
 pub struct Relation<'a> {
-    /// The operator.
+    /// Operator.
     pub def: &'static OpDef,
-    /// The attributes, with defaults.
+    /// Attributes, with defaults.
     pub params: Params<'a>,
     /// Argument types.
     pub args: &'a [Type],
-    /// The arguments' values where they are known: constants before the run, everything during it.
+    /// Argument values where they are known: those of constants at compile time, all of them at run time.
     pub values: &'a [Option<&'a Tensor>],
 }
 
 impl<'a> Relation<'a> {
-    /// The tensor type of argument `i`.
+    /// Returns the tensor type of argument `i`.
     ///
     /// # Errors
-    /// When it is no tensor.
+    /// If it is not a tensor.
     pub fn tensor(&self, i: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
         match self.args.get(i) {
             Some(Type::Tensor(t)) => Ok(t),
-            Some(other) => Err(self.mismatch(format!("argument {i} is {other}, a tensor is wanted"))),
+            Some(other) => Err(self.mismatch(format!("argument {i}: expected a tensor, found {other}"))),
             None => Err(self.error(codes::types::BAD_ARITY, format!("argument {i} is missing"))),
         }
     }
 
-    /// The tensor types in the tuple that is argument `i`.
+    /// Returns the types of the tensors in argument `i`, a tuple.
     ///
     /// # Errors
-    /// When it is no tuple of tensors.
+    /// If it is not a tuple of tensors.
     pub fn tensors(&self, i: usize) -> Result<Vec<&'a TensorType>, Box<Diagnostic>> {
         let fields = match self.args.get(i) {
             Some(Type::Tuple(fields)) => fields,
-            Some(other) => return Err(self.mismatch(format!("argument {i} is {other}, a tuple of tensors is wanted"))),
+            Some(other) => {
+                return Err(self.mismatch(format!("argument {i}: expected a tuple of tensors, found {other}")));
+            }
             None => return Err(self.error(codes::types::BAD_ARITY, format!("argument {i} is missing"))),
         };
-        let wrong = || self.mismatch(format!("argument {i} is {}, a tuple of tensors is wanted", self.args[i]));
+        let wrong = || self.mismatch(format!("argument {i}: expected a tuple of tensors, found {}", self.args[i]));
         fields.iter().map(|f| f.as_tensor().ok_or_else(wrong)).collect()
     }
 
-    /// The integers of argument `i`, when its value is known.
+    /// Returns the integers of argument `i`, if its value is known.
     pub fn known_ints(&self, i: usize) -> Option<Vec<i64>> {
         self.values.get(i).copied().flatten()?.view().to_i64s()
     }
 
-    /// An axis counted from the end when negative.
+    /// Resolves an axis; a negative one counts from the end.
     ///
     /// # Errors
-    /// When there is no such axis in `rank` dimensions.
+    /// If the axis is out of range for `rank` dimensions.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize, Box<Diagnostic>> {
         let resolved = if axis < 0 { axis + rank as i64 } else { axis };
         if (0..rank as i64).contains(&resolved) {
             Ok(resolved as usize)
         } else {
-            Err(self.error(codes::types::BAD_ATTRIBUTE, format!("axis {axis} of a tensor with {rank} dimensions")))
+            Err(self.error(
+                codes::types::BAD_ATTRIBUTE,
+                format!("axis {axis} is out of range for a tensor with {rank} dimensions"),
+            ))
         }
     }
 
@@ -182,18 +187,18 @@ impl<'a> Relation<'a> {
         Box::new(Diagnostic::error(code, format!("{}: {message}", self.def.name)))
     }
 
-    /// Types that do not agree.
+    /// Creates a diagnostic about types that do not agree.
     pub fn mismatch(&self, message: impl fmt::Display) -> Box<Diagnostic> {
         self.error(codes::types::TYPE_MISMATCH, message)
     }
 
-    /// The dimension that two operands agree on: equal, or one of them unknown.
+    /// Returns the common dimension of two operands: they are equal, or one of them is unknown.
     ///
     /// # Errors
-    /// When both are known and differ.
+    /// If both are known and differ.
     pub fn same_dim(&self, what: &str, a: &Dim, b: &Dim) -> Result<Dim, Box<Diagnostic>> {
         match (a, b) {
-            (Dim::Fixed(x), Dim::Fixed(y)) if x != y => Err(self.mismatch(format!("{what}: {x} against {y}"))),
+            (Dim::Fixed(x), Dim::Fixed(y)) if x != y => Err(self.mismatch(format!("{what}: {x} vs. {y}"))),
             (Dim::Fixed(_), _) => Ok(a.clone()),
             (_, Dim::Fixed(_)) => Ok(b.clone()),
             (Dim::Named(_), _) => Ok(a.clone()),
@@ -201,40 +206,39 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Checks that two operands have one element type.
+    /// Checks that two operands have the same element type.
     ///
     /// # Errors
-    /// When they differ.
+    /// If they differ.
     pub fn same_dtype(&self, a: DType, b: DType) -> Result<DType, Box<Diagnostic>> {
         if a == b { Ok(a) } else { Err(self.mismatch(format!("element types differ: {a} and {b}"))) }
     }
 }
 
-/// A typed call as the cost function sees it. Dimensions that are open count as 1, so that what is per element of them is
-/// counted.
+/// Typed call, as seen by the cost function. Unknown dimensions count as 1, so the cost is per element of them.
 #[derive(Clone, Copy)]
 pub struct Cost<'a> {
-    /// The attributes, with defaults.
+    /// Attributes, with defaults.
     pub params: Params<'a>,
     /// Argument types.
     pub args: &'a [Type],
-    /// The type of the call.
+    /// Type of the call.
     pub ret: &'a Type,
 }
 
 impl Cost<'_> {
-    /// Elements of argument `i`; 0 when there is none.
+    /// Returns the number of elements of argument `i`; 0 if there is no such argument.
     pub fn arg_len(&self, i: usize) -> u64 {
         self.args.get(i).map_or(0, elements)
     }
 
-    /// Elements of the result.
+    /// Returns the number of elements of the result.
     pub fn ret_len(&self) -> u64 {
         elements(self.ret)
     }
 }
 
-/// Elements of a type, tuples added up.
+/// Returns the number of elements of a type, summed over the fields of tuples.
 fn elements(ty: &Type) -> u64 {
     let tensor = |t: &TensorType| t.dims.iter().map(Dim::number).fold(1u64, |all, n| all.saturating_mul(n as u64));
     match ty {
@@ -244,62 +248,66 @@ fn elements(ty: &Type) -> u64 {
     }
 }
 
-/// Why a reference could not compute (a negative size, an index out of bounds); shown with the operator's name.
+/// Reason why a reference failed (a negative size, an index out of bounds); shown with the operator's name.
 pub type ReferenceError = String;
 
-/// The naive implementation: plain loops, sums in binary64, written to be read. Tuple arguments arrive flattened,
-/// a tuple result leaves flattened. Inputs have the types that the relation accepted, outputs the type that it gave.
+/// Naive implementation: plain loops, sums in binary64, written to be read. Tuple arguments and results are flattened.
+/// Inputs have the types that the relation accepted, outputs the type that it returned.
 pub type Reference = fn(Params<'_>, &[TensorView<'_>], &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError>;
 
-/// Bytes that a reference takes for intermediate results, at most: four numbers of 64 bits (values in binary64, sums,
-/// places) for each element that it reads or writes. Whoever calls one makes [room](crate::tensor::memory::room) for them.
+/// Returns the maximum number of bytes that a reference needs for intermediate results: four 64-bit numbers (values in
+/// binary64, sums, indices) for each element that it reads or writes. Callers [reserve](crate::tensor::memory::room)
+/// them.
 pub fn reference_scratch(elements: impl IntoIterator<Item = usize>) -> usize {
     elements.into_iter().fold(0usize, |bytes, elements| bytes.saturating_add(elements.saturating_mul(32)))
 }
 
-/// An operator.
+/// Operator.
 #[derive(Clone, Copy)]
 pub struct OpDef {
-    /// Relay's name.
+    /// Name in Relay.
     pub name: &'static str,
-    /// One paragraph: what it computes, shapes, the source of the formula.
+    /// Description in one paragraph: result, shapes, source of the formula.
     pub doc: &'static str,
     /// Number of arguments.
     pub arity: Arity,
-    /// The names of the arguments, for messages and the operator reference.
+    /// Names of the arguments, for messages and the operator reference.
     pub inputs: &'static [&'static str],
-    /// Its attributes, in Relay's order.
+    /// Attributes, in Relay's order.
     pub attrs: &'static [AttrDef],
     /// Fusion pattern.
     pub pattern: OpPattern,
-    /// The type of a call, or what is wrong with it.
+    /// Returns the type of a call, or what is wrong with it.
     pub relation: fn(&Relation<'_>) -> TypeResult,
-    /// The naive implementation. `None`: the operator can be typed and partitioned, but only a backend can run it.
+    /// Naive implementation. With `None`, the operator can be typed and partitioned, but only a backend can run it.
     pub reference: Option<Reference>,
-    /// Floating-point (or integer) operations of a call; a multiply-add counts as 2, moving data as 0.
+    /// Returns the number of floating-point (or integer) operations of a call; a multiply-add counts as 2, data
+    /// movement as 0.
     pub flops: fn(&Cost<'_>) -> u64,
 }
 
 inventory::collect!(OpDef);
 
 impl OpDef {
-    /// The attribute of that name.
+    /// Returns the attribute of that name.
     pub fn attr(&self, name: &str) -> Option<&'static AttrDef> {
         self.attrs.iter().find(|a| a.name == name)
     }
 
-    /// Types a call.
+    /// Infers the type of a call.
     ///
     /// # Errors
-    /// What is wrong with it, with the operator's name in front.
+    /// If the call is not well typed; the message begins with the operator's name.
     pub fn infer(&'static self, attrs: &Attrs, args: &[Type], values: &[Option<&Tensor>]) -> TypeResult {
         let relation = Relation { def: self, params: Params::new(self, attrs), args, values };
         if !(self.arity.min..=self.arity.max).contains(&args.len()) {
             let Arity { min, max } = self.arity;
             let wanted = if min == max { min.to_string() } else { format!("{min} to {max}") };
             let names = self.inputs.join(", ");
-            return Err(relation
-                .error(codes::types::BAD_ARITY, format!("{} arguments given, {wanted} wanted ({names})", args.len())));
+            return Err(relation.error(
+                codes::types::BAD_ARITY,
+                format!("arguments ({names}): expected {wanted}, found {}", args.len()),
+            ));
         }
         (self.relation)(&relation).map_err(|diagnostic| {
             let types: Vec<String> = args.iter().map(Type::to_string).collect();

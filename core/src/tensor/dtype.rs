@@ -5,20 +5,20 @@ use std::fmt;
 
 macro_rules! dtypes {
     ($($variant:ident $name:literal $size:literal $doc:literal;)*) => {
-        /// The type of a tensor's elements.
+        /// Type of the elements of a tensor.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum DType { $(#[doc = $doc] $variant),* }
 
         impl DType {
-            /// Every element type, in declaration order.
+            /// All element types, in declaration order.
             pub const ALL: &'static [DType] = &[$(DType::$variant),*];
 
-            /// Relay's name.
+            /// Returns the name in Relay.
             pub const fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name),* }
             }
 
-            /// Bytes an element takes.
+            /// Returns the size of an element in bytes.
             pub const fn size(self) -> usize {
                 match self { $(DType::$variant => $size),* }
             }
@@ -43,27 +43,27 @@ dtypes! {
 }
 
 impl DType {
-    /// The type of that name.
+    /// Returns the type of that name.
     pub fn parse(name: &str) -> Option<DType> {
         DType::ALL.iter().copied().find(|d| d.name() == name)
     }
 
-    /// The alignment its elements need.
+    /// Returns the alignment of an element in bytes.
     pub const fn align(self) -> usize {
         self.size()
     }
 
-    /// One of the four floating-point types.
+    /// Returns true for the four floating-point types.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F64 | DType::F32 | DType::F16 | DType::BF16)
     }
 
-    /// A signed integer type.
+    /// Returns true for signed integer types.
     pub const fn is_signed_int(self) -> bool {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
-    /// An integer type; booleans are none.
+    /// Returns true for integer types; Boolean is not one.
     pub const fn is_int(self) -> bool {
         self.is_signed_int() || matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }
@@ -75,13 +75,14 @@ impl fmt::Display for DType {
     }
 }
 
-/// A Rust type that is the element type of a tensor. (`bool` is stored as `u8`, see [`TensorView::bools`](super::TensorView).)
+/// Rust type that is the element type of a tensor. (`bool` is stored as `u8`, see
+/// [`TensorView::bools`](super::TensorView).)
 pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialOrd {
-    /// The element type.
+    /// Element type.
     const DTYPE: DType;
-    /// The value as a binary64; exact for all but large 64-bit integers.
+    /// Converts to binary64; exact for all but large 64-bit integers.
     fn to_f64(self) -> f64;
-    /// The nearest value; integers saturate and truncate toward zero, as `as` does.
+    /// Converts to the nearest value; integers saturate and truncate toward zero, like `as`.
     fn from_f64(value: f64) -> Self;
 }
 
@@ -112,7 +113,7 @@ elements! {
     u64 => U64, |v| v as f64, |v| v as u64;
 }
 
-/// Runs `$body` with `$T` standing for the Rust type of `$dtype`. Booleans run as `u8`.
+/// Evaluates `$body` with `$T` as the Rust type of `$dtype`; `u8` for Booleans.
 #[macro_export]
 macro_rules! with_dtype {
     ($dtype:expr, $T:ident => $body:expr) => {

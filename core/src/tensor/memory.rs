@@ -1,9 +1,10 @@
-//! The budget of the process: how many bytes of tensors and of scratch memory may be in use at once.
+//! Memory budget of the process: the number of bytes of tensors and of scratch memory that may be in use at once.
 //!
-//! A file of a few bytes can ask for any amount of memory (a broadcast, a repeat, a pooling with much padding), and the
-//! system grants it until it ends the process. So whoever allocates by a size that comes from a model does it here: the size
-//! is held against the limit first, then against what the system gives, and either refusal is a value, never an abort.
-//! The count is one for the process, as its memory is; views of mapped files and of memory that others own do not count.
+//! A file of a few bytes can demand any amount of memory (a broadcast, a repeat, a pooling with large padding), and the
+//! system overcommits until it kills the process. So allocations whose size comes from a model go through this module:
+//! the size is checked against the limit first, then against what the system provides, and either failure is an error
+//! value, never an abort. The count is global, as memory belongs to the process; views of mapped files and of memory
+//! that others own do not count.
 
 use crate::diag::{Diagnostic, codes};
 use std::fmt;
@@ -12,12 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets the most bytes that may be in use at once. What is in use already stays.
+/// Sets the maximum number of bytes that may be in use at once. Memory already in use is not affected.
 pub fn set_limit(bytes: usize) {
     LIMIT.store(bytes, Relaxed);
 }
 
-/// Sets the limit unless one was set before; returns the one that holds.
+/// Sets the limit unless one was set before; returns the limit in force.
 pub fn set_default_limit(bytes: usize) -> usize {
     match LIMIT.compare_exchange(usize::MAX, bytes, Relaxed, Relaxed) {
         Ok(_) => bytes,
@@ -25,40 +26,40 @@ pub fn set_default_limit(bytes: usize) -> usize {
     }
 }
 
-/// Returns the most bytes that may be in use at once; `usize::MAX` where no limit was set.
+/// Returns the maximum number of bytes that may be in use at once; `usize::MAX` if no limit was set.
 pub fn limit() -> usize {
     LIMIT.load(Relaxed)
 }
 
-/// Returns the bytes in use now.
+/// Returns the number of bytes in use.
 pub fn used() -> usize {
     USED.load(Relaxed)
 }
 
-/// Returns the bytes that may still be taken.
+/// Returns the number of bytes available below the limit.
 pub fn available() -> usize {
     limit().saturating_sub(used())
 }
 
-/// Memory that was asked for and is not given: the limit is reached, or the system has no more.
+/// Failure of an allocation: the limit is exceeded, or the system has no more memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Bytes asked for; `None` when their number overflows the address space.
+    /// Bytes requested; `None` if their number overflows the address space.
     pub bytes: Option<usize>,
-    /// The limit and the bytes in use, where the limit is what refused.
+    /// Limit and bytes in use, if the limit is exceeded.
     pub limit: Option<(usize, usize)>,
 }
 
 impl OutOfMemory {
-    /// A size that overflows the address space.
+    /// Size that overflows the address space.
     pub const OVERFLOW: OutOfMemory = OutOfMemory { bytes: None, limit: None };
 }
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.bytes, self.limit) {
-            (None, _) => f.write_str("no memory for a tensor of more bytes than the address space has"),
-            (Some(bytes), None) => write!(f, "no memory for a tensor of {bytes} bytes: the system gives no more"),
+            (None, _) => f.write_str("no memory for a tensor larger than the address space"),
+            (Some(bytes), None) => write!(f, "no memory for a tensor of {bytes} bytes: the system is out of memory"),
             (Some(bytes), Some((limit, used))) => write!(
                 f,
                 "no memory for a tensor of {bytes} bytes: the limit is {}, of which {} are in use",
@@ -75,7 +76,7 @@ impl From<OutOfMemory> for Diagnostic {
     fn from(error: OutOfMemory) -> Diagnostic {
         let diagnostic = Diagnostic::error(codes::runtime::OUT_OF_MEMORY, error.to_string());
         match error.limit {
-            Some(_) => diagnostic.help("raise the limit with --max-memory SIZE if the size is meant"),
+            Some(_) => diagnostic.help("raise the limit with --max-memory SIZE if the size is intended"),
             None => diagnostic,
         }
     }
@@ -87,7 +88,7 @@ impl From<OutOfMemory> for Box<Diagnostic> {
     }
 }
 
-/// A number of bytes as people read it: `1.5 GiB`.
+/// Number of bytes, displayed with a unit: `1.5 GiB`.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub usize);
 
@@ -102,7 +103,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Bytes that count as in use for as long as it lives.
+/// Guard for bytes that are counted as in use until it is dropped.
 #[derive(Debug)]
 pub struct Charge(usize);
 
@@ -110,7 +111,7 @@ impl Charge {
     /// Counts `bytes` as in use.
     ///
     /// # Errors
-    /// When that would exceed the limit; nothing is counted then.
+    /// If that would exceed the limit; nothing is counted then.
     pub fn new(bytes: usize) -> Result<Charge, OutOfMemory> {
         let used = USED.fetch_add(bytes, Relaxed);
         let limit = LIMIT.load(Relaxed);
@@ -121,7 +122,7 @@ impl Charge {
         Ok(Charge(bytes))
     }
 
-    /// Counts `bytes` as in use even if that exceeds the limit: for copies of what is in memory already.
+    /// Counts `bytes` as in use even if that exceeds the limit, for copies of what is in memory already.
     pub fn beyond_limit(bytes: usize) -> Charge {
         USED.fetch_add(bytes, Relaxed);
         Charge(bytes)
@@ -134,18 +135,18 @@ impl Drop for Charge {
     }
 }
 
-/// Reservations of fewer bytes than this are not tried on the system: what is left of any process has them.
+/// Smallest reservation that is tried on the system; any process can provide less than this.
 const TRIED: usize = 64 << 20;
 
-/// Counts `bytes` as in use for allocations that follow and cannot fail in words (a `Vec` of a reference): whether the system
-/// has them is tried now.
+/// Reserves `bytes` for later allocations that would abort on failure (a `Vec` of a reference): counts them as in use
+/// and tries now whether the system can provide them.
 ///
 /// # Errors
-/// When the limit or the system refuses.
+/// If the limit is exceeded or the system has no memory.
 pub fn room(bytes: usize) -> Result<Charge, OutOfMemory> {
     let charge = Charge::new(bytes)?;
     if bytes >= TRIED {
-        // Never touched, so that no page of it is taken.
+        // Never touched, so no page of it is committed.
         let tried = Vec::<u8>::new().try_reserve_exact(bytes);
         tried.map_err(|_| OutOfMemory { bytes: Some(bytes), limit: None })?;
     }
@@ -157,18 +158,18 @@ mod tests {
     use super::super::{DType, Tensor};
     use super::*;
 
-    /// One test, as the limit is one for the process (and the other tests of this crate set none).
+    /// A single test, as the limit is global to the process (and no other test of this crate sets it).
     #[test]
-    fn bytes_are_counted_refused_and_given_back() {
+    fn bytes_are_counted_limited_and_released() {
         let before = used();
         let tensor = Tensor::zeros(DType::F32, &[1 << 18]).unwrap();
         assert!(used() >= before + (1 << 20));
         let shared = tensor.clone();
         drop(tensor);
-        assert!(used() >= before + (1 << 20), "a clone shares the bytes, which stay");
+        assert!(used() >= before + (1 << 20), "a clone shares the bytes and keeps them alive");
         drop(shared);
 
-        // What other tests of this process hold comes and goes, so the limit is far from it.
+        // The memory use of other tests in this process varies, so the limit is far above it.
         set_limit(1 << 40);
         let error = Tensor::zeros(DType::F32, &[1 << 40]).unwrap_err();
         assert!(matches!(error, OutOfMemory { bytes: Some(bytes), limit: Some((limit, _)) }

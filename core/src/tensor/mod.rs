@@ -1,10 +1,10 @@
-//! Element types, tensors that own their bytes, and views over bytes that somebody else owns.
+//! Element types, tensors that own their bytes, and views of borrowed bytes.
 //!
-//! A tensor is always dense and row-major. Its bytes start at an address aligned for its element type, so that a
-//! kernel may look at them as a slice of elements; the constructors keep that promise (they copy where it does not hold).
+//! A tensor is always dense and row-major. Its bytes are aligned for its element type, so that kernels can view them as
+//! a slice of elements; the constructors ensure this (they copy unaligned bytes).
 //!
-//! Owned bytes count in the [budget](memory) of the process. Constructors that take a size from a model give an error when
-//! it is refused; those that copy values at hand ([`Tensor::from_slice`]) count, and are not refused.
+//! Owned bytes count in the [budget](memory) of the process. Constructors that take a size from a model fail if it
+//! exceeds the limit; those that copy existing values ([`Tensor::from_slice`]) count, but are not limited.
 
 mod dtype;
 pub mod memory;
@@ -21,19 +21,19 @@ use std::sync::Arc;
 /// Dimensions of a tensor whose shape is known.
 pub type Shape = smallvec::SmallVec<[usize; 6]>;
 
-/// The number of elements of a shape; `None` when it overflows, or would if no dimension were 0: any dimensions of a shape
-/// that has a count can be multiplied.
+/// Returns the number of elements of a shape; `None` on overflow, with 1 in place of each 0: a shape that has a number of
+/// elements has no product of dimensions that overflows.
 pub fn element_count(shape: &[usize]) -> Option<usize> {
     let bound = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)))?;
     Some(if shape.contains(&0) { 0 } else { bound })
 }
 
-/// The number of bytes of a tensor; `None` when it overflows.
+/// Returns the number of bytes of a tensor; `None` on overflow.
 pub fn byte_count(dtype: DType, shape: &[usize]) -> Option<usize> {
     element_count(shape)?.checked_mul(dtype.size())
 }
 
-/// A dense row-major tensor. Cloning shares the bytes.
+/// Dense row-major tensor. Cloning shares the bytes.
 #[derive(Clone)]
 pub struct Tensor {
     dtype: DType,
@@ -42,8 +42,8 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor over `bytes`, which may be a mapped file. `None` when the length does not fit the shape.
-    /// Bytes that are not aligned for `dtype` are copied; `None` also when the system has no memory for the copy.
+    /// Creates a tensor over `bytes`, which may be a mapped file. `None` if the length does not match the shape. Bytes
+    /// that are not aligned for `dtype` are copied; `None` also if the system has no memory for the copy.
     pub fn from_storage(dtype: DType, shape: &[usize], bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Option<Tensor> {
         let slice: &[u8] = (*bytes).as_ref();
         if element_count(shape)?.checked_mul(dtype.size())? != slice.len() {
@@ -57,67 +57,69 @@ impl Tensor {
         Some(Tensor { dtype, shape: shape.into(), bytes })
     }
 
-    /// A tensor with a copy of `bytes`. `None` when the length does not fit the shape, or the system has no memory.
+    /// Creates a tensor with a copy of `bytes`. `None` if the length does not match the shape, or the system has no
+    /// memory.
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Tensor> {
         Tensor::from_storage(dtype, shape, Arc::new(AlignedBytes::copy_of(bytes).ok()?))
     }
 
-    /// A tensor with a copy of `values`.
+    /// Creates a tensor with a copy of `values`.
     ///
     /// # Panics
-    /// When the number of values does not fit the shape: that is a mistake in the calling code.
+    /// If the number of values does not match the shape, which is a bug in the caller.
     pub fn from_slice<T: Element>(shape: &[usize], values: &[T]) -> Tensor {
-        Tensor::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(values)).expect("as many values as the shape says")
+        Tensor::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(values))
+            .expect("the number of values matches the shape")
     }
 
-    /// A boolean tensor.
+    /// Creates a Boolean tensor.
     ///
     /// # Panics
-    /// When the number of values does not fit the shape.
+    /// If the number of values does not match the shape.
     pub fn from_bools(shape: &[usize], values: &[bool]) -> Tensor {
         let bytes: Vec<u8> = values.iter().map(|&b| u8::from(b)).collect();
-        Tensor::from_bytes(DType::Bool, shape, &bytes).expect("as many values as the shape says")
+        Tensor::from_bytes(DType::Bool, shape, &bytes).expect("the number of values matches the shape")
     }
 
-    /// A rank-0 tensor.
+    /// Creates a tensor of rank 0.
     pub fn scalar<T: Element>(value: T) -> Tensor {
         Tensor::from_slice(&[], &[value])
     }
 
-    /// A tensor filled by `fill`, which gets zeroed bytes.
+    /// Creates a tensor filled by `fill`, which gets zeroed bytes.
     ///
     /// # Errors
-    /// When the size overflows the address space, or the [budget](memory) or the system refuses it.
+    /// If the size overflows the address space, exceeds the [budget](memory), or the system has no memory.
     pub fn build(dtype: DType, shape: &[usize], fill: impl FnOnce(&mut [u8])) -> Result<Tensor, OutOfMemory> {
         let mut bytes = AlignedBytes::zeroed(byte_count(dtype, shape).ok_or(OutOfMemory::OVERFLOW)?)?;
         fill(bytes.as_mut());
         Ok(Tensor { dtype, shape: shape.into(), bytes: Arc::new(bytes) })
     }
 
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros.
     ///
     /// # Errors
-    /// As [`Tensor::build`].
+    /// See [`Tensor::build`].
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Tensor, OutOfMemory> {
         Tensor::build(dtype, shape, |_| {})
     }
 
-    /// A tensor of no elements, which takes no memory.
+    /// Creates a tensor without elements, which needs no memory.
     pub fn nothing() -> Tensor {
         Tensor { dtype: DType::U8, shape: smallvec::smallvec![0], bytes: Arc::new(AlignedBytes::empty()) }
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.bytes().len() / self.dtype.size()
     }
@@ -127,32 +129,32 @@ impl Tensor {
         self.bytes().is_empty()
     }
 
-    /// The bytes, row-major, little-endian.
+    /// Returns the bytes, row-major, little-endian.
     pub fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
 
-    /// The elements.
+    /// Returns the elements.
     ///
     /// # Panics
-    /// When `T` is not the element type.
+    /// If `T` is not the element type.
     pub fn as_slice<T: Element>(&self) -> &[T] {
         self.view().as_slice()
     }
 
-    /// A view of the whole.
+    /// Returns a view of the whole tensor.
     pub fn view(&self) -> TensorView<'_> {
         TensorView { dtype: self.dtype, shape: &self.shape, data: self.bytes() }
     }
 
-    /// The same bytes under other dimensions. `None` when the number of elements differs.
+    /// Returns the same bytes with other dimensions. `None` if the number of elements differs.
     pub fn reshaped(&self, shape: &[usize]) -> Option<Tensor> {
         (element_count(shape)? == self.len()).then(|| Tensor { shape: shape.into(), ..self.clone() })
     }
 }
 
 impl PartialEq for Tensor {
-    /// Bitwise: NaN equals itself, `0.0` differs from `-0.0`.
+    /// Bitwise equality: NaN equals itself, `0.0` differs from `-0.0`.
     fn eq(&self, other: &Tensor) -> bool {
         self.dtype == other.dtype && self.shape == other.shape && self.bytes() == other.bytes()
     }

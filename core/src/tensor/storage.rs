@@ -1,4 +1,4 @@
-//! Bytes at a 64-byte boundary: a cache line, and what the widest vector loads like.
+//! Bytes aligned to 64, the size of a cache line and of the widest vector load.
 
 use super::memory::{Charge, OutOfMemory};
 
@@ -6,7 +6,7 @@ use super::memory::{Charge, OutOfMemory};
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Owned bytes that start at a 64-byte boundary. They count in the [budget](super::memory) of the process.
+/// Owned bytes, aligned to 64. They count in the [budget](super::memory) of the process.
 pub struct AlignedBytes {
     lines: Box<[Line]>,
     len: usize,
@@ -14,15 +14,15 @@ pub struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// No bytes, for which no memory is taken.
+    /// Creates an empty buffer, without an allocation.
     pub fn empty() -> AlignedBytes {
         AlignedBytes { lines: Box::default(), len: 0, _charge: None }
     }
 
-    /// `len` zero bytes. The pages are the system's zero pages until they are written.
+    /// Allocates `len` zero bytes. The pages are the system's zero pages until they are written.
     ///
     /// # Errors
-    /// When the limit of the process or the system refuses them.
+    /// If the limit of the process is exceeded or the system has no memory.
     pub fn zeroed(len: usize) -> Result<AlignedBytes, OutOfMemory> {
         if len == 0 {
             return Ok(AlignedBytes::empty());
@@ -30,10 +30,11 @@ impl AlignedBytes {
         AlignedBytes::charged(len, Charge::new(len)?)
     }
 
-    /// A copy of `bytes`, which are in memory already: the copy counts in the budget, and only the system can refuse it.
+    /// Copies `bytes`, which are in memory already: the copy counts in the budget, and is not checked against the
+    /// limit.
     ///
     /// # Errors
-    /// When the system has no memory.
+    /// If the system has no memory.
     pub fn copy_of(bytes: &[u8]) -> Result<AlignedBytes, OutOfMemory> {
         let mut copy = AlignedBytes::charged(bytes.len(), Charge::beyond_limit(bytes.len()))?;
         copy.as_mut().copy_from_slice(bytes);

@@ -1,29 +1,29 @@
-//! Views: what kernels read and write. The caller owns the bytes.
+//! Views, the operands and results of kernels. The caller owns the bytes.
 
 use super::{DType, Element};
 
-/// A dense row-major tensor to read.
+/// Read-only view of a dense row-major tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
-    /// The element type.
+    /// Element type.
     pub dtype: DType,
-    /// The dimensions.
+    /// Dimensions.
     pub shape: &'a [usize],
-    /// The bytes, aligned for `dtype`.
+    /// Bytes, aligned for `dtype`.
     pub data: &'a [u8],
 }
 
 impl<'a> TensorView<'a> {
-    /// The elements; booleans as `u8`.
+    /// Returns the elements; Booleans as `u8`.
     ///
     /// # Panics
-    /// When `T` is not the element type.
+    /// If `T` is not the element type.
     pub fn as_slice<T: Element>(&self) -> &'a [T] {
         check::<T>(self.dtype);
         bytemuck::cast_slice(self.data)
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.data.len() / self.dtype.size()
     }
@@ -33,7 +33,7 @@ impl<'a> TensorView<'a> {
         self.data.is_empty()
     }
 
-    /// The elements of an integer or boolean tensor. `None` for floats and for values beyond an `i64`.
+    /// Returns the elements of an integer or Boolean tensor. `None` for floats and for values that do not fit an `i64`.
     pub fn to_i64s(&self) -> Option<Vec<i64>> {
         if self.dtype.is_float() {
             return None;
@@ -47,39 +47,39 @@ impl<'a> TensorView<'a> {
         Some(crate::with_dtype!(self.dtype, T => self.as_slice::<T>().iter().map(|v| v.to_f64() as i64).collect()))
     }
 
-    /// The elements as binary64, one after another.
+    /// Iterates over the elements as binary64.
     pub fn f64s(&self) -> Box<dyn Iterator<Item = f64> + 'a> {
         crate::with_dtype!(self.dtype, T => Box::new(self.as_slice::<T>().iter().map(|v| v.to_f64())))
     }
 
-    /// The elements as binary64.
+    /// Returns the elements as binary64.
     pub fn to_f64s(&self) -> Vec<f64> {
         crate::with_dtype!(self.dtype, T => self.as_slice::<T>().iter().map(|v| v.to_f64()).collect())
     }
 }
 
-/// A dense row-major tensor to write.
+/// Mutable view of a dense row-major tensor.
 #[derive(Debug)]
 pub struct TensorViewMut<'a> {
-    /// The element type.
+    /// Element type.
     pub dtype: DType,
-    /// The dimensions.
+    /// Dimensions.
     pub shape: &'a [usize],
-    /// The bytes, aligned for `dtype`.
+    /// Bytes, aligned for `dtype`.
     pub data: &'a mut [u8],
 }
 
 impl TensorViewMut<'_> {
-    /// The elements; booleans as `u8`.
+    /// Returns the elements; Booleans as `u8`.
     ///
     /// # Panics
-    /// When `T` is not the element type.
+    /// If `T` is not the element type.
     pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
         check::<T>(self.dtype);
         bytemuck::cast_slice_mut(self.data)
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.data.len() / self.dtype.size()
     }
@@ -89,7 +89,7 @@ impl TensorViewMut<'_> {
         self.data.is_empty()
     }
 
-    /// The same tensor to read.
+    /// Returns a read-only view of the same tensor.
     pub fn view(&self) -> TensorView<'_> {
         TensorView { dtype: self.dtype, shape: self.shape, data: self.data }
     }

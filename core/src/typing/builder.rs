@@ -1,4 +1,4 @@
-//! Appends typed expressions to a module.
+//! Builder of typed modules.
 
 use crate::diag::{Diagnostic, codes, nearest};
 use crate::ir::{Attrs, Call, Callee, Expr, ExprId, Function, Module, Name, OriginId, Origins, Type};
@@ -26,20 +26,20 @@ type Built = Result<ExprId, Box<Diagnostic>>;
 pub struct Builder {
     /// Module built so far.
     pub module: Module,
-    /// The origin of what is appended next.
+    /// Origin of the expressions that are appended next.
     pub origin: Option<OriginId>,
 }
 
 impl Builder {
-    /// Goes on with a module.
+    /// Creates a builder that appends to a module.
     pub fn new(module: Module) -> Builder {
         Builder { module, origin: None }
     }
 
-    /// Appends an expression and infers its type. Attributes of an operator call are checked and normalised.
+    /// Appends an expression and infers its type. Attributes of an operator call are checked and normalized.
     ///
     /// # Errors
-    /// When it is not well typed.
+    /// If it is not well typed.
     pub fn push(&mut self, mut expr: Expr) -> Built {
         if let Expr::Call(call) = &mut expr
             && let Callee::Op(op) = call.callee
@@ -50,10 +50,10 @@ impl Builder {
         Ok(self.module.push_typed(expr, ty, self.origin.unwrap_or(Origins::none())))
     }
 
-    /// A call of the operator of that name.
+    /// Appends a call of the operator of that name.
     ///
     /// # Errors
-    /// When there is no such operator, an attribute is wrong, or the types do not agree.
+    /// If there is no such operator, an attribute is invalid, or the types do not agree.
     pub fn op(&mut self, name: &str, args: &[ExprId], attrs: Attrs) -> Built {
         let Some(op) = op::lookup(name) else {
             let mut diagnostic = Diagnostic::error(codes::types::UNKNOWN_OPERATOR, format!("no operator \"{name}\""));
@@ -65,45 +65,45 @@ impl Builder {
         self.push(Expr::op(op, args.iter().copied(), attrs))
     }
 
-    /// A constant.
+    /// Appends a constant.
     pub fn constant(&mut self, tensor: Tensor) -> ExprId {
         let ty = Type::tensor(tensor.dtype(), tensor.shape());
         self.module.push_typed(Expr::Constant(Arc::new(tensor)), ty, self.origin.unwrap_or(Origins::none()))
     }
 
-    /// A variable; each call makes another one.
+    /// Appends a new variable.
     pub fn var(&mut self, name: impl Into<Name>, ty: Type) -> ExprId {
         self.module.push_typed(Expr::var(name, ty.clone()), ty, Origins::none())
     }
 
-    /// A tuple.
+    /// Appends a tuple.
     ///
     /// # Errors
-    /// None that a typed module can cause.
+    /// None for operands that are well typed.
     pub fn tuple(&mut self, fields: &[ExprId]) -> Built {
         self.push(Expr::Tuple(fields.into()))
     }
 
-    /// A field of a tuple.
+    /// Appends a projection of a tuple.
     ///
     /// # Errors
-    /// When it is no tuple, or has no such field.
+    /// If the operand is not a tuple, or has no such field.
     pub fn project(&mut self, tuple: ExprId, index: u32) -> Built {
         self.push(Expr::Project { tuple, index })
     }
 
-    /// A call of a function value.
+    /// Appends a call of a function value.
     ///
     /// # Errors
-    /// When it is no function, or the arguments do not fit.
+    /// If the callee is not a function, or the types of the arguments do not match.
     pub fn call(&mut self, callee: ExprId, args: &[ExprId]) -> Built {
         self.push(Expr::Call(Box::new(Call { callee: Callee::Expr(callee), args: args.into(), attrs: Attrs::none() })))
     }
 
-    /// A function literal.
+    /// Appends a function literal.
     ///
     /// # Errors
-    /// When the body does not have the type that is declared.
+    /// If the body does not have the declared type.
     pub fn function(&mut self, params: &[ExprId], body: ExprId, ret: Type, attrs: Attrs) -> Built {
         self.push(Expr::Function(Box::new(Function::new(params.iter().copied(), body, ret, attrs))))
     }
@@ -111,7 +111,7 @@ impl Builder {
     /// Defines a global function.
     ///
     /// # Errors
-    /// As [`Builder::function`].
+    /// See [`Builder::function`].
     pub fn define(&mut self, name: &str, params: &[ExprId], body: ExprId) -> Built {
         let function = self.function(params, body, Type::Unknown, Attrs::none())?;
         self.module.globals.insert(name.into(), function);

@@ -1,4 +1,4 @@
-//! The type of one expression from the types of its operands.
+//! Inference of the type of one expression from the types of its operands.
 
 use super::solve::{Solver, unify};
 use crate::diag::{Diagnostic, codes, nearest};
@@ -9,13 +9,14 @@ use crate::tensor::{DType, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The type of `expr`, whose operands are in `module` and typed. [`Type::Unknown`] when an operand's type is unknown.
+/// Infers the type of `expr`, whose operands are in `module` and typed. Returns [`Type::Unknown`] if the type of an
+/// operand is unknown.
 ///
 /// # Errors
-/// What does not agree.
+/// If the types of the operands do not agree.
 pub fn infer_expr(module: &Module, expr: &Expr) -> op::TypeResult {
     let ty = infer_unbounded(module, expr)?;
-    // Only these build types out of the types of their operands.
+    // Only these nest the types of their operands in a larger type.
     let builds = match expr {
         Expr::Tuple(_) | Expr::RefNew(_) | Expr::Function(_) => true,
         Expr::Call(call) => matches!(call.callee, Callee::Expr(_)) && !module.types.is_empty(),
@@ -61,24 +62,24 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
                     )));
                 }
             },
-            other => return Err(mismatch(format!("field {index} of {other}, which is no tuple"))),
+            other => return Err(mismatch(format!("field {index} of {other}, which is not a tuple"))),
         },
         Expr::Call(call) => infer_call(module, call)?,
         Expr::Let { var, value, body } => {
             let (var, value) = (module.ty(*var), module.ty(*value));
             if unify(var, value).is_none() {
-                return Err(mismatch(format!("the variable of a let is {var}, its value is {value}")));
+                return Err(mismatch(format!("the variable of a let has the type {var}, its value {value}")));
             }
             module.ty(*body).clone()
         }
         Expr::If { cond, then, otherwise } => {
             let cond = module.ty(*cond);
             if *cond != Type::Unknown && *cond != Type::scalar(DType::Bool) {
-                return Err(mismatch(format!("the condition of an if is {cond}, bool is wanted")));
+                return Err(mismatch(format!("the condition of an if: expected bool, found {cond}")));
             }
             let (then, otherwise) = (module.ty(*then), module.ty(*otherwise));
             unify(then, otherwise)
-                .ok_or_else(|| mismatch(format!("the branches of an if are {then} and {otherwise}")))?
+                .ok_or_else(|| mismatch(format!("the branches of an if have the types {then} and {otherwise}")))?
         }
         Expr::Function(function) => function_type(module, function)?,
         Expr::RefNew(value) => match module.ty(*value) {
@@ -88,7 +89,7 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
         Expr::RefRead(reference) => match module.ty(*reference) {
             Type::Unknown => Type::Unknown,
             Type::Ref(inner) => Type::clone(inner),
-            other => return Err(mismatch(format!("ref_read of {other}, which is no reference"))),
+            other => return Err(mismatch(format!("ref_read of {other}, which is not a reference"))),
         },
         Expr::RefWrite { reference, value } => match module.ty(*reference) {
             Type::Unknown => Type::unit(),
@@ -98,25 +99,26 @@ fn infer_unbounded(module: &Module, expr: &Expr) -> op::TypeResult {
                     return Err(mismatch(format!("ref_write of {} into {}", module.ty(*value), module.ty(*reference))));
                 }
             },
-            other => return Err(mismatch(format!("ref_write to {other}, which is no reference"))),
+            other => return Err(mismatch(format!("ref_write to {other}, which is not a reference"))),
         },
     })
 }
 
-/// The type of a function: what was written, completed by what its parameters and body have.
+/// Returns the type of a function: its annotations, completed by the types of its parameters and body.
 ///
 /// # Errors
-/// When the body has another type than was written.
+/// If the type of the body differs from the annotation.
 pub fn function_type(module: &Module, function: &Function) -> op::TypeResult {
     let body = module.ty(function.body);
-    let ret = unify(&function.ret, body)
-        .ok_or_else(|| mismatch(format!("the function should return {}, its body is {body}", function.ret)))?;
+    let ret = unify(&function.ret, body).ok_or_else(|| {
+        mismatch(format!("the function should return {}, its body has the type {body}", function.ret))
+    })?;
     let params = function.params.iter().map(|&p| module.ty(p).clone()).collect();
     Ok(Type::func(FuncType { type_params: function.type_params.clone(), params, ret }))
 }
 
-/// The type of what a call of a function value calls, for this use of it: its type parameters replaced by what the
-/// arguments and the type that the result is known to have (which may be [`Type::Unknown`]) say.
+/// Returns the type of the callee of a function call, instantiated for this use: its type parameters are inferred from
+/// the arguments and from the known type of the result (which may be [`Type::Unknown`]).
 pub fn signature_of_call(
     module: &Module,
     callee: ExprId,
@@ -137,7 +139,7 @@ pub fn signature_of_call(
     Some(Arc::new(Nested::new(FuncType::new(params, solver.finish(&func.ret)))))
 }
 
-/// Infers the common type of all clauses; each pattern agrees with the data.
+/// Infers the common type of all clauses, and checks each pattern against the scrutinee.
 fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
     let data = module.ty(m.data);
     let mut solver = Solver::default();
@@ -147,11 +149,11 @@ fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
         let pattern = pattern_type(module, &mut solver, &clause.pattern)?;
         wanted = solver.join(&wanted, &pattern).ok_or_else(|| {
             let pattern = solver.finish(&pattern);
-            mismatch(format!("a pattern of a match is for {pattern}, the value is {data}"))
+            mismatch(format!("a pattern of a match has the type {pattern}, the value {data}"))
         })?;
         let body = module.ty(clause.body);
-        result =
-            unify(&result, body).ok_or_else(|| mismatch(format!("the clauses of a match are {result} and {body}")))?;
+        result = unify(&result, body)
+            .ok_or_else(|| mismatch(format!("the clauses of a match have the types {result} and {body}")))?;
     }
     if m.complete
         && data.is_complete()
@@ -159,12 +161,14 @@ fn infer_match(module: &Module, m: &Match) -> op::TypeResult {
     {
         let message = format!("the match has no clause for {missing}");
         let diagnostic = Diagnostic::error(codes::types::MISSING_CLAUSE, message);
-        return Err(Box::new(diagnostic.help("add a clause for it, or `_ => ...`; `match?` may leave some out")));
+        return Err(Box::new(
+            diagnostic.help("add a clause for it, or `_ => ...`; `match?` need not cover every value"),
+        ));
     }
     Ok(result)
 }
 
-/// The type of the values that a pattern is about, as far as it says.
+/// Returns the type of the values that a pattern matches, as far as the pattern determines it.
 fn pattern_type(module: &Module, solver: &mut Solver, pattern: &ClausePattern) -> op::TypeResult {
     Ok(match pattern {
         ClausePattern::Any => Type::Unknown,
@@ -192,9 +196,7 @@ fn pattern_type(module: &Module, solver: &mut Solver, pattern: &ClausePattern) -
                 let ty = pattern_type(module, solver, field)?;
                 if solver.join(wanted, &ty).is_none() {
                     let (ty, wanted) = (solver.finish(&ty), solver.finish(wanted));
-                    return Err(mismatch(format!(
-                        "a field of the pattern {name} is {ty}, the constructor has {wanted}"
-                    )));
+                    return Err(mismatch(format!("a field of the pattern {name}: expected {wanted}, found {ty}")));
                 }
             }
             signature.ret.clone()
@@ -227,7 +229,11 @@ fn infer_call(module: &Module, call: &Call) -> op::TypeResult {
                 if func.params.len() != call.args.len() {
                     return Err(Box::new(Diagnostic::error(
                         codes::types::BAD_ARITY,
-                        format!("{} arguments given to a function of {}", call.args.len(), func.params.len()),
+                        format!(
+                            "{} arguments given to a function with {} parameters",
+                            call.args.len(),
+                            func.params.len()
+                        ),
                     )));
                 }
                 let mut solver = Solver::default();
@@ -236,12 +242,12 @@ fn infer_call(module: &Module, call: &Call) -> op::TypeResult {
                     let arg = module.ty(arg);
                     if arg != param && solver.join(param, arg).is_none() {
                         let wanted = solver.finish(param);
-                        return Err(mismatch(format!("argument {i} is {arg}, the function takes {wanted}")));
+                        return Err(mismatch(format!("argument {i}: expected {wanted}, found {arg}")));
                     }
                 }
                 Ok(solver.finish(&func.ret))
             }
-            other => Err(mismatch(format!("a call of {other}, which is no function"))),
+            other => Err(mismatch(format!("a call of {other}, which is not a function"))),
         },
     }
 }

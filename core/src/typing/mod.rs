@@ -1,5 +1,5 @@
-//! Types: the local rule that types one expression from its operands, and the two ways to make modules whose types
-//! are up to date at every moment: [`Builder`] appends, [`Rebuild`] copies and changes.
+//! Type inference of one expression from its operands, and the two ways to build modules whose types are always up to
+//! date: [`Builder`] appends, [`Rebuild`] copies and changes.
 
 mod builder;
 mod infer;

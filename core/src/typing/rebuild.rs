@@ -1,19 +1,20 @@
-//! How a pass makes the next module out of the last one.
+//! Rebuilding a module in a pass.
 //!
-//! Ascending ids are a valid order for operands before users, so a rebuild is one loop: for each live expression the
-//! pass either says what stands for it now, or it is copied with its operands mapped. A copy keeps its type while its
-//! operands keep theirs, and is typed anew otherwise, or when an operand became a constant. Nothing dead is copied, nothing is visited twice.
+//! Ascending ids visit operands before users, so a rebuild is one loop: for each live expression the pass either
+//! provides a replacement, or the expression is copied with its operands mapped. A copy keeps its type if its operands
+//! keep theirs; otherwise, or if an operand became a constant, its type is inferred again. Dead expressions are not
+//! copied, and none is visited twice.
 
 use super::{Builder, infer_expr, unify};
 use crate::diag::Diagnostic;
 use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Origins, Type};
 use crate::stop::{self, Ticks};
 
-/// A module being rebuilt.
+/// State of a rebuild.
 pub struct Rebuild<'a> {
-    /// The module as it was.
+    /// Original module.
     pub old: &'a Module,
-    /// The module as it becomes. Its `origin` is that of the expression being rebuilt.
+    /// Builder of the new module. Its `origin` is that of the expression being rebuilt.
     pub new: Builder,
     /// Expressions of the old module that its globals reach.
     pub live: IndexVec<ExprId, bool>,
@@ -21,11 +22,11 @@ pub struct Rebuild<'a> {
 }
 
 impl<'a> Rebuild<'a> {
-    /// Rebuilds a module. For each live expression of `old`, in ascending order, `visit` gives what stands for it in
-    /// the new module, or `None` to have it copied.
+    /// Rebuilds a module. For each live expression of `old`, in ascending order, `visit` returns its replacement in the
+    /// new module, or `None` to have it copied.
     ///
     /// # Errors
-    /// Whatever `visit` fails with, and types that no longer agree.
+    /// The errors of `visit`, and types that no longer agree.
     pub fn run(
         old: &'a Module,
         visit: impl FnMut(&mut Rebuild<'a>, ExprId, &'a Expr) -> Result<Option<ExprId>, Box<Diagnostic>>,
@@ -35,11 +36,11 @@ impl<'a> Rebuild<'a> {
         Rebuild::start(old, live).finish(order, visit)
     }
 
-    /// Rebuilds a module out of the expressions in `order` alone, in that order: what an expression needs comes
-    /// before it, and the global functions are among them. For a pass that leaves some out, or moves them.
+    /// Rebuilds a module from only the expressions in `order`, in that order: operands must precede their users, and
+    /// the global functions must be included. For passes that omit or move expressions.
     ///
     /// # Errors
-    /// As [`Rebuild::run`].
+    /// See [`Rebuild::run`].
     pub fn run_in_order(
         old: &'a Module,
         order: impl IntoIterator<Item = ExprId>,
@@ -79,16 +80,17 @@ impl<'a> Rebuild<'a> {
         Ok(self.new.module)
     }
 
-    /// Returns the replacement of an operand of the expression being visited, or for another expression that certainly came before.
+    /// Returns the replacement of an operand of the expression being visited, or of another expression that has
+    /// certainly been visited.
     ///
     /// # Panics
-    /// For an expression that has not been visited. Operands come first, so for them it does not; a pass that looks at
-    /// anything else, such as the function behind a name, asks with [`Rebuild::visited`].
+    /// If the expression has not been visited. Operands always have; for anything else, such as the function of a
+    /// global, use [`Rebuild::visited`].
     pub fn get(&self, old: ExprId) -> ExprId {
         self.map[old].expect("an operand is visited before its users")
     }
 
-    /// Returns the replacement of an expression that was visited already.
+    /// Returns the replacement of an expression, if it has been visited.
     pub fn visited(&self, old: ExprId) -> Option<ExprId> {
         self.map[old]
     }
@@ -106,7 +108,7 @@ impl<'a> Rebuild<'a> {
         }
     }
 
-    /// Says that `new` stands for `old` from now on, for users that are still to come.
+    /// Makes `new` the replacement of `old` for users that are visited later.
     pub fn set(&mut self, old: ExprId, new: ExprId) {
         self.map[old] = Some(new);
     }
@@ -114,7 +116,7 @@ impl<'a> Rebuild<'a> {
     /// Copies an expression with its operands mapped.
     ///
     /// # Errors
-    /// When the new operands have types that do not agree.
+    /// If the types of the new operands do not agree.
     pub fn copy(&mut self, id: ExprId) -> Result<ExprId, Box<Diagnostic>> {
         let node = &self.old.nodes[id];
         let mut expr = node.expr.clone();
@@ -123,13 +125,13 @@ impl<'a> Rebuild<'a> {
             node.ty.clone()
         } else {
             let ty = infer_expr(&self.new.module, &expr)?;
-            // The use of a constructor without fields is typed by where it stands.
+            // The type of a constructor without fields depends on its context.
             if ty.is_complete() { ty } else { unify(&ty, &node.ty).unwrap_or(ty) }
         };
         Ok(self.new.module.push_typed(expr, ty, node.origin))
     }
 
-    /// Gives a new expression the origins of an old one as well: where a pass merges two operators into one.
+    /// Adds the origins of an old expression to a new one, for passes that merge two operators into one.
     pub fn inherit(&mut self, new: ExprId, old: ExprId) {
         let origin = self.old.nodes[old].origin;
         self.inherit_origin(new, origin);
@@ -145,7 +147,7 @@ impl<'a> Rebuild<'a> {
     }
 
     fn operands_keep_their_types(&self, expr: &Expr) -> bool {
-        // A call through a global is typed by the global, which may come later in the arena: keep what it was.
+        // A call of a global has its type from the global, which may come later in the arena, so the old type is kept.
         if let Expr::Call(call) = expr
             && let Callee::Expr(callee) = call.callee
             && matches!(self.old.expr(callee), Expr::Global(_))
@@ -157,7 +159,7 @@ impl<'a> Rebuild<'a> {
             let old = self.old.ty(operand);
             let new = self.get(operand);
             keep &= old == self.new.module.ty(new) && *old != Type::Unknown;
-            // The value of a constant may tell what the type of an operand did not: the result of dyn.reshape.
+            // The value of a constant can determine a type that was unknown before, such as the result of dyn.reshape.
             keep &= self.new.module.expr(new).as_constant().is_none() || self.old.expr(operand).as_constant().is_some();
         });
         keep

@@ -1,16 +1,15 @@
-//! Agreement of types: what two types have in common, and what stands for the type parameters of a function where it
-//! is used.
+//! Unification of types, and inference of type arguments where a function is used.
 //!
-//! While a use is being typed, each type parameter of the function is a *hole*: a [`Type::Param`] whose name no text
-//! can write. Holes live as long as one [`Solver`]; what is still open at the end becomes [`Type::Unknown`], which
-//! inference fills when more is known.
+//! While a use is being typed, each type parameter of the function is a *hole*: a [`Type::Param`] whose name the text
+//! format cannot express. Holes live as long as one [`Solver`]; a hole that is still open at the end becomes
+//! [`Type::Unknown`], to be inferred when more is known.
 
 use crate::ir::{Dim, FuncType, Name, Nested, Type};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The type that two types agree on. [`Type::Unknown`] agrees with everything; `?` agrees with every dimension and
-/// stays `?`, because the value may have any size there. A function with type parameters agrees with any of its uses.
+/// Unifies two types. [`Type::Unknown`] unifies with everything; `?` unifies with every dimension and stays `?`,
+/// because the value may have any size there. A function with type parameters unifies with any of its instances.
 pub fn unify(a: &Type, b: &Type) -> Option<Type> {
     if a == b {
         return Some(a.clone());
@@ -20,12 +19,12 @@ pub fn unify(a: &Type, b: &Type) -> Option<Type> {
     Some(solver.finish(&both))
 }
 
-/// The type with each of `names` replaced by the type beside it.
+/// Replaces each of `names` by the corresponding type of `with`.
 pub fn substitute(ty: &Type, names: &[Name], with: &[Type]) -> Type {
     map_params(ty, &mut |name| names.iter().position(|n| n == name).and_then(|at| with.get(at)).cloned())
 }
 
-/// The type with what `replace` gives for its type parameters; those of function types inside it stay.
+/// Replaces the free type parameters for which `replace` returns a type; those bound by nested function types stay.
 pub fn map_params(ty: &Type, replace: &mut dyn FnMut(&Name) -> Option<Type>) -> Type {
     ty.map_leaves(&Type::has_params, &mut |leaf, own| match leaf {
         Type::Param(name) if !own.iter().any(|names| names.contains(name)) => replace(name),
@@ -33,7 +32,7 @@ pub fn map_params(ty: &Type, replace: &mut dyn FnMut(&Name) -> Option<Type>) -> 
     })
 }
 
-/// Types of the holes of one use.
+/// Types of the holes of one use of a function.
 #[derive(Default)]
 pub struct Solver {
     bound: HashMap<Name, Type>,
@@ -41,7 +40,7 @@ pub struct Solver {
 }
 
 impl Solver {
-    /// The function's type with a new hole for each of its type parameters.
+    /// Returns the type of the function with a new hole for each of its type parameters.
     pub fn instantiate(&mut self, func: &Arc<Nested<FuncType>>) -> Arc<Nested<FuncType>> {
         if func.type_params.is_empty() {
             return func.clone();
@@ -52,7 +51,7 @@ impl Solver {
         Arc::new(Nested::new(FuncType::new(params, ret)))
     }
 
-    /// New holes in the place of some names.
+    /// Returns a new hole for each name.
     pub fn holes(&mut self, names: &[Name]) -> Vec<Type> {
         names.iter().map(|_| self.hole()).collect()
     }
@@ -66,11 +65,11 @@ impl Solver {
         name.starts_with('?')
     }
 
-    /// The type that both agree on, holes filled as far as that needs. `None` when they do not agree.
+    /// Unifies two types, filling holes as needed. `None` if they do not agree.
     pub fn join(&mut self, a: &Type, b: &Type) -> Option<Type> {
         enum Step {
             Join(Type, Type),
-            /// The join of what a hole stands for and of what it met is what it stands for from now on.
+            /// Binds the hole to the unification of its previous type and the one that it met.
             Bind(Arc<Name>),
             Tuple(usize),
             Func(Box<[Name]>, usize),
@@ -104,7 +103,7 @@ impl Solver {
                         let dims: Option<Vec<Dim>> = x.dims.iter().zip(&y.dims).map(|(p, q)| join_dim(p, q)).collect();
                         Type::tensor_of(x.dtype, dims?)
                     }
-                    // What is known to the last dimension agrees only with itself.
+                    // Fully known types only agree if they are equal.
                     _ if [&a, &b].iter().all(|t| t.is_complete() && !t.has_params() && !t.has_open_dims()) => {
                         return None;
                     }
@@ -156,7 +155,7 @@ impl Solver {
         done.pop()
     }
 
-    /// A hole cannot stand for a type that holds it: such a type would have no end.
+    /// Binds a hole. The occurs check fails for a type that contains the hole, as it would be infinite.
     fn bind(&mut self, hole: &Name, ty: Type) -> Option<()> {
         if matches!(&ty, Type::Param(name) if **name == *hole) {
             return Some(());
@@ -170,10 +169,10 @@ impl Solver {
         Some(())
     }
 
-    /// The type with every hole that is filled replaced. `None` beyond the limits of types.
+    /// Replaces every hole that is filled. `None` beyond the limits of types.
     fn resolve(&self, ty: &Type, met: &mut dyn FnMut(&Name)) -> Option<Type> {
         let mut resolved = ty.clone();
-        // Each round replaces one level of holes by what they stand for; there are no more levels than holes.
+        // Each round replaces one level of holes by their types; there are at most as many levels as holes.
         for _ in 0..=self.holes {
             let mut changed = false;
             resolved = map_params(&resolved, &mut |name| {
@@ -194,7 +193,7 @@ impl Solver {
         Some(resolved)
     }
 
-    /// The type with what the holes stand for; [`Type::Unknown`] where a hole is open, and for the whole of a type beyond
+    /// Replaces the holes by their types. An open hole becomes [`Type::Unknown`], as does the whole of a type beyond
     /// the limits.
     pub fn finish(&self, ty: &Type) -> Type {
         if self.holes == 0 {
@@ -205,7 +204,7 @@ impl Solver {
     }
 }
 
-/// A function's type under other names for its type parameters.
+/// Renames the type parameters of a function type.
 fn renamed(func: &Arc<Nested<FuncType>>, names: &[Name]) -> Arc<Nested<FuncType>> {
     if *func.type_params == *names {
         return func.clone();
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_fills_type_parameters() {
+    fn use_fills_type_parameters() {
         let mut solver = Solver::default();
         let cons = solver.instantiate(&poly(&[a(), list(a())], list(a())));
         assert!(solver.join(&cons.params[0], &int()).is_some());
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_stays_unknown_and_nothing_holds_itself() {
+    fn open_holes_stay_unknown_and_occurs_check_fails() {
         let mut solver = Solver::default();
         let nil = solver.instantiate(&poly(&[], list(a())));
         assert_eq!(solver.finish(&nil.ret), list(Type::Unknown));
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_with_type_parameters_agrees_with_its_uses_and_with_itself_renamed() {
+    fn polymorphic_function_unifies_with_instances_and_renamings() {
         let identity = Type::Func(poly(&[a()], a()));
         let other = Type::Func(renamed(&poly(&[a()], a()), &["B".into()]));
         let use_ = Type::func(FuncType::new([int()], Type::Unknown));

@@ -63,7 +63,7 @@ fn convolution_sizes() {
 fn convolution_refusals() {
     let (data, weight) = (f32s("1, 4, 8, 8"), f32s("6, 4, 3, 3"));
     let args = [data.clone(), weight.clone()];
-    refuses("nn.conv2d", [("groups", AttrValue::Int(2))], &args, "channels of data and weight: 4 against 8");
+    refuses("nn.conv2d", [("groups", AttrValue::Int(2))], &args, "channels of data and weight: 4 vs. 8");
     refuses(
         "nn.conv2d",
         [("groups", AttrValue::Int(4))],
@@ -71,8 +71,8 @@ fn convolution_refusals() {
         "6 channels in 4 groups",
     );
     refuses("nn.conv2d", [("groups", AttrValue::Int(0))], &args, "groups is 0");
-    refuses("nn.conv2d", [("kernel_size", ints([5, 5]))], &args, "kernel_size and weight: 5 against 3");
-    refuses("nn.conv2d", [("channels", AttrValue::Int(7))], &args, "channels and weight: 7 against 6");
+    refuses("nn.conv2d", [("kernel_size", ints([5, 5]))], &args, "kernel_size and weight: 5 vs. 3");
+    refuses("nn.conv2d", [("channels", AttrValue::Int(7))], &args, "channels and weight: 7 vs. 6");
     refuses("nn.conv2d", [("strides", ints([0, 1]))], &args, "strides is [0, 1]");
     refuses("nn.conv2d", [("padding", ints([1, 1, 1]))], &args, "padding is [1, 1, 1]");
     refuses("nn.conv2d", [("dilation", ints([4, 4]))], &args, "a window of 3 (dilation 4) does not fit 8 elements");
@@ -89,15 +89,15 @@ fn convolution_refusals() {
 fn product_types() {
     gives("nn.dense", [], &[f32s("?, 7, 5"), f32s("3, 5")], "Tensor[(?, 7, 3), float32]");
     gives("nn.dense", [("units", AttrValue::Int(3))], &[f32s("2, 5"), f32s("?, 5")], "Tensor[(2, 3), float32]");
-    refuses("nn.dense", [], &[f32s("2, 5"), f32s("3, 4")], "inner dimensions: 5 against 4");
-    refuses("nn.dense", [("units", AttrValue::Int(4))], &[f32s("2, 5"), f32s("3, 5")], "units and weight: 4 against 3");
+    refuses("nn.dense", [], &[f32s("2, 5"), f32s("3, 4")], "inner dimensions: 5 vs. 4");
+    refuses("nn.dense", [("units", AttrValue::Int(4))], &[f32s("2, 5"), f32s("3, 5")], "units and weight: 4 vs. 3");
     refuses("nn.dense", [], &[f32s("2, 5"), f32s("5")], "weight has 1 dimensions, 2 are wanted");
     gives("nn.batch_matmul", [], &[f32s("?, 2, 3"), f32s("1, 3, ?")], "Tensor[(?, 2, ?), float32]");
-    refuses("nn.batch_matmul", [], &[f32s("2, 2, 3"), f32s("3, 3, 4")], "batches: 2 against 3");
+    refuses("nn.batch_matmul", [], &[f32s("2, 2, 3"), f32s("3, 3, 4")], "batches: 2 vs. 3");
     let transposed = ("transpose_a", AttrValue::Bool(true));
     refuses("nn.matmul", [transposed], &[f32s("2, 2, 3"), f32s("3, 4")], "tensor_a has 3 dimensions, 2 are wanted");
     gives("nn.bias_add", [("axis", AttrValue::Int(-1))], &[f32s("2, ?"), f32s("4")], "Tensor[(2, 4), float32]");
-    refuses("nn.bias_add", [], &[f32s("2, 3"), f32s("4")], "bias and data: 3 against 4");
+    refuses("nn.bias_add", [], &[f32s("2, 3"), f32s("4")], "bias and data: 3 vs. 4");
     refuses("nn.bias_add", [("axis", AttrValue::Int(2))], &[f32s("2, 3"), f32s("3")], "axis 2");
 }
 
@@ -123,7 +123,7 @@ fn normalization_types() {
     let five = [f32s("1, ?, 4"), channel(), channel(), channel(), channel()];
     let triple = "(Tensor[(1, 3, 4), float32], Tensor[(3), float32], Tensor[(3), float32])";
     gives("nn.batch_norm", [], &five, triple);
-    refuses("nn.batch_norm", [("axis", AttrValue::Int(2))], &five, "data and gamma: 4 against 3");
+    refuses("nn.batch_norm", [("axis", AttrValue::Int(2))], &five, "data and gamma: 4 vs. 3");
     gives("nn.dropout", [], &[f32s("?, 2")], "(Tensor[(?, 2), float32], Tensor[(?, 2), float32])");
     refuses("nn.softmax", [("axis", AttrValue::Int(3))], &[f32s("1, 2")], "axis 3");
     refuses("nn.lrn", [("size", AttrValue::Int(4))], &[f32s("1, 2, 3, 3")], "an odd number");

@@ -43,7 +43,7 @@ fn parameters_lie_along_an_axis() {
     let back = run("qnn.dequantize", &attrs([("axis", AttrValue::Int(-2))]), &[&q, &scales, &zeros]);
     assert_eq!(back, x);
     let why = refused("qnn.quantize", &Attrs::none(), &[&x, &scales, &zeros]);
-    assert!(why.contains("output_scale and its axis: 2 against 3"), "{why}");
+    assert!(why.contains("output_scale and its axis: 2 vs. 3"), "{why}");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn rejects_invalid_scales_at_run_time() {
     let why = call("qnn.concatenate", &Attrs::none(), &args).unwrap_err();
     assert!(why.contains("input_scales is -1"), "{why}");
     let why = call("qnn.concatenate", &Attrs::none(), &[&[data()][..], &args[1..]].concat()).unwrap_err();
-    assert!(why.contains("a tuple of tensors is wanted"), "{why}");
+    assert!(why.contains("expected a tuple of tensors"), "{why}");
 }
 
 /// Returns (M, e) of a ratio, out of the bits of a binary64: M * 2^(e - 31).
@@ -371,9 +371,7 @@ fn types_of_the_dialect() {
         )
     };
     assert_eq!(conv(&weight, &Type::tensor(DType::F32, &[4])).as_deref(), Ok("Tensor[(1, 4, 6, 6), int32]"));
-    assert!(
-        conv(&weight, &Type::tensor(DType::F32, &[3])).unwrap_err().contains("kernel_scale and its axis: 3 against 4")
-    );
+    assert!(conv(&weight, &Type::tensor(DType::F32, &[3])).unwrap_err().contains("kernel_scale and its axis: 3 vs. 4"));
     let float = Type::tensor(DType::F32, &[4, 3, 3, 3]);
     assert!(conv(&float, &s).unwrap_err().contains("weight is float32, int8, uint8, int16 or uint16 is wanted"));
     let two = |a: DType, b: DType| {

@@ -1,10 +1,10 @@
-//! The table of error codes, one file per area. Each code has a page in `docs/errors/` and a test that provokes it.
+//! Table of error codes, one file per area. Each code has a page in `docs/errors/` and a test that provokes it.
 
 /// Declares the codes of an area: constants, and the table `ALL` of (code, title) that `byoc error` lists.
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $title:literal;)*) => {
         $($(#[$doc])* #[doc = $title] pub const $name: crate::diag::Code = crate::diag::Code($number);)*
-        /// Every code of this area with its title, in ascending order.
+        /// All codes of this area with their titles, in ascending order.
         pub const ALL: &[(crate::diag::Code, &str)] = &[$(($name, $title)),*];
     };
 }
@@ -19,7 +19,7 @@ pub mod types;
 
 use super::Code;
 
-/// Every code with its title, in ascending order.
+/// Iterates over all codes with their titles, in ascending order.
 pub fn all() -> impl Iterator<Item = (Code, &'static str)> {
     [text::ALL, types::ALL, passes::ALL, plugins::ALL, frontends::ALL, runtime::ALL, artifacts::ALL]
         .into_iter()
