@@ -10,7 +10,7 @@ codes! {
     BAD_TENSOR = 507, "the data of a tensor does not fit its type";
     UNSUPPORTED_OPSET = 508, "the operator set version is not supported";
     NOT_CONSTANT = 509, "a value must be known before the run";
-    UNKNOWN_MODEL_FORMAT = 510, "not a kind of model that is read";
+    UNKNOWN_MODEL_FORMAT = 510, "unsupported model format";
     BAD_BINDING = 511, "a dimension or an input is bound to what the model does not have";
     BAD_TENSOR_FILE = 512, "a tensor file cannot be read";
     CANNOT_WRITE = 513, "a file cannot be written";

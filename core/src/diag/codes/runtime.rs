@@ -8,16 +8,16 @@ codes! {
     INPUT_SHAPE = 605, "an input has other dimensions than the model takes";
     NO_KERNEL = 606, "the host has no implementation of an operator";
     NOT_LOWERABLE = 607, "a module that cannot be turned into a program";
-    BAD_PROGRAM = 608, "a program that does not make sense";
+    BAD_PROGRAM = 608, "an invalid program";
     OUT_OF_MEMORY = 609, "a tensor that does not fit into memory";
     CALL_DEPTH = 610, "calls nested too deep";
-    SIZE_UNKNOWN = 611, "a result whose size the run does not tell";
-    NO_THREADS = 612, "the system gives no threads";
-    REGION_FAILED = 613, "a region broke its promise";
-    BAD_LABELS = 614, "the labels do not fit the output";
+    SIZE_UNKNOWN = 611, "the size of a result cannot be determined";
+    NO_THREADS = 612, "the system cannot create threads";
+    REGION_FAILED = 613, "a region violated its contract";
+    BAD_LABELS = 614, "the labels do not match the output";
     NO_CLAUSE = 615, "a match without a clause for its value";
-    CONSTANTS_GONE = 616, "constants that were let go are needed again";
-    CANCELLED = 617, "what was under way was cancelled";
+    CONSTANTS_GONE = 616, "released constants are needed again";
+    CANCELLED = 617, "work was cancelled";
     TIMED_OUT = 618, "the time limit was reached";
-    STEP_LIMIT = 619, "a loop does not end";
+    STEP_LIMIT = 619, "a loop does not terminate";
 }
