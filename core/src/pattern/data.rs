@@ -6,10 +6,10 @@ use crate::tensor::{DType, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Maximum nesting of a pattern: its parser recurses. The alternatives of one choice lie side by side, however many.
+/// Maximum nesting depth of a pattern, as its parser recurses. The alternatives of one choice count as one level.
 pub const MAX_DEPTH: usize = 200;
 
-/// A node of a [`Pattern`].
+/// Id of a node of a [`Pattern`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PatternId(u32);
 
@@ -25,26 +25,26 @@ impl Id for PatternId {
 /// Node of a pattern.
 #[derive(Clone, Debug)]
 pub enum PatternNode {
-    /// Anything.
+    /// Any expression.
     Wildcard,
-    /// A variable; of that name, when one is given.
+    /// A variable, of that name if one is given.
     Var(Option<Name>),
     /// A constant.
     Constant,
     /// A constant equal to this one.
     Literal(Arc<Tensor>),
-    /// The operator itself, where it is called.
+    /// The operator itself, as a callee.
     Op(OpId),
     /// A call.
     Call {
         /// Callee.
         callee: PatternId,
-        /// The arguments; `None` takes any number of any.
+        /// Arguments; `None` matches any.
         args: Option<Box<[PatternId]>>,
     },
-    /// A tuple; `None` takes any fields.
+    /// A tuple; `None` matches any fields.
     Tuple(Option<Box<[PatternId]>>),
-    /// A field of a tuple; `None` takes any index.
+    /// A field of a tuple; `None` matches any index.
     Project {
         /// The tuple.
         tuple: PatternId,
@@ -53,72 +53,73 @@ pub enum PatternNode {
     },
     /// An `if`.
     If {
-        /// The condition.
+        /// Condition.
         cond: PatternId,
-        /// The result when it is true.
+        /// Result if the condition is true.
         then: PatternId,
-        /// The result when it is false.
+        /// Result if the condition is false.
         otherwise: PatternId,
     },
     /// A `let`.
     Let {
-        /// The variable.
+        /// Variable.
         var: PatternId,
-        /// Its value.
+        /// Value of the variable.
         value: PatternId,
         /// The result.
         body: PatternId,
     },
-    /// A function literal; `None` takes any parameters.
+    /// A function literal; `None` matches any parameters.
     Function {
-        /// The parameters.
+        /// Parameters.
         params: Option<Box<[PatternId]>>,
         /// The result.
         body: PatternId,
     },
-    /// Left, or else right. It commits: what fails later does not come back for the right side.
+    /// The left pattern, or else the right one. The choice is final: a later failure does not backtrack to the right
+    /// side.
     Alt(PatternId, PatternId),
-    /// `child` at the root; every path upwards runs through `path` and ends in one and the same `parent`.
+    /// `child` at the root, where every path upwards consists of `path` and ends at the same `parent`.
     Dominates {
         /// Start of all paths.
         parent: PatternId,
-        /// Every expression in between.
+        /// Pattern of every expression in between.
         path: PatternId,
-        /// The root.
+        /// End of all paths, the root.
         child: PatternId,
     },
-    /// Whatever another pattern is; that may lie around it, which makes the pattern recursive.
+    /// Reference to another node. If that encloses it, the pattern is recursive.
     Redirect(PatternId),
-    /// With this type.
+    /// An expression of this type.
     Typed(PatternId, Type),
     /// A tensor with this element type.
     OfDtype(PatternId, DType),
     /// A tensor with these dimensions.
     OfShape(PatternId, Box<[Dim]>),
-    /// With these attributes: of a call, of a function, or of an operator (`TOpPattern`).
+    /// An expression with these attributes: of a call, of a function, or of an operator (`TOpPattern`).
     WithAttrs(PatternId, Attrs),
 }
 
-/// The operators that an expression at the root of a match can be a call of.
+/// Operators that the root of a match can be a call of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootOps {
-    /// Only calls of these.
+    /// Only calls of these operators.
     These(BTreeSet<OpId>),
     /// Any expression.
     Any,
 }
 
-/// A pattern: an arena of nodes and the one where a match begins.
+/// Pattern: an arena of nodes and the root, where a match begins.
 #[derive(Clone, Debug)]
 pub struct Pattern {
-    /// The nodes. Operands come before their users, but for what a [`PatternNode::Redirect`] stands for.
+    /// Nodes. Operands precede their users, except for the targets of [`PatternNode::Redirect`].
     pub nodes: IndexVec<PatternId, PatternNode>,
     /// Root of a match.
     pub root: PatternId,
 }
 
 impl Pattern {
-    /// The operands of a node, in the order in which they are visited.
+    /// Returns the operands of a node, in the order in which they are visited.
     pub fn operands(node: &PatternNode) -> Vec<PatternId> {
         match node {
             PatternNode::Wildcard
@@ -147,12 +148,12 @@ impl Pattern {
         }
     }
 
-    /// Returns true if a part of it stands for a part around it: then a match may go as deep as the program.
+    /// Returns true if a node refers to an enclosing one, so that a match may be as deep as the program.
     pub fn is_recursive(&self) -> bool {
         self.nodes.iter().any(|(id, node)| matches!(node, PatternNode::Redirect(to) if *to >= id))
     }
 
-    /// Returns true if looking for it at an expression comes back to looking for it at the same expression.
+    /// Returns true if matching the node at an expression requires matching it at the same expression again.
     pub(super) fn stands_for_itself(&self, id: PatternId) -> bool {
         let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
         let mut stack = vec![id];
@@ -179,8 +180,8 @@ impl Pattern {
         false
     }
 
-    /// The nodes that the root reaches, operands before users, left to right. Parameters of a composite function are
-    /// numbered in this order.
+    /// Returns the nodes that the root reaches, operands before users, left to right. Parameters of a composite
+    /// function are numbered in this order.
     pub fn post_order(&self) -> Vec<PatternId> {
         let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
         let mut order = Vec::new();
@@ -197,12 +198,12 @@ impl Pattern {
         order
     }
 
-    /// The nesting depth from the root.
+    /// Returns the nesting depth from the root.
     pub fn depth(&self) -> usize {
         let mut depth = IndexVec::<PatternId, usize>::filled(1, self.nodes.len());
         for id in self.post_order() {
             depth[id] = match &self.nodes[id] {
-                // One more alternative.
+                // A further alternative does not nest.
                 PatternNode::Alt(left, right) => depth[*left].max(depth[*right] + 1),
                 node => Pattern::operands(node).into_iter().map(|o| depth[o]).max().unwrap_or(0) + 1,
             };
@@ -210,8 +211,8 @@ impl Pattern {
         depth[self.root]
     }
 
-    /// Returns the operators that the root of a match can be a call of: an index over the operators of a program then gives all
-    /// expressions worth trying.
+    /// Returns the operators that the root of a match can be a call of, so that an index over the operators of a
+    /// program yields all candidate roots.
     pub fn root_ops(&self) -> RootOps {
         let mut these = BTreeSet::new();
         let mut seen = IndexVec::<PatternId, bool>::filled(false, self.nodes.len());
@@ -231,7 +232,7 @@ impl Pattern {
                 PatternNode::Call { callee, .. } => match self.nodes[*callee] {
                     PatternNode::Op(called) => {
                         these.insert(called);
-                        // A product of a quotient is found as a quotient of a product, and the other way round.
+                        // A product of a quotient also matches as a quotient of a product, and vice versa.
                         match op::get(called).name {
                             "multiply" => these.extend(op::lookup("divide")),
                             "divide" => these.extend(op::lookup("multiply")),
@@ -246,7 +247,7 @@ impl Pattern {
         RootOps::These(these)
     }
 
-    /// Operators that every program it matches in has.
+    /// Returns the operators that every matching program contains.
     pub fn required_ops(&self) -> BTreeSet<OpId> {
         let mut required: IndexVec<PatternId, BTreeSet<OpId>> = IndexVec::filled(BTreeSet::new(), self.nodes.len());
         for id in self.post_order() {
@@ -255,7 +256,7 @@ impl Pattern {
                 PatternNode::Alt(left, right) => required[*left].intersection(&required[*right]).copied().collect(),
                 node => {
                     let operands = Pattern::operands(node);
-                    // What is found inside a function is not among the operators that a graph counts.
+                    // The operators counted in a graph exclude those inside functions.
                     if matches!(node, PatternNode::Function { .. }) {
                         BTreeSet::new()
                     } else {
@@ -267,12 +268,12 @@ impl Pattern {
         std::mem::take(&mut required[self.root])
     }
 
-    /// Returns true if it can look into a call of a function: then it must see composites as the functions that they are.
+    /// Returns true if it can match the inside of a function call, so that it must see composites as functions.
     pub fn looks_into_functions(&self) -> bool {
         self.post_order().into_iter().any(|id| match &self.nodes[id] {
             PatternNode::Function { .. } => true,
             PatternNode::Call { callee, .. } => !self.calls_only_operators(*callee),
-            // A path of anything runs through composites too.
+            // A wildcard path also matches composites.
             PatternNode::Dominates { path, .. } => !self.calls_operators(*path),
             _ => false,
         })
@@ -300,7 +301,7 @@ impl Pattern {
             match &self.nodes[id] {
                 PatternNode::Op(_) => {}
                 PatternNode::Alt(left, right) => stack.extend([*left, *right]),
-                // The attributes that only operators have.
+                // Attributes that only operators have.
                 PatternNode::WithAttrs(_, attrs) if attrs.get("TOpPattern").is_some() => {}
                 _ => return false,
             }
@@ -308,7 +309,7 @@ impl Pattern {
         true
     }
 
-    /// The operators that it names, ascending: for the message that no pattern has an operator.
+    /// Returns the operators that it names, ascending, for the message that no pattern contains an operator.
     pub fn named_ops(&self) -> BTreeSet<OpId> {
         let ops = self.post_order().into_iter().filter_map(|id| match self.nodes[id] {
             PatternNode::Op(op) => Some(op),

@@ -1,42 +1,42 @@
-//! A module as patterns see it: who uses what, and which expressions were put together into a composite.
+//! Module as seen by patterns: the users of each expression, and the groups collapsed into composites.
 //!
-//! Collapsing a group makes its root a call of an opaque function of the group's inputs, and whatever nobody else uses
-//! disappears. That is all that later patterns can see of a rewrite, so a whole table is matched over one graph, and
-//! the module is rebuilt once at the end.
+//! Collapsing a group turns its root into a call of an opaque function of the group's inputs, and removes the
+//! expressions that have no other users. Later patterns can see no more of a rewrite than that, so a whole table is
+//! matched on one graph, and the module is rebuilt once at the end.
 
 use crate::ir::{Expr, ExprId, Id, IndexVec, Module, Type};
 use std::collections::{HashMap, HashSet};
 
-/// The inputs of a collapsed group, in the order of its parameters.
+/// Inputs of a collapsed group, in the order of its parameters.
 pub type Collapsed = Box<[ExprId]>;
 
-/// Users and uses of a module's live expressions, with collapsed groups on top.
+/// Users of a module's live expressions, overlaid with collapsed groups.
 pub struct Graph<'m> {
-    /// The module underneath; it does not change.
+    /// Underlying module, which does not change.
     pub module: &'m Module,
     first_user: Vec<u32>,
     users: Vec<ExprId>,
-    /// Users that came with collapsed groups.
+    /// Users added by collapsed groups.
     more_users: HashMap<ExprId, Vec<ExprId>>,
-    /// Number of operand places that hold an expression. Unused expressions are gone.
+    /// Number of uses of each expression as an operand; unused expressions are dead.
     uses: IndexVec<ExprId, u32>,
-    /// Position in `groups` of the inputs of a group, by its root, counted from 1.
+    /// Index into `groups`, by root of the group, counted from 1; 0 for none.
     collapsed: IndexVec<ExprId, u32>,
     groups: Vec<Collapsed>,
 }
 
 impl<'m> Graph<'m> {
-    /// The graph of a module. Linear.
+    /// Creates the graph of a module, in linear time.
     pub fn new(module: &'m Module) -> Graph<'m> {
         Graph::of(module, [])
     }
 
-    /// The graph of a module and of some expressions that its functions need not reach.
+    /// Creates the graph of a module and of additional root expressions that its functions need not reach.
     pub fn of(module: &'m Module, roots: impl IntoIterator<Item = ExprId>) -> Graph<'m> {
         let roots: Vec<ExprId> = module.globals.values().copied().chain(roots).collect();
         let mut live = IndexVec::filled(false, module.nodes.len());
         roots.iter().for_each(|&root| live[root] = true);
-        // Operands have smaller ids, so one descending sweep sees every user first.
+        // Operands have smaller ids, so one descending sweep visits every user first.
         for (id, node) in module.nodes.iter().rev() {
             if live[id] {
                 node.expr.for_each_operand(|operand| live[operand] = true);
@@ -68,27 +68,27 @@ impl<'m> Graph<'m> {
         Graph { module, first_user, users, more_users: HashMap::new(), uses, collapsed, groups: Vec::new() }
     }
 
-    /// The expression; `None` when it is the root of a collapsed group.
+    /// Returns the expression; `None` if it is the root of a collapsed group.
     pub fn expr(&self, id: ExprId) -> Option<&'m Expr> {
         (self.collapsed[id] == 0).then(|| self.module.expr(id))
     }
 
-    /// The type of an expression.
+    /// Returns the type of an expression.
     pub fn ty(&self, id: ExprId) -> &'m Type {
         self.module.ty(id)
     }
 
-    /// The inputs of the group that has this root.
+    /// Returns the inputs of the group with this root.
     pub fn collapsed(&self, root: ExprId) -> Option<&[ExprId]> {
         self.groups.get((self.collapsed[root] as usize).checked_sub(1)?).map(|inputs| &**inputs)
     }
 
-    /// Returns true if anything still uses it.
+    /// Returns true if it still has users.
     pub fn is_live(&self, id: ExprId) -> bool {
         self.uses[id] > 0
     }
 
-    /// Calls `visit` with each operand, in evaluation order; of a collapsed group, with each input.
+    /// Calls `visit` with each operand in evaluation order, or with each input of a collapsed group.
     pub fn for_each_operand(&self, id: ExprId, visit: impl FnMut(ExprId)) {
         match self.collapsed(id) {
             Some(inputs) => inputs.iter().copied().for_each(visit),
@@ -96,7 +96,7 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// The live users of an expression; one that uses it twice may come twice.
+    /// Iterates over the live users of an expression; a user may be repeated if it uses the expression twice.
     pub fn users(&self, id: ExprId) -> impl Iterator<Item = ExprId> + '_ {
         let own = &self.users[self.first_user[id.index()] as usize..self.first_user[id.index() + 1] as usize];
         let more = self.more_users.get(&id).map(Vec::as_slice).unwrap_or_default();
@@ -106,7 +106,7 @@ impl<'m> Graph<'m> {
             .filter(move |&user| self.is_live(user) && self.collapsed(user).is_none_or(|inputs| inputs.contains(&id)))
     }
 
-    /// Makes the group with this root one opaque call of its inputs.
+    /// Collapses the group with this root into an opaque call of its inputs.
     pub fn collapse(&mut self, root: ExprId, inputs: Collapsed) {
         for &input in &inputs {
             self.more_users.entry(input).or_default().push(root);
@@ -119,13 +119,13 @@ impl<'m> Graph<'m> {
         self.release(released);
     }
 
-    /// Drops what is known of users; operands can still be asked for.
+    /// Drops the table of users; operands remain available.
     pub fn forget_users(&mut self) {
         (self.first_user, self.users, self.more_users) = (Vec::new(), Vec::new(), HashMap::new());
         self.uses = IndexVec::new();
     }
 
-    /// Takes a collapsed group apart again.
+    /// Expands a collapsed group again.
     pub fn expand(&mut self, root: ExprId) {
         let group = std::mem::take(&mut self.collapsed[root]) as usize;
         if group > 0 {
@@ -142,10 +142,10 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// Returns true if every use of `id` flows into `root`: nothing of it reaches the outside but through `root`.
+    /// Returns true if every use of `id` flows into `root`, so that it is used outside only through `root`.
     ///
-    /// Users have larger ids than what they use, so the search ends at the first user beyond the root, and looks at
-    /// nothing but expressions between the two.
+    /// Users have larger ids than their operands, so the search ends at the first user beyond the root, and only visits
+    /// expressions between the two.
     pub fn flows_into(&self, id: ExprId, root: ExprId) -> bool {
         let mut seen = HashSet::from([id]);
         let mut stack = vec![id];
@@ -186,8 +186,8 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// The live expressions below `root`, operands before users, left to right, as [`Module::post_order`] but over
-    /// collapsed groups. `enter` decides whether the operands of an expression are visited.
+    /// Returns the live expressions below `root`, operands before users, left to right, like [`Module::post_order`] but
+    /// with collapsed groups. `enter` decides whether the operands of an expression are visited.
     pub fn post_order(
         &self,
         root: ExprId,

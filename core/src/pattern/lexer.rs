@@ -1,34 +1,34 @@
-//! Words of the pattern notation.
+//! Lexer of the pattern notation.
 
 use crate::diag::Span;
 
-/// A word.
+/// Token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Token<'a> {
     /// `nn.conv2d`, `let`.
     Name(&'a str),
-    /// `12`, `1.5f`, `-3`, `7i64`: looked into by the parser.
+    /// `12`, `1.5f`, `-3`, `7i64`; validated by the parser.
     Number(&'a str),
-    /// Without the quotes.
+    /// A string without the quotes.
     Str(&'a str),
     /// `( ) { } [ ] , ; : = | ? * . %`
     Mark(char),
     /// `..`
     Any,
-    /// A character that begins no word.
+    /// A character that begins no token.
     Bad(char),
     /// The end of the entry.
     End,
 }
 
-/// A word and where it stands.
+/// Token with its span.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word<'a> {
     pub token: Token<'a>,
     pub span: Span,
 }
 
-/// The words of `text[from..to]`; comments run from `#` to the end of the line.
+/// Splits `text[from..to]` into tokens; comments extend from `#` to the end of the line.
 pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
     let bytes = text.as_bytes();
     let mut words = Vec::new();
@@ -53,8 +53,8 @@ pub(super) fn words(text: &str, from: usize, to: usize) -> Vec<Word<'_>> {
                     while at < to && (name_start(bytes[at]) || bytes[at].is_ascii_digit()) {
                         at += 1;
                     }
-                    // A dot goes on with the name only when another part follows: `f.0` is a projection. So does a hyphen,
-                    // which names of targets have.
+                    // A dot continues the name only if another part follows: `f.0` is a projection. The same holds for
+                    // a hyphen, which names of targets contain.
                     if at + 1 < to && matches!(bytes[at], b'.' | b'-') && name_start(bytes[at + 1]) {
                         at += 1;
                     } else {
@@ -120,7 +120,7 @@ fn begins_number(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(u8::is_ascii_digit) || bytes.starts_with(b"inf") || bytes.starts_with(b"nan")
 }
 
-/// The byte ranges of the entries of a table: an entry begins at a line that is not indented, and goes on over the
+/// Returns the byte ranges of the entries of a table: an entry begins at a line that is not indented, and includes the
 /// indented lines below it.
 pub(super) fn entries(text: &str) -> Vec<(usize, usize)> {
     let mut entries: Vec<(usize, usize)> = Vec::new();
@@ -137,7 +137,7 @@ pub(super) fn entries(text: &str) -> Vec<(usize, usize)> {
         {
             last.1 = end;
         } else if entries.is_empty() && !content.trim_start().is_empty() && !content.trim_start().starts_with('#') {
-            // An indented line with nothing above it to continue: its own entry, so that its mistakes are shown.
+            // An indented line without an entry above it becomes its own entry, so that its errors are reported.
             entries.push((at, end));
         }
         at += line.len();

@@ -1,12 +1,12 @@
-//! The matcher.
+//! Matcher of patterns.
 //!
-//! Each pattern node remembers the expression that it met; met again, it must meet the same one. When a part fails,
-//! what its nodes remembered is forgotten. Alternation takes the left side when it matches and does not come back.
-//! Calls of `add` and `multiply` match with their arguments in either order, and `(a * b) / c` and `b * (a / c)` match
-//! each other's programs.
+//! Each pattern node is bound to the expression that it matched; matched again, it must match the same one. When a part
+//! fails, its bindings are undone. Alternation takes the left side if it matches and does not backtrack. Calls of `add`
+//! and `multiply` match with their arguments in either order, and the patterns `(a * b) / c` and `b * (a / c)` each
+//! match programs of both forms.
 //!
-//! A recursive pattern goes as deep as the program does, so the matcher keeps a stack of its own: a [`Frame`] for each
-//! pattern node that waits for the answer of one of its parts.
+//! A recursive pattern can be as deep as the program, so the matcher keeps an explicit stack: a [`Frame`] for each
+//! pattern node that waits for the result of one of its parts.
 
 use super::data::{Pattern, PatternId, PatternNode};
 use super::graph::Graph;
@@ -14,16 +14,16 @@ use crate::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Id, Name, OpId, Ten
 use crate::op::{self, Params};
 use std::collections::HashSet;
 
-/// After so many visits of pattern nodes a match is given up: optional parts nested in each other can otherwise take
-/// exponential time. A recursive pattern may take so many more for each expression of the program.
+/// Maximum number of visits of pattern nodes per match, as nested optional parts can otherwise take exponential time. A
+/// recursive pattern gets [`STEPS_PER_EXPRESSION`] more for each expression of the program.
 const MAX_STEPS: usize = 1 << 20;
 const STEPS_PER_EXPRESSION: usize = 16;
 
 /// Expressions that each pattern node matched.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
-    /// Pattern node and expression (or operator), in the order in which they matched. The path of a dominator, and
-    /// the parts of a recursive pattern, may have met several.
+    /// Pattern nodes with the expressions (or operators) that they matched, in the order of matching. The path of a
+    /// dominator, and the parts of a recursive pattern, may have several.
     pub met: Vec<(PatternId, Callee)>,
 }
 
@@ -33,26 +33,26 @@ impl Match {
         self.all(id).next()
     }
 
-    /// Everything that a pattern node met.
+    /// Iterates over everything that a pattern node matched.
     pub fn all(&self, id: PatternId) -> impl Iterator<Item = Callee> + '_ {
         self.met.iter().filter(move |(p, _)| *p == id).map(|&(_, met)| met)
     }
 }
 
-/// Matches patterns against a graph; keeps its buffers between matches.
+/// Matches patterns against a graph; reuses its buffers between matches.
 pub struct Matcher<'g, 'm> {
     graph: &'g Graph<'m>,
     met: Vec<Met>,
     /// Position in `met` of the latest match of each pattern node, counted from 1.
     latest: Vec<u32>,
-    /// Calls made on the way, for the two divide and multiply forms; numbered on from the pattern's own nodes.
+    /// Calls synthesized for the two forms of divide and multiply; their ids follow those of the pattern's own nodes.
     extra: Vec<(PatternId, [PatternId; 2])>,
     frames: Vec<Frame>,
     memoize: bool,
     steps: usize,
 }
 
-/// A pattern node and what it met.
+/// Pattern node with the expression that it matched.
 struct Met {
     id: PatternId,
     at: Callee,
@@ -60,43 +60,43 @@ struct Met {
     before: u32,
 }
 
-/// A pattern node that waits for the answer of one of its parts.
+/// Pattern node that waits for the result of one of its parts.
 struct Frame {
     id: PatternId,
     at: Callee,
-    /// Number of earlier matches, which are kept if it fails.
+    /// Number of bindings to keep if it fails.
     mark: u32,
     state: State,
 }
 
 enum State {
     Start,
-    /// For the answer that is its own.
+    /// Waiting for a result that becomes its own.
     Forward,
-    /// For the pattern to which it adds a condition.
+    /// Waiting for the pattern to which it adds a condition.
     Condition,
-    /// For its left side.
+    /// Waiting for its left side.
     Left,
-    /// For the part before this one.
+    /// Waiting for the part before this one.
     Part(u32),
-    /// For what it calls.
+    /// Waiting for its callee.
     Called,
-    /// For the argument before `next`, given in the order of the pattern or the other way round.
+    /// Waiting for the argument before `next`, in the order of the pattern or swapped.
     Args {
         next: u32,
         swapped: bool,
         mark: u32,
     },
-    /// For the form before this one.
+    /// Waiting for the form before this one.
     Form(u32),
-    /// For the child of a dominator.
+    /// Waiting for the child of a dominator.
     Child,
-    /// For the parent of a dominator, then for its path.
+    /// Waiting for the parent of a dominator, then for its path.
     Parent(Box<Walk>),
     Path(Box<Walk>),
 }
 
-/// From the child of a dominator upwards.
+/// Walk from the child of a dominator upwards.
 struct Walk {
     on_path: HashSet<ExprId>,
     stack: Vec<ExprId>,
@@ -108,7 +108,7 @@ enum Next {
     Ask(PatternId, Callee),
 }
 
-/// A node of the pattern, or one made on the way.
+/// Node of the pattern, or a synthesized call.
 #[derive(Clone, Copy)]
 enum NodeRef<'p> {
     Own(&'p PatternNode),
@@ -127,7 +127,7 @@ impl<'p> NodeRef<'p> {
 }
 
 impl<'g, 'm> Matcher<'g, 'm> {
-    /// A matcher over a graph.
+    /// Creates a matcher for a graph.
     pub fn new(graph: &'g Graph<'m>) -> Matcher<'g, 'm> {
         Matcher {
             graph,
@@ -140,7 +140,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Returns true if `pattern` matches at `root`, and how.
+    /// Matches `pattern` at `root`. Returns the bindings, or `None` if it does not match.
     pub fn match_at(&mut self, pattern: &Pattern, root: ExprId) -> Option<Match> {
         self.forget(0);
         self.extra.clear();
@@ -188,7 +188,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         answer == Some(true)
     }
 
-    /// Begins with a pattern node, unless the answer is known.
+    /// Starts matching a pattern node, unless the result is already known.
     fn enter(&mut self, id: PatternId, at: Callee) -> Option<bool> {
         if self.steps == 0 {
             return Some(false);
@@ -202,7 +202,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
         None
     }
 
-    /// Returns true if two places hold one object. A global function or a constructor is one, wherever its name stands.
+    /// Returns true if both are the same object. All references to a global function or a constructor are the same
+    /// object.
     fn is_same(&self, a: Callee, b: Callee) -> bool {
         a == b
             || match (self.expr(a), self.expr(b)) {
@@ -232,7 +233,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Goes on with a frame: `answer` is that of the part it asked about.
+    /// Resumes a frame with the result of the part that it waited for.
     fn step(&mut self, pattern: &Pattern, frame: &mut Frame, answer: Option<bool>) -> Next {
         let node = self.node(pattern, frame.id);
         let yes = answer == Some(true);
@@ -304,7 +305,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Matches a node against an expression without its parts, or names the first part to match.
+    /// Matches a node against an expression without its parts, or returns the first part to match.
     fn start(&mut self, frame: &mut Frame, node: NodeRef<'_>) -> Next {
         let (at, expr) = (frame.at, self.expr(frame.at));
         let mut ask = |state: State, id: PatternId, at: Callee| {
@@ -360,7 +361,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Returns true if what a pattern with a condition met has the type or the attributes that it asks for.
+    /// Returns true if the expression has the type or the attributes that the pattern requires.
     fn meets_condition(&self, node: NodeRef<'_>, at: Callee) -> bool {
         match node {
             NodeRef::Own(PatternNode::Typed(_, ty)) => self.ty(at).is_some_and(|actual| same_type(ty, actual)),
@@ -371,7 +372,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Asks about the next argument of a call, in the order of the pattern or with the two of them swapped.
+    /// Requests the next argument of a call, in the order of the pattern or with both arguments swapped.
     fn ask_arg(&self, frame: &mut Frame, node: NodeRef<'_>, next: u32, swapped: bool, mark: u32) -> Next {
         let (Some((_, Some(wanted))), Some(Expr::Call(call))) = (node.call(), self.expr(frame.at)) else {
             return Next::Answer(false);
@@ -384,7 +385,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         Next::Ask(wanted[if swapped { wanted.len() - 1 - at } else { at }], Callee::Expr(call.args[at]))
     }
 
-    /// Asks about the next form of `divide(multiply(a, b), c)` in a program that multiplies by a quotient, or of
+    /// Requests the next form of `divide(multiply(a, b), c)` in a program that multiplies by a quotient, or of
     /// `multiply(divide(a, b), c)` in one that divides a product.
     fn ask_form(&mut self, pattern: &Pattern, frame: &mut Frame, node: NodeRef<'_>, form: u32) -> Next {
         match self.form(pattern, node, frame.at, form) {
@@ -423,7 +424,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         }
     }
 
-    /// Callee and arguments of a pattern that calls the operator of that name with two arguments.
+    /// Returns callee and arguments of a pattern that calls the operator of that name with two arguments.
     fn call_of(&self, pattern: &Pattern, id: PatternId, name: &str) -> Option<(PatternId, [PatternId; 2])> {
         let node = self.node(pattern, id);
         let (callee, args) = node.call()?;
@@ -436,7 +437,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         PatternId::new(pattern.nodes.len() + self.extra.len() - 1)
     }
 
-    /// Puts the operands of the expression that a walk is at on its way, and goes on.
+    /// Pushes the operands of the current expression of a walk, and continues.
     fn walk_up(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
         if !self.push_operands(walk.at, &mut walk.stack) {
             return Next::Answer(false);
@@ -444,7 +445,8 @@ impl<'g, 'm> Matcher<'g, 'm> {
         self.walk_on(frame, node, walk)
     }
 
-    /// The next expression of a walk, left to right: it is the parent, or matches the path and is walked from upwards.
+    /// Visits the next expression of a walk, left to right: it is the parent, or it must match the path and the walk
+    /// continues upwards from it.
     fn walk_on(&mut self, frame: &mut Frame, node: NodeRef<'_>, mut walk: Box<Walk>) -> Next {
         let NodeRef::Own(PatternNode::Dominates { parent, .. }) = node else { return Next::Answer(false) };
         while let Some(id) = walk.stack.pop() {
@@ -464,7 +466,7 @@ impl<'g, 'm> Matcher<'g, 'm> {
         })
     }
 
-    /// Pushes the operands of an expression, last first, without what it calls; `false` when there are none.
+    /// Pushes the operands of an expression except its callee, last first; returns `false` if there are none.
     fn push_operands(&self, id: ExprId, stack: &mut Vec<ExprId>) -> bool {
         let callee = self.graph.expr(id).and_then(Expr::as_call).map(|call| call.callee);
         let first = stack.len();
@@ -512,13 +514,13 @@ impl<'g, 'm> Matcher<'g, 'm> {
             (Callee::Expr(_), Some(Expr::Function(function))) => {
                 wanted.iter().all(|(key, value)| function.attrs.get(key) == Some(value))
             }
-            // The call of a composite has no attributes.
+            // A call of a composite has no attributes.
             _ => wanted.is_empty(),
         }
     }
 }
 
-/// The part of that number of a node with a fixed list of parts, and what it must meet.
+/// Returns part `number` of a node with a fixed list of parts, and the expression that it must match.
 fn part_of(node: NodeRef<'_>, expr: Option<&Expr>, number: u32) -> Option<(PatternId, ExprId)> {
     match node {
         NodeRef::Own(node) => part(node, expr, number),
@@ -547,7 +549,7 @@ fn part(node: &PatternNode, expr: Option<&Expr>, number: u32) -> Option<(Pattern
     }
 }
 
-/// The attributes of operators that patterns may ask for.
+/// Returns an attribute of operators that patterns may require.
 fn op_attr(id: OpId, key: &Name) -> Option<AttrValue> {
     (&**key == "TOpPattern").then(|| AttrValue::Int(op::get(id).pattern as i64))
 }
@@ -560,7 +562,7 @@ fn same_type(wanted: &Type, actual: &Type) -> bool {
     }
 }
 
-/// Structurally the same; `?` in the pattern is a dimension that is not known before the run, named or not.
+/// Compares dimensions structurally; `?` in the pattern matches any dimension unknown at compile time, named or not.
 fn same_dims(wanted: &[Dim], actual: &[Dim]) -> bool {
     wanted.len() == actual.len()
         && wanted.iter().zip(actual).all(|(w, a)| w == a || (*w == Dim::Any && matches!(a, Dim::Named(_))))

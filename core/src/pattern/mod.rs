@@ -1,14 +1,14 @@
-//! The data-flow pattern language: what backends say they take.
+//! Data-flow pattern language, in which backends declare what they support.
 //!
-//! A [`Pattern`] is an arena of pattern nodes. Identity of a node matters: a node that is met twice during a match must
-//! meet the same expression both times, which is how "the same input twice" and shared values are said. Patterns are
-//! written in a [text notation](parse_table) and crossed over the plugin boundary in it; they are matched here, against
-//! a [`Graph`], by a [`Matcher`] that remembers what each pattern node met ([`Match`]).
+//! A [`Pattern`] is an arena of pattern nodes. Identity of a node matters: a node that is visited twice during a match
+//! must match the same expression both times, which expresses "the same input twice" and shared values. Patterns are
+//! written in a [text notation](parse_table) and cross the plugin boundary in it; a [`Matcher`] matches them against a
+//! [`Graph`] and records the expression that each pattern node matched ([`Match`]).
 //!
-//! [`Pattern::matches`], [`Pattern::partition`] and [`rewrite`] are the API for those who write passes; pattern tables
-//! are the business of [`merge_composite`](crate::pass::merge_composite).
+//! [`Pattern::matches`], [`Pattern::partition`] and [`rewrite`] are the API for authors of passes; pattern tables are
+//! handled by [`merge_composite`](crate::pass::merge_composite).
 //!
-//! Nothing here recurses on the depth of a graph: the matcher and the path of a dominator keep stacks of their own.
+//! Nothing here recurses on the depth of a graph: the matcher and the path of a dominator keep explicit stacks.
 
 mod data;
 mod graph;

@@ -1,4 +1,4 @@
-//! Patterns as an API: does one match, partition by one, rewrite by several (spec 1.5).
+//! Patterns as an API: match one, partition by one, rewrite by several (spec 1.5).
 
 use super::data::{Pattern, PatternId, PatternNode};
 use super::graph::Graph;
@@ -8,16 +8,16 @@ use crate::ir::{Attrs, Callee, ExprId, Module, Name, structural_equal};
 use crate::pass::{group, infer_type};
 use crate::typing::{Builder, Rebuild};
 
-/// After so many rounds rewriting gives up.
+/// Maximum number of rounds of rewriting.
 pub const MAX_ROUNDS: usize = 100;
 
-/// Rewriting may make a module this much larger, in expressions, and as many times as large: what doubles in every
-/// round is out of hand long before the last one.
+/// Maximum growth of a module by rewriting: [`TIMES`] times its size plus [`ROOM`] expressions. A module that doubles
+/// in every round would exhaust memory long before the last one.
 const ROOM: usize = 1 << 20;
 const TIMES: usize = 16;
 
 impl Pattern {
-    /// Returns true if it matches at an expression of a module, and what each of its nodes met.
+    /// Matches the pattern at an expression of a module. Returns what each of its nodes matched.
     ///
     /// ```
     /// use byoc_core::pattern::parse_pattern;
@@ -31,13 +31,13 @@ impl Pattern {
         Matcher::new(&Graph::of(module, [at])).match_at(self, at)
     }
 
-    /// Puts each match into a function of its own, which is called where the match was. The function has the attribute
-    /// `PartitionedFromPattern` and `attrs`. `check` is asked about the root of each match, in `module`.
+    /// Moves each match into a separate function, which is called in its place. The function has the attribute
+    /// `PartitionedFromPattern` and `attrs`. `check` decides about the root of each match, in `module`.
     ///
-    /// A pattern that is a bare function groups nothing: the module comes back as it was, with a warning.
+    /// A pattern that is a bare function groups nothing: the module is returned unchanged, with a warning.
     ///
     /// # Errors
-    /// None that a typed module can cause.
+    /// None for a module that is well typed.
     pub fn partition(
         &self,
         module: &Module,
@@ -52,7 +52,7 @@ impl Pattern {
         group::partition(module, self, attrs, check)
     }
 
-    /// The warning about a pattern that is a function by itself.
+    /// Returns the warning about a pattern that is a function by itself.
     pub(crate) fn is_bare_function(&self, name: &str) -> Option<Diagnostic> {
         matches!(self.nodes[self.root], PatternNode::Function { .. }).then(|| {
             let message = format!("the pattern {name} is a bare function, which is not grouped");
@@ -66,30 +66,30 @@ impl Pattern {
 pub struct Callback<'a> {
     /// Pattern to match.
     pub pattern: &'a Pattern,
-    /// True if the module's types are inferred anew before each round.
+    /// True if the types of the module are inferred again before each round.
     pub require_type: bool,
-    /// True if it is done after the first round in which it changed something.
+    /// True if it stops after the first round in which it changed something.
     pub rewrite_once: bool,
-    /// Gives what stands for the match from now on, in the builder's module: [`Site::after`] leaves it as it is.
+    /// Returns the replacement of the match, in the builder's module; [`Site::after`] keeps the match.
     pub function: &'a mut dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<Diagnostic>>,
 }
 
-/// A match that is being rewritten.
+/// Match that is being rewritten.
 pub struct Site<'s> {
-    /// The module before this round.
+    /// Module before this round.
     pub module: &'s Module,
-    /// The root of the match in it.
+    /// Root of the match in `module`.
     pub before: ExprId,
-    /// Appends to the module as it becomes. What it appends comes from where the match came from.
+    /// Builder of the new module. Appended expressions get the origin of the match.
     pub builder: &'s mut Builder,
-    /// The root in the builder's module, with operands as they are by now.
+    /// Root of the match in the builder's module, with operands already rewritten.
     pub after: ExprId,
-    /// Matches of each node of the pattern, in the builder's module.
+    /// Expressions that each node of the pattern matched, in the builder's module.
     pub met: &'s Match,
 }
 
 impl Site<'_> {
-    /// Returns the first match of a node of the pattern, if that is an expression.
+    /// Returns the first match of a node of the pattern, if it is an expression.
     pub fn get(&self, id: PatternId) -> Option<ExprId> {
         match self.met.get(id)? {
             Callee::Expr(id) => Some(id),
@@ -99,11 +99,11 @@ impl Site<'_> {
 }
 
 /// Rewrites the matches of each callback's pattern, one callback after the other, until nothing changes. Matches that
-/// overlap, or whose inside is used outside, are passed over as in [`Pattern::partition`].
+/// overlap, or whose inner expressions are used outside, are skipped as in [`Pattern::partition`].
 ///
 /// # Errors
-/// What a callback fails with, types that no longer agree, and callbacks that still change the module after
-/// [`MAX_ROUNDS`] or let it grow without end.
+/// The errors of the callbacks, types that no longer agree, and callbacks that still change the module after
+/// [`MAX_ROUNDS`] or let it grow without bound.
 pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module, Box<Diagnostic>> {
     let mut done = vec![false; callbacks.len()];
     let mut current = module.clone();
@@ -117,7 +117,12 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
             if callback.require_type {
                 current = infer_type(&current).map_err(|faults| {
                     faults.into_iter().next().map_or_else(
-                        || Box::new(Diagnostic::error(codes::types::CANNOT_INFER, "the module does not type")),
+                        || {
+                            Box::new(Diagnostic::error(
+                                codes::types::CANNOT_INFER,
+                                "the types of the module cannot be inferred",
+                            ))
+                        },
                         |fault| Box::new(fault.diagnostic),
                     )
                 })?;
@@ -130,7 +135,7 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
             current = next;
             if current.nodes.len() > limit {
                 return Err(endless(format!(
-                    "rewriting makes more than {limit} expressions of {}",
+                    "rewriting creates more than {limit} expressions from {}",
                     module.nodes.len()
                 )));
             }
@@ -145,7 +150,7 @@ pub fn rewrite(callbacks: &mut [Callback<'_>], module: &Module) -> Result<Module
 fn endless(message: String) -> Box<Diagnostic> {
     Box::new(
         Diagnostic::error(codes::passes::REWRITE_WITHOUT_END, message)
-            .help("let the callbacks leave what they have made as it is, or let them rewrite once"),
+            .help("let the callbacks keep their own results unchanged, or set rewrite_once"),
     )
 }
 

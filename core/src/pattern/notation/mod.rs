@@ -1,4 +1,4 @@
-//! The text notation of patterns: parser. One entry a line, in table order; indented lines continue an entry.
+//! Parser of the text notation of patterns. One entry per line, in table order; indented lines continue an entry.
 //!
 //! ```text
 //! entry   := name ':' (('let' NAME '=' alt ';')* alt) ('where' name)?
@@ -11,9 +11,9 @@
 //!          | 'fn' attrs? '(' args | '..' ')' '{' alt '}' | 'call' attrs? '(' alt ';' args | '..' ')'
 //!          | 'dominates' '(' alt ',' alt ',' alt ')' | 'op' attrs ('(' args | '..' ')')? | NAME
 //! ```
-//! As the callee of `call`, `op{..}` and a bare operator name stand for the operator itself. A name may be used in its
-//! own definition, inside an operand: `let c = nn.relu(c | *); c` is a chain of any length. An entry with a mistake is
-//! left out of the table; the entries after it are still read, so that all mistakes are shown at once.
+//! As the callee of `call`, `op{..}` and a bare operator name denote the operator itself. A name may be used in its own
+//! definition, inside an operand: `let c = nn.relu(c | *); c` matches a chain of any length. An entry with an error is
+//! omitted from the table; the entries after it are still read, so that all errors are reported at once.
 
 mod values;
 
@@ -25,39 +25,39 @@ use crate::op;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A line of a pattern table.
+/// Entry of a pattern table.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// `chip.conv2d_bias_relu`: becomes `Composite`.
+    /// Name of the composite: `chip.conv2d_bias_relu`.
     pub name: Name,
-    /// Pattern that it names.
+    /// Pattern of the entry.
     pub pattern: Pattern,
-    /// The plugin's check of that name, asked about each candidate.
+    /// Name of the plugin's check for candidates.
     pub check: Option<Name>,
-    /// Place in the text.
+    /// Span in the text.
     pub span: Span,
 }
 
-/// Whether `where` may be used: a bare pattern file has nobody to ask.
+/// Permission to use `where`: a bare pattern file has no plugin to perform checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
-    /// The table of a plugin.
+    /// Allowed, in the table of a plugin.
     Allowed,
-    /// A pattern file.
+    /// Refused, in a pattern file.
     Refused,
 }
 
-/// A table, as far as it could be read.
+/// Table, as far as it could be read.
 #[derive(Clone, Debug, Default)]
 pub struct Parsed {
-    /// The entries without mistakes, in table order.
+    /// Entries without errors, in table order.
     pub entries: Vec<Entry>,
-    /// Mistakes and warnings, with places in the text.
+    /// Errors and warnings, with spans in the text.
     pub diagnostics: Vec<Diagnostic>,
 }
 
 impl Parsed {
-    /// Returns true if a mistake was found; warnings are none.
+    /// Returns true if there are errors; warnings do not count.
     pub fn has_errors(&self) -> bool {
         self.diagnostics.iter().any(|d| d.severity == Severity::Error)
     }
@@ -88,7 +88,7 @@ pub fn parse_table(text: &str, checks: Checks) -> Parsed {
 /// Reads one pattern without a name: `nn.relu(nn.conv2d(*, *))`.
 ///
 /// # Errors
-/// Every mistake in it; warnings come with the pattern.
+/// All errors in it; warnings are returned with the pattern.
 pub fn parse_pattern(text: &str) -> Result<(Pattern, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut parser = Parser::new(text, 0, text.len(), Checks::Refused);
     match parser.definition().and_then(|pattern| parser.expect_end().map(|()| pattern)) {
@@ -110,11 +110,11 @@ struct Parser<'a> {
     at: usize,
     checks: Checks,
     nodes: IndexVec<PatternId, PatternNode>,
-    /// Bound by `let`, and by `*name` at its first use.
+    /// Names bound by `let`, and by `*name` at its first use.
     names: BTreeMap<&'a str, PatternId>,
-    /// One node per operator: an operator is one object wherever it stands.
+    /// One node per operator, as all references to an operator are the same object.
     ops: BTreeMap<OpId, PatternId>,
-    /// Placeholders for a name in its own definition, where it was used.
+    /// Placeholders for a name in its own definition, with the span of the use.
     recursive: Vec<(PatternId, &'a str, Span)>,
     depth: usize,
     diagnostics: Vec<Diagnostic>,
@@ -139,7 +139,7 @@ impl<'a> Parser<'a> {
         self.diagnostics.iter().any(|d| d.severity == Severity::Error)
     }
 
-    // Words.
+    // Tokens.
 
     fn peek(&self) -> Token<'a> {
         self.words[self.at].token
@@ -190,12 +190,14 @@ impl<'a> Parser<'a> {
             Token::Str(text) => format!("the string \"{text}\""),
             Token::Mark(mark) => format!("\"{mark}\""),
             Token::Any => "\"..\"".to_owned(),
-            Token::Bad('"') => "a string without its closing quote".to_owned(),
+            Token::Bad('"') => "an unterminated string".to_owned(),
             Token::Bad(bad) => format!("the character {bad:?}"),
             Token::End => "the end of the pattern".to_owned(),
         };
-        let message = format!("{wanted} wanted in a pattern, {found} found");
-        Box::new(Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(self.span(), format!("{wanted} wanted")))
+        let message = format!("expected {wanted}, found {found}");
+        Box::new(
+            Diagnostic::error(codes::passes::PATTERN_SYNTAX, message).at(self.span(), format!("expected {wanted}")),
+        )
     }
 
     // Entries.
@@ -209,7 +211,7 @@ impl<'a> Parser<'a> {
             let at = self.next().span;
             let (name, end) = self.name("the name of a check")?;
             if self.checks == Checks::Refused {
-                let message = format!("a pattern file cannot ask for the check \"{name}\"");
+                let message = format!("a pattern file cannot use the check \"{name}\"");
                 return Err(Box::new(
                     Diagnostic::error(codes::passes::PATTERN_CHECK, message)
                         .at(at.to(end), "only the table of a plugin has checks")
@@ -251,10 +253,10 @@ impl<'a> Parser<'a> {
         let pattern = Pattern { nodes: std::mem::take(&mut self.nodes), root };
         for (own, name, span) in std::mem::take(&mut self.recursive) {
             if pattern.stands_for_itself(own) {
-                let message = format!("the pattern \"{name}\" stands for itself");
+                let message = format!("the pattern \"{name}\" refers directly to itself");
                 self.diagnostics.push(
                     Diagnostic::error(codes::passes::PATTERN_NAME, message)
-                        .at(span, "nothing would have to match")
+                        .at(span, "the recursion consumes no expression")
                         .help(format!("use \"{name}\" inside an operand of its definition: nn.relu({name} | *)")),
                 );
             }
@@ -288,7 +290,7 @@ impl<'a> Parser<'a> {
             let op = self.operator(name, span);
             let attrs = self.attrs_of(op)?;
             let Some(op) = op else { continue };
-            // An operator of several arguments takes the pattern as its first and anything as the others.
+            // An operator with several arguments takes the pattern as its first and wildcards as the others.
             let mut args = vec![inner];
             while args.len() < op::get(op).arity.min {
                 args.push(self.push(PatternNode::Wildcard));
@@ -399,7 +401,7 @@ impl<'a> Parser<'a> {
                 let args = if self.take('(') { self.args()? } else { None };
                 Ok(self.push(PatternNode::Call { callee, args }))
             }
-            // Before a check it follows a pattern; where a pattern begins it is the operator.
+            // After a pattern it introduces a check; at the beginning of a pattern it is the operator.
             Token::Name("where") if matches!(self.peek(), Token::Mark('(' | '{')) => self.named("where", word.span),
             Token::Name(name) if !KEYWORDS.contains(&name) => self.named(name, word.span),
             _ => {
@@ -409,7 +411,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A call of an operator, or a name bound by `let` or `*name`.
+    /// Parses a call of an operator, or a name bound by `let` or `*name`.
     fn named(&mut self, name: &'a str, span: Span) -> Read<PatternId> {
         let called = matches!(self.peek(), Token::Mark('(' | '{'));
         if !called {
@@ -441,7 +443,7 @@ impl<'a> Parser<'a> {
         {
             let wanted =
                 if arity.min == arity.max { arity.min.to_string() } else { format!("{} to {}", arity.min, arity.max) };
-            let message = format!("{name} takes {wanted} arguments, the pattern gives {}", args.len());
+            let message = format!("{name} takes {wanted} arguments, the pattern has {}", args.len());
             self.diagnostics.push(
                 Diagnostic::warning(codes::passes::PATTERN_ARITY, message)
                     .at(span, "never matches")
@@ -451,7 +453,7 @@ impl<'a> Parser<'a> {
         Ok(self.call_op(op, attrs, args))
     }
 
-    /// After `(`: a tuple, any tuple, or a pattern in parentheses.
+    /// Parses, after `(`, a tuple, any tuple, or a pattern in parentheses.
     fn tuple_or_group(&mut self) -> Read<PatternId> {
         if self.peek() == Token::Any {
             self.next();
@@ -473,7 +475,7 @@ impl<'a> Parser<'a> {
         Ok(self.push(PatternNode::Tuple(Some(fields.into()))))
     }
 
-    /// After `(`: arguments up to `)`; `..` is any number of any.
+    /// Parses, after `(`, arguments up to `)`; `..` is any number of any arguments.
     fn args(&mut self) -> Read<Option<Box<[PatternId]>>> {
         if self.peek() == Token::Any {
             self.next();
@@ -506,7 +508,7 @@ impl<'a> Parser<'a> {
         Ok([first, second, third])
     }
 
-    /// Parses the callee of `call`: a pattern, in which an operator stands for itself.
+    /// Parses the callee of `call`: a pattern, in which a bare operator name denotes the operator.
     fn callee(&mut self) -> Read<PatternId> {
         let mut left = self.callee_atom()?;
         while self.take('|') {
@@ -538,7 +540,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `{TOpPattern=0}`: an operator with these attributes.
+    /// Parses `{TOpPattern=0}`: an operator with these attributes.
     fn any_operator(&mut self) -> Read<PatternId> {
         let span = self.span();
         let attrs = self.attrs()?;

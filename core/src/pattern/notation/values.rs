@@ -1,4 +1,4 @@
-//! What stands inside the atoms of a pattern: attributes with their values, literals, types and shapes.
+//! Contents of the atoms of a pattern: attributes with their values, literals, types and shapes.
 
 use super::{Parser, Read, too_deep};
 use crate::diag::{Diagnostic, Span, codes, nearest};
@@ -14,7 +14,7 @@ impl Parser<'_> {
         Ok(Attrs::new(self.attr_list()?.into_iter().map(|(key, value, _)| (key, value))))
     }
 
-    /// Attributes, with a warning for each that the operator does not have.
+    /// Parses attributes, with a warning for each that the operator does not have.
     pub(super) fn attrs_of(&mut self, op: Option<OpId>) -> Read<Attrs> {
         let list = self.attr_list()?;
         if let Some(op) = op {
@@ -97,7 +97,7 @@ impl Parser<'_> {
         let tensor = match self.peek() {
             Token::Name("True" | "true") => Some(Tensor::from_bools(&[], &[true])),
             Token::Name("False" | "false") => Some(Tensor::from_bools(&[], &[false])),
-            // Infinity and what is no number are spelled like names: inff, nanf16.
+            // Infinity and NaN are spelled like names: inff, nanf16.
             Token::Number(number) | Token::Name(number) => scalar(number),
             _ => None,
         };
@@ -116,7 +116,7 @@ impl Parser<'_> {
         match self.peek() {
             Token::Name(name) if DType::parse(name).is_some() => {
                 self.next();
-                Ok(PatternNode::OfDtype(inner, DType::parse(name).expect("looked at above")))
+                Ok(PatternNode::OfDtype(inner, DType::parse(name).expect("checked above")))
             }
             Token::Mark('(') if self.shape_follows() => {
                 self.next();
@@ -130,7 +130,7 @@ impl Parser<'_> {
         matches!(self.words.get(self.at + 1).map(|w| w.token), Some(Token::Number(_) | Token::Mark('?' | ')')))
     }
 
-    /// After `(`: dimensions up to `)`.
+    /// Parses, after `(`, dimensions up to `)`.
     pub(super) fn dims(&mut self) -> Read<Box<[Dim]>> {
         let mut dims = Vec::new();
         while !self.take(')') {
@@ -194,14 +194,14 @@ impl Parser<'_> {
         match self.peek() {
             Token::Name(name) if DType::parse(name).is_some() => {
                 self.next();
-                Ok(DType::parse(name).expect("looked at above"))
+                Ok(DType::parse(name).expect("checked above"))
             }
             _ => Err(self.unexpected("a type: Tensor[(1, ?), float32], an element type, or dimensions")),
         }
     }
 }
 
-/// A number of an attribute. Relay's suffixes may be there, and make no difference.
+/// Parses a number of an attribute. Relay's suffixes are allowed and have no effect.
 fn attr_number(text: &str) -> Option<AttrValue> {
     match number(text)? {
         Number::Int(value, _) => i64::try_from(value).ok().map(AttrValue::Int),
@@ -209,8 +209,8 @@ fn attr_number(text: &str) -> Option<AttrValue> {
     }
 }
 
-/// A scalar with Relay's suffixes; without one, an integer is int32 (int64 when it does not fit) and a number with a
-/// fraction is float32.
+/// Parses a scalar with Relay's suffixes; without one, an integer is int32 (int64 if it does not fit) and a number with
+/// a fraction is float32.
 fn scalar(text: &str) -> Option<Tensor> {
     number(text)?.to_tensor().ok()
 }
@@ -220,7 +220,7 @@ fn number(text: &str) -> Option<Number> {
         Some(digits) => (true, digits),
         None => (false, text),
     };
-    // Here a fraction or an exponent is enough to tell a float.
+    // Here a fraction or an exponent suffices to identify a float.
     let float = digits.contains(['.', 'e', 'E']).then(|| number::parse(&format!("{digits}f"), negative).ok()).flatten();
     number::special(digits, negative).or(float).or_else(|| number::parse(digits, negative).ok())
 }
