@@ -1,7 +1,7 @@
-//! Source text to tokens, one at a time and without allocating: a token is a kind and a range of bytes.
+//! Lexer: source text to tokens, one at a time and without allocating. A token is a kind and a range of bytes.
 //!
-//! Beyond Relay's own lexical rules, `%"any name"` and `@"any name"` quote names that are no identifiers (a model's
-//! input called `input.1`), so that whatever a module holds can be printed and read back.
+//! Beyond Relay's own lexical rules, `%"any name"` and `@"any name"` quote names that are not identifiers (a model's
+//! input named `input.1`), so that every module can be printed and read back.
 
 use crate::diag::Span;
 
@@ -24,9 +24,9 @@ pub(super) enum Kind {
     Number,
     /// A character that begins no token.
     Unknown,
-    /// A string without its closing quote.
+    /// A string without a closing quote.
     OpenString,
-    /// A block comment without its `*/`.
+    /// A block comment without `*/`.
     OpenComment,
     OpenParen,
     CloseParen,
@@ -56,7 +56,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The token as a message names it.
+    /// Returns the description of the token in messages.
     pub(super) fn describe(self) -> &'static str {
         match self {
             Kind::Eof => "the end of the text",
@@ -98,19 +98,19 @@ impl Kind {
     }
 }
 
-/// A token: its kind and its bytes.
+/// Token: its kind and its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token {
     pub(super) kind: Kind,
     pub(super) span: Span,
 }
 
-/// Reads tokens from a text of less than 4 GiB.
+/// Lexer of a text of less than 4 GiB.
 pub(super) struct Lexer<'a> {
     source: &'a str,
     bytes: &'a [u8],
     at: usize,
-    /// After a `.` the digits are a field number: `%x.0.1` is two projections and no `0.1`.
+    /// True after a `.`, where digits are a field index: `%x.0.1` is two projections, not `0.1`.
     after_dot: bool,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Lexer<'a> {
         Lexer { source, bytes: source.as_bytes(), at: 0, after_dot: false }
     }
 
-    /// The next token; [`Kind::Eof`] again and again at the end.
+    /// Returns the next token; at the end, always [`Kind::Eof`].
     pub(super) fn next(&mut self) -> Token {
         if let Err(open) = self.skip_blanks() {
             return self.token(Kind::OpenComment, open);
@@ -148,7 +148,7 @@ impl<'a> Lexer<'a> {
         self.bytes.get(self.at + ahead).copied().unwrap_or(0)
     }
 
-    /// Skips blanks and comments. `Err` with its start for a block comment that does not end.
+    /// Skips blanks and comments. Returns the start of an unterminated block comment as `Err`.
     fn skip_blanks(&mut self) -> Result<(), usize> {
         loop {
             match (self.peek(0), self.peek(1)) {
@@ -184,7 +184,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// `%name`, `%"name"`, `%12`, or the same after `@` without numbers.
+    /// Reads `%name`, `%"name"`, `%12`, or the same after `@` without numbers.
     fn prefixed(&mut self, local: bool) -> Kind {
         let kind = if local { Kind::Local } else { Kind::Global };
         self.at += 1;
@@ -292,7 +292,7 @@ impl<'a> Lexer<'a> {
             b'<' => (Kind::Less, 1),
             b'>' if two(b'=') => (Kind::GreaterEqual, 2),
             b'>' => (Kind::Greater, 1),
-            // One whole character, so that the token's bytes are text.
+            // One whole character, so that the bytes of the token are valid UTF-8.
             _ => (Kind::Unknown, self.source[self.at..].chars().next().map_or(1, char::len_utf8)),
         };
         self.at += len;
@@ -300,12 +300,12 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The first byte of a name.
+/// Returns true for the first byte of a name.
 pub(super) fn is_name_start(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte == b'_'
 }
 
-/// A further byte of a name.
+/// Returns true for a further byte of a name.
 pub(super) fn is_name_part(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_nest_and_must_end() {
+    fn comments_nest_and_must_be_terminated() {
         assert_eq!(kinds("a /* b /* c */ d */ e // f"), [(Kind::Ident, "a"), (Kind::Ident, "e")]);
         assert_eq!(kinds("/* /* */")[0].0, Kind::OpenComment);
         assert_eq!(kinds("\"abc")[0].0, Kind::OpenString);

@@ -1,4 +1,4 @@
-//! The Relay text format, version 0.0.5: [`parse`] and [`print`] are inverse to each other.
+//! Relay text format, version 0.0.5: [`parse`] and [`print`] are inverse to each other.
 //!
 //! ```
 //! use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
@@ -13,8 +13,8 @@
 //! Both work with explicit stacks: the depth of a program costs heap, never call stack. The text differs from what
 //! TVM 0.14 writes and reads in these points:
 //!
-//! * A `%N` or a global bound twice is an error; there one binding wins silently.
-//! * `%"any name"` and `@"any name"` quote names that are no identifiers.
+//! * A `%N` or a global bound twice is an error; in TVM one binding wins silently.
+//! * `%"any name"` and `@"any name"` quote names that are not identifiers.
 //! * Tensor types may name a dimension: `Tensor[(batch, 3), float32]`.
 //! * Scalars of every element type are written inline (`1i8`, `3u8`, `1bf16`).
 //! * `annotation.compiler_begin(%x, compiler="t")` is read with or without an `attrs_type_key`.
@@ -30,6 +30,6 @@ mod printer;
 pub use parser::{ParseOptions, Parsed, parse};
 pub use printer::{PrintOptions, Printed, print, print_expr, print_faults};
 
-/// Maximum nesting of the patterns of clauses and of lists in attributes. Expressions nest as deep as memory allows,
-/// types up to [`Type::MAX_PARTS`](crate::ir::Type::MAX_PARTS).
+/// Maximum nesting depth of the patterns of clauses and of lists in attributes. Expressions nest as deep as memory
+/// allows, types up to [`Type::MAX_PARTS`](crate::ir::Type::MAX_PARTS).
 pub const MAX_NESTING: usize = 64;

@@ -1,12 +1,13 @@
-//! Numbers of the text: what a literal with its suffix means, and how a scalar is written.
+//! Numbers of the text: the value of a literal with its suffix, and the form of a scalar.
 //!
 //! Relay writes `i16 i32 i64` and `f16 f32 f64`; the suffixes of the remaining element types (`i8`, `u8`, `u16`, `u32`,
-//! `u64`, `bf16`) are added here, so that every scalar can stand in the text. Patterns write their literals in the same way.
+//! `u64`, `bf16`) are added here, so that every scalar can be written in the text. Literals in patterns have the same
+//! form.
 
 use crate::tensor::{DType, Element, Tensor};
 use half::{bf16, f16};
 
-/// A number as it was written.
+/// Number as written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Number {
     /// An integer and its element type.
@@ -15,10 +16,10 @@ pub(crate) enum Number {
     Float(f64, DType),
 }
 
-/// Reads a literal (`42`, `42i16`, `1e-3f`), negated when `negative`.
+/// Parses a literal (`42`, `42i16`, `1e-3f`), negated if `negative`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the problem.
 pub(crate) fn parse(text: &str, negative: bool) -> Result<Number, String> {
     let bytes = text.as_bytes();
     let mut end = bytes.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(bytes.len());
@@ -50,14 +51,14 @@ pub(crate) fn parse(text: &str, negative: bool) -> Result<Number, String> {
         _ => return Err(format!("the number {text} has an unknown suffix \"{suffix}\"")),
     };
     if let Some(dtype) = dtype.filter(|d| d.is_float()) {
-        let value: f64 = digits.parse().map_err(|_| format!("{text} is no number"))?;
+        let value: f64 = digits.parse().map_err(|_| format!("{text} is not a number"))?;
         if value.is_infinite() {
             return Err(format!("{sign}{text} does not fit any float type"));
         }
         return Ok(Number::Float(if negative { -value } else { value }, dtype));
     }
     if !integral {
-        return Err(format!("{text} has a fraction or an exponent and an integer's suffix"));
+        return Err(format!("{text} has a fraction or an exponent, but the suffix of an integer"));
     }
     let value = digits.parse::<i128>().map(|v| if negative { -v } else { v });
     let value = value.map_err(|_| format!("{sign}{text} does not fit any integer type"))?;
@@ -66,7 +67,7 @@ pub(crate) fn parse(text: &str, negative: bool) -> Result<Number, String> {
     if fits { Ok(Number::Int(value, dtype)) } else { Err(format!("{sign}{text} does not fit {dtype}")) }
 }
 
-/// Returns true if the value survives the way through the element type. (Integers of 64 bits are compared as integers.)
+/// Returns true if the element type can represent the value. (64-bit integers are compared as integers.)
 fn in_range<T: Element>(value: i128) -> bool {
     match T::DTYPE {
         DType::I64 => i64::try_from(value).is_ok(),
@@ -75,7 +76,7 @@ fn in_range<T: Element>(value: i128) -> bool {
     }
 }
 
-/// `inff`, `nanf` and their forms with a width, which are spelled like names.
+/// Parses `inff`, `nanf` and their forms with a width, which are spelled like names.
 pub(crate) fn special(text: &str, negative: bool) -> Option<Number> {
     let (value, suffix) = match text {
         _ if text.starts_with("inf") => (f64::INFINITY, &text[3..]),
@@ -93,10 +94,10 @@ pub(crate) fn special(text: &str, negative: bool) -> Option<Number> {
 }
 
 impl Number {
-    /// The scalar.
+    /// Converts the number to a scalar tensor.
     ///
     /// # Errors
-    /// When a float is larger than its element type can hold.
+    /// If a float exceeds the range of its element type.
     pub(crate) fn to_tensor(self) -> Result<Tensor, String> {
         match self {
             Number::Int(value, dtype) => Ok(match dtype {
@@ -106,7 +107,7 @@ impl Number {
             }),
             Number::Float(value, dtype) => {
                 let rounded = crate::with_dtype!(dtype, T => <T as Element>::from_f64(value).to_f64());
-                // 65505 rounds to the largest binary16, yet Relay takes nothing beyond that one.
+                // 65505 rounds to the largest binary16, but Relay accepts nothing above that.
                 let beyond = dtype == DType::F16 && value.abs() > f16::MAX.to_f64();
                 if value.is_finite() && (rounded.is_infinite() || beyond) {
                     return Err(format!("{value:e} does not fit {dtype}"));
@@ -117,7 +118,7 @@ impl Number {
     }
 }
 
-/// A scalar as the text writes it, if it can: every value but a NaN with a payload.
+/// Writes a scalar inline, if the text can express it: every value except a NaN with a payload.
 pub(super) fn write_scalar(tensor: &Tensor, out: &mut String) -> bool {
     use std::fmt::Write;
     if !tensor.shape().is_empty() {
@@ -163,7 +164,7 @@ pub(super) fn write_scalar(tensor: &Tensor, out: &mut String) -> bool {
             out.truncate(out.len() - 2);
         }
         if out[start..].contains("NaN") {
-            // Only the NaN that reading `nanf` gives comes back bit for bit.
+            // Only the NaN that `nanf` denotes is preserved bit for bit.
             let plain = Number::Float(f64::NAN, dtype).to_tensor();
             out.truncate(start);
             if plain.is_ok_and(|plain| plain == *tensor) {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_come_back_as_written() {
+    fn scalars_round_trip() {
         let mut values: Vec<Tensor> = vec![
             Tensor::scalar(-0.0f32),
             Tensor::scalar(f32::MIN_POSITIVE / 4.0),

@@ -13,10 +13,10 @@ const VALUES: [u8; 256] = {
     values
 };
 
-/// The bytes that a text stands for. Line breaks and blanks in it do not count.
+/// Decodes a text. Line breaks and spaces in it are ignored.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the problem.
 pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut group, mut count, mut padding) = (0u32, 0, 0);
@@ -26,11 +26,11 @@ pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
                 padding += 1;
                 0
             }
-            _ if padding > 0 => return Err("base64 goes on after its padding".to_owned()),
+            _ if padding > 0 => return Err("base64 continues after its padding".to_owned()),
             _ => VALUES[byte as usize],
         };
         if value == 64 {
-            return Err(format!("{:?} is no base64", byte as char));
+            return Err(format!("{:?} is not a base64 digit", byte as char));
         }
         group = group << 6 | u32::from(value);
         count += 1;
@@ -46,7 +46,7 @@ pub(super) fn decode(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Bytes as a text.
+/// Encodes bytes as a text.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_vectors_of_the_standard() {
+    fn rfc_4648_test_vectors() {
         let vectors =
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
         for (plain, text) in vectors {

@@ -1,5 +1,5 @@
-//! The section `#[metadata]` at the end of a text: what `meta[type key][index]` stands for, as the object graph in JSON
-//! that TVM saves. The root is a map from type keys to arrays; constants refer to arrays of numbers, each in base64.
+//! Section `#[metadata]` at the end of a text: the values of `meta[type key][index]`, as the JSON object graph that TVM
+//! saves. The root is a map from type keys to arrays; constants refer to arrays of numbers, each in base64.
 //!
 //! ```json
 //! {"root": 1,
@@ -15,5 +15,5 @@ mod write;
 pub(super) use read::Metadata;
 pub(super) use write::write;
 
-/// The line that the section begins with.
+/// First line of the section.
 pub(super) const HEADER: &str = "#[metadata]";

@@ -1,14 +1,14 @@
-//! An array of numbers as TVM streams it, little-endian: u64 magic, u64 0, device (i32 type, i32 number), i32 rank, element
+//! Serialized array in TVM's format, little-endian: u64 magic, u64 0, device (i32 type, i32 number), i32 rank, element
 //! type (u8 code, u8 bits, u16 lanes), i64 per dimension, i64 bytes, the bytes.
 
 use crate::tensor::{DType, Tensor, element_count};
 
 const MAGIC: u64 = 0xDD5E_40F0_96B4_A13F;
 
-/// The device type of a processor.
+/// Device type of the CPU.
 const CPU: i32 = 1;
 
-/// Code and bits of an element type in a `DLDataType`.
+/// Returns code and bits of an element type in a `DLDataType`.
 fn code(dtype: DType) -> (u8, u8) {
     let bits = (dtype.size() * 8) as u8;
     match dtype {
@@ -20,12 +20,12 @@ fn code(dtype: DType) -> (u8, u8) {
     }
 }
 
-/// Reads from the front of a stream.
+/// Reader from the front of a stream.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("the array ends before its description does")?;
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("the header of the array is truncated")?;
         self.0 = rest;
         Ok(*head)
     }
@@ -46,26 +46,26 @@ impl Reader<'_> {
 /// Reads an array.
 ///
 /// # Errors
-/// What is wrong with the stream.
+/// A description of the problem.
 pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let mut reader = Reader(bytes);
     if reader.u64()? != MAGIC {
-        return Err("the array does not begin with the number that arrays begin with".to_owned());
+        return Err("the array does not begin with the magic number".to_owned());
     }
     reader.u64()?;
     let device = (reader.i32()?, reader.i32()?);
     if device.0 != CPU {
-        return Err(format!("the array is on a device of type {}, 1 (a processor) is wanted", device.0));
+        return Err(format!("expected an array on device type 1 (CPU), found {}", device.0));
     }
     let rank = usize::try_from(reader.i32()?).map_err(|_| "the rank of the array is negative".to_owned())?;
     let [kind, bits] = reader.take()?;
     let lanes = u16::from_le_bytes(reader.take()?);
     let dtype = DType::ALL.iter().copied().find(|&dtype| code(dtype) == (kind, bits) && lanes == 1);
-    // Some versions call a truth value an unsigned number of one bit, others give it a code of its own.
+    // Some versions encode a Boolean as an unsigned integer of one bit, others have a separate code for it.
     let dtype = dtype.or((kind == 6 && bits == 8 && lanes == 1).then_some(DType::Bool));
-    let dtype = dtype.ok_or_else(|| format!("elements of code {kind}, {bits} bits and {lanes} lanes are not known"))?;
+    let dtype = dtype.ok_or_else(|| format!("unknown element type: code {kind}, {bits} bits, {lanes} lanes"))?;
     if rank > reader.0.len() / 8 {
-        return Err(format!("the array has {rank} dimensions and ends before them"));
+        return Err(format!("the array has {rank} dimensions, but is truncated"));
     }
     let mut shape = Vec::with_capacity(rank);
     for _ in 0..rank {
@@ -78,8 +78,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tensor, String> {
         .filter(|&wanted| i64::try_from(wanted) == Ok(given) && wanted == there)
         .and_then(|_| Tensor::from_bytes(dtype, &shape, reader.0));
     tensor.ok_or_else(|| {
-        let wanted = wanted.map_or_else(|| "more bytes than there are addresses".to_owned(), |n| format!("{n} bytes"));
-        format!("the array is {dtype}{shape:?}, which is {wanted}; it says that it has {given} and has {there}")
+        let wanted = wanted.map_or_else(|| "more bytes than the address space".to_owned(), |n| format!("{n} bytes"));
+        format!("the array is {dtype}{shape:?}, which is {wanted}; it declares {given} and has {there}")
     })
 }
 
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_come_back_and_broken_ones_are_refused() {
+    fn arrays_round_trip_and_malformed_ones_fail() {
         let tensors = [
             Tensor::from_slice(&[2, 3], &[1f32, 2., 3., 4., 5., f32::NAN]),
             Tensor::scalar(-7i64),

@@ -1,4 +1,4 @@
-//! Reads the section.
+//! Reader of the metadata section.
 
 use super::{base64, ndarray};
 use crate::ir::{AttrValue, Name};
@@ -12,46 +12,46 @@ use std::sync::Arc;
 /// Contents of a section.
 pub(crate) struct Metadata {
     nodes: Vec<Value>,
-    /// For each type key the nodes of its array.
+    /// Nodes of the array of each type key.
     keys: HashMap<String, Vec<usize>>,
     arrays: Vec<Value>,
-    /// Arrays that were read already.
+    /// Arrays that have been read.
     tensors: HashMap<usize, Arc<Tensor>>,
 }
 
 impl Metadata {
-    /// Reads the JSON of a section. Arrays are read when they are asked for.
+    /// Reads the JSON of a section. Arrays are decoded on demand.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the problem.
     pub(crate) fn read(json: &str) -> Result<Metadata, String> {
-        let mut json: Value = serde_json::from_str(json).map_err(|error| format!("it is no JSON: {error}"))?;
-        let Value::Array(nodes) = json["nodes"].take() else { return Err("it has no list \"nodes\"".to_owned()) };
+        let mut json: Value = serde_json::from_str(json).map_err(|error| format!("invalid JSON: {error}"))?;
+        let Value::Array(nodes) = json["nodes"].take() else { return Err("no list \"nodes\"".to_owned()) };
         let arrays = match json["b64ndarrays"].take() {
             Value::Array(arrays) => arrays,
             _ => Vec::new(),
         };
-        let root = index(&json["root"]).and_then(|root| nodes.get(root)).ok_or("it has no node \"root\"")?;
+        let root = index(&json["root"]).and_then(|root| nodes.get(root)).ok_or("no node \"root\"")?;
         let mut keys = HashMap::new();
         let (names, values) = (root["keys"].as_array(), root["data"].as_array());
         if let (Some(names), Some(values)) = (names, values) {
             for (name, value) in names.iter().zip(values) {
-                let name = name.as_str().ok_or("a key of its root is no string")?;
+                let name = name.as_str().ok_or("a key of the root is not a string")?;
                 let array = index(value).and_then(|at| nodes.get(at));
                 let items = array.and_then(|array| array["data"].as_array());
                 let items: Option<Vec<usize>> = items.and_then(|items| items.iter().map(index).collect());
                 keys.insert(
                     name.to_owned(),
-                    items.ok_or_else(|| format!("it has no list of what \"{name}\" stands for"))?,
+                    items.ok_or_else(|| format!("the entry \"{name}\" is not a list of objects"))?,
                 );
             }
         } else {
-            return Err("its root is no map of type keys".to_owned());
+            return Err("the root is not a map of type keys".to_owned());
         }
         Ok(Metadata { nodes, keys, arrays, tensors: HashMap::new() })
     }
 
-    /// The type keys, in order.
+    /// Returns the type keys, in order.
     pub(crate) fn keys(&self) -> Vec<&str> {
         let mut keys: Vec<&str> = self.keys.keys().map(String::as_str).collect();
         keys.sort_unstable();
@@ -65,38 +65,38 @@ impl Metadata {
 
     fn object(&self, key: &str, at: usize) -> Result<&Value, String> {
         let node = self.keys.get(key).and_then(|nodes| nodes.get(at)).and_then(|&node| self.nodes.get(node));
-        node.ok_or_else(|| format!("it has no object {at} of type {key}"))
+        node.ok_or_else(|| format!("no object {at} of type {key}"))
     }
 
-    /// The tensor of `meta[relay.Constant][at]`.
+    /// Returns the tensor of `meta[relay.Constant][at]`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the problem.
     pub(crate) fn constant(&mut self, at: usize) -> Result<Arc<Tensor>, String> {
         let node = self.object("relay.Constant", at)?;
-        let array = text_index(&node["attrs"]["data"]).ok_or("the constant names no array")?;
+        let array = text_index(&node["attrs"]["data"]).ok_or("the constant does not refer to an array")?;
         if let Some(tensor) = self.tensors.get(&array) {
             return Ok(tensor.clone());
         }
         let text =
-            self.arrays.get(array).and_then(Value::as_str).ok_or_else(|| format!("there is no array {array}"))?;
+            self.arrays.get(array).and_then(Value::as_str).ok_or_else(|| format!("array {array} does not exist"))?;
         let tensor = Arc::new(ndarray::read(&base64::decode(text)?)?);
         self.tensors.insert(array, tensor.clone());
         Ok(tensor)
     }
 
-    /// The attributes of `meta[key][at]` for an operator. What the operator's schema does not have is left out: it is what
-    /// later stages of that compiler noted down for themselves.
+    /// Returns the attributes of `meta[key][at]` for an operator. Attributes that are not in the operator's schema are
+    /// omitted: later stages of TVM add them for internal use.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A description of the problem.
     pub(crate) fn op_attrs(&self, key: &str, at: usize, op: &OpDef) -> Result<Vec<(Name, AttrValue)>, String> {
         let attrs = self.object(key, at)?["attrs"].as_object().ok_or("the object has no attributes")?;
         let mut values = Vec::new();
         for def in op.attrs {
             let Some(written) = attrs.get(def.name) else { continue };
-            let text = written.as_str().ok_or_else(|| format!("the attribute {} is no string", def.name))?;
-            let bad = || format!("the attribute {} is {text:?}", def.name);
+            let text = written.as_str().ok_or_else(|| format!("the attribute {} is not a string", def.name))?;
+            let bad = || format!("the attribute {} has the invalid value {text:?}", def.name);
             let optional = matches!(def.default, AttrDefault::None);
             let value = match def.kind {
                 AttrKind::Str | AttrKind::DType if optional && text_index(written).is_some() => {
@@ -105,11 +105,11 @@ impl Metadata {
                 AttrKind::Str | AttrKind::DType => AttrValue::from(text),
                 AttrKind::Bool => AttrValue::Bool(text.parse::<i64>().map_err(|_| bad())? != 0),
                 AttrKind::Float if !optional => AttrValue::Float(text.parse().map_err(|_| bad())?),
-                // A number that may be absent is an object; others stand there themselves.
+                // A number that may be absent is an object; others are stored inline.
                 AttrKind::Int if !optional => AttrValue::Int(text.parse().map_err(|_| bad())?),
                 _ => self.value(written, 0)?,
             };
-            // An absent object leaves the default, as an empty string does.
+            // An absent object means the default, as does an empty string.
             if value != AttrValue::None {
                 values.push((Name::from(def.name), value));
             }
@@ -117,19 +117,19 @@ impl Metadata {
         Ok(values)
     }
 
-    /// The value of `meta[key][at]` as an attribute.
+    /// Returns the value of `meta[key][at]` as an attribute.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the problem.
     pub(crate) fn attribute(&self, key: &str, at: usize) -> Result<AttrValue, String> {
         let node = self.object(key, at)?;
         self.object_value(node, 0)
     }
 
-    /// The object that a number in a string names; `None` for the first one, which stands for none.
+    /// Returns the value of the object with the index `written`; `AttrValue::None` for the first one, the null object.
     fn value(&self, written: &Value, depth: usize) -> Result<AttrValue, String> {
-        let at = text_index(written).ok_or_else(|| format!("{written} names no object"))?;
-        let node = self.nodes.get(at).ok_or_else(|| format!("there is no object {at}"))?;
+        let at = text_index(written).ok_or_else(|| format!("{written} is not an object index"))?;
+        let node = self.nodes.get(at).ok_or_else(|| format!("object {at} does not exist"))?;
         self.object_value(node, depth)
     }
 
@@ -155,7 +155,7 @@ impl Metadata {
                 let text = node["repr_str"].as_str().or_else(text).map(str::to_owned).or_else(base64);
                 match text {
                     Some(text) if !text.contains('"') => Ok(AttrValue::from(&*text)),
-                    _ => Err("a string that the text format cannot write".to_owned()),
+                    _ => Err("a string that the text format cannot express".to_owned()),
                 }
             }
             "Array" => {
@@ -164,12 +164,12 @@ impl Metadata {
                     items.iter().map(|item| self.value(item, depth + 1)).collect();
                 Ok(AttrValue::List(items?.into()))
             }
-            other => Err(format!("an object of type {other} is no attribute value")),
+            other => Err(format!("an object of type {other} is not an attribute value")),
         }
     }
 }
 
-/// A number, or a number in a string: both are in use.
+/// Parses a number, or a number in a string; TVM writes both.
 fn text_index(value: &Value) -> Option<usize> {
     match value {
         Value::String(text) => text.parse().ok(),

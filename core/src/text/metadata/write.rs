@@ -1,16 +1,16 @@
-//! Writes the section.
+//! Writer of the metadata section.
 
 use super::{HEADER, base64, ndarray};
 use crate::tensor::Tensor;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Appends a section that holds these constants, for `meta[relay.Constant][i]`. Nothing when there are none.
+/// Appends a section with these constants, for `meta[relay.Constant][i]`, unless there are none.
 pub(crate) fn write(out: &mut String, constants: &[Arc<Tensor>]) {
     if constants.is_empty() {
         return;
     }
-    // The first object stands for none; then come the root, its one array, and the constants.
+    // The first object is the null object; then follow the root, its only array, and the constants.
     const FIRST: usize = 3;
     let list: Vec<String> = (FIRST..FIRST + constants.len()).map(|at| at.to_string()).collect();
     let _ = write!(

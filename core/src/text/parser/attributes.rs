@@ -13,15 +13,13 @@ impl Parser<'_> {
         self.peek().kind == Kind::Ident && self.peek_second().kind == Kind::Equal
     }
 
-    /// `name = value` pairs up to and with the closing parenthesis, onto the attribute stack.
+    /// Parses `name = value` pairs up to and including the closing parenthesis, and pushes them on the attribute stack.
     pub(super) fn attributes(&mut self) -> Fallible<()> {
         let first = self.attrs.len();
         while !self.eat(Kind::CloseParen) {
             let token = self.peek();
             if token.kind != Kind::Ident {
-                return Err(Box::new(
-                    self.unexpected(token, "an attribute or `)`").help("attributes stand after everything else"),
-                ));
+                return Err(Box::new(self.unexpected(token, "an attribute or `)`").help("attributes come last")));
             }
             self.take();
             let key = self.names.shared(self.text_of(token));
@@ -95,7 +93,7 @@ impl Parser<'_> {
         Ok(value)
     }
 
-    /// A number with any number of minus signs before it.
+    /// Parses a number with any number of minus signs before it.
     pub(super) fn number(&mut self) -> Fallible<Number> {
         let start = self.peek().span;
         let mut negative = false;

@@ -9,7 +9,7 @@ use crate::text::number;
 use std::sync::Arc;
 
 impl Parser<'_> {
-    /// `type Name[A] { Constructor(A), ... }` or `extern type Name[A]`
+    /// Parses `type Name[A] { Constructor(A), ... }` or `extern type Name[A]`.
     pub(super) fn type_definition(&mut self) -> Fallible<()> {
         let is_extern = self.word_is("extern");
         if is_extern {
@@ -51,7 +51,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `{ Constructor(type, ...), ... }`
+    /// Parses `{ Constructor(type, ...), ... }`.
     fn constructors(&mut self) -> Fallible<Vec<Constructor>> {
         self.expect(Kind::OpenBrace)?;
         let mut constructors = Vec::new();
@@ -75,7 +75,7 @@ impl Parser<'_> {
         Ok(constructors)
     }
 
-    /// Reports what is called, or stands in a pattern, and is neither an operator nor a constructor.
+    /// Reports names that are called, or used in a pattern, and are neither an operator nor a constructor.
     pub(super) fn check_unknown_callees(&mut self) {
         let types = self.module.types.clone();
         for (token, in_pattern) in std::mem::take(&mut self.unknown_callees) {

@@ -1,7 +1,7 @@
-//! Expressions: the loop over the stack of frames.
+//! Parser of expressions: the loop over the stack of frames.
 //!
-//! An *item* is a sequence of statements with a result: what stands between braces or parentheses, and each argument.
-//! `let` bindings and `e;` make a chain of lets that is built from its end when the item ends; `%N = e;` only names.
+//! An *item* is a sequence of statements with a result: the contents of braces or parentheses, and each argument. `let`
+//! bindings and `e;` form a chain of lets that is built from its end when the item ends; `%N = e;` only binds a name.
 
 use super::frames::{Frame, Infix, State, Target};
 use super::tokens::brief;
@@ -29,7 +29,7 @@ fn infix(kind: Kind) -> Option<Infix> {
 }
 
 impl Parser<'_> {
-    /// An expression of the top level, or a definition whose frame is on the stack. Always comes back with an empty
+    /// Parses an expression of the top level, or a definition whose frame is on the stack. Always returns with an empty
     /// stack of frames.
     pub(super) fn expression(&mut self) -> Fallible<ExprId> {
         let mut state = State::Item;
@@ -71,7 +71,7 @@ impl Parser<'_> {
             let annotation = if self.eat(Kind::Colon) { self.ty()? } else { Type::Unknown };
             self.expect(Kind::Equal)?;
             let var = self.variable(name, annotation);
-            // A function may call itself; any other value sees what the name meant before.
+            // A function may call itself; any other value sees the previous binding of the name.
             let value = self.peek();
             let bound = self.word(value) == Some("fn");
             if bound {
@@ -89,7 +89,7 @@ impl Parser<'_> {
         Ok(State::Operand)
     }
 
-    /// Makes sure that the current item is a sequence.
+    /// Ensures that the current item is a sequence.
     fn sequence(&mut self) {
         if !matches!(self.frames.last(), Some(Frame::Sequence { .. })) {
             self.frames.push(Frame::Sequence { lets: self.lets.len() as u32, scope: self.names.scope() });
@@ -120,7 +120,7 @@ impl Parser<'_> {
                                 .at(token.span, "")
                                 .help(format!("define it above: `%{number} = ...;`")),
                         ));
-                        // Bound from now on, so that it is reported once.
+                        // Bound from here on, so that it is reported only once.
                         let unit = self.push(Expr::Tuple(Box::new([])), start);
                         self.names.bind_graph(number, unit);
                         Ok(State::After(unit, start))
@@ -230,7 +230,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Begins a call; with `word` the name of what is called is still to be taken.
+    /// Begins a call; with `word`, consumes the name of the callee first.
     fn arguments(&mut self, target: Target, start: u32, word: bool) -> Fallible<State> {
         if word {
             self.take();
@@ -242,7 +242,7 @@ impl Parser<'_> {
         self.next_argument()
     }
 
-    /// An argument, the attributes, or the end of the call.
+    /// Parses an argument, the attributes, or the end of the call.
     pub(super) fn next_argument(&mut self) -> Fallible<State> {
         if self.peek().kind != Kind::CloseParen && !self.at_attribute() {
             return Ok(State::Item);
@@ -270,7 +270,7 @@ impl Parser<'_> {
             Target::RefWrite => fixed(2, "ref_write").map(|()| Expr::RefWrite { reference: args[0], value: args[1] }),
             Target::Value(callee) => Ok(Expr::Call(Box::new(Call { callee: Callee::Expr(callee), args, attrs }))),
             Target::Op(op) => {
-                // Which schema the attributes have follows from the operator.
+                // The operator determines the schema of the attributes.
                 let attrs = match attrs.get("attrs_type_key") {
                     Some(AttrValue::Str(_)) => attrs.without("attrs_type_key"),
                     _ => attrs,
@@ -297,7 +297,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Calls, projections and infix operators after an expression.
+    /// Parses calls, projections and infix operators after an expression.
     fn after(&mut self, value: ExprId, start: u32) -> Fallible<State> {
         let token = self.peek();
         match token.kind {
@@ -307,7 +307,7 @@ impl Parser<'_> {
                 let index = self.expect(Kind::Number)?;
                 let text = self.text_of(index);
                 let Ok(index) = text.parse::<u32>() else {
-                    let message = format!("`{}` is no field number", brief(text));
+                    let message = format!("`{}` is not a field index", brief(text));
                     return Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(index.span, "")));
                 };
                 Ok(State::After(self.push(Expr::Project { tuple: value, index }, start), start))
@@ -332,14 +332,14 @@ impl Parser<'_> {
             self.frames.pop();
             from = start;
             let Some(operator) = op::lookup(op.name) else {
-                unreachable!("the operator table has what the infix operators stand for");
+                unreachable!("the operator table contains all infix operators");
             };
             right = self.push(Expr::op(operator, [left, right], Attrs::none()), start);
         }
         (right, from)
     }
 
-    /// Gives a complete expression to the frame that waits for it.
+    /// Passes a complete expression to the frame that waits for it.
     fn complete(&mut self, value: ExprId) -> Fallible<State> {
         match self.frames.last() {
             Some(&Frame::LetValue { name, var, bound }) => {
@@ -388,11 +388,11 @@ impl Parser<'_> {
                 }
                 self.take();
                 let Some(Frame::Paren { start, values, .. }) = self.frames.pop() else {
-                    unreachable!("the frame was looked at above");
+                    unreachable!("the frame was checked above");
                 };
                 let fields: Box<[ExprId]> = self.values.drain(values as usize..).collect();
                 if fields.is_empty() {
-                    // Parentheses only: the expression itself.
+                    // Plain parentheses denote the expression itself.
                     return Ok(State::After(value, start));
                 }
                 Ok(State::After(self.push(Expr::Tuple(fields), start), start))
@@ -441,7 +441,7 @@ impl Parser<'_> {
             Frame::Body(_) => {
                 self.expect(Kind::CloseBrace)?;
                 let Some(Frame::Body(head)) = self.frames.pop() else {
-                    unreachable!("the frame was looked at above");
+                    unreachable!("the frame was checked above");
                 };
                 Ok(self.function(*head, value))
             }
@@ -469,7 +469,7 @@ impl Parser<'_> {
 
     fn graph_number(&self, token: Token) -> Fallible<u64> {
         self.text_of(token)[1..].parse::<u64>().map_err(|_| {
-            let message = format!("`{}` is too large a number", brief(self.text_of(token)));
+            let message = format!("the number `{}` is too large", brief(self.text_of(token)));
             Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(token.span, ""))
         })
     }
@@ -480,7 +480,7 @@ impl Parser<'_> {
             self.report(Box::new(
                 Diagnostic::error(codes::text::DUPLICATE_NAME, format!("`%{number}` is defined twice"))
                     .at(token.span, "the second definition")
-                    .help("the numbers of one text form one table: take one that is free"),
+                    .help("all `%N` of a text share one scope: use another number"),
             ));
         }
         Ok(())
@@ -494,7 +494,7 @@ impl Parser<'_> {
             let (left, right) = (brief(left), brief(right));
             diagnostic = diagnostic
                 .note("a `/` inside a name is part of it")
-                .help(format!("for a division put blanks around it: `%{left} / {right}`"));
+                .help(format!("for a division, put spaces around it: `%{left} / {right}`"));
         } else if let Some(near) = nearest(&shown, self.names.bound()) {
             diagnostic = diagnostic.help(format!("did you mean `%{near}`?"));
         }

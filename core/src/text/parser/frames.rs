@@ -1,4 +1,4 @@
-//! What the parser is in the middle of: the frames of its stack, and where its loop stands.
+//! State of the parser: the frames of its stack, and the states of its loop.
 
 use super::Token;
 use crate::ir::{Attrs, Clause, ClausePattern, ExprId, ExprList, Name, OpId, Type};
@@ -9,7 +9,7 @@ pub(super) enum State {
     Item,
     /// An expression is expected.
     Operand,
-    /// After an expression, which begins there, that a call, a projection or an infix operator may follow.
+    /// After an expression, with its start, that a call, a projection or an infix operator may follow.
     After(ExprId, u32),
     /// After an expression that is complete.
     Complete(ExprId),
@@ -17,13 +17,13 @@ pub(super) enum State {
     Done(ExprId),
 }
 
-/// Something begun and not finished.
+/// Construct that has been begun and is not finished.
 pub(super) enum Frame {
-    /// `let %x = ...`; the variable is bound already when the value is a function literal.
+    /// `let %x = ...`; the variable is already bound if the value is a function literal.
     LetValue { name: Token, var: ExprId, bound: bool },
     /// `%N = ...`
     GraphValue { number: Token },
-    /// An item that has statements: its lets begin at `lets`, its scope at `scope`.
+    /// An item with statements: its lets begin at `lets`, its scope at `scope`.
     Sequence { lets: u32, scope: u32 },
     /// `( ...`; the finished fields begin at `values`.
     Paren { start: u32, values: u32, comma: bool },
@@ -37,7 +37,7 @@ pub(super) enum Frame {
     Then { start: u32, scope: u32, cond: ExprId },
     /// `if (cond) { then } else { ...`
     Otherwise { start: u32, scope: u32, cond: ExprId, then: ExprId },
-    /// A function's head and `{ ...`
+    /// Head of a function and `{ ...`
     Body(Box<Head>),
     /// `match ( ...`
     MatchData { start: u32, complete: bool },
@@ -49,7 +49,7 @@ pub(super) enum Frame {
 #[derive(Clone, Copy)]
 pub(super) enum Target {
     Op(OpId),
-    /// An operator that does not exist; the message is out already.
+    /// An operator that does not exist, which has been reported.
     UnknownOp,
     Value(ExprId),
     RefNew,
@@ -57,7 +57,7 @@ pub(super) enum Target {
     RefWrite,
 }
 
-/// An infix operator: how tightly it binds, and the operator it stands for.
+/// Infix operator: its precedence, and its operator in the table.
 #[derive(Clone, Copy)]
 pub(super) struct Infix {
     pub(super) precedence: u8,
@@ -67,27 +67,27 @@ pub(super) struct Infix {
 /// Head of a function, before its body.
 pub(super) struct Head {
     pub(super) start: u32,
-    /// The name of a global; none for a function literal.
+    /// Name of a global; `None` for a function literal.
     pub(super) name: Option<Token>,
     pub(super) type_params: Box<[Name]>,
     pub(super) params: ExprList,
     pub(super) ret: Type,
     pub(super) attrs: Attrs,
-    /// The scope to go back to, and the number of type parameters around.
+    /// Scope to restore, and the number of enclosing type parameters.
     pub(super) scope: u32,
     pub(super) outer_type_params: u32,
 }
 
-/// A match whose clauses are being read.
+/// Match whose clauses are being read.
 pub(super) struct OpenMatch {
     pub(super) start: u32,
     pub(super) data: ExprId,
     pub(super) complete: bool,
     pub(super) clauses: Vec<Clause>,
-    /// The clause whose body is being read.
+    /// Pattern of the clause whose body is being read.
     pub(super) pattern: Option<ClausePattern>,
-    /// True if that body stands between braces.
+    /// True if that body is enclosed in braces.
     pub(super) braces: bool,
-    /// The scope to go back to after a clause.
+    /// Scope to restore after a clause.
     pub(super) scope: u32,
 }

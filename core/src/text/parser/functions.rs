@@ -8,7 +8,7 @@ use crate::ir::{Attrs, Expr, ExprId, Function, Name, Type};
 use std::collections::HashSet;
 
 impl Parser<'_> {
-    /// `def @name(...) { ... }`
+    /// Parses `def @name(...) { ... }`.
     pub(super) fn definition(&mut self) -> Fallible<()> {
         let start = self.take().span.start;
         let name = self.expect(Kind::Global)?;
@@ -18,7 +18,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `(params, attributes) -> type {`; binds the parameters.
+    /// Parses `(params, attributes) -> type {`, and binds the parameters.
     pub(super) fn head(&mut self, start: u32, name: Option<Token>) -> Fallible<Box<Head>> {
         let outer_type_params = self.type_params.len() as u32;
         let type_params = self.type_parameters()?;
@@ -66,7 +66,7 @@ impl Parser<'_> {
         Ok(Box::new(Head { start, name, type_params, params, ret, attrs, scope, outer_type_params }))
     }
 
-    /// Builds a function whose body has been read, and for a global defines it.
+    /// Builds a function whose body has been read, and defines it if it is global.
     pub(super) fn function(&mut self, head: Head, body: ExprId) -> State {
         let Head { start, name, type_params, params, ret, attrs, scope, outer_type_params } = head;
         self.names.leave(scope);
@@ -93,7 +93,7 @@ impl Parser<'_> {
         State::Done(id)
     }
 
-    /// Reports the globals that are named and nowhere defined, each once.
+    /// Reports each undefined global once.
     pub(super) fn check_globals(&mut self) {
         let mut missing: Vec<(Name, ExprId)> = Vec::new();
         let mut seen = HashSet::new();
@@ -115,6 +115,6 @@ impl Parser<'_> {
             }
             self.report(Box::new(diagnostic));
         }
-        debug_assert_eq!(self.spans.len(), self.module.nodes.len(), "every expression has its place");
+        debug_assert_eq!(self.spans.len(), self.module.nodes.len(), "every expression has a span");
     }
 }

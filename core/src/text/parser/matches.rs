@@ -1,4 +1,4 @@
-//! `match (data) { pattern => body, ... }` and its patterns.
+//! Parser of `match (data) { pattern => body, ... }` and its patterns.
 
 use super::frames::{Frame, OpenMatch, State};
 use super::types::too_deep;
@@ -7,7 +7,7 @@ use crate::ir::{Clause, ClausePattern, Expr, ExprId, Match, Type};
 use crate::text::MAX_NESTING;
 
 impl Parser<'_> {
-    /// `match (` or `match? (`
+    /// Parses `match (` or `match? (`.
     pub(super) fn match_data(&mut self, start: u32) -> Fallible<State> {
         self.take();
         let complete = !self.eat(Kind::Question);
@@ -16,7 +16,7 @@ impl Parser<'_> {
         Ok(State::Item)
     }
 
-    /// `) {` and the first clause
+    /// Parses `) {` and begins the first clause.
     pub(super) fn open_match(&mut self, start: u32, complete: bool, data: ExprId) -> Fallible<State> {
         self.expect(Kind::CloseParen)?;
         self.expect(Kind::OpenBrace)?;
@@ -27,7 +27,7 @@ impl Parser<'_> {
         self.next_clause()
     }
 
-    /// The next pattern, or the end of the match. The frame of the match is on top.
+    /// Parses the next pattern, or the end of the match. The frame of the match is on top.
     fn next_clause(&mut self) -> Fallible<State> {
         if self.eat(Kind::CloseBrace) {
             let Some(Frame::Clause(open)) = self.frames.pop() else {
@@ -47,10 +47,10 @@ impl Parser<'_> {
         Ok(State::Item)
     }
 
-    /// The body of a clause has been read.
+    /// Completes a clause whose body has been read.
     pub(super) fn close_clause(&mut self, body: ExprId) -> Fallible<State> {
         let Some(Frame::Clause(open)) = self.frames.last_mut() else {
-            unreachable!("the frame was looked at by the caller");
+            unreachable!("the caller checked the frame");
         };
         let (braces, scope) = (open.braces, open.scope);
         if let Some(pattern) = open.pattern.take() {
@@ -64,7 +64,7 @@ impl Parser<'_> {
         }
         self.names.leave(scope);
         let token = self.peek();
-        // The comma may be left out where no expression can go on with what follows.
+        // The comma is optional if no expression can continue with the next token.
         let begins_pattern = matches!(token.kind, Kind::Ident | Kind::Local);
         if !self.eat(Kind::Comma) && token.kind != Kind::CloseBrace && !braces && !begins_pattern {
             return Err(self.unexpected(token, "`,` or `}`"));
@@ -106,7 +106,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Patterns up to and with the closing parenthesis; a trailing comma is fine.
+    /// Parses patterns up to and including the closing parenthesis; a trailing comma is allowed.
     fn field_patterns(&mut self, depth: usize) -> Fallible<Box<[ClausePattern]>> {
         let mut fields = Vec::new();
         while !self.eat(Kind::CloseParen) {

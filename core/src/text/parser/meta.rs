@@ -1,6 +1,6 @@
 //! References to metadata: `meta[relay.Constant][0]` as an expression, `meta[relay.attrs.Conv2DAttrs][0]` for the
-//! attributes of a call, any other as the value of an attribute. What they stand for is in the text's own section or,
-//! for constants, in the companion file.
+//! attributes of a call, any other as the value of an attribute. The values are in the text's own section or, for
+//! constants, in the companion file.
 
 use super::frames::{Frame, State, Target};
 use super::tokens::brief;
@@ -10,7 +10,7 @@ use crate::ir::{AttrValue, Expr};
 use crate::op;
 use crate::text::metadata::{HEADER, Metadata};
 
-/// A reference: the type key, the index, and where it stands.
+/// Reference: the type key, the index, and the span.
 struct Reference<'a> {
     key: &'a str,
     index: usize,
@@ -18,8 +18,8 @@ struct Reference<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// Finds the section at the end of the text, and reads it. What looks like it may stand in a comment: only when the
-    /// definitions before it have been read is it told from one.
+    /// Finds the section at the end of the text, and reads it. A match may be inside a comment, which is only known
+    /// once the definitions before it have been parsed.
     pub(super) fn metadata_section(&mut self) {
         let Some(at) = self.source.rfind(HEADER) else { return };
         if at > 0 && !self.source[..at].trim_end_matches([' ', '\t', '\r']).ends_with('\n') {
@@ -43,7 +43,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `meta[key][index]`
+    /// Parses `meta[key][index]`.
     fn reference(&mut self) -> Fallible<Reference<'a>> {
         let start = self.take().span.start;
         self.expect(Kind::OpenBracket)?;
@@ -56,13 +56,13 @@ impl<'a> Parser<'a> {
         match self.text_of(number).parse() {
             Ok(index) => Ok(Reference { key: self.text_of(key), index, span }),
             Err(_) => {
-                let message = format!("`{}` is no index", brief(self.text_of(number)));
+                let message = format!("`{}` is not an index", brief(self.text_of(number)));
                 Err(Box::new(Diagnostic::error(codes::text::BAD_NUMBER, message).at(number.span, "")))
             }
         }
     }
 
-    /// A constant; or, as the last argument of an operator, all its attributes.
+    /// Parses a constant; or, as the last argument of an operator, all its attributes.
     pub(super) fn meta_operand(&mut self, start: u32) -> Fallible<State> {
         let reference = self.reference()?;
         if reference.key == "relay.Constant" {
@@ -81,7 +81,7 @@ impl<'a> Parser<'a> {
                             .constants
                             .get(index)
                             .cloned()
-                            .ok_or_else(|| format!("{} came with the text", self.options.constants.len())),
+                            .ok_or_else(|| format!("the weights file has {}", self.options.constants.len())),
                     };
                     let tensor = tensor.map_err(|what| {
                         let message = format!("no such constant: {what}");
@@ -105,24 +105,24 @@ impl<'a> Parser<'a> {
             return self.next_argument();
         }
         self.known(&reference)?;
-        Err(unusable(&reference, "constants stand as values, attributes at the end of a call of an operator"))
+        Err(unusable(&reference, "constants are values, attributes belong at the end of a call of an operator"))
     }
 
-    /// The value of an attribute.
+    /// Parses the value of an attribute.
     pub(super) fn meta_attribute(&mut self) -> Fallible<AttrValue> {
         let reference = self.reference()?;
         let value = self.known(&reference)?.attribute(reference.key, reference.index);
         value.map_err(|what| unusable(&reference, &what))
     }
 
-    /// The metadata, when it has objects of that type and that many.
+    /// Returns the metadata if it has the referenced object.
     fn known(&self, reference: &Reference<'_>) -> Fallible<&Metadata> {
         let Reference { key, index, span } = *reference;
         let shown = brief(key);
         let Some(metadata) = &self.metadata else {
             let message = match self.section_error {
-                None => format!("`meta[{shown}]` without a section that holds it"),
-                Some(_) => format!("`meta[{shown}]` and a section that cannot be read"),
+                None => format!("`meta[{shown}]` without a metadata section"),
+                Some(_) => format!("`meta[{shown}]` refers to a section that cannot be read"),
             };
             return Err(Box::new(
                 Diagnostic::error(codes::text::BAD_METADATA, message)
@@ -136,8 +136,8 @@ impl<'a> Parser<'a> {
         }
         let keys = metadata.keys();
         let message = match count {
-            0 => format!("the metadata has nothing of type `{shown}`"),
-            _ => format!("the metadata has {count} of type `{shown}`, numbered from 0"),
+            0 => format!("the metadata has no objects of type `{shown}`"),
+            _ => format!("the metadata has {count} objects of type `{shown}`, numbered from 0"),
         };
         let mut diagnostic = Diagnostic::error(codes::text::BAD_METADATA, message).at(span, "");
         if let Some(near) = nearest(key, keys.iter().copied()).filter(|near| *near != key) {
@@ -148,6 +148,6 @@ impl<'a> Parser<'a> {
 }
 
 fn unusable(reference: &Reference<'_>, what: &str) -> Box<Diagnostic> {
-    let message = format!("`meta[{}][{}]` cannot stand here: {what}", brief(reference.key), reference.index);
+    let message = format!("`meta[{}][{}]` is not allowed here: {what}", brief(reference.key), reference.index);
     Box::new(Diagnostic::error(codes::text::BAD_METADATA, message).at(reference.span, ""))
 }

@@ -1,10 +1,10 @@
-//! Text to module. The parser never recurses on the depth of the input: what is being read stands on a stack of
-//! [`Frame`]s, and a loop moves between three states (before an item, before an operand, after an operand).
-//! Only the patterns of clauses and lists in attributes are read recursively, to [`super::MAX_NESTING`].
+//! Parser: text to module. It never recurses on the depth of the input: unfinished constructs are kept on a stack of
+//! [`Frame`]s, and a loop moves between three states (before an item, before an operand, after an operand). Only the
+//! patterns of clauses and lists in attributes are read recursively, up to [`super::MAX_NESTING`].
 //!
-//! It reports several errors a run. After an error it drops what is unfinished in the enclosing block, skips to the
-//! next `;`, `}` or `def @`, and goes on; names that the broken part would have bound stand for `()` from then on, so
-//! that one mistake makes one message.
+//! It reports several errors per run. After an error it drops unfinished constructs in the enclosing block, skips to
+//! the next `;`, `}` or `def @`, and continues; names that the broken part would have bound are bound to `()`, so that
+//! one mistake causes one message.
 
 mod attributes;
 mod data_types;
@@ -35,30 +35,30 @@ pub struct ParseOptions<'a> {
     pub constants: &'a [Arc<Tensor>],
 }
 
-/// Result of parsing a text. With errors among the diagnostics the module is only good for further messages.
+/// Result of parsing a text. If the diagnostics contain errors, the module only serves for further messages.
 #[derive(Debug)]
 pub struct Parsed {
-    /// The program; not typed yet.
+    /// Program, not typed yet.
     pub module: Module,
-    /// The expression after the definitions, when the text has one.
+    /// Expression after the definitions, if the text has one.
     pub root: Option<ExprId>,
-    /// Place in the text of each expression of the module.
+    /// Source span of each expression of the module.
     pub spans: IndexVec<ExprId, Span>,
     /// Diagnostics, in the order of the text.
     pub diagnostics: Vec<Diagnostic>,
 }
 
 impl Parsed {
-    /// Makes a program of a text that is an expression: it becomes `@main`, the variables that it leaves free the
-    /// parameters, in the order of their declarations. (A function literal becomes `@main` itself.)
+    /// Turns a text that is an expression into a program: the expression becomes the body of `@main`, its free
+    /// variables the parameters, in the order of their declarations. (A function literal becomes `@main` itself.)
     ///
     /// # Errors
-    /// When the text has both an expression and a function `@main`.
+    /// If the text has both an expression and a function `@main`.
     pub fn define_main(&mut self) -> Result<(), Box<Diagnostic>> {
         let Some(root) = self.root else { return Ok(()) };
         if let Some(&main) = self.module.globals.get("main") {
             let start = self.spans[main].start;
-            let message = "the text has an expression and a function `@main`, and either would be the program";
+            let message = "the text has both an expression and a function `@main`, and either could be the program";
             let diagnostic = Diagnostic::error(codes::text::DUPLICATE_NAME, message)
                 .at(self.spans[root], "the expression")
                 .at(Span { start, end: start + 3 }, "the function")
@@ -79,7 +79,7 @@ impl Parsed {
     }
 }
 
-/// The variables that an expression uses and nothing in it binds.
+/// Returns the free variables of an expression.
 fn free_variables(module: &Module, root: ExprId) -> Vec<ExprId> {
     let reached = module.post_order(root, |_, _| true);
     let mut bound = HashSet::new();
@@ -94,7 +94,7 @@ fn free_variables(module: &Module, root: ExprId) -> Vec<ExprId> {
     free
 }
 
-/// Reads a module (`#[version = "0.0.5"]` and definitions), an expression, or definitions and an expression.
+/// Parses a module (`#[version = "0.0.5"]` and definitions), an expression, or definitions and an expression.
 pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
     if source.len() > MAX_LENGTH {
         let diagnostic = Diagnostic::error(codes::text::TOO_LARGE, "a text of more than 1 GiB")
@@ -107,51 +107,53 @@ pub fn parse(source: &str, options: &ParseOptions<'_>) -> Parsed {
     Parsed { module: parser.module, root: parser.root, spans: parser.spans, diagnostics: parser.diagnostics }
 }
 
-/// Two bytes of text make at most three expressions, so spans and expression ids of such a text fit 32 bits.
+/// Maximum length of a text in bytes. Two bytes yield at most three expressions, so spans and expression ids fit 32
+/// bits.
 const MAX_LENGTH: usize = 1 << 30;
 
-/// After so many errors the rest is left unread.
+/// Maximum number of errors, after which parsing stops.
 const MAX_ERRORS: usize = 100;
 
-/// What was expected and what stands there; boxed, as it is the rare way.
+/// Result of parsing; the error is boxed, as it is the rare case.
 type Fallible<T> = Result<T, Box<Diagnostic>>;
 
 struct Parser<'a> {
     source: &'a str,
     options: &'a ParseOptions<'a>,
     lexer: Lexer<'a>,
-    /// The next tokens; `lookahead` of them are read already.
+    /// Next tokens, of which `lookahead` have been read.
     ahead: [Token; 2],
     lookahead: usize,
-    /// The end of the last token that was taken.
+    /// End of the last token that was consumed.
     last_end: u32,
     module: Module,
     spans: IndexVec<ExprId, Span>,
     diagnostics: Vec<Diagnostic>,
     root: Option<ExprId>,
     frames: Vec<Frame>,
-    /// Finished fields and arguments of the frames that are open.
+    /// Finished fields and arguments of the open frames.
     values: Vec<ExprId>,
-    /// Finished attributes of the frames that are open.
+    /// Finished attributes of the open frames.
     attrs: Vec<(Name, AttrValue)>,
     /// Let bindings whose bodies are still being read: variable and value.
     lets: Vec<(ExprId, ExprId)>,
     names: Names<'a>,
-    /// The type parameters in scope: as written, and as the module calls them.
+    /// Type parameters in scope: the name in the text, and the name in the module.
     type_params: Vec<(&'a str, Name)>,
-    /// The tensor types that were written last.
+    /// Most recent tensor types.
     last_types: VecDeque<Type>,
-    /// Names of types, to be looked up when all definitions have been read: the name, how many types it is given, where.
+    /// References to types, resolved when all definitions have been read: the name, the number of type arguments, the
+    /// span.
     type_mentions: Vec<(Name, usize, Span)>,
-    /// Place of each type definition.
+    /// Span of each type definition.
     type_spans: HashMap<Name, Span>,
-    /// Names that are called or stand in a pattern and were nothing known when they were read.
+    /// Names that are called or used in a pattern and were unknown when they were read.
     unknown_callees: Vec<(Token, bool)>,
-    /// One expression for each metadata constant, however often it is named.
+    /// Expression of each metadata constant; all references share it.
     constants: HashMap<usize, ExprId>,
     /// Start of the metadata section, if the text has one, and its contents.
     section: Option<u32>,
-    /// Error in it, until it turns out to stand in no comment.
+    /// Error in the section, kept until it is certain that the section is not inside a comment.
     section_error: Option<Box<Diagnostic>>,
     metadata: Option<Metadata>,
 }
@@ -187,7 +189,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The whole text.
+    /// Parses the whole text.
     fn text(&mut self) {
         self.metadata_section();
         let versioned = match self.version() {
@@ -209,7 +211,7 @@ impl<'a> Parser<'a> {
         if !versioned && self.peek().kind == Kind::Eof {
             let here = self.peek().span;
             self.report(Box::new(
-                Diagnostic::error(codes::text::BAD_VERSION, "the text holds neither a module nor an expression")
+                Diagnostic::error(codes::text::BAD_VERSION, "the text contains neither a module nor an expression")
                     .at(here, "")
                     .help("a module begins with #[version = \"0.0.5\"]"),
             ));
@@ -235,7 +237,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `#[version = "0.0.5"]`, if it is there.
+    /// Parses `#[version = "0.0.5"]`, if present.
     fn version(&mut self) -> Fallible<bool> {
         if !self.eat(Kind::Hash) {
             return Ok(false);
@@ -254,7 +256,7 @@ impl<'a> Parser<'a> {
                     codes::text::BAD_VERSION,
                     format!("invalid semantic version {}", self.text_of(version)),
                 )
-                .at(version.span, "\"0.0.5\" is the version that is read here"),
+                .at(version.span, "the supported version is \"0.0.5\""),
             ));
         }
         Ok(true)
@@ -265,12 +267,12 @@ impl<'a> Parser<'a> {
         matches!(self.word(token), Some("def" | "type" | "extern"))
     }
 
-    /// One definition, or the final expression. `false` at the end of the text.
+    /// Parses one definition, or the final expression. Returns `false` at the end of the text.
     fn top_level(&mut self) -> Fallible<bool> {
         let token = self.peek();
         match token.kind {
             Kind::Eof => return Ok(false),
-            // The rest of the text, which has been read.
+            // The rest of the text is the metadata section, which has been read.
             Kind::Hash if self.section == Some(token.span.start) => {
                 if let Some(error) = self.section_error.take() {
                     self.report(error);
@@ -294,7 +296,7 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    /// `free_var %x: T;`
+    /// Parses `free_var %x: T;`.
     fn free_variable(&mut self) -> Fallible<()> {
         self.take();
         let token = self.expect(Kind::Local)?;
@@ -305,7 +307,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A new variable.
+    /// Appends a new variable.
     fn variable(&mut self, token: Token, annotation: Type) -> ExprId {
         let text = self.local_name(token);
         let name = self.names.shared(text);
@@ -314,7 +316,7 @@ impl<'a> Parser<'a> {
         id
     }
 
-    /// Appends an expression that began at `start` and ended with the last token.
+    /// Appends an expression that begins at `start` and ends with the last token.
     fn push(&mut self, expr: Expr, start: u32) -> ExprId {
         let id = self.module.push(expr, Origins::none());
         self.spans.push(Span { start, end: self.last_end });

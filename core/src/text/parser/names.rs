@@ -1,16 +1,17 @@
-//! Names in scope. A name is one number after its first mention, a binding is one slot of a vector, and a scope is a
-//! length of the undo log: leaving a scope undoes what was bound in it.
+//! Names in scope. Names are interned at their first mention, a binding is one slot of a vector, and a scope is a
+//! length of the undo log: leaving a scope undoes its bindings.
 
 use crate::ir::{ExprId, Name};
 use std::collections::HashMap;
 
 pub(super) struct Names<'a> {
     index: HashMap<&'a str, u32>,
-    /// By index: the name, and what it is bound to now.
+    /// Name and current binding, by index.
     entries: Vec<(Name, Option<ExprId>)>,
     /// Previous bindings, innermost last.
     undo: Vec<(u32, Option<ExprId>)>,
-    /// `%N`: one table for the whole text. Numbers up to the length of the text have a slot, others a map entry.
+    /// Bindings of `%N`, one table for the whole text. Numbers up to the length of the text have a slot, others a map
+    /// entry.
     dense: Vec<Option<ExprId>>,
     sparse: HashMap<u64, ExprId>,
     limit: u64,
@@ -37,7 +38,7 @@ impl<'a> Names<'a> {
         index
     }
 
-    /// The name as the module keeps it.
+    /// Returns the shared name that the module stores.
     pub(super) fn shared(&mut self, name: &'a str) -> Name {
         let index = self.intern(name);
         self.entries[index as usize].0.clone()
@@ -54,12 +55,12 @@ impl<'a> Names<'a> {
         self.index.get(name).and_then(|&index| self.entries[index as usize].1)
     }
 
-    /// The names that are bound now, for a suggestion.
+    /// Iterates over the names in scope, for suggestions.
     pub(super) fn bound(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().filter(|(_, to)| to.is_some()).map(|(name, _)| &**name)
     }
 
-    /// A mark to go back to.
+    /// Returns a mark of the current scope.
     pub(super) fn scope(&self) -> u32 {
         self.undo.len() as u32
     }
@@ -72,7 +73,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Binds `%number`; gives what it was bound to before.
+    /// Binds `%number` and returns its previous binding.
     pub(super) fn bind_graph(&mut self, number: u64, to: ExprId) -> Option<ExprId> {
         if number >= self.limit {
             return self.sparse.insert(number, to);

@@ -1,4 +1,4 @@
-//! Going on after an error.
+//! Recovery after a syntax error.
 
 use super::frames::{Frame, State};
 use super::{Fallible, Kind, MAX_ERRORS, Parser};
@@ -6,10 +6,10 @@ use crate::diag::Diagnostic;
 use crate::ir::{Expr, ExprId};
 
 impl Parser<'_> {
-    /// Reports an error, drops what is unfinished in the enclosing block, and skips to where reading can go on.
+    /// Reports an error, drops unfinished constructs in the enclosing block, and skips to where parsing can continue.
     ///
     /// # Errors
-    /// Gives the error back, unreported, when there is no enclosing block to go on in.
+    /// Returns the error, unreported, if there is no enclosing block to continue in.
     pub(super) fn recover(&mut self, error: Box<Diagnostic>) -> Fallible<State> {
         let block = self.frames.iter().rposition(is_block);
         let Some(block) = block.filter(|_| self.diagnostics.len() < MAX_ERRORS) else {
@@ -19,7 +19,7 @@ impl Parser<'_> {
             Some(Frame::Sequence { .. }) => block + 2,
             _ => block + 1,
         };
-        // A match that is given up has an open brace of its own.
+        // An abandoned match has an open brace of its own.
         let mut depth =
             self.frames[keep.min(self.frames.len())..].iter().filter(|f| matches!(f, Frame::Clause(_))).count();
         self.unwind(keep);
@@ -34,7 +34,7 @@ impl Parser<'_> {
                     break State::Item;
                 }
                 _ if self.at_end_of_definition() => {
-                    // What is wrong here may be that the block does not end, and then it has been said.
+                    // If the error is about this token, it already reports that the block does not end.
                     if error.labels.first().is_some_and(|label| label.span == token.span) {
                         return Err(error);
                     }
@@ -49,7 +49,7 @@ impl Parser<'_> {
         Ok(state)
     }
 
-    /// At what no block contains: the end of the text, or the next definition.
+    /// Returns true at a token that no block contains: the end of the text, or the next definition.
     fn at_end_of_definition(&mut self) -> bool {
         let token = self.peek();
         match token.kind {
@@ -66,7 +66,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Drops every frame.
+    /// Drops all frames.
     pub(super) fn abandon(&mut self) {
         self.unwind(0);
         self.values.clear();
@@ -76,10 +76,10 @@ impl Parser<'_> {
         self.type_params.clear();
     }
 
-    /// After an error outside any block: skips to the next definition.
+    /// Skips to the next definition, after an error outside any block.
     pub(super) fn skip_to_definition(&mut self) {
         loop {
-            // A definition that is at fault itself has been entered already.
+            // A faulty definition has already been entered, so this is the next one.
             let token = self.peek();
             let open = matches!(token.kind, Kind::OpenString | Kind::OpenComment);
             if self.at_end_of_definition() && !open {
@@ -89,7 +89,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Drops the frames above `keep`; what they would have bound stands for `()`.
+    /// Drops the frames above `keep`; the names that they would have bound are bound to placeholders.
     fn unwind(&mut self, keep: usize) {
         while self.frames.len() > keep {
             match self.frames.pop() {
@@ -98,7 +98,7 @@ impl Parser<'_> {
                 }
                 Some(Frame::GraphValue { number }) => {
                     let unit = self.unit();
-                    // A second message about the number would be about the same mistake.
+                    // A second message about the number would report the same mistake.
                     let _ = self.bind_graph(number, unit);
                 }
                 Some(Frame::Sequence { lets, scope }) => {
@@ -115,7 +115,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `()`, for what could not be read.
+    /// Appends `()` as a placeholder for what could not be read.
     fn unit(&mut self) -> ExprId {
         let here = self.last_end;
         self.push(Expr::Tuple(Box::new([])), here)

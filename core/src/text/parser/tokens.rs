@@ -1,4 +1,4 @@
-//! Taking tokens: two of lookahead, and the message for a wrong one.
+//! Token stream with a lookahead of two, and the diagnostic for an unexpected token.
 
 use super::{Fallible, Kind, Parser, Token};
 use crate::diag::{Diagnostic, codes};
@@ -29,7 +29,7 @@ impl<'a> Parser<'a> {
         token
     }
 
-    /// Takes the token if it is of that kind.
+    /// Consumes the next token if it is of that kind.
     pub(super) fn eat(&mut self, kind: Kind) -> bool {
         let found = self.peek().kind == kind;
         if found {
@@ -47,28 +47,27 @@ impl<'a> Parser<'a> {
         &self.source[token.span.start as usize..token.span.end as usize]
     }
 
-    /// The text of a name token.
+    /// Returns the text of a name token.
     pub(super) fn word(&self, token: Token) -> Option<&'a str> {
         (token.kind == Kind::Ident).then(|| self.text_of(token))
     }
 
-    /// The name in `%name`, `@name` and their quoted forms.
+    /// Returns the name in `%name`, `@name` and their quoted forms.
     pub(super) fn local_name(&self, token: Token) -> &'a str {
         unquoted(&self.text_of(token)[1..])
     }
 
-    /// The message for a token that does not fit; characters that are none, and what does not end, say so themselves.
+    /// Creates the diagnostic for an unexpected token. Unknown characters and unterminated tokens have messages of
+    /// their own.
     #[cold]
     pub(super) fn unexpected(&self, token: Token, wanted: &str) -> Box<Diagnostic> {
         let text = self.text_of(token);
         Box::new(match token.kind {
-            Kind::OpenString => {
-                Diagnostic::error(codes::text::UNTERMINATED, "a string without its closing quote").at(token.span, "")
-            }
+            Kind::OpenString => Diagnostic::error(codes::text::UNTERMINATED, "unterminated string").at(token.span, ""),
             Kind::OpenComment => {
-                Diagnostic::error(codes::text::UNTERMINATED, "a comment that is not closed").at(token.span, "")
+                Diagnostic::error(codes::text::UNTERMINATED, "unterminated comment").at(token.span, "")
             }
-            // A blank is no harm before the end of a line, and elsewhere a sign that lines were lost.
+            // A carriage return is a blank before the end of a line; elsewhere it indicates that line breaks were lost.
             Kind::Unknown if text == "\r" => {
                 Diagnostic::error(codes::text::UNEXPECTED_TOKEN, "found a carriage return without a line feed after it")
                     .at(token.span, "")
@@ -91,12 +90,12 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// A name without its quotes.
+/// Returns a name without its quotes.
 pub(super) fn unquoted(text: &str) -> &str {
     text.strip_prefix('"').and_then(|t| t.strip_suffix('"')).unwrap_or(text)
 }
 
-/// The beginning of a long name.
+/// Truncates a long name.
 pub(super) fn brief(text: &str) -> String {
     let mut chars = text.chars();
     let mut start: String = chars.by_ref().take(60).collect();

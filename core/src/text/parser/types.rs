@@ -1,7 +1,8 @@
-//! Types: `Tensor[(1, ?, batch), float32]`, `float32`, `(int32,)`, `fn [A](A) -> A`, `ref(int32)`, `List[int32]`, `_`.
+//! Parser of types: `Tensor[(1, ?, batch), float32]`, `float32`, `(int32,)`, `fn [A](A) -> A`, `ref(int32)`,
+//! `List[int32]`, `_`.
 //!
-//! A name that is no element type is a type parameter when one of that name is in scope, and otherwise the name of a
-//! type definition, which may come later in the text: whether it does is seen when all has been read.
+//! A name that is not an element type is a type parameter if one of that name is in scope, and otherwise the name of a
+//! type definition, which may come later in the text; this is checked once the whole text has been read.
 
 use super::{Fallible, Kind, Parser, Token, tokens::brief};
 use crate::diag::{Diagnostic, Span, codes, nearest};
@@ -9,16 +10,16 @@ use crate::ir::{Dim, FuncType, Name, Type};
 use crate::tensor::DType;
 use crate::text::MAX_NESTING;
 
-/// A type that is begun, with the parts that are finished.
+/// Unfinished type, with its finished parts.
 struct Open {
     parts: Vec<Type>,
     kind: OpenKind,
 }
 
 enum OpenKind {
-    /// Types up to a bracket.
+    /// Types up to a closing bracket.
     List { close: Kind, then: Then },
-    /// What a function type gives; the parts are what it takes.
+    /// Result of a function type, whose parameters are the parts.
     Return { type_params: Box<[Name]>, outer: usize },
     /// `ref( ...`
     Ref,
@@ -27,12 +28,12 @@ enum OpenKind {
 /// Purpose of a list of types.
 enum Then {
     Tuple,
-    /// What a function takes; the type parameters that were in scope before are the first `outer`.
+    /// Parameters of a function; the first `outer` type parameters were in scope before.
     Func {
         type_params: Box<[Name]>,
         outer: usize,
     },
-    /// What stands for the parameters of a defined type.
+    /// Type arguments of a defined type.
     Named {
         token: Token,
         name: Name,
@@ -40,7 +41,7 @@ enum Then {
 }
 
 impl Parser<'_> {
-    /// A type. Types may nest deep, so the ones that are begun stand on a stack.
+    /// Parses a type. Types may nest deep, so unfinished ones are kept on an explicit stack.
     pub(super) fn ty(&mut self) -> Fallible<Type> {
         let mut open: Vec<Open> = Vec::new();
         let outer = self.type_params.len();
@@ -57,7 +58,7 @@ impl Parser<'_> {
                 Some(ty) => ty,
                 None => continue,
             };
-            // What a finished type finishes in turn.
+            // A finished type may complete the enclosing ones.
             loop {
                 let Some(innermost) = open.pop() else { return Ok(ty) };
                 let mut parts = innermost.parts;
@@ -100,7 +101,7 @@ impl Parser<'_> {
         Box::new(Diagnostic::error(codes::text::NESTING_TOO_DEEP, message).at(here, "one part too many"))
     }
 
-    /// A type without others in it, or the beginning of one that is then `open`.
+    /// Parses a type that contains no others, or pushes the beginning of one on `open`.
     fn begin_type(&mut self, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
         let token = self.peek();
         if open.len() > Type::MAX_PARTS {
@@ -133,7 +134,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The bracket before a list of types; the list may end at once.
+    /// Parses the opening bracket of a list of types, which may be empty.
     fn begin_list(&mut self, bracket: Kind, close: Kind, then: Then, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
         self.expect(bracket)?;
         if self.eat(close) {
@@ -143,7 +144,7 @@ impl Parser<'_> {
         Ok(None)
     }
 
-    /// Purpose of a list of types.
+    /// Completes a list of types.
     fn end_list(&mut self, then: Then, types: Vec<Type>, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
         match then {
             Then::Tuple => Ok(Some(Type::tuple(types))),
@@ -156,7 +157,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A type parameter, or a defined type with what stands for its parameters.
+    /// Parses a type parameter, or a defined type with its type arguments.
     fn named_type(&mut self, token: Token, open: &mut Vec<Open>) -> Fallible<Option<Type>> {
         let word = self.text_of(token);
         if let Some((_, name)) = self.type_params.iter().rev().find(|(written, _)| *written == word) {
@@ -175,9 +176,9 @@ impl Parser<'_> {
         Type::adt(name, args)
     }
 
-    /// `[A, B]`, if it is there. They are in scope until the list of type parameters is cut back.
+    /// Parses `[A, B]`, if present. The parameters are in scope until the list of type parameters is truncated.
     ///
-    /// A name that is in scope already means the new one from here on; the module keeps the two apart by another name.
+    /// A name that is already in scope is shadowed; the module gives the new parameter a different name.
     pub(super) fn type_parameters(&mut self) -> Fallible<Box<[Name]>> {
         if self.peek().kind != Kind::OpenBracket {
             return Ok(Box::new([]));
@@ -215,7 +216,7 @@ impl Parser<'_> {
         Ok(params.into())
     }
 
-    /// Reports the types that are named and nowhere defined, or with a wrong number of types for their parameters.
+    /// Reports types that are undefined or have a wrong number of type arguments.
     pub(super) fn check_type_mentions(&mut self) {
         for (name, args, span) in std::mem::take(&mut self.type_mentions) {
             let Some(def) = self.module.types.get(&name) else {
@@ -225,14 +226,14 @@ impl Parser<'_> {
             };
             let wanted = def.params.len();
             if wanted != args {
-                let message = format!("types given to `{name}`: {args}, it has {wanted} parameters");
+                let message = format!("`{name}` has {wanted} type parameters, {args} types given");
                 let message = if wanted == 1 { message.trim_end_matches('s').to_owned() } else { message };
                 self.report(Box::new(Diagnostic::error(codes::types::BAD_ARITY, message).at(span, "")));
             }
         }
     }
 
-    /// `(type, type)`; a trailing comma is fine.
+    /// Parses `(type, type)`; a trailing comma is allowed.
     pub(super) fn types(&mut self) -> Fallible<Vec<Type>> {
         self.expect(Kind::OpenParen)?;
         let mut types = Vec::new();
@@ -245,7 +246,7 @@ impl Parser<'_> {
         Ok(types)
     }
 
-    /// What follows `Tensor`.
+    /// Parses the rest of a tensor type after `Tensor`.
     fn tensor_type(&mut self) -> Fallible<Type> {
         self.expect(Kind::OpenBracket)?;
         self.expect(Kind::OpenParen)?;
@@ -269,7 +270,7 @@ impl Parser<'_> {
         Ok(self.shared_type(ty))
     }
 
-    /// One copy of a type that was written lately: most programs name few types many times.
+    /// Returns the shared copy of a recently used type, as most programs repeat a few types many times.
     fn shared_type(&mut self, ty: Type) -> Type {
         if let Some(known) = self.last_types.iter().find(|known| **known == ty) {
             return known.clone();
@@ -281,7 +282,7 @@ impl Parser<'_> {
         ty
     }
 
-    /// `3`, `?`, `batch`, or a product of numbers and names: `12*batch`.
+    /// Parses a dimension: `3`, `?`, `batch`, or a product of numbers and names: `12*batch`.
     fn dim(&mut self) -> Fallible<Dim> {
         let token = self.peek();
         let mut dim = self.factor()?;
@@ -300,7 +301,7 @@ impl Parser<'_> {
             Kind::Number => {
                 let text = self.text_of(token);
                 let size = text.parse::<usize>().ok().filter(|&n| n <= i64::MAX as usize);
-                let wrong = || format!("`{}` is no dimension: a whole number is wanted", brief(text));
+                let wrong = || format!("expected an integer as dimension, found `{}`", brief(text));
                 Dim::Fixed(size.ok_or_else(|| bad_dim(wrong(), token.span))?)
             }
             _ => return Err(self.unexpected(token, "a dimension: a number, `?` or a name")),

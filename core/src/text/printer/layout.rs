@@ -1,4 +1,4 @@
-//! What stands where in the text: which expressions get a line, in which scope, and how many lines stand inside each.
+//! Layout of the text: the expressions that get a line, their scopes, and the number of lines inside each.
 
 use crate::ir::{Expr, ExprId, Id, IndexVec, Module, ScopeId, Scopes};
 use smallvec::SmallVec;
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 /// Form in which an expression is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On a line of its own, named by `%N`; leaves, which need no name, count here too.
+    /// On a line of its own, named by `%N`; also leaves, which need no name.
     Line,
     /// As the result of its scope.
     Body,
@@ -15,7 +15,7 @@ pub(super) enum Place {
     Operand,
 }
 
-/// The layout of a text.
+/// Layout of a text.
 pub(super) struct Layout {
     pub(super) scopes: Scopes,
     pub(super) place: IndexVec<ExprId, Place>,
@@ -28,7 +28,8 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn of_module(module: &Module) -> Layout {
         let scopes = Scopes::of_module(module);
-        // What functions share has no scope but the module. The verifier refuses it; it is shown in the first one.
+        // An expression shared by several functions has no scope but the module. The verifier reports it; it is printed
+        // in the first function.
         let home = module.globals.values().next().and_then(|&id| *scopes.opened.get(id)?);
         Layout::new(module, scopes, home.unwrap_or(Scopes::root()), module.globals.values().copied())
     }
@@ -97,7 +98,7 @@ impl Layout {
         }
     }
 
-    /// Chains the lines of each scope in ascending order, and counts what stands inside each expression.
+    /// Chains the lines of each scope in ascending order, and counts the lines inside each expression.
     fn lay_lines(&mut self, module: &Module, home: ScopeId) {
         let mut last: IndexVec<ScopeId, Option<ExprId>> = IndexVec::filled(None, self.scopes.tree.len());
         let mut lines: IndexVec<ScopeId, u32> = IndexVec::filled(0, self.scopes.tree.len());
@@ -107,10 +108,10 @@ impl Layout {
             if node.expr.is_leaf() {
                 continue;
             }
-            // A global that is an operand, which the verifier refuses, is written where it is defined and nowhere else: its
-            // line could stand in its own body.
+            // The function of a global that is also an operand, which the verifier reports, is printed only at its
+            // definition: its line could be in its own body.
             let is_operand_global = self.place[id] == Place::Line && globals.contains(&id);
-            // Operands and the contents of inner scopes come first in the arena, so their counts are complete.
+            // Operands and the contents of inner scopes precede it in the arena, so their counts are complete.
             let mut inside = 0;
             if let Some(first) = self.scopes.opened[id] {
                 inside += (0..node.expr.scopes()).map(|at| lines[ScopeId::new(first.index() + at)]).sum::<u32>();

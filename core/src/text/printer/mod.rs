@@ -1,8 +1,9 @@
-//! Module to text. Each expression that is not a leaf gets a line `%N = ...;` in the scope in which it is evaluated
-//! (see [`Scopes`]), in the order of the arena; the result of a scope and the value of a let stand inline when that is
-//! their only use. Numbers form one table over the whole text; a function's body numbers before the function.
+//! Printer: module to text. Each expression that is not a leaf gets a line `%N = ...;` in the scope in which it is
+//! evaluated (see [`Scopes`]), in the order of the arena; the result of a scope and the value of a let are inline if
+//! that is their only use. Numbers are unique in the whole text; the body of a function is numbered before the
+//! function.
 //!
-//! What is still to be written stands on a stack of [`Task`]s, so that the depth of a program costs no call stack.
+//! Pending output is kept on a stack of [`Task`]s, so that the depth of a program costs no call stack.
 
 mod layout;
 mod names;
@@ -29,14 +30,14 @@ pub struct PrintOptions<'a> {
     pub types: bool,
     /// Adds the constants that are not written inline, as a section `#[metadata]`.
     pub metadata: bool,
-    /// Note on an expression, in comment lines below the line where it stands.
+    /// Note on an expression, printed in comment lines below its line.
     pub notes: Option<&'a dyn Fn(ExprId) -> Option<String>>,
 }
 
-/// A printed text and what it refers to.
+/// Printed text and the constants that it refers to.
 #[derive(Clone, Debug)]
 pub struct Printed {
-    /// The text.
+    /// Text.
     pub text: String,
     /// Values of `meta[relay.Constant][i]`.
     pub constants: Vec<Arc<Tensor>>,
@@ -61,7 +62,7 @@ pub fn print(module: &Module, options: &PrintOptions<'_>) -> Printed {
     printer.finish()
 }
 
-/// Prints a module with what is wrong below the lines that it is about.
+/// Prints a module with each fault below the line of its expression.
 pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
     let mut notes: HashMap<ExprId, String> = HashMap::new();
     let mut text = String::new();
@@ -77,7 +78,7 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
             }
         }
     }
-    // A note stands where its expression is first met; what is dead or broken is not met at all.
+    // A note is printed at the first occurrence of its expression; dead or broken expressions do not occur at all.
     let rest = RefCell::new(notes);
     let take = |id: ExprId| rest.borrow_mut().remove(&id);
     text.push_str(&print(module, &PrintOptions { notes: Some(&take), ..PrintOptions::default() }).text);
@@ -89,7 +90,7 @@ pub fn print_faults(module: &Module, faults: &[Fault]) -> String {
     text
 }
 
-/// Prints one expression; the variables that nothing in it binds are declared first.
+/// Prints one expression, preceded by declarations of its free variables.
 pub fn print_expr(module: &Module, root: ExprId, options: &PrintOptions<'_>) -> Printed {
     let mut printer = Printer::new(module, Layout::of_expr(module, root), options);
     printer.free_variables();
@@ -98,7 +99,7 @@ pub fn print_expr(module: &Module, root: ExprId, options: &PrintOptions<'_>) -> 
     printer.finish()
 }
 
-/// Deeper than this, lines are indented no further: the text of a deep program stays as long as the program.
+/// Maximum indentation level, so that the length of the text stays linear in the size of a deep program.
 const MAX_INDENT: usize = 24;
 
 /// Remaining output, last first.
@@ -113,11 +114,11 @@ enum Task {
         next: Option<ExprId>,
         root: ExprId,
     },
-    /// An expression itself (not the `%N` that stands for it).
+    /// An expression itself (not its `%N`).
     Expr(ExprId),
     /// A leaf, the `%N` of an expression, or a let between parentheses.
     Operand(ExprId),
-    /// The end of the line that defines an expression.
+    /// End of the line that defines an expression.
     EndLine(ExprId),
     /// `let %v = value;` and the body.
     Let(ExprId),
@@ -125,13 +126,13 @@ enum Task {
     LetBody(ExprId),
     Text(&'static str),
     Owned(String),
-    /// A line break, and everything below is one level deeper, or not any more.
+    /// A line break, with what follows one level deeper, or one level less deep.
     Indent,
     Dedent,
     Newline,
     /// `/* ty=... */`
     Type(ExprId),
-    /// The pattern of a clause of a match.
+    /// Pattern of a clause of a match.
     Pattern(ExprId, usize),
 }
 
@@ -142,16 +143,16 @@ struct Printer<'a> {
     out: String,
     tasks: Vec<Task>,
     indent: usize,
-    /// The next `%N`.
+    /// Next `%N`.
     counter: u32,
-    /// The `%N` of an expression, once its line has begun.
+    /// `%N` of each expression, once its line has begun.
     numbers: Vec<u32>,
     names: VarNames,
     constants: Vec<Arc<Tensor>>,
     constant_index: HashMap<*const Tensor, usize>,
-    /// Positions in `out` of lets as operands: they are filled in when the expression around them is written.
+    /// Positions in `out` of lets as operands, which are filled in when the enclosing expression has been written.
     holes: Vec<(usize, ExprId)>,
-    /// Notes about what stands on the current line.
+    /// Notes about the current line.
     margin: Vec<String>,
 }
 
@@ -184,7 +185,7 @@ impl<'a> Printer<'a> {
         Printed { text: self.out, constants: self.constants }
     }
 
-    /// `type Name[A] { ... }`
+    /// Writes `type Name[A] { ... }`.
     fn type_definition(&mut self, name: &str, def: &TypeDef) {
         self.out.push_str(if def.is_extern { "extern type " } else { "type " });
         self.out.push_str(name);
@@ -203,7 +204,7 @@ impl<'a> Printer<'a> {
         self.out.push('\n');
     }
 
-    /// `[A, B]`, when there are any.
+    /// Writes `[A, B]`, unless there are none.
     fn type_params(&mut self, params: &[Name]) {
         for (i, param) in params.iter().enumerate() {
             let _ = write!(self.out, "{}{param}", if i == 0 { "[" } else { ", " });
@@ -213,13 +214,13 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// `def @name(...) { ... }`
+    /// Writes `def @name(...) { ... }`.
     fn definition(&mut self, name: &str, id: ExprId) {
         self.names.clear();
         self.out.push_str("def @");
         names::write_name(&mut self.out, name);
         let Some(function) = self.module.nodes.get(id).and_then(|node| node.expr.as_function()) else {
-            self.out.push_str(" // is no function\n");
+            self.out.push_str(" // is not a function\n");
             return;
         };
         self.note(id);
@@ -228,7 +229,7 @@ impl<'a> Printer<'a> {
         self.run();
     }
 
-    /// Lines that declare the variables that nothing binds.
+    /// Writes the declarations of the free variables.
     fn free_variables(&mut self) {
         let mut bound = vec![false; self.module.nodes.len()];
         for (id, node) in self.module.nodes.iter() {
@@ -256,7 +257,7 @@ impl<'a> Printer<'a> {
                 }
                 Task::Lines { next: Some(id), root } => {
                     self.tasks.push(Task::Lines { next: self.layout.next_line(id), root });
-                    // What stands inside the line is numbered before it.
+                    // The contents of the line are numbered before it.
                     self.numbers[id.index()] = self.counter + self.layout.inside[id];
                     let _ = write!(self.out, "%{} = ", self.numbers[id.index()]);
                     self.tasks.push(Task::EndLine(id));
@@ -318,7 +319,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// A line break, the notes about the line that ends, and the indentation of the next.
+    /// Writes a line break, the notes about the line that ends, and the indentation of the next.
     fn newline(&mut self) {
         self.out.push('\n');
         for note in std::mem::take(&mut self.margin) {
@@ -349,13 +350,13 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// An expression written out.
+    /// Writes an expression.
     fn expression(&mut self, id: ExprId) {
         self.note(id);
         let begin = self.out.len();
         let module = self.module;
         match module.expr(id) {
-            // Leaves are written where they are used; a let as a line of its own stands between parentheses.
+            // Leaves are written where they are used; a let on a line of its own is in parentheses.
             Expr::Constant(_) | Expr::Var(_) | Expr::Global(_) | Expr::Constructor(_) => self.operand(id),
             Expr::Let { .. } => self.parenthesised(id),
             Expr::Function(function) => {
@@ -437,7 +438,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Cuts what was written since `begin` at the holes and makes tasks of the pieces.
+    /// Cuts the output since `begin` at the holes and pushes the pieces as tasks.
     fn fill_holes(&mut self, begin: usize) {
         for (at, id) in std::mem::take(&mut self.holes).into_iter().rev() {
             self.tasks.push(Task::Owned(self.out.split_off(at.max(begin))));
@@ -449,7 +450,7 @@ impl<'a> Printer<'a> {
         self.tasks.extend([Task::Text(")"), Task::Dedent, Task::Let(id), Task::Indent, Task::Text("(")]);
     }
 
-    /// Returns true if a call of this without arguments reads back as one when its parentheses are left out.
+    /// Returns true if a call of this without arguments can be written without parentheses and still be read as a call.
     fn is_bare(&self, callee: Callee) -> bool {
         let Callee::Expr(callee) = callee else { return false };
         let Some(Expr::Constructor(name)) = self.module.nodes.get(callee).map(|node| &node.expr) else { return false };
@@ -459,7 +460,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// `match (data) { pattern => { body }, ... }`
+    /// Writes `match (data) { pattern => { body }, ... }`.
     fn match_clauses(&mut self, id: ExprId, m: &Match) {
         self.out.push_str(if m.complete { "match (" } else { "match? (" });
         self.operand(m.data);
@@ -478,7 +479,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// A pattern; it nests no deeper than a type.
+    /// Writes a pattern, whose nesting is limited.
     fn pattern(&mut self, pattern: &ClausePattern) {
         match pattern {
             ClausePattern::Any => self.out.push('_'),
@@ -504,7 +505,7 @@ impl<'a> Printer<'a> {
         self.out.push_str(if comma { ",)" } else { ")" });
     }
 
-    /// `[A](params, attributes) -> type { body }`
+    /// Writes `[A](params, attributes) -> type { body }`.
     fn function(&mut self, id: ExprId, function: &Function) {
         self.type_params(&function.type_params);
         self.out.push('(');
@@ -536,14 +537,14 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// An operand that is all there is to write at this moment.
+    /// Writes an operand on its own, and fills its hole.
     fn whole_operand(&mut self, id: ExprId) {
         let begin = self.out.len();
         self.operand(id);
         self.fill_holes(begin);
     }
 
-    /// A leaf, `%N`, or a hole for a let.
+    /// Writes an operand: a leaf, `%N`, or a hole for a let.
     fn operand(&mut self, id: ExprId) {
         let module = self.module;
         let Some(node) = module.nodes.get(id) else {
@@ -578,7 +579,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// A variable where it is bound: its name and type.
+    /// Writes the declaration of a variable: its name and type.
     fn declare(&mut self, id: ExprId) {
         match self.module.nodes.get(id).map(|node| &node.expr) {
             Some(Expr::Var(var)) => {
@@ -610,7 +611,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// `key=value`, as the kind of attribute is usually written.
+    /// Writes `key=value`, in the usual form of the kind of attribute.
     fn attribute(&mut self, key: &str, value: &AttrValue, kind: Option<AttrKind>, any: &mut bool) {
         if std::mem::replace(any, true) {
             self.out.push_str(", ");

@@ -1,24 +1,25 @@
-//! Names in the text: quoted where they are no identifiers, variables made unique.
+//! Names in the text: quoted unless they are identifiers, variables made unique.
 
 use crate::ir::{ExprId, Name};
 use crate::text::lexer::{is_name_part, is_name_start};
 use std::collections::HashMap;
 
-/// The printed names of variables, unique in one global function.
+/// Printed names of variables, unique in one global function.
 #[derive(Default)]
 pub(super) struct VarNames {
     printed: HashMap<ExprId, Name>,
-    /// Each name that is taken, with the last suffix that was tried on it.
+    /// Each name in use, with the last suffix that was tried on it.
     taken: HashMap<Name, u32>,
 }
 
 impl VarNames {
-    /// Forgets all names. (Clearing a map takes time by its capacity: after one large function, each small one would pay.)
+    /// Clears all names. (Clearing a map takes time proportional to its capacity: after a large function, every small
+    /// one would pay for it.)
     pub(super) fn clear(&mut self) {
         *self = VarNames::default();
     }
 
-    /// Writes `%name`.
+    /// Writes `%name`, made unique.
     pub(super) fn write(&mut self, out: &mut String, id: ExprId, name: &Name) {
         out.push('%');
         if !self.printed.contains_key(&id) {
@@ -46,7 +47,7 @@ impl VarNames {
     }
 }
 
-/// Writes a name, in quotes unless it reads as one token. (A quote inside, which the verifier refuses, becomes `'`.)
+/// Writes a name, in quotes unless it is a single token. (A quote inside, which the verifier reports, becomes `'`.)
 pub(super) fn write_name(out: &mut String, name: &str) {
     if is_plain(name) {
         out.push_str(name);
