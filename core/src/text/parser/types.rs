@@ -226,7 +226,7 @@ impl Parser<'_> {
             };
             let wanted = def.params.len();
             if wanted != args {
-                let message = format!("`{name}` has {wanted} type parameters, {args} types given");
+                let message = format!("type arguments of `{name}`: expected {wanted}, found {args}");
                 let message = if wanted == 1 { message.trim_end_matches('s').to_owned() } else { message };
                 self.report(Box::new(Diagnostic::error(codes::types::BAD_ARITY, message).at(span, "")));
             }
