@@ -31,5 +31,5 @@ macro_rules! annotations {
 annotations! {
     "annotation.compiler_begin", COMPILER, "data itself; it enters a region of the named backend here.";
     "annotation.compiler_end", COMPILER, "data itself; it leaves a region of the named backend here.";
-    "annotation.stop_fusion", &[], "data itself; what is before and after is not fused.";
+    "annotation.stop_fusion", &[], "data itself; operators before and after it are not fused.";
 }

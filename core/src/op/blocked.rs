@@ -1,5 +1,5 @@
-//! Convolutions and pooling over blocked layouts (`NCHW8c`, `OIHW8i8o`): what they mean on blocked tensors is what they
-//! mean on plain ones, between two changes of layout. Channels alone are cut into blocks.
+//! Convolutions and pooling in blocked layouts (`NCHW8c`, `OIHW8i8o`), defined as the operator on plain tensors between
+//! two layout conversions. Only channels are split into blocks.
 
 use super::layout::{Layout, relayout, relayout_dims};
 use super::{Params, Reference, ReferenceError, Relation, TypeResult};
@@ -7,18 +7,18 @@ use crate::diag::codes;
 use crate::ir::{AttrValue, Attrs, Type};
 use crate::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut};
 
-/// A call with a blocked layout, and the call on plain tensors that it stands for.
+/// Call with a blocked layout, described by the equivalent call on plain tensors.
 pub(crate) struct Blocked {
-    /// The attributes of the plain call.
+    /// Attributes of the plain call.
     pub attrs: Attrs,
-    /// The layouts of the first inputs, and the plain ones; further inputs have none.
+    /// Layouts of the first inputs, each with the plain one; further inputs have none.
     pub inputs: Vec<(String, String)>,
-    /// The layout of the result, and the plain one.
+    /// Layout of the result, with the plain one.
     pub output: (String, String),
 }
 
 impl Blocked {
-    /// The plain call; `None` when no layout of this one has blocks.
+    /// Returns the plain call; `None` if no layout of the call has blocks.
     pub(crate) fn of(params: &Params<'_>) -> Option<Blocked> {
         let names: &[&str] = match params.def().attr("kernel_layout") {
             Some(_) => &["data_layout", "kernel_layout"],
@@ -44,7 +44,7 @@ impl Blocked {
     }
 }
 
-/// The dimensions of a blocked tensor in the plain layout.
+/// Returns the dimensions of a blocked tensor in the plain layout.
 pub(crate) fn plain_shape(layout: &str, shape: &[usize]) -> Option<Shape> {
     let layout = Layout::parse(layout)?;
     let size = |(letter, part): &(char, Option<usize>), size: &usize| {
@@ -53,18 +53,18 @@ pub(crate) fn plain_shape(layout: &str, shape: &[usize]) -> Option<Shape> {
     layout.0.iter().zip(shape).filter_map(|(dim, n)| size(dim, n)).collect()
 }
 
-/// The type of a call with blocks by the relation of the plain one; `None` when it has none.
+/// Infers the type of a call with blocks by the relation of the plain one; `None` if it has no blocks.
 pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> TypeResult) -> Option<TypeResult> {
     let blocked = Blocked::of(&relation.params)?;
     let read = |text: &str| {
         let layout = Layout::parse(text).ok_or_else(|| {
-            relation.error(codes::types::BAD_ATTRIBUTE, format!("the layout \"{text}\" cannot be read: NCHW8c can"))
+            relation.error(codes::types::BAD_ATTRIBUTE, format!("\"{text}\" is not a layout such as NCHW8c"))
         })?;
         match layout.0.iter().find(|(letter, part)| part.is_some() && !"COI".contains(*letter)) {
             None => Ok(layout),
             Some((letter, _)) => Err(relation.error(
                 codes::types::BAD_ATTRIBUTE,
-                format!("the layout \"{text}\" cuts the axis {letter} into blocks, channels alone can be"),
+                format!("the layout \"{text}\" splits the axis {letter} into blocks; only channels can be split"),
             )),
         }
     };
@@ -86,7 +86,7 @@ pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> Type
     Some(typed())
 }
 
-/// Computes a call with blocks by the reference of the plain one; `None` when it has none.
+/// Computes a call with blocks by the reference of the plain one; `None` if it has no blocks.
 pub(super) fn reference(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],

@@ -1,7 +1,7 @@
 //! Elementwise operators of two inputs with numpy's broadcasting, and `where`.
 //!
-//! Integers compute exactly and wrap into their type; dividing one by zero or shifting by a negative number is an
-//! error. Floats follow IEEE 754; `maximum` and `minimum` give NaN when either side is NaN.
+//! Integer results are exact and wrap to their type; division of an integer by zero and a shift by a negative number
+//! are errors. Floats follow IEEE 754; `maximum` and `minimum` return NaN if either operand is NaN.
 
 use super::elementwise::{no_flops, one_per_element};
 use super::scalar::{self, Scalar};
@@ -11,7 +11,7 @@ use crate::ir::{Dim, TensorType, Type};
 use crate::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
 use crate::with_dtype;
 
-/// The dimension that two broadcast to; `None` when they are known and do not fit.
+/// Returns the dimension that two dimensions broadcast to; `None` if they are known and incompatible.
 fn broadcast_dim(a: &Dim, b: &Dim) -> Option<Dim> {
     Some(match (a, b) {
         (a, b) if a == b => a.clone(),
@@ -23,7 +23,7 @@ fn broadcast_dim(a: &Dim, b: &Dim) -> Option<Dim> {
     })
 }
 
-/// The dimensions that the operands broadcast to, aligned at the last one.
+/// Returns the dimensions that the operands broadcast to, aligned at the last one.
 pub(super) fn broadcast_dims<'a>(
     relation: &Relation<'_>,
     operands: impl IntoIterator<Item = &'a TensorType>,
@@ -59,7 +59,7 @@ fn arithmetic(relation: &Relation<'_>) -> TypeResult {
 fn integers(relation: &Relation<'_>) -> TypeResult {
     let (dtype, dims) = operands(relation)?;
     if dtype.is_float() {
-        return Err(relation.mismatch(format!("the operands are {dtype}, integers are wanted")));
+        return Err(relation.mismatch(format!("expected integer operands, found {dtype}")));
     }
     Ok(Type::tensor_of(dtype, dims))
 }
@@ -88,7 +88,7 @@ pub(super) fn each_pair<E>(
 
 type IntResult = Result<i128, &'static str>;
 
-/// Computes in binary64 for floats, in 128 bits for integers.
+/// Computes in binary64 for floats, in 128-bit integers for integers.
 fn compute(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
@@ -136,23 +136,23 @@ macro_rules! binary {
 const BY_ZERO: &str = "an integer is divided by zero";
 const NEGATIVE_SHIFT: &str = "a shift by a negative number";
 
-/// `f(a, b)` unless b is zero.
+/// Returns `f(a, b)` unless b is zero.
 fn nonzero(a: i128, b: i128, f: impl Fn(i128, i128) -> i128) -> IntResult {
     if b == 0 { Err(BY_ZERO) } else { Ok(f(a, b)) }
 }
 
-/// The quotient rounded down.
+/// Returns the quotient rounded down.
 fn floor_div(a: i128, b: i128) -> i128 {
     a.div_euclid(b) - i128::from(b < 0 && a.rem_euclid(b) != 0)
 }
 
-/// The remainder with the sign of the divisor.
+/// Returns the remainder with the sign of the divisor.
 fn floor_mod(a: f64, b: f64) -> f64 {
     let r = a % b;
     if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
 }
 
-/// By squaring, wrapping; what a negative exponent gives is rounded toward zero.
+/// Computes a power by squaring, with wrapping; the result of a negative exponent is rounded toward zero.
 fn int_power(base: i128, exponent: i128) -> IntResult {
     if exponent < 0 {
         return match base {
@@ -216,9 +216,9 @@ binary! { arithmetic:
 }
 
 binary! { integers:
-    "bitwise_and", "The bits that both have.", |a, _| a, |a, b, _| Ok(a & b);
-    "bitwise_or", "The bits that one has.", |a, _| a, |a, b, _| Ok(a | b);
-    "bitwise_xor", "The bits that exactly one has.", |a, _| a, |a, b, _| Ok(a ^ b);
+    "bitwise_and", "The bits that are set in both.", |a, _| a, |a, b, _| Ok(a & b);
+    "bitwise_or", "The bits that are set in either.", |a, _| a, |a, b, _| Ok(a | b);
+    "bitwise_xor", "The bits that are set in exactly one.", |a, _| a, |a, b, _| Ok(a ^ b);
     "left_shift", "lhs shifted rhs bits up; bits shifted out are lost.", |a, _| a,
         |a, b, dtype| shift(b, dtype, |n| a << n);
     "right_shift", "lhs shifted rhs bits down, keeping the sign.", |a, _| a,
@@ -255,12 +255,12 @@ macro_rules! compare {
 }
 
 compare! {
-    "equal", "Whether lhs = rhs; false when either is NaN.", PartialEq::eq;
-    "not_equal", "Whether lhs and rhs differ; true when either is NaN.", PartialEq::ne;
-    "less", "Whether lhs < rhs.", PartialOrd::lt;
-    "less_equal", "Whether lhs <= rhs.", PartialOrd::le;
-    "greater", "Whether lhs > rhs.", PartialOrd::gt;
-    "greater_equal", "Whether lhs >= rhs.", PartialOrd::ge;
+    "equal", "True where lhs = rhs; false when either is NaN.", PartialEq::eq;
+    "not_equal", "True where lhs and rhs differ, or either is NaN.", PartialEq::ne;
+    "less", "True where lhs < rhs.", PartialOrd::lt;
+    "less_equal", "True where lhs <= rhs.", PartialOrd::le;
+    "greater", "True where lhs > rhs.", PartialOrd::gt;
+    "greater_equal", "True where lhs >= rhs.", PartialOrd::ge;
 }
 
 inventory::submit! {

@@ -9,7 +9,7 @@ use crate::ir::{Dim, Type};
 use crate::stop::Ticks;
 use crate::tensor::{DType, TensorView, TensorViewMut};
 
-/// A convolution whose dimensions are known.
+/// Convolution with known dimensions.
 #[derive(Clone, Debug)]
 pub(crate) struct ConvShape {
     /// Channel groups.
@@ -25,7 +25,7 @@ pub(crate) struct ConvShape {
 }
 
 impl ConvShape {
-    /// From attributes and shapes that the type relation accepted.
+    /// Creates the shape from attributes and shapes that the type relation accepted.
     pub fn new(params: &Params<'_>, data: &[usize], weight: &[usize], out: &[usize]) -> ConvShape {
         let axes = data.len() - 2;
         let data_layout = params.string("data_layout");
@@ -42,8 +42,9 @@ impl ConvShape {
     }
 }
 
-/// The two channel letters of a kernel. Relay names the kernel of a 1-d and 3-d transposed convolution as that of the
-/// convolution which it transposes (its data has the O channels), that of the 2-d one by its own inputs and outputs.
+/// Returns the two channel letters of a kernel. Relay names the axes of the kernel of a 1-d or 3-d transposed
+/// convolution after the convolution that it transposes (whose result has the O channels), those of a 2-d one after its
+/// own inputs and outputs.
 fn kernel_letters(axes: usize, transposed: bool) -> &'static str {
     if transposed && axes == 2 { "IO" } else { "OI" }
 }
@@ -54,7 +55,7 @@ const OUT_LAYOUT: &str = "order of the result's axes; empty: as the data";
 const OUT: AttrDef =
     AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
 
-/// The attributes of a convolution.
+/// Returns the attributes of a convolution.
 const fn conv_attrs(
     ones: &'static [i64],
     zeros: &'static [i64],
@@ -81,12 +82,12 @@ const fn conv_attrs(
     ]
 }
 
-/// The attributes of `nn.conv2d`, with another `out_dtype`.
+/// Returns the attributes of `nn.conv2d`, with another `out_dtype`.
 pub(super) const fn attrs_2d(out_dtype: AttrDef) -> [AttrDef; 10] {
     conv_attrs(&[1, 1], &[0, 0], "NCHW", "OIHW", out_dtype)
 }
 
-/// The attributes of a transposed convolution.
+/// Returns the attributes of a transposed convolution.
 const fn transpose_attrs(
     ones: &'static [i64],
     zeros: &'static [i64],
@@ -114,7 +115,7 @@ const fn transpose_attrs(
     ]
 }
 
-/// The attributes of `nn.conv2d_transpose`, with another `out_dtype`.
+/// Returns the attributes of `nn.conv2d_transpose`, with another `out_dtype`.
 pub(super) const fn transpose_attrs_2d(out_dtype: AttrDef) -> [AttrDef; 11] {
     transpose_attrs(&[1, 1], &[0, 0], "NCHW", "IOHW", out_dtype)
 }
@@ -197,7 +198,7 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
     for (what, ty) in [("data", data), ("weight", weight)] {
         if ty.dims.len() != axes + 2 {
             let (given, wanted) = (ty.dims.len(), axes + 2);
-            return Err(relation.mismatch(format!("{what} has {given} dimensions, {wanted} are wanted")));
+            return Err(relation.mismatch(format!("{what}: expected {wanted} dimensions, found {given}")));
         }
     }
     let groups = relation.params.int("groups");
@@ -209,7 +210,7 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
         if given.len() != axes || given.iter().any(|&v| v < 1) {
             return Err(relation.error(
                 codes::types::BAD_ATTRIBUTE,
-                format!("kernel_size is {given:?}, {axes} numbers of at least 1 are wanted"),
+                format!("kernel_size: expected {axes} integers >= 1, found {given:?}"),
             ));
         }
         for (tap, &size) in taps[2..].iter_mut().zip(&given) {
@@ -230,7 +231,8 @@ fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Op
     })
 }
 
-/// The element type of a sum of products: `out_dtype`, or that of the first operand. Integer operands may differ.
+/// Returns the element type of a sum of products: `out_dtype`, or that of the first operand. Integer operands may
+/// differ.
 pub(super) fn product_dtype(relation: &Relation<'_>, a: DType, b: DType) -> Result<DType, Box<Diagnostic>> {
     if !(a.is_int() && b.is_int()) {
         relation.same_dtype(a, b)?;
@@ -238,7 +240,8 @@ pub(super) fn product_dtype(relation: &Relation<'_>, a: DType, b: DType) -> Resu
     Ok(relation.params.dtype("out_dtype").unwrap_or(a))
 }
 
-/// The result: channels checked against the attribute, dimensions put into the wanted order.
+/// Returns the result type: checks the channels against the attribute, and orders the dimensions by the layout of the
+/// result.
 fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: Vec<Dim>) -> TypeResult {
     let mut channels = channels;
     if let Some(given) = relation.params.opt_int("channels") {
@@ -255,7 +258,7 @@ fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: V
     Ok(Type::tensor_of(operands.dtype, dims))
 }
 
-/// A dimension times a number.
+/// Multiplies a dimension by a number.
 fn times(relation: &Relation<'_>, dim: &Dim, n: usize) -> Result<Dim, Box<Diagnostic>> {
     match dim {
         Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * n as i128),
@@ -299,7 +302,7 @@ fn divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Result<(
     }
 }
 
-/// The taps of the kernel and the channels along its second axis, multiplied; 0 when not known.
+/// Returns the product of the taps of the kernel and the channels along its second axis; 0 if unknown.
 fn kernel_volume<const AXES: usize>(cost: &Cost<'_>, transposed: bool) -> u64 {
     let known = || {
         let mut shape = cost.args.get(1)?.as_tensor()?.shape()?;
@@ -340,7 +343,7 @@ fn conv_reference(
     Ok(())
 }
 
-/// The definition, loop by loop.
+/// Computes the convolution by its definition, as nested loops.
 pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
     let [batch, out_channels, ..] = s.out.size;
     let per_group = s.weight.size[1];

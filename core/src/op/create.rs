@@ -30,7 +30,7 @@ fn fill_number(number: i8, output: &mut TensorViewMut<'_>) {
 }
 
 fn element_type(relation: &Relation<'_>) -> Result<DType, Box<Diagnostic>> {
-    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype names no element type");
+    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype is not an element type");
     relation.params.dtype("dtype").ok_or_else(wanted)
 }
 
@@ -80,7 +80,7 @@ fn scalar_argument(relation: &Relation<'_>, i: usize) -> Result<DType, Box<Diagn
     let ty = relation.tensor(i)?;
     if !ty.dims.is_empty() {
         let name = relation.def.inputs[i];
-        return Err(relation.mismatch(format!("{name} is {}, a scalar is wanted", relation.args[i])));
+        return Err(relation.mismatch(format!("{name}: expected a scalar, found {}", relation.args[i])));
     }
     Ok(ty.dtype)
 }
@@ -194,7 +194,7 @@ inventory::submit! {
 
 fn arange(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
     if steps(&inputs[0], &inputs[1], &inputs[2])? != outputs[0].len() {
-        return Err("the result has another size than was announced".into());
+        return Err("the result does not have the inferred size".into());
     }
     with_dtype!(inputs[0].dtype, S => {
         let (start, step) = (inputs[0].as_slice::<S>()[0], inputs[2].as_slice::<S>()[0]);

@@ -8,31 +8,31 @@ use crate::ir::{Dim, Type};
 use crate::stop::Ticks;
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// A (batched) matrix product whose dimensions are known: out[b, i, j] = sum over p of a[b, i, p] * b[b, p, j].
-/// The result is dense.
+/// (Batched) matrix product with known dimensions: out[b, i, j] = sum over p of a[b, i, p] * b[b, p, j]. The result is
+/// dense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MatMulShape {
-    /// Products.
+    /// Number of products.
     pub batch: usize,
     /// Rows of the result.
     pub m: usize,
     /// Columns of the result.
     pub n: usize,
-    /// Terms of a sum.
+    /// Number of terms of a sum.
     pub k: usize,
-    /// Elements between neighbours of the first operand along batch, i, p.
+    /// Strides of the first operand along batch, i, p, in elements.
     pub a: [usize; 3],
-    /// Elements between neighbours of the second operand along batch, p, j.
+    /// Strides of the second operand along batch, p, j, in elements.
     pub b: [usize; 3],
 }
 
-/// Returns true if the second operand of that operator is a weight of (units, in), quantized or not.
+/// Returns true if the second operand of the operator is a weight of shape (units, in), quantized or not.
 fn is_dense(name: &str) -> bool {
     matches!(name, "nn.dense" | "qnn.dense" | "qnn.contrib_dense_requantize")
 }
 
 impl MatMulShape {
-    /// From attributes and shapes that the type relation accepted.
+    /// Creates the shape from attributes and shapes that the type relation accepted.
     pub fn new(params: &Params<'_>, a: &[usize], b: &[usize], out: &[usize]) -> MatMulShape {
         let transpose_a = params.bool("transpose_a");
         let transpose_b = is_dense(params.def().name) || params.bool("transpose_b");
@@ -63,9 +63,9 @@ pub(super) const UNITS: AttrDef =
 const OUT_DTYPE: AttrDef =
     AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
 pub(super) const TRANSPOSE_A: AttrDef =
-    AttrDef::new("transpose_a", AttrKind::Bool, Default::Bool(false), "whether the first operand lies transposed");
+    AttrDef::new("transpose_a", AttrKind::Bool, Default::Bool(false), "whether the first operand is transposed");
 pub(super) const TRANSPOSE_B: AttrDef =
-    AttrDef::new("transpose_b", AttrKind::Bool, Default::Bool(false), "whether the second operand lies transposed");
+    AttrDef::new("transpose_b", AttrKind::Bool, Default::Bool(false), "whether the second operand is transposed");
 
 inventory::submit! {
     OpDef {
@@ -125,7 +125,7 @@ inventory::submit! {
     }
 }
 
-/// (rows, columns) as the product sees them.
+/// Returns rows and columns of an operand, after transposition.
 fn sides(dims: &[Dim], transposed: bool) -> (&Dim, &Dim) {
     let (rows, cols) = (&dims[dims.len() - 2], &dims[dims.len() - 1]);
     if transposed { (cols, rows) } else { (rows, cols) }
@@ -137,13 +137,13 @@ pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
     let transpose_a = relation.params.bool("transpose_a");
     if b.dims.len() != 2 {
         let given = b.dims.len();
-        return Err(relation.mismatch(format!("{} has {given} dimensions, 2 are wanted", relation.def.inputs[1])));
+        return Err(relation.mismatch(format!("{}: expected 2 dimensions, found {given}", relation.def.inputs[1])));
     }
     if a.dims.is_empty() || transpose_a && a.dims.len() != 2 {
         let wanted = if transpose_a { "2" } else { "1 or more" };
         let given = a.dims.len();
         let what = relation.def.inputs[0];
-        return Err(relation.mismatch(format!("{what} has {given} dimensions, {wanted} are wanted")));
+        return Err(relation.mismatch(format!("{what}: expected {wanted} dimensions, found {given}")));
     }
     let (k_b, n) = sides(&b.dims, dense || relation.params.bool("transpose_b"));
     let (lead, k_a) = match a.dims.split_last() {
@@ -167,7 +167,7 @@ pub(super) fn batch_relation(relation: &Relation<'_>) -> TypeResult {
     let (a, b) = (relation.tensor(0)?, relation.tensor(1)?);
     for (what, ty) in [("tensor_a", a), ("tensor_b", b)] {
         if ty.dims.len() != 3 {
-            return Err(relation.mismatch(format!("{what} has {} dimensions, 3 are wanted", ty.dims.len())));
+            return Err(relation.mismatch(format!("{what}: expected 3 dimensions, found {}", ty.dims.len())));
         }
     }
     let batch = broadcast(relation, &a.dims[0], &b.dims[0])?;
@@ -191,7 +191,7 @@ fn bias_relation(relation: &Relation<'_>) -> TypeResult {
     let (data, bias) = (relation.tensor(0)?, relation.tensor(1)?);
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
     if bias.dims.len() != 1 {
-        return Err(relation.mismatch(format!("bias has {} dimensions, 1 is wanted", bias.dims.len())));
+        return Err(relation.mismatch(format!("bias: expected 1 dimension, found {}", bias.dims.len())));
     }
     let dim = relation.same_dim("bias and data", &data.dims[axis], &bias.dims[0])?;
     let dtype = relation.same_dtype(data.dtype, bias.dtype)?;
@@ -200,7 +200,7 @@ fn bias_relation(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(dtype, dims))
 }
 
-/// Twice the elements of the result times the terms of a sum.
+/// Returns twice the number of elements of the result times the terms of a sum.
 pub(super) fn flops(cost: &Cost<'_>) -> u64 {
     let terms = cost.args.first().and_then(Type::as_tensor).and_then(|a| {
         let at = if cost.params.bool("transpose_a") { a.dims.len().checked_sub(2)? } else { a.dims.len() - 1 };
@@ -223,7 +223,7 @@ fn matmul_reference(
     Ok(())
 }
 
-/// The definition, loop by loop.
+/// Computes the product by its definition, as nested loops.
 pub(super) fn multiply<A: Sum>(s: &MatMulShape, a: &[A], b: &[A], out: &mut [A]) {
     let mut ticks = Ticks::every(s.k);
     for batch in 0..s.batch {

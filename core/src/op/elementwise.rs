@@ -1,4 +1,4 @@
-//! Elementwise operators of one input: one output element from the input element at the same place.
+//! Elementwise operators of one input: each output element depends on the input element at the same index.
 
 use super::scalar::{self, Scalar};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -7,23 +7,23 @@ use crate::ir::Type;
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
-/// The result has the type of the argument.
+/// Returns the type of the argument.
 pub(super) fn same_as_input(relation: &Relation<'_>) -> TypeResult {
     relation.tensor(0)?;
     Ok(relation.args[0].clone())
 }
 
-/// The argument's dimensions with another element type.
+/// Returns the type of the argument with another element type.
 pub(super) fn with_element_type(relation: &Relation<'_>, dtype: DType) -> TypeResult {
     Ok(Type::tensor_of(dtype, relation.tensor(0)?.dims.iter().cloned()))
 }
 
-/// One operation per output element.
+/// Counts one operation per output element.
 pub(super) fn one_per_element(cost: &Cost<'_>) -> u64 {
     cost.ret_len()
 }
 
-/// Cost of operators that move data and compute nothing.
+/// Returns the cost of operators that only move data.
 pub(super) fn no_flops(_: &Cost<'_>) -> u64 {
     0
 }
@@ -38,7 +38,7 @@ pub(super) fn map(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], 
     scalar::tidy_booleans(&mut outputs[0]);
 }
 
-/// Computes each element exactly: floats in binary64, integers in 128 bits, wrapped into their type.
+/// Computes each element exactly: floats in binary64, integers in 128 bits, wrapped to their type.
 pub(super) fn map_exact(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
@@ -71,14 +71,14 @@ macro_rules! unary {
     )*};
 }
 
-/// Functions of a real number. An integer is taken as one and the result truncated.
+/// Functions of a real number. An integer is converted to one, and the result truncated.
 macro_rules! real {
     ($($name:literal, $doc:literal, $f:expr;)*) => {
         unary! { $($name, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map(inputs, outputs, $f);)* }
     };
 }
 
-/// Functions that mean something for integers too: the formula for floats, then the one for integers.
+/// Functions that are also defined on integers: the formula for floats, then the one for integers.
 macro_rules! exact {
     ($($name:literal, $doc:literal, $f:expr, $g:expr;)*) => {
         unary! { $($name, $doc, |inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]| map_exact(inputs, outputs, $f, $g);)* }
@@ -124,7 +124,7 @@ unary! {
     "copy", "x itself.", copy;
 }
 
-/// The bytes of the first input.
+/// Copies the bytes of the first input.
 pub(super) fn copy(inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) {
     outputs[0].data.copy_from_slice(inputs[0].data);
 }
@@ -154,15 +154,15 @@ macro_rules! classify {
 }
 
 classify! {
-    "isnan", "Whether x is not a number; false for integers.", f64::is_nan;
-    "isinf", "Whether x is plus or minus infinity; false for integers.", f64::is_infinite;
-    "isfinite", "Whether x is neither infinite nor NaN; true for integers.", f64::is_finite;
+    "isnan", "True where x is NaN; false for integers.", f64::is_nan;
+    "isinf", "True where x is plus or minus infinity; false for integers.", f64::is_infinite;
+    "isfinite", "True where x is neither infinite nor NaN; true for integers.", f64::is_finite;
 }
 
 inventory::submit! {
     OpDef {
         name: "bitwise_not",
-        doc: "Every bit of an integer turned over; logical not of a boolean.",
+        doc: "The bitwise complement of an integer; the logical not of a Boolean.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[],
@@ -170,7 +170,7 @@ inventory::submit! {
         relation: |relation| {
             let dtype = relation.tensor(0)?.dtype;
             if dtype.is_float() {
-                return Err(relation.mismatch(format!("{dtype} has no bits to turn over, an integer is wanted")));
+                return Err(relation.mismatch(format!("expected integers or Booleans, found {dtype}")));
             }
             same_as_input(relation)
         },
@@ -215,7 +215,7 @@ fn clip(
             x
         }
     };
-    // An integer inside the bounds stays as it is; one outside becomes the bound, truncated.
+    // An integer within the bounds is kept; one outside becomes the bound, truncated.
     map_exact(inputs, outputs, bounded, |x| {
         let (real, bound) = (x as f64, bounded(x as f64));
         if bound == real { x } else { bound as i128 }
@@ -252,7 +252,7 @@ inventory::submit! {
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             let dtype = relation.params.dtype("dtype");
-            let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype names no element type");
+            let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype is not an element type");
             with_element_type(relation, dtype.ok_or_else(wanted)?)
         },
         reference: Some(cast),

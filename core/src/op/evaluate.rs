@@ -1,11 +1,11 @@
-//! Computes one call on tensors by the naive reference: constant folding, shape arithmetic, and tests.
+//! Evaluation of one call on tensors by the naive reference, for constant folding, shape arithmetic, and tests.
 
 use super::Params;
 use crate::ir::{Attrs, OpId, Type};
 use crate::stop;
 use crate::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut, byte_count, memory};
 
-/// An argument of [`evaluate`]: a tensor, or a tuple of tensors.
+/// Argument of [`evaluate`]: a tensor, or a tuple of tensors.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// A tensor.
@@ -14,12 +14,12 @@ pub enum Value {
     Tuple(Vec<Tensor>),
 }
 
-/// Computes `op(args)` by its naive reference; a tuple result comes flattened. `limit` bounds the bytes of each
-/// output, so that a small program cannot ask for a large answer.
+/// Computes `op(args)` by its naive reference; a tuple result is flattened. `limit` bounds the bytes of each output, so
+/// that a small program cannot request a large result.
 ///
 /// # Errors
-/// When the types do not agree, there is no reference, an output is larger than `limit` or than what the budget of the
-/// process leaves, the values are not acceptable, or the work of this thread is to [end](stop).
+/// If the types do not agree, there is no reference, an output exceeds `limit` or the remaining budget of the process,
+/// the values are invalid, or the work of this thread is [cancelled](stop).
 pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result<Vec<Tensor>, String> {
     let def = super::get(op);
     let of = |t: &Tensor| Type::tensor(t.dtype(), t.shape());
@@ -46,9 +46,9 @@ pub fn evaluate(op: OpId, attrs: &Attrs, args: &[Value], limit: usize) -> Result
     let mut outputs = Vec::with_capacity(out_types.len());
     for out in &out_types {
         let known = out.as_tensor().and_then(|t| Some((t.dtype, t.shape()?)));
-        let (dtype, shape) = known.ok_or_else(|| format!("{} gives {out}, whose size is not known", def.name))?;
+        let (dtype, shape) = known.ok_or_else(|| format!("{} returns {out}, whose size is unknown", def.name))?;
         let bytes = byte_count(dtype, &shape).filter(|&bytes| bytes <= limit);
-        let bytes = bytes.ok_or_else(|| format!("{} would give {out}, more than {limit} bytes", def.name))?;
+        let bytes = bytes.ok_or_else(|| format!("{} would return {out}, more than {limit} bytes", def.name))?;
         let memory = AlignedBytes::zeroed(bytes).map_err(|e| format!("{}: {e}", def.name))?;
         outputs.push((dtype, shape, memory));
     }

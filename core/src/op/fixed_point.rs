@@ -52,9 +52,9 @@ inventory::submit! {
         inputs: &["x", "m", "lshift", "rshift"],
         attrs: &[
             AttrDef::new("is_lshift_required", AttrKind::Bool, Default::Bool(false),
-                "whether lshift is looked at; without it every left shift is 0"),
+                "whether lshift is used; without it every left shift is 0"),
             AttrDef::new("is_rshift_required", AttrKind::Bool, Default::Bool(false),
-                "whether rshift is looked at; without it every right shift is 0"),
+                "whether rshift is used; without it every right shift is 0"),
             AttrDef::new("axes", AttrKind::Ints, Default::Ints(&[]), "the one axis along which m and the shifts lie"),
         ],
         pattern: OpPattern::ElemWise,
@@ -63,7 +63,7 @@ inventory::submit! {
             let data = relation.tensor(0)?;
             let axes = relation.params.ints("axes");
             let [axis] = axes[..] else {
-                return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("axes is {axes:?}, one axis is wanted")));
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("axes: expected one axis, found {axes:?}")));
             };
             let mut dims = data.dims.to_vec();
             let axis = relation.axis(axis, dims.len())?;
@@ -85,11 +85,11 @@ inventory::submit! {
 fn int32(relation: &Relation<'_>, i: usize) -> Result<(), Box<Diagnostic>> {
     match relation.tensor(i)?.dtype {
         DType::I32 => Ok(()),
-        other => Err(relation.mismatch(format!("{} is {other}, int32 is wanted", relation.def.inputs[i]))),
+        other => Err(relation.mismatch(format!("{}: expected int32, found {other}", relation.def.inputs[i]))),
     }
 }
 
-/// The formula of both operators; shifts are at most 31.
+/// Computes the formula of both operators; shifts are at most 31.
 fn multiply(x: i32, multiplier: i32, left: u32, right: u32) -> i32 {
     let product = (i128::from(x) << left) * i128::from(multiplier);
     let rounded = (product + (1i128 << (30 + right))) >> (31 + right);

@@ -1,4 +1,4 @@
-//! Resizing: each element of the result looks up a place in the data and interpolates around it.
+//! Resizing: each element of the result maps to a coordinate in the data and interpolates around it.
 
 use super::spatial::{self, Canonical};
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -19,7 +19,7 @@ const COORDINATES: AttrDef = AttrDef::new(
     "coordinate_transformation_mode",
     AttrKind::Str,
     Default::Str("half_pixel"),
-    "how places of the result become places of the data",
+    "mapping from indices of the result to coordinates of the data",
 );
 const ROUNDING: AttrDef = AttrDef::new(
     "rounding_method",
@@ -34,13 +34,13 @@ const CUBIC_EXCLUDE: AttrDef = AttrDef::new(
     "cubic_exclude",
     AttrKind::Int,
     Default::Int(0),
-    "1: taps outside the data weigh nothing and the others are scaled up",
+    "1: taps outside the data have no weight and the others are scaled up",
 );
 const EXTRAPOLATION: AttrDef = AttrDef::new(
     "extrapolation_value",
     AttrKind::Float,
     Default::Float(0.0),
-    "what tf_crop_and_resize gives outside the data",
+    "value of tf_crop_and_resize outside the data",
 );
 const OUT_DTYPE: AttrDef =
     AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
@@ -117,14 +117,14 @@ inventory::submit! {
     }
 }
 
-/// Interpolation: the elements of the data that make an element of the result.
+/// Interpolation method, with the number of elements of the data per element of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// One.
+    /// One element.
     Nearest,
-    /// Two per axis.
+    /// Two elements per axis.
     Linear,
-    /// Four per axis.
+    /// Four elements per axis.
     Cubic,
 }
 
@@ -141,7 +141,7 @@ fn method(name: &str) -> Option<Method> {
     }
 }
 
-/// A resizing whose dimensions are known: for each place of the result the taps on the data and their weights.
+/// Resizing with known dimensions: for each element of the result, the taps on the data and their weights.
 pub(crate) struct ResizeShape {
     /// Data: batch, channels, 1, height, width.
     pub data: Canonical,
@@ -151,28 +151,28 @@ pub(crate) struct ResizeShape {
     pub axes: [AxisTaps; 2],
 }
 
-/// The taps along one axis: `per_place` of them for every place of the result.
+/// Taps along one axis: `per_place` of them for every index of the result.
 pub(crate) struct AxisTaps {
-    /// Taps of a place.
+    /// Number of taps per index of the result.
     pub per_place: usize,
     /// Indices of the taps.
     pub index: Vec<usize>,
     /// Weights of the taps.
     pub weight: Vec<f64>,
-    /// Per place, whether it lies outside of the data and takes the extrapolation value.
+    /// True for each index that lies outside the data and takes the extrapolation value.
     pub outside: Vec<bool>,
 }
 
 impl ResizeShape {
-    /// From attributes and shapes that the type relation accepted.
+    /// Creates the taps from attributes and shapes that the type relation accepted.
     ///
     /// # Errors
-    /// When the taps of a long axis take more memory than there is, or the work is cancelled.
+    /// If the taps of a long axis exceed the available memory, or the work is cancelled.
     pub fn new(params: &Params<'_>, data: &[usize], out: &[usize]) -> Result<ResizeShape, ReferenceError> {
         ResizeShape::with_roi(params, &params.floats("roi"), data, out)
     }
 
-    /// The same, with the part of the data that `tf_crop_and_resize` takes.
+    /// Creates the taps, with the part of the data that `tf_crop_and_resize` uses.
     fn with_roi(
         params: &Params<'_>,
         roi: &[f64],
@@ -250,7 +250,7 @@ impl AxisTaps {
     }
 }
 
-/// Returns the coordinate of place `x` of `n` among `m` elements.
+/// Returns the coordinate among `m` elements of the data of index `x` of `n`.
 fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
     let scale = m as f64 / n as f64;
     let x = x as f64;
@@ -266,7 +266,7 @@ fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
     }
 }
 
-/// The nearest element. Floor and ceil forgive an error of 1e-5, as Relay's do, so that 2.9999999 is 3.
+/// Returns the nearest element. Floor and ceil tolerate an error of 1e-5, like Relay's, so that 2.9999999 is 3.
 fn nearest(at: f64, rounding: &str) -> f64 {
     match rounding {
         "floor" => (at + 1e-5).floor(),
@@ -277,19 +277,19 @@ fn nearest(at: f64, rounding: &str) -> f64 {
     }
 }
 
-/// The weights of the four taps around a place `t` behind the second.
+/// Returns the weights of the four taps around a coordinate at distance `t` after the second.
 fn cubic(t: f64, a: f64) -> Vec<f64> {
     let near = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
     let far = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
     vec![far(1.0 + t), near(t), near(1.0 - t), far(2.0 - t)]
 }
 
-/// Data with height and width replaced.
+/// Returns the type of data with height and width replaced.
 fn sized(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Dim, Box<Diagnostic>>) -> TypeResult {
     let data = relation.tensor(0)?;
     let at = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
     if data.dims.len() != 4 {
-        return Err(relation.mismatch(format!("data has {} dimensions, 4 are wanted", data.dims.len())));
+        return Err(relation.mismatch(format!("data: expected 4 dimensions, found {}", data.dims.len())));
     }
     let given = relation.params.string("method");
     if method(&given).is_none() {
@@ -300,7 +300,7 @@ fn sized(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Dim, Box<
         let dim = &data.dims[at[2 + axis]];
         dims[at[2 + axis]] = size(axis, dim)?;
         if *dim == Dim::Fixed(0) && dims[at[2 + axis]] != Dim::Fixed(0) {
-            return Err(relation.mismatch("nothing to look up in an empty plane"));
+            return Err(relation.mismatch("cannot resize an empty plane"));
         }
     }
     let dtype = relation.params.dtype("out_dtype").unwrap_or(data.dtype);
@@ -333,7 +333,7 @@ fn dynamic_resize_relation(relation: &Relation<'_>) -> TypeResult {
         let ty = relation.tensor(i)?;
         if ty.dims.len() != 1 || ty.dims[0].fixed().is_some_and(|n| n != count) {
             let name = relation.def.inputs[i];
-            return Err(relation.mismatch(format!("{name} is {}, a vector of {count} is wanted", relation.args[i])));
+            return Err(relation.mismatch(format!("{name}: expected a vector of {count}, found {}", relation.args[i])));
         }
     }
     let size = relation.known_ints(1);
@@ -344,7 +344,7 @@ fn dynamic_resize_relation(relation: &Relation<'_>) -> TypeResult {
     })
 }
 
-/// A dimension times a scale, rounded.
+/// Multiplies a dimension by a scale, and rounds.
 fn scaled(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<Dim, Box<Diagnostic>> {
     if !(scale > 0.0 && scale <= 1e6) {
         return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} is {scale}")));
@@ -366,7 +366,7 @@ fn dynamic_upsampling_relation(relation: &Relation<'_>) -> TypeResult {
     sized(relation, |axis, dim| {
         let (i, name) = (1 + axis, relation.def.inputs[1 + axis]);
         if !relation.tensor(i)?.dims.is_empty() {
-            return Err(relation.mismatch(format!("{name} is {}, a scalar is wanted", relation.args[i])));
+            return Err(relation.mismatch(format!("{name}: expected a scalar, found {}", relation.args[i])));
         }
         match relation.values.get(i).copied().flatten() {
             Some(scale) => scaled(relation, name, dim, scale.view().to_f64s()[0]),
@@ -375,7 +375,7 @@ fn dynamic_upsampling_relation(relation: &Relation<'_>) -> TypeResult {
     })
 }
 
-/// A multiply-add for every tap that interpolation weighs.
+/// Counts a multiply-add for every tap of the interpolation.
 fn flops(cost: &Cost<'_>) -> u64 {
     let per_element = match method(&cost.params.string("method")) {
         Some(Method::Linear) => 8,
@@ -412,7 +412,7 @@ fn reference(
                         for j in w * cols.per_place..(w + 1) * cols.per_place {
                             let value = x[s.data.at(n, c, [0, rows.index[i], cols.index[j]])];
                             let weight = rows.weight[i] * cols.weight[j];
-                            // A tap that weighs nothing counts for nothing, even where the data is not finite.
+                            // A tap with weight zero contributes nothing, even if the data is not finite.
                             y[at] += if weight == 0.0 { 0.0 } else { value * weight };
                         }
                     }

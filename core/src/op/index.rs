@@ -9,17 +9,17 @@ use crate::ir::{Dim, TensorType, Type};
 use crate::tensor::{Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
-/// Indices as integers.
+/// Returns the indices as integers.
 fn integers(view: &TensorView<'_>) -> Result<Vec<i64>, ReferenceError> {
-    view.to_i64s().ok_or_else(|| "the indices are no integers of 64 bits".into())
+    view.to_i64s().ok_or_else(|| "the indices are not 64-bit integers".into())
 }
 
-/// An index counted from the end when negative.
+/// Resolves an index; a negative one counts from the end.
 pub(crate) fn in_bounds(index: i64, size: usize) -> Result<usize, ReferenceError> {
     let resolved = if index < 0 { index.checked_add(size as i64) } else { Some(index) };
     match resolved.and_then(|i| usize::try_from(i).ok()) {
         Some(i) if i < size => Ok(i),
-        _ => Err(format!("index {index} of an axis with {size} elements")),
+        _ => Err(format!("index {index} is out of range for an axis with {size} elements")),
     }
 }
 
@@ -27,7 +27,7 @@ fn integer_argument<'a>(relation: &Relation<'a>, i: usize) -> Result<&'a TensorT
     let ty = relation.tensor(i)?;
     if ty.dtype.is_float() {
         let name = relation.def.inputs[i];
-        return Err(relation.mismatch(format!("{name} is {}, integers are wanted", relation.args[i])));
+        return Err(relation.mismatch(format!("{name}: expected integers, found {}", relation.args[i])));
     }
     Ok(ty)
 }
@@ -35,16 +35,16 @@ fn integer_argument<'a>(relation: &Relation<'a>, i: usize) -> Result<&'a TensorT
 /// Treatment of an index outside the axis in `take`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakeMode {
-    /// The nearest element.
+    /// Clamps to the nearest element.
     Clip,
-    /// Modulo the size.
+    /// Wraps modulo the size.
     Wrap,
-    /// It is an error.
+    /// Reports an error.
     Fast,
 }
 
 impl TakeMode {
-    /// The mode that an attribute names.
+    /// Parses the value of the attribute.
     pub(crate) fn parse(name: &str) -> Option<TakeMode> {
         match name {
             "clip" => Some(TakeMode::Clip),
@@ -54,19 +54,19 @@ impl TakeMode {
         }
     }
 
-    /// The element that an index means.
+    /// Returns the element that an index refers to.
     pub(crate) fn resolve(self, index: i64, size: usize) -> Result<usize, ReferenceError> {
         match self {
-            _ if size == 0 => Err(format!("index {index} of an axis without elements")),
+            _ if size == 0 => Err(format!("index {index} is out of range for an axis without elements")),
             TakeMode::Clip => Ok(index.clamp(0, size as i64 - 1) as usize),
             TakeMode::Wrap => Ok(index.rem_euclid(size as i64) as usize),
             TakeMode::Fast if (0..size as i64).contains(&index) => Ok(index as usize),
-            TakeMode::Fast => Err(format!("index {index} of an axis with {size} elements")),
+            TakeMode::Fast => Err(format!("index {index} is out of range for an axis with {size} elements")),
         }
     }
 }
 
-/// The axis and the number of batch dimensions of a `take`; no axis: the data is flat.
+/// Returns the axis and the number of batch dimensions of a `take`; without an axis, the data is flat.
 pub(crate) fn take_axes(params: &Params<'_>, rank: usize, index_rank: usize) -> Option<(Option<usize>, usize)> {
     let resolve = |v: i64, rank: usize| usize::try_from(if v < 0 { v + rank as i64 } else { v }).ok();
     let batch = resolve(params.int("batch_dims"), index_rank)?;
@@ -148,7 +148,7 @@ inventory::submit! {
                 "mode",
                 AttrKind::Str,
                 Default::Str("clip"),
-                "an index outside: \"clip\" takes the nearest, \"wrap\" counts modulo the size, \"fast\" is an error",
+                "index out of range: \"clip\" takes the nearest, \"wrap\" counts modulo the size, \"fast\" is an error",
             ),
         ],
         pattern: OpPattern::Injective,
@@ -158,7 +158,7 @@ inventory::submit! {
     }
 }
 
-/// That `indices` has the rank of data and is no larger except along the axis, which is returned.
+/// Checks that `indices` has the rank of data and is no larger except along the axis. Returns the axis.
 fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
     let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
@@ -173,7 +173,7 @@ fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
     }
 }
 
-/// The offset into data for every element of indices.
+/// Returns the offset into data for every element of indices.
 fn places_along(axis: usize, shape: &[usize], indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
     let (values, strides) = (integers(indices)?, strides(shape));
     let mut result: Vec<Result<usize, ReferenceError>> = Vec::with_capacity(values.len());
@@ -206,15 +206,15 @@ inventory::submit! {
     }
 }
 
-/// Copies the block at each place (in blocks) of the input, one behind the other.
+/// Copies the blocks of the input at the given positions (in blocks) to consecutive blocks of the output.
 fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, places: &[usize], block: usize) {
     for (i, &place) in places.iter().enumerate() {
         output.data[i * block..(i + 1) * block].copy_from_slice(&input.data[place * block..(place + 1) * block]);
     }
 }
 
-/// Returns the places that the index vectors `indices[:, ..]` point to, in blocks of the dimensions that they leave out: one place per
-/// vector. The first `batch` dimensions of data are taken from the vector's own place.
+/// Returns the positions that the index vectors `indices[:, ..]` refer to, one per vector, in blocks of the remaining
+/// dimensions. The first `batch` dimensions of data are indexed by the position of the vector itself.
 fn nd_places(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
     let values = integers(indices)?;
     let (depth, rest) = (indices.shape[0], &indices.shape[1..]);
@@ -235,7 +235,7 @@ fn nd_places(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<
     error.map_or(Ok(result), Err)
 }
 
-/// The number of components of an index vector: the first dimension of indices, at most `most`.
+/// Returns the number of components of an index vector: the first dimension of indices, at most `most`.
 fn index_depth(relation: &Relation<'_>, most: usize) -> Result<usize, Box<Diagnostic>> {
     let indices = integer_argument(relation, 1)?;
     match indices.dims.first().and_then(Dim::fixed).filter(|&m| m <= most) {
@@ -296,7 +296,7 @@ inventory::submit! {
     }
 }
 
-/// Puts `updates[i]` into `out[places[i]]`, in order, as the mode says.
+/// Combines `updates[i]` with `out[places[i]]`, in order, according to the mode.
 fn update<T: Scalar>(mode: &str, out: &mut [T], places: impl Iterator<Item = (usize, T)>) -> Result<(), String> {
     for (place, new) in places {
         let old = out[place];
@@ -365,7 +365,7 @@ inventory::submit! {
             let depth = index_depth(relation, data.dims.len())?;
             let wanted: Vec<&Dim> = indices.dims[1..].iter().chain(&data.dims[depth..]).collect();
             if wanted.len() != updates.dims.len() {
-                return Err(relation.mismatch(format!("updates are {}, rank {} is wanted", relation.args[2], wanted.len())));
+                return Err(relation.mismatch(format!("updates: expected rank {1}, found {0}", relation.args[2], wanted.len())));
             }
             for (i, (want, dim)) in wanted.into_iter().zip(&updates.dims).enumerate() {
                 relation.same_dim(&format!("axis {i} of updates"), want, dim)?;
@@ -428,20 +428,20 @@ inventory::submit! {
     }
 }
 
-const ONE_HOT_AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "where the new dimension stands");
+const ONE_HOT_AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "position of the new dimension");
 const ONE_HOT_DTYPE: AttrDef =
     AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of on_value");
 
-/// The type with a dimension of `depth` inserted.
+/// Returns the type with a dimension of `depth` inserted.
 fn one_hot_type(relation: &Relation<'_>, depth: Dim) -> TypeResult {
     let indices = integer_argument(relation, 0)?;
     let (on, off) = (relation.tensor(1)?, relation.tensor(2)?);
     let dtype = relation.same_dtype(on.dtype, off.dtype)?;
     if relation.params.dtype("dtype").is_some_and(|d| d != dtype) || !on.dims.is_empty() || !off.dims.is_empty() {
         let (on, off) = (&relation.args[1], &relation.args[2]);
-        return Err(
-            relation.mismatch(format!("on_value is {on}, off_value {off}; scalars of the result's type are wanted"))
-        );
+        return Err(relation.mismatch(format!(
+            "expected scalars of the result's type, found {on} as on_value and {off} as off_value"
+        )));
     }
     let axis = relation.axis(relation.params.int("axis"), indices.dims.len() + 1)?;
     let mut dims = indices.dims.to_vec();
@@ -560,7 +560,7 @@ fn scan(
 const SCAN_ATTRS: &[AttrDef] = &[
     AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flat"),
     AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of data"),
-    AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "whether an element leaves itself out"),
+    AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "whether the sum excludes the element itself"),
 ];
 
 inventory::submit! {
@@ -602,7 +602,7 @@ inventory::submit! {
         relation: |relation| {
             integer_argument(relation, 1)?;
             match relation.tensor(0)?.dims.len() {
-                0 | 1 => Err(relation.mismatch(format!("data is {}, matrices are wanted", relation.args[0]))),
+                0 | 1 => Err(relation.mismatch(format!("data: expected matrices, found {}", relation.args[0]))),
                 _ => same_as_input(relation),
             }
         },

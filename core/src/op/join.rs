@@ -1,4 +1,4 @@
-//! Operators that put tensors together and take one apart.
+//! Concatenation, stacking and splitting of tensors.
 
 use super::elementwise::no_flops;
 use super::walk::around;
@@ -9,14 +9,14 @@ use crate::tensor::{TensorView, TensorViewMut};
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative");
 
-/// The fields of the tuple, at least one, all of one element type.
+/// Returns the fields of the tuple, at least one, all of the same element type.
 fn fields<'a>(relation: &Relation<'a>) -> Result<Vec<&'a TensorType>, Box<Diagnostic>> {
     let fields = relation.tensors(0)?;
     let Some(first) = fields.first() else { return Err(relation.mismatch("the tuple is empty")) };
     for field in &fields {
         relation.same_dtype(first.dtype, field.dtype)?;
         if field.dims.len() != first.dims.len() {
-            return Err(relation.mismatch(format!("the tuple is {}, one rank is wanted", relation.args[0])));
+            return Err(relation.mismatch(format!("expected tensors of equal rank, found {}", relation.args[0])));
         }
     }
     Ok(fields)

@@ -1,4 +1,4 @@
-//! Operators that give each element another place: transpose, reverse, and the change between named layouts.
+//! Operators that permute elements: transpose, reverse, and the conversion between named layouts.
 
 use super::elementwise::{no_flops, same_as_input};
 use super::walk::{offset, pick, strides};
@@ -7,7 +7,7 @@ use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, Type};
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 
-/// The permutation of a transpose; reversed axes when none is given.
+/// Returns the permutation of a transpose; reversed axes if none is given.
 pub(crate) fn permutation(params: &Params<'_>, rank: usize) -> Option<Vec<usize>> {
     let axes = params.opt_ints("axes").unwrap_or_default();
     if axes.is_empty() {
@@ -33,13 +33,13 @@ inventory::submit! {
             let axes = permutation(&relation.params, data.dims.len()).ok_or_else(|| {
                 let axes = relation.params.ints("axes");
                 let rank = data.dims.len();
-                relation.error(codes::types::BAD_ATTRIBUTE, format!("axes {axes:?} are no permutation of {rank}"))
+                relation.error(codes::types::BAD_ATTRIBUTE, format!("axes {axes:?} are not a permutation of {rank} dimensions"))
             })?;
             Ok(Type::tensor_of(data.dtype, axes.into_iter().map(|a| data.dims[a].clone())))
         },
         reference: Some(|params, inputs, outputs| {
             let shape = inputs[0].shape;
-            let axes = permutation(&params, shape.len()).ok_or("axes are no permutation")?;
+            let axes = permutation(&params, shape.len()).ok_or("axes are not a permutation")?;
             let strides = strides(shape);
             let strides: Shape = axes.iter().map(|&a| strides[a]).collect();
             pick(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
@@ -52,7 +52,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "reverse",
-        doc: "The input with the order along one axis turned round.",
+        doc: "The input with the order along one axis reversed.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "the axis")],
@@ -74,12 +74,12 @@ inventory::submit! {
     }
 }
 
-/// A layout such as `NCHW8c`: per dimension the letter (upper case) and, for the part of an axis, its size.
+/// Layout such as `NCHW8c`: per dimension the letter (upper case) and, for a block of an axis, its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout(pub Vec<(char, Option<usize>)>);
 
 impl Layout {
-    /// Reads a layout. `None` when it is not one: a letter twice, a part without its axis, a size of 0.
+    /// Parses a layout. `None` if it is invalid: a repeated letter, a block without its axis, a size of 0.
     pub(crate) fn parse(text: &str) -> Option<Layout> {
         let mut dims: Vec<(char, Option<usize>)> = Vec::new();
         let mut size: Option<usize> = None;
@@ -97,7 +97,7 @@ impl Layout {
         complete.then_some(Layout(dims))
     }
 
-    /// The product of the parts that an axis is cut into.
+    /// Returns the product of the block sizes of an axis.
     pub(crate) fn factor(&self, axis: char) -> Option<usize> {
         let parts = self.0.iter().filter(|d| d.0 == axis).filter_map(|d| d.1);
         parts.into_iter().try_fold(1usize, usize::checked_mul)
@@ -114,7 +114,7 @@ fn layouts(relation: &Relation<'_>) -> Result<(Layout, Layout), Box<Diagnostic>>
     let read = |name: &str| {
         let text = relation.params.string(name);
         Layout::parse(&text)
-            .ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} \"{text}\" is no layout")))
+            .ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} \"{text}\" is not a layout")))
     };
     let (from, to) = (read("src_layout")?, read("dst_layout")?);
     if from.letters() != to.letters() {
@@ -131,7 +131,7 @@ fn layout_transform_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// The dimensions `dims` of layout `from`, which is written `text`, in the layout `to`.
+/// Converts the dimensions `dims` from layout `from`, written as `text`, to layout `to`.
 pub(super) fn relayout_dims(
     relation: &Relation<'_>,
     dims: &[Dim],
@@ -140,8 +140,7 @@ pub(super) fn relayout_dims(
 ) -> Result<Vec<Dim>, Box<Diagnostic>> {
     if from.0.len() != dims.len() {
         let (given, wanted) = (dims.len(), from.0.len());
-        return Err(relation
-            .mismatch(format!("a tensor of {given} dimensions is not of layout \"{text}\", which has {wanted}")));
+        return Err(relation.mismatch(format!("expected {wanted} dimensions for layout \"{text}\", found {given}")));
     }
     for ((_, size), dim) in from.0.iter().zip(dims) {
         if let (Some(size), Some(n)) = (size, dim.fixed())
@@ -195,11 +194,11 @@ pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, outpu
     pick(input, output, |index| {
         let mut at = 0;
         for letter in to.letters() {
-            // The parts of an axis are digits of its index, the outermost first.
+            // The blocks of an axis are digits of its index, the outermost first.
             let places = |layout: &Layout| {
                 (0..layout.0.len()).filter(|&i| layout.0[i].0 == letter).collect::<smallvec::SmallVec<[usize; 4]>>()
             };
-            // The upper-case dimension is the leading digit wherever it stands.
+            // The upper-case dimension is the leading digit, whatever its position.
             let mut whole = 0;
             let (mut digits, mut result) = (places(to), places(from));
             digits.sort_by_key(|&i| to.0[i].1.is_some());

@@ -1,4 +1,4 @@
-//! The operator table: one file per operator family. An operator is a constant of type [`OpDef`], collected with
+//! Operator table: one file per operator family. An operator is a constant of type [`OpDef`], collected with
 //! `inventory`; adding one touches no list.
 //!
 //! To add an operator: write its [`OpDef`] in the file of its family (or a new file, with a `mod` line here), with its

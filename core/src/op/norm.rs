@@ -1,4 +1,4 @@
-//! Normalisations, softmax, and the two operators that training leaves behind in models: dropout and prelu.
+//! Normalizations, softmax, dropout and prelu.
 
 use super::elementwise::same_as_input;
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -37,7 +37,7 @@ inventory::submit! {
         doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance over one axis.",
         arity: Arity::exactly(3),
         inputs: &["data", "gamma", "beta"],
-        attrs: &[axis(-1, "the axis that is normalised"), EPSILON, CENTER, SCALE],
+        attrs: &[axis(-1, "the axis that is normalized"), EPSILON, CENTER, SCALE],
         pattern: OpPattern::OutEWiseFusable,
         relation: channel_relation,
         reference: Some(layer_reference),
@@ -132,7 +132,7 @@ inventory::submit! {
 inventory::submit! {
     OpDef {
         name: "nn.prelu",
-        doc: "x where x > 0, otherwise alpha * x, with one alpha per place on the axis.",
+        doc: "x where x > 0, otherwise alpha * x, with one alpha per index on the axis.",
         arity: Arity::exactly(2),
         inputs: &["data", "alpha"],
         attrs: &[axis(1, "the axis of the channels")],
@@ -170,7 +170,7 @@ fn per_element<const N: u64>(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(N)
 }
 
-/// The data with the dimension of its axis, which every further argument has as its only one.
+/// Returns the type of the data and the dimension of its axis, which is the only dimension of all further arguments.
 fn channels(relation: &Relation<'_>) -> Result<(DType, Vec<Dim>, Dim), Box<Diagnostic>> {
     let data = relation.tensor(0)?;
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
@@ -179,7 +179,7 @@ fn channels(relation: &Relation<'_>) -> Result<(DType, Vec<Dim>, Dim), Box<Diagn
         let name = relation.def.inputs[i];
         let ty = relation.tensor(i)?;
         if ty.dims.len() != 1 {
-            return Err(relation.mismatch(format!("{name} has {} dimensions, 1 is wanted", ty.dims.len())));
+            return Err(relation.mismatch(format!("{name}: expected 1 dimension, found {}", ty.dims.len())));
         }
         dim = relation.same_dim(&format!("data and {name}"), &dim, &ty.dims[0])?;
         relation.same_dtype(data.dtype, ty.dtype)?;
@@ -226,35 +226,35 @@ fn l2_relation(relation: &Relation<'_>) -> TypeResult {
 fn lrn_relation(relation: &Relation<'_>) -> TypeResult {
     let size = relation.params.int("size");
     if size < 1 || size % 2 == 0 {
-        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("size is {size}, an odd number is wanted")));
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("size: expected an odd number, found {size}")));
     }
     axis_relation(relation)
 }
 
-/// A shape seen from one of its axes: elements before it, along it, and after it.
+/// Shape seen from one of its axes: elements before it, along it, and after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AxisView {
-    /// The product of the dimensions before.
+    /// Product of the dimensions before the axis.
     pub outer: usize,
-    /// The dimension itself.
+    /// Dimension of the axis.
     pub len: usize,
-    /// The product of the dimensions after: the distance between neighbours along the axis.
+    /// Product of the dimensions after the axis: the stride along the axis.
     pub inner: usize,
 }
 
 impl AxisView {
-    /// Of an axis that the type relation accepted, counted from the end when negative.
+    /// Creates the view of an axis that the type relation accepted; a negative one counts from the end.
     pub fn new(shape: &[usize], axis: i64) -> AxisView {
         let axis = if axis < 0 { axis + shape.len() as i64 } else { axis } as usize;
         AxisView { outer: shape[..axis].iter().product(), len: shape[axis], inner: shape[axis + 1..].iter().product() }
     }
 
-    /// Returns the place of element `i` on the axis.
+    /// Returns the index of element `i` on the axis.
     pub fn channel(&self, i: usize) -> usize {
         i / self.inner % self.len
     }
 
-    /// The lines along the axis, each as its elements.
+    /// Iterates over the lines along the axis, each as the offsets of its elements.
     fn lines(self) -> impl Iterator<Item = Vec<usize>> {
         let line = move |o: usize, i: usize| (0..self.len).map(|a| (o * self.len + a) * self.inner + i).collect();
         let mut ticks = Ticks::every(4 * self.len);
@@ -286,7 +286,7 @@ fn batch_reference(
     Ok(())
 }
 
-/// Normalises each set of elements by its own mean and variance, then applies gamma and beta by channel.
+/// Normalizes each set of elements by its own mean and variance, then applies gamma and beta by channel.
 fn normalise(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
@@ -318,7 +318,7 @@ fn layer_reference(
     Ok(())
 }
 
-/// Elements grouped by batch item (axis 0) and by group of channels.
+/// Groups the elements by batch item (axis 0) and by group of channels.
 fn by_group(shape: &[usize], axis: i64, groups: usize) -> impl Iterator<Item = Vec<usize>> {
     let view = AxisView::new(shape, axis);
     let batch = if axis == 0 || axis == -(shape.len() as i64) { 1 } else { shape[0] };
@@ -362,7 +362,7 @@ fn l2_reference(
     let given: Vec<i64> = params.ints("axis").iter().map(|&a| if a < 0 { a + rank } else { a }).collect();
     let summed = |axis: usize| given.is_empty() || given.contains(&(axis as i64));
     let mut x = inputs[0].to_f64s();
-    // Elements whose sum is shared have the same place on every axis that is not summed over.
+    // Elements that share a sum have the same index on every axis that is not summed over.
     let place = |mut i: usize| {
         let mut at = 0;
         let mut step = 1;

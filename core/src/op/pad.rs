@@ -1,4 +1,4 @@
-//! Padding, and moving blocks of the plane into channels and back: operators that only move elements.
+//! Padding, space_to_depth and depth_to_space: operators that only move elements.
 
 use super::spatial::{self, Canonical};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -37,7 +37,7 @@ inventory::submit! {
         pattern: OpPattern::Injective,
         relation: dynamic_pad_relation,
         reference: Some(|params, inputs, outputs| {
-            let widths = inputs[1].to_i64s().ok_or("pad_width holds no integers")?;
+            let widths = inputs[1].to_i64s().ok_or("pad_width does not contain integers")?;
             pad(&params, &pairs(&widths), [&inputs[0], &inputs[2]], outputs);
             Ok(())
         }),
@@ -82,7 +82,7 @@ inventory::submit! {
     }
 }
 
-/// `pad_width` as (before, after) per axis; `None` when it is no list of pairs.
+/// Returns `pad_width` as (before, after) per axis; `None` if it is not a list of pairs.
 pub(crate) fn pad_width(params: &Params<'_>) -> Option<Vec<(i64, i64)>> {
     let AttrValue::List(items) = params.value("pad_width") else { return None };
     let pair = |item: &AttrValue| match item.as_ints()?[..] {
@@ -92,7 +92,7 @@ pub(crate) fn pad_width(params: &Params<'_>) -> Option<Vec<(i64, i64)>> {
     items.iter().map(pair).collect()
 }
 
-/// Rows of before and after, read from a flat list.
+/// Converts a flat list to pairs of (before, after).
 fn pairs(widths: &[i64]) -> Vec<(i64, i64)> {
     widths.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
 }
@@ -101,7 +101,7 @@ fn pad_relation(relation: &Relation<'_>) -> TypeResult {
     let (rank, widths) = (relation.tensor(0)?.dims.len(), pad_width(&relation.params));
     let widths = widths.filter(|w| w.len() == rank).ok_or_else(|| {
         let given = relation.params.value("pad_width");
-        relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_width is {given}, {rank} pairs are wanted"))
+        relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_width: expected {rank} pairs, found {given}"))
     })?;
     padded_type(relation, 1, Some(&widths))
 }
@@ -111,12 +111,12 @@ fn dynamic_pad_relation(relation: &Relation<'_>) -> TypeResult {
     let is = |axis: usize, n: usize| widths.dims[axis].fixed().is_none_or(|size| size == n);
     if !widths.dtype.is_int() || widths.dims.len() != 2 || !is(0, rank) || !is(1, 2) {
         let given = &relation.args[1];
-        return Err(relation.mismatch(format!("pad_width is {given}, integers of shape ({rank}, 2) are wanted")));
+        return Err(relation.mismatch(format!("pad_width: expected integers of shape ({rank}, 2), found {given}")));
     }
     padded_type(relation, 2, relation.known_ints(1).map(|w| pairs(&w)).as_deref())
 }
 
-/// The type of data with these widths added; argument `value` is what is added.
+/// Returns the type of data padded by `widths`; argument `value` is the pad value.
 fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64)]>) -> TypeResult {
     let (data, value) = (relation.tensor(0)?, relation.tensor(value)?);
     relation.same_dtype(data.dtype, value.dtype)?;
@@ -152,7 +152,7 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
     Ok(Type::tensor_of(data.dtype, dims?))
 }
 
-/// Returns the source of place `x` (counted from the first element of the data); `None` is the pad value.
+/// Returns the source of index `x` (counted from the first element of the data); `None` for the pad value.
 pub(crate) fn pad_source(mode: &str, x: i64, size: i64) -> Option<i64> {
     match mode {
         _ if (0..size).contains(&x) => Some(x),
@@ -197,12 +197,12 @@ fn pad(
     }
 }
 
-/// Block size, and the data's dimensions as batch, channels, height, width with their places.
+/// Returns the block size, and the dimensions of data as batch, channels, height, width with their positions.
 fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Diagnostic>> {
     let data = relation.tensor(0)?;
     let at = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
     if data.dims.len() != 4 {
-        return Err(relation.mismatch(format!("data has {} dimensions, 4 are wanted", data.dims.len())));
+        return Err(relation.mismatch(format!("data: expected 4 dimensions, found {}", data.dims.len())));
     }
     let size = relation.params.int("block_size");
     if !(1..=1 << 20).contains(&size) {
@@ -262,7 +262,7 @@ fn blocks_reference(
     let to_space = params.def().name == "nn.depth_to_space";
     let crd = params.string("mode") == "CRD";
     let bytes = inputs[0].dtype.size();
-    // `deep` has the channels, `wide` the plane; both are walked in the places of `wide`.
+    // `deep` has the channels, `wide` the plane; both are traversed in the order of `wide`.
     let (deep, wide) = if to_space { (&data, &out) } else { (&out, &data) };
     let [batch, channels, _, height, width] = wide.size;
     for n in 0..batch {

@@ -1,11 +1,11 @@
-//! The attributes of a call with the operator's defaults behind them.
+//! Attributes of a call, with the operator's defaults as fallback.
 
 use super::{Default, OpDef};
 use crate::ir::{AttrValue, Attrs};
 use crate::tensor::DType;
 
-/// Reads attributes. Attributes are checked against the schema when a call is made, so a reader of the right kind
-/// always finds its value; of a wrong kind it gives the zero of that kind.
+/// Typed access to attributes. Attributes are checked against the schema when a call is created, so an accessor of the
+/// right kind always finds its value; one of a wrong kind returns the zero of that kind.
 #[derive(Clone, Copy)]
 pub struct Params<'a> {
     def: &'static OpDef,
@@ -13,27 +13,27 @@ pub struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// The attributes of a call of `def`.
+    /// Creates the attributes of a call of `def`.
     pub fn new(def: &'static OpDef, attrs: &'a Attrs) -> Params<'a> {
         Params { def, attrs }
     }
 
-    /// The operator.
+    /// Returns the operator.
     pub fn def(&self) -> &'static OpDef {
         self.def
     }
 
-    /// The attributes that are given.
+    /// Returns the attributes that are given.
     pub fn attrs(&self) -> &'a Attrs {
         self.attrs
     }
 
-    /// The same attributes, read as those of another operator.
+    /// Returns the same attributes, read as those of another operator.
     pub fn under(&self, def: &'static OpDef) -> Params<'a> {
         Params { def, attrs: self.attrs }
     }
 
-    /// The value, given or default; [`AttrValue::None`] when there is neither.
+    /// Returns the value, given or default; [`AttrValue::None`] if there is neither.
     pub fn value(&self, name: &str) -> AttrValue {
         match self.attrs.get(name) {
             Some(value) => value.clone(),
@@ -41,42 +41,42 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// Every attribute of the schema with its value, in the schema's order.
+    /// Iterates over all attributes of the schema with their values, in the schema's order.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, AttrValue)> + '_ {
         self.def.attrs.iter().map(|a| (a.name, self.value(a.name)))
     }
 
-    /// An integer.
+    /// Returns an integer.
     pub fn int(&self, name: &str) -> i64 {
         self.opt_int(name).unwrap_or(0)
     }
 
-    /// An integer, unless it is `None`.
+    /// Returns an integer, unless it is `None`.
     pub fn opt_int(&self, name: &str) -> Option<i64> {
         self.value(name).as_int()
     }
 
-    /// A number.
+    /// Returns a number.
     pub fn float(&self, name: &str) -> f64 {
         self.value(name).as_float().unwrap_or(0.0)
     }
 
-    /// A truth value.
+    /// Returns a Boolean.
     pub fn bool(&self, name: &str) -> bool {
         self.int(name) != 0
     }
 
-    /// A list of integers.
+    /// Returns a list of integers.
     pub fn ints(&self, name: &str) -> Vec<i64> {
         self.opt_ints(name).unwrap_or_default()
     }
 
-    /// A list of integers, unless it is `None`.
+    /// Returns a list of integers, unless it is `None`.
     pub fn opt_ints(&self, name: &str) -> Option<Vec<i64>> {
         self.value(name).as_ints()
     }
 
-    /// A list of numbers.
+    /// Returns a list of numbers.
     pub fn floats(&self, name: &str) -> Vec<f64> {
         match self.value(name) {
             AttrValue::List(items) => items.iter().filter_map(AttrValue::as_float).collect(),
@@ -84,18 +84,18 @@ impl<'a> Params<'a> {
         }
     }
 
-    /// A string; empty when it is `None`.
+    /// Returns a string; empty if it is `None`.
     pub fn string(&self, name: &str) -> String {
         self.value(name).as_str().unwrap_or_default().to_owned()
     }
 
-    /// The element type that it names, unless it is empty or `None`.
+    /// Returns the element type that it names, unless it is empty or `None`.
     pub fn dtype(&self, name: &str) -> Option<DType> {
         self.value(name).as_dtype()
     }
 
-    /// Spatial padding as (before, after) per axis. One value pads every side, one per axis pads both sides of it,
-    /// two per axis are all befores and then all afters (Relay's top, left, bottom, right).
+    /// Returns spatial padding as (before, after) per axis. One value pads every side, one per axis pads both sides of
+    /// it, two per axis are first all values before, then all values after (Relay's top, left, bottom, right).
     pub fn padding(&self, axes: usize) -> Vec<(i64, i64)> {
         let p = self.ints("padding");
         (0..axes)
@@ -108,7 +108,7 @@ impl<'a> Params<'a> {
             .collect()
     }
 
-    /// A list with one value per spatial axis; a single value stands for all.
+    /// Returns a list with one value per spatial axis; a single value applies to all.
     pub fn per_axis(&self, name: &str, axes: usize) -> Vec<i64> {
         let v = self.ints(name);
         (0..axes).map(|i| v.get(i).or(v.last()).copied().unwrap_or(1)).collect()
@@ -116,7 +116,7 @@ impl<'a> Params<'a> {
 }
 
 impl Default {
-    /// As an attribute's value.
+    /// Returns the default as the value of an attribute.
     pub fn value(&self) -> AttrValue {
         match *self {
             Default::Required | Default::None => AttrValue::None,

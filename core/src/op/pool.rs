@@ -1,4 +1,4 @@
-//! Pooling: windows that slide, the whole plane at once, and windows that adapt to a wanted size.
+//! Pooling: sliding windows, global pooling, and adaptive windows for a given output size.
 
 use super::blocked;
 use super::spatial::{self, Canonical, Slide, Window, each};
@@ -13,7 +13,7 @@ use std::ops::Range;
 const LAYOUT: &str = "order of the data's axes";
 const OUT_LAYOUT: &str = "order of the result's axes; empty: as the data";
 
-/// The attributes of a sliding pooling.
+/// Returns the attributes of pooling with a sliding window.
 const fn window_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 7] {
     [
         AttrDef::new("pool_size", AttrKind::Ints, Default::Required, "taps of the window per axis"),
@@ -36,13 +36,13 @@ const fn window_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'sta
     ]
 }
 
-/// The attributes of a mean over windows.
+/// Returns the attributes of average pooling.
 const fn avg_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 8] {
     let [a, b, c, d, e, f, g] = window_attrs(ones, zeros, layout);
     [a, b, c, d, e, f, g, COUNT]
 }
 
-/// The attributes of `nn.avg_pool2d`.
+/// Returns the attributes of `nn.avg_pool2d`.
 pub(super) const fn avg_attrs_2d() -> [AttrDef; 8] {
     avg_attrs(&[1, 1], &[0, 0], "NCHW")
 }
@@ -142,7 +142,7 @@ adaptive! {
     3 "nn.adaptive_max_pool3d" ADAPTIVE_MAX "NCDHW" adaptive_max;
 }
 
-/// A pooling whose dimensions are known.
+/// Pooling with known dimensions.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolShape {
     /// Data: batch, channels, spatial.
@@ -152,7 +152,7 @@ pub(crate) struct PoolShape {
 }
 
 impl PoolShape {
-    /// From attributes and shapes that the type relation accepted.
+    /// Creates the shape from attributes and shapes that the type relation accepted.
     pub fn new(params: &Params<'_>, data: &[usize], out: &[usize]) -> PoolShape {
         let layout = params.string("layout");
         let out_layout = params.string("out_layout");
@@ -161,7 +161,7 @@ impl PoolShape {
     }
 }
 
-/// The window of a sliding pooling, on three axes.
+/// Returns the window of pooling, on three axes.
 pub(crate) fn pool_window(params: &Params<'_>, axes: usize) -> ([usize; 3], Slide) {
     let mut taps = [1; 3];
     for (to, &v) in taps[3 - axes..].iter_mut().zip(&params.per_axis("pool_size", axes)) {
@@ -170,7 +170,7 @@ pub(crate) fn pool_window(params: &Params<'_>, axes: usize) -> ([usize; 3], Slid
     (taps, Slide::new(params, axes))
 }
 
-/// Batch and channels of argument 0 with these spatial dimensions, in the layout of the result.
+/// Returns the type with batch and channels of argument 0 and these spatial dimensions, in the layout of the result.
 fn sized(relation: &Relation<'_>, axes: usize, spatial: Vec<Dim>) -> TypeResult {
     let data = relation.tensor(0)?;
     let order = format!("NC{}", spatial::spatial(axes));
@@ -197,7 +197,7 @@ fn rank(relation: &Relation<'_>, axes: usize) -> Result<(), Box<crate::diag::Dia
     if given == axes + 2 {
         return Ok(());
     }
-    Err(relation.mismatch(format!("data has {given} dimensions, {} are wanted", axes + 2)))
+    Err(relation.mismatch(format!("data: expected {} dimensions, found {given}", axes + 2)))
 }
 
 pub(super) fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
@@ -240,7 +240,7 @@ fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
     sized(relation, AXES, wanted)
 }
 
-/// One operation per tap.
+/// Counts one operation per tap.
 pub(super) fn pool_flops(cost: &Cost<'_>) -> u64 {
     let taps = cost.params.ints("pool_size");
     let dims = cost.args.first().and_then(Type::as_tensor).map_or(0, |t| t.dims.len());
@@ -250,7 +250,8 @@ pub(super) fn pool_flops(cost: &Cost<'_>) -> u64 {
     cost.ret_len().saturating_mul(all)
 }
 
-/// Calls `finish` with the elements that each window covers, and how many places of the padded data it covers.
+/// Calls `finish` with the elements that each window covers, and the number of positions of the padded data that it
+/// covers.
 fn windows(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
@@ -273,7 +274,7 @@ fn windows(
                     if ticks.requested() {
                         return;
                     }
-                    // Much of a large window may lie in the padding, which is not walked over.
+                    // Most of a large window may lie in the padding, which is not traversed.
                     let inside = |slide: &Slide, size: [usize; 3]| -> [Range<usize>; 3] {
                         std::array::from_fn(|i| slide.taps_inside(i, place[i], taps[i], size[i]))
                     };
@@ -294,7 +295,7 @@ fn windows(
     });
 }
 
-/// The larger one; NaN wins.
+/// Returns the larger one, or NaN if either is NaN.
 fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
@@ -327,7 +328,7 @@ pub(super) fn avg_reference(
     Ok(())
 }
 
-/// Returns the elements of `size` that place `i` of `out` covers.
+/// Returns the range of `size` elements that index `i` of `out` covers.
 pub(crate) fn share(i: usize, size: usize, out: usize) -> Range<usize> {
     i * size / out..((i + 1) * size).div_ceil(out)
 }

@@ -1,6 +1,6 @@
 //! Reductions along axes. Floats are accumulated in binary64, integers exactly, and rounded or wrapped once.
 //!
-//! `axis` None or empty means every axis; `exclude` turns the choice round; `keepdims` leaves a 1 for each.
+//! `axis` None or empty means every axis; `exclude` inverts the choice; `keepdims` keeps reduced axes with size 1.
 
 use super::scalar::{self, Scalar};
 use super::walk::{broadcast_strides, each_index, offset, strides};
@@ -16,7 +16,7 @@ const KEEPDIMS: AttrDef =
 const EXCLUDE: AttrDef =
     AttrDef::new("exclude", AttrKind::Bool, Default::Bool(false), "whether `axis` names what is not reduced");
 
-/// For each axis whether it is reduced. `None` when `axis` names one that does not exist.
+/// Returns a mask of the reduced axes. `None` if an entry of `axis` is out of range.
 pub(crate) fn reduced(params: &Params<'_>, rank: usize) -> Option<Vec<bool>> {
     let axes = params.opt_ints("axis").unwrap_or_default();
     let mut mask = vec![axes.is_empty(); rank];
@@ -35,7 +35,10 @@ fn reduced_dims(relation: &Relation<'_>) -> Result<Vec<Dim>, Box<Diagnostic>> {
     let mask = reduced(&relation.params, data.dims.len()).ok_or_else(|| {
         let axes = relation.params.ints("axis");
         let rank = data.dims.len();
-        relation.error(codes::types::BAD_ATTRIBUTE, format!("axis {axes:?} of a tensor with {rank} dimensions"))
+        relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("axis {axes:?} is out of range for a tensor with {rank} dimensions"),
+        )
     })?;
     let keepdims = relation.params.bool("keepdims");
     let kept = data.dims.iter().zip(mask).filter_map(|(dim, reduced)| match reduced {
@@ -50,12 +53,12 @@ fn same_element_type(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(relation.tensor(0)?.dtype, reduced_dims(relation)?))
 }
 
-/// One operation per input element.
+/// Counts one operation per input element.
 fn one_per_input(cost: &Cost<'_>) -> u64 {
     cost.arg_len(0)
 }
 
-/// Calls `visit` for each output element, in order, with the offsets of the input elements that it is made of.
+/// Calls `visit` for each output element, in order, with the offsets of the input elements that it reduces.
 fn each_group(
     params: &Params<'_>,
     shape: &[usize],
@@ -76,7 +79,7 @@ fn each_group(
     Ok(())
 }
 
-/// Folds every group: floats in binary64, integers in 128 bits; `finish` sees the number of elements.
+/// Folds every group: floats in binary64, integers in 128 bits; `finish` gets the number of elements.
 fn fold(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
@@ -107,7 +110,7 @@ fn fold(
     Ok(())
 }
 
-/// The least value of an integer type, and the greatest.
+/// Returns the minimum and the maximum of an integer type.
 fn limits(dtype: DType) -> (i128, i128) {
     let bits = scalar::bits(dtype);
     match dtype {
@@ -136,16 +139,16 @@ macro_rules! reductions {
 }
 
 reductions! {
-    "sum", "The sum; 0 of nothing.",
+    "sum", "The sum; 0 for an empty group.",
         (|_| 0.0, |a, x| a + x, |a, _| a), (|_| 0, |a, x| a + x, |a, _| a);
-    "mean", "The arithmetic mean; integers round toward zero. NaN (integers: 0) of nothing.",
+    "mean", "The arithmetic mean; integers round toward zero. NaN (integers: 0) for an empty group.",
         (|_| 0.0, |a, x| a + x, |a, n| a / n), (|_| 0, |a, x| a + x, |a, n| a / n.max(1));
-    "prod", "The product; 1 of nothing.",
+    "prod", "The product; 1 for an empty group.",
         (|_| 1.0, |a, x| a * x, |a, _| a), (|_| 1, |a, x| a.wrapping_mul(x), |a, _| a);
-    "max", "The largest element, NaN when one is NaN; the least value of the type of nothing.",
+    "max", "The largest element, NaN when one is NaN; the least value of the type for an empty group.",
         (|_| f64::NEG_INFINITY, |a, x| if a.is_nan() || a > x { a } else { x }, |a, _| a),
         (|t| limits(t).0, |a, x| a.max(x), |a, _| a);
-    "min", "The smallest element, NaN when one is NaN; the greatest value of the type of nothing.",
+    "min", "The smallest element, NaN when one is NaN; the greatest value of the type for an empty group.",
         (|_| f64::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x }, |a, _| a),
         (|t| limits(t).1, |a, x| a.min(x), |a, _| a);
 }
@@ -180,11 +183,11 @@ macro_rules! tests_of_truth {
 }
 
 tests_of_truth! {
-    "all", "Whether no element is zero; true of nothing.", all;
-    "any", "Whether an element is not zero; false of nothing.", any;
+    "all", "True when no element is zero; true for an empty group.", all;
+    "any", "True when an element is not zero; false for an empty group.", any;
 }
 
-/// The position in its group of the element that `better` prefers to all before it.
+/// Computes the position in its group of the element that `better` prefers to all others.
 fn choose(
     params: Params<'_>,
     inputs: &[TensorView<'_>],
@@ -195,7 +198,7 @@ fn choose(
     let mut positions = Vec::with_capacity(outputs[0].len());
     with_dtype!(inputs[0].dtype, T => {
         let data = inputs[0].as_slice::<T>();
-        // NaN is preferred to everything, as numpy does.
+        // NaN is preferred to everything, as in numpy.
         let prefer = |x: T, best: T| match x.partial_cmp(&best) {
             Some(std::cmp::Ordering::Equal) => last,
             Some(order) => order == better,
@@ -212,7 +215,7 @@ fn choose(
         })?;
     });
     for (out, position) in outputs[0].as_mut_slice::<i32>().iter_mut().zip(positions) {
-        let position = position.ok_or("there are no elements to choose from")?;
+        let position = position.ok_or("the reduced axes have no elements")?;
         *out = i32::try_from(position).map_err(|_| "a position beyond int32")?;
     }
     Ok(())
@@ -247,9 +250,9 @@ macro_rules! choices {
 }
 
 choices! {
-    "argmax", "Where the largest element stands, counted in the reduced axes; a NaN counts as largest.",
+    "argmax", "The index of the largest element, counted in the reduced axes; a NaN counts as largest.",
         std::cmp::Ordering::Greater;
-    "argmin", "Where the smallest element stands, counted in the reduced axes; a NaN counts as smallest.",
+    "argmin", "The index of the smallest element, counted in the reduced axes; a NaN counts as smallest.",
         std::cmp::Ordering::Less;
 }
 

@@ -8,7 +8,7 @@ use crate::diag::codes;
 use crate::ir::{Dim, TensorType, Type};
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// The type of `data` broadcast to these dimensions.
+/// Returns the type of `data` broadcast to these dimensions.
 fn broadcast_to_dims(relation: &Relation<'_>, data: &TensorType, dims: Vec<Dim>) -> TypeResult {
     let Some(extra) = dims.len().checked_sub(data.dims.len()) else {
         return Err(relation.mismatch(format!("{} does not broadcast to {} dimensions", relation.args[0], dims.len())));
@@ -24,14 +24,14 @@ fn broadcast_to_dims(relation: &Relation<'_>, data: &TensorType, dims: Vec<Dim>)
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// Dimensions from a list of integers.
+/// Returns dimensions from a list of integers.
 pub(super) fn dims_of(relation: &Relation<'_>, shape: &[i64]) -> Result<Vec<Dim>, Box<crate::diag::Diagnostic>> {
     if shape.len() > MAX_RANK {
         return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("a shape of {} dimensions", shape.len())));
     }
     let dim = |&n: &i64| usize::try_from(n).map(Dim::Fixed).ok();
     let dims = shape.iter().map(dim).collect::<Option<Vec<_>>>();
-    dims.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, format!("{shape:?} is no shape")))
+    dims.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, format!("{shape:?} is not a shape")))
 }
 
 fn broadcast(

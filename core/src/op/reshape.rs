@@ -1,5 +1,5 @@
-//! Operators that give the same elements other dimensions. None of them moves a byte: their references copy, an
-//! executor lets the result stand in the argument's buffer.
+//! Operators that change the dimensions of the same elements. None of them moves data: their references copy, an
+//! executor makes the result a view of the argument.
 
 use super::elementwise::no_flops;
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
@@ -7,7 +7,7 @@ use crate::diag::{Diagnostic, codes};
 use crate::ir::{Dim, TensorType, Type};
 use crate::tensor::{TensorView, TensorViewMut};
 
-/// More dimensions than a tensor may get by an operator that adds some.
+/// Maximum rank of the result of an operator that adds dimensions.
 pub(super) const MAX_RANK: usize = 64;
 
 fn copy(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), ReferenceError> {
@@ -15,23 +15,23 @@ fn copy(_: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'
     Ok(())
 }
 
-/// The product of known dimensions; `None` where one is unknown or it overflows.
+/// Returns the product of known dimensions; `None` if one is unknown or it overflows.
 pub(super) fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<usize> {
     dims.into_iter().try_fold(1usize, |n, d| n.checked_mul(d.fixed()?))
 }
 
-/// An output dimension of a reshape while the codes are read.
+/// Output dimension of a reshape while the codes are read.
 enum Code {
-    /// A number that was written.
+    /// An explicit number.
     Fixed(usize),
     /// These input dimensions, multiplied.
     Input(std::ops::Range<usize>),
-    /// `-1`: what is left.
+    /// `-1`: inferred from the others.
     Infer,
 }
 
-/// Reads Relay's codes: n, 0 (this dimension), -1 (what is left), -2 (all that remain), -3 (two merged),
-/// -4 (one split into the next two numbers).
+/// Parses Relay's codes: n, 0 (this dimension), -1 (inferred), -2 (all that remain), -3 (two merged), -4 (one split
+/// into the next two numbers).
 fn read_codes(
     relation: &Relation<'_>,
     data: &TensorType,
@@ -47,7 +47,7 @@ fn read_codes(
         let range = *at..*at + count;
         *at = range.end;
         if range.end > rank {
-            return Err(bad(format!("newshape {newshape:?} wants more dimensions than the {rank} of the input")));
+            return Err(bad(format!("newshape {newshape:?} refers to more dimensions than the {rank} of the input")));
         }
         Ok(range)
     };
@@ -81,7 +81,7 @@ fn read_codes(
                     result.push(Code::Fixed(n));
                     at += 1;
                 }
-                Err(_) => return Err(bad(format!("newshape {newshape:?}: {n} is no code"))),
+                Err(_) => return Err(bad(format!("newshape {newshape:?}: {n} is not a valid code"))),
             },
         }
     }
@@ -91,7 +91,7 @@ fn read_codes(
     Ok(result)
 }
 
-/// The two factors of a dimension, one of which may be -1.
+/// Returns the two factors of a dimension, one of which may be -1.
 fn split_dim(dim: &Dim, a: i64, b: i64) -> Option<[Code; 2]> {
     let (x, y) = (usize::try_from(a).ok(), usize::try_from(b).ok());
     let divide = |by: usize| match dim.fixed() {
@@ -109,10 +109,10 @@ fn split_dim(dim: &Dim, a: i64, b: i64) -> Option<[Code; 2]> {
     }
 }
 
-/// The type of `data` reshaped by Relay's codes.
+/// Returns the type of `data` reshaped by Relay's codes.
 pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i64], allowzero: bool) -> TypeResult {
     let codes = read_codes(relation, data, newshape, allowzero)?;
-    // What the written numbers must multiply to: the input without the dimensions that were copied.
+    // The product of the explicit numbers must equal that of the input dimensions that were not copied.
     let mut left: Vec<&Dim> = Vec::new();
     let copied: Vec<usize> = codes.iter().flat_map(|c| if let Code::Input(r) = c { r.clone() } else { 0..0 }).collect();
     left.extend(data.dims.iter().enumerate().filter(|(i, _)| !copied.contains(i)).map(|(_, d)| d));
@@ -126,7 +126,7 @@ pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i
     let wrong = || relation.mismatch(format!("{} does not reshape to {newshape:?}", relation.args[0]));
     let inferred = match product(left.iter().copied()) {
         Some(total) if !infers => {
-            // Where everything is known the whole is compared: empty tensors reshape into each other.
+            // If all dimensions are known, the total sizes are compared, as empty tensors reshape into each other.
             let agree = match product(&data.dims).zip(total_of(data, &codes)) {
                 Some((before, after)) => before == after,
                 None => total == known,
@@ -202,17 +202,19 @@ inventory::submit! {
     }
 }
 
-/// As many unknown dimensions as the shape tensor that is argument `i` has elements.
+/// Returns one unknown dimension for each element of argument `i`, a shape tensor.
 ///
 /// # Errors
-/// When it is no integer vector of known length.
+/// If it is not an integer vector of known length.
 pub(super) fn unknown_dims(relation: &Relation<'_>, i: usize) -> Result<Vec<Dim>, Box<Diagnostic>> {
     let shape = relation.tensor(i)?;
     let name = relation.def.inputs[i];
     match &*shape.dims {
-        _ if !shape.dtype.is_int() => Err(relation.mismatch(format!("{name} is {}, integers are wanted", shape.dtype))),
+        _ if !shape.dtype.is_int() => {
+            Err(relation.mismatch(format!("{name}: expected integers, found {}", shape.dtype)))
+        }
         [Dim::Fixed(rank)] if *rank <= MAX_RANK => Ok(vec![Dim::Any; *rank]),
-        _ => Err(relation.mismatch(format!("{name} is {}, a vector of known length is wanted", relation.args[i]))),
+        _ => Err(relation.mismatch(format!("{name}: expected a vector of known length, found {}", relation.args[i]))),
     }
 }
 
@@ -264,7 +266,7 @@ inventory::submit! {
     }
 }
 
-/// The type of `data` with `count` dimensions of size 1 inserted.
+/// Returns the type of `data` with `count` dimensions of size 1 inserted.
 fn expanded(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -> TypeResult {
     if !(0..=(MAX_RANK.saturating_sub(data.dims.len())) as i64).contains(&count) {
         return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{count} new dimensions")));
@@ -275,14 +277,14 @@ fn expanded(relation: &Relation<'_>, data: &TensorType, axis: i64, count: i64) -
     Ok(Type::tensor_of(data.dtype, dims))
 }
 
-/// The type of `data` without these dimensions.
+/// Returns the type of `data` without these dimensions.
 fn squeezed(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeResult {
     let mut keep = vec![true; data.dims.len()];
     for &axis in axes {
         let axis = relation.axis(axis, data.dims.len())?;
         if data.dims[axis].fixed().is_some_and(|n| n != 1) {
             let dim = &data.dims[axis];
-            return Err(relation.mismatch(format!("axis {axis} has size {dim}, 1 is wanted")));
+            return Err(relation.mismatch(format!("axis {axis}: expected size 1, found {dim}")));
         }
         keep[axis] = false;
     }
@@ -293,11 +295,11 @@ fn squeezed(relation: &Relation<'_>, data: &TensorType, axes: &[i64]) -> TypeRes
 inventory::submit! {
     OpDef {
         name: "expand_dims",
-        doc: "Inserts num_newaxis dimensions of size 1 before `axis`; a negative axis counts from behind the last.",
+        doc: "Inserts num_newaxis dimensions of size 1 before `axis`; a negative axis counts from the end.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[
-            AttrDef::new("axis", AttrKind::Int, Default::Required, "where the first new dimension stands"),
+            AttrDef::new("axis", AttrKind::Int, Default::Required, "position of the first new dimension"),
             AttrDef::new("num_newaxis", AttrKind::Int, Default::Int(1), "how many to insert"),
         ],
         pattern: OpPattern::Broadcast,
@@ -353,8 +355,8 @@ inventory::submit! {
             let (data, count) = (relation.tensor(0)?, relation.params.int("num_newaxis"));
             match relation.known_ints(1).as_deref() {
                 Some(&[axis]) => expanded(relation, data, axis, count),
-                Some(given) => Err(relation.mismatch(format!("axis is {given:?}, one number is wanted"))),
-                // Only how many dimensions there are is known.
+                Some(given) => Err(relation.mismatch(format!("axis: expected one number, found {given:?}"))),
+                // Only the rank is known.
                 None => match expanded(relation, data, 0, count)? {
                     Type::Tensor(ty) => Ok(Type::tensor_of(data.dtype, vec![Dim::Any; ty.dims.len()])),
                     other => Ok(other),

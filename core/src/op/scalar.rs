@@ -1,19 +1,19 @@
-//! Exact arithmetic on one element, for the references: integers compute in 128 bits and wrap into their type,
-//! floats compute in binary64 and round once.
+//! Exact arithmetic on one element, for the references: integers are computed in 128 bits and wrapped to their type,
+//! floats are computed in binary64 and rounded once.
 
 use crate::tensor::{DType, Element, TensorViewMut};
 use half::{bf16, f16};
 
-/// An element whose integer value a reference can take and give without loss.
+/// Element with lossless conversion from and to integers.
 pub(super) trait Scalar: Element {
     /// True if it is one of the floating-point types.
     const IS_FLOAT: bool;
-    /// The value as an integer; floats truncate toward zero and saturate.
+    /// Converts to an integer; floats truncate toward zero and saturate.
     fn to_int(self) -> i128;
-    /// The value modulo the type's range for integers, the nearest value for floats.
+    /// Converts from an integer: modulo the range of an integer type, to the nearest value of a float type.
     fn from_int(value: i128) -> Self;
 
-    /// Anything but zero is true; NaN is.
+    /// Returns true for anything but zero, including NaN.
     fn truth(self) -> bool {
         self.to_f64() != 0.0
     }
@@ -44,7 +44,7 @@ macro_rules! half_scalars {
 
 half_scalars! { f16 bf16 }
 
-/// Bits of an integer type; shifts by as many or more leave nothing but the sign.
+/// Returns the number of bits of an integer type; shifts by that many or more leave only the sign.
 pub(super) fn bits(dtype: DType) -> i128 {
     dtype.size() as i128 * 8
 }
@@ -54,7 +54,7 @@ pub(super) fn unary<T: Scalar>(x: T, float: impl Fn(f64) -> f64, int: impl Fn(i1
     if T::IS_FLOAT { T::from_f64(float(x.to_f64())) } else { T::from_int(int(x.to_int())) }
 }
 
-/// Converts a value as a C cast does; floats saturate, a truth value is "not zero".
+/// Converts a value like a C cast; floats saturate, a Boolean is "not zero".
 pub(super) fn convert<S: Scalar, D: Scalar>(x: S) -> D {
     match (S::IS_FLOAT, D::IS_FLOAT) {
         (true, _) => D::from_f64(x.to_f64()),
@@ -62,7 +62,7 @@ pub(super) fn convert<S: Scalar, D: Scalar>(x: S) -> D {
     }
 }
 
-/// Makes every true value of a boolean tensor 1.
+/// Normalizes every true value of a Boolean tensor to 1.
 pub(super) fn tidy_booleans(output: &mut TensorViewMut<'_>) {
     if output.dtype == DType::Bool {
         output.data.iter_mut().for_each(|b| *b = u8::from(*b != 0));

@@ -1,4 +1,4 @@
-//! Operators that take a regular part of a tensor.
+//! Operators that extract a regular part of a tensor.
 
 use super::elementwise::no_flops;
 use super::walk::{offset, pick, strides};
@@ -10,15 +10,15 @@ use crate::tensor::{TensorView, TensorViewMut};
 /// Indices of an axis that a slice takes: `start`, `start + step`, ... `len` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
-    /// The first index; of no meaning when `len` is 0.
+    /// First index; meaningless if `len` is 0.
     pub start: usize,
-    /// From one index to the next; never 0.
+    /// Difference between consecutive indices; never 0.
     pub step: i64,
     /// Number of indices.
     pub len: usize,
 }
 
-/// A slice as it is written, before the sizes are known.
+/// Slice as written, before the sizes are known.
 pub(crate) struct Slice {
     begin: Vec<i64>,
     end: Vec<i64>,
@@ -28,7 +28,7 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// The slice of a call of `strided_slice`.
+    /// Creates the slice of a call of `strided_slice`.
     pub(crate) fn from_attrs(params: &Params<'_>) -> Slice {
         Slice {
             begin: params.ints("begin"),
@@ -39,13 +39,13 @@ impl Slice {
         }
     }
 
-    /// The slice of a call of `dyn.strided_slice`, from the values of its inputs.
+    /// Creates the slice of a call of `dyn.strided_slice` from the values of its inputs.
     fn from_values(params: &Params<'_>, values: [Option<Vec<i64>>; 3]) -> Option<Slice> {
         let [begin, end, strides] = values;
         Some(Slice { begin: begin?, end: end?, strides: strides?, ..Slice::from_attrs(params) })
     }
 
-    /// The axes it cuts, in the order of `begin`.
+    /// Returns the axes that it cuts, in the order of `begin`.
     fn axes(&self, rank: usize) -> Result<Vec<usize>, String> {
         let Some(axes) = &self.axes else {
             let count = self.begin.len().max(self.end.len());
@@ -55,7 +55,7 @@ impl Slice {
         for &axis in axes {
             let resolved = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).unwrap_or(rank);
             if resolved >= rank || result.contains(&resolved) {
-                return Err(format!("axes {axes:?} of a tensor with {rank} dimensions"));
+                return Err(format!("axes {axes:?} are out of range for a tensor with {rank} dimensions"));
             }
             result.push(resolved);
         }
@@ -69,7 +69,7 @@ impl Slice {
             return Err("a stride is 0".into());
         }
         let size = n as i128;
-        // Backwards, the place before the first element is a valid end.
+        // With a negative step, the position before the first element is a valid end.
         let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
         let place = |v: i64| {
             let v = i128::from(v);
@@ -102,14 +102,14 @@ impl Slice {
         Ok(result)
     }
 
-    /// The dimensions of the result.
+    /// Returns the dimensions of the result.
     fn dims(&self, relation: &Relation<'_>, dims: &[Dim]) -> Result<Vec<Dim>, Box<Diagnostic>> {
         let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
         let mut result = dims.to_vec();
         for (i, axis) in self.axes(dims.len()).map_err(bad)?.into_iter().enumerate() {
             result[axis] = match dims[axis].fixed() {
                 Some(n) => Dim::Fixed(self.range(i, n).map_err(bad)?.len),
-                // What takes all of two very different sizes takes all of any.
+                // A slice that takes everything of two very different sizes takes everything of any size.
                 None => {
                     let all = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(bad)?.len == n);
                     let most = i32::MAX as usize;
@@ -121,7 +121,7 @@ impl Slice {
     }
 }
 
-/// Copies what the ranges take.
+/// Copies the elements in the ranges.
 fn take_ranges(
     slice: &Slice,
     inputs: &[TensorView<'_>],
@@ -129,7 +129,7 @@ fn take_ranges(
 ) -> Result<(), ReferenceError> {
     let ranges = slice.ranges(inputs[0].shape)?;
     if ranges.iter().map(|r| r.len).ne(outputs[0].shape.iter().copied()) {
-        return Err("the slice has another shape than was announced".into());
+        return Err("the slice does not have the inferred shape".into());
     }
     let strides = strides(inputs[0].shape);
     pick(&inputs[0], &mut outputs[0], |index| {
@@ -163,7 +163,7 @@ inventory::submit! {
         inputs: &["data"],
         attrs: &[
             AttrDef::new("begin", AttrKind::Ints, Default::Required, "first index per axis"),
-            AttrDef::new("end", AttrKind::Ints, Default::Required, "index behind the last per axis"),
+            AttrDef::new("end", AttrKind::Ints, Default::Required, "end index per axis, exclusive"),
             AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1]), "step per axis; 1 where none is given"),
             SLICE_MODE,
             AXES,
@@ -213,14 +213,14 @@ inventory::submit! {
         relation: dynamic_slice_type,
         reference: Some(|params, inputs, outputs| {
             let values = [1, 2, 3].map(|i| inputs[i].to_i64s());
-            let slice = Slice::from_values(&params, values).ok_or("the bounds are no integers")?;
+            let slice = Slice::from_values(&params, values).ok_or("the bounds are not integers")?;
             take_ranges(&slice, inputs, outputs)
         }),
         flops: no_flops,
     }
 }
 
-/// The axes that `slice_like` cuts.
+/// Returns the axes that `slice_like` cuts.
 fn like_axes(params: &Params<'_>, rank: usize, like_rank: usize) -> Option<Vec<usize>> {
     let Some(axes) = params.opt_ints("axes").filter(|a| !a.is_empty()) else {
         return (rank == like_rank).then(|| (0..rank).collect());
@@ -246,7 +246,7 @@ inventory::submit! {
                 if let (Some(n), Some(to)) = (dims[axis].fixed(), like.dims[axis].fixed())
                     && to > n
                 {
-                    return Err(relation.mismatch(format!("axis {axis} has {n} elements, {to} are wanted")));
+                    return Err(relation.mismatch(format!("axis {axis}: expected {to} elements, found {n}")));
                 }
                 dims[axis] = like.dims[axis].clone();
             }

@@ -17,12 +17,12 @@ const fn is_ascend(default: bool) -> AttrDef {
     AttrDef::new("is_ascend", AttrKind::Bool, Default::Bool(default), "whether the smallest element comes first")
 }
 
-/// NaN after everything else.
+/// Compares elements, with NaN after everything else.
 fn compare<T: Element>(a: T, b: T) -> Ordering {
     a.partial_cmp(&b).unwrap_or_else(|| a.to_f64().is_nan().cmp(&b.to_f64().is_nan()))
 }
 
-/// For each row along the axis, which of its elements come first: `take` of them. Rows in row-major order.
+/// Returns, for each row along the axis, the indices of its first `take` elements. Rows are in row-major order.
 fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) -> Vec<Vec<usize>> {
     let (outer, size, inner) = around(input.shape, axis);
     let mut rows = Vec::with_capacity(outer * inner);
@@ -46,7 +46,7 @@ fn ranking(input: &TensorView<'_>, axis: usize, ascending: bool, take: usize) ->
     rows
 }
 
-/// Writes the elements that the ranking names.
+/// Writes the elements in the order of the ranking.
 fn write_values(input: &TensorView<'_>, axis: usize, rows: &[Vec<usize>], output: &mut TensorViewMut<'_>) {
     let (size, (_, from, inner)) = (input.dtype.size(), around(input.shape, axis));
     let to = output.shape[axis];
@@ -99,7 +99,7 @@ inventory::submit! {
 }
 
 fn index_type(relation: &Relation<'_>) -> Result<DType, Box<crate::diag::Diagnostic>> {
-    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype names no element type");
+    let wanted = || relation.error(codes::types::BAD_ATTRIBUTE, "dtype is not an element type");
     relation.params.dtype("dtype").ok_or_else(wanted)
 }
 
@@ -125,7 +125,7 @@ inventory::submit! {
     }
 }
 
-/// The type for `k` elements along the axis; `None` when k is not known.
+/// Returns the type for `k` elements along the axis; `None` if k is unknown.
 fn topk_type(relation: &Relation<'_>, k: Option<i64>) -> TypeResult {
     let data = relation.tensor(0)?;
     let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
@@ -174,7 +174,7 @@ const RET_TYPE: AttrDef =
 inventory::submit! {
     OpDef {
         name: "topk",
-        doc: "The k largest (or smallest) elements along the axis in order, and where they stood.",
+        doc: "The k largest (or smallest) elements along the axis in order, and their indices.",
         arity: Arity::exactly(1),
         inputs: &["data"],
         attrs: &[

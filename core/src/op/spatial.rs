@@ -1,4 +1,4 @@
-//! What convolutions, pooling and image operators share: layouts, and windows that slide over spatial axes.
+//! Common parts of convolutions, pooling and image operators: layouts, and windows that slide over spatial axes.
 //!
 //! A layout is a permutation of letters: N batch, C channels, D H W depth, height and width, O and I the output and
 //! input channels of a kernel. One, two and three spatial axes are treated alike: a missing leading axis has size 1.
@@ -8,7 +8,7 @@ use crate::diag::{Diagnostic, codes};
 use crate::ir::Dim;
 use std::ops::Range;
 
-/// The letters of `axes` spatial axes.
+/// Returns the letters of `axes` spatial axes.
 pub(crate) const fn spatial(axes: usize) -> &'static str {
     match axes {
         1 => "W",
@@ -17,7 +17,7 @@ pub(crate) const fn spatial(axes: usize) -> &'static str {
     }
 }
 
-/// Returns the position of each letter of `order` in `layout`; `None` when `layout` is no permutation of `order`.
+/// Returns the position of each letter of `order` in `layout`; `None` if `layout` is not a permutation of `order`.
 pub(crate) fn positions(layout: &str, order: &str) -> Option<Vec<usize>> {
     if layout.len() != order.len() {
         return None;
@@ -25,7 +25,7 @@ pub(crate) fn positions(layout: &str, order: &str) -> Option<Vec<usize>> {
     order.chars().map(|letter| layout.find(letter)).collect()
 }
 
-/// The layout in attribute `attr`, as positions of the letters of `order`. An empty one stands for `default`.
+/// Returns the layout in attribute `attr`, as positions of the letters of `order`. An empty one means `default`.
 pub(super) fn layout(
     relation: &Relation<'_>,
     attr: &str,
@@ -36,14 +36,14 @@ pub(super) fn layout(
     let given = if given.is_empty() { default } else { &given };
     positions(given, order).ok_or_else(|| {
         relation
-            .error(codes::types::BAD_ATTRIBUTE, format!("{attr} is \"{given}\", a permutation of {order} is wanted"))
+            .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected a permutation of {order}, found \"{given}\""))
     })
 }
 
-/// The largest value of an attribute that counts elements; larger ones are slips.
+/// Maximum value of an attribute that counts elements; larger ones are mistakes.
 const LARGEST: i64 = i32::MAX as i64;
 
-/// A list with one value, or one per spatial axis, each at least `min`.
+/// Returns a list with one value, or one per spatial axis, each at least `min`.
 pub(super) fn per_axis(
     relation: &Relation<'_>,
     attr: &str,
@@ -54,26 +54,26 @@ pub(super) fn per_axis(
     if given.len() != 1 && given.len() != axes || given.iter().any(|v| !(min..=LARGEST).contains(v)) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("{attr} is {given:?}, {axes} numbers of at least {min} are wanted"),
+            format!("{attr}: expected {axes} integers >= {min}, found {given:?}"),
         ));
     }
     Ok(relation.params.per_axis(attr, axes))
 }
 
-/// The padding before and after each spatial axis.
+/// Returns the padding before and after each spatial axis.
 pub(super) fn padding(relation: &Relation<'_>, axes: usize) -> Result<Vec<(i64, i64)>, Box<Diagnostic>> {
     let given = relation.params.ints("padding");
     let fits = [1, axes, 2 * axes].contains(&given.len());
     if !fits || given.iter().any(|v| !(0..=LARGEST).contains(v)) {
         return Err(relation.error(
             codes::types::BAD_ATTRIBUTE,
-            format!("padding is {given:?}, 1, {axes} or {} numbers of at least 0 are wanted", 2 * axes),
+            format!("padding: expected 1, {axes} or {} integers >= 0, found {given:?}", 2 * axes),
         ));
     }
     Ok(relation.params.padding(axes))
 }
 
-/// A window on one spatial axis.
+/// Window on one spatial axis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub stride: i64,
@@ -82,7 +82,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Returns the number of places of the window: floor (or ceil) of (padded - dilated kernel) / stride, plus 1.
+    /// Returns the number of positions of the window: floor (or ceil) of (padded - dilated kernel) / stride, plus 1.
     pub fn places(
         &self,
         relation: &Relation<'_>,
@@ -103,7 +103,8 @@ impl Window {
         to_dim(relation, (padded - extent + round_up) / i128::from(self.stride) + 1)
     }
 
-    /// The inverse: elements of the tensor over which the window would have `size` places.
+    /// Returns the number of elements over which the window would have `size` positions, the inverse of
+    /// [`Window::places`].
     pub fn spread(
         &self,
         relation: &Relation<'_>,
@@ -118,7 +119,7 @@ impl Window {
     }
 }
 
-/// A computed size.
+/// Converts a computed size to a dimension.
 pub(super) fn to_dim(relation: &Relation<'_>, size: i128) -> Result<Dim, Box<Diagnostic>> {
     match usize::try_from(size) {
         Ok(n) if n <= isize::MAX as usize => Ok(Dim::Fixed(n)),
@@ -126,18 +127,18 @@ pub(super) fn to_dim(relation: &Relation<'_>, size: i128) -> Result<Dim, Box<Dia
     }
 }
 
-/// The dimensions of `shape` in canonical order (two leading letters, then depth, height, width) with their strides.
+/// Dimensions of a shape in canonical order (two leading letters, then depth, height, width) with their strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Canonical {
-    /// Sizes; 1 for spatial axes that are missing.
+    /// Sizes; 1 for missing spatial axes.
     pub size: [usize; 5],
-    /// Elements between neighbours; 0 for spatial axes that are missing.
+    /// Strides in elements; 0 for missing spatial axes.
     pub stride: [usize; 5],
 }
 
 impl Canonical {
-    /// A dense row-major tensor of layout `layout`, in the order of `lead` and the spatial letters.
-    /// The layout was accepted by the type relation.
+    /// Creates the dimensions of a dense row-major tensor of layout `layout`, in the order of `lead` and the spatial
+    /// letters. The type relation accepted the layout.
     pub fn new(shape: &[usize], layout: &str, lead: &str) -> Canonical {
         let axes = shape.len() - 2;
         let order = format!("{lead}{}", spatial(axes));
@@ -151,14 +152,14 @@ impl Canonical {
         canonical
     }
 
-    /// The place of an element.
+    /// Returns the offset of an element.
     #[inline(always)]
     pub fn at(&self, a: usize, b: usize, spatial: [usize; 3]) -> usize {
         let s = &self.stride;
         a * s[0] + b * s[1] + spatial[0] * s[2] + spatial[1] * s[3] + spatial[2] * s[4]
     }
 
-    /// The spatial sizes.
+    /// Returns the spatial sizes.
     pub fn spatial(&self) -> [usize; 3] {
         [self.size[2], self.size[3], self.size[4]]
     }
@@ -176,7 +177,7 @@ pub(super) fn each(sizes: [usize; 3], mut f: impl FnMut([usize; 3])) {
     }
 }
 
-/// The taps of a window that lie inside of `size` elements, of a window whose tap 0 lies on element `first` of the padded axis.
+/// Returns the taps that lie within `size` elements, for a window whose tap 0 is at element `first` of the padded axis.
 pub(crate) fn taps_inside(first: usize, before: usize, dilation: usize, taps: usize, size: usize) -> Range<usize> {
     let from = before.saturating_sub(first).div_ceil(dilation).min(taps);
     let to = (before + size).saturating_sub(first).div_ceil(dilation).min(taps);
@@ -186,9 +187,9 @@ pub(crate) fn taps_inside(first: usize, before: usize, dilation: usize, taps: us
 /// Strides, dilation and padding on three axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slide {
-    /// Elements from one window to the next.
+    /// Number of elements from one window to the next.
     pub stride: [usize; 3],
-    /// Elements from one tap of the window to the next.
+    /// Number of elements from one tap of the window to the next.
     pub dilation: [usize; 3],
     /// Padding before.
     pub before: [usize; 3],
@@ -197,7 +198,7 @@ pub(crate) struct Slide {
 }
 
 impl Slide {
-    /// From attributes that the type relation accepted.
+    /// Creates it from attributes that the type relation accepted.
     pub fn new(params: &Params<'_>, axes: usize) -> Slide {
         let spread = |values: &[i64], missing: usize| {
             let mut all = [missing; 3];
@@ -215,12 +216,12 @@ impl Slide {
         }
     }
 
-    /// The taps of window `place` that lie inside of `size` on an axis.
+    /// Returns the taps of window `place` that lie within `size` on an axis.
     pub fn taps_inside(&self, axis: usize, place: usize, taps: usize, size: usize) -> Range<usize> {
         taps_inside(place * self.stride[axis], self.before[axis], self.dilation[axis], taps, size)
     }
 
-    /// Returns the coordinates of tap `tap` of window `place`; `None` outside of `size`.
+    /// Returns the coordinates of tap `tap` of window `place`; `None` outside `size`.
     #[inline(always)]
     pub fn tap(&self, place: [usize; 3], tap: [usize; 3], size: [usize; 3]) -> Option<[usize; 3]> {
         let mut index = [0; 3];

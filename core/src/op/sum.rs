@@ -1,20 +1,20 @@
-//! The arithmetic of the naive references: binary64 for floating-point tensors, 64-bit integers (which wrap, as Relay's
-//! machine integers do) for the others, so that an int8 convolution into int32 is exact.
+//! Arithmetic of the naive references: binary64 for floating-point tensors, 64-bit integers (which wrap, like Relay's
+//! machine integers) for the others, so that an int8 convolution into int32 is exact.
 
 use crate::tensor::{DType, Element, TensorView, TensorViewMut};
 use crate::with_dtype;
 
-/// A number that products are summed in.
+/// Accumulator for sums of products.
 pub(super) trait Sum: Copy + PartialOrd {
-    /// Nothing summed yet.
+    /// The empty sum.
     const ZERO: Self;
-    /// Every element of a tensor.
+    /// Loads all elements of a tensor.
     fn load(view: &TensorView<'_>) -> Vec<Self>;
-    /// `self + a * b`.
+    /// Returns `self + a * b`.
     fn plus_product(self, a: Self, b: Self) -> Self;
-    /// `self + a`.
+    /// Returns `self + a`.
     fn plus(self, a: Self) -> Self;
-    /// Writes every element, rounded (or wrapped) once.
+    /// Stores all elements, rounded (or wrapped) once.
     fn store(values: &[Self], out: &mut TensorViewMut<'_>);
 }
 
@@ -89,7 +89,7 @@ impl Sum for i64 {
     }
 }
 
-/// Runs `$body` with `$A` standing for the type that tensors of `$dtype` are summed in.
+/// Evaluates `$body` with `$A` as the accumulator type of tensors of `$dtype`.
 macro_rules! with_sum {
     ($dtype:expr, $A:ident => $body:expr) => {
         if $dtype.is_float() {

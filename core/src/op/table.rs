@@ -1,4 +1,4 @@
-//! The table itself: every [`OpDef`] that was submitted, by name. Ids are positions in it.
+//! Operator table: every submitted [`OpDef`], by name. Ids are indices into it.
 
 use super::{AttrDef, AttrKind, Default, OpDef};
 use crate::diag::{Diagnostic, codes, nearest};
@@ -11,30 +11,30 @@ static TABLE: LazyLock<Vec<&'static OpDef>> = LazyLock::new(|| {
     table
 });
 
-/// Every operator, by name.
+/// Returns all operators, by name.
 pub fn table() -> &'static [&'static OpDef] {
     &TABLE
 }
 
-/// Every operator's name, sorted.
+/// Iterates over the names of all operators, sorted.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|def| def.name)
 }
 
-/// The operator of that name.
+/// Returns the operator of that name.
 pub fn lookup(name: &str) -> Option<OpId> {
     TABLE.binary_search_by(|def| def.name.cmp(name)).ok().map(OpId::new)
 }
 
-/// The operator of that id.
+/// Returns the operator of that id.
 pub fn get(id: OpId) -> &'static OpDef {
     TABLE[id.index()]
 }
 
-/// Checks attributes against the operator's schema and leaves out those that equal their default.
+/// Checks attributes against the operator's schema and omits those that equal their default.
 ///
 /// # Errors
-/// An attribute that the operator does not have (with the nearest that it has), of the wrong kind, or missing.
+/// If an attribute is unknown (with the nearest known one), of the wrong kind, or missing.
 pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<Diagnostic>> {
     let fail = |message: String| Diagnostic::error(codes::types::BAD_ATTRIBUTE, message);
     let mut redundant = false;
@@ -44,7 +44,7 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
             if let Some(near) = nearest(key, def.attrs.iter().map(|a| a.name)) {
                 diagnostic = diagnostic.help(format!("did you mean \"{near}\"?"));
             } else if def.attrs.is_empty() {
-                diagnostic = diagnostic.note("it takes none");
+                diagnostic = diagnostic.note("it takes no attributes");
             } else {
                 let known: Vec<_> = def.attrs.iter().map(|a| a.name).collect();
                 diagnostic = diagnostic.note(format!("it has {}", known.join(", ")));
@@ -52,7 +52,10 @@ pub fn normalize_attrs(def: &'static OpDef, attrs: Attrs) -> Result<Attrs, Box<D
             return Err(Box::new(diagnostic));
         };
         if !fits(attr, value) {
-            return Err(Box::new(fail(format!("{}: attribute {key} is {value}, {} is wanted", def.name, attr.kind))));
+            return Err(Box::new(fail(format!(
+                "{}: attribute {key}: expected {}, found {value}",
+                def.name, attr.kind
+            ))));
         }
         redundant |= attr.default != Default::Required && attr.default.value() == *value;
     }
@@ -102,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_left_out() {
+    fn defaults_are_omitted() {
         let def = get(lookup("clip").unwrap());
         let given = Attrs::new([("a_min", AttrValue::Float(0.0)), ("a_max", AttrValue::Int(6))]);
         assert_eq!(normalize_attrs(def, given.clone()).unwrap(), given);

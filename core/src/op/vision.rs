@@ -1,5 +1,5 @@
 //! Operators of single-shot detectors (W. Liu et al., 2016): default boxes, decoding, and the choice among overlapping
-//! boxes. A box is left, top, right, bottom. Entries that hold no box are filled with -1.
+//! boxes. A box is left, top, right, bottom. Entries without a box are filled with -1.
 
 use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
@@ -11,27 +11,27 @@ use std::ops::Range;
 /// Value in place of a missing box.
 const NO_BOX: f64 = -1.0;
 
-/// Argument `i`, a tensor of `rank` dimensions.
+/// Returns the type of argument `i`, a tensor of `rank` dimensions.
 fn ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
     let ty = relation.tensor(i)?;
     if ty.dims.len() == rank {
         return Ok(ty);
     }
     let name = relation.def.inputs[i];
-    Err(relation.mismatch(format!("{name} is {}, a tensor with {rank} dimensions is wanted", relation.args[i])))
+    Err(relation.mismatch(format!("{name}: expected a tensor with {rank} dimensions, found {}", relation.args[i])))
 }
 
-/// Argument `i`, a floating-point tensor of `rank` dimensions.
+/// Returns the type of argument `i`, a floating-point tensor of `rank` dimensions.
 fn float_ranked<'a>(relation: &Relation<'a>, i: usize, rank: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
     let ty = ranked(relation, i, rank)?;
     if ty.dtype.is_float() {
         return Ok(ty);
     }
     let name = relation.def.inputs[i];
-    Err(relation.mismatch(format!("{name} is {}, floating-point elements are wanted", ty.dtype)))
+    Err(relation.mismatch(format!("{name}: expected floating-point elements, found {}", ty.dtype)))
 }
 
-/// Exactly `count` numbers in an attribute.
+/// Returns the numbers of an attribute, whose count must be in `count`.
 fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Vec<f64>, Box<Diagnostic>> {
     let given = relation.params.floats(attr);
     if count.contains(&given.len()) && given.iter().all(|v| v.is_finite()) {
@@ -41,10 +41,11 @@ fn floats(relation: &Relation<'_>, attr: &str, count: Range<usize>) -> Result<Ve
         1 => count.start.to_string(),
         _ => format!("at least {}", count.start),
     };
-    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} is {given:?}, {wanted} finite numbers are wanted")))
+    Err(relation
+        .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected {wanted} finite numbers, found {given:?}")))
 }
 
-/// Checks that an attribute points at a column of boxes with `columns` elements; -1 where `optional`.
+/// Checks that an attribute is the index of a column of boxes with `columns` elements; -1 is allowed if `optional`.
 fn column(
     relation: &Relation<'_>,
     attr: &str,
@@ -85,8 +86,8 @@ inventory::submit! {
             AttrDef::new("sizes", AttrKind::Floats, Default::Floats(&[1.0]), "heights of boxes over that of the picture"),
             AttrDef::new("ratios", AttrKind::Floats, Default::Floats(&[1.0]), "width over height"),
             AttrDef::new("steps", AttrKind::Floats, Default::Floats(&[-1.0, -1.0]),
-                "from one centre to the next, y and x; not positive: 1 / h and 1 / w"),
-            AttrDef::new("offsets", AttrKind::Floats, Default::Floats(&[0.5, 0.5]), "place of the first centre in steps, y and x"),
+                "from one center to the next, y and x; not positive: 1 / h and 1 / w"),
+            AttrDef::new("offsets", AttrKind::Floats, Default::Floats(&[0.5, 0.5]), "position of the first center in steps, y and x"),
             AttrDef::new("clip", AttrKind::Bool, Default::Bool(false), "whether boxes are cut at the picture's border"),
         ],
         pattern: OpPattern::Opaque,
@@ -212,7 +213,7 @@ fn transform_reference(
             let Some((class, p)) = best.filter(|&(_, p)| p >= threshold) else { continue };
             let side = |i: usize| anchor[place * 4 + i];
             let predicted = |i: usize| prediction[(picture * anchors + place) * 4 + i] * variances[i];
-            // Along one axis, 0 for x and 1 for y: the middle of the box and half its size.
+            // Center of the box and half its size along one axis, 0 for x and 1 for y.
             let along = |axis: usize| {
                 let (first, last) = (side(axis), side(axis + 2));
                 let size = last - first;
@@ -342,7 +343,7 @@ fn suppression_relation(relation: &Relation<'_>) -> TypeResult {
     for (i, rank) in [(1, 1), (2, 2), (3, 0)] {
         let ty = ranked(relation, i, rank)?;
         if !ty.dtype.is_int() {
-            return Err(relation.mismatch(format!("{} is {}, integers are wanted", relation.def.inputs[i], ty.dtype)));
+            return Err(relation.mismatch(format!("{}: expected integers, found {}", relation.def.inputs[i], ty.dtype)));
         }
     }
     float_ranked(relation, 4, 0)?;
@@ -356,7 +357,7 @@ fn suppression_relation(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tuple([Type::tensor_of(DType::I32, [batch, boxes]), count]))
 }
 
-/// Intersection over union of two boxes, whichever way their corners are written; 0 when neither has an area.
+/// Returns the intersection over union of two boxes, with their corners in any order; 0 if neither has an area.
 fn overlap(a: &[f64], b: &[f64]) -> f64 {
     let span = |s: &[f64], axis: usize| (s[axis].min(s[axis + 2]), s[axis].max(s[axis + 2]));
     let area = |s: &[f64]| (0..2).map(|axis| span(s, axis)).map(|(first, last)| last - first).product::<f64>();
@@ -376,7 +377,7 @@ fn suppression_reference(
 ) -> Result<(), ReferenceError> {
     let [batch, boxes, elements] = [0, 1, 2].map(|axis| inputs[0].shape[axis]);
     let data = inputs[0].to_f64s();
-    let integers = |i: usize| inputs[i].to_i64s().ok_or("integers are wanted");
+    let integers = |i: usize| inputs[i].to_i64s().ok_or("expected integers");
     let (valid, indices, most) = (integers(1)?, integers(2)?, integers(3)?[0]);
     let threshold = inputs[4].to_f64s()[0];
     let (id, score) = (usize::try_from(params.int("id_index")).ok(), params.int("score_index") as usize);
@@ -390,7 +391,7 @@ fn suppression_reference(
             return Err(format!("valid_count is {} of {boxes} boxes", valid[picture]));
         };
         let mut order: Vec<usize> = (0..count).collect();
-        // Places in `order` that hold a box in the result.
+        // Marks the entries of `order` that are kept in the result.
         let mut stays = vec![true; count];
         if threshold > 0.0 {
             order.sort_by(|&a, &b| row(b)[score].total_cmp(&row(a)[score]));
@@ -430,8 +431,8 @@ fn suppression_reference(
     Ok(())
 }
 
-/// Moves, in each of so many groups of rows, the rows that do not begin with a negative number to the front, and fills
-/// the rest with -1. How many were moved in each group.
+/// In each of `groups` groups of rows, moves the rows that do not begin with a negative number to the front, and fills
+/// the rest with -1. Returns the number of rows moved in each group.
 fn to_front(rows: &mut [f64], groups: usize, elements: usize) -> Vec<f64> {
     let size = rows.len() / groups.max(1);
     let front = |group: &mut [f64]| {

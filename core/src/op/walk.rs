@@ -1,9 +1,9 @@
-//! Walking over the elements of dense row-major tensors, for the references.
+//! Traversal of the elements of dense row-major tensors, for the references.
 
 use crate::stop::Ticks;
 use crate::tensor::{Shape, TensorView, TensorViewMut};
 
-/// Elements between neighbours along each axis.
+/// Returns the stride of each axis, in elements.
 pub(super) fn strides(shape: &[usize]) -> Shape {
     let mut strides: Shape = smallvec::smallvec![1; shape.len()];
     for axis in (1..shape.len()).rev() {
@@ -12,7 +12,7 @@ pub(super) fn strides(shape: &[usize]) -> Shape {
     strides
 }
 
-/// Strides for reading a tensor of `shape` as if it had been broadcast to `rank` dimensions: 0 where it is repeated.
+/// Returns the strides for reading a tensor of `shape` as if broadcast to `rank` dimensions: 0 where it is repeated.
 pub(super) fn broadcast_strides(shape: &[usize], rank: usize) -> Shape {
     let own = strides(shape);
     let mut result: Shape = smallvec::smallvec![0; rank];
@@ -24,12 +24,12 @@ pub(super) fn broadcast_strides(shape: &[usize], rank: usize) -> Shape {
     result
 }
 
-/// The offset of an element.
+/// Returns the offset of an element.
 pub(super) fn offset(index: &[usize], strides: &[usize]) -> usize {
     index.iter().zip(strides).map(|(i, s)| i * s).sum()
 }
 
-/// Calls `visit` with every index of `shape`, in row-major order, unless the work is to [end](crate::stop) before.
+/// Calls `visit` with every index of `shape`, in row-major order, until the work is [cancelled](crate::stop).
 pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
     if shape.contains(&0) {
         return;
@@ -44,7 +44,7 @@ pub(super) fn each_index(shape: &[usize], mut visit: impl FnMut(&[usize])) {
     }
 }
 
-/// Fills the output, each element with the input element at the offset that `source` gives for its index.
+/// Fills each element of the output with the input element at the offset that `source` returns for its index.
 pub(super) fn pick(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, mut source: impl FnMut(&[usize]) -> usize) {
     let size = input.dtype.size();
     let shape = output.shape;
@@ -57,7 +57,7 @@ pub(super) fn pick(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, mut s
     });
 }
 
-/// A shape seen from one axis: the product of the sizes before it, its own, and the product of those after it.
+/// Splits a shape at an axis: the product of the sizes before it, its own size, and the product of those after it.
 pub(super) fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
     (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }

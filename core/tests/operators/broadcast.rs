@@ -146,5 +146,5 @@ fn unknown_dimensions() {
     let mixed = typed("add", &Attrs::none(), &[f32s("2"), Type::tensor(DType::I32, &[2])]);
     assert_eq!(mixed.unwrap_err(), "add: element types differ: float32 and int32");
     let shifted = typed("left_shift", &Attrs::none(), &[f32s("2"), f32s("2")]);
-    assert_eq!(shifted.unwrap_err(), "left_shift: the operands are float32, integers are wanted");
+    assert_eq!(shifted.unwrap_err(), "left_shift: expected integer operands, found float32");
 }

@@ -77,9 +77,14 @@ fn convolution_refusals() {
     refuses("nn.conv2d", [("padding", ints([1, 1, 1]))], &args, "padding is [1, 1, 1]");
     refuses("nn.conv2d", [("dilation", ints([4, 4]))], &args, "a window of 3 (dilation 4) does not fit 8 elements");
     refuses("nn.conv2d", [("data_layout", "NCHW8".into())], &args, "a permutation of NCHW");
-    refuses("nn.conv2d", [("data_layout", "NCHW8c".into())], &args, "4 dimensions is not of layout \"NCHW8c\"");
+    refuses(
+        "nn.conv2d",
+        [("data_layout", "NCHW8c".into())],
+        &args,
+        "expected 5 dimensions for layout \"NCHW8c\", found 4",
+    );
     refuses("nn.conv2d", [("kernel_layout", "OIHW8h".into())], &args, "cuts the axis H into blocks");
-    refuses("nn.conv2d", [], &[f32s("1, 4, 8"), weight], "data has 3 dimensions, 4 are wanted");
+    refuses("nn.conv2d", [], &[f32s("1, 4, 8"), weight], "data: expected 4 dimensions, found 3");
     refuses("nn.conv2d", [], &[data, Type::tensor(DType::F16, &[6, 4, 3, 3])], "element types differ");
     let huge = [f32s("1, 1, 9223372036854775807"), f32s("1, 1, 9223372036854775807")];
     refuses("nn.conv1d_transpose", [("strides", ints([1 << 30]))], &huge, "elements along one axis");
@@ -91,11 +96,11 @@ fn product_types() {
     gives("nn.dense", [("units", AttrValue::Int(3))], &[f32s("2, 5"), f32s("?, 5")], "Tensor[(2, 3), float32]");
     refuses("nn.dense", [], &[f32s("2, 5"), f32s("3, 4")], "inner dimensions: 5 vs. 4");
     refuses("nn.dense", [("units", AttrValue::Int(4))], &[f32s("2, 5"), f32s("3, 5")], "units and weight: 4 vs. 3");
-    refuses("nn.dense", [], &[f32s("2, 5"), f32s("5")], "weight has 1 dimensions, 2 are wanted");
+    refuses("nn.dense", [], &[f32s("2, 5"), f32s("5")], "weight: expected 2 dimensions, found 1");
     gives("nn.batch_matmul", [], &[f32s("?, 2, 3"), f32s("1, 3, ?")], "Tensor[(?, 2, ?), float32]");
     refuses("nn.batch_matmul", [], &[f32s("2, 2, 3"), f32s("3, 3, 4")], "batches: 2 vs. 3");
     let transposed = ("transpose_a", AttrValue::Bool(true));
-    refuses("nn.matmul", [transposed], &[f32s("2, 2, 3"), f32s("3, 4")], "tensor_a has 3 dimensions, 2 are wanted");
+    refuses("nn.matmul", [transposed], &[f32s("2, 2, 3"), f32s("3, 4")], "tensor_a: expected 2 dimensions, found 3");
     gives("nn.bias_add", [("axis", AttrValue::Int(-1))], &[f32s("2, ?"), f32s("4")], "Tensor[(2, 4), float32]");
     refuses("nn.bias_add", [], &[f32s("2, 3"), f32s("4")], "bias and data: 3 vs. 4");
     refuses("nn.bias_add", [("axis", AttrValue::Int(2))], &[f32s("2, 3"), f32s("3")], "axis 2");
@@ -143,7 +148,7 @@ fn plane_types() {
     let pairs = |widths: &[[i64; 2]]| ("pad_width", AttrValue::List(widths.iter().map(|&w| ints(w)).collect()));
     let scalar = || f32s("");
     gives("nn.pad", [pairs(&[[1, 2], [0, 0]])], &[f32s("3, n"), scalar()], "Tensor[(6, n), float32]");
-    refuses("nn.pad", [pairs(&[[1, 2]])], &[f32s("3, 4"), scalar()], "2 pairs are wanted");
+    refuses("nn.pad", [pairs(&[[1, 2]])], &[f32s("3, 4"), scalar()], "expected 2 pairs");
     let reflect = ("pad_mode", "reflect".into());
     refuses("nn.pad", [pairs(&[[3, 0]]), reflect], &[f32s("3"), scalar()], "reflect padding of 3 on 3 elements");
     refuses("nn.pad", [pairs(&[[-2, -2]])], &[f32s("3"), scalar()], "-1 elements");

@@ -65,9 +65,9 @@ fn rejects_invalid_scales() {
     let why = refused("qnn.quantize", &Attrs::none(), &[&x, &f32s(&[1.0, 0.0]), &zero(0)]);
     assert!(why.contains("output_scale is 0 at place 1"), "{why}");
     let why = refused("qnn.quantize", &Attrs::none(), &[&x, &one(1.0), &Tensor::scalar(0i8)]);
-    assert!(why.contains("output_zero_point is int8, int32 is wanted"), "{why}");
+    assert!(why.contains("output_zero_point: expected int32, found int8"), "{why}");
     let why = refused("qnn.quantize", &Attrs::none(), &[&x, &Tensor::scalar(1f64), &zero(0)]);
-    assert!(why.contains("output_scale is float64, float32 is wanted"), "{why}");
+    assert!(why.contains("output_scale: expected float32, found float64"), "{why}");
     let why = refused("qnn.quantize", &word("rounding", "DOWN"), &[&x, &one(1.0), &zero(0)]);
     assert!(why.contains("rounding is \"DOWN\""), "{why}");
     let def = op::get(op::lookup("qnn.dequantize").unwrap());
@@ -373,7 +373,7 @@ fn types_of_the_dialect() {
     assert_eq!(conv(&weight, &Type::tensor(DType::F32, &[4])).as_deref(), Ok("Tensor[(1, 4, 6, 6), int32]"));
     assert!(conv(&weight, &Type::tensor(DType::F32, &[3])).unwrap_err().contains("kernel_scale and its axis: 3 vs. 4"));
     let float = Type::tensor(DType::F32, &[4, 3, 3, 3]);
-    assert!(conv(&float, &s).unwrap_err().contains("weight is float32, int8, uint8, int16 or uint16 is wanted"));
+    assert!(conv(&float, &s).unwrap_err().contains("weight: expected int8, uint8, int16 or uint16, found float32"));
     let two = |a: DType, b: DType| {
         let mut args = vec![Type::tensor(a, &[2, 1]), Type::tensor(b, &[3])];
         args.extend([&s, &z, &s, &z, &s, &z].map(Clone::clone));

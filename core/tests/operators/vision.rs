@@ -170,7 +170,7 @@ fn suppression_is_typed() {
     let boxes = attrs([("return_indices", false.into())]);
     assert_eq!(ty(&boxes, vector(2)).unwrap(), "Tensor[(2, 9, 6), float32]");
     assert!(ty(&boxes, vector(3)).unwrap_err().contains("pictures: 2 vs. 3"));
-    assert!(ty(&boxes, f32s("2")).unwrap_err().contains("integers are wanted"));
+    assert!(ty(&boxes, f32s("2")).unwrap_err().contains("expected integers"));
     let data = of(&[1, 2, 6], &[0.0; 12]);
     let too_many = [&data, &ints(&[1], &[3]), &ints(&[1, 2], &[0, 1]), &ints(&[], &[-1]), &of(&[], &[0.5])];
     assert!(refused("vision.non_max_suppression", &Attrs::none(), &too_many).contains("valid_count is 3 of 2 boxes"));

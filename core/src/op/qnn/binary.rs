@@ -68,7 +68,7 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(lhs.dtype, broadcast_dims(relation, [lhs, rhs])?))
 }
 
-/// One operand under the output's scale and zero point, in `int32`.
+/// Requantizes one operand to the output's scale and zero point, in `int32`.
 fn requantized(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],
@@ -119,7 +119,7 @@ fn product(
     store(inputs, outputs, |i, j| rescale(saturate(i128::from(lhs[i]) * i128::from(rhs[j])), by, zero, limits))
 }
 
-/// Fills the output, saturated, with what `f` gives for the places of both operands.
+/// Fills the output with the saturated results of `f` for the offsets of both operands.
 fn store(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],

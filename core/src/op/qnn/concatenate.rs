@@ -1,4 +1,4 @@
-//! Joining quantized tensors of different scales.
+//! Concatenation of quantized tensors with different scales.
 
 use super::numerics::{range, rescale};
 use super::params::{Kind, NARROW, check, default_requantization, one_of, parameter, scale, zero_points};
@@ -33,7 +33,7 @@ fn relation(relation: &Relation<'_>) -> TypeResult {
         if given.len() != fields.len() {
             let (given, wanted) = (given.len(), fields.len());
             return Err(
-                relation.mismatch(format!("{name} has {given} fields, {wanted} are wanted, one for each tensor"))
+                relation.mismatch(format!("{name}: expected {wanted} fields, one for each tensor, found {given}"))
             );
         }
         for (at, ty) in given.into_iter().enumerate() {
@@ -50,7 +50,7 @@ fn concatenate(
     inputs: &[TensorView<'_>],
     outputs: &mut [TensorViewMut<'_>],
 ) -> Result<(), ReferenceError> {
-    // Tuples come flattened: tensors, as many scales, as many zero points, and the output's two.
+    // Tuples are flattened: n tensors, n scales, n zero points, and the two parameters of the output.
     let count = (inputs.len() - 2) / 3;
     let (to, to_zero) = (scale(&params, 3, &inputs[3 * count])?, zero_points(&inputs[3 * count + 1])[0]);
     let limits = range(outputs[0].dtype);

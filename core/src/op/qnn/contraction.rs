@@ -113,8 +113,8 @@ inventory::submit! {
     }
 }
 
-/// Runs the common checks besides those of shapes. `per_channel`: whether the parameters of argument 1 may lie along its output
-/// channels.
+/// Runs the common checks except those of shapes. With `per_channel`, the parameters of argument 1 may vary along its
+/// output channels.
 fn contraction(relation: &Relation<'_>, per_channel: bool) -> Result<(), Box<Diagnostic>> {
     let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
     one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
@@ -131,13 +131,13 @@ fn contraction(relation: &Relation<'_>, per_channel: bool) -> Result<(), Box<Dia
     parameter(relation, 5, Kind::Scale, channels.as_ref())
 }
 
-/// The axis of a kernel on which its output channels (a dense weight's units) lie.
+/// Returns the axis of the output channels of a kernel (the units of a dense weight).
 fn channel_axis(params: &Params<'_>, rank: usize) -> usize {
     let layout = params.string("kernel_layout");
     if layout.is_empty() { 0 } else { layout.find('O').unwrap_or(0).min(rank.saturating_sub(1)) }
 }
 
-/// Data and kernel with their zero points taken away.
+/// Returns data and kernel with their zero points subtracted.
 fn differences(params: &Params<'_>, inputs: &[TensorView<'_>]) -> (Vec<i64>, Vec<i64>) {
     let zero = i64::from(zero_points(&inputs[2])[0]);
     let shape = inputs[1].shape;

@@ -1,5 +1,5 @@
-//! Sums of products with the bias and the requantization behind them in one operator: what the host computes where no
-//! backend took either. They are not Relay's; the pass `fuse_requantize` makes them.
+//! Sums of products followed by bias and requantization in one operator, for the fallback on the host where no backend
+//! took either. They are not part of Relay; the pass `fuse_requantize` creates them.
 
 use super::numerics::{range, rescale};
 use super::params::{Along, Kind, one_of, parameter, requantization, scales, word, zero_points};
@@ -107,7 +107,7 @@ fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
     one_of(relation, "bias", bias.dtype, &[DType::I32])?;
     let [given] = &bias.dims[..] else {
         return Err(relation.mismatch(format!(
-            "bias is {}, a vector is wanted",
+            "bias: expected a vector, found {}",
             Type::tensor_of(bias.dtype, bias.dims.iter().cloned())
         )));
     };
@@ -121,13 +121,13 @@ fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
     word(relation, "compute_dtype", &["None", "int64", "float32"])
 }
 
-/// The bounds of the result's integers.
+/// Returns the bounds of the result's integers.
 pub(crate) fn fused_bounds(params: &Params<'_>, (low, high): (i64, i64)) -> (i64, i64) {
     let given = |name: &str, default: i64| params.opt_int(name).unwrap_or(default).clamp(low, high);
     (given("a_min", low), given("a_max", high))
 }
 
-/// Data and weight with their zero points taken away.
+/// Returns data and weight with their zero points subtracted.
 fn differences(inputs: &[TensorView<'_>], weight: &Canonical, channels: usize) -> (Vec<i64>, Vec<i64>) {
     let zero = i64::from(zero_points(&inputs[3])[0]);
     let kernel_zero = Along { values: zero_points(&inputs[4]), inner: weight.stride[0].max(1) };
@@ -137,7 +137,7 @@ fn differences(inputs: &[TensorView<'_>], weight: &Canonical, channels: usize) -
     (x, w)
 }
 
-/// The sums with their bias, requantized; `inner` elements lie between channels.
+/// Requantizes the sums with their bias; consecutive channels are `inner` elements apart.
 fn finish(
     params: &Params<'_>,
     inputs: &[TensorView<'_>],

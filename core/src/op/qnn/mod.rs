@@ -1,7 +1,7 @@
-//! The QNN dialect: operators on integers that stand for real numbers, real = scale * (integer - zero point).
+//! QNN dialect: operators on integers that represent real numbers, real = scale * (integer - zero point).
 //!
 //! Names, arguments and attributes are Relay's. Scales are `float32`, zero points `int32`; each is one number for all
-//! elements, or (where the operator says so) a vector with one number for each place on an axis.
+//! elements, or (where the operator allows it) a vector with one number for each index on an axis.
 //!
 //! Arithmetic on `int32` values between the operators' inputs and outputs saturates where the result does not fit:
 //! x - zero point, the rescaled value, and the sum with the output's zero point each stay at the end of the range

@@ -2,19 +2,19 @@
 
 use crate::tensor::DType;
 
-/// Rounding of a number halfway between two integers; others go to the nearest.
+/// Rounding to the nearest integer, with the rule for numbers halfway between two integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rounding {
-    /// The larger one.
+    /// To the larger one.
     Upward,
-    /// The one farther from zero.
+    /// Away from zero.
     ToNearest,
-    /// The even one.
+    /// To the even one.
     ToEven,
 }
 
 impl Rounding {
-    /// By the name that it has in the attribute `rounding`.
+    /// Parses the value of the attribute `rounding`.
     pub fn parse(name: &str) -> Option<Rounding> {
         match name {
             "UPWARD" => Some(Rounding::Upward),
@@ -24,7 +24,7 @@ impl Rounding {
         }
     }
 
-    /// The integer that `x` is rounded to.
+    /// Rounds `x` to an integer.
     #[inline(always)]
     pub fn round(self, x: f32) -> f32 {
         match self {
@@ -35,17 +35,17 @@ impl Rounding {
     }
 }
 
-/// A ratio of scales as multiplier * 2^(exponent - 31), with 2^30 <= multiplier < 2^31 (or 0 for 0).
+/// Ratio of scales as multiplier * 2^(exponent - 31), with 2^30 <= multiplier < 2^31 (or 0 for 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FixedPoint {
-    /// A fraction with 31 bits after the point.
+    /// Fraction with 31 bits after the binary point.
     pub multiplier: i32,
-    /// A power of two.
+    /// Exponent of the power of two.
     pub exponent: i32,
 }
 
 impl FixedPoint {
-    /// The ratio of two scales, which are finite and above zero. (Relay's `GetFixedPointMultiplierShift`.)
+    /// Computes the ratio of two scales, which are finite and above zero. (Relay's `GetFixedPointMultiplierShift`.)
     pub fn ratio(input: f32, output: f32) -> FixedPoint {
         let (fraction, exponent) = libm::frexp(f64::from(input) / f64::from(output));
         match (fraction * f64::from(1u32 << 31)).round() as i64 {
@@ -55,9 +55,9 @@ impl FixedPoint {
         }
     }
 
-    /// `value` times the ratio, rounded and saturated; every step exact.
+    /// Multiplies `value` by the ratio, then rounds and saturates; every step is exact.
     pub fn apply(self, value: i32, rounding: Rounding) -> i32 {
-        // Beyond these the result has saturated, or is zero.
+        // Beyond these bounds the result saturates, or is zero.
         let (left, right) = (self.exponent.clamp(0, 63), (-self.exponent).clamp(0, 63));
         let product = (i128::from(value) << left) * i128::from(self.multiplier);
         let (half, shift) = (1i128 << (30 + right), 31 + right);
@@ -70,7 +70,7 @@ impl FixedPoint {
     }
 }
 
-/// The nearest `int32`.
+/// Saturates to `int32`.
 pub(crate) fn saturate(value: i128) -> i32 {
     value.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32
 }
@@ -86,8 +86,7 @@ pub(crate) enum Rescale {
     Float(f32, Rounding),
 }
 
-/// `value`, which stands for itself times the input's scale, under the output's scale and zero point; saturated to
-/// `out`.
+/// Rescales `value`, relative to its zero point, to the output's scale and zero point, saturated to `out`.
 pub(crate) fn rescale(value: i32, by: Rescale, zero_point: i32, out: (i64, i64)) -> i64 {
     let scaled = match by {
         Rescale::Same => value,
@@ -100,7 +99,7 @@ pub(crate) fn rescale(value: i32, by: Rescale, zero_point: i32, out: (i64, i64))
     (i64::from(scaled) + i64::from(zero_point)).clamp(out.0, out.1)
 }
 
-/// The least and the greatest value of an integer type of at most 32 bits.
+/// Returns the minimum and the maximum of an integer type of at most 32 bits.
 pub(crate) fn range(dtype: DType) -> (i64, i64) {
     match dtype {
         DType::I8 => (i8::MIN.into(), i8::MAX.into()),

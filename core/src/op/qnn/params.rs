@@ -1,4 +1,4 @@
-//! Scales, zero points and modes of rounding: what the operators of the dialect check and read alike.
+//! Scales, zero points and rounding modes: common checks and accessors of the operators of the dialect.
 
 use super::numerics::{FixedPoint, Rescale, Rounding};
 use super::{AttrDef, AttrKind, Default, Params, ReferenceError, Relation};
@@ -11,7 +11,7 @@ type Checked = Result<(), Box<Diagnostic>>;
 /// Integer types that stand for real numbers.
 pub(super) const QUANTIZED: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
 
-/// Those that operators compute on, with sums in `int32`.
+/// Integer types that operators compute on, with sums in `int32`.
 pub(super) const NARROW: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16];
 
 /// Kind of a parameter of a quantized operator.
@@ -19,7 +19,7 @@ pub(super) const NARROW: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U
 pub(super) enum Kind {
     /// Value of one step of the integer: `float32`, finite, above zero.
     Scale,
-    /// The integer that stands for zero: `int32`.
+    /// The integer that represents zero: `int32`.
     ZeroPoint,
 }
 
@@ -31,17 +31,17 @@ pub(super) fn one_of(relation: &Relation<'_>, what: &str, given: DType, wanted: 
     let names: Vec<_> = wanted.iter().map(|d| d.name()).collect();
     let (last, lead) = names.split_last().unwrap_or((&"", &[]));
     let list = if lead.is_empty() { (*last).to_owned() } else { format!("{} or {last}", lead.join(", ")) };
-    Err(relation.mismatch(format!("{what} is {given}, {list} is wanted")))
+    Err(relation.mismatch(format!("{what}: expected {list}, found {given}")))
 }
 
-/// Checks a scale or a zero point: its element type, that it is one number (or, along `dim`, a vector of as many), and
-/// the numbers themselves where they are known.
+/// Checks a scale or a zero point: its element type, its shape (one number or, along `dim`, a vector with one number
+/// per index), and the numbers themselves where they are known.
 pub(super) fn parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Option<&Dim>) -> Checked {
     let value = relation.values.get(i).copied().flatten();
     check(relation, relation.def.inputs[i], relation.tensor(i)?, value, kind, dim)
 }
 
-/// [`parameter`] for a type that need not be an argument.
+/// Performs the checks of [`parameter`] for a type that need not be an argument.
 pub(super) fn check(
     relation: &Relation<'_>,
     name: &str,
@@ -57,16 +57,16 @@ pub(super) fn check(
         ([given], Some(dim)) => {
             relation.same_dim(&format!("{name} and its axis"), given, dim)?;
         }
-        ([given], None) => return Err(relation.mismatch(format!("{name} has {given} values, one is wanted"))),
+        ([given], None) => return Err(relation.mismatch(format!("{name}: expected one value, found {given}"))),
         (dims, _) => {
-            return Err(relation.mismatch(format!("{name} has {} dimensions, 0 or 1 are wanted", dims.len())));
+            return Err(relation.mismatch(format!("{name}: expected 0 or 1 dimensions, found {}", dims.len())));
         }
     }
     if let (Kind::Scale, Some(tensor)) = (kind, value)
         && let Err(what) = sound(&tensor.view())
     {
         let fault = relation.error(codes::types::BAD_QUANTIZATION, format!("{name} {what}"));
-        return Err(Box::new(fault.help("a scale is what one step of the integer is worth: finite and above zero")));
+        return Err(Box::new(fault.help("a scale is the value of one step of the integer: finite and above zero")));
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ fn sound(view: &TensorView<'_>) -> Result<(), String> {
     }
 }
 
-/// The dimension of `data` on the axis in attribute `attr`; `None` for a scalar.
+/// Returns the dimension of `data` on the axis in attribute `attr`; `None` for a scalar.
 pub(super) fn axis_dim(relation: &Relation<'_>, attr: &str, data: &TensorType) -> Result<Option<Dim>, Box<Diagnostic>> {
     if data.dims.is_empty() {
         return Ok(None);
@@ -90,31 +90,31 @@ pub(super) fn axis_dim(relation: &Relation<'_>, attr: &str, data: &TensorType) -
     Ok(Some(data.dims[axis].clone()))
 }
 
-/// One value for all elements, or one for each place on an axis.
+/// One value for all elements, or one for each index on an axis.
 #[derive(Clone, Debug)]
 pub(crate) struct Along<T> {
-    /// One, or as many as the axis has places.
+    /// One value, or one for each index on the axis.
     pub values: Vec<T>,
-    /// Elements from one place to the next.
+    /// Number of elements from one index to the next.
     pub inner: usize,
 }
 
 impl<T: Copy> Along<T> {
-    /// Along `axis` (from the end when negative) of `shape`.
+    /// Creates values along `axis` of `shape`; a negative axis counts from the end.
     pub fn new(values: Vec<T>, shape: &[usize], axis: i64) -> Along<T> {
         let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
         let inner = shape.iter().skip(axis.max(0) as usize + 1).product();
         Along { values, inner }
     }
 
-    /// The value for element `i` of the tensor.
+    /// Returns the value for element `i` of the tensor.
     #[inline(always)]
     pub fn at(&self, i: usize) -> T {
         if self.values.len() == 1 { self.values[0] } else { self.values[i / self.inner % self.values.len()] }
     }
 }
 
-/// The values of a scale.
+/// Returns the values of a scale.
 pub(crate) fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<Vec<f32>, ReferenceError> {
     sound(view).map_err(|what| {
         let name = params.def().inputs.get(i).copied().unwrap_or("a scale");
@@ -123,23 +123,23 @@ pub(crate) fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Re
     Ok(view.as_slice::<f32>().to_vec())
 }
 
-/// The one value of a scale.
+/// Returns the only value of a scale.
 pub(super) fn scale(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<f32, ReferenceError> {
     Ok(scales(params, i, view)?[0])
 }
 
-/// The values of a zero point.
+/// Returns the values of a zero point.
 pub(super) fn zero_points(view: &TensorView<'_>) -> Vec<i32> {
     view.as_slice::<i32>().to_vec()
 }
 
-/// The rounding of an attribute that the relation accepted; `"None"` stands for `default`.
+/// Returns the rounding of an attribute that the relation accepted; `"None"` means `default`.
 pub(crate) fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
     Rounding::parse(&params.string("rounding")).unwrap_or(default)
 }
 
-/// Returns the requantization from scale to scale, by the attributes `rounding` and `compute_dtype`: for one pair
-/// of scales, or one for each place on the axis. (Scales that are all equal ask for nothing.)
+/// Returns the requantization from scale to scale, by the attributes `rounding` and `compute_dtype`: for one pair of
+/// scales, or one for each index on the axis. (Equal scales need none.)
 pub(crate) fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec<Rescale> {
     let rounding = rounding_of(params, Rounding::Upward);
     rescales(input, output, |input, output| {
@@ -151,7 +151,7 @@ pub(crate) fn requantization(params: &Params<'_>, input: &[f32], output: &[f32])
     })
 }
 
-/// UPWARD in 64-bit fixed point, Relay's default: what operators without attributes for it use.
+/// Returns the requantization of operators without attributes for it: UPWARD in 64-bit fixed point, Relay's default.
 pub(crate) fn default_requantization(input: &[f32], output: &[f32]) -> Vec<Rescale> {
     rescales(input, output, |input, output| Rescale::Fixed(FixedPoint::ratio(input, output), Rounding::Upward))
 }
@@ -173,12 +173,12 @@ pub(super) fn word(relation: &Relation<'_>, attr: &str, wanted: &[&str]) -> Chec
         return Ok(());
     }
     let list = wanted.join("\", \"");
-    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} is \"{given}\", one of \"{list}\" is wanted")))
+    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected one of \"{list}\", found \"{given}\"")))
 }
 
 pub(super) const AXIS: AttrDef = AttrDef::new(
     "axis",
     AttrKind::Int,
     Default::Int(-1),
-    "the axis along which scales and zero points lie that are vectors; from the end when negative",
+    "the axis of scales and zero points that are vectors; from the end when negative",
 );

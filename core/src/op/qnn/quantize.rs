@@ -1,4 +1,4 @@
-//! Into integers, out of them, and from one scale to another.
+//! Quantization, dequantization and requantization.
 
 use super::numerics::{Rounding, range, rescale, saturate};
 use super::params::{
@@ -103,15 +103,15 @@ inventory::submit! {
     }
 }
 
-/// The element type in `out_dtype`, one of `wanted`.
+/// Returns the element type in `out_dtype`, one of `wanted`.
 fn out_dtype(relation: &Relation<'_>, wanted: &[DType]) -> Result<DType, Box<Diagnostic>> {
     let given = relation.params.dtype("out_dtype");
-    let given = given.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, "out_dtype names no element type"))?;
+    let given = given.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, "out_dtype is not an element type"))?;
     one_of(relation, "out_dtype", given, wanted)?;
     Ok(given)
 }
 
-/// One element, up to the conversion to the integer type, which saturates.
+/// Quantizes one element, up to the conversion to the integer type, which saturates.
 #[inline(always)]
 pub(crate) fn quantize_f32(x: f32, scale: f32, zero_point: i32, out: (i64, i64), rounding: Rounding) -> f32 {
     let value = rounding.round(x / scale) + zero_point as f32;
@@ -139,18 +139,18 @@ fn quantize(
     Ok(())
 }
 
-/// x - zero point as an `int32`, saturated.
+/// Returns x - zero point as an `int32`, saturated.
 #[inline(always)]
 pub(super) fn difference(x: i64, zero_point: i32) -> i32 {
     saturate(i128::from(x) - i128::from(zero_point))
 }
 
-/// The integers of a view of a type of at most 32 bits.
+/// Returns the integers of a view of a type of at most 32 bits.
 pub(super) fn integers(view: &TensorView<'_>) -> Vec<i64> {
     view.to_i64s().unwrap_or_default()
 }
 
-/// Every element as the real number that it stands for.
+/// Dequantizes all elements.
 pub(super) fn dequantized(
     params: &Params<'_>,
     data: &TensorView<'_>,

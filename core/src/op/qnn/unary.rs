@@ -1,4 +1,4 @@
-//! Functions of one quantized tensor: the real numbers that it stands for, the operator on them, and back.
+//! Functions of one quantized tensor: dequantization, the operator on real numbers, quantization.
 
 use super::numerics::{Rounding, range};
 use super::params::{Kind, NARROW, one_of, parameter, scale, zero_points};
@@ -45,7 +45,7 @@ unary! {
         [AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope below zero")] 1;
 }
 
-/// The operator on real numbers that a quantized one stands for; `None` where it takes several.
+/// Returns the operator on real numbers that a quantized one corresponds to; `None` if there are several.
 pub(crate) fn real_operator(name: &str) -> Option<&'static OpDef> {
     let name = match name {
         "qnn.softmax" => "nn.softmax",
@@ -91,12 +91,12 @@ fn reference(
     quantized(&params, &y, inputs, outputs)
 }
 
-/// Each step rounded to float32, as operators one after another do.
+/// Computes hard swish with each step rounded to float32, like a sequence of operators.
 fn hard_swish(x: f32) -> f32 {
     x * (x + 3.0).clamp(0.0, 6.0) / 6.0
 }
 
-/// Real numbers under the scale and zero point in the last two inputs.
+/// Quantizes real numbers with the scale and zero point in the last two inputs.
 pub(super) fn quantized(
     params: &Params<'_>,
     values: &[f32],
