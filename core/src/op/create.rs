@@ -1,4 +1,4 @@
-//! Operators whose result comes from attributes, or from the shape of the argument rather than its elements.
+//! Operators whose result depends on attributes, or on the shape of the argument but not its elements.
 
 use super::elementwise::{no_flops, same_as_input};
 use super::repeat::dims_of;
@@ -34,12 +34,12 @@ fn element_type(relation: &Relation<'_>) -> Result<DType, Box<Diagnostic>> {
     relation.params.dtype("dtype").ok_or_else(wanted)
 }
 
-/// A result with the shape that the attribute names.
+/// Returns the type with the shape in the attribute.
 fn of_shape(relation: &Relation<'_>) -> TypeResult {
     Ok(Type::tensor_of(element_type(relation)?, dims_of(relation, &relation.params.ints("shape"))?))
 }
 
-/// A result with the shape that argument `i` holds.
+/// Returns the type with the shape in argument `i`.
 fn of_computed_shape(relation: &Relation<'_>, i: usize) -> TypeResult {
     let dims = match relation.known_ints(i) {
         Some(shape) => dims_of(relation, &shape)?,
@@ -144,7 +144,7 @@ inventory::submit! {
     }
 }
 
-/// Elements of an arithmetic progression: the number of steps from start before stop is reached.
+/// Returns the number of elements of an arithmetic progression: the number of steps from start before stop is reached.
 fn steps(start: &TensorView<'_>, stop: &TensorView<'_>, step: &TensorView<'_>) -> Result<usize, String> {
     let count = if start.dtype.is_float() {
         let (start, stop, step) = (start.to_f64s()[0], stop.to_f64s()[0], step.to_f64s()[0]);

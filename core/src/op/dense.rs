@@ -63,9 +63,9 @@ pub(super) const UNITS: AttrDef =
 const OUT_DTYPE: AttrDef =
     AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
 pub(super) const TRANSPOSE_A: AttrDef =
-    AttrDef::new("transpose_a", AttrKind::Bool, Default::Bool(false), "whether the first operand is transposed");
+    AttrDef::new("transpose_a", AttrKind::Bool, Default::Bool(false), "true if the first operand is transposed");
 pub(super) const TRANSPOSE_B: AttrDef =
-    AttrDef::new("transpose_b", AttrKind::Bool, Default::Bool(false), "whether the second operand is transposed");
+    AttrDef::new("transpose_b", AttrKind::Bool, Default::Bool(false), "true if the second operand is transposed");
 
 inventory::submit! {
     OpDef {

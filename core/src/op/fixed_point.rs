@@ -52,9 +52,9 @@ inventory::submit! {
         inputs: &["x", "m", "lshift", "rshift"],
         attrs: &[
             AttrDef::new("is_lshift_required", AttrKind::Bool, Default::Bool(false),
-                "whether lshift is used; without it every left shift is 0"),
+                "true if lshift is used; without it every left shift is 0"),
             AttrDef::new("is_rshift_required", AttrKind::Bool, Default::Bool(false),
-                "whether rshift is used; without it every right shift is 0"),
+                "true if rshift is used; without it every right shift is 0"),
             AttrDef::new("axes", AttrKind::Ints, Default::Ints(&[]), "the one axis along which m and the shifts lie"),
         ],
         pattern: OpPattern::ElemWise,

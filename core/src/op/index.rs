@@ -560,7 +560,7 @@ fn scan(
 const SCAN_ATTRS: &[AttrDef] = &[
     AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flat"),
     AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of data"),
-    AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "whether the sum excludes the element itself"),
+    AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "true if the sum excludes the element itself"),
 ];
 
 inventory::submit! {
@@ -597,7 +597,7 @@ inventory::submit! {
         doc: "The upper triangle of each matrix (columns j >= row i + k), or the lower one (j <= i + k); zero elsewhere.",
         arity: Arity::exactly(2),
         inputs: &["data", "k"],
-        attrs: &[AttrDef::new("upper", AttrKind::Bool, Default::Bool(true), "whether the upper triangle stays")],
+        attrs: &[AttrDef::new("upper", AttrKind::Bool, Default::Bool(true), "true to keep the upper triangle")],
         pattern: OpPattern::ElemWise,
         relation: |relation| {
             integer_argument(relation, 1)?;

@@ -9,8 +9,8 @@ use crate::tensor::{DType, TensorView, TensorViewMut};
 
 const EPSILON: AttrDef =
     AttrDef::new("epsilon", AttrKind::Float, Default::Float(1e-5), "added to the variance before the root");
-const CENTER: AttrDef = AttrDef::new("center", AttrKind::Bool, Default::Bool(true), "whether beta is added");
-const SCALE: AttrDef = AttrDef::new("scale", AttrKind::Bool, Default::Bool(true), "whether gamma multiplies");
+const CENTER: AttrDef = AttrDef::new("center", AttrKind::Bool, Default::Bool(true), "true if beta is added");
+const SCALE: AttrDef = AttrDef::new("scale", AttrKind::Bool, Default::Bool(true), "true if gamma multiplies");
 
 const fn axis(default: i64, doc: &'static str) -> AttrDef {
     AttrDef::new("axis", AttrKind::Int, Default::Int(default), doc)

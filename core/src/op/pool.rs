@@ -31,7 +31,7 @@ const fn window_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'sta
             "ceil_mode",
             AttrKind::Bool,
             Default::Bool(false),
-            "whether a last, incomplete step gives a window too",
+            "true if a last, incomplete step yields a window as well",
         ),
     ]
 }
@@ -69,7 +69,7 @@ const MAX: &str = "The largest element in each window; padding never wins, NaN a
 const AVG: &str = "The mean of each window, over its elements inside the data, or with count_include_pad over those \
                    inside the padded data.";
 const COUNT: AttrDef =
-    AttrDef::new("count_include_pad", AttrKind::Bool, Default::Bool(false), "whether padding counts in the mean");
+    AttrDef::new("count_include_pad", AttrKind::Bool, Default::Bool(false), "true if padding counts in the mean");
 
 pool! {
     1 "nn.max_pool1d" MAX [1] [0] "NCW" max_reference window_attrs;

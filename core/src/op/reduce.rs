@@ -12,9 +12,9 @@ use crate::with_dtype;
 
 const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Ints, Default::None, "the axes reduced; None: all");
 const KEEPDIMS: AttrDef =
-    AttrDef::new("keepdims", AttrKind::Bool, Default::Bool(false), "whether reduced axes stay with size 1");
+    AttrDef::new("keepdims", AttrKind::Bool, Default::Bool(false), "true to keep reduced axes with size 1");
 const EXCLUDE: AttrDef =
-    AttrDef::new("exclude", AttrKind::Bool, Default::Bool(false), "whether `axis` names what is not reduced");
+    AttrDef::new("exclude", AttrKind::Bool, Default::Bool(false), "true if `axis` lists the axes that are not reduced");
 
 /// Returns a mask of the reduced axes. `None` if an entry of `axis` is out of range.
 pub(crate) fn reduced(params: &Params<'_>, rank: usize) -> Option<Vec<bool>> {
@@ -266,7 +266,7 @@ inventory::submit! {
             AXIS,
             KEEPDIMS,
             EXCLUDE,
-            AttrDef::new("unbiased", AttrKind::Bool, Default::Bool(false), "whether to divide by one less (Bessel)"),
+            AttrDef::new("unbiased", AttrKind::Bool, Default::Bool(false), "true to divide by one less (Bessel's correction)"),
         ],
         pattern: OpPattern::CommReduce,
         relation: |relation| {

@@ -194,7 +194,7 @@ fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
             }
         }
         None => {
-            // As many axes as `begin` has numbers, when that is known.
+            // The number of axes that are cut is the length of `begin`, if known.
             let count = relation.tensor(1)?.dims.first().and_then(Dim::fixed).unwrap_or(dims.len());
             dims.iter_mut().take(count).for_each(|d| *d = Dim::Any);
         }

@@ -14,7 +14,7 @@ const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "the
 const DTYPE: AttrDef = AttrDef::new("dtype", AttrKind::DType, Default::Str("int32"), "element type of the indices");
 
 const fn is_ascend(default: bool) -> AttrDef {
-    AttrDef::new("is_ascend", AttrKind::Bool, Default::Bool(default), "whether the smallest element comes first")
+    AttrDef::new("is_ascend", AttrKind::Bool, Default::Bool(default), "true if the smallest element comes first")
 }
 
 /// Compares elements, with NaN after everything else.
