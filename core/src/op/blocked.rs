@@ -95,7 +95,7 @@ pub(super) fn reference(
 ) -> Option<Result<(), ReferenceError>> {
     let blocked = Blocked::of(params)?;
     let mut compute = || {
-        let layout = |text: &str| Layout::parse(text).ok_or_else(|| format!("the layout \"{text}\" cannot be read"));
+        let layout = |text: &str| Layout::parse(text).ok_or_else(|| format!("\"{text}\" is not a layout"));
         let mut plain_inputs: Vec<Tensor> = Vec::with_capacity(blocked.inputs.len());
         for (input, (from, to)) in inputs.iter().zip(&blocked.inputs) {
             plain_inputs.push(plain_tensor(input, &layout(from)?, &layout(to)?, from)?);

@@ -181,7 +181,7 @@ fn layout_transform(
     let (Some(from), Some(to)) =
         (Layout::parse(&params.string("src_layout")), Layout::parse(&params.string("dst_layout")))
     else {
-        return Err("no layout".into());
+        return Err("src_layout or dst_layout is not a layout".into());
     };
     relayout(&from, &to, &inputs[0], &mut outputs[0]);
     Ok(())

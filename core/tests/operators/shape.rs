@@ -139,7 +139,7 @@ fn layouts() {
     assert!(ty("NCHW", "NCHW8c", "1, 3, 7, 7").unwrap_err().contains("not a multiple of 8"));
     assert!(ty("NCHW", "NCHW8", "1, 8, 7, 7").unwrap_err().contains("is not a layout"));
     assert!(ty("NCHW", "NCH", "1, 8, 7, 7").unwrap_err().contains("different axes"));
-    assert!(ty("NCHW", "NHWC", "1, 8, 7").unwrap_err().contains("not of layout"));
+    assert!(ty("NCHW", "NHWC", "1, 8, 7").unwrap_err().contains("dimensions for layout"));
     assert!(ty("NCHW99999999999999999999c", "NCHW", "1, 8, 7, 7, 1").unwrap_err().contains("is not a layout"));
 }
 
@@ -244,7 +244,7 @@ fn repeats() {
     check("dyn.broadcast_to", Attrs::none(), &[&counting(&[2]), &index_vector(&[2, 2])], &[2, 2], &[0, 1, 0, 1]);
     assert!(refused("broadcast_to", &to(&[3]), &[&counting(&[2])]).contains("2 does not broadcast to 3"));
     assert!(refused("broadcast_to", &to(&[2]), &[&counting(&[1, 2])]).contains("does not broadcast to 1 dimensions"));
-    assert!(refused("broadcast_to", &to(&[-1]), &[&counting(&[2])]).contains("no shape"));
+    assert!(refused("broadcast_to", &to(&[-1]), &[&counting(&[2])]).contains("not a shape"));
     let reps = |reps: &[i64]| attrs([("reps", reps.into())]);
     check("tile", reps(&[2, 1, 2]), &[&a], &[2, 2, 4], &[1, 2, 1, 2, 3, 4, 3, 4, 1, 2, 1, 2, 3, 4, 3, 4]);
     check("tile", reps(&[2]), &[&counting(&[1, 2, 2])], &[1, 2, 4], &[0, 1, 0, 1, 2, 3, 2, 3]);
