@@ -1,8 +1,8 @@
-//! The adapters between the plain traits and the objects that cross.
+//! Adapters between the plain traits and the objects that cross the boundary.
 //!
 //! `export_*` wraps an implementation of a plain trait into an object that may cross; every entry is guarded, so that a
-//! panic crosses as an error. [`ImportedExecutable`] is the plain trait again on the other side (the host has the same for
-//! the other two, in `host/import.rs`); it adds to an error which plugin and which entry it came from.
+//! panic crosses as an error. [`ImportedExecutable`] implements the plain trait on the other side (`host/import.rs`
+//! does so for code generators and loaders); it adds the plugin and the entry to an error.
 
 use crate::backend::{
     Call, Candidate, Codegen, CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Verdict,
@@ -33,12 +33,12 @@ impl<T> Export<T> {
 impl<T> Drop for Export<T> {
     fn drop(&mut self) {
         let dropped = guard(|| {
-            // SAFETY: nobody uses the value after its owner's destructor.
+            // SAFETY: `self.0` is not used after this destructor.
             unsafe { ManuallyDrop::drop(&mut self.0) };
             Ok(())
         });
         if let Err(error) = dropped {
-            tracing::error!("while it was given back: {error}");
+            tracing::error!("destructor failed: {error}");
         }
     }
 }
@@ -152,7 +152,7 @@ pub(crate) fn answered(answer: Answer) -> Result<Option<Vec<u8>>> {
     Ok(answer.into_result()?.into_option().map(RVec::into_vec))
 }
 
-/// A loaded region of a plugin, as the host sees it; a reference executable of the host, as a plugin sees it.
+/// Loaded region of a plugin as the host sees it, or reference executable of the host as a plugin sees it.
 pub(crate) struct ImportedExecutable {
     plugin: &'static str,
     object: ExecutableObject,
@@ -178,7 +178,7 @@ impl Executable for ImportedExecutable {
         let Call { inputs, outputs, workspace, plan } = call;
         // SAFETY: a `TensorRef` is a `Tensor` with a lifetime.
         let inputs = unsafe { std::slice::from_raw_parts(inputs.as_ptr().cast::<Tensor>(), inputs.len()) };
-        // SAFETY: the same for a `TensorMut`; `Export::run` makes `TensorMut`s of them again before anybody writes.
+        // SAFETY: the same for a `TensorMut`; `Export::run` casts them back to `TensorMut`s before anything is written.
         let outputs = unsafe { std::slice::from_raw_parts_mut(outputs.as_mut_ptr().cast::<Tensor>(), outputs.len()) };
         self.object
             .run(inputs.into(), outputs.into(), workspace.into(), plan)

@@ -1,5 +1,5 @@
-//! The two halves of a backend, as plain traits. Authors implement them; the host sees every loaded plugin through
-//! the same traits, with the boundary between.
+//! The two halves of a backend, as plain traits. Authors implement them; the host calls every loaded plugin through the
+//! same traits, across the boundary.
 
 use crate::constant::Constant;
 use crate::describe::Description;
@@ -11,33 +11,34 @@ use abi_stable::StableAbi;
 use abi_stable::std_types::{ROption, RString, RVec};
 use serde_json::Value;
 
-/// The compile-time half: `relay.ext.<name>`.
+/// Compile-time half of a backend: `relay.ext.<name>`.
 pub trait Codegen: Send + Sync + 'static {
-    /// Says what it looks for and what it needs.
+    /// Describes the patterns and operators that the backend supports and its requirements.
     ///
     /// # Errors
-    /// Where the backend cannot work here; the message is shown to the user.
+    /// If the backend cannot work on this machine; the message is shown to the user.
     fn describe(&self) -> Result<Description>;
 
-    /// Decides on a candidate; a refusal names a reason that the user can act on. A claim binds: `compile` has to
-    /// make code for what was taken.
+    /// Decides on a candidate. A refusal names a reason that the user can act on. A verdict of `Supported` is binding:
+    /// `compile` must generate code for the candidate.
     fn judge(&self, candidate: &Candidate) -> Verdict {
         let _ = candidate;
         Verdict::Supported
     }
 
-    /// Decides on a whole region, after partitioning: a candidate of the kind [`CandidateKind::Region`]. What it
-    /// took one by one may be too small together, or need more buffers than there are. Asks
-    /// [`judge`](Codegen::judge), unless it is written.
+    /// Decides on a whole region, after partitioning: a candidate of the kind [`CandidateKind::Region`]. Candidates
+    /// that were supported one by one may be too small together, or need more buffers than there are. The default calls
+    /// [`judge`](Codegen::judge).
     fn accept_region(&self, region: &Candidate) -> Verdict {
         self.judge(region)
     }
 
-    /// [`judge`](Codegen::judge) and [`accept_region`](Codegen::accept_region) for many: one verdict each, in order.
-    /// The host calls this once per entry of the pattern table, once for all single operators, and once for all regions.
+    /// Applies [`judge`](Codegen::judge) or [`accept_region`](Codegen::accept_region) to each candidate: one verdict
+    /// each, in order. The host calls this once per entry of the pattern table, once for all single operators, and once
+    /// for all regions.
     ///
     /// # Errors
-    /// Where it cannot judge at all.
+    /// If the backend cannot judge at all.
     fn judge_batch(&self, candidates: &[Candidate]) -> Result<Vec<Verdict>> {
         let verdict = |candidate: &Candidate| match candidate.kind {
             CandidateKind::Region => self.accept_region(candidate),
@@ -46,16 +47,16 @@ pub trait Codegen: Send + Sync + 'static {
         Ok(candidates.iter().map(verdict).collect())
     }
 
-    /// Makes code for a region. The same region and options give the same bytes.
+    /// Generates code for a region. Deterministic: the same region and options give the same bytes.
     ///
     /// # Errors
-    /// Where it cannot; the region then runs on the host, and the message says why.
+    /// If code generation fails; the region then runs on the host, and the message gives the reason.
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion>;
 
-    /// Everything that has no entry of its own. `None` means that the key is not known.
+    /// Answers requests that have no entry of their own. Returns `None` for an unknown key.
     ///
     /// # Errors
-    /// Where the key is known and the answer fails.
+    /// If the key is known but the request fails.
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         let _ = (key, data);
         Ok(None)
@@ -68,17 +69,17 @@ pub trait Codegen: Send + Sync + 'static {
 pub struct Candidate {
     /// Kind of the candidate.
     pub kind: CandidateKind,
-    /// The pattern's name (`dnnl.conv2d_relu`), the operator's, or the region's symbol.
+    /// Name of the pattern (`dnnl.conv2d_relu`) or of the operator, or symbol of the region.
     pub name: RString,
-    /// The name after `where` in the pattern's entry, or empty.
+    /// Name after `where` in the pattern's entry, or empty.
     pub check: RString,
-    /// The original operators with their types. Inputs are what the match takes from outside.
+    /// The original operators with their types. Inputs are the values that the match reads from outside.
     pub graph: Graph,
-    /// The constants that the graph's nodes refer to.
+    /// Constants that the graph's nodes refer to.
     pub constants: RVec<Constant>,
-    /// Number of expressions outside that use the result.
+    /// Number of expressions outside the candidate that use its result.
     pub outside_users: u32,
-    /// Room for more.
+    /// Reserved for further attributes.
     pub attrs: RVec<Attr>,
 }
 
@@ -95,7 +96,7 @@ pub enum CandidateKind {
 }
 
 impl Candidate {
-    /// A candidate without constants, used once outside.
+    /// Creates a candidate without constants and with one outside user.
     pub fn new(kind: CandidateKind, name: &str, graph: Graph) -> Candidate {
         Candidate {
             kind,
@@ -112,11 +113,11 @@ impl Candidate {
 /// A region to compile.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
-    /// The operators and composites; its symbol is `graph.symbol`.
+    /// Operators and composites; the region's symbol is `graph.symbol`.
     pub graph: &'a Graph,
     /// Constants of the graph, in the order of its constant nodes.
     pub constants: &'a [Constant],
-    /// A JSON object. The host sets `cache_dir` (a path, or null for no cache); further keys may come.
+    /// JSON object. The host sets `cache_dir` (a path, or null for no cache); further keys may be added.
     pub options: &'a Value,
 }
 
@@ -124,22 +125,22 @@ pub struct Region<'a> {
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq)]
 pub struct CompiledRegion {
-    /// Input of the loader, in a form of the backend's own.
+    /// Input of the loader, in the backend's own format.
     pub blob: RVec<u8>,
     /// Key of the loader: `dnnl_json` for `loadbinary_dnnl_json`.
     pub loader: RString,
-    /// The functions that the blob defines; the region's own symbol must be one of them.
+    /// Functions that the blob defines; the region's own symbol must be one of them.
     pub symbols: RVec<RString>,
-    /// The generated source, for people.
+    /// Generated source, for people to read.
     pub source: ROption<Source>,
-    /// Things worth knowing, one line each.
+    /// Remarks for the user, one line each.
     pub notes: RVec<RString>,
-    /// Facts to record beside the region, such as `cpu_features`.
+    /// Properties to record with the region, such as `cpu_features`.
     pub metadata: RVec<Attr>,
 }
 
 impl CompiledRegion {
-    /// A blob for that loader, which defines the region's own symbol and nothing else.
+    /// Creates a region with a blob for `loader`, which defines the region's own symbol only.
     pub fn new(symbol: &str, loader: &str, blob: impl Into<Vec<u8>>) -> CompiledRegion {
         CompiledRegion {
             blob: blob.into().into(),
@@ -160,27 +161,27 @@ impl CompiledRegion {
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its language, which is also the file's ending: `c`, `json`.
+    /// Language, which is also the file extension: `c`, `json`.
     pub language: RString,
-    /// The text.
+    /// Source text.
     pub text: RString,
 }
 
-/// The answer to a candidate.
+/// Verdict on a candidate.
 #[repr(u8)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The backend takes it.
+    /// The backend supports the candidate.
     Supported,
-    /// It does not, for a reason.
+    /// The backend refuses the candidate.
     Refused(Refusal),
 }
 
-/// Why a backend does not take a candidate.
+/// Reason for the refusal of a candidate.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// One of [`RefusalCode`], by its name.
+    /// Name of a [`RefusalCode`].
     pub code: RString,
     /// Expected and found: `input 0 is float32; this device takes int8`.
     pub detail: RString,
@@ -189,7 +190,7 @@ pub struct Refusal {
 }
 
 impl Verdict {
-    /// A refusal without a hint.
+    /// Creates a refusal without a hint.
     pub fn refused(code: RefusalCode, detail: impl Into<String>) -> Verdict {
         Verdict::Refused(Refusal {
             code: code.as_str().into(),
@@ -198,7 +199,7 @@ impl Verdict {
         })
     }
 
-    /// Adds what the user can do to a refusal.
+    /// Adds a remedy for the user to a refusal.
     pub fn hint(mut self, hint: impl Into<String>) -> Verdict {
         if let Verdict::Refused(refusal) = &mut self {
             refusal.hint = RString::from(hint.into());
@@ -209,7 +210,7 @@ impl Verdict {
 
 macro_rules! refusal_codes {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The reasons that a backend can give. They cross the boundary by name.
+        /// Reasons for a refusal. They cross the boundary by name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum RefusalCode { $($(#[$doc])* $name),* }
 
@@ -217,7 +218,7 @@ macro_rules! refusal_codes {
             /// Every code.
             pub const ALL: &'static [RefusalCode] = &[$(RefusalCode::$name),*];
 
-            /// The name by which it is known everywhere.
+            /// Name of the code, as it crosses the boundary and appears in reports.
             pub const fn as_str(self) -> &'static str {
                 match self { $(RefusalCode::$name => stringify!($name)),* }
             }
@@ -226,42 +227,42 @@ macro_rules! refusal_codes {
 }
 
 refusal_codes! {
-    /// The operator is not one of its own.
+    /// The backend does not support the operator.
     UnsupportedOp,
-    /// An element type that it does not take.
+    /// The backend does not support an element type.
     UnsupportedDtype,
-    /// A rank or a size that it does not take.
+    /// The backend does not support a rank or a dimension.
     UnsupportedShape,
-    /// An attribute whose value it does not take.
+    /// The backend does not support the value of an attribute.
     UnsupportedAttr,
-    /// A layout that it does not take.
+    /// The backend does not support a layout.
     UnsupportedLayout,
-    /// A dimension that is not known before the run.
+    /// A dimension is not known before the run.
     DynamicDim,
-    /// A quantization that it does not take.
+    /// The backend does not support a quantization scheme.
     QuantScheme,
-    /// An operand that has to be a constant and is not.
+    /// An operand must be a constant and is not.
     NotConstant,
-    /// More memory, buffers or channels than there are.
+    /// The candidate needs more memory, buffers or channels than there are.
     ResourceLimit,
-    /// Something that it needs is not on this machine.
+    /// The backend requires something that is not on this machine.
     Unavailable,
     /// Supported, but slower than the host.
     NotProfitable,
 }
 
-/// The run-time half: `loadbinary_<key>`.
+/// Run-time half of a backend: `loadbinary_<key>`.
 pub trait Loader: Send + Sync + 'static {
-    /// Makes a compiled region ready to run.
+    /// Turns a compiled region into an executable one.
     ///
     /// # Errors
-    /// Where it cannot; the region then runs on the host, and the message says why.
+    /// If loading fails; the region then runs on the host, and the message gives the reason.
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>>;
 
-    /// Everything that has no entry of its own. `None` means that the key is not known.
+    /// Answers requests that have no entry of their own. Returns `None` for an unknown key.
     ///
     /// # Errors
-    /// Where the key is known and the answer fails.
+    /// If the key is known but the request fails.
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         let _ = (key, data);
         Ok(None)
@@ -273,35 +274,35 @@ pub trait Loader: Send + Sync + 'static {
 pub struct LoadRequest<'a> {
     /// The region's symbol.
     pub symbol: &'a str,
-    /// Blob that `compile` gave. It may be the bytes of a mapped file: copy what is needed later.
+    /// Blob made by `compile`. It may be memory of a mapped file: copy what is needed after `load`.
     pub blob: &'a [u8],
-    /// The constants that `compile` saw, in the same order.
+    /// Constants that `compile` saw, in the same order.
     pub constants: &'a [Constant],
-    /// A JSON object, as for [`Region::options`].
+    /// JSON object, as for [`Region::options`].
     pub options: &'a Value,
-    /// The host's services; clone them to keep them.
+    /// Services of the host; clone them to keep them.
     pub services: &'a Services,
 }
 
-/// A loaded region. Several threads may run it at once.
+/// Loaded region. Several threads may run it at once.
 pub trait Executable: Send + Sync + 'static {
-    /// Plans a run for these input dimensions. The host keeps the answer for the dimensions used lately, and says by
-    /// `query("plan.release", {"plan": 7})` which plans it let go.
+    /// Plans a run for these input dimensions. The host caches the results for recently used dimensions and announces
+    /// each evicted plan with `query("plan.release", {"plan": 7})`.
     ///
     /// # Errors
-    /// Where it does not take these dimensions.
+    /// If the region does not support these dimensions.
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared>;
 
-    /// Computes. It must not keep anything of the call, nor allocate on the way if it can help it.
+    /// Computes the outputs. Must not keep a reference to anything in the call, and should not allocate.
     ///
     /// # Errors
-    /// Where the run fails; the model's run then fails with this message.
+    /// If the run fails; the run of the model then fails with this message.
     fn run(&self, call: Call<'_, '_>) -> Result<()>;
 
-    /// Everything that has no entry of its own. `None` means that the key is not known.
+    /// Answers requests that have no entry of their own. Returns `None` for an unknown key.
     ///
     /// # Errors
-    /// Where the key is known and the answer fails.
+    /// If the key is known but the request fails.
     fn query(&self, key: &str, data: &[u8]) -> Result<Option<Vec<u8>>> {
         let _ = (key, data);
         Ok(None)
@@ -314,52 +315,52 @@ pub trait Executable: Send + Sync + 'static {
 pub struct Prepared {
     /// Outputs, in order.
     pub outputs: RVec<OutputDims>,
-    /// Bytes of scratch memory.
+    /// Size of the scratch memory in bytes.
     pub workspace: usize,
-    /// A number of the backend's own, handed back in [`Call::plan`]: which of its plans these dimensions belong to.
+    /// Number chosen by the backend and passed back in [`Call::plan`]: identifies the plan for these dimensions.
     pub plan: u64,
-    /// Room for more. The host reads `bytes`: how much is held until the plan is released.
+    /// Reserved for further attributes. The host reads `bytes`: memory held until the plan is released.
     pub attrs: RVec<Attr>,
 }
 
-/// The dimensions of an output.
+/// Dimensions of an output.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct OutputDims {
-    /// Its dimensions, or the most that they can be.
+    /// Dimensions, or upper bounds of them.
     pub dims: RVec<usize>,
-    /// True if the dimensions are exact. Otherwise `run` says them with [`TensorMut::set_shape`].
+    /// True if the dimensions are exact. Otherwise `run` sets them with [`TensorMut::set_shape`].
     pub exact: bool,
 }
 
 impl Prepared {
-    /// Outputs of these dimensions, and no scratch memory.
+    /// Creates a plan with outputs of these exact dimensions and no scratch memory.
     pub fn exact<D: AsRef<[usize]>>(outputs: impl IntoIterator<Item = D>) -> Prepared {
         let outputs = outputs.into_iter().map(|dims| OutputDims { dims: dims.as_ref().to_vec().into(), exact: true });
         Prepared { outputs: outputs.collect(), ..Prepared::default() }
     }
 
-    /// Asks for scratch memory.
+    /// Requests scratch memory.
     pub fn with_workspace(mut self, bytes: usize) -> Prepared {
         self.workspace = bytes;
         self
     }
 
-    /// Says which plan these dimensions belong to.
+    /// Sets the plan that these dimensions belong to.
     pub fn with_plan(mut self, plan: u64) -> Prepared {
         self.plan = plan;
         self
     }
 }
 
-/// One run. All memory is the caller's.
+/// One run. All memory belongs to the caller.
 #[derive(Debug)]
 pub struct Call<'a, 't> {
     /// Inputs, in order.
     pub inputs: &'a [TensorRef<'t>],
     /// Outputs, sized as prepared. Their contents are undefined before the run; they never overlap an input.
     pub outputs: &'a mut [TensorMut<'t>],
-    /// Scratch memory as prepared, aligned to 64 bytes. What it holds before is undefined.
+    /// Scratch memory as prepared, aligned to 64 bytes. Its contents are undefined before the run.
     pub workspace: &'a mut [u8],
     /// [`Prepared::plan`] of these dimensions.
     pub plan: u64,

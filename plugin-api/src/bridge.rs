@@ -1,7 +1,8 @@
-//! Carries the `tracing` events of a plugin to the host.
+//! Forwards the `tracing` events of a plugin to the host.
 //!
-//! A plugin has its own copy of `tracing`, to which the host's subscriber does not listen. The first `init` installs one
-//! that hands every event to the services of the latest `init`. Spans are not carried: a region's call is one in the host.
+//! A plugin has its own copy of `tracing`, which the host's subscriber does not see. The first `init` installs a
+//! subscriber that forwards every event to the services of the latest `init`. Spans are not forwarded: the host has a
+//! span for each call of a region.
 
 use crate::services::Services;
 use std::fmt::Write;
@@ -14,15 +15,16 @@ use tracing::{Event, Metadata, Subscriber};
 
 static SERVICES: RwLock<Option<Services>> = RwLock::new(None);
 
-/// From now on events go to `services`.
+/// Forwards events to `services` from now on.
 pub(crate) fn install(services: &Services) {
     *SERVICES.write().unwrap_or_else(PoisonError::into_inner) = Some(services.clone());
-    // It fails when it is installed already, by an earlier `init` or, where the plugin is linked into the host's own
-    // binary, by the host: both are what is wanted.
+    // Fails if a subscriber is already installed: by an earlier `init`, or by the host if the plugin is linked into the
+    // host's binary. Both are fine.
     let _ = tracing::subscriber::set_global_default(Bridge);
 }
 
-/// The services, by a handle of our own: the host may do anything in a call, even load this plugin again.
+/// Returns a clone of the services, so that no lock is held: the host may do anything in a call, even load this plugin
+/// again.
 fn services() -> Option<Services> {
     SERVICES.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -62,7 +64,7 @@ impl Subscriber for Bridge {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The message, then `key=value` for every other field.
+/// Collects the message and appends `key=value` for every other field.
 #[derive(Default)]
 struct Line {
     message: String,

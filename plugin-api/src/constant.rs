@@ -1,7 +1,7 @@
 //! Constants: reference-counted handles into the host's pool.
 //!
-//! Cloning a [`Constant`] takes another reference; dropping it gives the reference back. A backend that packs a weight
-//! keeps its packed copy and drops the handle, so that a weight has one resident copy per consumer.
+//! Cloning a [`Constant`] increments its reference count; dropping it decrements the count. A backend that packs a
+//! weight keeps the packed copy and drops the handle, so that a weight has one resident copy per consumer.
 
 use crate::dtype::DType;
 use crate::graph::TensorType;
@@ -14,15 +14,15 @@ use abi_stable::std_types::{RArc, RSlice, RStr, RString, RVec};
 
 use std::fmt;
 
-/// Source of the bytes of a constant, implemented by the host. Nothing here may panic.
+/// Source of the bytes of a constant, implemented by the host. No method may panic.
 pub trait ConstantSource: Send + Sync + 'static {
-    /// The bytes: dense, row-major, aligned to 64 bytes, always the same.
+    /// Returns the bytes: dense, row-major, aligned to 64 bytes, always the same.
     fn bytes(&self) -> &[u8];
-    /// The digest of dtype, shape and bytes, as lower-case hexadecimal. Computed when first asked for.
+    /// Returns the digest of dtype, shape and bytes, as lower-case hexadecimal. Computed on first use.
     fn digest(&self) -> String;
 }
 
-/// A dense tensor that never changes, in the host's memory.
+/// Immutable dense tensor in the host's memory.
 #[repr(C)]
 #[derive(StableAbi, Clone)]
 pub struct Constant {
@@ -51,43 +51,44 @@ impl<S: ConstantSource> ConstantAbi for Export<S> {
 }
 
 impl Constant {
-    /// A handle to `source`.
+    /// Creates a handle to `source`.
     pub fn new(name: &str, dtype: DType, shape: &[usize], source: impl ConstantSource) -> Constant {
         let source = ConstantAbi_TO::from_value(Export(source), TD_Opaque);
         Constant { inner: RArc::new(Inner { name: name.into(), dtype, shape: shape.to_vec().into(), source }) }
     }
 
-    /// Its name in the model; may be empty.
+    /// Returns the name in the model; may be empty.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.inner.dtype
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     pub fn shape(&self) -> &[usize] {
         &self.inner.shape
     }
 
-    /// Its type, as a graph has it.
+    /// Returns the type as it appears in a graph.
     pub fn ty(&self) -> TensorType {
         TensorType::new(self.dtype(), self.shape())
     }
 
-    /// The bytes: dense, row-major, aligned to 64 bytes. The first look may read them from a file.
+    /// Returns the bytes: dense, row-major, aligned to 64 bytes. The first access may read them from a file.
     pub fn bytes(&self) -> &[u8] {
         self.inner.source.bytes().as_slice()
     }
 
-    /// The whole as a tensor to read.
+    /// Returns a view of the whole constant.
     pub fn tensor(&self) -> TensorRef<'_> {
         TensorRef::new(self.dtype(), self.shape(), self.bytes())
     }
 
-    /// The digest of dtype, shape and bytes: equal digests are equal constants. Key packed copies by it.
+    /// Returns the digest of dtype, shape and bytes: constants with equal digests are equal. Suitable as a cache key
+    /// for packed copies.
     pub fn digest(&self) -> String {
         self.inner.source.digest().into()
     }

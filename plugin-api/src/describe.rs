@@ -1,52 +1,54 @@
-//! Description of a backend. It crosses as JSON text, so that a later version can say more: what a host does
-//! not understand it keeps in [`Description::unknown`] and reports, and what an older backend leaves out has a default.
+//! Description of a backend. It crosses as JSON text, so that later versions can add fields: a host keeps fields that
+//! it does not know in [`Description::unknown`] and reports them, and fields that an older backend omits have defaults.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The version of the description that this crate writes.
+/// Version of the description that this crate writes.
 pub const DESCRIPTION_VERSION: u32 = 1;
 
 /// Description of a backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Description {
-    /// The version of this form.
+    /// Version of the format.
     pub version: u32,
-    /// One line about the backend, for people.
+    /// One-line summary of the backend, for people.
     pub about: String,
-    /// The pattern table, in the pattern notation: one `name: pattern` a line, in table order. Names are written
-    /// with the backend's name in front (`dnnl.conv2d_relu`) or without. In JSON it may also be a list of lines.
+    /// Pattern table, in the pattern notation: one `name: pattern` per line, in table order. Names may carry the
+    /// backend's name as a prefix (`dnnl.conv2d_relu`) or omit it. In JSON it may also be a list of lines.
     pub patterns: String,
-    /// The single operators that it wants to be asked about, in order of preference.
+    /// Single operators on which the backend gives verdicts, in order of preference.
     pub operators: Vec<String>,
-    /// Support for dimensions that are not known before the run. A candidate with one is refused for it
-    /// otherwise, without asking it.
+    /// Support for dimensions that are not known before the run. Without it the host refuses a candidate with such a
+    /// dimension and does not call the backend.
     pub dynamic_dims: bool,
-    /// When a region is worth it.
+    /// Minimum cost of a region.
     pub cost: Cost,
-    /// The layouts that it wants, by operator: `"nn.conv2d": ["NHWC", "HWIO"]`.
+    /// Required layouts by operator: `"nn.conv2d": ["NHWC", "HWIO"]`.
     pub layouts: BTreeMap<String, Vec<String>>,
-    /// Passes to run before its patterns are looked for, by name.
+    /// Passes to run before pattern matching, by name.
     pub pre_passes: Vec<String>,
     /// Quantization scheme, for backends that take quantized models.
     pub quantization: Option<Quantization>,
-    /// The most bytes that a compiled region may have; a larger one is an error of the backend's, and the region runs on
-    /// the host. No limit when it is not said.
+    /// Maximum size of a compiled region in bytes; a larger one counts as an error of the backend, and the region runs
+    /// on the host. Unlimited by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_blob_bytes: Option<u64>,
-    /// True if results are undefined where a value is NaN or infinite, or becomes so on the way: a relu may make 0 of NaN.
+    /// True if results are undefined when a value or an intermediate value is NaN or infinite: a relu may turn NaN into
+    /// 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub finite_math: bool,
-    /// Options for users, by name. Values that were set are in the options of `compile`, under `backend_options`.
+    /// Options for users, by name. The values that were set are passed to `compile` in its options, under
+    /// `backend_options`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, BackendOption>,
-    /// Fields of a later version, kept as they are.
+    /// Fields of a later version, unchanged.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
-    /// Warnings of the reader, one line each. Fields that were understood are used all the same.
+    /// Warnings of the reader, one line each. Fields that were understood are used regardless.
     #[serde(skip)]
     pub problems: Vec<String>,
 }
@@ -72,23 +74,23 @@ impl Default for Description {
     }
 }
 
-/// When a region is worth the call. A region below either bound goes back to the host as `NotProfitable`.
+/// Minimum cost of a region. A region below either bound is returned to the host as `NotProfitable`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cost {
-    /// The fewest floating-point operations.
+    /// Minimum number of floating-point operations.
     pub min_region_flops: u64,
-    /// The fewest operators.
+    /// Minimum number of operators.
     pub min_region_operators: u32,
 }
 
-/// Something that its users may choose, with a word for each way.
+/// Option that a backend offers its users.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackendOption {
-    /// One line about it, for people.
+    /// One-line summary of the option, for people.
     pub about: String,
-    /// The words, the one that counts when nothing is chosen first. Any word where there are none.
+    /// Accepted values; the first is the default. Any value is accepted if the list is empty.
     pub values: Vec<String>,
 }
 
@@ -96,11 +98,11 @@ pub struct BackendOption {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quantization {
-    /// Element type of what flows: `int8`, `uint8`.
+    /// Element type of activations: `int8`, `uint8`.
     pub activation: String,
     /// Element type of weights.
     pub weight: String,
-    /// Element type of sums and biases.
+    /// Element type of accumulators and biases.
     pub accumulator: String,
     /// True if every zero point is 0.
     pub symmetric: bool,
@@ -111,16 +113,16 @@ pub struct Quantization {
 }
 
 impl Description {
-    /// The JSON form.
+    /// Returns the JSON form.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("texts, numbers and maps with text keys serialise")
     }
 
-    /// Reads the JSON form, key by key: a value of another kind than is wanted is left out, a key that is not known is kept
-    /// in `unknown`, and both are reported in `problems`.
+    /// Reads the JSON form key by key: a value of the wrong kind is skipped, an unknown key is kept in `unknown`, and
+    /// both are reported in `problems`.
     ///
     /// # Errors
-    /// Where the text is no JSON object.
+    /// If the text is not a JSON object.
     pub fn from_json(text: &str) -> Result<Description, serde_json::Error> {
         let fields: Map<String, Value> = serde_json::from_str(text)?;
         let mut description = Description::default();
@@ -172,7 +174,7 @@ impl Description {
         Ok(description)
     }
 
-    /// As [`from_json`](Description::from_json), for a text of somebody else's: one that is no JSON object is an empty
+    /// Reads untrusted text like [`from_json`](Description::from_json): if it is not a JSON object, returns an empty
     /// description with that as its problem.
     pub fn from_json_lossy(text: &str) -> Description {
         Description::from_json(text).unwrap_or_else(|error| {
@@ -184,7 +186,7 @@ impl Description {
     }
 }
 
-/// Reads values and notes what it could not use.
+/// Reads values and records those that it cannot use.
 #[derive(Default)]
 struct Reader {
     problems: Vec<String>,
@@ -202,7 +204,7 @@ impl Reader {
     fn list<T: DeserializeOwned>(&mut self, field: &mut Vec<T>, name: &str, value: Value) {
         let Value::Array(items) = value else {
             self.problems
-                .push(format!("\"{name}\" is not understood and has no effect: a list is wanted, not {value}"));
+                .push(format!("\"{name}\" is not understood and has no effect: expected a list, found {value}"));
             return;
         };
         for (index, item) in items.into_iter().enumerate() {
@@ -215,7 +217,7 @@ impl Reader {
         }
     }
 
-    /// Reads an object field by field; each comes with its full name.
+    /// Reads an object field by field, passing the full name of each.
     fn fields(&mut self, name: &str, value: Value, mut read: impl FnMut(&mut Reader, &str, Value)) {
         match value {
             Value::Object(fields) => {
@@ -223,7 +225,7 @@ impl Reader {
             }
             other => {
                 let problem =
-                    format!("\"{name}\" is not understood and has no effect: an object is wanted, not {other}");
+                    format!("\"{name}\" is not understood and has no effect: expected an object, found {other}");
                 self.problems.push(problem);
             }
         }
@@ -239,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_it_writes() {
+    fn round_trips_through_json() {
         let description = Description {
             about: "a device".into(),
             patterns: "a: nn.relu(*)\nb: add(*, *)".into(),
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_what_it_understands_and_says_the_rest() {
+    fn uses_known_fields_and_reports_the_rest() {
         let text = r#"{"version": 7, "operators": ["add", 3, "tanh"], "dynamic_dims": "yes", "streams": 4,
             "cost": {"min_region_flops": -1, "min_region_operators": 2, "watts": 1}, "layouts": {"nn.conv2d": "NHWC"},
             "patterns": ["a: nn.relu(*)", "b: add(*, *)"], "pre_passes": "fold_constant"}"#;
@@ -276,15 +278,15 @@ mod tests {
             "\"streams\" is not known to this version and has no effect",
             "\"cost.min_region_flops\" is not understood and has no effect: invalid value: integer `-1`, expected u64",
             "\"cost.watts\" is not known to this version and has no effect",
-            "\"layouts.nn.conv2d\" is not understood and has no effect: a list is wanted, not \"NHWC\"",
-            "\"pre_passes\" is not understood and has no effect: a list is wanted, not \"fold_constant\"",
+            "\"layouts.nn.conv2d\" is not understood and has no effect: expected a list, found \"NHWC\"",
+            "\"pre_passes\" is not understood and has no effect: expected a list, found \"fold_constant\"",
             "it is of version 7; this byoc knows version 1",
         ];
         assert_eq!(description.problems, expected);
     }
 
     #[test]
-    fn what_is_no_json_object_is_a_problem() {
+    fn reports_text_that_is_not_a_json_object() {
         for text in ["", "no JSON", "[]", "3", "{\"version\": 1"] {
             Description::from_json(text).expect_err(text);
             let description = Description::from_json_lossy(text);

@@ -1,20 +1,20 @@
-//! Element types and devices, as DLPack has them.
+//! Element types and devices, as defined by DLPack.
 //!
-//! Both are open: a code that is not named here still has a meaning (DLPack's table), so that a new element type or
-//! a new kind of device does not change the layout of the boundary.
+//! Both are open: a code without a name here still has its meaning in DLPack's table, so that a new element type or a
+//! new kind of device does not change the layout of the boundary.
 
 use abi_stable::StableAbi;
 use std::fmt;
 
-/// An element type: DLPack's `DLDataType`. Compare and match it against the constants, such as [`DType::F32`].
+/// Element type: DLPack's `DLDataType`. Compare and match it against the constants, such as [`DType::F32`].
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DType {
     /// DLPack's type code: 0 signed, 1 unsigned, 2 IEEE float, 4 bfloat, 6 bool.
     pub code: u8,
-    /// Bits an element takes.
+    /// Size of an element in bits.
     pub bits: u8,
-    /// Vector lanes; 1 for every type named here.
+    /// Number of vector lanes; 1 for every type named here.
     pub lanes: u16,
 }
 
@@ -22,10 +22,10 @@ macro_rules! dtypes {
     ($($name:ident $text:literal $code:literal $bits:literal;)*) => {
         impl DType {
             $(#[doc = concat!("`", $text, "`")] pub const $name: DType = DType { code: $code, bits: $bits, lanes: 1 };)*
-            /// Every element type that has a name, in the order of their declaration.
+            /// Every named element type, in order of declaration.
             pub const ALL: &'static [(DType, &'static str)] = &[$((DType::$name, $text)),*];
 
-            /// Relay's name; `None` for a type that has none here.
+            /// Returns Relay's name; `None` for a type without a name here.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(DType::$name => Some($text),)*
@@ -53,18 +53,18 @@ dtypes! {
 }
 
 impl DType {
-    /// The type of that name (`float32`, `int8`, ...).
+    /// Returns the type with that name (`float32`, `int8`, ...).
     pub fn parse(name: &str) -> Option<DType> {
         DType::ALL.iter().find(|(_, text)| *text == name).map(|(dtype, _)| *dtype)
     }
 
-    /// Bytes an element takes.
+    /// Size of an element in bytes.
     #[inline]
     pub const fn size(self) -> usize {
         (self.bits as usize * self.lanes as usize).div_ceil(8)
     }
 
-    /// An IEEE float or a bfloat.
+    /// Returns true for an IEEE float or a bfloat.
     pub const fn is_float(self) -> bool {
         matches!(self.code, 2 | 4)
     }
@@ -85,7 +85,7 @@ impl fmt::Debug for DType {
     }
 }
 
-/// Device that memory belongs to: DLPack's `DLDevice`.
+/// Device that owns memory: DLPack's `DLDevice`.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device {
@@ -104,7 +104,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that a tensor can be looked at as. Booleans are looked at as `u8`, 16-bit floats as `u16` (their bits).
+/// Rust type that a tensor can be viewed as. Booleans are viewed as `u8`, 16-bit floats as `u16` (their bits).
 pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
     /// Returns true if a tensor of this element type can be viewed as `Self`.
     fn views(dtype: DType) -> bool;

@@ -1,4 +1,4 @@
-//! The error of the boundary: one type for what goes wrong on either side of it.
+//! Error of the boundary: one type for failures on both sides.
 
 use abi_stable::StableAbi;
 use abi_stable::std_types::{RBox, RString};
@@ -9,12 +9,12 @@ use std::ops::Deref;
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    // Boxed, so that a result is small where nothing went wrong.
+    // Boxed, so that a successful result is small.
     data: RBox<ErrorData>,
 }
 
-/// Fields of an error. A text that is not known is empty. A backend fills in `message` and perhaps `hint`; the
-/// boundary adds the plugin, the entry and, for a panic, the place.
+/// Fields of an error. An unknown text is empty. A backend fills in `message` and perhaps `hint`; the boundary adds the
+/// plugin, the entry and, for a panic, the location.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorData {
@@ -22,32 +22,32 @@ pub struct ErrorData {
     pub message: RString,
     /// Remedy for the user.
     pub hint: RString,
-    /// Kind of the failure, where it has a name: a [`RefusalCode`](crate::RefusalCode), or
-    /// [`Error::CANCELLED`]. Open, as refusal codes are.
+    /// Kind of the failure, if it has a name: a [`RefusalCode`](crate::RefusalCode) or [`Error::CANCELLED`]. An open
+    /// set.
     pub code: RString,
-    /// The name of the plugin.
+    /// Name of the plugin.
     pub plugin: RString,
-    /// The entry that failed: `compile`, `load`, `run`, ...
+    /// Entry that failed: `compile`, `load`, `run`, ...
     pub entry: RString,
-    /// For a panic, where: `src/lib.rs:10:5`.
+    /// Source location of a panic: `src/lib.rs:10:5`.
     pub location: RString,
     /// True if the code panicked, which is a defect of the plugin (of the host, in a host service).
     pub panicked: bool,
 }
 
-/// The result of an entry.
+/// Result of an entry.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// The [`code`](ErrorData::code) of work that was given up because the host asked for it.
+    /// [`code`](ErrorData::code) of work that was cancelled by the host.
     pub const CANCELLED: &str = "Cancelled";
 
-    /// An error that says `message`.
+    /// Creates an error with this message.
     pub fn new(message: impl Into<String>) -> Error {
         Error { data: RBox::new(ErrorData { message: RString::from(message.into()), ..ErrorData::default() }) }
     }
 
-    /// The error of a panic.
+    /// Creates the error of a panic.
     pub(crate) fn panic(message: String, location: String) -> Error {
         let mut error = Error::new(message);
         error.data.location = location.into();
@@ -55,24 +55,26 @@ impl Error {
         error
     }
 
-    /// Adds what the user can do about it.
+    /// Adds a remedy for the user.
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
         self.data.hint = RString::from(hint.into());
         self
     }
 
-    /// Says what kind of failure it is; see [`ErrorData::code`].
+    /// Sets the kind of failure; see [`ErrorData::code`].
     pub fn code(mut self, code: &str) -> Error {
         self.data.code = code.into();
         self
     }
 
-    /// The error of work that was given up, after [`Services::cancelled`](crate::Services::cancelled) said so.
+    /// Creates the error of cancelled work, for use after [`Services::cancelled`](crate::Services::cancelled) returned
+    /// true.
     pub fn cancelled() -> Error {
-        Error::new("given up, as the host asked for").code(Error::CANCELLED)
+        Error::new("cancelled by the host").code(Error::CANCELLED)
     }
 
-    /// Says where it happened. What a deeper level said (a host service that a plugin called) goes into the message.
+    /// Adds plugin and entry. If they are set already (by a host service that the plugin called), they move into the
+    /// message.
     pub(crate) fn within(mut self, plugin: &str, entry: &str) -> Error {
         if !self.plugin.is_empty() {
             self.data.message = format!("{}: {}: {}", self.plugin, self.entry, self.message).into();

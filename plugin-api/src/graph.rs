@@ -1,24 +1,24 @@
-//! Graphs: how a region, a candidate and a composite body cross the boundary.
+//! Graphs: the form in which regions, candidates and composite bodies cross the boundary.
 //!
-//! A graph is a list of nodes in topological order: a node reads only values of nodes before it. A value is one tensor,
-//! named by a node and the number of its output. Tuples do not exist here: an operator that gives a tuple has several
-//! outputs, and one that takes a tuple (`concatenate`) has its fields as inputs. Every attribute of an operator is
-//! present, defaults included, under Relay's name.
+//! A graph is a list of nodes in topological order: a node reads only values of earlier nodes. A value is one tensor,
+//! identified by a node and the index of its output. There are no tuples: an operator that returns a tuple has several
+//! outputs, and an operator that takes a tuple (`concatenate`) has its fields as inputs. Every attribute of an operator
+//! is present, defaults included, under Relay's name.
 
 use crate::dtype::DType;
 use abi_stable::StableAbi;
 use abi_stable::std_types::{RBox, RString, RVec};
 use std::fmt;
 
-/// A data-flow graph.
+/// Data-flow graph.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, Default, PartialEq)]
 pub struct Graph {
-    /// The global symbol of a region; the name of a composite.
+    /// Global symbol of a region; name of a composite.
     pub symbol: RString,
-    /// Inputs, in order. `NodeKind::Input(i)` stands for `inputs[i]`.
+    /// Inputs, in order. `NodeKind::Input(i)` refers to `inputs[i]`.
     pub inputs: RVec<Input>,
-    /// The nodes, in topological order.
+    /// Nodes, in topological order.
     pub nodes: RVec<Node>,
     /// Outputs, in order.
     pub outputs: RVec<ValueRef>,
@@ -26,17 +26,17 @@ pub struct Graph {
     pub attrs: RVec<Attr>,
 }
 
-/// An input of a graph.
+/// Input of a graph.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub struct Input {
-    /// Its name, for people.
+    /// Name, for people to read.
     pub name: RString,
-    /// Its type.
+    /// Type of the tensor.
     pub ty: TensorType,
 }
 
-/// A node.
+/// Node of a graph.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub struct Node {
@@ -44,11 +44,11 @@ pub struct Node {
     pub kind: NodeKind,
     /// Operands, in order.
     pub inputs: RVec<ValueRef>,
-    /// Its attributes, all of them, in the order of the operator's schema.
+    /// All attributes, in the order of the operator's schema.
     pub attrs: RVec<Attr>,
-    /// The types of what it gives; one for all but a few operators.
+    /// Types of the outputs; one for all but a few operators.
     pub outputs: RVec<TensorType>,
-    /// The names of the model's nodes that it came from, for comments and messages.
+    /// Names of the model's nodes that this node came from, for comments and messages.
     pub sources: RVec<RString>,
 }
 
@@ -56,117 +56,117 @@ pub struct Node {
 #[repr(u8)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub enum NodeKind {
-    /// The graph's input of that number.
+    /// Input of the graph with this index.
     Input(u32),
-    /// The constant of that number in the table that comes with the graph. A composite's body uses the same table.
+    /// Constant with this index in the table that comes with the graph. A composite's body uses the same table.
     Constant(u32),
-    /// An operator, under Relay's name.
+    /// Operator, under Relay's name.
     Op(RString),
-    /// A match of one of the backend's patterns.
+    /// Match of one of the backend's patterns.
     Composite(Composite),
 }
 
-/// A match of a pattern. The node's inputs are the body's inputs.
+/// Match of a pattern. The node's inputs are the body's inputs.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub struct Composite {
-    /// The pattern's name: `dnnl.conv2d_bias_relu`.
+    /// Name of the pattern: `dnnl.conv2d_bias_relu`.
     pub name: RString,
     /// Operators of the composite.
     pub body: RBox<Graph>,
 }
 
-/// A value: an output of a node.
+/// Value: an output of a node.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueRef {
-    /// The node's number in `Graph::nodes`.
+    /// Index of the node in `Graph::nodes`.
     pub node: u32,
     /// Index among the outputs of the node.
     pub index: u32,
 }
 
 impl ValueRef {
-    /// The first output of a node.
+    /// Returns the first output of a node.
     pub const fn of(node: u32) -> ValueRef {
         ValueRef { node, index: 0 }
     }
 }
 
-/// The type of a tensor.
+/// Type of a tensor.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// The element type.
+    /// Element type.
     pub dtype: DType,
-    /// The dimensions.
+    /// Dimensions, outermost first.
     pub dims: RVec<Dim>,
 }
 
-/// A dimension.
+/// Dimension of a tensor type.
 #[repr(u8)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// Its size.
+    /// Known size.
     Known(usize),
-    /// Not known before the run. The name of a symbolic dimension, or empty for `?`. Equal names are equal sizes. The name of a
-    /// product is its factors, a number first if there is one: `12*batch`.
+    /// Size that is not known before the run. The name of a symbolic dimension, or empty for `?`. Equal names mean
+    /// equal sizes. The name of a product lists its factors, the number first if there is one: `12*batch`.
     Unknown(RString),
 }
 
-/// A named attribute.
+/// Named attribute.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub struct Attr {
-    /// Its name.
+    /// Name of the attribute.
     pub key: RString,
-    /// Its value.
+    /// Value of the attribute.
     pub value: AttrValue,
 }
 
-/// The value of an attribute.
+/// Value of an attribute.
 #[repr(u8)]
 #[derive(StableAbi, Clone, Debug, PartialEq)]
 pub enum AttrValue {
-    /// Not set.
+    /// Unset.
     None,
-    /// A flag.
+    /// Boolean.
     Bool(bool),
-    /// An integer.
+    /// Integer.
     Int(i64),
-    /// A float.
+    /// Float.
     Float(f64),
-    /// A text; element types cross as their names.
+    /// String; element types cross as their names.
     Str(RString),
-    /// A list.
+    /// List of values.
     List(RVec<AttrValue>),
 }
 
 impl Graph {
-    /// An empty graph of that symbol.
+    /// Creates an empty graph with that symbol.
     pub fn new(symbol: &str) -> Graph {
         Graph { symbol: symbol.into(), ..Graph::default() }
     }
 
-    /// Adds a node and gives its number.
+    /// Adds a node and returns its index.
     pub fn push(&mut self, node: Node) -> u32 {
         self.nodes.push(node);
         (self.nodes.len() - 1) as u32
     }
 
-    /// Adds an input and the node that stands for it, and gives the node's number.
+    /// Adds an input and its node, and returns the node's index.
     pub fn push_input(&mut self, name: &str, ty: TensorType) -> u32 {
         let index = self.inputs.len() as u32;
         self.inputs.push(Input { name: name.into(), ty: ty.clone() });
         self.push(Node::new(NodeKind::Input(index), [], [ty]))
     }
 
-    /// Adds the node that stands for constant `index` of the table, and gives the node's number.
+    /// Adds a node for constant `index` of the table, and returns the node's index.
     pub fn push_constant(&mut self, index: u32, ty: TensorType) -> u32 {
         self.push(Node::new(NodeKind::Constant(index), [], [ty]))
     }
 
-    /// Adds a call of an operator, and gives the node's number.
+    /// Adds a call of an operator, and returns the node's index.
     pub fn push_op(
         &mut self,
         name: &str,
@@ -179,27 +179,27 @@ impl Graph {
         self.push(node)
     }
 
-    /// The node of that number.
+    /// Returns the node with that index.
     pub fn node(&self, number: u32) -> &Node {
         &self.nodes[number as usize]
     }
 
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn type_of(&self, value: ValueRef) -> &TensorType {
         &self.nodes[value.node as usize].outputs[value.index as usize]
     }
 
-    /// The types of what comes out.
+    /// Returns the types of the outputs.
     pub fn output_types(&self) -> impl ExactSizeIterator<Item = &TensorType> {
         self.outputs.iter().map(|&value| self.type_of(value))
     }
 
-    /// The attribute of the function of that name.
+    /// Returns the attribute of the function with that name.
     pub fn attr(&self, key: &str) -> Option<&AttrValue> {
         find(&self.attrs, key)
     }
 
-    /// Every operator in it, those inside composites included, each with the graph that it stands in.
+    /// Returns every operator in the graph, including those inside composites, each with the graph that contains it.
     pub fn operators(&self) -> Vec<(&str, &Node, &Graph)> {
         let mut found = Vec::new();
         let mut open = vec![(self, 0)];
@@ -220,10 +220,10 @@ impl Graph {
         found
     }
 
-    /// Checks that every number in it points at something, with `constants` constants in the table.
+    /// Checks that every index is in range, given a table of `constants` constants, and that nodes precede their users.
     ///
     /// # Errors
-    /// One line about the first thing that is wrong.
+    /// A one-line message about the first violation.
     pub fn check(&self, constants: usize) -> Result<(), String> {
         let mut open = vec![self];
         while let Some(graph) = open.pop() {
@@ -232,27 +232,32 @@ impl Graph {
                 let wrong = |what: String| Err(format!("graph {symbol}, node {number}: {what}"));
                 for input in &node.inputs {
                     if input.node as usize >= number {
-                        return wrong(format!("reads node {}, which is not before it", input.node));
+                        return wrong(format!("reads node {}, expected an earlier node", input.node));
                     }
                     if input.index as usize >= graph.node(input.node).outputs.len() {
-                        return wrong(format!("reads output {} of node {}, which has fewer", input.index, input.node));
+                        return wrong(format!(
+                            "reads output {} of node {}, which has fewer outputs",
+                            input.index, input.node
+                        ));
                     }
                 }
                 match &node.kind {
                     NodeKind::Input(index) => match graph.inputs.get(*index as usize) {
-                        None => return wrong(format!("stands for input {index}, of {}", graph.inputs.len())),
+                        None => return wrong(format!("refers to input {index}, but there are {}", graph.inputs.len())),
                         Some(input) if node.outputs[..] != [input.ty.clone()] => {
-                            return wrong(format!("has another type than input {index}"));
+                            return wrong(format!("type differs from input {index}"));
                         }
                         Some(_) => {}
                     },
                     NodeKind::Constant(index) if *index as usize >= constants => {
-                        return wrong(format!("stands for constant {index}, of {constants}"));
+                        return wrong(format!("refers to constant {index}, but there are {constants}"));
                     }
-                    NodeKind::Constant(_) if node.outputs.len() != 1 => return wrong("a constant has one type".into()),
+                    NodeKind::Constant(_) if node.outputs.len() != 1 => {
+                        return wrong("expected one output for a constant".into());
+                    }
                     NodeKind::Composite(Composite { body, .. }) => {
                         if body.inputs.len() != node.inputs.len() || body.outputs.len() != node.outputs.len() {
-                            return wrong("has other numbers of inputs and outputs than its body".into());
+                            return wrong("number of inputs or outputs differs from its body".into());
                         }
                         open.push(body);
                     }
@@ -260,7 +265,7 @@ impl Graph {
                 }
             }
             if graph.outputs.is_empty() {
-                return Err(format!("graph {symbol}: it has no outputs, so that nobody can see what it computes"));
+                return Err(format!("graph {symbol}: expected at least one output"));
             }
             for value in &graph.outputs {
                 let node = graph.nodes.get(value.node as usize);
@@ -274,7 +279,7 @@ impl Graph {
 }
 
 impl Node {
-    /// A node without attributes and sources.
+    /// Creates a node without attributes and sources.
     pub fn new(
         kind: NodeKind,
         inputs: impl IntoIterator<Item = ValueRef>,
@@ -289,13 +294,13 @@ impl Node {
         }
     }
 
-    /// A match of a pattern.
+    /// Creates a node for a match of a pattern.
     pub fn composite(name: &str, body: Graph, inputs: impl IntoIterator<Item = ValueRef>) -> Node {
         let outputs: Vec<TensorType> = body.output_types().cloned().collect();
         Node::new(NodeKind::Composite(Composite { name: name.into(), body: RBox::new(body) }), inputs, outputs)
     }
 
-    /// The operator's name, if it is one.
+    /// Returns the operator's name if the node is an operator.
     pub fn op(&self) -> Option<&str> {
         match &self.kind {
             NodeKind::Op(name) => Some(name.as_str()),
@@ -303,7 +308,7 @@ impl Node {
         }
     }
 
-    /// The name and the body, if it is a match of a pattern.
+    /// Returns the name and the body if the node is a composite.
     pub fn as_composite(&self) -> Option<(&str, &Graph)> {
         match &self.kind {
             NodeKind::Composite(composite) => Some((composite.name.as_str(), &composite.body)),
@@ -311,32 +316,32 @@ impl Node {
         }
     }
 
-    /// The attribute of that name.
+    /// Returns the attribute with that name.
     pub fn attr(&self, key: &str) -> Option<&AttrValue> {
         find(&self.attrs, key)
     }
 
-    /// The integer attribute of that name.
+    /// Returns the integer attribute with that name.
     pub fn int(&self, key: &str) -> Option<i64> {
         self.attr(key)?.as_int()
     }
 
-    /// The float (or integer) attribute of that name.
+    /// Returns the float (or integer) attribute with that name.
     pub fn float(&self, key: &str) -> Option<f64> {
         self.attr(key)?.as_float()
     }
 
-    /// The flag of that name.
+    /// Returns the boolean attribute with that name.
     pub fn flag(&self, key: &str) -> Option<bool> {
         self.attr(key)?.as_bool()
     }
 
-    /// The text attribute of that name.
+    /// Returns the string attribute with that name.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.attr(key)?.as_str()
     }
 
-    /// The attribute of that name as a list of integers.
+    /// Returns the attribute with that name as a list of integers.
     pub fn ints(&self, key: &str) -> Option<Vec<i64>> {
         self.attr(key)?.as_ints()
     }
@@ -347,24 +352,24 @@ fn find<'a>(attrs: &'a [Attr], key: &str) -> Option<&'a AttrValue> {
 }
 
 impl Attr {
-    /// A named attribute.
+    /// Creates a named attribute.
     pub fn new(key: &str, value: impl Into<AttrValue>) -> Attr {
         Attr { key: key.into(), value: value.into() }
     }
 }
 
 impl AttrValue {
-    /// The flag.
+    /// Returns the boolean value.
     pub fn as_bool(&self) -> Option<bool> {
         if let AttrValue::Bool(value) = self { Some(*value) } else { None }
     }
 
-    /// The integer.
+    /// Returns the integer value.
     pub fn as_int(&self) -> Option<i64> {
         if let AttrValue::Int(value) = self { Some(*value) } else { None }
     }
 
-    /// The float; an integer as a float.
+    /// Returns the float value; an integer is converted.
     pub fn as_float(&self) -> Option<f64> {
         match self {
             AttrValue::Float(value) => Some(*value),
@@ -373,17 +378,17 @@ impl AttrValue {
         }
     }
 
-    /// The text.
+    /// Returns the string value.
     pub fn as_str(&self) -> Option<&str> {
         if let AttrValue::Str(value) = self { Some(value) } else { None }
     }
 
-    /// The list.
+    /// Returns the list.
     pub fn as_list(&self) -> Option<&[AttrValue]> {
         if let AttrValue::List(values) = self { Some(values) } else { None }
     }
 
-    /// The list, if all of it are integers.
+    /// Returns the list if all elements are integers.
     pub fn as_ints(&self) -> Option<Vec<i64>> {
         self.as_list()?.iter().map(AttrValue::as_int).collect()
     }
@@ -426,29 +431,29 @@ impl<T: Into<AttrValue>> From<Vec<T>> for AttrValue {
 }
 
 impl TensorType {
-    /// A type of known shape.
+    /// Creates a type with known dimensions.
     pub fn new(dtype: DType, shape: &[usize]) -> TensorType {
         TensorType { dtype, dims: shape.iter().map(|&dim| Dim::Known(dim)).collect() }
     }
 
-    /// The shape, if all of it is known.
+    /// Returns the shape if every dimension is known.
     pub fn shape(&self) -> Option<Vec<usize>> {
         self.dims.iter().map(Dim::known).collect()
     }
 
-    /// The number of dimensions.
+    /// Number of dimensions.
     pub fn rank(&self) -> usize {
         self.dims.len()
     }
 
-    /// The number of elements, if the shape is known.
+    /// Number of elements if the shape is known.
     pub fn element_count(&self) -> Option<usize> {
         self.dims.iter().map(Dim::known).try_fold(1usize, |count, dim| count.checked_mul(dim?))
     }
 }
 
 impl Dim {
-    /// The size, if it is known.
+    /// Returns the size if it is known.
     pub fn known(&self) -> Option<usize> {
         if let Dim::Known(size) = self { Some(*size) } else { None }
     }
@@ -465,7 +470,7 @@ impl fmt::Display for Dim {
 }
 
 impl fmt::Display for TensorType {
-    /// As Relay prints it: `Tensor[(1, ?), float32]`.
+    /// Formats the type as Relay prints it: `Tensor[(1, ?), float32]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dims: Vec<String> = self.dims.iter().map(Dim::to_string).collect();
         match &dims[..] {
@@ -480,7 +485,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_come_in_order_with_those_of_composites_in_place() {
+    fn lists_operators_in_order_with_composite_bodies_inlined() {
         let ty = TensorType::new(DType::F32, &[2]);
         let mut body = Graph::new("fused");
         let x = body.push_input("x", ty.clone());
@@ -500,24 +505,24 @@ mod tests {
     }
 
     #[test]
-    fn check_finds_numbers_that_point_nowhere() {
+    fn check_rejects_out_of_range_indices() {
         let ty = TensorType::new(DType::F32, &[2]);
         let mut graph = Graph::new("f");
         let x = graph.push_input("x", ty.clone());
         graph.push_constant(3, ty.clone());
         graph.outputs.push(ValueRef::of(x));
-        assert_eq!(graph.check(3).unwrap_err(), "graph f, node 1: stands for constant 3, of 3");
+        assert_eq!(graph.check(3).unwrap_err(), "graph f, node 1: refers to constant 3, but there are 3");
         graph.check(4).unwrap();
         graph.inputs[0].ty.dtype = DType::I8;
-        assert_eq!(graph.check(4).unwrap_err(), "graph f, node 0: has another type than input 0");
+        assert_eq!(graph.check(4).unwrap_err(), "graph f, node 0: type differs from input 0");
         graph.inputs[0].ty.dtype = DType::F32;
         graph.push_op("f", [ValueRef { node: x, index: 1 }], [], [ty.clone()]);
-        assert_eq!(graph.check(4).unwrap_err(), "graph f, node 2: reads output 1 of node 0, which has fewer");
+        assert_eq!(graph.check(4).unwrap_err(), "graph f, node 2: reads output 1 of node 0, which has fewer outputs");
         graph.nodes.pop();
         graph.outputs.clear();
-        assert!(graph.check(4).unwrap_err().starts_with("graph f: it has no outputs"));
+        assert!(graph.check(4).unwrap_err().starts_with("graph f: expected at least one output"));
         graph.outputs.push(ValueRef::of(x));
         graph.push(Node::composite("c", Graph::new("c"), [ValueRef::of(x)]));
-        assert!(graph.check(4).unwrap_err().ends_with("has other numbers of inputs and outputs than its body"));
+        assert!(graph.check(4).unwrap_err().ends_with("number of inputs or outputs differs from its body"));
     }
 }

@@ -1,4 +1,4 @@
-//! The JSON form of a graph. Reading what was written gives the same graph again.
+//! JSON form of a graph. Reading the written form gives an equal graph.
 //!
 //! ```json
 //! {"version": 1, "symbol": "f",
@@ -8,8 +8,9 @@
 //!  "inputs": [{"name": "x", "type": {"dtype": "float32", "dims": [1, "n", null]}}],
 //!  "outputs": [[2, 0]], "attrs": {}}
 //! ```
-//! A dimension is a number, the name of a symbolic one, or null. A value is `[node, output]`. A float that JSON has no
-//! number for is `{"float": "nan"}`, `"inf"` or `"-inf"`; every other float is written with a point or an exponent.
+//! A dimension is a number, the name of a symbolic dimension, or null. A value is `[node, output]`. Floats without a
+//! JSON representation are `{"float": "nan"}`, `"inf"` or `"-inf"`; every other float is written with a point or an
+//! exponent.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -17,18 +18,18 @@ use crate::graph::{Attr, AttrValue, Composite, Dim, Graph, Input, Node, NodeKind
 use abi_stable::std_types::{RBox, RString, RVec};
 use serde_json::Value;
 
-/// The version of the JSON form that this crate writes.
+/// Version of the JSON form that this crate writes.
 pub const GRAPH_VERSION: u64 = 1;
 
 impl Graph {
-    /// The JSON form.
+    /// Returns the JSON form.
     pub fn to_json(&self) -> String {
         let mut out = Vec::new();
         self.write_json(&mut out);
         String::from_utf8(out).expect("JSON is UTF-8")
     }
 
-    /// Writes the JSON form behind what is in `out`.
+    /// Appends the JSON form to `out`.
     pub(crate) fn write_json(&self, out: &mut Vec<u8>) {
         let nodes: usize = self.nodes.iter().map(|node| 128 + 32 * node.attrs.len()).sum();
         write(out, 256 + nodes, |room| {
@@ -37,17 +38,17 @@ impl Graph {
         });
     }
 
-    /// Reads the JSON form. Numbers of nodes, outputs and inputs are checked; those of constants are not, as the table
-    /// is not part of it (see [`Graph::check`]).
+    /// Reads the JSON form. Indices of nodes, outputs and inputs are checked; indices of constants are not, as the
+    /// table is not part of the text (see [`Graph::check`]).
     ///
     /// # Errors
-    /// Where the text is no JSON, of a later version, or not a graph: what is wrong, and where.
+    /// If the text is not JSON, has a later version, or is not a graph; the message gives the place.
     pub fn from_json(text: &str) -> Result<Graph> {
         let value: Value = serde_json::from_str(text)?;
         match value.get("version").and_then(Value::as_u64) {
             Some(GRAPH_VERSION) => {}
-            Some(version) => return Err(format!("a graph of version {version}; known is {GRAPH_VERSION}").into()),
-            None => return Err("a graph has a \"version\"".into()),
+            Some(version) => return Err(format!("expected a graph of version {GRAPH_VERSION}, found {version}").into()),
+            None => return Err("expected a \"version\" in a graph".into()),
         }
         let graph = read_graph(&value)?;
         graph.check(usize::MAX)?;
@@ -55,21 +56,21 @@ impl Graph {
     }
 }
 
-/// Writes attributes as a JSON object behind what is in `out`.
+/// Appends attributes to `out` as a JSON object.
 #[cfg(feature = "host")]
 pub(crate) fn write_attrs(list: &[Attr], out: &mut Vec<u8>) {
     write(out, 2 + 32 * list.len(), |room| attrs(room, list));
 }
 
-/// Remaining part of the output buffer. Each function below writes at the beginning of
-/// it and gives what is left, or nothing where there is too little.
+/// Remaining part of the output buffer. Each function below writes at the beginning of it and returns the rest, or
+/// `None` if the space is insufficient.
 ///
-/// A backend in C gets every candidate in this form, thousands of them in one text. What is handed from function to function is
-/// the place alone, which stays in registers: a vector's length is read from memory and written back for each of the hundred
-/// pieces that a candidate consists of.
+/// A backend in C receives every candidate in this form, thousands of them in one text. The functions pass only the
+/// slice, which stays in registers: the length of a vector would be read from memory and written back for each of the
+/// hundred pieces of a candidate.
 type Room<'o> = &'o mut [u8];
 
-/// Writes behind what is in `out`. Where `guess` bytes are too few, it begins again with twice as many.
+/// Appends to `out`. If `guess` bytes are too few, starts again with twice as many.
 fn write(out: &mut Vec<u8>, guess: usize, write: impl Fn(Room<'_>) -> Option<Room<'_>>) {
     let start = out.len();
     let mut end = start + guess;
@@ -82,14 +83,14 @@ fn write(out: &mut Vec<u8>, guess: usize, write: impl Fn(Room<'_>) -> Option<Roo
     }
 }
 
-/// These letters.
+/// Writes a fixed number of bytes.
 fn bytes<const N: usize>(room: Room<'_>, bytes: [u8; N]) -> Option<Room<'_>> {
     let (to, room) = room.split_first_chunk_mut()?;
     *to = bytes;
     Some(room)
 }
 
-/// The text as it is.
+/// Writes the text without escaping.
 #[inline(always)]
 fn text<'o>(room: Room<'o>, text: &str) -> Option<Room<'o>> {
     let (to, room) = room.split_at_mut_checked(text.len())?;
@@ -99,7 +100,7 @@ fn text<'o>(room: Room<'o>, text: &str) -> Option<Room<'o>> {
 
 fn string<'o>(mut room: Room<'o>, string: &str) -> Option<Room<'o>> {
     if is_escaped(string.as_bytes()) {
-        // The one thing that goes wrong is that there is too little room.
+        // The only possible failure is a lack of space.
         serde_json::to_writer(&mut room, string).ok()?;
         return Some(room);
     }
@@ -108,7 +109,7 @@ fn string<'o>(mut room: Room<'o>, string: &str) -> Option<Room<'o>> {
 
 fn number(room: Room<'_>, mut number: u64) -> Option<Room<'_>> {
     let digit = |number: u64| b'0' + (number % 10) as u8;
-    // Most are dimensions and strides.
+    // Fast path: most numbers are dimensions and strides.
     let digits = match number {
         0..10 => return bytes(room, [digit(number)]),
         10..100 => return bytes(room, [digit(number / 10), digit(number)]),
@@ -135,12 +136,13 @@ fn list<'o, T>(room: Room<'o>, items: &[T], write: impl Fn(Room<'o>, &T) -> Opti
     text(room, "]")
 }
 
-/// The fields of a graph, without the braces.
+/// Writes the fields of a graph, without the braces.
 ///
 /// The nesting of composite bodies and of lists is bounded by the JSON reader, at 128 levels.
 fn graph<'o>(room: Room<'o>, graph: &Graph) -> Option<Room<'o>> {
     let room = string(text(room, "\"symbol\":")?, &graph.symbol)?;
-    // First: they say all that the inputs say but for their names, so that many a reader reads no further.
+    // Nodes come before inputs: they contain everything but the inputs' names, so that many readers can stop after
+    // them.
     let room = list(text(room, ",\"nodes\":")?, &graph.nodes, node)?;
     let room = list(text(room, ",\"inputs\":")?, &graph.inputs, |room, input| {
         let room = string(text(room, "{\"name\":")?, &input.name)?;
@@ -220,7 +222,7 @@ fn attr<'o>(mut room: Room<'o>, value: &AttrValue) -> Option<Room<'o>> {
         AttrValue::Float(value) if value.is_infinite() && *value > 0.0 => text(room, "{\"float\":\"inf\"}"),
         AttrValue::Float(value) if value.is_infinite() => text(room, "{\"float\":\"-inf\"}"),
         AttrValue::Float(value) => {
-            // As for a string.
+            // The only possible failure is a lack of space.
             serde_json::to_writer(&mut room, value).ok()?;
             Some(room)
         }
@@ -229,20 +231,20 @@ fn attr<'o>(mut room: Room<'o>, value: &AttrValue) -> Option<Room<'o>> {
     }
 }
 
-/// Returns true if JSON escapes some byte of a text: a quotation mark, a backslash, a control character. Eight letters at a
-/// time: most texts are the names of operators and attributes.
+/// Returns true if JSON escapes some byte of a text: a quotation mark, a backslash, a control character. Tests eight
+/// bytes at a time, as most texts are the names of operators and attributes.
 fn is_escaped(text: &[u8]) -> bool {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let any = |letters: u64| {
         let differ = |letter: u8| letters ^ (ONES * u64::from(letter));
         let (quote, slash) = (differ(b'"'), differ(b'\\'));
-        // The highest bit of a letter is set where it is below a space, or zero; letters above 127 are left out.
+        // The highest bit of a byte is set if the byte is below a space, or zero; bytes above 127 are excluded.
         let control = letters.wrapping_sub(ONES * u64::from(b' ')) & !letters;
         let found = control | (quote.wrapping_sub(ONES) & !quote) | (slash.wrapping_sub(ONES) & !slash);
         found & (ONES << 7) != 0
     };
     match text.last_chunk() {
-        // The last eight may have been looked at before.
+        // The last chunk may overlap the one before it.
         Some(last) => {
             any(u64::from_le_bytes(*last)) || text.as_chunks().0.iter().any(|word| any(u64::from_le_bytes(*word)))
         }
@@ -275,7 +277,7 @@ fn read_node(value: &Value) -> Result<Node> {
         let body = RBox::new(read_graph(&value["body"])?);
         NodeKind::Composite(Composite { name: read_text(value, "composite")?.into(), body })
     } else {
-        return Err(format!("a node is an input, a constant, an op or a composite, not {}", short(value)).into());
+        return Err(format!("expected an input, a constant, an op or a composite, found {}", short(value)).into());
     };
     let sources = match value.get("sources") {
         None => RVec::new(),
@@ -292,30 +294,32 @@ fn read_node(value: &Value) -> Result<Node> {
 fn read_ref(value: &Value) -> Result<ValueRef> {
     match value.as_array().map(Vec::as_slice) {
         Some([node, index]) => Ok(ValueRef { node: read_number(node)?, index: read_number(index)? }),
-        _ => Err(format!("a value is [node, output], not {}", short(value)).into()),
+        _ => Err(format!("expected a value [node, output], found {}", short(value)).into()),
     }
 }
 
 /// Reads a tensor type.
 pub(crate) fn read_type(value: &Value) -> Result<TensorType> {
     let dtype = match &value["dtype"] {
-        Value::String(name) => DType::parse(name).ok_or_else(|| Error::new(format!("no element type \"{name}\"")))?,
+        Value::String(name) => {
+            DType::parse(name).ok_or_else(|| Error::new(format!("unknown element type \"{name}\"")))?
+        }
         Value::Array(parts) => read_dtype_code(parts)?,
-        other => return Err(format!("a type has a \"dtype\", not {}", short(other)).into()),
+        other => return Err(format!("expected a \"dtype\", found {}", short(other)).into()),
     };
     let dims = read_list(value, "dims")?.iter().map(|dim| match dim {
         Value::Null => Ok(Dim::Unknown(RString::new())),
         Value::String(name) => Ok(Dim::Unknown(name.as_str().into())),
         size => match size.as_u64().and_then(|size| usize::try_from(size).ok()) {
             Some(size) => Ok(Dim::Known(size)),
-            None => Err(format!("a dimension is a number, a name or null, not {}", short(size)).into()),
+            None => Err(format!("expected a number, a name or null as a dimension, found {}", short(size)).into()),
         },
     });
     Ok(TensorType { dtype, dims: dims.collect::<Result<_>>()? })
 }
 
 fn read_dtype_code(parts: &[Value]) -> Result<DType> {
-    let wrong = || Error::new("an element type without a name is [code, bits, lanes]");
+    let wrong = || Error::new("expected an element type as a name or [code, bits, lanes]");
     let [code, bits, lanes] = parts else { return Err(wrong()) };
     let small = |value: &Value| u8::try_from(read_number(value)?).map_err(|_| wrong());
     let lanes = u16::try_from(read_number(lanes)?).map_err(|_| wrong())?;
@@ -328,7 +332,7 @@ fn read_attrs(value: &Value) -> Result<RVec<Attr>> {
         Some(Value::Object(map)) => {
             map.iter().map(|(key, value)| Ok(Attr { key: key.as_str().into(), value: read_value(value)? })).collect()
         }
-        Some(other) => Err(format!("\"attrs\" is an object, not {}", short(other)).into()),
+        Some(other) => Err(format!("expected an object \"attrs\", found {}", short(other)).into()),
     }
 }
 
@@ -339,7 +343,7 @@ pub(crate) fn read_value(value: &Value) -> Result<AttrValue> {
         Value::Number(number) => match number.as_i64() {
             Some(value) => AttrValue::Int(value),
             None if number.is_f64() => AttrValue::Float(number.as_f64().unwrap_or(f64::NAN)),
-            None => return Err(format!("an integer beyond 64 bits: {number}").into()),
+            None => return Err(format!("expected a signed 64-bit integer, found {number}").into()),
         },
         Value::String(value) => AttrValue::Str(value.as_str().into()),
         Value::Array(values) => AttrValue::List(values.iter().map(read_value).collect::<Result<_>>()?),
@@ -347,7 +351,7 @@ pub(crate) fn read_value(value: &Value) -> Result<AttrValue> {
             Some("nan") => AttrValue::Float(f64::NAN),
             Some("inf") => AttrValue::Float(f64::INFINITY),
             Some("-inf") => AttrValue::Float(f64::NEG_INFINITY),
-            _ => return Err(format!("no attribute value: {}", short(value)).into()),
+            _ => return Err(format!("expected an attribute value, found {}", short(value)).into()),
         },
     })
 }
@@ -355,21 +359,21 @@ pub(crate) fn read_value(value: &Value) -> Result<AttrValue> {
 fn read_list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
     match value.get(key).and_then(Value::as_array) {
         Some(values) => Ok(values),
-        None => Err(format!("a list \"{key}\" is missing in {}", short(value)).into()),
+        None => Err(format!("expected a list \"{key}\" in {}", short(value)).into()),
     }
 }
 
 fn read_text<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
     match value.get(key).and_then(Value::as_str) {
         Some(text) => Ok(text),
-        None => Err(format!("a text \"{key}\" is missing in {}", short(value)).into()),
+        None => Err(format!("expected a string \"{key}\" in {}", short(value)).into()),
     }
 }
 
 fn read_number(value: &Value) -> Result<u32> {
     match value.as_u64().and_then(|number| u32::try_from(number).ok()) {
         Some(number) => Ok(number),
-        None => Err(format!("a number of 32 bits is expected, not {}", short(value)).into()),
+        None => Err(format!("expected an unsigned 32-bit integer, found {}", short(value)).into()),
     }
 }
 
@@ -405,8 +409,8 @@ mod tests {
             Just(AttrValue::None),
             any::<bool>().prop_map(AttrValue::Bool),
             any::<i64>().prop_map(AttrValue::Int),
-            // NaN is not equal to itself; a test of its own has it.
-            any::<f64>().prop_filter("not a number", |value| !value.is_nan()).prop_map(AttrValue::Float),
+            // NaN differs from itself; `round_trips_non_finite_floats` covers it.
+            any::<f64>().prop_filter("NaN", |value| !value.is_nan()).prop_map(AttrValue::Float),
             Just(AttrValue::Float(f64::INFINITY)),
             Just(AttrValue::Float(-0.0)),
             any::<String>().prop_map(|text| AttrValue::Str(text.into())),
@@ -417,12 +421,12 @@ mod tests {
     }
 
     fn attrs() -> impl Strategy<Value = RVec<Attr>> {
-        // A map in between: keys are distinct, as they are in an operator's schema.
+        // Generated as a map, so that keys are distinct as in an operator's schema.
         prop::collection::btree_map("[a-z_]{1,8}", value(), 0..4)
             .prop_map(|map| map.into_iter().map(|(key, value)| Attr { key: key.into(), value }).collect())
     }
 
-    /// Numbers from which a graph is built that makes sense whatever they are.
+    /// Generates valid graphs from arbitrary numbers.
     fn graph() -> impl Strategy<Value = Graph> {
         let node = (0u8..4, any::<[u32; 2]>(), attrs(), prop::collection::vec(tensor_type(), 1..3), any::<String>());
         (any::<String>(), attrs(), prop::collection::vec(node, 1..8)).prop_map(|(symbol, function_attrs, nodes)| {
@@ -458,7 +462,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_what_it_writes(graph in graph()) {
+        fn round_trips_through_json(graph in graph()) {
             let text = graph.to_json();
             let again = Graph::from_json(&text).unwrap();
             prop_assert_eq!(&again, &graph);
@@ -476,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_that_json_has_no_number_for() {
+    fn round_trips_non_finite_floats() {
         let mut graph = Graph::new("f");
         let x = graph.push_input("x", TensorType::new(DType::F32, &[]));
         graph.outputs.push(ValueRef::of(x));
@@ -486,7 +490,7 @@ mod tests {
         let again = Graph::from_json(&graph.to_json()).unwrap();
         assert!(again.attr("nan").and_then(AttrValue::as_float).unwrap().is_nan());
         assert_eq!(again.attr("least"), Some(&AttrValue::Float(f64::NEG_INFINITY)));
-        assert_eq!(again.attr("whole"), Some(&AttrValue::Float(2.0)), "a float stays one");
+        assert_eq!(again.attr("whole"), Some(&AttrValue::Float(2.0)), "an integral float stays a float");
     }
 
     #[track_caller]
@@ -496,23 +500,26 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn reports_what_is_wrong() {
         refused("", "EOF while parsing");
-        refused("[]", "a graph has a \"version\"");
-        refused(r#"{"version": 2}"#, "a graph of version 2; known is 1");
-        refused(r#"{"version": 1}"#, "a text \"symbol\" is missing");
+        refused("[]", "expected a \"version\" in a graph");
+        refused(r#"{"version": 2}"#, "expected a graph of version 1, found 2");
+        refused(r#"{"version": 1}"#, "expected a string \"symbol\" in");
         let graph = |inputs: &str, nodes: &str, outputs: &str| {
             format!(r#"{{"version": 1, "symbol": "f", "inputs": {inputs}, "nodes": {nodes}, "outputs": {outputs}}}"#)
         };
         let f32s = r#"{"dtype": "float32", "dims": [2]}"#;
-        refused(&graph("[]", "[{}]", "[]"), "a node is an input, a constant, an op or a composite, not {}");
+        refused(&graph("[]", "[{}]", "[]"), "expected an input, a constant, an op or a composite, found {}");
         refused(&graph("[]", r#"[{"op": "f", "outputs": [{"dtype": "float33", "dims": []}]}]"#, "[]"), "float33");
-        refused(&graph("[]", "[]", "[]"), "graph f: it has no outputs");
+        refused(&graph("[]", "[]", "[]"), "graph f: expected at least one output");
         refused(&graph("[]", "[]", "[[0, 0]]"), "graph f: output 0.0 does not exist");
-        refused(&graph("[]", "[]", "[[0]]"), "a value is [node, output], not [0]");
-        refused(&graph("[]", &format!(r#"[{{"input": 0, "outputs": [{f32s}]}}]"#), "[]"), "stands for input 0, of 0");
+        refused(&graph("[]", "[]", "[[0]]"), "expected a value [node, output], found [0]");
+        refused(
+            &graph("[]", &format!(r#"[{{"input": 0, "outputs": [{f32s}]}}]"#), "[]"),
+            "refers to input 0, but there are 0",
+        );
         let forward = format!(r#"[{{"op": "f", "inputs": [[0, 0]], "outputs": [{f32s}]}}]"#);
-        refused(&graph("[]", &forward, "[]"), "graph f, node 0: reads node 0, which is not before it");
+        refused(&graph("[]", &forward, "[]"), "graph f, node 0: reads node 0, expected an earlier node");
         let deep = "[".repeat(100_000);
         refused(&format!(r#"{{"version": 1, "attrs": {{"a": {deep}"#), "recursion limit");
     }

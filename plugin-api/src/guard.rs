@@ -1,7 +1,8 @@
-//! Panics become errors here, before they reach the boundary: one that crosses it ends the process.
+//! Conversion of panics into errors before they reach the boundary: a panic that crosses it aborts the process.
 //!
 //! Every library has its own copy of the standard library, so the panic hook that is set here belongs to this library
-//! alone. Inside a guarded entry it notes the place and stays silent; everywhere else the hook before it goes on.
+//! alone. Inside a guarded entry the hook records the location and stays silent; everywhere else it calls the previous
+//! hook.
 
 use crate::error::{Error, Result};
 use std::cell::{Cell, RefCell};
@@ -13,7 +14,7 @@ thread_local! {
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs `body`; a panic in it comes back as an error with its message and its place.
+/// Runs `body`; a panic in it becomes an error with its message and its location.
 pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     note_places();
     DEPTH.set(DEPTH.get() + 1);
@@ -25,9 +26,9 @@ pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         } else if let Some(text) = payload.downcast_ref::<String>() {
             text.clone()
         } else {
-            "a panic without a message".to_owned()
+            "panic without a message".to_owned()
         };
-        // A payload whose destructor panics must not undo what was just caught.
+        // A payload whose destructor panics must not undo the catch.
         std::mem::forget(payload);
         Err(Error::panic(message, PLACE.try_with(RefCell::take).unwrap_or_default()))
     })
@@ -42,14 +43,14 @@ fn note_places() {
                 return before(info);
             }
             let place = info.location().map(|at| format!("{}:{}:{}", at.file(), at.line(), at.column()));
-            // A thread that is ending may have no place to note it in.
+            // A thread that is exiting may have destroyed the thread-local.
             let _ = PLACE.try_with(|note| note.replace(place.unwrap_or_default()));
         }));
     });
 }
 
-/// Panics after which the process ends whatever anybody catches: these must not be silent. (The standard library knows
-/// which they are and does not yet say.)
+/// Returns true for panics that end the process even inside `catch_unwind`: these must not be silent. (The standard
+/// library does not expose this property.)
 fn is_fatal(message: &str) -> bool {
     const FATAL: [&str; 5] = [
         "panic in a ",

@@ -2,8 +2,9 @@
 //!
 //! A backend is a `cdylib` with one [`declare_plugin!`] line. It implements two plain traits and registers them:
 //!
-//! * [`Codegen`], found as `relay.ext.<name>`, at compile time: says what it looks for, judges candidates, compiles regions;
-//! * [`Loader`], found as `loadbinary_<key>`, at run time: makes an [`Executable`] of what was compiled.
+//! * [`Codegen`], found as `relay.ext.<name>`, at compile time: describes the backend, judges candidates, compiles
+//!   regions;
+//! * [`Loader`], found as `loadbinary_<key>`, at run time: turns a compiled region into an [`Executable`].
 //!
 //! ```no_run
 //! use byoc_plugin_api::*;
@@ -41,7 +42,7 @@
 //! declare_plugin!("mine", "1.0.0");
 //! ```
 //!
-//! The host (feature `host`) implements [`HostServices`], and sees each plugin through the very same traits:
+//! The host (feature `host`) implements [`HostServices`] and uses each plugin through the same traits:
 //!
 //! ```no_run
 //! # use byoc_plugin_api::*;
@@ -68,26 +69,27 @@
 //! # Ok(()) }
 //! ```
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `backend` | the traits of a backend, and what goes in and out of them |
-//! | `services` | what the host does for a backend |
+//! | `backend` | the traits of a backend, their arguments and results |
+//! | `services` | services of the host for a backend |
 //! | `graph`, `graph_json` | graphs, and their JSON form |
-//! | `tensor`, `dtype`, `constant` | memory: DLPack descriptors and views, element types, handles into the host's pool |
-//! | `signature` | the types that a region was compiled for, against those that it is run on |
-//! | `describe` | what a backend says about itself, as versioned JSON |
+//! | `tensor`, `dtype`, `constant` | memory: DLPack descriptors and views, element types, handles into the host's pool
+//! |
+//! | `signature` | comparison of the types that a region was compiled for with those at run time |
+//! | `describe` | description of a backend, as versioned JSON |
 //! | `wire`, `adapt` | the stable-ABI objects, and the adapters between them and the plain traits |
 //! | `plugin` | the root module and the macros that make a library a plugin |
 //! | `guard`, `bridge` | panics become errors; `tracing` events reach the host |
-//! | `host` | looking at files, loading them |
+//! | `host` | inspection and loading of files |
 //!
-//! The data types here ([`Graph`], [`CompiledRegion`], [`Verdict`], ...) are laid out the same in every compiler, which
-//! is why they hold an [`RVec`] and an [`RString`]: use them as `Vec` and `String`, and convert with `into()`.
-//! Their layout is checked, field by field, when a plugin is loaded: **a field or a method more turns away every plugin
-//! that was built before.** So entries are few and data is open: attributes by name, descriptions as JSON, `query` and
+//! The data types here ([`Graph`], [`CompiledRegion`], [`Verdict`], ...) have the same layout in every compiler, which
+//! is why they contain [`RVec`] and [`RString`]: use them like `Vec` and `String`, and convert with `into()`. Their
+//! layout is checked, field by field, when a plugin is loaded: **one more field or method makes the host reject every
+//! plugin built before.** So entries are few and data is open: attributes by name, descriptions as JSON, `query` and
 //! `get_service` by key.
 
-/// The guide for authors: its examples are compiled.
+/// Guide for authors, included so that its examples are compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/writing-a-backend.md")]
 pub struct Guide;

@@ -1,4 +1,4 @@
-//! The library as a whole: its root module, and the two macros by which an author makes one.
+//! Library as a whole: its root module, and the two macros that make a crate a plugin.
 
 use crate::adapt;
 use crate::backend::{Codegen, Loader};
@@ -16,16 +16,16 @@ use abi_stable::std_types::{RBoxError, RResult, RString, RVec};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// The root module of a plugin: two functions, and everything else is data or an object that they return.
+/// Root module of a plugin: two functions; everything else is data or an object that they return.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = PluginModuleRef, prefix_fields = PluginModuleFields)))]
 #[sabi(missing_field(panic))]
 #[doc(hidden)]
 pub struct PluginModule {
-    /// Who it is. Runs none of the author's code.
+    /// Returns name and version. Runs none of the author's code.
     pub info: extern "C" fn() -> Info,
-    /// Makes the plugin's objects. May be called more than once; each call is for itself.
+    /// Creates the plugin's objects. May be called more than once; the calls are independent.
     #[sabi(last_prefix_field)]
     pub init: extern "C" fn(InitArguments) -> RResult<Initialised, Error>,
 }
@@ -37,14 +37,14 @@ impl RootModule for PluginModuleRef {
     const VERSION_STRINGS: VersionStrings = package_version_strings!();
 }
 
-/// Who a plugin is.
+/// Identity of a plugin.
 #[repr(C)]
 #[derive(StableAbi, Clone, Debug, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Info {
-    /// Its name.
+    /// Name of the plugin.
     pub name: RString,
-    /// Its own version.
+    /// Version of the plugin.
     pub version: RString,
 }
 
@@ -53,11 +53,11 @@ pub struct Info {
 #[derive(StableAbi, Clone)]
 #[doc(hidden)]
 pub struct InitArguments {
-    /// The file that the plugin was loaded from.
+    /// File that the plugin was loaded from.
     pub path: RString,
-    /// The host's services.
+    /// Services of the host.
     pub services: Services,
-    /// A JSON object, as in [`Context::options`].
+    /// JSON object, as in [`Context::options`].
     pub options: RString,
 }
 
@@ -66,13 +66,13 @@ pub struct InitArguments {
 #[derive(StableAbi)]
 #[doc(hidden)]
 pub struct Initialised {
-    /// Who it is, now that it has read its files.
+    /// Identity; `init` may have changed the name.
     pub info: Info,
     /// Registrations, in no particular order.
     pub registrations: RVec<Registration>,
 }
 
-/// A named object.
+/// Named object.
 #[repr(C)]
 #[derive(StableAbi)]
 #[doc(hidden)]
@@ -88,68 +88,69 @@ pub struct Registration {
 #[derive(StableAbi)]
 #[doc(hidden)]
 pub enum Object {
-    /// A code generator.
+    /// Code generator.
     Codegen(CodegenObject),
-    /// A loader.
+    /// Loader.
     Loader(LoaderObject),
-    /// JSON text, for what comes later; a host leaves names alone that it does not know.
+    /// JSON text, for future extensions; a host ignores unknown names.
     Data(RString),
 }
 
 /// Identity and surroundings of a plugin while it registers.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The plugin's name, as declared. A plugin that takes its name from a file writes it here.
+    /// Name of the plugin, as declared. A plugin that takes its name from a file sets it here.
     pub name: String,
-    /// The plugin's version, as declared.
+    /// Version of the plugin, as declared.
     pub version: String,
-    /// The file that the plugin was loaded from.
+    /// File that the plugin was loaded from.
     pub path: PathBuf,
-    /// The host's services.
+    /// Services of the host.
     pub services: Services,
-    /// A JSON object: `host_api_version` is the version of the boundary that the host was built with; more may come.
+    /// JSON object: `host_api_version` is the version of the boundary that the host was built with; further keys may be
+    /// added.
     pub options: Value,
 }
 
-/// Offers of a plugin.
+/// Collection of the objects that a plugin registers.
 #[derive(Default)]
 pub struct Registry {
     entries: RVec<Registration>,
 }
 
 impl Registry {
-    /// Offers a code generator as `relay.ext.<name>`.
+    /// Registers a code generator as `relay.ext.<name>`.
     pub fn codegen(&mut self, name: &str, codegen: impl Codegen) {
         let object = Object::Codegen(adapt::export_codegen(codegen));
         self.entries.push(Registration { name: format!("{CODEGEN_PREFIX}{name}").into(), object });
     }
 
-    /// Offers a loader as `loadbinary_<key>`.
+    /// Registers a loader as `loadbinary_<key>`.
     pub fn loader(&mut self, key: &str, loader: impl Loader) {
         let object = Object::Loader(adapt::export_loader(loader));
         self.entries.push(Registration { name: format!("{LOADER_PREFIX}{key}").into(), object });
     }
 
-    /// Offers data under a name of its own, for whoever knows that name; a host leaves alone what it does not know.
+    /// Registers data under a name; a host ignores names that it does not know.
     pub fn data(&mut self, name: &str, data: &Value) {
         self.entries.push(Registration { name: name.into(), object: Object::Data(data.to_string().into()) });
     }
 }
 
-/// The version of the boundary: this crate's.
+/// Version of the boundary: the version of this crate.
 pub const API_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Prefix of a backend's name in the registry.
 pub const CODEGEN_PREFIX: &str = "relay.ext.";
 /// Prefix of a loader's key in the registry.
 pub const LOADER_PREFIX: &str = "loadbinary_";
 
-/// A function that registers things, collected by [`register!`](crate::register).
+/// Registration function, collected by [`register!`](crate::register).
 #[doc(hidden)]
 pub struct Register(pub fn(&mut Context, &mut Registry) -> Result<()>);
 
 inventory::collect!(Register);
 
-/// Makes the module of a plugin; [`declare_plugin!`](crate::declare_plugin) calls it.
+/// Runs the registration functions of a plugin; [`declare_plugin!`](crate::declare_plugin) calls it from `init`.
 #[doc(hidden)]
 pub fn initialise(info: Info, arguments: InitArguments) -> InitResult {
     guard(|| {
@@ -181,7 +182,7 @@ pub type InitResult = RResult<Initialised, Error>;
 #[doc(hidden)]
 pub type Header = LibHeader;
 
-/// Makes the module; panics in it become an error.
+/// Creates the module; a panic becomes an error.
 #[doc(hidden)]
 pub fn module(make: fn() -> PluginModule) -> ModuleResult {
     match guard(|| Ok(make().leak_into_prefix())) {
@@ -193,15 +194,15 @@ pub fn module(make: fn() -> PluginModule) -> ModuleResult {
     }
 }
 
-/// The header that a library exports.
+/// Returns the header that a library exports.
 #[doc(hidden)]
 pub const fn header(constructor: extern "C" fn() -> ModuleResult) -> Header {
     // SAFETY: the constructor is the one of `declare_plugin!`, whose module is a `PluginModuleRef`.
     unsafe { LibHeader::from_constructor::<PluginModuleRef>(constructor, CheckTypeLayout::Yes) }
 }
 
-/// Registers code generators and loaders. The closure gets a [`Context`] and a [`Registry`] and returns a
-/// [`Result`](crate::Result). May stand several times in a plugin; the order is not defined.
+/// Registers code generators and loaders. The closure receives a [`Context`] and a [`Registry`] and returns a
+/// [`Result`](crate::Result). May be used several times in a plugin; the order of the calls is unspecified.
 ///
 /// The crate's front page shows a whole plugin.
 #[macro_export]
@@ -211,8 +212,8 @@ macro_rules! register {
     };
 }
 
-/// Makes the crate, a `cdylib`, a plugin. Stands once in it.
-/// Takes the plugin's name and its version, as in `declare_plugin!("mine", env!("CARGO_PKG_VERSION"))`.
+/// Makes the crate, a `cdylib`, a plugin. Must be used exactly once. Takes the plugin's name and version, as in
+/// `declare_plugin!("mine", env!("CARGO_PKG_VERSION"))`.
 #[macro_export]
 macro_rules! declare_plugin {
     ($name:expr, $version:expr $(,)?) => {
@@ -229,7 +230,7 @@ macro_rules! declare_plugin {
                 $crate::plugin::module(|| $crate::plugin::PluginModule { info, init })
             }
 
-            // The name is `abi_stable::library::ROOT_MODULE_LOADER_NAME`, which an attribute has to have as a literal.
+            // `abi_stable::library::ROOT_MODULE_LOADER_NAME`: an attribute requires a literal.
             #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
             static HEADER: $crate::plugin::Header = $crate::plugin::header(module);
         };

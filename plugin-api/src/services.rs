@@ -1,7 +1,7 @@
-//! What the host does for its plugins.
+//! Services of the host for its plugins.
 //!
-//! [`HostServices`] is the plain trait that the host implements; [`Services`] is the handle that carries it over the
-//! boundary and that plugins call. Panics on either side come back as errors.
+//! [`HostServices`] is the plain trait that the host implements; [`Services`] is the handle that crosses the boundary
+//! and that plugins call. Panics on either side become errors.
 
 use crate::adapt;
 use crate::backend::{Call, Executable};
@@ -24,47 +24,47 @@ use tracing::Level;
 
 /// Services that the host implements.
 pub trait HostServices: Send + Sync + 'static {
-    /// The number of threads that `parallel_for` uses, the caller's included. A library with a pool of its own is
-    /// sized by it.
+    /// Number of threads that `parallel_for` uses, including the calling one. Use it as the size of a library's own
+    /// thread pool.
     fn num_threads(&self) -> usize;
 
-    /// Calls `task` with every number below `count`, on several threads, and returns when all calls have. Runs inline
-    /// when it is called from inside a task. `task` does not panic.
+    /// Calls `task` with every index below `count`, on several threads, and returns when all calls have returned. Runs
+    /// inline when called from inside a task. `task` does not panic.
     fn parallel_for(&self, count: usize, task: &(dyn Fn(usize) + Sync));
 
-    /// Something happened that belongs in the trace. `fields` is a JSON object.
+    /// Records an event in the trace. `fields` is a JSON object.
     fn event(&self, name: &str, fields: &Value);
 
     /// Adds to a counter, such as a device's cycles; shown in the trace and in the metrics of a bench.
     fn counter(&self, name: &str, amount: u64);
 
-    /// The most detailed level that anybody listens to; `None` for no logging at all.
+    /// Most verbose level that is enabled; `None` if logging is disabled.
     fn log_level(&self) -> Option<Level>;
 
-    /// A log message. `target` is the plugin's name or a module path in it.
+    /// Writes a log message. `target` is the plugin's name or a path of one of its modules.
     fn log(&self, level: Level, target: &str, message: &str);
 
     /// Makes a graph executable with the host's reference kernels.
     ///
     /// # Errors
-    /// Where the host has no kernel for it.
+    /// If the host has no kernel for an operator.
     fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>>;
 
-    /// Returns true if the work under way was cancelled (a compilation above all): long work asks now and
-    /// then and gives up with [`Error::cancelled`].
+    /// Returns true if the current work was cancelled (a compilation above all): long work polls this and returns
+    /// [`Error::cancelled`].
     fn cancelled(&self) -> bool {
         false
     }
 
-    /// A service that was added after the boundary was frozen: a pointer to what its documentation says, valid for the
-    /// life of the process. `None` for an unknown name.
+    /// Returns a service that was added after the boundary was frozen: a pointer to the type given in its
+    /// documentation, valid for the life of the process. `None` for an unknown name.
     fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
         let _ = name;
         None
     }
 }
 
-/// A handle to the host's services. Cloning it is cheap.
+/// Handle to the host's services. Cheap to clone.
 #[repr(C)]
 #[derive(StableAbi, Clone)]
 pub struct Services {
@@ -72,23 +72,23 @@ pub struct Services {
 }
 
 impl Services {
-    /// A handle to an implementation.
+    /// Creates a handle to an implementation.
     pub fn new(host: impl HostServices) -> Services {
         let object = ServicesAbi_TO::from_value(Export(host), TD_Opaque);
         Services { object: RArc::new(object) }
     }
 
-    /// The number of threads that [`parallel_for`](Services::parallel_for) uses, the caller's included.
+    /// Number of threads that [`parallel_for`](Services::parallel_for) uses, including the calling one.
     pub fn num_threads(&self) -> usize {
         self.object.num_threads()
     }
 
-    /// Calls `task` with every number below `count`, on the host's threads, and returns when all calls have. Runs
-    /// inline when it is called from inside a task. A large `count` with small tasks is fine for correctness, not for speed:
-    /// cut the work into a few pieces per thread.
+    /// Calls `task` with every index below `count`, on the host's threads, and returns when all calls have returned.
+    /// Runs inline when called from inside a task. A large `count` of small tasks is correct but slow: split the work
+    /// into a few pieces per thread.
     ///
     /// # Errors
-    /// Where a task panicked: its message and place. Tasks that had not begun by then are left out.
+    /// If a task panicked: its message and location. Tasks that have not started by then are skipped.
     pub fn parallel_for(&self, count: usize, task: impl Fn(usize) + Sync) -> Result<()> {
         self.try_parallel_for(count, |index| {
             task(index);
@@ -96,10 +96,10 @@ impl Services {
         })
     }
 
-    /// [`parallel_for`](Services::parallel_for) with tasks that can fail.
+    /// Variant of [`parallel_for`](Services::parallel_for) with fallible tasks.
     ///
     /// # Errors
-    /// The first error of a task. Tasks that had not begun by then are left out.
+    /// The first error of a task. Tasks that have not started by then are skipped.
     pub fn try_parallel_for(&self, count: usize, task: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
         let state = TaskState { task, failed: AtomicBool::new(false), failure: Mutex::new(None) };
         let call = call_task(&state);
@@ -110,7 +110,7 @@ impl Services {
         }
     }
 
-    /// Says that something happened that belongs in the trace. `fields` is a JSON object.
+    /// Records an event in the trace. `fields` is a JSON object.
     pub fn event(&self, name: &str, fields: &Value) {
         self.object.event(name.into(), fields.to_string().as_str().into());
     }
@@ -120,18 +120,18 @@ impl Services {
         self.object.counter(name.into(), amount);
     }
 
-    /// The most detailed level that anybody listens to.
+    /// Most verbose level that is enabled.
     pub fn log_level(&self) -> Option<Level> {
         level_from_number(self.object.log_level())
     }
 
-    /// [`log_level`](Services::log_level) as a number: 0 for nothing, 1 for errors, up to 5.
+    /// Returns [`log_level`](Services::log_level) as a number: 0 for none, 1 for errors, up to 5.
     #[cfg(feature = "host")]
     pub(crate) fn level_number(&self) -> i32 {
         self.object.log_level().into()
     }
 
-    /// [`log`](Services::log) with the level as a number.
+    /// Variant of [`log`](Services::log) with the level as a number.
     #[cfg(feature = "host")]
     pub(crate) fn log_number(&self, level: i32, target: &str, message: &str) {
         if let Some(level) = u8::try_from(level).ok().and_then(level_from_number) {
@@ -139,7 +139,7 @@ impl Services {
         }
     }
 
-    /// A log message. (`tracing` macros in a plugin arrive here by themselves.)
+    /// Writes a log message. (`tracing` events of a plugin arrive here automatically.)
     pub fn log(&self, level: Level, target: &str, message: &str) {
         self.object.log(level_number(level), target.into(), message.into());
     }
@@ -147,17 +147,17 @@ impl Services {
     /// Makes a graph executable with the host's reference kernels.
     ///
     /// # Errors
-    /// Where the host has no kernel for it.
+    /// If the host has no kernel for an operator.
     pub fn reference(&self, graph: &Graph, constants: &[Constant]) -> Result<Box<dyn Executable>> {
         let object = self.object.reference(graph, RSlice::from_slice(constants)).into_result()?;
         Ok(Box::new(adapt::ImportedExecutable::new("host", object)))
     }
 
-    /// Runs a graph once with the host's reference kernels. For more than one run keep what
-    /// [`reference`](Services::reference) gives.
+    /// Runs a graph once with the host's reference kernels. For several runs keep the result of
+    /// [`reference`](Services::reference).
     ///
     /// # Errors
-    /// Where the host has no kernel for it, or the run fails.
+    /// If the host has no kernel for an operator, or the run fails.
     pub fn reference_run<'t>(
         &self,
         graph: &Graph,
@@ -168,7 +168,7 @@ impl Services {
         let executable = self.reference(graph, constants)?;
         let dims: Vec<&[usize]> = inputs.iter().map(TensorRef::shape).collect();
         let prepared = executable.prepare(&dims)?;
-        // The elements of a vector of 64-byte lines are what aligns the scratch memory.
+        // A vector of 64-byte lines gives the scratch memory its alignment.
         let mut workspace = vec![Line([0; 64]); prepared.workspace.div_ceil(64)];
         // SAFETY: the lines are plain bytes, at least `workspace` of them.
         let workspace =
@@ -176,13 +176,13 @@ impl Services {
         executable.run(Call { inputs, outputs, workspace, plan: prepared.plan })
     }
 
-    /// Returns true if the work under way was cancelled. Long work (a search over tilings, a compiler that is
-    /// started) looks at it now and then and gives up with [`Error::cancelled`].
+    /// Returns true if the current work was cancelled. Long work (a search over tilings, a child process running a
+    /// compiler) polls this and returns [`Error::cancelled`].
     pub fn cancelled(&self) -> bool {
         self.object.cancelled()
     }
 
-    /// A service that was added after the boundary was frozen; `None` when this host does not have it.
+    /// Returns a service that was added after the boundary was frozen; `None` if this host does not have it.
     pub fn get_service(&self, name: &str) -> Option<NonNull<c_void>> {
         self.object.get_service(name.into()).into_option().map(NonNull::cast)
     }
@@ -228,7 +228,7 @@ impl<H: HostServices> ServicesAbi for Export<H> {
     }
 
     fn parallel_for(&self, count: usize, task: Task) -> RResult<(), Error> {
-        // What a plugin hands out runs on other threads too: there it is as much in its entry as here.
+        // Tasks of a plugin run on other threads too: there they count as the plugin's entry as well.
         #[cfg(feature = "host")]
         let place = crate::host::entries::current();
         let body = move |index| {
@@ -250,7 +250,7 @@ impl<H: HostServices> ServicesAbi for Export<H> {
     }
 
     fn event(&self, name: RStr<'_>, fields: RStr<'_>) {
-        // An event that cannot be recorded must not fail the plugin.
+        // An event that cannot be recorded must not make the plugin fail.
         let _ = guard(|| {
             self.0.event(name.as_str(), &serde_json::from_str(fields.as_str()).unwrap_or(Value::Null));
             Ok(())

@@ -1,8 +1,9 @@
-//! The signature of a region: the types of the tensors that a loaded region is run on.
+//! Signature of a region: the types of the tensors that a loaded region is run on.
 //!
-//! A blob may be paired with a program it was not compiled for: somebody edited a file, or a tool mixed two of them up. The
-//! host compares what it knows. A loader knows what its blob was compiled for, and compares too
-//! ([`LoadRequest::check_signature`]): element types never reach `prepare`, which sees dimensions alone.
+//! A blob may be paired with a program that it was not compiled for: a file was edited by hand, or a tool mixed up two
+//! blobs. The host compares the types that it knows. A loader knows the types that its blob was compiled for, and
+//! compares as well ([`LoadRequest::check_signature`]): element types never reach `prepare`, which sees only
+//! dimensions.
 
 use crate::backend::LoadRequest;
 use crate::error::{Error, Result};
@@ -10,20 +11,20 @@ use crate::graph::{Dim, Graph, TensorType};
 use crate::graph_json::read_type;
 use serde_json::{Value, json};
 
-/// The key of [`LoadRequest::options`] under which the host says what it knows of the region.
+/// Key of [`LoadRequest::options`] under which the host describes the region.
 const REGION: &str = "region";
 
-/// The types of a region's tensors.
+/// Types of a region's tensors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signature {
-    /// The inputs.
+    /// Types of the inputs.
     pub inputs: Vec<TensorType>,
-    /// The outputs.
+    /// Types of the outputs.
     pub outputs: Vec<TensorType>,
 }
 
 impl Signature {
-    /// Returns the signature of a graph whose numbers have been checked ([`Graph::check`]).
+    /// Returns the signature of a graph that passed [`Graph::check`].
     pub fn of(graph: &Graph) -> Signature {
         let output = |value: &crate::ValueRef| graph.nodes[value.node as usize].outputs[value.index as usize].clone();
         Signature {
@@ -35,26 +36,26 @@ impl Signature {
     /// Reads the JSON form: `{"inputs": [{"dtype": "float32", "dims": [1, "n", null]}], "outputs": [...]}`.
     ///
     /// # Errors
-    /// A type that cannot be read.
+    /// If a type cannot be read.
     pub fn from_json(value: &Value) -> Result<Signature> {
         let types = |key: &str| match value.get(key).and_then(Value::as_array) {
             Some(types) => types.iter().map(TensorType::from_json).collect(),
-            None => Err(Error::new(format!("a signature has a list \"{key}\""))),
+            None => Err(Error::new(format!("expected a list \"{key}\" in a signature"))),
         };
         Ok(Signature { inputs: types("inputs")?, outputs: types("outputs")? })
     }
 
-    /// The JSON form.
+    /// Returns the JSON form.
     pub fn to_json(&self) -> Value {
         let types = |types: &[TensorType]| -> Vec<Value> { types.iter().map(TensorType::to_json).collect() };
         json!({ "inputs": types(&self.inputs), "outputs": types(&self.outputs) })
     }
 
-    /// Compares two signatures. They agree when element types, ranks and known sizes do; the names of unknown dimensions
-    /// are free.
+    /// Compares two signatures. They agree if element types, ranks and known sizes do; the names of unknown dimensions
+    /// may differ.
     ///
     /// # Errors
-    /// The first tensor that differs.
+    /// A message about the first tensor that differs.
     pub fn check(&self, found: &Signature) -> Result<()> {
         let sides = [("input", &self.inputs, &found.inputs), ("output", &self.outputs, &found.outputs)];
         for (what, expected, found) in sides {
@@ -73,10 +74,10 @@ impl Signature {
 }
 
 impl LoadRequest<'_> {
-    /// Returns the types of the tensors that the region will be run on; `None` from a host that does not say.
+    /// Returns the types of the tensors that the region will be run on; `None` if the host does not provide them.
     ///
     /// # Errors
-    /// Types that cannot be read.
+    /// If a type cannot be read.
     pub fn signature(&self) -> Result<Option<Signature>> {
         self.options.get(REGION).map(Signature::from_json).transpose()
     }
@@ -84,7 +85,7 @@ impl LoadRequest<'_> {
     /// Compares the types that a blob was compiled for with those of the tensors that the region will be run on.
     ///
     /// # Errors
-    /// The first tensor that differs.
+    /// A message about the first tensor that differs.
     pub fn check_signature(&self, compiled_for: &Signature) -> Result<()> {
         match self.signature()? {
             Some(given) => compiled_for.check(&given).map_err(|error| {
@@ -100,12 +101,12 @@ impl TensorType {
     /// Reads the JSON form: `{"dtype": "float32", "dims": [1, "n", null]}`.
     ///
     /// # Errors
-    /// What is no tensor type.
+    /// If the value is not a tensor type.
     pub fn from_json(value: &Value) -> Result<TensorType> {
         read_type(value)
     }
 
-    /// The JSON form.
+    /// Returns the JSON form.
     pub fn to_json(&self) -> Value {
         let dim = |dim: &Dim| match dim {
             Dim::Known(size) => json!(size),
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_it_writes() {
+    fn round_trips_through_json() {
         let dims = vec![Dim::Known(3), Dim::Unknown("n".into()), Dim::Unknown("".into())];
         for dtype in [DType::BF16, DType { code: 0, bits: 4, lanes: 2 }] {
             let own = signature(dtype, dims.clone());
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn differs_in_element_type_rank_and_size_alone() {
+    fn compares_element_type_rank_and_known_sizes_only() {
         let own = signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("n".into())]);
         own.check(&signature(DType::F32, vec![Dim::Known(3), Dim::Unknown("m".into())])).unwrap();
         for other in [

@@ -1,7 +1,7 @@
-//! Tensor descriptors over memory that somebody else owns, laid out as DLPack's `DLTensor`.
+//! Tensor descriptors over borrowed memory, laid out as DLPack's `DLTensor`.
 //!
-//! The host hands over tensors in its own memory, dense and row-major, aligned to 64 bytes. A descriptor can also
-//! say strides and another device; the safe views refuse to look at those as a slice.
+//! The host passes tensors in its own memory, dense and row-major, aligned to 64 bytes. A descriptor can also have
+//! strides and another device; the safe views do not give slices of those.
 
 use crate::dtype::{DType, Device, Element};
 use abi_stable::StableAbi;
@@ -11,23 +11,23 @@ use std::marker::PhantomData;
 // A dimension crosses as DLPack's 64-bit integer and is a `usize` on both sides.
 const _: () = assert!(size_of::<usize>() == 8, "byoc plugins exist for 64-bit machines only");
 
-/// DLPack's `DLTensor`, field by field. Plain pointers: use [`TensorRef`] and [`TensorMut`].
+/// Plain copy of DLPack's `DLTensor`, field by field, with raw pointers: prefer [`TensorRef`] and [`TensorMut`].
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct Tensor {
-    /// First byte, before `byte_offset`.
+    /// Base address, to which `byte_offset` is added.
     pub data: *mut u8,
     /// Device that the memory belongs to.
     pub device: Device,
     /// Number of dimensions.
     pub ndim: i32,
-    /// The element type.
+    /// Element type.
     pub dtype: DType,
-    /// `ndim` dimensions.
+    /// Pointer to `ndim` dimensions.
     pub shape: *mut i64,
-    /// `ndim` strides in elements; null means dense and row-major.
+    /// Pointer to `ndim` strides in elements; null means dense and row-major.
     pub strides: *mut i64,
-    /// Bytes from `data` to the first element.
+    /// Offset from `data` to the first element in bytes.
     pub byte_offset: u64,
 }
 
@@ -67,8 +67,12 @@ impl Tensor {
     /// Number of bytes of a dense tensor in the host's memory.
     #[inline]
     fn byte_len(&self) -> usize {
-        assert!(self.device.kind == Device::CPU.kind, "this tensor lies in the memory of device {:?}", self.device);
-        assert!(self.is_dense(), "this tensor has strides: {:?}", self.strides());
+        assert!(
+            self.device.kind == Device::CPU.kind,
+            "expected a tensor in host memory, found device {:?}",
+            self.device
+        );
+        assert!(self.is_dense(), "expected a dense tensor, found strides {:?}", self.strides());
         self.shape().iter().product::<usize>() * self.dtype.size()
     }
 
@@ -78,7 +82,7 @@ impl Tensor {
     }
 }
 
-/// A tensor to read.
+/// Read-only view of a tensor.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct TensorRef<'a> {
@@ -91,7 +95,7 @@ unsafe impl Send for TensorRef<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for TensorRef<'_> {}
 
-/// A tensor to write.
+/// Mutable view of a tensor.
 #[repr(transparent)]
 pub struct TensorMut<'a> {
     raw: Tensor,
@@ -104,41 +108,41 @@ unsafe impl Send for TensorMut<'_> {}
 unsafe impl Sync for TensorMut<'_> {}
 
 impl<'a> TensorRef<'a> {
-    /// A dense tensor over `bytes`.
+    /// Creates a dense tensor over `bytes`.
     ///
     /// # Panics
-    /// When the number of bytes does not fit the shape.
+    /// If the number of bytes does not match the shape.
     #[inline]
     pub fn new(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> TensorRef<'a> {
         let raw = describe(dtype, shape.as_ptr(), shape.len(), bytes.as_ptr());
-        assert_eq!(raw.byte_len(), bytes.len(), "bytes of a tensor of {dtype} and shape {shape:?}");
+        assert_eq!(raw.byte_len(), bytes.len(), "size in bytes of a tensor of {dtype} and shape {shape:?}");
         TensorRef { raw, memory: PhantomData }
     }
 
-    /// The view of a descriptor.
+    /// Creates the view of a descriptor.
     ///
     /// # Safety
-    /// The memory, the shape and the strides that it points to must stay valid and unwritten for `'a`.
+    /// The memory, the shape and the strides that the descriptor points to must stay valid and unwritten for `'a`.
     pub unsafe fn from_raw(raw: Tensor) -> TensorRef<'a> {
         TensorRef { raw, memory: PhantomData }
     }
 
-    /// The descriptor, for a C library.
+    /// Returns the descriptor, for a C library.
     pub fn raw(&self) -> &Tensor {
         &self.raw
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.raw.dtype
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     pub fn shape(&self) -> &[usize] {
         self.raw.shape()
     }
 
-    /// The number of elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.shape().iter().product()
     }
@@ -148,24 +152,24 @@ impl<'a> TensorRef<'a> {
         self.len() == 0
     }
 
-    /// The bytes, row-major.
+    /// Returns the bytes, row-major.
     ///
     /// # Panics
-    /// When the tensor is not dense in the host's memory.
+    /// If the tensor is not dense in the host's memory.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         let len = self.raw.byte_len();
         if len == 0 {
             return &[];
         }
-        // SAFETY: the constructor's contract: `byte_len` bytes from there on are readable for `'a`.
+        // SAFETY: by the constructor's contract, `byte_len` bytes from there on are readable for `'a`.
         unsafe { std::slice::from_raw_parts(self.raw.start(), len) }
     }
 
-    /// The elements. Booleans are `u8`, 16-bit floats are `u16`.
+    /// Returns the elements. Booleans are `u8`, 16-bit floats are `u16`.
     ///
     /// # Panics
-    /// When the tensor is not dense in the host's memory, or has another element type.
+    /// If the tensor is not dense in the host's memory, or has another element type.
     pub fn as_slice<T: Element>(&self) -> &'a [T] {
         let bytes = self.bytes();
         check::<T>(self.raw.dtype, bytes);
@@ -178,55 +182,56 @@ impl<'a> TensorRef<'a> {
 }
 
 impl<'a> TensorMut<'a> {
-    /// A dense tensor over `bytes`.
+    /// Creates a dense tensor over `bytes`.
     ///
     /// # Panics
-    /// When the number of bytes does not fit the shape.
+    /// If the number of bytes does not match the shape.
     #[inline]
     pub fn new(dtype: DType, shape: &'a mut [usize], bytes: &'a mut [u8]) -> TensorMut<'a> {
         let raw = describe(dtype, shape.as_mut_ptr(), shape.len(), bytes.as_mut_ptr());
-        assert_eq!(raw.byte_len(), bytes.len(), "bytes of a tensor of {dtype} and shape {shape:?}");
+        assert_eq!(raw.byte_len(), bytes.len(), "size in bytes of a tensor of {dtype} and shape {shape:?}");
         TensorMut { raw, memory: PhantomData }
     }
 
-    /// The view of a descriptor.
+    /// Creates the view of a descriptor.
     ///
     /// # Safety
-    /// The memory, the shape and the strides that it points to must stay valid, and be touched by nobody else, for `'a`.
+    /// The memory, the shape and the strides that the descriptor points to must stay valid, and must not be accessed
+    /// otherwise, for `'a`.
     pub unsafe fn from_raw(raw: Tensor) -> TensorMut<'a> {
         TensorMut { raw, memory: PhantomData }
     }
 
-    /// The descriptor, for a C library.
+    /// Returns the descriptor, for a C library.
     pub fn raw(&self) -> &Tensor {
         &self.raw
     }
 
-    /// The element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.raw.dtype
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     pub fn shape(&self) -> &[usize] {
         self.raw.shape()
     }
 
-    /// Makes the tensor smaller, where [`prepare`](crate::Executable::prepare) gave only bounds. The elements then
-    /// stand dense under the new shape, at the start of the memory.
+    /// Shrinks the tensor, where [`prepare`](crate::Executable::prepare) gave only bounds. The elements are dense under
+    /// the new shape, at the start of the memory.
     ///
     /// # Panics
-    /// When the rank differs, or a dimension is larger than the bound.
+    /// If the rank differs, or a dimension exceeds its bound.
     pub fn set_shape(&mut self, shape: &[usize]) {
         let fits = shape.len() == self.shape().len() && shape.iter().zip(self.shape()).all(|(new, bound)| new <= bound);
-        assert!(fits, "shape {shape:?} does not fit into the bound {:?}", self.shape());
+        assert!(fits, "shape {shape:?} exceeds the bound {:?}", self.shape());
         for (axis, &dim) in shape.iter().enumerate() {
             // SAFETY: `axis < ndim`, and the shape is borrowed exclusively.
             unsafe { self.raw.shape.add(axis).write(dim as i64) };
         }
     }
 
-    /// The number of elements.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.shape().iter().product()
     }
@@ -236,29 +241,29 @@ impl<'a> TensorMut<'a> {
         self.len() == 0
     }
 
-    /// The same tensor to read.
+    /// Returns a read-only view of the tensor.
     pub fn as_ref(&self) -> TensorRef<'_> {
         TensorRef { raw: self.raw, memory: PhantomData }
     }
 
-    /// The bytes, row-major.
+    /// Returns the bytes, row-major.
     ///
     /// # Panics
-    /// When the tensor is not dense in the host's memory.
+    /// If the tensor is not dense in the host's memory.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.raw.byte_len();
         if len == 0 {
             return &mut [];
         }
-        // SAFETY: the constructor's contract: `byte_len` bytes from there on are ours alone for `'a`.
+        // SAFETY: by the constructor's contract, `byte_len` bytes from there on are exclusively borrowed for `'a`.
         unsafe { std::slice::from_raw_parts_mut(self.raw.start(), len) }
     }
 
-    /// The elements. Booleans are `u8`, 16-bit floats are `u16`.
+    /// Returns the elements. Booleans are `u8`, 16-bit floats are `u16`.
     ///
     /// # Panics
-    /// When the tensor is not dense in the host's memory, or has another element type.
+    /// If the tensor is not dense in the host's memory, or has another element type.
     pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
         let dtype = self.raw.dtype;
         let bytes = self.bytes_mut();
@@ -297,10 +302,10 @@ fn describe(dtype: DType, shape: *const usize, ndim: usize, data: *const u8) -> 
 }
 
 fn check<T: Element>(dtype: DType, bytes: &[u8]) {
-    assert!(T::views(dtype), "a tensor of {dtype} looked at as {}", std::any::type_name::<T>());
+    assert!(T::views(dtype), "tensor of {dtype} viewed as {}", std::any::type_name::<T>());
     assert!(
         bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(align_of::<T>()),
-        "a tensor that is not aligned"
+        "expected an aligned tensor"
     );
 }
 
@@ -311,7 +316,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
-    fn a_descriptor_is_laid_out_as_dlpack_has_it() {
+    fn descriptor_matches_dlpack_layout() {
         let offsets = [
             offset_of!(Tensor, data),
             offset_of!(Tensor, device),
@@ -333,38 +338,38 @@ mod tests {
     }
 
     #[test]
-    fn views_look_at_dense_memory_of_the_host_only() {
+    fn views_require_dense_host_memory() {
         let memory: Vec<i32> = (0..12).collect();
         let (shape, strides) = ([2usize, 3], [6i64, 2]);
         let bytes = memory.as_ptr().cast::<u8>();
         let raw = Tensor { byte_offset: 8, ..describe(DType::I32, shape.as_ptr(), 2, bytes) };
-        // SAFETY: twelve elements lie there, of which the views see six.
+        // SAFETY: the memory has twelve elements, of which the views see six.
         let view = unsafe { TensorRef::from_raw(raw) };
         assert_eq!(view.as_slice::<i32>(), [2, 3, 4, 5, 6, 7]);
-        assert!(panics(|| view.as_slice::<f32>()).contains("a tensor of int32 looked at as f32"));
+        assert!(panics(|| view.as_slice::<f32>()).contains("tensor of int32 viewed as f32"));
 
         // SAFETY: as above.
         let strided = unsafe { TensorRef::from_raw(Tensor { strides: strides.as_ptr().cast_mut(), ..raw }) };
-        assert!(panics(|| strided.bytes()).contains("this tensor has strides"));
+        assert!(panics(|| strided.bytes()).contains("found strides"));
         let dense = [3i64, 1];
         // SAFETY: as above.
         let dense = unsafe { TensorRef::from_raw(Tensor { strides: dense.as_ptr().cast_mut(), ..raw }) };
         assert_eq!(dense.len(), dense.as_slice::<i32>().len());
-        // SAFETY: nothing looks at the memory.
+        // SAFETY: nothing reads the memory.
         let foreign = unsafe { TensorRef::from_raw(Tensor { device: Device { kind: 2, id: 0 }, ..raw }) };
         assert!(panics(|| foreign.bytes()).contains("device"));
     }
 
     #[test]
-    fn an_output_shrinks_within_its_bound() {
+    fn output_shrinks_within_its_bound() {
         let mut memory = [0u8; 6];
         let mut dims = [2usize, 3];
         let mut output = TensorMut::new(DType::U8, &mut dims, &mut memory);
         output.set_shape(&[1, 3]);
         assert_eq!(output.as_mut_slice::<u8>().len(), 3);
-        assert!(panics(|| output.set_shape(&[1, 4])).contains("does not fit"));
-        assert!(panics(|| output.set_shape(&[3])).contains("does not fit"));
-        assert_eq!(dims, [1, 3], "the host sees it");
+        assert!(panics(|| output.set_shape(&[1, 4])).contains("exceeds the bound"));
+        assert!(panics(|| output.set_shape(&[3])).contains("exceeds the bound"));
+        assert_eq!(dims, [1, 3], "the host sees the new shape");
     }
 
     #[test]
@@ -373,6 +378,9 @@ mod tests {
         assert!(empty.is_empty() && empty.as_slice::<f64>().is_empty());
         let scalar = TensorRef::new(DType::BOOL, &[], &[1]);
         assert_eq!(scalar.as_slice::<u8>(), [1]);
-        assert!(panics(|| TensorRef::new(DType::I8, &[2], &[1])).contains("bytes of a tensor of int8 and shape [2]"));
+        assert!(
+            panics(|| TensorRef::new(DType::I8, &[2], &[1]))
+                .contains("size in bytes of a tensor of int8 and shape [2]")
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! The objects that cross, as traits of the stable ABI. Nobody implements these but the modules `adapt`,
-//! `services` and `constant`.
+//! Objects that cross the boundary, as traits of the stable ABI. Only the modules `adapt`, `services` and `constant`
+//! implement them.
 //!
-//! Method names, their order and every type in them are checked when a plugin is loaded. A method more here turns every
-//! plugin away that was built before: new things go through `query` and `get_service`.
-#![expect(unused_qualifications, non_local_definitions, reason = "what `sabi_trait` expands to")]
+//! Method names, their order and every type in them are checked when a plugin is loaded. An additional method makes the
+//! host reject every plugin built before: extensions go through `query` and `get_service`.
+#![expect(unused_qualifications, non_local_definitions, reason = "expansion of `sabi_trait`")]
 
 use crate::backend::{Candidate, CompiledRegion, Prepared, Verdict};
 use crate::constant::Constant;
@@ -71,11 +71,11 @@ pub trait ConstantAbi: Send + Sync + 'static {
     fn digest(&self) -> RString;
 }
 
-/// One task of a `parallel_for`, as it crosses. `call` catches panics.
+/// Task of a `parallel_for` in the form that crosses the boundary. `call` catches panics.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Task {
-    /// Handed to `call`.
+    /// Argument of `call`.
     pub context: *const u8,
     /// Runs one index.
     pub call: unsafe extern "C" fn(*const u8, usize),

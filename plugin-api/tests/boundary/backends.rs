@@ -94,10 +94,13 @@ fn template_refuses_blobs_that_are_not_its_own() {
     assert!(load("f", &blob.as_bytes()[..40]).starts_with("plugin template: load: "));
     assert!(load("f", b"\xff").starts_with("plugin template: load: the blob: invalid utf-8"));
     let constant = add_relu("f", &[2]).to_json();
-    assert_eq!(load("f", constant.as_bytes()), "plugin template: load: graph f, node 1: stands for constant 0, of 0");
+    assert_eq!(
+        load("f", constant.as_bytes()),
+        "plugin template: load: graph f, node 1: refers to constant 0, but there are 0"
+    );
     let mut nothing = single("f", "nn.relu", &[2]);
     nothing.outputs.clear();
-    let message = "plugin template: load: graph f: it has no outputs, so that nobody can see what it computes";
+    let message = "plugin template: load: graph f: expected at least one output";
     assert_eq!(load("f", nothing.to_json().as_bytes()), message);
     let softmax = single("f", "nn.softmax", &[2]).to_json();
     assert_eq!(load("f", softmax.as_bytes()), "plugin template: load: host: reference: this host has no nn.softmax");
