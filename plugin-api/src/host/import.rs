@@ -1,4 +1,5 @@
-//! A plugin's objects as the plain traits that the host works with. An error says which plugin and entry it came from.
+//! Adapters from a plugin's objects to the plain traits that the host uses. They add the plugin and the entry to an
+//! error.
 
 use super::entries::{self, Entry, Places, enter};
 use crate::RefusalCode;
@@ -13,7 +14,7 @@ use abi_stable::std_types::{RSlice, RString};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-/// An object of a plugin's, whose entries and whose destructor are recorded.
+/// Object of a plugin, whose entries and destructor are recorded.
 struct Held<T> {
     object: ManuallyDrop<T>,
     places: &'static Places,
@@ -24,7 +25,7 @@ impl<T> Held<T> {
         Held { object: ManuallyDrop::new(object), places }
     }
 
-    /// The object, for one call of an entry.
+    /// Calls an entry of the object.
     #[inline]
     fn call<R>(&self, entry: Entry, call: impl FnOnce(&T) -> R) -> R {
         let _entered = enter(self.places.at(entry));
@@ -35,12 +36,12 @@ impl<T> Held<T> {
 impl<T> Drop for Held<T> {
     fn drop(&mut self) {
         let _entered = enter(self.places.at(Entry::Release));
-        // SAFETY: nobody uses the object after its owner's destructor.
+        // SAFETY: the object is not used after this destructor.
         unsafe { ManuallyDrop::drop(&mut self.object) };
     }
 }
 
-/// A code generator of a plugin, as the host sees it.
+/// Code generator of a plugin, as the host sees it.
 pub(crate) struct ImportedCodegen {
     plugin: Arc<str>,
     object: Held<CodegenObject>,
@@ -66,7 +67,7 @@ impl Codegen for ImportedCodegen {
 
     fn judge(&self, candidate: &Candidate) -> Verdict {
         match self.judge_batch(std::slice::from_ref(candidate)) {
-            Ok(verdicts) => verdicts.into_iter().next().expect("as many verdicts as candidates"),
+            Ok(verdicts) => verdicts.into_iter().next().expect("one verdict per candidate"),
             Err(error) => Verdict::refused(RefusalCode::Unavailable, error.to_string()),
         }
     }
@@ -75,7 +76,7 @@ impl Codegen for ImportedCodegen {
         let judged = self.object.call(Entry::Judge, |o| o.judge(RSlice::from_slice(candidates)).into_result());
         let verdicts = self.named("judge", judged)?;
         if verdicts.len() != candidates.len() {
-            let message = format!("{} verdicts on {} candidates", verdicts.len(), candidates.len());
+            let message = format!("found {} verdicts on {} candidates", verdicts.len(), candidates.len());
             return self.named("judge", Err(Error::new(message)));
         }
         Ok(verdicts.into_vec())
@@ -96,7 +97,7 @@ impl Codegen for ImportedCodegen {
     }
 }
 
-/// A loader of a plugin, as the host sees it.
+/// Loader of a plugin, as the host sees it.
 pub(crate) struct ImportedLoader {
     plugin: Arc<str>,
     object: Held<LoaderObject>,
@@ -130,20 +131,20 @@ impl Loader for ImportedLoader {
     }
 }
 
-/// Checks that there can be memory for what a plugin prepared.
+/// Checks that the workspace fits into the address space.
 #[inline]
 pub(super) fn check_prepared(prepared: &Prepared) -> Result<()> {
-    /// No processor of today gives a process more.
+    /// Upper bound of the address space of a process on today's processors.
     const ADDRESSES: usize = 1 << 47;
     if prepared.workspace < ADDRESSES { Ok(()) } else { Err(oversized(prepared.workspace)) }
 }
 
 #[cold]
 fn oversized(workspace: usize) -> Error {
-    Error::new(format!("expected a workspace that a process can have, found one of {workspace} bytes"))
+    Error::new(format!("expected a workspace of less than 2^47 bytes, found {workspace} bytes"))
 }
 
-/// A loaded region of a plugin, as the host sees it.
+/// Loaded region of a plugin, as the host sees it.
 struct LoadedRegion(Held<ImportedExecutable>);
 
 impl Executable for LoadedRegion {

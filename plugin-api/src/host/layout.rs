@@ -1,6 +1,7 @@
-//! The layout checker's report, which prints both types whole for every difference, as one line per difference.
+//! Condenses the layout checker's report, which prints both types in full for every difference, to one line per
+//! difference.
 
-/// The differences in a report: `PluginModule.init.result: mismatched type: expected Info, found u32`.
+/// Returns the differences in a report: `PluginModule.init.result: mismatched type: expected Info, found u32`.
 pub(super) fn differences(report: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut reader = Reader::default();
@@ -23,7 +24,7 @@ pub(super) fn differences(report: &str) -> Vec<String> {
 /// Section of the report of a difference.
 #[derive(Default, PartialEq)]
 enum Part {
-    /// Between: both layouts, whole.
+    /// Both layouts in full, between the other sections.
     #[default]
     Layouts,
     /// Field and type that differ.
@@ -64,7 +65,7 @@ impl Reader {
                 name => name.to_owned(),
             });
         } else if let (Some(ty), [_]) = (line.strip_prefix("type:"), &self.path[..]) {
-            // The first is the whole: its type says more than its name, which is a number.
+            // The first entry is the root: its type says more than its name, which is a number.
             self.path[0] = ty.to_owned();
         }
     }
@@ -86,7 +87,7 @@ impl Reader {
     }
 }
 
-/// Adds a line of a text, up to a length that still is one line on a screen or two.
+/// Appends a line of a text, up to a length that still fits into a line or two of a screen.
 fn append(text: &mut String, line: &str) {
     if line.is_empty() || text.len() > 80 {
         return;

@@ -1,8 +1,8 @@
-//! Loading: look at the file, map it, compare versions, compare layouts, then `init`.
+//! Loading of a plugin: inspect the file, map it, compare versions, compare layouts, then call `init`.
 //!
-//! A library is never unmapped: its thread-locals, statics and threads may outlive whatever the host knows of it.
-//! `abi_stable`'s own `load_from_file` keeps one module per type and would return the first plugin for every other; the
-//! header of each library is asked instead.
+//! A library is never unmapped: its thread-locals, statics and threads may outlive the host's objects. `abi_stable`'s
+//! own `load_from_file` caches one module per type and would return the first plugin for every other; the header of
+//! each library is read instead.
 
 use super::entries::{Entry as Step, Places, enter};
 use super::import::{ImportedCodegen, ImportedLoader};
@@ -20,10 +20,10 @@ use std::sync::Arc;
 /// Loads a plugin.
 ///
 /// # Errors
-/// Why it cannot be used. The process goes on.
+/// The reason for which it cannot be used. The process goes on.
 pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection> {
     let entry = sniff_entry(path)?;
-    // It goes by the name of its file until it has said its own.
+    // The file name stands for the plugin's name until it is known.
     let places = Places::of(&path.to_string_lossy(), "");
     let library = {
         let _entered = enter(places.at(Step::Dlopen));
@@ -65,18 +65,18 @@ pub fn load(path: &Path, services: &Services) -> Result<LoadedPlugin, Rejection>
 }
 
 fn open(path: &Path) -> Result<Library, Rejection> {
-    // A path without a slash would be looked for in the system's folders.
+    // A path without a slash would be searched for in the system's directories.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let failed = |error: libloading::Error| {
         let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        // The system puts the path in front; the caller names the file anyway.
+        // The loader prefixes the path; the caller names the file anyway.
         let reason = message.strip_prefix(&format!("{}: ", absolute.display())).unwrap_or(&message);
         let mut rejection = Rejection::new(code::DLOPEN, format!("the system cannot load it: {reason}"));
         rejection.details = missing_libraries(path);
         rejection
     };
-    // SAFETY: the file is a complete library of this machine that says it is a plugin; that its constructors behave is
-    // what loading a plugin trusts it with.
+    // SAFETY: the file is a complete library for this machine that claims to be a plugin; loading a plugin trusts its
+    // constructors to behave.
     unsafe { Library::open(Some(&absolute), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)
 }
 
@@ -84,7 +84,7 @@ fn open(path: &Path) -> Result<Library, Rejection> {
 fn missing_libraries(path: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     for name in needed(path) {
-        // SAFETY: what the plugin's own loading would have loaded, which the user asked for.
+        // SAFETY: loading the plugin, which the user asked for, would have loaded this library as well.
         match unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_LOCAL) } {
             Ok(library) => std::mem::forget(library),
             Err(error) => {
@@ -96,7 +96,7 @@ fn missing_libraries(path: &Path) -> Vec<String> {
     lines
 }
 
-/// The header of a Rust plugin's library, which stays mapped for good.
+/// Returns the header of a Rust plugin's library, which is never unmapped.
 fn header(library: Library) -> Result<&'static LibHeader, Rejection> {
     // SAFETY: the symbol of this name is abi_stable's `LibHeader`, which begins with an `AbiHeader`; `upgrade` checks
     // its magic before anything else is read.
@@ -109,16 +109,16 @@ fn header(library: Library) -> Result<&'static LibHeader, Rejection> {
         }
         LibraryError::InvalidAbiHeader(found) => Rejection::new(
             code::VERSION,
-            format!("built with abi_stable {}.{}, which this byoc does not read", found.abi_major, found.abi_minor),
+            format!("built with abi_stable {}.{}, which this byoc does not support", found.abi_major, found.abi_minor),
         )
         .hint(REBUILD),
         other => Rejection::new(code::LAYOUT, first_line(&other.to_string())).hint(REBUILD),
     })
 }
 
-const REBUILD: &str = "build the plugin again, against the byoc-plugin-api of this version";
+const REBUILD: &str = "rebuild the plugin against the byoc-plugin-api of this version";
 
-/// Versions before layouts: a plugin of another version is told so in one line, not in a page of differences.
+/// Compares versions before layouts: for another version one line says more than a page of differences.
 fn check_version(header: &LibHeader) -> Result<String, Rejection> {
     let theirs = header.version_strings().version.as_str();
     if series(theirs) != series(API_VERSION) {
@@ -128,7 +128,7 @@ fn check_version(header: &LibHeader) -> Result<String, Rejection> {
     Ok(theirs.to_owned())
 }
 
-/// Returns the parts of a version that must agree: major, and before 1.0 minor.
+/// Returns the parts of a version that must agree: major, and before 1.0 also minor.
 fn series(version: &str) -> (&str, &str) {
     let mut parts = version.split('.');
     let major = parts.next().unwrap_or("");

@@ -1,4 +1,4 @@
-//! What a library turned out to be, whichever of the two entries it has.
+//! Loaded plugin, with either of the two entries.
 
 use super::{Rejection, code};
 use crate::backend::{Codegen, Loader};
@@ -8,23 +8,23 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A plugin that is loaded and initialised.
+/// Loaded and initialized plugin.
 pub struct LoadedPlugin {
-    /// Its name.
+    /// Name of the plugin.
     pub name: String,
-    /// Its own version.
+    /// Version of the plugin.
     pub version: String,
-    /// The version of the boundary that it was built against.
+    /// Version of the boundary that the plugin was built against.
     pub api_version: String,
-    /// The file.
+    /// File of the library.
     pub path: PathBuf,
     /// Registrations, sorted by name.
     pub registrations: Vec<Registration>,
 }
 
-/// A name and what stands under it.
+/// Name and the object that is registered under it.
 pub struct Registration {
-    /// The full name: `relay.ext.dnnl`, `loadbinary_dnnl_json`.
+    /// Full name: `relay.ext.dnnl`, `loadbinary_dnnl_json`.
     pub name: String,
     /// Code generator or loader.
     pub offer: Offer,
@@ -33,19 +33,19 @@ pub struct Registration {
 /// Object that a plugin registers.
 #[derive(Clone)]
 pub enum Offer {
-    /// A code generator.
+    /// Code generator.
     Codegen(Arc<dyn Codegen>),
-    /// A loader.
+    /// Loader.
     Loader(Arc<dyn Loader>),
     /// Data under a name, as JSON text; for later versions.
     Data(String),
 }
 
 impl LoadedPlugin {
-    /// A plugin with these registrations, in whatever order its library gave them.
+    /// Creates a plugin with these registrations, in any order.
     ///
     /// # Errors
-    /// A name that is malformed, or stands twice.
+    /// If a name is malformed or registered twice.
     pub(super) fn new(
         name: &str,
         version: &str,
@@ -59,7 +59,7 @@ impl LoadedPlugin {
         Ok(LoadedPlugin { name, version, api_version, path: path.to_owned(), registrations })
     }
 
-    /// The code generator `relay.ext.<name>`.
+    /// Returns the code generator `relay.ext.<name>`.
     pub fn codegen(&self, name: &str) -> Option<Arc<dyn Codegen>> {
         self.registrations.iter().find_map(|registration| match &registration.offer {
             Offer::Codegen(codegen) if registration.name.strip_prefix(CODEGEN_PREFIX) == Some(name) => {
@@ -69,7 +69,7 @@ impl LoadedPlugin {
         })
     }
 
-    /// The loader `loadbinary_<key>`.
+    /// Returns the loader `loadbinary_<key>`.
     pub fn loader(&self, key: &str) -> Option<Arc<dyn Loader>> {
         self.registrations.iter().find_map(|registration| match &registration.offer {
             Offer::Loader(loader) if registration.name.strip_prefix(LOADER_PREFIX) == Some(key) => Some(loader.clone()),
@@ -85,12 +85,12 @@ impl std::fmt::Debug for LoadedPlugin {
     }
 }
 
-/// The options of `init`.
+/// Returns the options of `init`.
 pub(super) fn init_options() -> String {
     json!({ "host_api_version": API_VERSION }).to_string()
 }
 
-/// Why a plugin whose `init` failed cannot be used.
+/// Converts an error of `init` to a rejection.
 pub(super) fn init_rejection(error: Error) -> Rejection {
     let code = if error.panicked { code::INIT_PANIC } else { code::INIT };
     let rejection = Rejection::new(code, error.to_string());
@@ -112,7 +112,7 @@ fn check_names(registrations: &[Registration]) -> Result<(), Rejection> {
         let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let good = rest.is_some_and(|rest| !rest.is_empty() && rest.chars().all(part));
         if !good {
-            let reason = format!("registers \"{}\": a name is letters, digits, _ and -", registration.name);
+            let reason = format!("registers \"{}\", expected letters, digits, _ and -", registration.name);
             return Err(Rejection::new(code::BAD_REGISTRATION, reason));
         }
     }

@@ -1,7 +1,7 @@
-//! The host's side: looking at a file before it is mapped, loading it, and seeing what it offers.
+//! Host side of the boundary: inspection of a file before it is mapped, loading, and access to the registered objects.
 //!
-//! Nothing here names a type of the stable ABI: a loaded plugin is seen through the same plain traits that its author
-//! implemented.
+//! Nothing here names a type of the stable ABI: the host uses a loaded plugin through the same plain traits that its
+//! author implemented.
 
 mod c;
 pub mod entries;
@@ -20,16 +20,16 @@ pub use sources::plugin_api_sources;
 
 use std::fmt;
 
-/// Why a file is not a plugin that can be used.
+/// Reason for which a file cannot be used as a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// The error code, such as `E0403`.
+    /// Error code, such as `E0403`.
     pub code: &'static str,
     /// One line, lower case, no full stop.
     pub reason: String,
     /// Remedy for the user.
     pub hint: Option<String>,
-    /// The long form, line by line, where there is one.
+    /// Long form, line by line; empty if there is none.
     pub details: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Rejection {
 
 impl std::error::Error for Rejection {}
 
-/// The codes that a file is rejected with. Their pages are `docs/errors/E04xx.md`.
+/// Error codes of rejections. Their pages are `docs/errors/E04xx.md`.
 pub mod code {
     /// The file cannot be read.
     pub const UNREADABLE: &str = "E0410";
@@ -60,17 +60,17 @@ pub mod code {
     pub const NOT_A_LIBRARY: &str = "E0411";
     /// The file is a shared library for another processor.
     pub const OTHER_MACHINE: &str = "E0412";
-    /// The file ends before its contents do.
+    /// The file is shorter than its headers require.
     pub const TRUNCATED: &str = "E0413";
-    /// The library has no entry symbol: it is no plugin.
+    /// The library has no entry symbol: it is not a plugin.
     pub const NO_ENTRY: &str = "E0414";
-    /// The system's loader turned the library down.
+    /// The system's loader failed to load the library.
     pub const DLOPEN: &str = "E0415";
     /// The plugin was built against another version of the boundary.
     pub const VERSION: &str = "E0416";
     /// The plugin was built against another layout of the boundary.
     pub const LAYOUT: &str = "E0417";
-    /// The plugin's `init` gave an error.
+    /// The plugin's `init` returned an error.
     pub const INIT: &str = "E0418";
     /// The plugin's `init` panicked.
     pub const INIT_PANIC: &str = "E0419";

@@ -1,5 +1,5 @@
-//! A look at a file before the system maps it. Mapping a truncated library kills the process, and mapping any library
-//! runs its constructors: a file that is no plugin is told apart by reading it.
+//! Inspection of a file before it is mapped. Mapping a truncated library kills the process, and mapping any library
+//! runs its constructors: a file that is not a plugin is recognized by reading it.
 
 use super::c::ENTRY as C_ENTRY;
 use super::{Rejection, code};
@@ -21,21 +21,21 @@ const MACHINE: elf::Machine = elf::EM_RISCV;
 /// Checks that the file can be a plugin for this machine, without running any of it.
 ///
 /// # Errors
-/// The reason why it is none.
+/// The reason for which it cannot be.
 pub fn sniff(path: &Path) -> Result<(), Rejection> {
     sniff_entry(path).map(drop)
 }
 
-/// Facts of a plugin's file, read without mapping it.
+/// Properties of a plugin's file, read without mapping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// Its entry, for people: `declare_plugin!`, or `byoc_plugin_entry` for one in C.
+    /// Entry, for people: `declare_plugin!`, or `byoc_plugin_entry` for a plugin in C.
     pub entry: &'static str,
-    /// The libraries that it needs, by their names.
+    /// Names of the libraries that it depends on.
     pub needed: Vec<String>,
 }
 
-/// Reads the facts of a plugin's file.
+/// Reads the properties of a plugin's file.
 ///
 /// # Errors
 /// As [`sniff`].
@@ -47,7 +47,7 @@ pub fn facts(path: &Path) -> Result<FileFacts, Rejection> {
     Ok(FileFacts { entry, needed: needed(path) })
 }
 
-/// The libraries that a library needs; none where that cannot be read.
+/// Returns the names of the libraries that a library depends on; empty if they cannot be read.
 pub(super) fn needed(path: &Path) -> Vec<String> {
     let Ok(file) = File::open(path) else { return Vec::new() };
     let file = ReadCache::new(file);
@@ -69,8 +69,8 @@ pub(super) fn needed(path: &Path) -> Vec<String> {
     read().unwrap_or_default()
 }
 
-/// Returns true if the part of the file that would be mapped holds this text; `false` for what cannot be read. A plugin that registers a name
-/// holds it as a rule, so that the others can be left alone at first.
+/// Returns true if the loadable segments of the file contain this text; `false` if they cannot be read. A plugin that
+/// registers a name usually contains it, so that other files can be skipped at first.
 pub fn mentions(path: &Path, text: &str) -> bool {
     const CHUNK: u64 = 1 << 20;
     let Ok(file) = File::open(path) else { return false };
@@ -87,7 +87,7 @@ pub fn mentions(path: &Path, text: &str) -> bool {
         let mut at = segment.p_offset(endian);
         let end = at.saturating_add(segment.p_filesz(endian));
         while at < end {
-            // Pieces overlap, so that a text which lies in two is found.
+            // Chunks overlap, so that a text across a boundary is found.
             let piece = CHUNK.saturating_add(text.len() as u64).min(end - at);
             buffer.resize(piece as usize, 0);
             if file.read_exact_at(&mut buffer, at).is_err() {
@@ -111,9 +111,9 @@ pub(super) enum Entry {
     C,
 }
 
-/// [`sniff`], and which entry the file has; one with both is a Rust plugin.
+/// Checks a file like [`sniff`] and returns the kind of its entry; a file with both is a Rust plugin.
 pub(super) fn sniff_entry(path: &Path) -> Result<Entry, Rejection> {
-    // To open a FIFO would wait for somebody to write to it.
+    // Opening a FIFO would block until somebody writes to it.
     if !std::fs::metadata(path).map_err(|error| unreadable(&error))?.is_file() {
         return Err(Rejection::new(code::UNREADABLE, "not a regular file"));
     }
@@ -144,8 +144,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<Entry, Rejection> {
         return Err(Rejection::new(code::OTHER_MACHINE, "not a library for a 64-bit machine"));
     }
     let header = elf::FileHeader64::<Endianness>::parse(data).map_err(|_| truncated(length, None))?;
-    let endian =
-        header.endian().map_err(|_| Rejection::new(code::NOT_A_LIBRARY, "an ELF header that makes no sense"))?;
+    let endian = header.endian().map_err(|_| Rejection::new(code::NOT_A_LIBRARY, "a malformed ELF header"))?;
     let machine = header.e_machine(endian);
     if machine != MACHINE {
         let reason = format!("built for another processor (ELF machine {}, this one is {})", machine.0, MACHINE.0);
@@ -164,7 +163,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<Entry, Rejection> {
             needed = needed.max(segment.p_offset(endian).saturating_add(segment.p_filesz(endian)));
         }
     }
-    // The section table stands at the end of what a linker writes, so that it tells a truncated file best.
+    // Linkers write the section table last, so that its end is the best test for truncation.
     let sections = u64::from(header.e_shentsize(endian)) * u64::from(header.e_shnum(endian));
     needed = needed.max(header.e_shoff(endian).saturating_add(sections));
     if needed > length {
@@ -188,7 +187,7 @@ fn sniff_data<'data>(data: impl ReadRef<'data>) -> Result<Entry, Rejection> {
         let none = Rejection::new(code::NO_ENTRY, "a shared library, but not a byoc plugin (no entry symbol)");
         match disguised {
             Some(name) => none.hint(format!(
-                "it exports \"{name}\", a name of C++: include byoc_plugin.h, or declare {C_ENTRY} as extern \"C\""
+                "it exports \"{name}\", a mangled C++ name: include byoc_plugin.h, or declare {C_ENTRY} as extern \"C\""
             )),
             None => none.hint(format!(
                 "in Rust a plugin has one declare_plugin! line and is built as a cdylib; in C it exports {C_ENTRY}"
@@ -202,7 +201,7 @@ const COPY_AGAIN: &str = "copy the file again";
 fn truncated(have: u64, need: Option<u64>) -> Rejection {
     let reason = match need {
         Some(need) => format!("truncated: {have} bytes of at least {need}"),
-        None => format!("truncated: {have} bytes, less than its headers"),
+        None => format!("truncated: {have} bytes, too few for its headers"),
     };
     Rejection::new(code::TRUNCATED, reason).hint(COPY_AGAIN)
 }

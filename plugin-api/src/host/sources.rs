@@ -1,5 +1,5 @@
-//! This crate's own sources, as far as a plugin needs them: `byoc plugins new` writes them beside a plugin in Rust, which
-//! then builds wherever byoc itself came from.
+//! Sources of this crate, as far as a plugin needs them: `byoc plugins new` writes them next to a plugin in Rust, which
+//! then builds regardless of where byoc was installed from.
 
 use crate::plugin::API_VERSION;
 
@@ -7,16 +7,16 @@ macro_rules! sources {
     ($($name:literal)*) => { [$(($name, include_str!(concat!("../", $name)))),*] };
 }
 
-/// Everything but `host/`, which loads plugins.
+/// All files except `host/`, which loads plugins.
 const SOURCES: [(&str, &str); 16] = sources! {
     "adapt.rs" "backend.rs" "bridge.rs" "constant.rs" "describe.rs" "dtype.rs" "error.rs" "graph.rs" "graph_json.rs"
     "guard.rs" "lib.rs" "plugin.rs" "services.rs" "signature.rs" "tensor.rs" "wire.rs"
 };
 
-/// The manifest of the copy.
+/// Manifest of the copy.
 const MANIFEST: &str = include_str!("../../copy.toml");
 
-/// The crate without its feature `host`: each file's path in the crate's folder, and its text.
+/// Returns the crate without its feature `host`: the path of each file in the crate's directory, and its text.
 pub fn plugin_api_sources() -> Vec<(String, String)> {
     let mut files = vec![("Cargo.toml".to_owned(), MANIFEST.replace("@VERSION@", API_VERSION))];
     files.extend(SOURCES.iter().map(|(name, text)| (format!("src/{name}"), (*text).to_owned())));
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_left_out() {
+    fn copy_contains_every_source() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut there: Vec<String> = std::fs::read_dir(folder)
             .unwrap()
@@ -39,9 +39,9 @@ mod tests {
         assert_eq!(there, SOURCES.map(|(name, _)| name));
     }
 
-    /// The dependencies of the copy are those of the crate, in the versions of the workspace.
+    /// Tests that the dependencies of the copy are those of the crate, in the versions of the workspace.
     #[test]
-    fn the_manifest_of_the_copy_says_what_the_crates_says() {
+    fn copied_manifest_matches_the_crate() {
         let section = |text: &str, name: &str| -> Vec<String> {
             let lines = text.lines().skip_while(|line| *line != format!("[{name}]")).skip(1);
             lines

@@ -66,9 +66,9 @@ fn compile_time() {
     assert_eq!(words, ("ResourceLimit", "three of two", "smaller"));
     assert_eq!(codegen.accept_region(&region), verdicts[1]);
     let batch = [named("nn.relu"), named("silent")];
-    failed(codegen.judge_batch(&batch).unwrap_err(), "judge", "nothing was said about candidate 1 (silent)");
-    failed(codegen.judge_batch(&[named("outside")]).unwrap_err(), "judge", "support: candidate 1, of 1");
-    failed(codegen.judge_batch(&[named("wordless")]).unwrap_err(), "judge", "status 7, without a word why");
+    failed(codegen.judge_batch(&batch).unwrap_err(), "judge", "no verdict on candidate 1 (silent)");
+    failed(codegen.judge_batch(&[named("outside")]).unwrap_err(), "judge", "support: candidate 1 is out of range 0..1");
+    failed(codegen.judge_batch(&[named("wordless")]).unwrap_err(), "judge", "status 7, but `fail` was not called");
     assert_eq!(short.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
 
     // More than one call takes: they go out on several threads, and what is said comes back in order.
@@ -78,7 +78,7 @@ fn compile_time() {
     let refused: Vec<bool> = verdicts.iter().map(|verdict| *verdict != Verdict::Supported).collect();
     assert_eq!(refused, (0..1000).map(|i| i % 7 == 3).collect::<Vec<_>>());
     (many[900], many[300]) = (named("wordless"), named("silent"));
-    failed(codegen.judge_batch(&many).unwrap_err(), "judge", "nothing was said about candidate 300 (silent)");
+    failed(codegen.judge_batch(&many).unwrap_err(), "judge", "no verdict on candidate 300 (silent)");
 
     let options = json!({ "cache_dir": null });
     let compile = |symbol: &str| {
@@ -92,12 +92,12 @@ fn compile_time() {
     let source = compiled.source.as_ref().into_option().unwrap();
     assert_eq!((source.language.as_str(), source.text.as_str()), ("txt", options.to_string().as_str()));
     assert_eq!(compiled.metadata[0].value, AttrValue::Int(12));
-    failed(compile("nothing").unwrap_err(), "compile", "it gave no code: `compiled` was not called");
+    failed(compile("nothing").unwrap_err(), "compile", "no code: `compiled` was not called");
     let error = compile("fails").unwrap_err();
     assert_eq!(error.hint, "paint it");
     failed(error, "compile", "the region is too red");
     let error = compile("metadata").unwrap_err();
-    assert!(error.message.starts_with("compiled: the metadata is no JSON object: "), "{error}");
+    assert!(error.message.starts_with("compiled: expected a JSON object as metadata: "), "{error}");
     test_host.cancelled.store(true, Ordering::Relaxed);
     failed(compile("f").unwrap_err(), "compile", "given up");
 
@@ -160,10 +160,10 @@ fn what_goes_wrong_at_run_time() {
     let loader = plugin.loader("everything").unwrap();
     let graph = single("f", "nn.relu", &[4]);
     let load = |symbol: &str| loaded(&loader, &services, symbol, &[], &graph);
-    failed(load("nothing").err().unwrap(), "load", "it loaded nothing: `loaded` was not called");
+    failed(load("nothing").err().unwrap(), "load", "no loaded region: `loaded` was not called");
     failed(load("no_run").err().unwrap(), "load", "loaded: the table has no run");
     let negative = load("negative").unwrap().prepare(&[&[1]]).unwrap_err();
-    failed(negative, "prepare", "output: a dimension of -3");
+    failed(negative, "prepare", "output: expected a dimension >= 0, found -3");
     let softmax = single("reference", "nn.softmax", &[2]);
     let error = loaded(&loader, &services, "reference", &[], &softmax).err().unwrap();
     assert_eq!(error.to_string(), "plugin everything: load: host: reference: this host has no nn.softmax");
@@ -241,7 +241,7 @@ fn c_plugins_that_cannot_be_used() {
             code::LAYOUT,
             "BYOC_ABI, 16, \"mine\", \"1\", init",
             "return 0;",
-            "its byoc_plugin is 16 bytes long; version 1 has 32",
+            "expected a byoc_plugin of 32 bytes for version 1, found 16 bytes",
         ),
         (code::INIT, "BYOC_ABI, sizeof(byoc_plugin), NULL, \"1\", init", "return 0;", "its byoc_plugin has no name"),
         (
@@ -250,7 +250,7 @@ fn c_plugins_that_cannot_be_used() {
             "return 0;",
             "its byoc_plugin has no init",
         ),
-        (code::INIT, good, "return 5;", "plugin mine: init: status 5, without a word why"),
+        (code::INIT, good, "return 5;", "plugin mine: init: status 5, but `fail` was not called"),
         (
             code::INIT,
             good,
@@ -267,7 +267,7 @@ fn c_plugins_that_cannot_be_used() {
             code::INIT,
             good,
             "call->host->register_loader(call, \"mine\", NULL, NULL); return 0;",
-            "plugin mine: init: register_loader: no table, or one without a struct_size",
+            "plugin mine: init: register_loader: expected a table with a struct_size",
         ),
         (
             code::BAD_REGISTRATION,
@@ -289,7 +289,7 @@ fn a_plugin_for_another_version_only() {
         "#include \"byoc_plugin.h\"\nconst byoc_plugin *byoc_plugin_entry(uint32_t host) { (void)host; return NULL; }";
     let rejection = refused("c", text);
     assert_eq!(rejection.code, code::VERSION);
-    assert_eq!(rejection.reason, "it has nothing for version 1 of byoc_plugin.h, which this byoc reads");
+    assert_eq!(rejection.reason, "byoc_plugin_entry returned NULL for version 1 of byoc_plugin.h");
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_cpp_plugin_whose_entry_has_a_name_of_cpp() {
     let rejection = refused("cpp", "const void *byoc_plugin_entry(unsigned) { return nullptr; }");
     assert_eq!(rejection.code, code::NO_ENTRY);
     let hint = rejection.hint.unwrap();
-    assert!(hint.starts_with("it exports \"_Z17byoc_plugin_entryj\", a name of C++"), "{hint}");
+    assert!(hint.starts_with("it exports \"_Z17byoc_plugin_entryj\", a mangled C++ name"), "{hint}");
 }
 
 #[test]

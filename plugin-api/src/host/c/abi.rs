@@ -1,9 +1,9 @@
-//! `include/byoc_plugin.h`, field by field. A test compiles the header and compares every size and offset.
+//! Mirror of `include/byoc_plugin.h`, field by field. A test compiles the header and compares every size and offset.
 
 use crate::tensor::Tensor;
 use std::ffi::{c_char, c_void};
 
-/// The version of the header.
+/// Version of the header.
 pub const ABI: u32 = 1;
 /// `BYOC_OK`.
 pub const OK: i32 = 0;
@@ -15,10 +15,10 @@ pub const UNKNOWN_KEY: i32 = 2;
 /// A structure of the header that begins with its size.
 ///
 /// # Safety
-/// All bits zero have to be a value of it, it holds no references, and it begins with its size, a `usize`.
+/// All bits zero must be a valid value, the type must hold no references, and it must begin with its size, a `usize`.
 pub unsafe trait SizeTagged: Copy {}
 
-/// Declares structures as the header has them.
+/// Declares structures with the header's layout.
 macro_rules! structures {
     ($($(#[$doc:meta])* $vis:vis struct $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* })*) => {$(
         $(#[$doc])*
@@ -28,7 +28,7 @@ macro_rules! structures {
 
         #[cfg(test)]
         impl $name {
-            /// Size, and the offset of each field.
+            /// Returns the size and the offset of each field.
             pub fn layout() -> String {
                 let mut text = format!("byoc_{} {}", stringify!($name), size_of::<$name>());
                 $(text += &format!(" {}={}", stringify!($field), std::mem::offset_of!($name, $field));)*
@@ -44,7 +44,7 @@ type Text = *const c_char;
 type HostPtr = *const Host;
 type ConstantPtr = *const CConstant;
 type ReferencePtr = *mut CReference;
-/// An entry that may be missing.
+/// Optional entry.
 type Query = Option<unsafe extern "C" fn(SelfPtr, CallPtr, Text, *const c_void, usize) -> i32>;
 type Release = Option<unsafe extern "C" fn(SelfPtr)>;
 
@@ -149,7 +149,7 @@ structures! {
         release: Release,
     }
 
-    /// `byoc_host`. The host makes it, so that every function is there.
+    /// `byoc_host`. Made by the host, so that every function is present.
     pub struct Host {
         struct_size: usize,
         abi: u32,
@@ -196,8 +196,7 @@ structures! {
 
 macro_rules! size_tagged {
     ($($name:ident)*) => {$(
-        // SAFETY: pointers, numbers and optional function pointers are valid when they are zero, and `struct_size` is
-        // the first field.
+        // SAFETY: pointers, numbers and optional function pointers may be zero, and `struct_size` is the first field.
         unsafe impl SizeTagged for $name {}
     )*};
 }
@@ -207,11 +206,11 @@ size_tagged! { Codegen Loader Executable Compiled Run }
 /// `byoc_plugin_entry`.
 pub type Entry = unsafe extern "C" fn(u32) -> *const Plugin;
 
-/// Copies a structure of a plugin: the fields that it has, zeros for the rest. `None` for a null pointer, and for a size
-/// that not even the size itself fits into.
+/// Copies a structure of a plugin: the fields that it has, zeros for the rest. Returns `None` for a null pointer, and
+/// if `struct_size` is smaller than the field itself.
 ///
 /// # Safety
-/// `from` is null or points at a `T` as long as it says.
+/// `from` must be null or point at a `T` with as many bytes as its `struct_size`.
 pub unsafe fn read<T: SizeTagged>(from: *const T) -> Option<T> {
     if from.is_null() {
         return None;
@@ -222,7 +221,7 @@ pub unsafe fn read<T: SizeTagged>(from: *const T) -> Option<T> {
         return None;
     }
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: as many bytes as both have; and all bits zero are a value of `T`.
+    // SAFETY: copies no more bytes than both structures have; all bits zero are a valid `T`.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
         Some(value.assume_init())
@@ -235,7 +234,7 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    /// Every structure and its fields, in the header's order.
+    /// Returns every structure and its fields, in the header's order.
     fn rust_layout() -> Vec<String> {
         let tensor = {
             use std::mem::offset_of;
@@ -257,7 +256,7 @@ mod tests {
         lines.into_iter().map(|line| line.to_lowercase()).collect()
     }
 
-    /// A C program that prints the same.
+    /// Returns a C program that prints the same lines.
     fn program(layout: &[String]) -> String {
         let mut text = String::from("#include \"byoc_plugin.h\"\n#include <stdio.h>\nint main(void) {\n");
         for line in layout {
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_says_the_same() {
+    fn header_matches_rust_layout() {
         let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
         let folder = tempfile::tempdir().unwrap();
         let mut layout = rust_layout();
@@ -289,7 +288,7 @@ mod tests {
                 .arg("-o")
                 .arg(&binary)
                 .output()
-                .expect("the compiler that Rust links with");
+                .expect("the C compiler that Rust links with");
             assert!(built.status.success(), "{compiler}:\n{}", String::from_utf8_lossy(&built.stderr));
             let printed = Command::new(&binary).output().unwrap().stdout;
             let printed = String::from_utf8(printed).unwrap();
@@ -301,15 +300,15 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_structure_ends_with_nothing() {
+    fn shorter_structure_is_padded_with_zeros() {
         let whole = Executable { struct_size: 16, prepare: None, run: None, query: None, release: Some(never) };
-        // SAFETY: the structure is longer than it says.
+        // SAFETY: the structure is longer than its `struct_size`.
         let read = unsafe { read(&raw const whole) }.unwrap();
         assert!(read.release.is_none());
         let tiny = Executable { struct_size: 3, ..whole };
         // SAFETY: as above.
         assert!(unsafe { super::read(&raw const tiny) }.is_none());
-        // SAFETY: a null pointer is asked about.
+        // SAFETY: the pointer is null.
         assert!(unsafe { super::read::<Executable>(std::ptr::null()) }.is_none());
     }
 

@@ -1,6 +1,6 @@
-//! One call of an entry of a C plugin.
+//! State of one call of an entry of a C plugin.
 //!
-//! The call is an object of the host's that begins with what the header shows of it. What the plugin answers is kept in it until
+//! The call is an object of the host that begins with the public `byoc_call`. It collects the plugin's answers until
 //! the entry returns.
 
 use super::abi::{self, OK};
@@ -11,7 +11,7 @@ use crate::host::loaded::Offer;
 use crate::services::Services;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The host's functions over one host's services. It begins with what the header shows.
+/// Host functions bound to one host's services. Begins with the public `byoc_host`.
 #[repr(C)]
 pub struct HostTable {
     pub table: abi::Host,
@@ -19,7 +19,7 @@ pub struct HostTable {
 }
 
 impl HostTable {
-    /// The same functions over other services.
+    /// Returns the same functions bound to other services.
     pub fn over(&self, services: &Services) -> Arc<HostTable> {
         Arc::new(HostTable { table: self.table, services: services.clone() })
     }
@@ -29,7 +29,7 @@ impl HostTable {
 #[derive(Default)]
 pub struct Answers {
     pub failure: Option<Error>,
-    /// Violation of the contract; an error whatever the entry returns.
+    /// Violation of the contract; an error regardless of the status that the entry returns.
     misuse: Option<String>,
     pub name: Option<String>,
     pub registrations: Vec<(String, Offer)>,
@@ -40,40 +40,40 @@ pub struct Answers {
     pub prepared: Prepared,
 }
 
-/// A call under way. It begins with what the header shows.
+/// Call of an entry in progress. Begins with the public `byoc_call`.
 #[repr(C)]
 pub struct CallState<'a> {
     public: abi::Call,
     pub host: &'a Arc<HostTable>,
     pub plugin: &'a Arc<str>,
-    /// The symbol of the region, where one is compiled or loaded.
+    /// Symbol of the region that is compiled or loaded; empty otherwise.
     pub symbol: &'a str,
     answers: Mutex<Answers>,
 }
 
 impl<'a> CallState<'a> {
-    /// A call of an entry of that plugin.
+    /// Creates a call of an entry of that plugin.
     pub fn new(host: &'a Arc<HostTable>, plugin: &'a Arc<str>) -> CallState<'a> {
         let public = abi::Call { host: Arc::as_ptr(host).cast() };
         CallState { public, host, plugin, symbol: "", answers: Mutex::default() }
     }
 
-    /// A call of `compile` or `load` for that region.
+    /// Makes it a call of `compile` or `load` for that region.
     pub fn of_region(mut self, symbol: &'a str) -> CallState<'a> {
         self.symbol = symbol;
         self
     }
 
-    /// A call of `judge` on so many candidates.
+    /// Makes it a call of `judge` on `count` candidates.
     pub fn judging(self, count: usize) -> CallState<'a> {
         self.with(|answers| answers.verdicts = vec![None; count]);
         self
     }
 
-    /// Calls an entry and gives its status and what it answered.
+    /// Calls an entry and returns its status and its answers.
     ///
     /// # Errors
-    /// What the plugin said where it failed, and what it did that makes no sense.
+    /// The message that the plugin passed to `fail`, or the violation of the contract.
     pub fn run(self, entry: impl FnOnce(*mut abi::Call) -> i32) -> Result<(i32, Answers)> {
         let status = entry((&raw const self).cast_mut().cast());
         let mut answers = self.answers.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -84,22 +84,23 @@ impl<'a> CallState<'a> {
             OK | abi::UNKNOWN_KEY => Ok((status, answers)),
             _ => {
                 let error = answers.failure.unwrap_or_else(|| {
-                    let hint = "call->host->fail says why an entry fails, before it returns";
-                    Error::new(format!("status {status}, without a word why")).hint(hint)
+                    let hint = "call call->host->fail with a message before returning an error status";
+                    Error::new(format!("status {status}, but `fail` was not called")).hint(hint)
                 });
-                // `fail` takes no code; whoever fails while nobody waits has given up.
+                // `fail` takes no code; a failure after cancellation counts as cancelled.
                 Err(if self.host.services.cancelled() { error.code(Error::CANCELLED) } else { error })
             }
         }
     }
 
-    /// Notes something of the answer.
+    /// Accesses the answers.
     pub fn with<T>(&self, body: impl FnOnce(&mut Answers) -> T) -> T {
         body(&mut self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Runs the body of a function of the host with the call that it was given; what goes wrong is the plugin's misuse.
+/// Runs the body of a host function with the call that the plugin passed; an error or a panic counts as misuse by the
+/// plugin.
 pub fn in_call<T: Default>(
     call: *mut abi::Call,
     name: &str,
@@ -108,7 +109,7 @@ pub fn in_call<T: Default>(
     if call.is_null() {
         return T::default();
     }
-    // SAFETY: the pointer is the one that the entry was given, which is valid until the entry returns.
+    // SAFETY: the pointer is the one passed to the entry, which is valid until the entry returns.
     let state = unsafe { &*call.cast::<CallState<'_>>() };
     let outcome = guard(|| Ok(body(state)));
     outcome.unwrap_or_else(|panic| Err(panic.to_string())).unwrap_or_else(|problem| {

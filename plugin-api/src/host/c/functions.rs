@@ -1,4 +1,4 @@
-//! The functions of the host that a C plugin calls: its answers, and the services. Every one is guarded: C knows no panics.
+//! Host functions that a C plugin calls: answers and services. Each is guarded, as a panic must not unwind into C.
 
 use super::abi::{self, ERROR, OK};
 use super::call::{CallState, HostTable, in_call};
@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 
-/// The table over these services.
+/// Creates the function table for these services.
 pub fn host_table(services: &Services) -> Arc<HostTable> {
     let table = abi::Host {
         struct_size: size_of::<abi::Host>(),
@@ -60,7 +60,7 @@ pub fn host_table(services: &Services) -> Arc<HostTable> {
     Arc::new(HostTable { table, services: services.clone() })
 }
 
-/// A text of the plugin's.
+/// Copies a C string of the plugin.
 fn text(from: *const c_char) -> Option<String> {
     if from.is_null() {
         return None;
@@ -73,29 +73,29 @@ fn needed(from: *const c_char, what: &str) -> Result<String, String> {
     text(from).ok_or_else(|| format!("{what} is NULL"))
 }
 
-/// A list of the plugin's; `what` is what it is called where it should be and is not.
+/// Returns a list of the plugin as a slice; `what` names it in messages.
 ///
 /// # Safety
-/// `data` points at so many items, or there are none.
+/// `data` must point at `count` items unless `count` is 0.
 unsafe fn list<'a, T>(data: *const T, count: usize, what: &str) -> Result<&'a [T], String> {
     match (data.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, count) => Err(format!("{what}: {count} at NULL")),
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's contract.
         (false, count) => Ok(unsafe { std::slice::from_raw_parts(data, count) }),
     }
 }
 
-/// The same for a list that is written to.
+/// Returns a list of the plugin as a mutable slice; see [`list`].
 ///
 /// # Safety
-/// As for [`list`]; nobody else looks at it meanwhile.
+/// As for [`list`]; no other reference to the items may exist meanwhile.
 unsafe fn list_mut<'a, T>(data: *mut T, count: usize, what: &str) -> Result<&'a mut [T], String> {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's contract.
     unsafe { list(data, count, what) }?;
     match count {
         0 => Ok(&mut []),
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's contract.
         count => Ok(unsafe { std::slice::from_raw_parts_mut(data, count) }),
     }
 }
@@ -124,8 +124,8 @@ unsafe extern "C" fn register_codegen(
 ) {
     in_call(call, "register_codegen", |state| {
         let name = needed(name, "the name")?;
-        // SAFETY: the plugin's table is as long as it says.
-        let table = unsafe { abi::read(table) }.ok_or("no table, or one without a struct_size")?;
+        // SAFETY: the plugin's table is as long as its `struct_size`.
+        let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
         let codegen = CCodegen::new(state.plugin.clone(), state.host.clone(), table, this)?;
         state.with(|answers| answers.registrations.push((name, Offer::Codegen(Arc::new(codegen)))));
         Ok(())
@@ -141,7 +141,7 @@ unsafe extern "C" fn register_loader(
     in_call(call, "register_loader", |state| {
         let key = needed(key, "the key")?;
         // SAFETY: as above.
-        let table = unsafe { abi::read(table) }.ok_or("no table, or one without a struct_size")?;
+        let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
         let loader = CLoader::new(state.plugin.clone(), state.host.clone(), table, this)?;
         state.with(|answers| answers.registrations.push((key, Offer::Loader(Arc::new(loader)))));
         Ok(())
@@ -167,7 +167,8 @@ unsafe extern "C" fn answer(call: *mut abi::Call, data: *const c_void, size: usi
 fn verdict(state: &CallState<'_>, index: usize, verdict: Verdict) -> Result<(), String> {
     state.with(|answers| {
         let count = answers.verdicts.len();
-        let slot = answers.verdicts.get_mut(index).ok_or_else(|| format!("candidate {index}, of {count}"))?;
+        let slot =
+            answers.verdicts.get_mut(index).ok_or_else(|| format!("candidate {index} is out of range 0..{count}"))?;
         *slot = Some(verdict);
         Ok(())
     })
@@ -196,12 +197,12 @@ unsafe extern "C" fn refuse(
 
 unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled) {
     in_call(call, "compiled", |state| {
-        // SAFETY: the plugin's structure is as long as it says.
-        let result = unsafe { abi::read(result) }.ok_or("no result, or one without a struct_size")?;
+        // SAFETY: the plugin's structure is as long as its `struct_size`.
+        let result = unsafe { abi::read(result) }.ok_or("expected a result with a struct_size")?;
         let blob = foreign::copy(result.blob, result.blob_size, "the blob")?;
         let mut region = CompiledRegion::new(state.symbol, &needed(result.loader, "the loader")?, blob);
         if !result.symbols.is_null() {
-            // SAFETY: the plugin's list is as long as it says.
+            // SAFETY: the plugin's list has `symbol_count` items.
             let symbols = unsafe { list(result.symbols, result.symbol_count, "the symbols") }?;
             let symbols = symbols.iter().map(|&symbol| needed(symbol, "a symbol").map(RString::from));
             region.symbols = symbols.collect::<Result<_, String>>()?;
@@ -211,8 +212,8 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
         }
         region.notes = text(result.notes).unwrap_or_default().lines().map(RString::from).collect();
         if let Some(metadata) = text(result.metadata) {
-            let facts: Map<String, Value> =
-                serde_json::from_str(&metadata).map_err(|error| format!("the metadata is no JSON object: {error}"))?;
+            let facts: Map<String, Value> = serde_json::from_str(&metadata)
+                .map_err(|error| format!("expected a JSON object as metadata: {error}"))?;
             let facts =
                 facts.iter().map(|(key, value)| Ok(Attr { key: key.as_str().into(), value: read_value(value)? }));
             region.metadata = facts.collect::<Result<_>>().map_err(|error| format!("the metadata: {error}"))?;
@@ -224,8 +225,8 @@ unsafe extern "C" fn compiled(call: *mut abi::Call, result: *const abi::Compiled
 
 unsafe extern "C" fn loaded(call: *mut abi::Call, table: *const abi::Executable, this: *mut c_void) {
     in_call(call, "loaded", |state| {
-        // SAFETY: the plugin's table is as long as it says.
-        let table = unsafe { abi::read(table) }.ok_or("no table, or one without a struct_size")?;
+        // SAFETY: the plugin's table is as long as its `struct_size`.
+        let table = unsafe { abi::read(table) }.ok_or("expected a table with a struct_size")?;
         let executable = CExecutable::new(state.plugin.clone(), state.host.clone(), state.symbol, table, this)?;
         state.with(|answers| answers.loaded = Some(Box::new(executable)));
         Ok(())
@@ -234,9 +235,10 @@ unsafe extern "C" fn loaded(call: *mut abi::Call, table: *const abi::Executable,
 
 unsafe extern "C" fn output(call: *mut abi::Call, dims: *const i64, count: usize, exact: i32) {
     in_call(call, "output", |state| {
-        // SAFETY: the plugin's list is as long as it says.
+        // SAFETY: the plugin's list has `count` items.
         let dims = unsafe { list(dims, count, "the dimensions") }?;
-        let sizes = dims.iter().map(|&dim| usize::try_from(dim).map_err(|_| format!("a dimension of {dim}")));
+        let sizes =
+            dims.iter().map(|&dim| usize::try_from(dim).map_err(|_| format!("expected a dimension >= 0, found {dim}")));
         let dims = sizes.collect::<Result<_, String>>()?;
         state.with(|answers| answers.prepared.outputs.push(OutputDims { dims, exact: exact != 0 }));
         Ok(())
@@ -250,7 +252,7 @@ unsafe extern "C" fn prepared(call: *mut abi::Call, workspace: usize, plan: u64)
     });
 }
 
-/// The services behind a host table.
+/// Returns the services that a host table belongs to.
 fn services<'a>(host: *const abi::Host) -> Option<&'a Services> {
     // SAFETY: every table that a plugin gets is the beginning of a `HostTable`.
     (!host.is_null()).then(|| unsafe { &(*host.cast::<HostTable>()).services })
@@ -260,14 +262,14 @@ unsafe extern "C" fn num_threads(host: *const abi::Host) -> usize {
     services(host).map_or(1, |services| guarded(|| services.num_threads()).max(1))
 }
 
-/// A function and its argument of the plugin's, which says that several threads may call it.
+/// Function and argument that a plugin passed to `parallel_for`.
 #[derive(Clone, Copy)]
 struct Task {
     run: unsafe extern "C" fn(*mut c_void, usize),
     context: *mut c_void,
 }
 
-// SAFETY: what the plugin hands to `parallel_for` is called on several threads, as the header says.
+// SAFETY: the header requires that a task of `parallel_for` can be called on several threads.
 unsafe impl Send for Task {}
 // SAFETY: as above.
 unsafe impl Sync for Task {}
@@ -282,7 +284,7 @@ unsafe extern "C" fn parallel_for(
         let task = Task { run: task.ok_or("the task is NULL")?, context };
         let outcome = state.host.services.parallel_for(count, move |index| {
             let task = task;
-            // SAFETY: the plugin's function with the plugin's argument.
+            // SAFETY: the plugin's function is called with the plugin's argument.
             unsafe { (task.run)(task.context, index) }
         });
         Ok(match outcome {
@@ -296,7 +298,7 @@ unsafe extern "C" fn parallel_for(
     .0
 }
 
-/// A status; a function that could not even begin has failed.
+/// Status of an entry; the default, for a call that could not start, is an error.
 struct Status(i32);
 
 impl Default for Status {
@@ -348,12 +350,12 @@ unsafe extern "C" fn reference(
 ) -> *mut CReference {
     let made = in_call(call, "reference", |state| {
         let graph = needed(graph, "the graph")?;
-        // SAFETY: the plugin's list is as long as it says.
+        // SAFETY: the plugin's list has `count` items.
         let handles = unsafe { list(constants, count, "the constants") }?;
         if handles.iter().any(|handle| handle.is_null()) {
             return Err("a constant is NULL".into());
         }
-        // SAFETY: handles that the plugin was given, and has not given back.
+        // SAFETY: the handles were passed to the plugin, and it has not released them.
         let constants: Vec<Constant> = handles.iter().map(|&handle| unsafe { &*handle }.0.clone()).collect();
         let made = Graph::from_json(&graph).and_then(|graph| state.host.services.reference(&graph, &constants));
         Ok(made.map_err(|error| state.with(|answers| answers.failure = Some(error))).ok())
@@ -361,7 +363,7 @@ unsafe extern "C" fn reference(
     made.map_or(std::ptr::null_mut(), |executable| Box::into_raw(Box::new(CReference(executable))))
 }
 
-/// Runs the body of an entry of a reference; its error is the call's.
+/// Runs the body of an entry of a reference; its error becomes the failure of the call.
 fn in_reference(
     reference: *const CReference,
     call: *mut abi::Call,
@@ -389,14 +391,14 @@ unsafe extern "C" fn reference_prepare(
     count: usize,
 ) -> i32 {
     in_reference(reference, call, "reference_prepare", |executable, state| {
-        // SAFETY: the plugin hands on what `prepare` got.
+        // SAFETY: the plugin forwards the arguments of its `prepare`.
         let given = unsafe { list(inputs, count, "the inputs") }?;
         let mut dims: Vec<Vec<usize>> = Vec::with_capacity(count);
         for given in given {
             // SAFETY: as above.
             let sizes = unsafe { list(given.data, given.count, "the dimensions") }?.iter();
             let sizes: Option<Vec<usize>> = sizes.map(|&size| usize::try_from(size).ok()).collect();
-            dims.push(sizes.ok_or_else(|| Error::new("a dimension below zero"))?);
+            dims.push(sizes.ok_or_else(|| Error::new("expected dimensions >= 0"))?);
         }
         let dims: Vec<&[usize]> = dims.iter().map(Vec::as_slice).collect();
         let prepared = executable.prepare(&dims)?;
@@ -407,13 +409,13 @@ unsafe extern "C" fn reference_prepare(
 
 unsafe extern "C" fn reference_run(reference: *const CReference, call: *mut abi::Call, run: *const abi::Run) -> i32 {
     in_reference(reference, call, "reference_run", |executable, _| {
-        // SAFETY: the plugin hands on what `run` got, or its like.
-        let run = unsafe { abi::read(run) }.ok_or_else(|| Error::new("no run, or one without a struct_size"))?;
+        // SAFETY: the plugin forwards the argument of its `run`, or a structure like it.
+        let run = unsafe { abi::read(run) }.ok_or_else(|| Error::new("expected a run with a struct_size"))?;
         // SAFETY: a `TensorRef` is a `Tensor` with a lifetime.
         let inputs: &[TensorRef<'_>] = unsafe { list(run.inputs.cast(), run.input_count, "the inputs") }?;
         // SAFETY: the same for a `TensorMut`.
         let outputs: &mut [TensorMut<'_>] = unsafe { list_mut(run.outputs.cast(), run.output_count, "the outputs") }?;
-        // SAFETY: the run's workspace is as long as it says.
+        // SAFETY: the run's workspace has `workspace_size` bytes.
         let workspace: &mut [u8] = unsafe { list_mut(run.workspace.cast(), run.workspace_size, "the workspace") }?;
         executable.run(Call { inputs, outputs, workspace, plan: run.plan })
     })

@@ -1,8 +1,8 @@
-//! What an entry of a C plugin is given: texts that end with a NUL, handles to constants, candidates.
+//! Arguments of the entries of a C plugin: texts terminated by a NUL, handles to constants, candidates.
 //!
-//! `judge` may be asked about thousands of candidates. All texts of a batch stand in one buffer, and all of its constants in one
-//! list, so that a candidate costs what its JSON costs to write; the buffer serves one batch after the other, so that it is
-//! read from the cache into which it was written.
+//! `judge` may be called on thousands of candidates. All texts of a batch are in one buffer, and all of its constants
+//! in one list, so that the cost of a candidate is that of writing its JSON. The buffer is reused for the next batch,
+//! so that the plugin reads it from the cache.
 
 use super::abi;
 use super::handles::CConstant;
@@ -13,12 +13,12 @@ use crate::graph_json::write_attrs;
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
-/// A text for the plugin. What C cannot have in a text is replaced.
+/// Converts a text for the plugin; NUL characters are replaced.
 pub fn c_text(text: &str) -> CString {
     CString::new(text).unwrap_or_else(|_| CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default())
 }
 
-/// Constants as the plugin gets them: the handles, and the list of pointers to them.
+/// Constants in the form that the plugin receives: the handles, and the list of pointers to them.
 #[derive(Default)]
 pub struct Handles {
     handles: Vec<Arc<CConstant>>,
@@ -44,14 +44,14 @@ impl Handles {
     }
 }
 
-/// Texts one behind the other, each with its NUL. A text is known by where it begins, as the buffer moves while it grows.
+/// Concatenated texts, each terminated by a NUL. A text is identified by its offset, as the buffer moves when it grows.
 #[derive(Default)]
 struct Texts {
     bytes: Vec<u8>,
 }
 
 impl Texts {
-    /// A text without a NUL of its own, as JSON is.
+    /// Appends a text that contains no NUL, such as JSON.
     fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> usize {
         let start = self.bytes.len();
         write(&mut self.bytes);
@@ -59,7 +59,7 @@ impl Texts {
         start
     }
 
-    /// Any text; see [`c_text`].
+    /// Appends any text; see [`c_text`].
     fn push(&mut self, text: &str) -> usize {
         self.write(|bytes| match text.contains('\0') {
             false => bytes.extend_from_slice(text.as_bytes()),
@@ -72,7 +72,7 @@ impl Texts {
     }
 }
 
-/// Candidates as the plugin gets them, and what their pointers point at.
+/// Candidates in the form that the plugin receives, and the data that they point to.
 #[derive(Default)]
 pub struct Batch {
     texts: Texts,
@@ -80,17 +80,17 @@ pub struct Batch {
     candidates: Vec<abi::Candidate>,
 }
 
-// SAFETY: its pointers point at what it holds itself, and at constants, which any thread may read.
+// SAFETY: the pointers refer to data of the batch itself, and to constants, which any thread may read.
 unsafe impl Send for Batch {}
 
 impl Batch {
-    /// So many candidates make a batch: enough that a call costs nothing, few enough that their texts stay in a cache.
+    /// Number of candidates in a batch: enough to amortize a call, few enough that their texts stay in the cache.
     pub const SIZE: usize = 128;
 
-    /// So many candidates are asked of memory while as many are written.
+    /// Number of candidates that are prefetched while as many are written.
     const AHEAD: usize = 8;
 
-    /// Holds these candidates, in place of those that it held.
+    /// Replaces the contents with these candidates.
     pub fn fill(&mut self, candidates: &[Candidate]) {
         let Batch { texts, handles, .. } = self;
         texts.bytes.clear();
@@ -134,7 +134,7 @@ impl Batch {
         self.candidates.extend(given);
     }
 
-    /// The list that `judge` gets.
+    /// Returns the list that is passed to `judge`.
     pub fn pointers(&self) -> Vec<*const abi::Candidate> {
         self.candidates.iter().map(std::ptr::from_ref).collect()
     }

@@ -1,4 +1,4 @@
-//! What a plugin holds of the host's: constants, and graphs that run by the reference kernels.
+//! Handles of the host that a plugin holds: constants, and graphs that run with the reference kernels.
 
 use crate::backend::Executable;
 use crate::constant::Constant;
@@ -7,11 +7,11 @@ use crate::tensor::Tensor;
 use std::ffi::c_char;
 use std::sync::Arc;
 
-/// A constant as a C plugin has it: always behind an `Arc`, whose count is the plugin's.
+/// Handle of a C plugin to a constant: always in an `Arc`, whose reference count the plugin controls.
 pub struct CConstant(pub Constant);
 
 impl CConstant {
-    /// A handle to a constant.
+    /// Creates a handle to a constant.
     pub fn new(constant: &Constant) -> Arc<CConstant> {
         Arc::new(CConstant(constant.clone()))
     }
@@ -21,9 +21,9 @@ pub unsafe extern "C" fn constant_tensor(constant: *const CConstant, tensor: *mu
     if constant.is_null() || tensor.is_null() {
         return;
     }
-    // SAFETY: a handle that the plugin was given, and has not given back.
+    // SAFETY: the handle was passed to the plugin, and it has not released it.
     let described = *unsafe { &*constant }.0.tensor().raw();
-    // SAFETY: the plugin's structure.
+    // SAFETY: the plugin passes a structure to write to.
     unsafe { tensor.write(described) };
 }
 
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn constant_digest(constant: *const CConstant, text: *mut 
         let digest = unsafe { &*constant }.0.digest();
         if size > 0 && !text.is_null() {
             let copied = digest.len().min(size - 1);
-            // SAFETY: the plugin's buffer is as long as it says.
+            // SAFETY: the plugin's buffer has `size` bytes.
             unsafe {
                 std::ptr::copy_nonoverlapping(digest.as_ptr(), text.cast(), copied);
                 text.add(copied).write(0);
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn constant_digest(constant: *const CConstant, text: *mut 
 
 pub unsafe extern "C" fn constant_retain(constant: *const CConstant) -> *const CConstant {
     if !constant.is_null() {
-        // SAFETY: every handle that a plugin gets is an `Arc`'s.
+        // SAFETY: every handle that a plugin receives comes from an `Arc`.
         unsafe { Arc::increment_strong_count(constant) };
     }
     constant
@@ -56,22 +56,22 @@ pub unsafe extern "C" fn constant_retain(constant: *const CConstant) -> *const C
 
 pub unsafe extern "C" fn constant_release(constant: *const CConstant) {
     if !constant.is_null() {
-        // SAFETY: as above; the plugin gives back what it retained.
+        // SAFETY: as above; the plugin releases a reference that it retained.
         guarded(|| unsafe { Arc::decrement_strong_count(constant) });
     }
 }
 
-/// A graph that runs by the host's reference kernels.
+/// Graph that runs with the host's reference kernels.
 pub struct CReference(pub Box<dyn Executable>);
 
 pub unsafe extern "C" fn reference_release(reference: *mut CReference) {
     if !reference.is_null() {
-        // SAFETY: what `reference` gave, once.
+        // SAFETY: the pointer was returned by `reference`, and is released once.
         guarded(|| drop(unsafe { Box::from_raw(reference) }));
     }
 }
 
-/// Runs the body of a function that has no call to complain to: a panic gives the default.
+/// Runs the body of a function that cannot report errors; returns the default after a panic.
 pub fn guarded<T: Default>(body: impl FnOnce() -> T) -> T {
     guard(|| Ok(body())).unwrap_or_default()
 }

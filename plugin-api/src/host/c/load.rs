@@ -1,4 +1,4 @@
-//! A C plugin's library: asked who it is, checked for its version, initialised.
+//! Loading of a C plugin: calls its entry, checks its version, initializes it.
 
 use super::abi::{self, ABI};
 use super::call::CallState;
@@ -14,23 +14,23 @@ use std::ffi::{CStr, c_char};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Initialises the plugin in a library that is mapped and exports the entry.
+/// Initializes the plugin in a mapped library that exports the entry.
 pub fn load(
     path: &Path,
     library: &Library,
     services: &Services,
     places: &'static Places,
 ) -> Result<LoadedPlugin, Rejection> {
-    // SAFETY: the header declares the symbol of this name as this function.
+    // SAFETY: the header declares the symbol with this type.
     let entry = unsafe { library.get::<abi::Entry>(super::ENTRY.as_bytes()) };
     let entry: abi::Entry = *entry.map_err(|error| Rejection::new(code::DLOPEN, error.to_string()))?;
     let plugin = {
         let _entered = enter(places.at(Entry::Entry));
-        // SAFETY: the plugin's entry, as the header has it.
+        // SAFETY: the plugin's entry has the header's signature.
         unsafe { entry(ABI) }
     };
     if plugin.is_null() {
-        let reason = format!("it has nothing for version {ABI} of byoc_plugin.h, which this byoc reads");
+        let reason = format!("byoc_plugin_entry returned NULL for version {ABI} of byoc_plugin.h");
         return Err(Rejection::new(code::VERSION, reason).hint(REBUILD_C));
     }
     // SAFETY: the first two fields are the same in every version.
@@ -40,10 +40,13 @@ pub fn load(
         return Err(Rejection::new(code::VERSION, reason).hint(REBUILD_C));
     }
     if (size as usize) < size_of::<abi::Plugin>() {
-        let reason = format!("its byoc_plugin is {size} bytes long; version {ABI} has {}", size_of::<abi::Plugin>());
+        let reason = format!(
+            "expected a byoc_plugin of {} bytes for version {ABI}, found {size} bytes",
+            size_of::<abi::Plugin>()
+        );
         return Err(Rejection::new(code::LAYOUT, reason).hint("set struct_size to sizeof(byoc_plugin)"));
     }
-    // SAFETY: it is as long as this version's.
+    // SAFETY: the structure is at least as long as this version's.
     let plugin = unsafe { plugin.read() };
     let needed = |text: *const c_char, what: &str| {
         if text.is_null() {
@@ -60,7 +63,7 @@ pub fn load(
     let (file, options) = (c_text(&path.to_string_lossy()), c_text(&init_options()));
     let outcome = CallState::new(&host, &name).run(|call| {
         let _entered = enter(Places::of(&declared, "").at(Entry::Init));
-        // SAFETY: the plugin's entry, as the header has it.
+        // SAFETY: the plugin's entry has the header's signature.
         unsafe { init(call, file.as_ptr(), options.as_ptr()) }
     });
     let (_, answers) = outcome.map_err(|error| init_rejection(error.within(&declared, "init")))?;
@@ -77,4 +80,4 @@ pub fn load(
     LoadedPlugin::new(&name, &own_version, format!("byoc_plugin.h {ABI}"), path, registrations)
 }
 
-const REBUILD_C: &str = "build the plugin again, against the byoc_plugin.h of this version";
+const REBUILD_C: &str = "rebuild the plugin against the byoc_plugin.h of this version";

@@ -1,4 +1,4 @@
-//! The objects of a C plugin as the plain traits. An error says which plugin and entry it came from.
+//! Adapters from the objects of a C plugin to the plain traits. They add the plugin and the entry to an error.
 
 use super::abi::{self, SizeTagged};
 use super::call::{Answers, CallState, HostTable};
@@ -26,7 +26,7 @@ struct Object<T> {
     places: &'static Places,
 }
 
-// SAFETY: the header says that entries are called on several threads, and `release` on any.
+// SAFETY: the header requires that entries can be called on several threads, and `release` on any.
 unsafe impl<T: SizeTagged> Send for Object<T> {}
 // SAFETY: as above.
 unsafe impl<T: SizeTagged> Sync for Object<T> {}
@@ -35,7 +35,7 @@ impl<T> Drop for Object<T> {
     fn drop(&mut self) {
         if let Some(release) = self.release {
             let _entered = enter(self.places.at(Entry::Release));
-            // SAFETY: the plugin's function with the plugin's pointer; no entry is under way.
+            // SAFETY: the plugin's function is called with the plugin's pointer; no entry is in progress.
             unsafe { release(self.this) };
         }
     }
@@ -65,7 +65,7 @@ impl<T> Object<T> {
         let (data, size) = (data.as_ptr().cast(), data.len());
         let outcome = self.call().run(|call| {
             let _entered = self.enter(Entry::Query);
-            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { entry(self.this, call, key.as_ptr(), data, size) }
         });
         match self.named("query", outcome)? {
@@ -79,19 +79,19 @@ fn missing(name: &str) -> String {
     format!("the table has no {name}")
 }
 
-/// A description, however it was told.
+/// Parses a description; tolerates malformed text.
 fn description(answers: Answers) -> Result<Description> {
-    let bytes = answers.bytes.ok_or_else(|| Error::new("it gave no description: `answer` was not called"))?;
+    let bytes = answers.bytes.ok_or_else(|| Error::new("no description: `answer` was not called"))?;
     Ok(Description::from_json_lossy(&String::from_utf8_lossy(&bytes)))
 }
 
 type Judge = unsafe extern "C" fn(*mut c_void, *mut abi::Call, *const *const abi::Candidate, usize) -> i32;
 
-/// A code generator of a C plugin.
+/// Code generator of a C plugin.
 pub struct CCodegen(Object<abi::Codegen>);
 
 impl CCodegen {
-    /// The verdicts on one batch, whose first candidate has this number.
+    /// Returns the verdicts on one batch, whose first candidate has the index `first`.
     fn judge_in(
         &self,
         batch: &mut Batch,
@@ -104,12 +104,12 @@ impl CCodegen {
         let call = self.0.call().judging(candidates.len());
         let outcome = call.run(|call| {
             let _entered = self.0.enter(Entry::Judge);
-            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { judge(self.0.this, call, pointers.as_ptr(), pointers.len()) }
         });
         let answers = self.0.named("judge", outcome.map(|(_, answers)| answers.verdicts))?;
         let verdict = |(i, verdict): (usize, Option<Verdict>)| {
-            let nothing = || format!("nothing was said about candidate {} ({})", first + i, candidates[i].name);
+            let nothing = || format!("no verdict on candidate {} ({})", first + i, candidates[i].name);
             self.0.named("judge", verdict.ok_or_else(|| nothing().into()))
         };
         answers.into_iter().enumerate().map(verdict).collect()
@@ -133,7 +133,7 @@ impl Codegen for CCodegen {
         let Some(describe) = self.0.table.describe else { return Err(missing("describe").into()) };
         let outcome = self.0.call().run(|call| {
             let _entered = self.0.enter(Entry::Describe);
-            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { describe(self.0.this, call) }
         });
         self.0.named("describe", outcome.and_then(|(_, answers)| description(answers)))
@@ -150,7 +150,7 @@ impl Codegen for CCodegen {
         let Some(judge) = self.0.table.judge else { return Ok(vec![Verdict::Supported; candidates.len()]) };
         let batches: Vec<&[Candidate]> = candidates.chunks(Batch::SIZE).collect();
         let judged: Vec<OnceLock<Result<Vec<Verdict>>>> = batches.iter().map(|_| OnceLock::new()).collect();
-        // Buffers that serve one batch after the other, one for each thread that is at it.
+        // Buffers are reused from batch to batch, one for each thread that works on batches.
         let buffers: Mutex<Vec<Batch>> = Mutex::default();
         let locked = || buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let task = |i: usize| {
@@ -164,7 +164,7 @@ impl Codegen for CCodegen {
         }
         let mut verdicts = Vec::with_capacity(candidates.len());
         for judged in judged {
-            verdicts.extend(judged.into_inner().unwrap_or_else(|| Err("a batch was left out".into()))?);
+            verdicts.extend(judged.into_inner().unwrap_or_else(|| Err("a batch was skipped".into()))?);
         }
         Ok(verdicts)
     }
@@ -185,12 +185,11 @@ impl Codegen for CCodegen {
         let call = self.0.call().of_region(&region.graph.symbol);
         let outcome = call.run(|call| {
             let _entered = enter(Places::of(&self.0.plugin, &region.graph.symbol).at(Entry::Compile));
-            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { compile(self.0.this, call, &raw const given) }
         });
-        let made = outcome.and_then(|(_, answers)| {
-            answers.compiled.ok_or_else(|| Error::new("it gave no code: `compiled` was not called"))
-        });
+        let made = outcome
+            .and_then(|(_, answers)| answers.compiled.ok_or_else(|| Error::new("no code: `compiled` was not called")));
         self.0.named("compile", made)
     }
 
@@ -199,7 +198,7 @@ impl Codegen for CCodegen {
     }
 }
 
-/// A loader of a C plugin.
+/// Loader of a C plugin.
 pub struct CLoader(Object<abi::Loader>);
 
 impl CLoader {
@@ -229,16 +228,16 @@ impl Loader for CLoader {
             constant_count: handles.pointers.len(),
             options: options.as_ptr(),
         };
-        // The services of this request, which may be others than those that the plugin was initialised with.
+        // The services of this request may differ from those that the plugin was initialized with.
         let host = self.0.host.over(region.services);
         let call = CallState::new(&host, &self.0.plugin).of_region(region.symbol);
         let outcome = call.run(|call| {
             let _entered = enter(Places::of(&self.0.plugin, region.symbol).at(Entry::Load));
-            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             unsafe { load(self.0.this, call, &raw const request) }
         });
         let loaded = outcome.and_then(|(_, answers): (i32, Answers)| {
-            answers.loaded.ok_or_else(|| Error::new("it loaded nothing: `loaded` was not called"))
+            answers.loaded.ok_or_else(|| Error::new("no loaded region: `loaded` was not called"))
         });
         self.0.named("load", loaded)
     }
@@ -248,7 +247,7 @@ impl Loader for CLoader {
     }
 }
 
-/// A loaded region of a C plugin.
+/// Loaded region of a C plugin.
 pub struct CExecutable(Object<abi::Executable>);
 
 impl CExecutable {
@@ -261,7 +260,7 @@ impl CExecutable {
         this: *mut c_void,
     ) -> Result<CExecutable, String> {
         let places = Places::of(&plugin, symbol);
-        // First, so that what was loaded is given back whatever the table lacks.
+        // Wrapped first, so that the loaded region is released even if the table is incomplete.
         let executable = CExecutable(Object { plugin, host, table, this, release: table.release, places });
         table.prepare.ok_or_else(|| missing("prepare"))?;
         table.run.ok_or_else(|| missing("run"))?;
@@ -272,16 +271,16 @@ impl CExecutable {
 impl Executable for CExecutable {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         let Some(prepare) = self.0.table.prepare else { return Err(missing("prepare").into()) };
-        // A dimension has the same bits as `usize` and as 64-bit integer.
+        // A dimension has the same representation as `usize` and as 64-bit integer.
         let dims: SmallVec<[abi::Dims; 8]> =
             inputs.iter().map(|dims| abi::Dims { data: dims.as_ptr().cast(), count: dims.len() }).collect();
         let outcome = self.0.call().run(|call| {
             let place = self.0.places.at(Entry::Prepare);
-            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             entries::prepare(place, || unsafe { prepare(self.0.this, call, dims.as_ptr(), dims.len()) })
         });
         let prepared = outcome.and_then(|(_, answers)| match answers.prepared.outputs.is_empty() {
-            true => Err(Error::new("it prepared nothing: `output` was not called")),
+            true => Err(Error::new("no outputs: `output` was not called")),
             false => check_prepared(&answers.prepared).map(|()| answers.prepared),
         });
         self.0.named("prepare", prepared)
@@ -291,7 +290,7 @@ impl Executable for CExecutable {
         let Some(run) = self.0.table.run else { return Err(missing("run").into()) };
         let given = abi::Run {
             struct_size: size_of::<abi::Run>(),
-            // A `TensorRef` and a `TensorMut` are a `Tensor` with a lifetime, which is DLPack's structure.
+            // `TensorRef` and `TensorMut` are a `Tensor` with a lifetime, which is DLPack's structure.
             inputs: call.inputs.as_ptr().cast::<Tensor>(),
             input_count: call.inputs.len(),
             outputs: call.outputs.as_mut_ptr().cast::<Tensor>(),
@@ -301,7 +300,7 @@ impl Executable for CExecutable {
             plan: call.plan,
         };
         let outcome = self.0.call().run(|call| {
-            // SAFETY: the plugin's entry, as the header has it; what it is given lives until it has returned.
+            // SAFETY: the plugin's entry has the header's signature; its arguments live until it has returned.
             entries::run(self.0.places.at(Entry::Run), || unsafe { run(self.0.this, call, &raw const given) })
         });
         self.0.named("run", outcome.map(drop))

@@ -1,13 +1,13 @@
-//! Asks memory for candidates before they are written.
+//! Prefetches candidates before they are written.
 //!
-//! A candidate is some fifty small pieces of memory, each behind a pointer, and thousands of candidates are more than the caches
-//! hold: written one after the other, most of the time goes by waiting for one piece at a time. So a group of them is asked for
-//! level by level, each level's pieces all at once, while the group before it is written.
+//! A candidate consists of some fifty small allocations, and thousands of candidates exceed the caches: written one by
+//! one, most of the time is spent waiting for one cache miss at a time. So a group of candidates is prefetched level by
+//! level, all allocations of a level at once, while the previous group is written.
 
 use crate::backend::Candidate;
 use crate::graph::{AttrValue, Graph, NodeKind};
 
-/// Asks for what the JSON of these candidates is made of. Bodies of composites are left to themselves.
+/// Prefetches the data that the JSON of these candidates is made of, except the bodies of composites.
 pub fn prefetch(candidates: &[Candidate]) {
     candidates.iter().for_each(|candidate| top(&candidate.graph));
     candidates.iter().for_each(|candidate| nodes(&candidate.graph));
@@ -52,7 +52,7 @@ fn leaves(graph: &Graph) {
     }
 }
 
-/// Value in one contiguous piece of memory behind a pointer.
+/// Value in one contiguous allocation.
 trait Piece {
     fn bytes(&self) -> (*const i8, usize);
 }
@@ -69,7 +69,7 @@ impl Piece for abi_stable::std_types::RString {
     }
 }
 
-/// Asks for a piece, line by line.
+/// Prefetches an allocation, one cache line at a time.
 fn ask(piece: &impl Piece) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -78,7 +78,7 @@ fn ask(piece: &impl Piece) {
         let (start, size) = piece.bytes();
         let mut at = 0;
         while at < size {
-            // SAFETY: the address lies in the piece, and asking for it reads nothing.
+            // SAFETY: the address is inside the allocation, and a prefetch does not access it.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(at)) };
             at += LINE;
         }

@@ -1,7 +1,7 @@
-//! The end of the process while plugins are at work: signals, `exit`, a process that a plugin forked, a thread that ends inside
-//! an entry. Each ends with one line that names plugin, region and entry, and never with success.
+//! Termination of the process while plugins run: signals, `exit`, a process that a plugin forked, a thread that ends
+//! inside an entry. Each prints one line that names plugin, region and entry, and none exits with success.
 //!
-//! What runs in handlers here uses the table of entries, a line on the stack, and calls of the system; no memory, no locks.
+//! Handlers here use only the table of entries, a line on the stack, and system calls; no allocation, no locks.
 
 use super::end::{ENDED, FORKED, PROCESS, SAID, end, end_with};
 use super::line::Line;
@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// The signals that end a process for its own fault.
+/// Signals that end a process because of a fault in it.
 const SIGNALS: [(c_int, &str); 7] = [
     (libc::SIGSEGV, "SIGSEGV (a segmentation fault)"),
     (libc::SIGBUS, "SIGBUS (a bus error)"),
@@ -26,18 +26,19 @@ const SIGNALS: [(c_int, &str); 7] = [
     (libc::SIGTRAP, "SIGTRAP (a trap)"),
 ];
 
-/// Set when the host has finished its work.
+/// Set once the host has finished its work.
 static FINISHED: AtomicBool = AtomicBool::new(false);
 /// Previous action of each signal.
 static BEFORE: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
-/// Makes this process the host's own: a signal, `exit`, or a fork inside a plugin ends with a line that names it, changes of
-/// what belongs to the process are put back after each entry, and standard output is the host's alone.
+/// Installs the process-wide protections: a signal, `exit`, or a fork inside a plugin prints a message that names the
+/// plugin, changes to process-wide state are undone after each entry, and standard output is reserved for the host.
 ///
-/// For a program whose whole process it is, and once, before it starts threads. It says [`finished`] before it ends.
+/// For a program that owns its process. Must be called once, before it starts threads. The program calls [`finished`]
+/// before it exits.
 ///
 /// # Errors
-/// When the system has no descriptor left for standard output.
+/// If no descriptor is left for a copy of standard output.
 pub fn own_process() -> io::Result<Product> {
     let product = Product::take()?;
     process::begin();
@@ -46,7 +47,7 @@ pub fn own_process() -> io::Result<Product> {
     ONCE.call_once(|| {
         let before = SIGNALS.map(|(signal, _)| {
             let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: asks for what is done on a signal; where that fails, zeroes say: the default.
+            // SAFETY: queries the action of a signal; if that fails, zeros mean the default action.
             unsafe {
                 libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
                 action.assume_init()
@@ -56,7 +57,7 @@ pub fn own_process() -> io::Result<Product> {
         for (signal, _) in SIGNALS {
             handle(signal, on_fault);
         }
-        // SAFETY: both functions live as long as the process. Where the system has no room for them, nothing is said.
+        // SAFETY: both functions live as long as the process. If registration fails, there is no message.
         unsafe {
             libc::atexit(on_exit);
             libc::pthread_atfork(None, None, Some(on_fork));
@@ -65,14 +66,15 @@ pub fn own_process() -> io::Result<Product> {
     Ok(product)
 }
 
-/// The host has done all that it was started for: the end of the process is no plugin's from here on.
+/// Marks the work of the host as done: from here on no plugin is blamed for the end of the process.
 pub fn finished() {
     FINISHED.store(true, Ordering::SeqCst);
 }
 
-/// Has Ctrl-C say which plugin is under way, if one is. It ends nothing by itself: handlers that are set later go on after it.
+/// Makes Ctrl-C print which plugin is running, if any. Does not end the process: handlers that are installed later run
+/// as well.
 ///
-/// Gives `false` and sets nothing where Ctrl-C is ignored, as it is in the background of a shell.
+/// Returns `false` and installs nothing if Ctrl-C is ignored, as in the background of a shell.
 pub fn say_interrupts() -> bool {
     if process::interrupt().is_some_and(|action| action.sa_sigaction == libc::SIG_IGN) {
         return false;
@@ -92,7 +94,8 @@ type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 fn handle(signal: c_int, handler: Handler) {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: zeroes are an action without flags; the handler lives as long as the process and is one with information.
+    // SAFETY: zeros are an action without flags; the handler lives as long as the process and has the signature of
+    // `SA_SIGINFO`.
     unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = handler as *const () as usize;
@@ -102,10 +105,10 @@ fn handle(signal: c_int, handler: Handler) {
     }
 }
 
-/// Has the signal do what it does by default, or what it did before.
+/// Restores the previous or the default action of a signal.
 fn reset(signal: c_int, before: Option<&libc::sigaction>) {
     let mut default = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: zeroes are the default action.
+    // SAFETY: zeros are the default action.
     unsafe {
         let action = before.unwrap_or(default.assume_init_mut());
         libc::sigaction(signal, action, ptr::null_mut());
@@ -124,33 +127,33 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
         line.error(ENDED).place(place).text(": ended by ").text(name);
         match (mine, under_way) {
             (Some(_), _) => {}
-            (None, Some((_, 0))) => _ = line.text(" on another thread while it was under way"),
+            (None, Some((_, 0))) => _ = line.text(" on another thread while it was running"),
             (None, Some((_, others))) => {
-                line.text(" on another thread while it and ").number(others as u64).text(" more were under way");
+                line.text(" on another thread while it and ").number(others as u64).text(" more were running");
             }
             (None, None) => _ = line.text(" outside of plugins, after this entry had returned"),
         }
         line.write();
     }
-    // In the host itself, what was done before says more: of a stack that overflows, for one.
+    // For a fault of the host itself the previous handler says more: about a stack overflow, for one.
     let before = if under_way.is_none() { index.and_then(|index| BEFORE.get()?.get(index)) } else { None };
     reset(signal, before);
-    // SAFETY: the system gives the information of the signal.
+    // SAFETY: the kernel passes the information of the signal.
     let sent = unsafe { information.as_ref() }.is_none_or(|information| information.si_code <= 0);
     if sent {
-        // A fault happens again when the handler returns. What was sent does not: it is sent again, and arrives then.
+        // A fault is raised again when the handler returns. A signal that was sent is not, so it is sent again.
         // SAFETY: sends a signal to this thread.
         unsafe { libc::raise(signal) };
     }
 }
 
-/// Whose doing the end of the process is: this thread's entry, or some other thread's, or the last one.
+/// Returns the entry responsible for the end of the process: this thread's, or another thread's, or the last one.
 fn culprit() -> Option<&'static Place> {
     slots::current().or_else(|| slots::under_way().map(|(place, _)| place)).or_else(slots::last)
 }
 
 extern "C" fn on_exit() {
-    // How a child of the plugin's ends is the plugin's business.
+    // The exit of a child that a plugin forked is the plugin's own business.
     if FINISHED.load(Ordering::SeqCst) || FORKED.load(Ordering::Relaxed) {
         return;
     }
@@ -163,7 +166,7 @@ extern "C" fn on_exit() {
 }
 
 extern "C" fn on_fork() {
-    // A child of the host's own, which starts a program next, is none of these.
+    // A child that the host forks to start a program is not counted.
     if slots::under_way().is_some() {
         FORKED.store(true, Ordering::Relaxed);
     }

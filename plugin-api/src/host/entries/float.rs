@@ -1,17 +1,17 @@
-//! The floating-point environment of a thread: rounding, flushing of subnormals, which exceptions trap. It belongs to whoever
-//! calls: a plugin that changes it and does not change it back would change every later result on that thread.
+//! Floating-point environment of a thread: rounding, flushing of subnormals, trapping of exceptions. It belongs to the
+//! caller: a plugin that changes it without restoring it would change every later result on that thread.
 
-/// Floating-point environment as it was read, packed for a slot of the table.
+/// Snapshot of the floating-point environment, packed into 64 bits for a slot of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FloatState(pub(super) u64);
 
-/// On x86-64: MXCSR, and above it the control word of the x87 unit.
+/// On x86-64: MXCSR, and the control word of the x87 unit in the upper half.
 #[cfg(target_arch = "x86_64")]
 impl FloatState {
-    /// The bits of MXCSR that are no record of what has happened but say what is to happen, and all of the control word.
+    /// Mask of the control bits: excludes the sticky exception flags of MXCSR, includes all of the control word.
     const CONTROL: u64 = !0x3f;
 
-    /// Reads it. That takes some nanoseconds: MXCSR is known when what was computed before is.
+    /// Reads the environment. Takes some nanoseconds: MXCSR is available only after all earlier computations.
     #[inline(always)]
     pub(crate) fn read() -> FloatState {
         let (mut mxcsr, mut word) = (0u32, 0u16);
@@ -28,13 +28,13 @@ impl FloatState {
         FloatState(u64::from(mxcsr) | u64::from(word) << 32)
     }
 
-    /// Returns true if the environment has changed.
+    /// Returns true if the environment has changed since this snapshot.
     #[inline(always)]
     pub(crate) fn differs(self) -> bool {
         (FloatState::read().0 ^ self.0) & Self::CONTROL != 0
     }
 
-    /// Sets what differs from it, and gives whether anything did.
+    /// Restores the snapshot, and returns true if the environment had changed.
     pub(crate) fn restore(self) -> bool {
         let changed = self.differs();
         if changed {
@@ -46,8 +46,8 @@ impl FloatState {
     #[cold]
     fn set(self) {
         let (mxcsr, word) = (self.0 as u32, (self.0 >> 32) as u16);
-        // SAFETY: both values were read from these registers. What the x87 unit has recorded is cleared first: an exception
-        // that traps now would be raised by the next instruction of that unit.
+        // SAFETY: both values were read from these registers. The exception flags of the x87 unit are cleared first: an
+        // exception that is unmasked now would be raised by the next x87 instruction.
         unsafe {
             std::arch::asm!(
                 "fnclex",
@@ -63,7 +63,7 @@ impl FloatState {
 
 #[cfg(target_arch = "aarch64")]
 impl FloatState {
-    /// Reads it.
+    /// Reads the environment.
     #[inline(always)]
     pub(crate) fn read() -> FloatState {
         let fpcr;
@@ -72,13 +72,13 @@ impl FloatState {
         FloatState(fpcr)
     }
 
-    /// Returns true if the environment has changed.
+    /// Returns true if the environment has changed since this snapshot.
     #[inline(always)]
     pub(crate) fn differs(self) -> bool {
         FloatState::read() != self
     }
 
-    /// Sets what differs from it, and gives whether anything did.
+    /// Restores the snapshot, and returns true if the environment had changed.
     pub(crate) fn restore(self) -> bool {
         if !self.differs() {
             return false;
@@ -91,17 +91,17 @@ impl FloatState {
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl FloatState {
-    /// Nothing is known of it on this processor.
+    /// Returns an empty snapshot: unsupported on this processor.
     pub(crate) fn read() -> FloatState {
         FloatState(0)
     }
 
-    /// Nothing is known of it on this processor.
+    /// Returns false: unsupported on this processor.
     pub(crate) fn differs(self) -> bool {
         false
     }
 
-    /// Leaves it as it is.
+    /// Does nothing: unsupported on this processor.
     pub(crate) fn restore(self) -> bool {
         false
     }
@@ -113,7 +113,7 @@ mod tests {
     use std::hint::black_box;
 
     #[test]
-    fn what_was_set_is_put_back() {
+    fn restores_changed_control_bits() {
         let before = FloatState::read();
         assert!(!before.differs() && !before.restore());
         let usual = (0x1f80u64, 0x037fu64);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_happened_is_no_change() {
+    fn ignores_sticky_exception_flags() {
         let before = FloatState::read();
         assert!(black_box(black_box(1.0f64) / black_box(0.0)).is_infinite());
         assert!(!before.restore());

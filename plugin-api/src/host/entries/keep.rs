@@ -1,22 +1,23 @@
-//! Memory outside of the heap that is kept for good: a plugin that damages the heap does not damage the names in the line that
-//! says so.
+//! Permanent memory outside of the heap: a plugin that corrupts the heap does not corrupt the names in the message
+//! about it.
 
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes mapped at once.
+/// Size of a mapping in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Address of the next value, and the bytes left from there.
+/// Address of the next value, and number of bytes left from there.
 static ROOM: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
-/// Takes `size` bytes at a multiple of `align`, which is a power of two. `None` where the system has none.
+/// Allocates `size` bytes at a multiple of `align`, which is a power of two. Returns `None` if the system has no
+/// memory.
 fn take(size: usize, align: usize) -> Option<NonNull<u8>> {
     let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
     let skip = room.0.wrapping_neg() & (align - 1);
     if room.1 < size + skip {
         let length = CHUNK.max(size.next_multiple_of(4096));
-        // SAFETY: asks for new pages, wherever they are.
+        // SAFETY: maps new pages at any address.
         let pages = unsafe {
             let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             libc::mmap(ptr::null_mut(), length, access, kind, -1, 0)
@@ -36,10 +37,10 @@ fn finish(room: &mut (usize, usize), size: usize, skip: usize) -> Option<NonNull
     NonNull::new(ptr::with_exposed_provenance_mut(at))
 }
 
-/// Keeps a value that needs no destructor.
+/// Copies a value without a destructor to permanent memory.
 pub(super) fn keep<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
     match take(size_of::<T>(), align_of::<T>()) {
-        // SAFETY: so many bytes, aligned, and nobody else's; they are never given back.
+        // SAFETY: `size_of::<T>()` bytes, aligned and exclusively owned; they are never freed.
         Some(at) => unsafe {
             let at = at.cast::<T>();
             at.write(value);
@@ -49,10 +50,10 @@ pub(super) fn keep<T: Copy + Send + Sync + 'static>(value: T) -> &'static T {
     }
 }
 
-/// Keeps a text.
+/// Copies a text to permanent memory.
 pub(super) fn keep_text(text: &str) -> &'static str {
     match take(text.len(), 1) {
-        // SAFETY: so many bytes, nobody else's, never given back; a copy of a text is a text.
+        // SAFETY: `text.len()` bytes, exclusively owned and never freed; a copy of a `str` is valid UTF-8.
         Some(at) => unsafe {
             at.copy_from_nonoverlapping(NonNull::from(text.as_bytes()).cast(), text.len());
             str::from_utf8_unchecked(NonNull::slice_from_raw_parts(at, text.len()).as_ref())
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_stays_as_it_was() {
+    fn kept_values_stay_intact() {
         let texts: Vec<&'static str> = (0..4000).map(|i| keep_text(&format!("name {i}"))).collect();
         let numbers: Vec<&'static [u64; 3]> = (0..4000).map(|i| keep([i, i + 1, i + 2])).collect();
         for (i, (text, numbers)) in texts.iter().zip(numbers).enumerate() {

@@ -1,31 +1,32 @@
-//! One line on standard error, made and written without memory, locks or anything else that a handler of signals must not use.
+//! Line on standard error, formatted and written without allocation, locks or anything else that is not
+//! async-signal-safe.
 
 use super::place::Place;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Descriptor for lines when standard error is closed; -1 for none.
+/// Descriptor for lines if standard error is closed; -1 for none.
 pub(super) static OTHER_STDERR: AtomicI32 = AtomicI32::new(-1);
 
-/// A line under way. It is made in place: a handler's stack is small.
+/// Buffer for one line. Reused in place: the stack of a signal handler is small.
 pub(super) struct Line {
     bytes: [u8; 1024],
     length: usize,
 }
 
 impl Line {
-    /// An empty line.
+    /// Creates an empty line.
     pub(super) const fn new() -> Line {
         Line { bytes: [0; 1024], length: 0 }
     }
 
-    /// Adds that it is an error with this code.
+    /// Appends the prefix of an error with this code.
     pub(super) fn error(&mut self, code: &str) -> &mut Line {
         self.text("error[").text(code).text("]: ")
     }
 
-    /// Adds a text, as far as there is room.
+    /// Appends a text, truncated to the space left.
     pub(super) fn text(&mut self, text: &str) -> &mut Line {
-        // The last byte is the line's end.
+        // One byte is reserved for the newline.
         let room = self.bytes.len() - 1 - self.length;
         let taken = text.len().min(room);
         self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
@@ -33,7 +34,7 @@ impl Line {
         self
     }
 
-    /// Adds a number.
+    /// Appends a number.
     pub(super) fn number(&mut self, number: u64) -> &mut Line {
         let mut digits = [0u8; 20];
         let (mut at, mut left) = (digits.len(), number);
@@ -48,17 +49,17 @@ impl Line {
         self.text(std::str::from_utf8(&digits[at..]).unwrap_or_default())
     }
 
-    /// Adds a place, as its `Display` has it.
+    /// Appends a place in the format of its `Display`.
     pub(super) fn place(&mut self, place: &Place) -> &mut Line {
         self.text("plugin ").text(place.plugin).text(": ").text(place.entry.name());
         if place.region.is_empty() { self } else { self.text(": region ").text(place.region) }
     }
 
-    /// Writes it.
+    /// Writes the line.
     pub(super) fn write(&mut self) {
         self.bytes[self.length] = b'\n';
         let line = &self.bytes[..=self.length];
-        // SAFETY: the bytes are there; a descriptor that is not open is an error of the call.
+        // SAFETY: the bytes are initialized; a descriptor that is not open makes the call fail.
         let written = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
         let other = OTHER_STDERR.load(Ordering::Relaxed);
         if written < 0 && other >= 0 {
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_holds_texts_numbers_and_places() {
+    fn line_formats_texts_numbers_and_places() {
         let place = Places::of("mine", "r").at(Entry::Run);
         let mut line = Line::new();
         line.error("E0450").place(place).text(" took ").number(0).text(" of ").number(u64::MAX);
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_an_end() {
+    fn line_is_truncated() {
         let mut line = Line::new();
         line.error("E0450").text(&"x".repeat(5000));
         assert_eq!(line.length, 1023);

@@ -1,25 +1,26 @@
-//! What happens while a plugin has a thread of the process.
+//! Bookkeeping and protection of the process while plugins run.
 //!
-//! Every entry into a plugin, of both kinds and also when its library is mapped, goes through `enter`, `prepare` or `run`. It writes down in a
-//! fixed table which plugin, region and entry the thread is in, so that a handler of signals, a watchdog and the end of the
-//! process can say whose fault something is. Behind the entry it puts back what belongs to the process and not to a plugin.
+//! Every entry into a plugin, of both kinds and also when its library is mapped, goes through `enter`, `prepare` or
+//! `run`. They record in a fixed table which plugin, region and entry the thread is in, so that signal handlers, the
+//! watchdog and exit handlers can name the culprit. After the entry they restore process-wide state that the plugin
+//! changed.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `place` | plugin, region and entry, by names that live as long as the process |
+//! | `place` | plugin, region and entry, with names that live as long as the process |
 //! | `slots` | the table: a slot for each thread |
 //! | `record` | the guard of one entry |
 //! | `thread` | setup of a thread that enters plugins |
 //! | `float` | the floating-point environment of a thread |
-//! | `line` | one line on standard error, written without memory or locks |
-//! | `process` | what belongs to the process: working directory, limits, locale, standard streams |
+//! | `line` | one line on standard error, written without allocation or locks |
+//! | `process` | process-wide state: working directory, limits, locale, standard streams |
 //! | `product` | standard output for the host alone |
-//! | `end` | the end of the process with a line |
+//! | `end` | termination of the process with a message |
 //! | `ending` | signals, `exit`, `fork`, threads that end inside an entry |
-//! | `watchdog` | the end of a process whose plugin does not come back, or takes too much memory |
+//! | `watchdog` | termination of a process whose plugin does not return, or uses too much memory |
 //!
-//! The table and the floating-point environment are at work in every process that loads plugins. The rest is for a program
-//! that owns its process, as the command line does: [`own_process`].
+//! The table and the floating-point environment are active in every process that loads plugins. The rest is for a
+//! program that owns its process, such as the command line: [`own_process`].
 
 mod end;
 mod ending;

@@ -1,4 +1,4 @@
-//! Where a thread is: plugin, region, entry.
+//! Position of a thread: plugin, region, entry.
 
 use super::keep::{keep, keep_text};
 use std::borrow::Cow;
@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// An entry into a plugin.
+/// Entry of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Entry {
-    /// The library is mapped, and its constructors run.
+    /// Mapping of the library, which runs its constructors.
     Dlopen,
     /// `byoc_plugin_entry`, or the module of `declare_plugin!`.
     Entry,
@@ -48,7 +48,7 @@ impl Entry {
         Entry::Release,
     ];
 
-    /// Its name in messages.
+    /// Name of the entry in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Entry::Dlopen => "dlopen",
@@ -66,12 +66,12 @@ impl Entry {
     }
 }
 
-/// An entry of a plugin, for a region or none.
+/// Entry of a plugin, with its region if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The plugin's name, or its file before it has said a name.
+    /// Name of the plugin, or its file until the name is known.
     pub plugin: &'static str,
-    /// The region's symbol; empty where the entry is not about one.
+    /// Symbol of the region; empty if the entry does not concern one.
     pub region: &'static str,
     /// The entry.
     pub entry: Entry,
@@ -84,15 +84,15 @@ impl fmt::Display for Place {
     }
 }
 
-/// Every entry of one plugin for one region.
+/// Places of all entries of one plugin for one region.
 ///
-/// They are kept for good: whoever reads the table of entries may be late, and must not find names that are gone. Equal names
-/// are kept once, so that a program that loads models again and again keeps no more of them than there are names.
+/// Never freed: readers of the table of entries may hold a place after the entry has ended. Equal names are stored
+/// once, so that a program that loads models repeatedly stores no more than there are distinct names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places([Place; 11]);
 
 impl Places {
-    /// The entries of `plugin` for the region of this symbol, or for none where it is empty.
+    /// Returns the places of `plugin` for the region with this symbol, or without a region if it is empty.
     pub(crate) fn of(plugin: &str, region: &str) -> &'static Places {
         static KNOWN: LazyLock<Mutex<HashMap<(&'static str, &'static str), &'static Places>>> =
             LazyLock::new(Mutex::default);
@@ -107,13 +107,13 @@ impl Places {
         places
     }
 
-    /// The place of an entry.
+    /// Returns the place of an entry.
     pub(crate) fn at(&'static self, entry: Entry) -> &'static Place {
         &self.0[entry as usize]
     }
 }
 
-/// A name as it may stand on a terminal, and not longer than fits into a line.
+/// Makes a name safe to print on a terminal, and truncates it.
 fn printable(name: &str) -> Cow<'_, str> {
     const MAX_CHARS: usize = 160;
     if name.len() <= MAX_CHARS && name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_names_are_one_place() {
+    fn equal_names_share_a_place() {
         let first = Places::of("mine", "region_0");
         assert!(std::ptr::eq(first, Places::of("mine", "region_0")));
         assert!(!std::ptr::eq(first, Places::of("mine", "region_1")));

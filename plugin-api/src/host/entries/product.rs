@@ -1,14 +1,14 @@
-//! Standard output for the host alone: what plugins print goes to standard error.
+//! Standard output reserved for the host: output of plugins goes to standard error.
 
 use super::process::{self, Identity};
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Standard output as it was when the process began.
+/// Standard output of the process at its start.
 ///
-/// Descriptor 1 is standard error from then on, so that what a plugin or a library of it prints is talk and no part of the
-/// product, and closing it closes nothing that is needed.
+/// Descriptor 1 is standard error from then on, so that output of a plugin or of its libraries does not mix with the
+/// host's results, and closing descriptor 1 does no harm.
 #[derive(Debug)]
 pub struct Product {
     file: File,
@@ -17,13 +17,13 @@ pub struct Product {
 }
 
 impl Product {
-    /// Takes standard output.
+    /// Takes over standard output.
     ///
     /// # Errors
-    /// When the system has no descriptor left.
+    /// If no descriptor is left.
     pub(super) fn take() -> io::Result<Product> {
         let own = process::own_descriptor(libc::STDOUT_FILENO)?;
-        // SAFETY: makes descriptor 1 refer to what descriptor 2 refers to.
+        // SAFETY: makes descriptor 1 a duplicate of descriptor 2.
         if unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -31,7 +31,7 @@ impl Product {
         Ok(Product { file: own.into(), identity, process: std::process::id() })
     }
 
-    /// Nothing may be written to a file that took the place of standard output, or by a process that a plugin has forked.
+    /// Checks that the descriptor still is standard output, and that this is not a process that a plugin has forked.
     fn check(&self) -> io::Result<()> {
         if std::process::id() != self.process {
             return Err(io::Error::other("a process that a plugin forked has no output"));
@@ -61,7 +61,7 @@ impl AsFd for Product {
 }
 
 impl Product {
-    /// Returns true if it is a terminal.
+    /// Returns true if the output is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.file.is_terminal()
     }

@@ -1,4 +1,4 @@
-//! The guard of one entry: it writes the entry into the thread's slot, and puts back what the plugin has changed.
+//! Guards of an entry: they record the entry in the thread's slot, and restore the state that the plugin has changed.
 
 use super::float::FloatState;
 use super::place::Place;
@@ -15,32 +15,33 @@ fn claim() -> &'static Slot {
     slot
 }
 
-/// Puts back what plugins have changed in runs, which are not watched one by one: for whoever owns the process, when runs are
-/// over and before anything is written.
+/// Restores the state that plugins have changed in runs, which are not checked one by one. Call this in a program that
+/// owns its process, after runs and before output is written.
 pub fn restore_process() {
     if let Some(place) = last() {
         process::check(place);
     }
 }
 
-/// Takes the floating-point environment of this thread for the one that its runs of regions are to leave it with. Each entry
-/// other than `prepare` and `run` does so too.
+/// Records the current floating-point environment of this thread as the one to restore after runs of regions. Each
+/// entry other than `prepare` and `run` does so too.
 pub fn trust_float_state() {
     if let Some(slot) = OWN.get() {
         slot.float.store(FloatState::read().0, Ordering::Relaxed);
     }
 }
 
-/// Runs a region, or a part of what is under way in `place` elsewhere: `body` is in it. That costs a nanosecond or two.
+/// Runs `body` as a run of a region, or as a task of an entry that another thread is in. Costs a nanosecond or two.
 ///
-/// The floating-point environment is not read first, as that would have to wait for everything that was computed before; the
-/// thread's own is known. What else belongs to the process is not looked at either: that takes calls of the system.
+/// The floating-point environment is not read first, as that would wait for all earlier computations; the recorded one
+/// is used. Other process-wide state is not checked either: that takes system calls.
 #[inline(always)]
 pub(crate) fn run<R>(place: &'static Place, body: impl FnOnce() -> R) -> R {
     known::<false, R>(place, body)
 }
 
-/// Prepares a region, which comes with a run: as [`enter`], but the floating-point environment is known as in [`run`].
+/// Runs `body` as `prepare` of a region, which accompanies a run: like [`enter`], but with the recorded floating-point
+/// environment, as in [`run`].
 #[inline(always)]
 pub(crate) fn prepare<R>(place: &'static Place, body: impl FnOnce() -> R) -> R {
     known::<true, R>(place, body)
@@ -67,7 +68,7 @@ fn nested<R>(place: &'static Place, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// An entry that is no part of another one on its thread, whose floating-point environment is known.
+/// Outermost entry of its thread, with the recorded floating-point environment.
 struct Known<const CHECKED: bool> {
     slot: &'static Slot,
     place: &'static Place,
@@ -112,14 +113,14 @@ pub(crate) fn enter(place: &'static Place) -> Entered {
     Entered { slot, place, after, outer, float, thread: PhantomData }
 }
 
-/// An entry under way. Dropping it puts back what the plugin has changed.
+/// Guard of an entry. Dropping it restores the state that the plugin has changed.
 #[must_use]
 pub(crate) struct Entered {
     slot: &'static Slot,
     place: &'static Place,
     /// Value of the slot after the entry.
     after: *mut Place,
-    /// True for an outermost entry, after which the state of the process is compared.
+    /// True for an outermost entry, after which the state of the process is checked.
     outer: bool,
     float: FloatState,
     thread: PhantomData<*const ()>,
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_nest_and_end() {
+    fn entries_nest() {
         let (outer, inner) = (Places::of("record", "").at(Entry::Load), Places::of("record", "r").at(Entry::Run));
         assert_eq!(current(), None);
         let first = enter(outer);
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_an_entry() {
+    fn panic_leaves_the_entry() {
         let place = Places::of("record", "panic").at(Entry::Run);
         let caught = std::panic::catch_unwind(|| run(place, || panic!("on purpose")));
         assert!(caught.is_err());
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_give_their_slots_back() {
+    fn threads_release_their_slots() {
         let place = Places::of("record", "").at(Entry::Query);
         for _ in 0..SLOTS + 10 {
             std::thread::spawn(|| drop(enter(place))).join().unwrap();

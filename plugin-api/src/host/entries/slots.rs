@@ -1,5 +1,5 @@
-//! The table of entries under way: a slot for each thread that enters plugins. It has a fixed size and is read and written by
-//! single loads and stores, so that handlers of signals can read it, on any thread and at any moment.
+//! Table of running entries: a slot for each thread that enters plugins. It has a fixed size and is accessed by single
+//! atomic loads and stores, so that signal handlers can read it on any thread at any time.
 
 use super::float::FloatState;
 use super::place::{Entry, Place};
@@ -7,44 +7,44 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// As many threads as `--threads` allows, and as many again for whoever embeds the host. Threads past them share a slot that
-/// nobody reads.
+/// Number of slots: the maximum of `--threads`, and as many again for a program that embeds the host. Further threads
+/// share a slot that nobody reads.
 pub(super) const SLOTS: usize = 2048;
 
-/// Entry that one thread is in. A cache line of its own: threads write to theirs at every entry.
+/// Entry that one thread is in. Aligned to a cache line, as threads write to their slots at every entry.
 #[repr(align(64))]
 pub(super) struct Slot {
     taken: AtomicBool,
-    /// The place that the thread is in; with its lowest bit set the one that it was in last.
+    /// Place that the thread is in; with the lowest bit set, the last place that it was in.
     pub(super) at: AtomicPtr<Place>,
-    /// The floating-point environment of the thread outside of plugins, as it was seen last.
+    /// Last observed floating-point environment of the thread outside of plugins.
     pub(super) float: AtomicU64,
 }
 
 static TABLE: [Slot; SLOTS] = [const { Slot::new(false) }; SLOTS];
 static SHARED: Slot = Slot::new(true);
 
-/// One past the last slot that was ever taken.
+/// One past the highest slot that was ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 
-/// The outermost entry that was begun last, by any thread, runs left out: these leave it to their slots.
+/// Most recently started outermost entry of any thread, except runs, which are recorded in slots only.
 pub(super) static LATEST: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
-    // Constant and without a destructor: reading it is reading memory, in a handler too.
+    // Constant and without a destructor: access is a plain memory read, also in a signal handler.
     pub(super) static OWN: Cell<Option<&'static Slot>> = const { Cell::new(None) };
 }
 
-/// Set in a pointer to a place that was left.
+/// Tag bit in the pointer to a place that the thread has left.
 const LEFT: usize = 1;
 
 pub(super) fn left(place: *mut Place) -> *mut Place {
     place.map_addr(|address| address | LEFT)
 }
 
-/// The place that such a pointer is of.
+/// Returns the place of a tagged pointer.
 fn place_of(pointer: *mut Place) -> Option<&'static Place> {
-    // SAFETY: without the bit it is null, or what was stored, which is a `&'static Place`.
+    // SAFETY: without the tag the pointer is null or a stored `&'static Place`.
     unsafe { pointer.map_addr(|address| address & !LEFT).as_ref() }
 }
 
@@ -69,12 +69,12 @@ impl Slot {
         place_of(self.at.load(Ordering::Acquire))
     }
 
-    /// Returns true for the slot of all threads that found the table full.
+    /// Returns true for the slot shared by threads that found the table full.
     pub(super) fn is_shared(&self) -> bool {
         ptr::eq(self, &raw const SHARED)
     }
 
-    /// Gives it to other threads.
+    /// Releases the slot for other threads.
     pub(super) fn give_back(&self) {
         if !self.is_shared() {
             self.at.store(left(ptr::null_mut()), Ordering::Relaxed);
@@ -99,7 +99,7 @@ pub(super) fn take() -> &'static Slot {
     slot
 }
 
-/// The thread has no slot any more.
+/// Detaches the thread from its slot.
 pub(super) fn disown() {
     OWN.set(None);
 }
@@ -120,7 +120,7 @@ pub(super) fn under_way() -> Option<(&'static Place, usize)> {
     Some((first, places.count()))
 }
 
-/// An entry that was in use lately: a run if there was any, else the latest.
+/// Returns a recently used entry: a run if there was any, else the latest.
 pub(super) fn last() -> Option<&'static Place> {
     let mut lasts = slots().iter().filter_map(Slot::last);
     lasts.find(|place| place.entry == Entry::Run).or_else(|| place_of(LATEST.load(Ordering::Acquire)))

@@ -1,4 +1,4 @@
-//! Setup of a thread that enters plugins: a stack for handlers, and a destructor that sees the thread end.
+//! Setup of a thread that enters plugins: an alternate signal stack, and a destructor that runs when the thread ends.
 
 use super::end::{ENDED, PROCESS, end_with};
 use super::slots::{self, Slot};
@@ -14,29 +14,29 @@ struct Thread {
     stack: *mut c_void,
 }
 
-/// The size of a stack for handlers: they need a page or two, and the system saves the registers there, which are many.
+/// Size of an alternate signal stack: handlers need a page or two, and the kernel saves all vector registers there.
 const STACK: usize = 64 << 10;
 
-/// Gets a thread ready that enters plugins for the first time: a stack for handlers, as the other may be full, and a
-/// destructor that sees the thread end.
+/// Prepares a thread that enters plugins for the first time: an alternate signal stack, as the normal stack may have
+/// overflowed, and a destructor that runs when the thread ends.
 pub(super) fn prepare(slot: &'static Slot) {
     static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
     let key = *KEY.get_or_init(|| {
         let mut key = 0;
-        // SAFETY: makes a key; the destructor lives as long as the process.
+        // SAFETY: creates a key; the destructor lives as long as the process.
         (unsafe { libc::pthread_key_create(&raw mut key, Some(on_thread_end)) } == 0).then_some(key)
     });
     let Some(key) = key else { return };
     let thread = Box::new(Thread { slot, stack: handler_stack() });
-    // SAFETY: the destructor takes the box back.
+    // SAFETY: the destructor takes ownership of the box.
     unsafe { libc::pthread_setspecific(key, Box::into_raw(thread).cast()) };
 }
 
-/// Gives the thread a stack for handlers that is large enough, where it has none and this process handles signals. (The
+/// Installs a sufficiently large alternate signal stack if the thread has none and this process handles signals. (The
 /// standard library's own has two pages, and the registers alone may take more than one.)
 fn handler_stack() -> *mut c_void {
     let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
-    // SAFETY: asks for the stack that there is; zeroes where that fails.
+    // SAFETY: queries the current stack; zeros if that fails.
     let there = unsafe {
         libc::sigaltstack(ptr::null(), stack.as_mut_ptr());
         let stack = stack.assume_init();
@@ -46,7 +46,7 @@ fn handler_stack() -> *mut c_void {
         return ptr::null_mut();
     }
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: maps fresh memory, which stays until the thread ends, and names it to the system.
+    // SAFETY: maps fresh memory, which stays until the thread ends, and registers it.
     unsafe {
         let memory = libc::mmap(ptr::null_mut(), STACK, protection, flags, -1, 0);
         if memory == libc::MAP_FAILED {
@@ -59,21 +59,21 @@ fn handler_stack() -> *mut c_void {
 }
 
 unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
-    // SAFETY: what `prepare` gave.
+    // SAFETY: the pointer comes from `prepare`.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     if let (Some(place), false) = (thread.slot.at(), thread.slot.is_shared()) {
         if PROCESS.load(Ordering::Relaxed) == std::process::id() {
             let what = "it ended a thread of byoc's (pthread_exit), which cannot go on";
             end_with(ENDED, place, |line| _ = line.text(what));
         }
-        // Nobody owns the process: the slot stays what it is, and whoever waits for the thread waits.
+        // Not an owned process: the slot stays occupied, and a join on the thread blocks.
         return;
     }
     slots::disown();
     thread.slot.give_back();
     if !thread.stack.is_null() {
         let none = libc::stack_t { ss_sp: ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: STACK };
-        // SAFETY: takes the stack from the system, and gives back the memory, in which no handler runs.
+        // SAFETY: unregisters the stack, and unmaps the memory, in which no handler runs.
         unsafe {
             libc::sigaltstack(&raw const none, ptr::null_mut());
             libc::munmap(thread.stack, STACK);

@@ -1,7 +1,7 @@
-//! Ends the process when a plugin does not come back, or takes too much memory.
+//! Watchdog that ends the process if a plugin does not return, or uses too much memory.
 //!
-//! Work is called off by asking for it, and a plugin that never looks at `cancelled` is not asked. No thread can be stopped
-//! from outside, so that the process ends, with a line that names plugin, region and entry.
+//! Cancellation is cooperative, and a plugin that never polls `cancelled` ignores it. A thread cannot be stopped from
+//! outside, so the process exits, with a message that names plugin, region and entry.
 
 use super::place::Place;
 use super::{end, slots};
@@ -12,20 +12,20 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The code of the line: a plugin did not come back, or took too much memory.
+/// Error code of the message: a plugin did not return, or used too much memory.
 const LIMIT: &str = "E0451";
 
-/// Factor on the grace of an entry that the host's own work gets after the deadline.
+/// Factor on the grace period of an entry that the host's own work gets after the deadline.
 const HOST_GRACE: u32 = 5;
 
 /// Limits on plugins.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// When all work is to be over.
+    /// Time at which all work must be done.
     pub deadline: Option<Instant>,
-    /// Extra time for an entry that is under way at the deadline.
+    /// Grace period for an entry that is running at the deadline.
     pub grace: Duration,
-    /// The most bytes of memory that the process may have while an entry is under way. Pages of mapped files do not count.
+    /// Maximum resident memory of the process in bytes while an entry runs. Pages of mapped files do not count.
     pub resident: Option<u64>,
 }
 
@@ -35,7 +35,7 @@ impl Default for Limits {
     }
 }
 
-/// A thread that holds plugins to limits for as long as the value lives.
+/// Thread that enforces limits on plugins until the value is dropped.
 #[derive(Debug)]
 pub struct Watchdog {
     over: Arc<(Mutex<bool>, Condvar)>,
@@ -43,10 +43,10 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts it. Where a limit is passed inside an entry of a plugin, the process ends with code 1.
+    /// Starts the watchdog. If a limit is exceeded inside an entry of a plugin, the process exits with code 1.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If no thread can be created.
     pub fn start(limits: Limits) -> io::Result<Watchdog> {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let mut thread = None;
@@ -62,7 +62,7 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.over.1.notify_all();
-        // It comes back at once, or ends the process.
+        // The thread returns at once, or ends the process.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -77,14 +77,14 @@ fn watch(limits: Limits, (over, changed): &(Mutex<bool>, Condvar)) {
                 if let Some((place, _)) = slots::under_way() {
                     late(place, limits.grace);
                 }
-                // The host's own work is cancelled by other means, and it comes to its end soon; unless a plugin has damaged
-                // what it works with.
+                // The host's own work is cancelled by other means and ends soon, unless a plugin has corrupted the
+                // host's data.
                 if Instant::now() > deadline + limits.grace * HOST_GRACE
                     && let Some(place) = slots::last()
                 {
                     stuck(place);
                 }
-                // The next entry is one too many.
+                // Past the deadline, the next entry is an error at once.
                 wait = Duration::from_millis(10);
             }
             wait = wait.min(left.max(Duration::from_millis(10)));
@@ -100,7 +100,7 @@ fn watch(limits: Limits, (over, changed): &(Mutex<bool>, Condvar)) {
     }
 }
 
-/// Returns a lower bound on the time in which this much more memory can be touched.
+/// Returns a lower bound on the time in which this much memory can be touched.
 fn until_full(room: u64) -> Duration {
     const BYTES_A_MILLISECOND: u64 = 10 << 20;
     Duration::from_millis((room / BYTES_A_MILLISECOND).clamp(2, 50))
@@ -109,31 +109,31 @@ fn until_full(room: u64) -> Duration {
 #[cold]
 fn late(place: &Place, grace: Duration) -> ! {
     end::end_with(LIMIT, place, |line| {
-        line.text("it did not come back within ").number(grace.as_millis() as u64);
-        line.text(" ms after the time limit; byoc ends here");
+        line.text("it did not return within ").number(grace.as_millis() as u64);
+        line.text(" ms after the time limit; byoc exits here");
     })
 }
 
 #[cold]
 fn stuck(place: &Place) -> ! {
     end::end_with(LIMIT, place, |line| {
-        line.text("byoc did not come to its end after the time limit; this entry was the last one; byoc ends here");
+        line.text("byoc did not finish after the time limit; this entry was the last one; byoc exits here");
     })
 }
 
 #[cold]
 fn large(place: &Place, resident: u64, limit: u64) -> ! {
     end::end_with(LIMIT, place, |line| {
-        line.text("byoc takes ").number(resident >> 20).text(" MiB of memory, more than the limit of ");
-        line.number(limit >> 20).text(" MiB; it ends here");
+        line.text("byoc uses ").number(resident >> 20).text(" MiB of memory, expected at most ");
+        line.number(limit >> 20).text(" MiB; it exits here");
     })
 }
 
-/// The memory that the process has now, pages of files left out; what it had at most where the system does not say. It takes no
-/// memory to find out.
+/// Returns the current resident memory without pages of files; the peak if the system does not report it. Does not
+/// allocate.
 fn resident_bytes() -> u64 {
     let mut text = [0u8; 128];
-    // SAFETY: opens a file, reads no more than there is room for, closes it.
+    // SAFETY: opens a file, reads no more than the buffer holds, closes it.
     let length = unsafe {
         let file: c_int = libc::open(c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         if file < 0 {
@@ -144,17 +144,17 @@ fn resident_bytes() -> u64 {
         length
     };
     let text = std::str::from_utf8(&text[..usize::try_from(length).unwrap_or(0)]).unwrap_or_default();
-    // Pages of files (a mapped model, an artifact) are the system's to take back.
+    // Pages of files (a mapped model, an artifact) can be reclaimed by the kernel.
     let mut fields = text.split_ascii_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
     let pages = fields.next().flatten().zip(fields.next().flatten()).map(|(all, files)| all.saturating_sub(files));
-    // SAFETY: asks for a number.
+    // SAFETY: a query without side effects.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     pages.map_or_else(most_resident_bytes, |pages| pages * page)
 }
 
 fn most_resident_bytes() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the structure is filled, or stays zeroes.
+    // SAFETY: the structure is filled, or stays zero.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         usage.assume_init()
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_counted() {
+    fn reports_resident_memory() {
         let before = resident_bytes();
         let taken = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(resident_bytes() > before + (32 << 20));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watchdog_ends_with_its_value() {
+    fn watchdog_stops_when_dropped() {
         let limits = Limits { deadline: Some(Instant::now()), grace: Duration::ZERO, resident: Some(u64::MAX) };
         drop(Watchdog::start(limits).unwrap());
     }
