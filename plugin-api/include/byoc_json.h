@@ -1,8 +1,8 @@
-/* byoc_json.h: reads JSON texts, as they cross in byoc_plugin.h. Optional; another JSON library serves as well.
+/* byoc_json.h: reader of JSON texts, as they cross in byoc_plugin.h. Optional; any other JSON library works as well.
  *
- * A byoc_json is a place in a text: nothing is allocated, nothing is freed, and the text has to stay. A value that is not
- * there is byoc_json_none(), every function takes it, and gives its fallback for it: a chain of look-ups needs one check, at
- * its end. No function reads beyond the text, whatever stands in it.
+ * A byoc_json is a position in a text: nothing is allocated or freed, and the text must outlive it. A missing value is
+ * byoc_json_none(); every function accepts it and returns its fallback for it, so that a chain of lookups needs one
+ * check, at its end. No function reads beyond the text, whatever it contains.
  *
  *     byoc_json graph = byoc_json_of(candidate->graph);
  *     byoc_json node = byoc_json_first(byoc_json_get(graph, "nodes"));
@@ -29,7 +29,7 @@ typedef struct byoc_json {
     const char *end;
 } byoc_json;
 
-/* How deep a text may nest. A graph with composites nests about ten deep. */
+/* Maximum nesting depth of a text. A graph with composites nests about ten deep. */
 #define BYOC_JSON_DEPTH 128
 
 static inline byoc_json byoc_json_none(void) {
@@ -38,25 +38,25 @@ static inline byoc_json byoc_json_none(void) {
 }
 
 static inline const char *byoc_json_space(const char *at, const char *end) {
-    /* Hardly ever is there any. */
+    /* Fast path: there rarely is any. */
     while (at < end && (unsigned char)*at <= ' ' && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')) at++;
     return at;
 }
 
-/* Which of eight letters are this one: the lowest bit that is set, if any, is in the first that is. (Above it, a letter whose
- * neighbour is meant may be marked too.) */
+/* Marks the bytes among eight that equal `letter`: the lowest set bit, if any, belongs to the first match. (Above it, a
+ * byte that differs from `letter` may be marked too.) */
 static inline uint64_t byoc_json_marks(uint64_t letters, unsigned char letter) {
     const uint64_t ones = 0x0101010101010101u;
     const uint64_t differ = letters ^ (ones * letter);
     return (differ - ones) & ~differ & (ones << 7);
 }
 
-/* Past the text that begins with a quotation mark at `at`; NULL where it does not end. */
+/* Returns the end of the string that begins with a quotation mark at `at`; NULL if it is not terminated. */
 static inline const char *byoc_json_past_text(const char *at, const char *end) {
     at++;
     while (at < end) {
 #if defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-        /* Eight letters at a time: most texts are names. */
+        /* Eight bytes at a time: most strings are names. */
         if (end - at >= 8) {
             uint64_t letters, quotes, escapes;
             memcpy(&letters, at, 8);
@@ -71,12 +71,12 @@ static inline const char *byoc_json_past_text(const char *at, const char *end) {
 #endif
         if (*at == '"') return at + 1;
         if (*at == '\\' && end - at == 1) return NULL;
-        at += *at == '\\' ? 2 : 1; /* what is escaped ends nothing */
+        at += *at == '\\' ? 2 : 1; /* an escaped quotation mark does not end the string */
     }
     return NULL;
 }
 
-/* Past a number, true, false or null; NULL where there is none. */
+/* Returns the end of a number, true, false or null; NULL if there is none. */
 static inline const char *byoc_json_past_word(const char *at, const char *end) {
     const char *start = at;
     while (at < end && ((*at >= '0' && *at <= '9') || (*at >= 'a' && *at <= 'z') || *at == '-' || *at == '+' || *at == '.' ||
@@ -86,8 +86,8 @@ static inline const char *byoc_json_past_word(const char *at, const char *end) {
     return at == start ? NULL : at;
 }
 
-/* Past the value that begins at `at`; NULL where it does not end. Only brackets and quotation marks count here: whether
- * commas and colons are where they should be was byoc_json_parse's business. */
+/* Returns the end of the value that begins at `at`; NULL if it does not end. Only brackets and quotation marks are
+ * counted here: byoc_json_parse has checked commas and colons. */
 static inline const char *byoc_json_past(const char *at, const char *end) {
     size_t depth = 0;
     if (at >= end) return NULL;
@@ -95,7 +95,7 @@ static inline const char *byoc_json_past(const char *at, const char *end) {
     if (*at != '{' && *at != '[') return byoc_json_past_word(at, end);
     while (at < end) {
         const char letter = *at++;
-        if (letter < '[') { /* most of a list of numbers */
+        if (letter < '[') { /* most characters of a list of numbers */
             if (letter != '"') continue;
             at = byoc_json_past_text(at - 1, end);
             if (at == NULL) return NULL;
@@ -108,8 +108,8 @@ static inline const char *byoc_json_past(const char *at, const char *end) {
     return NULL;
 }
 
-/* Past the value that begins at `at`, every letter of which is looked at; NULL where it is no JSON, does not end, or nests
- * too deep. Not recursive. */
+/* Returns the end of the value that begins at `at` and checks all of it; NULL if it is not JSON, does not end, or nests
+ * too deeply. Not recursive. */
 static inline const char *byoc_json_checked(const char *at, const char *end) {
     char open[BYOC_JSON_DEPTH];
     size_t depth = 0;
@@ -141,8 +141,8 @@ static inline const char *byoc_json_checked(const char *at, const char *end) {
     return at;
 }
 
-/* The value that a text holds; byoc_json_none() where it is cut short, or no JSON. For a text that may be anything: a blob
- * that was read from a file. */
+/* Returns the value of a text; byoc_json_none() if it is truncated or not JSON. For untrusted text: a blob that was
+ * read from a file. */
 static inline byoc_json byoc_json_parse(const char *text, size_t size) {
     byoc_json value;
     const char *past;
@@ -154,8 +154,8 @@ static inline byoc_json byoc_json_parse(const char *text, size_t size) {
     return value;
 }
 
-/* The value that a text of the host's holds, which ends with a NUL and is JSON: nothing is checked, which is a third of the
- * work where there are thousands of candidates. */
+/* Returns the value of a text of the host, which is terminated by a NUL and is valid JSON: it is not checked, which
+ * saves a third of the time for thousands of candidates. */
 static inline byoc_json byoc_json_of(const char *text) {
     byoc_json value;
     value.at = text;
@@ -163,10 +163,10 @@ static inline byoc_json byoc_json_of(const char *text) {
     return value;
 }
 
-/* Whether the value is there. */
+/* Returns 1 if the value exists. */
 static inline int byoc_json_there(byoc_json value) { return value.at != NULL; }
 
-/* The first item of a list. */
+/* Returns the first item of a list. */
 static inline byoc_json byoc_json_first(byoc_json list) {
     if (list.at == NULL || list.at >= list.end || *list.at != '[') return byoc_json_none();
     list.at = byoc_json_space(list.at + 1, list.end);
@@ -174,7 +174,7 @@ static inline byoc_json byoc_json_first(byoc_json list) {
     return list;
 }
 
-/* The item behind the one that ends at `at`. */
+/* Returns the item that follows the one ending at `at`. */
 static inline byoc_json byoc_json_behind(const char *at, const char *end) {
     byoc_json item;
     at = byoc_json_space(at, end);
@@ -184,7 +184,7 @@ static inline byoc_json byoc_json_behind(const char *at, const char *end) {
     return item.at < end ? item : byoc_json_none();
 }
 
-/* The item after this one in its list. */
+/* Returns the next item of the list. */
 static inline byoc_json byoc_json_next(byoc_json item) {
     const char *at;
     if (item.at == NULL) return byoc_json_none();
@@ -192,14 +192,14 @@ static inline byoc_json byoc_json_next(byoc_json item) {
     return at == NULL ? byoc_json_none() : byoc_json_behind(at, item.end);
 }
 
-/* Item `index` of a list. */
+/* Returns item `index` of a list. */
 static inline byoc_json byoc_json_at(byoc_json list, size_t index) {
     byoc_json item = byoc_json_first(list);
     while (index-- > 0 && item.at != NULL) item = byoc_json_next(item);
     return item;
 }
 
-/* The number of items of a list. */
+/* Number of items of a list. */
 static inline size_t byoc_json_count(byoc_json list) {
     size_t count = 0;
     byoc_json item;
@@ -207,14 +207,15 @@ static inline size_t byoc_json_count(byoc_json list) {
     return count;
 }
 
-/* Whether a value is a text, and that one. (Texts with escapes equal nothing here: no name in a graph has one.) */
+/* Returns 1 if the value is a string that equals `text`. (A string with escapes never does: no name in a graph has
+ * one.) */
 BYOC_JSON_INLINE int byoc_json_is(byoc_json value, const char *text) {
     size_t length = strlen(text);
     return value.at != NULL && (size_t)(value.end - value.at) >= length + 2 && *value.at == '"' &&
            memcmp(value.at + 1, text, length) == 0 && value.at[length + 1] == '"';
 }
 
-/* The field of an object. */
+/* Returns a field of an object. */
 static inline byoc_json byoc_json_get(byoc_json object, const char *key) {
     const char *at, *past;
     size_t length = strlen(key);
@@ -241,16 +242,16 @@ static inline byoc_json byoc_json_get(byoc_json object, const char *key) {
     return byoc_json_none();
 }
 
-/* Whether a text of this length is that key. */
+/* Returns 1 if a text of this length equals the key. */
 static inline int byoc_json_same(const char *text, size_t length, const char *key) {
     size_t i = 0;
-    while (i < length && text[i] == key[i]) i++; /* a key ends with a NUL, which is in no JSON text */
+    while (i < length && text[i] == key[i]) i++; /* stops at the key's NUL, which never occurs in JSON text */
     return i == length && key[i] == 0;
 }
 
-/* Several fields of an object in one pass over it: values[i] becomes the field keys[i], byoc_json_none() where there is none.
- * Gives where the object ends, or where nothing more was wanted of it if `whole` is 0; NULL where it is no object.
- * Cheapest where the keys are asked for in the order of byoc_plugin.h's JSON. */
+/* Looks up several fields of an object in one pass: values[i] becomes the field keys[i], or byoc_json_none() if it is
+ * missing. Returns the end of the object, or the position after the last wanted field if `whole` is 0; NULL if it is
+ * not an object. Cheapest if the keys are in the order of byoc_plugin.h's JSON. */
 static inline const char *byoc_json_scan(byoc_json object, const char *const *keys, byoc_json *values, size_t count, int whole) {
     size_t i, left = count, next = 0;
     const char *at, *past;
@@ -287,18 +288,19 @@ static inline const char *byoc_json_scan(byoc_json object, const char *const *ke
     return at < object.end && *at == '}' ? at + 1 : NULL;
 }
 
-/* Several fields of an object in one pass over it: values[i] becomes the field keys[i], byoc_json_none() where there is none. */
+/* Looks up several fields of an object in one pass: values[i] becomes the field keys[i], or byoc_json_none() if it is
+ * missing. */
 static inline void byoc_json_fields(byoc_json object, const char *const *keys, byoc_json *values, size_t count) {
     byoc_json_scan(object, keys, values, count, 0);
 }
 
-/* The same for an object in a list, and gives the item after it: a list of objects is read in one pass. */
+/* Does the same for an object in a list, and returns the next item: a list of objects is read in one pass. */
 static inline byoc_json byoc_json_next_fields(byoc_json object, const char *const *keys, byoc_json *values, size_t count) {
     const char *past = byoc_json_scan(object, keys, values, count, 1);
     return past == NULL ? byoc_json_none() : byoc_json_behind(past, object.end);
 }
 
-/* Copies a number's letters out of the text, which need not end with a NUL; 0 where there is no number. */
+/* Copies the characters of a number out of the text, which need not end with a NUL; returns 0 if there is no number. */
 static inline int byoc_json_number(byoc_json value, char *digits, size_t size) {
     const char *past;
     size_t length;
@@ -312,24 +314,24 @@ static inline int byoc_json_number(byoc_json value, char *digits, size_t size) {
     return 1;
 }
 
-/* The number, as an integer. */
+/* Returns the number as an integer. */
 static inline int64_t byoc_json_int(byoc_json value, int64_t otherwise) {
     char digits[64];
     const char *at = value.at;
     int64_t number = 0;
-    /* Sizes and strides are short and have no sign: no need of strtoll. */
+    /* Fast path: sizes and strides are short and unsigned; avoids strtoll. */
     while (at != NULL && at < value.end && *at >= '0' && *at <= '9' && at - value.at < 18) number = number * 10 + (*at++ - '0');
     if (at != NULL && at > value.at && at < value.end && (*at == ',' || *at == ']' || *at == '}')) return number;
     return byoc_json_number(value, digits, sizeof digits) ? (int64_t)strtoll(digits, NULL, 10) : otherwise;
 }
 
-/* The integers of a list, `room` of them at most, in one pass over it; what is no integer is `otherwise`. Gives how many items
- * the list has, which may be more than there is room for. */
+/* Reads the integers of a list, up to `room` of them, in one pass; items that are not integers become `otherwise`.
+ * Returns the number of items of the list, which may exceed `room`. */
 static inline size_t byoc_json_ints(byoc_json list, int64_t *numbers, size_t room, int64_t otherwise) {
     size_t count = 0;
     byoc_json item = byoc_json_first(list);
     while (byoc_json_there(item)) {
-        /* Dimensions and strides are short and have no sign. */
+        /* Fast path: dimensions and strides are short and unsigned. */
         const char *at = item.at;
         int64_t number = 0;
         while (at < item.end && (unsigned char)(*at - '0') < 10 && at - item.at < 18) number = number * 10 + (*at++ - '0');
@@ -345,7 +347,7 @@ static inline size_t byoc_json_ints(byoc_json list, int64_t *numbers, size_t roo
     return count;
 }
 
-/* The number. (The three floats that JSON has no number for cross as {"float": "nan"}, "inf" and "-inf".) */
+/* Returns the number. (The three floats without a JSON representation cross as {"float": "nan"}, "inf" and "-inf".) */
 static inline double byoc_json_float(byoc_json value, double otherwise) {
     char digits[64];
     byoc_json special = byoc_json_get(value, "float");
@@ -355,7 +357,7 @@ static inline double byoc_json_float(byoc_json value, double otherwise) {
     return byoc_json_number(value, digits, sizeof digits) ? strtod(digits, NULL) : otherwise;
 }
 
-/* The flag. */
+/* Returns the boolean. */
 static inline int byoc_json_bool(byoc_json value, int otherwise) {
     if (value.at == NULL) return otherwise;
     if (value.end - value.at >= 4 && memcmp(value.at, "true", 4) == 0) return 1;
@@ -363,8 +365,8 @@ static inline int byoc_json_bool(byoc_json value, int otherwise) {
     return otherwise;
 }
 
-/* Copies a text, without its quotation marks and with its escapes as they stand, as much of it as there is room for; always
- * with a NUL. Gives its whole length, 0 where the value is no text. */
+/* Copies a string, without its quotation marks and with its escapes unchanged, truncated to the buffer; always
+ * terminated by a NUL. Returns the untruncated length, 0 if the value is not a string. */
 static inline size_t byoc_json_text(byoc_json value, char *text, size_t size) {
     const char *past;
     size_t length = 0, copied;
@@ -382,9 +384,9 @@ static inline size_t byoc_json_text(byoc_json value, char *text, size_t size) {
 
 /* -- One pass ------------------------------------------------------------------------------------------------------ */
 
-/* The functions above look for one thing at a time, and pass over the same letters again for the next. Those below read a text
- * from its beginning to its end, each value once, by moving a byoc_json through it: that is for `judge`, which may be asked
- * about thousands of candidates. What they cannot read, they leave at byoc_json_none(), where every loop ends.
+/* The functions above look for one thing at a time, and scan the same characters again for the next. Those below read a
+ * text from beginning to end, each value once, by moving a byoc_json through it: for `judge`, which may be called on
+ * thousands of candidates. If they fail, the result is byoc_json_none(), at which every loop ends.
  *
  *     while (byoc_json_each(&type)) {
  *         if (byoc_json_field(&type, "dtype")) dtype = byoc_json_take(&type);
@@ -393,20 +395,21 @@ static inline size_t byoc_json_text(byoc_json value, char *text, size_t size) {
  *     }
  */
 
-/* Moves to a place in the text; NULL where there is none. */
+/* Moves to a position in the text; to byoc_json_none() if it is NULL. */
 static inline void byoc_json_move(byoc_json *at, const char *place) {
     at->at = place;
     if (place == NULL) at->end = NULL;
 }
 
-/* The value behind the colon that follows a key; NULL where there is none. */
+/* Returns the value after the colon that follows a key; NULL if there is none. */
 static inline const char *byoc_json_value(const char *at, const char *end) {
     at = byoc_json_space(at, end);
     return at < end && *at == ':' ? byoc_json_space(at + 1, end) : NULL;
 }
 
-/* Moves into a list or an object, to its first item or field; and, from behind an item or field, to the next. 0 where there is
- * none, and then it is behind the list or object. What it has moved to has to be taken or passed before the next call. */
+/* Moves into a list or an object, to its first item or field, or past an item or field to the next. Returns 0 if there
+ * is none; the position is then after the list or object. Each item or field must be taken or passed before the next
+ * call. */
 static inline int byoc_json_each(byoc_json *at) {
     const char *const end = at->end;
     const char *place = byoc_json_space(at->at, end);
@@ -421,8 +424,8 @@ static inline int byoc_json_each(byoc_json *at) {
     return 0;
 }
 
-/* Whether the field that it has moved to has this key; if so, moves to the value. (In line, so that a key that is written in the
- * program is compared in an instruction or two.) */
+/* Returns 1 and moves to the value if the current field has this key. (Inlined, so that a comparison with a string
+ * literal takes an instruction or two.) */
 BYOC_JSON_INLINE int byoc_json_field(byoc_json *at, const char *key) {
     const size_t length = strlen(key);
     if (!byoc_json_is(*at, key)) return 0;
@@ -430,7 +433,7 @@ BYOC_JSON_INLINE int byoc_json_field(byoc_json *at, const char *key) {
     return 1;
 }
 
-/* Moves past an item, or past a field, its value included. */
+/* Moves past the current item, or past the current field and its value. */
 static inline void byoc_json_pass(byoc_json *at) {
     const char *const end = at->end;
     const char *place = byoc_json_past(at->at, end);
@@ -439,16 +442,16 @@ static inline void byoc_json_pass(byoc_json *at) {
     byoc_json_move(at, place);
 }
 
-/* The item or the field's value that it has moved to, and moves past it. */
+/* Returns the current item or value, and moves past it. */
 static inline byoc_json byoc_json_take(byoc_json *at) {
     const byoc_json value = *at;
     byoc_json_move(at, byoc_json_past(value.at, value.end));
     return value;
 }
 
-/* The same for an integer. */
+/* Does the same for an integer. */
 static inline int64_t byoc_json_take_int(byoc_json *at, int64_t otherwise) {
-    /* Sizes and strides are short and have no sign. */
+    /* Fast path: sizes and strides are short and unsigned. */
     const char *place = at->at, *const past = at->end - at->at < 18 ? at->end : at->at + 18;
     int64_t number = 0;
     while (place < past && (unsigned char)(*place - '0') < 10) number = number * 10 + (*place++ - '0');
@@ -459,8 +462,8 @@ static inline int64_t byoc_json_take_int(byoc_json *at, int64_t otherwise) {
     return number;
 }
 
-/* The integers of a list, `room` of them at most, and moves past it; what is no integer is `otherwise`. Gives how many items
- * the list has, which may be more than there is room for. */
+/* Reads the integers of a list, up to `room` of them, and moves past it; items that are not integers become
+ * `otherwise`. Returns the number of items of the list, which may exceed `room`. */
 static inline size_t byoc_json_take_ints(byoc_json *at, int64_t *numbers, size_t room, int64_t otherwise) {
     size_t count = 0;
     while (byoc_json_each(at)) {

@@ -76,13 +76,13 @@ fn template_runs_a_region_by_the_hosts_reference() {
     assert_eq!(lines, [(Level::INFO, "template".to_owned(), message.to_owned())]);
 
     drop(constants);
-    assert!(!*given_back.lock().unwrap(), "the loaded region still holds the constant");
+    assert!(!*given_back.lock().unwrap(), "the loaded region holds the constant");
     drop(executable);
-    assert!(*given_back.lock().unwrap(), "the last handle gives the constant back");
+    assert!(*given_back.lock().unwrap(), "dropping the last handle frees the constant");
 }
 
 #[test]
-fn template_refuses_blobs_that_are_not_its_own() {
+fn template_rejects_foreign_blobs() {
     let (plugin, _, services) = load(&byoc_test_support::plugin("template"));
     let loader = plugin.loader("template").unwrap();
     let blob = single("f", "nn.relu", &[2]).to_json();
@@ -107,7 +107,7 @@ fn template_refuses_blobs_that_are_not_its_own() {
 }
 
 #[test]
-fn template_takes_its_name_and_table_from_the_file_beside_it() {
+fn template_reads_name_and_patterns_from_its_config_file() {
     let dir = byoc_test_support::plugin_dir(&["template"]);
     let config = r#"{"name": "student", "patterns": ["a: nn.relu(*)", "b: add(*, *)"], "operators": ["tanh"]}"#;
     let file = dir.path().join("libbyoc_template.json");
@@ -127,7 +127,7 @@ fn template_takes_its_name_and_table_from_the_file_beside_it() {
 }
 
 #[test]
-fn a_backend_is_named_with_letters_digits_underscores_and_hyphens() {
+fn rejects_backend_names_with_other_characters() {
     let dir = byoc_test_support::plugin_dir(&["template"]);
     let services = Services::new(TestHost::default());
     let load = |name: &str| {
@@ -144,7 +144,7 @@ fn a_backend_is_named_with_letters_digits_underscores_and_hyphens() {
 }
 
 #[test]
-fn minimal_computes_by_itself_and_says_what_it_does_not_take() {
+fn minimal_runs_relu_and_refuses_int8() {
     let (plugin, _, services) = load(&byoc_test_support::test_plugin("minimal"));
     let codegen = plugin.codegen("minimal").unwrap();
     assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
@@ -153,7 +153,7 @@ fn minimal_computes_by_itself_and_says_what_it_does_not_take() {
     bad.graph.inputs[0].ty.dtype = DType::I8;
     let verdicts = codegen.judge_batch(&[good, bad]).unwrap();
     assert_eq!(verdicts[0], Verdict::Supported);
-    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("int8 is not taken") };
+    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected int8 to be refused") };
     assert_eq!(
         (refusal.code.as_str(), refusal.detail.as_str()),
         ("UnsupportedDtype", "input 0 is int8; minimal takes float32")
@@ -165,12 +165,12 @@ fn minimal_computes_by_itself_and_says_what_it_does_not_take() {
         LoadRequest { symbol: "f", blob: &compiled.blob, constants: &[], options: &json!({}), services: &services };
     let executable = plugin.loader("minimal").unwrap().load(&request).unwrap();
     assert_eq!(run(&*executable, &[3], &[-1.0, 0.0, 4.0]), [0.0, 0.0, 4.0]);
-    // A region with no elements is a region too.
+    // An empty region is valid as well.
     assert_eq!(run(&*executable, &[0, 3], &[]), [0.0; 0]);
 }
 
 #[test]
-fn the_guide_shows_the_minimal_backend_as_it_is() {
+fn guide_quotes_the_minimal_backend() {
     let read = |path: &str| std::fs::read_to_string(byoc_test_support::workspace().join(path)).unwrap();
     let code = read("tests/plugins/examples/minimal.rs");
     assert!(code.lines().count() < 80, "a minimal backend fits into 80 lines");
@@ -178,7 +178,7 @@ fn the_guide_shows_the_minimal_backend_as_it_is() {
 }
 
 #[test]
-fn the_guide_shows_c_and_json_as_they_are() {
+fn guide_quotes_c_json_and_build_commands() {
     let read = |path: &str| std::fs::read_to_string(byoc_test_support::workspace().join(path)).unwrap();
     let (guide, sample, readme) =
         (read("docs/writing-a-backend.md"), read("plugins/samples/elementwise.c"), read("README.md"));
@@ -187,7 +187,7 @@ fn the_guide_shows_c_and_json_as_they_are() {
         let parts = guide.split(&begin).skip(1);
         parts.map(|part| part.split("```").next().unwrap_or_default().to_owned()).collect()
     };
-    // Every block of C is a part of the sample, which is built and run.
+    // Every block of C is quoted from the sample, which is built and run.
     assert!(blocks("c").len() >= 4);
     for block in blocks("c") {
         assert!(sample.contains(&block), "not in the sample:\n{block}");
@@ -200,15 +200,15 @@ fn the_guide_shows_c_and_json_as_they_are() {
             byoc_test_support::schema::check(&description, &value).unwrap();
         }
     }
-    // The lines that build the samples are those of the README, which are run.
+    // The commands that build the samples are quoted from the README, whose commands are run by a test.
     for line in blocks("sh").iter().flat_map(|block| block.lines()).filter(|line| line.contains("plugins/samples/")) {
         assert!(readme.lines().any(|shown| shown == line), "not in the README: {line}");
     }
 }
 
 #[test]
-fn each_file_is_a_plugin_of_its_own() {
-    // Loaders that keep one module per type give the first plugin for every file.
+fn each_file_is_loaded_separately() {
+    // Loaders that cache one module per type return the first plugin for every file.
     let (template, ..) = load(&byoc_test_support::plugin("template"));
     let (minimal, ..) = load(&byoc_test_support::test_plugin("minimal"));
     let dir = byoc_test_support::plugin_dir(&["template"]);

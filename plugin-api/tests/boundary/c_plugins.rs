@@ -29,7 +29,7 @@ fn floats(bytes: &[f32]) -> Vec<u8> {
     bytes.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
-/// Memory as the host hands it out: aligned to 64 bytes.
+/// Memory with the alignment of the host's: 64 bytes.
 #[repr(align(64))]
 struct Aligned([u8; 256]);
 
@@ -39,7 +39,7 @@ fn failed(error: Error, entry: &str, message: &str) {
 }
 
 #[test]
-fn what_a_c_plugin_registers() {
+fn c_plugin_registers_its_objects() {
     let (plugin, ..) = everything();
     assert_eq!((plugin.name.as_str(), plugin.version.as_str()), ("all", "3.1"));
     assert_eq!(plugin.api_version, "byoc_plugin.h 1");
@@ -54,14 +54,14 @@ fn compile_time() {
     assert_eq!(codegen.describe().unwrap().operators, ["nn.relu"]);
     let short = plugin.codegen("short").unwrap();
     assert!(short.describe().unwrap().problems[0].contains("it begins with \"no JSON\""));
-    assert_eq!(short.query("echo", b"x").unwrap(), None, "the table ends before it");
+    assert_eq!(short.query("echo", b"x").unwrap(), None, "the table ends before `query`");
 
     let named = |name: &str| Candidate::new(CandidateKind::Operator, name, single("x", "nn.relu", &[2]));
     let mut region = Candidate::new(CandidateKind::Region, "all", single("x", "nn.relu", &[2]));
     region.check = "three of two".into();
     let verdicts = codegen.judge_batch(&[named("nn.relu"), region.clone()]).unwrap();
     assert_eq!(verdicts[0], Verdict::Supported);
-    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("a region is refused") };
+    let Verdict::Refused(refusal) = &verdicts[1] else { panic!("expected the region to be refused") };
     let words = (refusal.code.as_str(), refusal.detail.as_str(), refusal.hint.as_str());
     assert_eq!(words, ("ResourceLimit", "three of two", "smaller"));
     assert_eq!(codegen.accept_region(&region), verdicts[1]);
@@ -71,7 +71,7 @@ fn compile_time() {
     failed(codegen.judge_batch(&[named("wordless")]).unwrap_err(), "judge", "status 7, but `fail` was not called");
     assert_eq!(short.judge_batch(&batch).unwrap(), [Verdict::Supported, Verdict::Supported]);
 
-    // More than one call takes: they go out on several threads, and what is said comes back in order.
+    // More than one batch: batches are judged on several threads, and the verdicts come back in order.
     let mut many: Vec<Candidate> =
         (0..1000).map(|i| if i % 7 == 3 { region.clone() } else { named("nn.relu") }).collect();
     let verdicts = codegen.judge_batch(&many).unwrap();
@@ -124,7 +124,7 @@ fn run_time() {
     let graph = single("f", "nn.relu", &[4]);
     let executable = loaded(&loader, &services, "f", std::slice::from_ref(&weights), &graph).unwrap();
     drop(weights);
-    assert!(!*given_back.lock().unwrap(), "the region has retained it");
+    assert!(!*given_back.lock().unwrap(), "the region has retained the constant");
     let prepared = executable.prepare(&[&[4]]).unwrap();
     assert_eq!(prepared.outputs[..], [OutputDims { dims: vec![4].into(), exact: false }]);
     assert_eq!((prepared.workspace, prepared.plan), (256, 42));
@@ -138,7 +138,7 @@ fn run_time() {
     };
     failed(run(41).unwrap_err(), "run", "not as prepared");
     run(42).unwrap();
-    assert_eq!((output, dims), (floats(&[1.0, 2.0, 6.0, 8.0]), [3]), "and says that the result has three elements");
+    assert_eq!((output, dims), (floats(&[1.0, 2.0, 6.0, 8.0]), [3]), "the result has three elements");
     let heard = test_host.heard.lock().unwrap();
     let digest = "[1.0, 2.0, 3.0, 4.0]";
     assert_eq!(heard.events, [("ran".to_owned(), json!({ "digest": digest.len(), "threads": 4 }))]);
@@ -155,7 +155,7 @@ fn run_time() {
 }
 
 #[test]
-fn what_goes_wrong_at_run_time() {
+fn reports_errors_at_run_time() {
     let (plugin, _, services) = everything();
     let loader = plugin.loader("everything").unwrap();
     let graph = single("f", "nn.relu", &[4]);
@@ -184,14 +184,14 @@ fn the_hosts_reference_runs_a_region_for_a_c_plugin() {
     executable.run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut [], plan: prepared.plan }).unwrap();
     assert_eq!(output, floats(&[2.0, 0.0]));
     drop(executable);
-    assert!(*given_back.lock().unwrap(), "the reference is released, and with it the constant");
+    assert!(*given_back.lock().unwrap(), "releasing the reference frees the constant");
 }
 
-/// Builds a library from C or C++ and says why it is refused.
+/// Builds a library from C or C++ and returns its rejection.
 fn refused(language: &str, code: &str) -> Rejection {
     let folder = tempfile::tempdir().unwrap();
     let library = build(folder.path(), language, code);
-    let rejection = host::load(&library, &Services::new(TestHost::default())).expect_err("a refusal");
+    let rejection = host::load(&library, &Services::new(TestHost::default())).expect_err("a rejection");
     assert!(!rejection.reason.contains('\n'), "{}", rejection.reason);
     rejection
 }
@@ -208,12 +208,12 @@ fn build(folder: &Path, language: &str, code: &str) -> PathBuf {
         .arg("-o")
         .arg(&library)
         .output()
-        .expect("the compiler that Rust links with");
+        .expect("the C compiler that Rust links with");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     library
 }
 
-/// A plugin whose `byoc_plugin` and `init` are these.
+/// Returns the source of a plugin with this `byoc_plugin` and this body of `init`.
 fn plugin(table: &str, init: &str) -> String {
     format!(
         "#include \"byoc_plugin.h\"
@@ -228,7 +228,7 @@ fn plugin(table: &str, init: &str) -> String {
 }
 
 #[test]
-fn c_plugins_that_cannot_be_used() {
+fn rejects_unusable_c_plugins() {
     let good = "BYOC_ABI, sizeof(byoc_plugin), \"mine\", \"1\", init";
     for (code, table, init, reason) in [
         (
@@ -284,7 +284,7 @@ fn c_plugins_that_cannot_be_used() {
 }
 
 #[test]
-fn a_plugin_for_another_version_only() {
+fn rejects_plugin_for_another_version_only() {
     let text =
         "#include \"byoc_plugin.h\"\nconst byoc_plugin *byoc_plugin_entry(uint32_t host) { (void)host; return NULL; }";
     let rejection = refused("c", text);
@@ -293,7 +293,7 @@ fn a_plugin_for_another_version_only() {
 }
 
 #[test]
-fn a_cpp_plugin_whose_entry_has_a_name_of_cpp() {
+fn rejects_cpp_plugin_with_mangled_entry() {
     let rejection = refused("cpp", "const void *byoc_plugin_entry(unsigned) { return nullptr; }");
     assert_eq!(rejection.code, code::NO_ENTRY);
     let hint = rejection.hint.unwrap();
@@ -301,7 +301,7 @@ fn a_cpp_plugin_whose_entry_has_a_name_of_cpp() {
 }
 
 #[test]
-fn the_samples_compute() {
+fn samples_compute() {
     let (plugin, _, services) = load(&byoc_test_support::sample("elementwise"));
     let codegen = plugin.codegen("elementwise").unwrap();
     // add(x, constant), then relu.
@@ -310,7 +310,7 @@ fn the_samples_compute() {
     let (x, c) = (graph.push_input("x", ty.clone()), graph.push_constant(0, ty.clone()));
     let sum = graph.push_op("add", [ValueRef::of(x), ValueRef::of(c)], [], [ty.clone()]);
     let relu = graph.push_op("nn.relu", [ValueRef::of(sum)], [], [ty]);
-    // What goes in comes out as well, and the result twice.
+    // An input is an output as well, and the result is an output twice.
     graph.outputs = vec![ValueRef::of(relu), ValueRef::of(x), ValueRef::of(relu)].into();
     let (weight, _) = constant("w", &[2, 2], &[1.0, -1.0, f32::NAN, 0.5]);
     let constants = [weight];
@@ -337,10 +337,10 @@ fn the_samples_compute() {
         .run(Call { inputs: &inputs, outputs: &mut outputs, workspace: &mut workspace, plan: prepared.plan })
         .unwrap();
     assert_eq!(a[..8], floats(&[2.0, 0.0]));
-    assert!(f32::from_ne_bytes([a[8], a[9], a[10], a[11]]).is_nan(), "relu of what is not a number");
+    assert!(f32::from_ne_bytes([a[8], a[9], a[10], a[11]]).is_nan(), "relu of NaN");
     assert_eq!((b, c), (input, a));
 
-    // A blob that was cut or edited is an error, not a crash.
+    // A truncated or edited blob is an error, not a crash.
     let whole = &compiled.blob;
     for end in 0..whole.len() {
         assert!(load_blob(&whole[..end]).is_err(), "{end} bytes");
@@ -357,13 +357,13 @@ fn the_samples_compute() {
     }
 }
 
-/// A value of any kind; texts with quotation marks, backslashes and letters of several bytes.
+/// Generates values of any kind, including strings with quotation marks, backslashes and multi-byte characters.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
-        any::<f64>().prop_filter("no number", |value| value.is_finite()).prop_map(Value::from),
+        any::<f64>().prop_filter("finite", |value| value.is_finite()).prop_map(Value::from),
         "[a-z\\\\\"{}\\[\\],:é\n]{0,24}".prop_map(Value::from),
     ];
     leaf.prop_recursive(3, 24, 4, |inner| {
@@ -375,9 +375,9 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// `byoc_json.h` finds the fields of objects in a list, whatever stands between them and however it is laid out.
+    /// Tests that `byoc_json.h` finds the fields of objects in a list, regardless of other fields and whitespace.
     #[test]
-    fn the_header_reads_json(
+    fn json_header_reads_fields(
         objects in prop::collection::vec(
             (prop::collection::vec((".{0,6}", any_json()), 0..4), "[a-z ]{0,20}", prop::collection::vec(any::<i64>(), 0..6), any::<bool>()),
             0..4,
@@ -413,7 +413,8 @@ proptest! {
                 prop_assert_eq!(read(key, &text.as_bytes()[..end]), "");
             }
         }
-        // Cut or damaged, and not checked before: the whole objects before the damage are read, and it comes to an end.
+        // Truncated or damaged text that was not checked: the objects before the damage are read, and the reader
+        // terminates.
         for end in (0..text.len()).step_by(7) {
             let cut = &text.as_bytes()[..end];
             let whole = read("names and dims of anything", cut);

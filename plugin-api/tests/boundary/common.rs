@@ -1,4 +1,4 @@
-//! A small host for the tests: notes what plugins say, and computes `nn.relu` and `add` on float32.
+//! Small host for the tests: records messages of plugins, and computes `nn.relu` and `add` on float32.
 
 use byoc_plugin_api::{
     Call, Constant, ConstantSource, DType, Error, Executable, Graph, HostServices, NodeKind, Prepared, Result,
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tracing::Level;
 
-/// Messages of the plugins.
+/// Recorded messages of the plugins.
 #[derive(Default)]
 pub struct Heard {
     pub lines: Vec<(Level, String, String)>,
@@ -18,11 +18,11 @@ pub struct Heard {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The host.
+/// Host under test.
 #[derive(Clone, Default)]
 pub struct TestHost {
     pub heard: Arc<Mutex<Heard>>,
-    /// Set to cancel the work under way.
+    /// Set to cancel the current work.
     pub cancelled: Arc<AtomicBool>,
 }
 
@@ -108,7 +108,7 @@ fn evaluate(graph: &Graph, constants: &[Constant], inputs: &[Vec<f32>]) -> Vec<V
     graph.outputs.iter().map(|output| values[output.node as usize].clone()).collect()
 }
 
-/// The bytes of a constant that a test owns, and a word when it is dropped.
+/// Bytes of a constant that a test owns, and a flag that is set when they are dropped.
 pub struct Bytes {
     values: Vec<f32>,
     dropped: Arc<Mutex<bool>>,
@@ -131,14 +131,14 @@ impl Drop for Bytes {
     }
 }
 
-/// A float32 constant, and whether its bytes were given back.
+/// Creates a float32 constant, and a flag that tells whether its bytes were dropped.
 pub fn constant(name: &str, shape: &[usize], values: &[f32]) -> (Constant, Arc<Mutex<bool>>) {
     let dropped = Arc::new(Mutex::new(false));
     let source = Bytes { values: values.to_vec(), dropped: dropped.clone() };
     (Constant::new(name, DType::F32, shape, source), dropped)
 }
 
-/// `relu(x + constant 0)` of that shape, with the addition and the relu in a composite.
+/// Returns `relu(x + constant 0)` of that shape, with the addition and the relu in a composite.
 pub fn add_relu(symbol: &str, shape: &[usize]) -> Graph {
     let ty = TensorType::new(DType::F32, shape);
     let mut body = Graph::new("template.add_relu");
@@ -157,7 +157,7 @@ pub fn add_relu(symbol: &str, shape: &[usize]) -> Graph {
     graph
 }
 
-/// A graph of one operator on one float32 input.
+/// Returns a graph of one operator on one float32 input.
 pub fn single(symbol: &str, operator: &str, shape: &[usize]) -> Graph {
     let ty = TensorType::new(DType::F32, shape);
     let mut graph = Graph::new(symbol);

@@ -1,4 +1,4 @@
-//! Plugins as the host meets them: files that are none, good ones, and rude ones.
+//! Tests of loading plugins: files that are not plugins, well-behaved plugins, and faulty ones.
 
 mod backends;
 mod c_plugins;

@@ -1,4 +1,5 @@
-//! A plugin that panics in each entry: an error that names plugin, entry, file and message, and the process goes on.
+//! Tests of a plugin that panics in each entry: the error names plugin, entry, file and message, and the process goes
+//! on.
 
 use crate::common::{TestHost, single};
 use byoc_plugin_api::{
@@ -54,7 +55,7 @@ fn at_run_time() {
 }
 
 #[test]
-fn while_a_region_is_given_back() {
+fn in_a_destructor() {
     let (plugin, services) = plugin();
     let loader = plugin.loader("entry_panics").unwrap();
     let request = LoadRequest { symbol: "drop", blob: b"", constants: &[], options: &json!({}), services: &services };

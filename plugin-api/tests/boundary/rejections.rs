@@ -1,4 +1,4 @@
-//! Files that are no plugins, and plugins that cannot be used: one clear line each, and the process goes on.
+//! Tests of files that are not plugins, and of unusable plugins: a one-line reason each, and the process goes on.
 
 use crate::common::TestHost;
 use byoc_plugin_api::{Services, host};
@@ -25,7 +25,7 @@ fn template() -> Vec<u8> {
 }
 
 #[test]
-fn files_that_are_no_libraries() {
+fn rejects_files_that_are_not_libraries() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(reject(&dir.path().join("gone.so")).code, code::UNREADABLE);
     assert_eq!(reject(dir.path()).reason, "not a regular file");
@@ -40,7 +40,7 @@ fn files_that_are_no_libraries() {
 }
 
 #[test]
-fn truncated_libraries() {
+fn rejects_truncated_libraries() {
     let whole = template();
     let mut lengths: Vec<usize> = (1..64).collect();
     lengths.extend([64, 65, 100, 120, 500, 4096]);
@@ -55,7 +55,7 @@ fn truncated_libraries() {
 }
 
 #[test]
-fn libraries_of_other_machines() {
+fn rejects_libraries_for_other_machines() {
     let mut bytes = template();
     bytes[18] = 0xf7; // e_machine: BPF
     bytes[19] = 0;
@@ -69,7 +69,7 @@ fn libraries_of_other_machines() {
 }
 
 #[test]
-fn looking_at_a_damaged_library_does_not_take_the_process_down() {
+fn inspecting_a_damaged_library_does_not_crash() {
     let whole = std::fs::read(byoc_test_support::test_plugin("no_entry")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("libbyoc_bad.so");
@@ -77,24 +77,24 @@ fn looking_at_a_damaged_library_does_not_take_the_process_down() {
     for _ in 0..500 {
         let mut bytes = whole.clone();
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // The headers, and the tables of symbols right behind them.
+        // The headers, and the symbol tables right after them.
         let at = (state >> 33) as usize % bytes.len().min(4096);
         bytes[at] ^= 1 << ((state >> 20) & 7);
         std::fs::write(&path, &bytes).unwrap();
-        // Looked at only: whether a library with a flipped bit loads is nobody's promise.
-        let rejection = host::sniff(&path).expect_err("it has no entry, whatever else it has");
+        // Inspection only: a library with a flipped bit may crash when it is loaded.
+        let rejection = host::sniff(&path).expect_err("the library has no entry");
         assert!(!rejection.reason.contains('\n'));
     }
 }
 
 #[test]
-fn a_program_is_no_plugin() {
+fn rejects_a_program() {
     let rejection = reject_bytes(&std::fs::read(std::env::current_exe().unwrap()).unwrap());
     assert_eq!(rejection.code, code::NO_ENTRY);
 }
 
 #[test]
-fn a_library_without_the_entry() {
+fn rejects_library_without_entry() {
     let rejection = reject(&byoc_test_support::test_plugin("no_entry"));
     assert_eq!(
         (rejection.code, rejection.reason.as_str()),
@@ -112,7 +112,7 @@ fn compile_c(dir: &Path, name: &str, code: &str, arguments: &[&str]) -> PathBuf 
         .args([&library, &source])
         .args(arguments)
         .status()
-        .expect("the compiler that Rust links with");
+        .expect("the C compiler that Rust links with");
     assert!(status.success());
     library
 }
@@ -120,7 +120,7 @@ fn compile_c(dir: &Path, name: &str, code: &str, arguments: &[&str]) -> PathBuf 
 const ENTRY: &str = "char _1as_0lib_1header_0root_bmodule_bloader[512] = \"nothing of the kind\";";
 
 #[test]
-fn a_library_whose_entry_is_something_else() {
+fn rejects_library_with_unrelated_entry_symbol() {
     let dir = tempfile::tempdir().unwrap();
     let rejection = reject(&compile_c(dir.path(), "other", ENTRY, &[]));
     assert_eq!(
@@ -130,7 +130,7 @@ fn a_library_whose_entry_is_something_else() {
 }
 
 #[test]
-fn a_library_that_needs_one_that_is_gone() {
+fn rejects_library_with_missing_dependency() {
     let dir = tempfile::tempdir().unwrap();
     let needed = compile_c(dir.path(), "gone", "int gone(void) { return 1; }", &[]);
     let code = format!("{ENTRY} int gone(void); int here(void) {{ return gone(); }}");
@@ -143,7 +143,7 @@ fn a_library_that_needs_one_that_is_gone() {
 }
 
 #[test]
-fn a_library_that_uses_a_symbol_that_nobody_defines() {
+fn rejects_library_with_undefined_symbol() {
     let dir = tempfile::tempdir().unwrap();
     let code = format!("{ENTRY} int gone(void); int here(void) {{ return gone(); }}");
     let rejection = reject(&compile_c(dir.path(), "needs", &code, &[]));
@@ -154,7 +154,7 @@ fn a_library_that_uses_a_symbol_that_nobody_defines() {
 }
 
 #[test]
-fn a_plugin_of_another_version() {
+fn rejects_plugin_of_another_version() {
     let rejection = reject(&byoc_test_support::test_plugin("other_version"));
     assert_eq!(rejection.code, code::VERSION);
     let expected = concat!("built against byoc-plugin-api 9.0.0; this byoc has ", env!("CARGO_PKG_VERSION"));
@@ -162,7 +162,7 @@ fn a_plugin_of_another_version() {
 }
 
 #[test]
-fn a_plugin_of_another_layout() {
+fn rejects_plugin_of_another_layout() {
     let rejection = reject(&byoc_test_support::test_plugin("other_layout"));
     assert_eq!(rejection.code, code::LAYOUT);
     let details = [
@@ -175,7 +175,7 @@ fn a_plugin_of_another_layout() {
 }
 
 #[test]
-fn a_plugin_whose_init_fails() {
+fn rejects_plugin_whose_init_fails() {
     let rejection = reject(&byoc_test_support::test_plugin("init_error"));
     assert_eq!(rejection.code, code::INIT);
     assert_eq!(rejection.reason, "plugin init_error: init: the device is not there");
@@ -183,7 +183,7 @@ fn a_plugin_whose_init_fails() {
 }
 
 #[test]
-fn a_plugin_whose_init_panics() {
+fn rejects_plugin_whose_init_panics() {
     let rejection = reject(&byoc_test_support::test_plugin("init_panic"));
     assert_eq!(rejection.code, code::INIT_PANIC);
     let reason = &rejection.reason;
@@ -195,7 +195,7 @@ fn a_plugin_whose_init_panics() {
 }
 
 #[test]
-fn a_plugin_that_registers_a_name_twice() {
+fn rejects_plugin_that_registers_a_name_twice() {
     let rejection = reject(&byoc_test_support::test_plugin("twice"));
     assert_eq!(
         (rejection.code, rejection.reason.as_str()),

@@ -1,4 +1,4 @@
-//! The published schemas of what crosses as JSON say what is written and read.
+//! Tests that the published JSON schemas match the JSON that is written and read.
 
 use crate::common::add_relu;
 use byoc_plugin_api::{
@@ -22,7 +22,7 @@ fn graphs() {
         graph.nodes[0].outputs[0] = graph.inputs[0].ty.clone();
         check(&schema, &value(&graph.to_json())).unwrap();
     }
-    // What the reader turns down the schema does too.
+    // The schema rejects whatever the reader rejects.
     let good = value(&graph.to_json());
     for (place, bad) in [
         ("/version", json!(2)),
@@ -56,7 +56,7 @@ fn descriptions() {
     let full = value(&description.to_json());
     check(&schema, &full).unwrap();
     check(&schema, &value(&Description::default().to_json())).unwrap();
-    // Nothing that the reader knows is missing in the schema, and the other way round.
+    // The reader and the schema know the same fields.
     let written: Vec<&String> = full.as_object().unwrap().keys().collect();
     let mut listed: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
     listed.retain(|key| !written.contains(key));
@@ -66,7 +66,7 @@ fn descriptions() {
 }
 
 #[test]
-fn the_headers_name_schemas_that_exist() {
+fn header_refers_to_existing_schemas() {
     for name in ["graph", "description", "options"] {
         assert!(host::C_HEADER.contains(&format!("{name}.json")), "{name}");
         check(&schema(name), &json!({})).unwrap_or_else(|_| assert_eq!(name, "graph"));

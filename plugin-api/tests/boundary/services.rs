@@ -1,4 +1,4 @@
-//! What plugins say to the host, and what happens when either side fails in the middle.
+//! Tests of the host's services for plugins, and of failures on either side.
 
 use crate::common::{TestHost, single};
 use byoc_plugin_api::{
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tracing::Level;
 
 #[test]
-fn what_a_plugin_says_arrives() {
+fn forwards_messages_of_a_plugin() {
     let test_host = TestHost::default();
     let services = Services::new(test_host.clone());
     let plugin = host::load(&byoc_test_support::test_plugin("talker"), &services).unwrap();
@@ -57,7 +57,7 @@ fn what_a_plugin_says_arrives() {
 }
 
 #[test]
-fn every_task_runs_once_and_the_first_failure_comes_back() {
+fn runs_every_task_once_and_returns_the_first_failure() {
     let services = Services::new(TestHost::default());
     let seen: Vec<AtomicUsize> = (0..100).map(|_| AtomicUsize::new(0)).collect();
     let count = |index: usize| {
@@ -65,7 +65,7 @@ fn every_task_runs_once_and_the_first_failure_comes_back() {
     };
     services.parallel_for(100, count).unwrap();
     assert!(seen.iter().all(|count| count.load(Ordering::Relaxed) == 1));
-    services.parallel_for(0, |_| panic!("there is no task")).unwrap();
+    services.parallel_for(0, |_| panic!("no task expected")).unwrap();
 
     let error =
         services.try_parallel_for(100, |index| if index == 7 { Err(Error::new("seven")) } else { Ok(()) }).unwrap_err();
@@ -75,7 +75,7 @@ fn every_task_runs_once_and_the_first_failure_comes_back() {
     assert!(error.location.contains("tests/boundary/services.rs:"), "{}", error.location);
 }
 
-/// A host that panics in whatever it is asked for.
+/// Host that panics in every service.
 struct BrokenHost;
 
 impl HostServices for BrokenHost {
@@ -110,7 +110,7 @@ impl HostServices for BrokenHost {
 }
 
 #[test]
-fn a_host_that_panics_does_not_take_the_plugin_down() {
+fn panicking_host_does_not_crash_the_plugin() {
     let services = Services::new(BrokenHost);
     assert_eq!(services.num_threads(), 1);
     services.event("e", &json!({}));
@@ -128,7 +128,7 @@ fn a_host_that_panics_does_not_take_the_plugin_down() {
 }
 
 #[test]
-fn the_reference_runs_a_graph_at_once() {
+fn reference_run_computes_a_graph() {
     let services = Services::new(TestHost::default());
     let graph = single("f", "nn.relu", &[2]);
     let input = [(-1.0f32).to_ne_bytes(), 2.0f32.to_ne_bytes()].concat();
