@@ -212,7 +212,7 @@ fn build_can_be_cancelled() {
         .unwrap();
     let mut errors = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
-    while !line.contains("compiling until it is called off") {
+    while !line.contains("compiling until cancelled") {
         line.clear();
         assert_ne!(errors.read_line(&mut line).unwrap(), 0, "it ended before it compiled");
     }

@@ -1,8 +1,9 @@
-//! Artifacts that are sealed again after they were changed, so that a change gets past the digests to the checks behind them.
+//! Artifacts that are sealed again after a mutation, so that the mutation gets past the digests to the later checks.
 //!
-//! What a mutation leaves alone is native code: loading an object is running it. Each input is opened, loaded on the plugin that
-//! it was made for and run, and so is its program on the host alone. Either is refused in words, or gives outputs of the types
-//! that it declares; where the change was one of types, shapes, places or the entry's code, both give the same.
+//! Mutations do not change native code: loading an object means running it. Each input is opened, loaded on the plugin
+//! that it was made for and run, and its program is run on the host alone. Each run is either rejected with a message,
+//! or gives outputs of the declared types; if the mutation changed only types, shapes, positions or the entry's code,
+//! both runs give the same outputs.
 
 use crate::{Target, accepted, below, corpus, files, json, mutate, pick, said};
 use byoc::artifact;
@@ -49,10 +50,10 @@ blob_targets! {
 
 const BACKENDS: [&str; 5] = ["dnnl", "nuc_fpga", "template", "ccompiler", "elementwise"];
 
-/// Where a run would take long, it is left out: as many elements as that in one register.
+/// Maximum number of elements of a register; larger models are not run, as that would take long.
 const MAX_ELEMENTS: usize = 1 << 16;
 
-/// The session of everything that is fuzzed here, with the plugins of this checkout.
+/// Returns the session of all targets here, with the plugins of this checkout.
 fn session() -> &'static Session {
     static SESSION: OnceLock<Session> = OnceLock::new();
     SESSION.get_or_init(|| {
@@ -62,8 +63,9 @@ fn session() -> &'static Session {
     })
 }
 
-/// The artifacts of the corpus's programs on a backend: as this machine compiles them. Those of which the backend takes nothing
-/// are left out, and where there is no oneDNN, dnnl takes nothing: the programs then run on the host.
+/// Returns the artifacts of the corpus's programs, compiled for a backend on this machine. Artifacts without a region
+/// of the backend are used only if there are no others: without oneDNN, dnnl supports nothing, and the programs run on
+/// the host.
 fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     static SEEDS: [OnceLock<Vec<Vec<u8>>>; BACKENDS.len()] = [const { OnceLock::new() }; BACKENDS.len()];
     let at = BACKENDS.iter().position(|name| *name == backend).expect("a backend of the table");
@@ -95,7 +97,7 @@ fn seeds_of(backend: &str) -> &'static [Vec<u8>] {
     })
 }
 
-/// The entries of an archive, in order.
+/// Entries of an archive, in order.
 type Entries = Vec<(String, Vec<u8>)>;
 
 const MANIFEST: &str = "manifest.json";
@@ -117,7 +119,7 @@ fn unpacked(bytes: &[u8]) -> Option<Entries> {
     Some(entries)
 }
 
-/// An archive of these entries, with the digests that they have now.
+/// Returns an archive of these entries, with up-to-date digests.
 fn sealed(entries: &Entries) -> Option<Vec<u8>> {
     let mut manifest: Value = serde_json::from_slice(contents_of(entries, MANIFEST)?).ok()?;
     let digest = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
@@ -161,19 +163,19 @@ fn contents_of<'e>(entries: &'e Entries, name: &str) -> Option<&'e [u8]> {
     entries.iter().find(|(own, _)| own == name).map(|(_, contents)| &contents[..])
 }
 
-/// The header of a safetensors file, and the data.
+/// Returns the header of a safetensors file, and the data.
 fn header_of(weights: &[u8]) -> Option<(Value, &[u8])> {
     let (length, rest) = weights.split_first_chunk::<8>()?;
     let (header, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     Some((serde_json::from_slice(header).ok()?, data))
 }
 
-/// Changes an artifact and seals it again. What cannot be unpacked is left as it is.
+/// Changes an artifact and seals it again. Input that cannot be unpacked is returned unchanged.
 fn changed(bytes: &[u8], random: &mut Random, change: fn(&mut Entries, &mut Random) -> Option<bool>) -> Vec<u8> {
     let Some(mut entries) = unpacked(bytes) else { return bytes.to_vec() };
     let comparable = change(&mut entries, random).unwrap_or(false);
     if !comparable {
-        // The mark goes along with the file: what comes out need not be what the host's program gives.
+        // The mark travels with the file: the result may differ from that of the host's program.
         edit_json(&mut entries, MANIFEST, |manifest| manifest["options"] = json!({"fuzz": "differs"}));
     }
     sealed(&entries).unwrap_or_else(|| bytes.to_vec())
@@ -187,7 +189,7 @@ fn edit_json(entries: &mut Entries, name: &str, edit: impl FnOnce(&mut Value)) -
     Some(())
 }
 
-/// Changes any part; whether the host's program still is what the regions were compiled from.
+/// Changes any part; returns true if the host's program still is the one that the regions were compiled from.
 fn contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     match below(random, 12) {
         0..=6 => {
@@ -245,7 +247,7 @@ fn contents(entries: &mut Entries, random: &mut Random) -> Option<bool> {
 const CCOMPILER: &[u8] = b"BYOCCC02";
 const NUC_FPGA: &[u8] = b"NUCFPGA\n";
 
-/// Changes the blob of a region. What it computes then is the blob's own affair.
+/// Changes the blob of a region. The result of the blob may then differ from the host's.
 fn blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     let is_blob = |name: &str| name.starts_with("regions/") && !name.contains("/source.");
     let blobs: Vec<usize> = (0..entries.len()).filter(|&at| is_blob(&entries[at].0)).collect();
@@ -258,7 +260,7 @@ fn blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     } else if let Some(rest) = contents.strip_prefix(NUC_FPGA)
         && below(random, 8) != 0
     {
-        // A version and a length of the text, which follows.
+        // A version and a length precede the text.
         let text = rest.get(12..)?;
         let mut program: Value = serde_json::from_slice(text).ok()?;
         (0..=below(random, 3)).for_each(|_| drop(json::mutate(&mut program, random)));
@@ -275,14 +277,14 @@ fn blob(entries: &mut Entries, random: &mut Random) -> Option<bool> {
     Some(false)
 }
 
-/// What follows the magic of a blob of ccompiler, with another header. Source and object stay what they are, and so do their sizes:
-/// they are native code.
+/// Returns a blob of ccompiler with another header, given the bytes after the magic. Source and object and their sizes
+/// stay unchanged: they are native code.
 fn ccompiler(rest: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let rest = rest.get(32..)?;
     let (length, rest) = rest.split_first_chunk::<8>()?;
     let (header, code) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     let mut header: Value = serde_json::from_slice(header).ok()?;
-    // For other features it would be compiled anew, which takes long and finds nothing.
+    // With other features the source would be compiled again, which is slow and tests nothing.
     let kept = ["source", "object", "features"].map(|key| (key, header[key].clone()));
     json::mutate(&mut header, random);
     if let Value::Object(fields) = &mut header {
@@ -318,7 +320,7 @@ fn run(bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What a run gives; nothing where it is refused in words, or left out.
+/// Returns the outputs of a run; `None` if it is rejected with a message, or skipped.
 fn outcome(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<Tensor>>, String> {
     let (model, warnings) = match Model::load(session(), compiled, None) {
         Ok(loaded) => loaded,
@@ -350,28 +352,28 @@ fn outcome(compiled: Compiled, inputs: Option<&[Tensor]>) -> Result<Option<Vec<T
             && output.shape().len() == port.ty.dims.len()
             && output.shape().iter().zip(&port.ty.dims).all(|(size, dim)| dim.fixed().is_none_or(|dim| dim == *size));
         if !fits {
-            return Err(format!("output {} is {output:?}; the program says {:?}", port.name, port.ty));
+            return Err(format!("output {} is {output:?}; expected {:?}", port.name, port.ty));
         }
     }
     accepted();
     Ok(Some(outputs))
 }
 
-/// Returns true if two runs gave the same: the bits of integers, and floats to a thousandth of the largest.
+/// Checks that two runs gave the same: integers bit for bit, floats to a thousandth of the largest value.
 fn same(reference: &[Tensor], result: &[Tensor]) -> Result<(), String> {
     for (number, (wanted, got)) in reference.iter().zip(result).enumerate() {
         if wanted.dtype() != got.dtype() || wanted.shape() != got.shape() {
-            return Err(format!("output {number} is {got:?}; the reference gives {wanted:?}"));
+            return Err(format!("output {number}: expected {wanted:?}, found {got:?}"));
         }
         let (wanted, got) = (wanted.view().to_f64s(), got.view().to_f64s());
         let largest = wanted.iter().filter(|x| x.is_finite()).fold(1.0f64, |most, x| most.max(x.abs()));
         if wanted.iter().any(|x| !x.is_finite()) {
-            // Backends promise nothing for NaN and infinity.
+            // Backends make no guarantees for NaN and infinity.
             continue;
         }
         let near = |wanted: f64, got: f64| (wanted - got).abs() <= 1e-3 * largest;
         if let Some(at) = (0..wanted.len()).find(|&at| !near(wanted[at], got[at])) {
-            return Err(format!("output {number}, element {at}: {}; the reference gives {}", got[at], wanted[at]));
+            return Err(format!("output {number}, element {at}: found {}, expected {}", got[at], wanted[at]));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Runs a target without instrumentation. Execution `n` of a seed depends on the target, the seed and `n` alone.
+//! Runs a target without instrumentation. Execution `n` of a seed depends only on the target, the seed and `n`.
 
 use crate::Target;
 use crate::mutate;
@@ -11,40 +11,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How a target is run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// After so many executions it ends,
+    /// Maximum number of executions.
     pub executions: u64,
-    /// or after this time.
+    /// Time limit of the run.
     pub time: Duration,
-    /// Which executions.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// The number of the first one.
+    /// Number of the first execution.
     pub first: u64,
-    /// Where the number of the execution under way is written (8 bytes), for whoever finds the process gone.
+    /// File that receives the number of the current execution (8 bytes), to be read after a crash.
     pub progress: Option<PathBuf>,
-    /// How long one execution may take before the process ends itself.
+    /// Time limit of one execution, after which the process aborts.
     pub each: Duration,
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// Executions.
+    /// Number of executions.
     pub executions: u64,
-    /// How many of their inputs were read to the end, and run where they are models.
+    /// Number of inputs that were accepted: read completely, and run if they are models.
     pub accepted: u64,
-    /// Numbers of those that failed, and why; a few of them.
+    /// Numbers of the first failed executions, with the reasons.
     pub failures: Vec<(u64, String)>,
-    /// The longest one, and how long.
+    /// Number and duration of the longest execution.
     pub longest: (u64, Duration),
 }
 
-/// After so many failures a run ends.
+/// Maximum number of failures, after which a run ends.
 const MAX_FAILURES: usize = 20;
 
-/// The input of an execution: the seeds as they are first, then mutations of them, up to five on top of each other.
+/// Returns the input of an execution: first the unchanged seeds, then mutations of them, up to five in sequence.
 pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
     if let Some(whole) = usize::try_from(number).ok().and_then(|number| seeds.get(number)) {
         return whole.clone();
@@ -55,7 +55,7 @@ pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<
         bytes = (target.mutate)(&bytes, &mut random);
     }
     if crate::below(&mut random, 64) == 0 {
-        // And what no mutation of the format's own makes.
+        // Byte mutations produce inputs that the format's own mutations never do.
         bytes = mutate::bytes(&bytes, &mut random, &[]);
     }
     bytes
@@ -64,18 +64,18 @@ pub fn input(target: &Target, seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<
 /// Executes one input; a panic is a failure.
 ///
 /// # Errors
-/// What must not happen, in words.
+/// A message about the violation.
 pub fn execute(target: &Target, bytes: &[u8]) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(|| (target.run)(bytes))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-        Err(format!("panicked: {}", text.unwrap_or("(no words)")))
+        Err(format!("panicked: {}", text.unwrap_or("(no message)")))
     })
 }
 
 /// Runs a target.
 ///
 /// # Errors
-/// When the progress cannot be written.
+/// If the progress file cannot be written.
 pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
     let seeds = (target.seeds)();
     let progress = options.progress.as_ref().map(File::create).transpose()?;
@@ -108,8 +108,8 @@ pub fn run(target: &Target, options: &Options) -> std::io::Result<Summary> {
     Ok(summary)
 }
 
-/// Ends the process when one execution takes too long: a thread cannot be stopped from outside.
-#[expect(clippy::print_stderr, reason = "nobody can hear of it otherwise")]
+/// Aborts the process if one execution takes too long: a thread cannot be stopped from outside.
+#[expect(clippy::print_stderr, reason = "the process aborts")]
 fn watchdog(under_way: Arc<AtomicU64>, each: Duration, name: &'static str, seed: u64) {
     std::thread::spawn(move || {
         let (mut last, mut since) = (0, Instant::now());

@@ -1,4 +1,4 @@
-//! Formats that are read as they are: models, arrays, pictures, weights, pattern tables, and what a plugin says in JSON.
+//! Targets whose inputs are read directly: models, arrays, images, weights, pattern tables, and the JSON of plugins.
 
 use crate::{Target, accepted, below, json, mutate, said, seeds};
 use byoc::build::{BuildOptions, build};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Models are run where the inputs have at most so many elements together, and a run so many operations.
+/// Limits on the models that are run: total number of input elements, and operations of a run.
 const MAX_ELEMENTS: usize = 1 << 16;
 const MAX_FLOPS: u64 = 1 << 27;
 
@@ -106,7 +106,7 @@ pub const IMAGE: Target = Target {
     seeds: || seeds("image"),
     mutate: |seed, random| mutate::bytes(seed, random, &["IHDR", "IDAT", "PLTE", "tRNS", "\u{ff}"]),
     run: |bytes| {
-        // The first byte chooses the input that the picture becomes; the rest is the picture.
+        // The first byte selects the input that the image is loaded for; the rest is the image.
         let (&choice, bytes) = bytes.split_first().unwrap_or((&0, &[]));
         let png = bytes.starts_with(b"\x89P");
         let shape: &[usize] = [&[1, 3, 8, 8][..], &[8, 8, 1], &[4, 5, 3], &[7, 9], &[3]][usize::from(choice) % 5];
@@ -207,11 +207,11 @@ pub const BOUNDARY_JSON: Target = Target {
             Ok(graph) => {
                 accepted();
                 let again =
-                    Graph::from_json(&graph.to_json()).map_err(|e| format!("a graph that is not read back: {e}"))?;
+                    Graph::from_json(&graph.to_json()).map_err(|e| format!("a graph does not round-trip: {e}"))?;
                 if again.to_json() != graph.to_json() {
-                    return Err("a graph that is read back as another".into());
+                    return Err("a graph round-trips to a different graph".into());
                 }
-                // No body has more than a few constants.
+                // No graph refers to more than a few constants.
                 if graph.check(4).is_ok()
                     && let Err(diagnostic) = byoc::plugin::bridge::module_of(&graph, &[])
                 {
@@ -229,31 +229,31 @@ pub const BOUNDARY_JSON: Target = Target {
 };
 
 fn words(why: &str) -> Result<(), String> {
-    if why.trim().is_empty() { Err("an error without words".into()) } else { Ok(()) }
+    if why.trim().is_empty() { Err("an error without a message".into()) } else { Ok(()) }
 }
 
-/// Reads the tensor that an input is.
+/// Counts the input as accepted and reads its tensor.
 fn read(tensor: &Tensor) -> Result<(), String> {
     accepted();
     whole(tensor)
 }
 
-/// Reads every byte of a tensor, which has those of its shape.
+/// Reads every byte of a tensor, and checks their number.
 fn whole(tensor: &Tensor) -> Result<(), String> {
     let wanted = element_count(tensor.shape()).and_then(|count| count.checked_mul(tensor.dtype().size()));
     if wanted != Some(tensor.bytes().len()) {
-        return Err(format!("{tensor:?} has {} bytes", tensor.bytes().len()));
+        return Err(format!("unexpected size of {tensor:?}: {} bytes", tensor.bytes().len()));
     }
     std::hint::black_box(tensor.bytes().iter().fold(0u8, |sum, byte| sum ^ byte));
     Ok(())
 }
 
-/// A file of this process with these contents, at the same place each time.
+/// Writes a file of this process with these contents, always at the same path.
 pub fn file(bytes: &[u8], extension: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| byoc_test_support::temporary_folder().keep());
     let path = folder.join(format!("input.{extension}"));
-    // Removed first: constants of the execution before may still look at a mapping of the old file.
+    // Removed first: constants of the previous execution may still use a mapping of the old file.
     let _ = std::fs::remove_file(&path);
     std::fs::write(&path, bytes).expect("a temporary file");
     path
@@ -265,7 +265,7 @@ pub fn model(bytes: &[u8], extension: &str) -> Result<(), String> {
     built(&path, &LoadOptions::default())
 }
 
-/// The session of models that are run on the host alone.
+/// Returns the session of models that are run on the host alone.
 fn host() -> &'static Session {
     static HOST: OnceLock<Session> = OnceLock::new();
     HOST.get_or_init(|| Session::without_plugins(1).expect("one thread"))
@@ -287,7 +287,7 @@ fn built(path: &Path, options: &LoadOptions) -> Result<(), String> {
         Err(failure) => return said(&failure.diagnostics),
     };
     let Some(inputs) = inputs.filter(|_| flops <= MAX_FLOPS) else { return Ok(()) };
-    // A loop runs as long as it says, which is for whoever runs it to limit.
+    // A loop runs as long as its model requests; limiting that is up to the caller.
     match model.run_under(&inputs, &host().cancel.part(Some(MAX_RUN))) {
         Ok(outputs) => {
             accepted();
@@ -297,7 +297,7 @@ fn built(path: &Path, options: &LoadOptions) -> Result<(), String> {
     }
 }
 
-/// Made-up inputs, each open dimension 2; none where they are large.
+/// Returns random inputs, with 2 for each open dimension; `None` if they are large.
 pub fn small_inputs(ports: &[byoc::runtime::program::Port]) -> Option<Vec<Tensor>> {
     let mut left = MAX_ELEMENTS;
     let input = |port: &byoc::runtime::program::Port| {

@@ -1,15 +1,15 @@
-//! Mutations of JSON that leave it JSON: one place, or the same change in every place that holds the same value, which gets past
-//! checks that compare one part with another.
+//! Mutations that keep JSON well-formed: of one value, or of all equal values in the same way, which gets past checks
+//! that compare one part with another.
 
 use crate::mutate::EDGES;
 use crate::{below, pick};
 use byoc::io::random::Random;
 use serde_json::Value;
 
-/// Where a value is: keys and indices from the root.
+/// Path of a value: keys and indices from the root.
 pub type Path = Vec<String>;
 
-/// Changes one place, or one value everywhere. Returns the places.
+/// Changes one value, or all values equal to it. Returns their paths.
 pub fn mutate(root: &mut Value, random: &mut Random) -> Vec<Path> {
     let mut places = Vec::new();
     walk(root, &mut Vec::new(), &mut places);
@@ -58,7 +58,7 @@ fn remove(root: &mut Value, at: &[String]) -> bool {
     }
 }
 
-// As deep as the JSON of a seed and what was grafted into it, which serde_json bounds.
+// Recursion depth is that of the seed's JSON and the parts grafted into it, which serde_json bounds.
 fn walk(value: &Value, at: &mut Path, places: &mut Vec<Path>) {
     if !at.is_empty() {
         places.push(at.clone());
@@ -75,7 +75,7 @@ fn walk(value: &Value, at: &mut Path, places: &mut Vec<Path>) {
     }
 }
 
-/// Another value: near the one that is there, or one of the same kind from elsewhere.
+/// Returns another value: close to the given one, or of the same kind from elsewhere.
 fn other(value: &Value, root: &Value, places: &[Path], random: &mut Random) -> Value {
     if below(random, 16) == 0 {
         let any = [Value::Null, Value::from(true), Value::from(""), Value::Array(Vec::new()), Value::from(0.5)];
@@ -118,7 +118,7 @@ fn other(value: &Value, root: &Value, places: &[Path], random: &mut Random) -> V
     }
 }
 
-/// What lies somewhere else, of the same kind where there is one among a few tries.
+/// Returns a value from another place, of the same kind if a few tries find one.
 fn elsewhere(value: &Value, root: &Value, places: &[Path], random: &mut Random) -> Value {
     for _ in 0..16 {
         if let Some(found) = root.pointer(&pointer(pick::<Path>(random, places)))

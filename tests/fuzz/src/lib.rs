@@ -1,12 +1,12 @@
-//! What is fuzzed. A [`Target`] is a body that reads bytes nobody vouches for, seeds to begin from, and a mutation that
-//! keeps enough of a seed whole to get past the first check.
+//! Fuzz targets. A [`Target`] is a body that reads untrusted bytes, seeds to start from, and a mutation that keeps
+//! enough of a seed intact to get past the first check.
 //!
-//! The same bodies run in two ways: under `cargo-fuzz`, whose targets in `fuzz/` are a line each, with coverage; and by
-//! [`driver`], on any toolchain, where an execution is a function of the target, a seed and its number alone, so that whatever
-//! it finds is found again by these three.
+//! The same bodies run in two ways: under `cargo-fuzz`, whose targets in `fuzz/` are one line each, with coverage; and
+//! by [`driver`], on any toolchain, where an execution depends only on the target, a seed and its number, so that
+//! findings can be reproduced from these three.
 //!
-//! A body returns an error for what must not happen and is no panic: a result that differs from the reference, a type that was
-//! not promised.
+//! A body returns an error for a violation that is not a panic: a result that differs from the reference, or an
+//! unexpected type.
 
 mod artifact;
 pub mod driver;
@@ -21,22 +21,22 @@ use byoc_core::diag::Diagnostic;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Something to fuzz.
+/// Fuzz target.
 pub struct Target {
-    /// Its name: that of its folder in `corpus`, if it has one, and of its file in `fuzz/fuzz_targets`.
+    /// Name: that of its directory in `corpus`, if it has one, and of its file in `fuzz/fuzz_targets`.
     pub name: &'static str,
-    /// What executions begin from; never empty.
+    /// Returns the inputs to start from; never empty.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Changes an input.
+    /// Mutates an input.
     pub mutate: fn(&[u8], &mut Random) -> Vec<u8>,
     /// Executes one input.
     ///
     /// # Errors
-    /// What must not happen, in words.
+    /// A message about the violation.
     pub run: fn(&[u8]) -> Result<(), String>,
 }
 
-/// Everything that is fuzzed.
+/// All fuzz targets.
 pub const TARGETS: &[Target] = &[
     files::ONNX,
     onnx_graph::ONNX_GRAPH,
@@ -55,23 +55,23 @@ pub const TARGETS: &[Target] = &[
     files::SAFETENSORS,
 ];
 
-/// How many inputs were accepted to their end: read, or built and run. Targets whose inputs are all refused find little.
+/// Number of inputs that were accepted: read, or built and run. Targets that reject all of their inputs find little.
 static ACCEPTED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts one more.
+/// Counts an accepted input.
 fn accepted() {
     ACCEPTED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The target of that name.
+/// Returns the target with that name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// The files of a target's corpus, in the order of their names.
+/// Returns the files of a target's corpus, sorted by name.
 ///
 /// # Panics
-/// When there are none: they are part of the project.
+/// If there are none: they are part of the project.
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -81,32 +81,32 @@ fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().filter_map(|file| Some((file.clone(), std::fs::read(file).ok()?))).collect()
 }
 
-/// The contents of a target's corpus.
+/// Returns the contents of a target's corpus.
 fn seeds(name: &str) -> Vec<Vec<u8>> {
     corpus(name).into_iter().map(|(_, bytes)| bytes).collect()
 }
 
-/// Checks that an error says something: a code, and words.
+/// Checks that diagnostics are meaningful: each has a code and a message.
 fn said<'d>(diagnostics: impl IntoIterator<Item = &'d Diagnostic>) -> Result<(), String> {
     let mut count = 0;
     for diagnostic in diagnostics {
         count += 1;
         if diagnostic.message.trim().is_empty() || diagnostic.code.0 == 0 {
-            return Err(format!("a diagnostic that says nothing: {diagnostic:?}"));
+            return Err(format!("a diagnostic without a code or a message: {diagnostic:?}"));
         }
         if diagnostic.notes.iter().chain([&diagnostic.message]).any(|text| text.contains("panicked")) {
-            return Err(format!("a panic, reported as {diagnostic}"));
+            return Err(format!("a panic was reported as {diagnostic}"));
         }
     }
     if count == 0 { Err("an error without a diagnostic".into()) } else { Ok(()) }
 }
 
-/// A number below `n`, which is not 0.
+/// Returns a random number below `n`, which is not 0.
 fn below(random: &mut Random, n: usize) -> usize {
     (random.next_u64() % n as u64) as usize
 }
 
-/// One of these.
+/// Returns a random element.
 fn pick<'a, T>(random: &mut Random, of: &'a [T]) -> &'a T {
     &of[below(random, of.len())]
 }

@@ -1,6 +1,6 @@
 //! `byoc-fuzz TARGET [--executions N] [--seconds S] [--seed N] [--only N [--save FILE]]`, or `byoc-fuzz TARGET FILE...`.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a driver talks to whoever called it")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
 use byoc_fuzz::driver::{self, Options};
 use byoc_fuzz::memory::Limited;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Inputs are of a few kilobytes, and what is run is small.
+/// Inputs are a few kilobytes, and models that are run are small.
 #[global_allocator]
 static MEMORY: Limited = Limited::new(2 << 30);
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 
 fn run(args: &[String]) -> Result<bool, String> {
     let (name, rest) = args.split_first().ok_or("expected a target")?;
-    let target = target(name).ok_or_else(|| format!("no target \"{name}\""))?;
+    let target = target(name).ok_or_else(|| format!("unknown target \"{name}\""))?;
     let mut options = Options {
         executions: u64::MAX,
         time: Duration::from_secs(60),

@@ -1,10 +1,10 @@
-//! A limit on memory: what asks for more than a run of such small inputs can need is a finding.
+//! Memory limit: an input that needs more memory than such small inputs can need is a finding.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The system's allocator, which refuses what goes beyond a limit. Code that asks whether it gets memory hears that it does not;
-/// other code ends the process, as it would where memory is short.
+/// System allocator with a limit. Code that handles allocation failure sees one; other code aborts, as it would when
+/// memory is exhausted.
 pub struct Limited {
     used: AtomicUsize,
     most: AtomicUsize,
@@ -12,12 +12,12 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// At most so many bytes at a time.
+    /// Creates an allocator for at most `limit` bytes at a time.
     pub const fn new(limit: usize) -> Limited {
         Limited { used: AtomicUsize::new(0), most: AtomicUsize::new(0), limit }
     }
 
-    /// The most bytes that were in use at once.
+    /// Peak number of bytes in use.
     pub fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
@@ -35,13 +35,13 @@ impl Limited {
     }
 }
 
-// SAFETY: everything is the system allocator's, but for what is refused by null, which every caller of `alloc` expects.
+// SAFETY: delegates to the system allocator, and returns null beyond the limit, which every caller of `alloc` expects.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !self.take(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's word on the layout.
+        // SAFETY: the caller guarantees the layout.
         unsafe { System.alloc(layout) }
     }
 
@@ -49,13 +49,13 @@ unsafe impl GlobalAlloc for Limited {
         if !self.take(layout.size()) {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's word on the layout.
+        // SAFETY: the caller guarantees the layout.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         self.used.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: it came from `alloc`, with this layout.
+        // SAFETY: the memory comes from `alloc`, with this layout.
         unsafe { System.dealloc(at, layout) }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{below, pick};
 use byoc::io::random::Random;
 
-/// Integers at the edges of their types.
+/// Integers at the limits of their types.
 pub const EDGES: [i64; 18] = [
     0,
     1,
@@ -25,10 +25,10 @@ pub const EDGES: [i64; 18] = [
     i64::MIN,
 ];
 
-/// The most bytes that a mutation makes of a seed.
+/// Maximum size of a mutated input in bytes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Changes bytes in one to four places; `words` are what the format is made of.
+/// Changes one to four places; `words` are tokens of the format.
 pub fn bytes(seed: &[u8], random: &mut Random, words: &[&str]) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..=below(random, 4) {
@@ -72,7 +72,7 @@ fn one(bytes: &mut Vec<u8>, random: &mut Random, words: &[&str]) {
     }
 }
 
-/// Puts another number in the place of the next one that is written in digits.
+/// Replaces the next decimal number by another one.
 fn number(bytes: &mut Vec<u8>, from: usize, random: &mut Random) {
     let Some(start) = bytes[from..].iter().position(u8::is_ascii_digit).map(|at| from + at) else { return };
     let end = bytes[start..].iter().position(|byte| !byte.is_ascii_digit()).map_or(bytes.len(), |at| start + at);

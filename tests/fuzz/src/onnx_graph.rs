@@ -1,4 +1,5 @@
-//! ONNX graphs of known operators with shapes and attributes that nobody would write. The bytes of an input are the choices.
+//! ONNX graphs of known operators with unusual shapes and attributes. The bytes of an input determine the random
+//! choices.
 
 use crate::{Target, files};
 use byoc::frontend::onnx::proto::{
@@ -14,8 +15,8 @@ pub const ONNX_GRAPH: Target = Target {
     run: |bytes| files::model(&model(bytes).encode_to_vec(), "onnx"),
 };
 
-/// An operator: its name, what its inputs are (`x` what was computed, `s` the same or a number, `w` weights, `i` integers, `f` floats), and
-/// its attributes. One in sixteen is given something else.
+/// Operator: name, kinds of its inputs (`x` an earlier result, `s` an earlier result or a scalar, `w` weights, `i`
+/// integers, `f` floats), and attributes. One input in sixteen is of another kind.
 type Operator = (&'static str, &'static str, &'static [&'static str]);
 
 const OPERATORS: &[Operator] = &[
@@ -164,13 +165,13 @@ const TEXTS: &[&str] = &[
     "zeros",
 ];
 
-/// Sizes of dimensions: mostly small, since odd shapes are where mistakes are, and now and then huge.
+/// Sizes of dimensions: mostly small, with odd values where bugs hide, and sometimes huge.
 const SIZES: [i64; 20] = [0, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 16, 17, 33, 64, -1, 1 << 20, 1 << 31, 1 << 36, i64::MAX];
 
 /// Element types: float32 most of the time.
 const TYPES: [i32; 16] = [1, 1, 1, 1, 1, 7, 7, 6, 3, 2, 9, 11, 10, 16, 8, 99];
 
-/// Choices from bytes: 0 where there are no more.
+/// Choices made from bytes: 0 after the last one.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
@@ -186,7 +187,7 @@ impl Choices<'_> {
         &of[self.below(of.len())]
     }
 
-    /// Small most of the time; one in sixteen is anything.
+    /// Returns a size: mostly small; one in 32 is any of [`SIZES`].
     fn size(&mut self) -> i64 {
         if self.byte() < 8 { *self.of(&SIZES) } else { SIZES[1 + self.below(10)] }
     }
@@ -200,7 +201,7 @@ fn model(bytes: &[u8]) -> ModelProto {
     let mut c = Choices(bytes.iter());
     let mut graph = GraphProto { name: "g".into(), ..GraphProto::default() };
     let mut names: Vec<String> = Vec::new();
-    // Most graphs are of one element type and of shapes that have to do with each other.
+    // Most graphs have one element type and related shapes.
     let base = if c.byte() < 16 { *c.of(&TYPES) } else { 1 };
     let shape = c.dims(4);
     for i in 0..1 + c.below(3) {
@@ -256,7 +257,7 @@ fn model(bytes: &[u8]) -> ModelProto {
         if graph.output.iter().all(|out| out.name != name) || c.byte() < 8 {
             let mut out = port(&name, if c.byte() < 16 { *c.of(&TYPES) } else { base }, &[]);
             if let Some(TypeProto { tensor_type: Some(tensor), .. }) = &mut out.r#type {
-                // How many dimensions it has is left open.
+                // The rank is left open.
                 tensor.shape = None;
             }
             graph.output.push(out);
@@ -274,7 +275,7 @@ fn port(name: &str, elem_type: i32, dims: &[i64]) -> ValueInfoProto {
     ValueInfoProto { name: name.into(), r#type: Some(ty), ..ValueInfoProto::default() }
 }
 
-/// A tensor of few elements; now and then one that promises more than it has.
+/// Returns a tensor of few elements; sometimes with larger dimensions than data.
 fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> TensorProto {
     let channels = shape.get(1).copied().filter(|size| (1..64).contains(size)).unwrap_or(1);
     let mut dims: Vec<i64> = match (kind, c.byte()) {
@@ -311,7 +312,7 @@ fn constant(c: &mut Choices<'_>, name: String, kind: u8, shape: &[i64]) -> Tenso
     tensor
 }
 
-/// An attribute of the kind that its name has in most operators.
+/// Returns an attribute, usually of the kind that its name has in most operators.
 fn attribute(c: &mut Choices<'_>, name: &str) -> AttributeProto {
     let mut attribute = AttributeProto { name: name.into(), ..AttributeProto::default() };
     let usual = match name {

@@ -1,9 +1,9 @@
-//! Each target for a few seconds, in a process of its own: an input that ends the process is found as well.
+//! Runs each target for a few seconds, in a separate process, so that a crash is detected as well.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-/// What one target gets in a run of all tests; `cargo xtask fuzz` gives more.
+/// Time per target in a run of all tests; `cargo xtask fuzz` runs longer.
 const SECONDS: &str = "10";
 
 fn fuzz(target: &str) {
@@ -12,7 +12,7 @@ fn fuzz(target: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_byoc-fuzz"))
         .args([target, "--seed", "1", "--seconds", SECONDS, "--progress"])
         .arg(&progress)
-        // Regions run in guarded copies, so that one that writes beside its outputs is found without a sanitizer.
+        // Regions run on guarded copies, so that writes outside of their outputs are detected without a sanitizer.
         .env("BYOC_CHECK_REGIONS", "1")
         .env("BYOC_LOG", "off")
         .env("BYOC_CACHE_DIR", folder.path())
@@ -26,7 +26,7 @@ fn fuzz(target: &str) {
     let again = match (output.status.signal(), number) {
         (Some(signal), Some(number)) => {
             format!(
-                "signal {signal} in execution {number}; again: byoc-fuzz {target} --seed 1 --only {number} --save FILE"
+                "signal {signal} in execution {number}; reproduce with: byoc-fuzz {target} --seed 1 --only {number} --save FILE"
             )
         }
         _ => format!("{}", output.status),

@@ -1,5 +1,5 @@
-/* Uses every function of byoc_plugin.h, and does what the data of an entry says: the name of a candidate, the symbol of a
- * region. Built by tests. */
+/* Plugin for tests that uses every function of byoc_plugin.h. The data of an entry selects its behavior: the name of a
+ * candidate, the symbol of a region. */
 #include "byoc_json.h"
 #include "byoc_plugin.h"
 
@@ -69,7 +69,7 @@ static size_t show(char *out, byoc_json name_given, const int64_t *dims, size_t 
     return length + (size_t)sprintf(out + length, "];");
 }
 
-/* A list of objects as "name:[dims];" each, the fields of an object looked up together. */
+/* Formats a list of objects as "name:[dims];" each, looking up the fields of an object together. */
 static size_t looked_up(byoc_json list, char *out) {
     static const char *const keys[] = {"name", "dims"};
     size_t length = 0;
@@ -85,7 +85,7 @@ static size_t looked_up(byoc_json list, char *out) {
     return length;
 }
 
-/* The same, each value read once. */
+/* Does the same, reading each value once. */
 static size_t passed_through(byoc_json at, char *out) {
     size_t length = 0;
     while (byoc_json_each(&at)) {
@@ -106,7 +106,7 @@ static size_t passed_through(byoc_json at, char *out) {
     return length;
 }
 
-/* What a reader makes of a text, which is copied so that memory checkers see what is read behind its end. */
+/* Answers with the output of a reader for a copy of the text, so that memory checkers detect reads beyond its end. */
 static void names_and_dims(byoc_call *call, const void *data, size_t size, int checked, size_t (*read)(byoc_json, char *)) {
     char *text = (char *)malloc(size + 1), *out = (char *)malloc(64 * size + 64);
     byoc_json list = byoc_json_parse((char *)memcpy(text, data, size), size);
@@ -148,7 +148,8 @@ static void count_release(void *self) {
 }
 
 static const byoc_codegen CODEGEN = {sizeof CODEGEN, describe, judge, compile, query, count_release};
-/* As long as one that knows of no `judge`, `query` and `release`: they are not there, whatever follows. */
+/* Ends before `query`, like the table of a host that knows neither `query` nor `release`: the fields after it must be
+ * ignored. */
 static const byoc_codegen SHORT = {offsetof(byoc_codegen, query), describe, NULL, compile, query, count_release};
 
 typedef struct {

@@ -1,5 +1,5 @@
-//! Panics in the entry that its environment names: `describe`, `judge`, `compile`, `query`, `load`, `prepare`, `run`, `task`,
-//! `drop`. Which one is said by the data that each entry gets: the query's key, the candidate's name, the region's symbol.
+//! Plugin that panics in its entries. The data that an entry receives selects the panic: the query's key, the
+//! candidate's name, the region's symbol (`compile`, `load`, `prepare`, `run`, `task`, `drop`).
 
 use byoc_plugin_api::{
     Call, Candidate, Codegen, CompiledRegion, Description, Executable, LoadRequest, Loader, Prepared, Region, Result,

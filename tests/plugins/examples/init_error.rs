@@ -1,4 +1,4 @@
-//! Gives an error in `init`.
+//! Plugin that returns an error from `init`.
 
 use byoc_plugin_api::Error;
 

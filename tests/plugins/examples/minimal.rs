@@ -1,4 +1,4 @@
-//! A whole backend: `nn.relu` on float32, computed by the plugin itself.
+//! Complete backend: `nn.relu` on float32, computed by the plugin itself.
 
 use byoc_plugin_api::*;
 
@@ -21,7 +21,7 @@ impl Codegen for Minimal {
     }
 
     fn judge(&self, candidate: &Candidate) -> Verdict {
-        // A region may hold several operators; this backend computes one at a time.
+        // A region may contain several operators; this backend computes one at a time.
         let operators = candidate.graph.operators();
         if operators.len() > 1 {
             let found = format!("{} operators in one region; minimal takes one", operators.len());
@@ -38,7 +38,7 @@ impl Codegen for Minimal {
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
-        // The blob is whatever the loader wants: hardware would get its instructions here.
+        // The format of the blob is up to the backend: for hardware it would contain instructions.
         Ok(CompiledRegion::new(&region.graph.symbol, "minimal", "relu").with_source("txt", "y = max(x, 0)\n"))
     }
 }
@@ -47,7 +47,7 @@ impl Loader for Minimal {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         match region.blob {
             b"relu" => Ok(Box::new(Relu)),
-            other => Err(format!("{}: {} bytes that are no code of minimal", region.symbol, other.len()).into()),
+            other => Err(format!("{}: {} bytes are not a blob of minimal", region.symbol, other.len()).into()),
         }
     }
 }
@@ -63,7 +63,7 @@ impl Executable for Relu {
         let from = call.inputs[0].as_slice::<f32>();
         let to = call.outputs[0].as_mut_slice::<f32>();
         for (to, from) in to.iter_mut().zip(from) {
-            // What is not a number stays so, which `f32::max` does not see to.
+            // Propagates NaN, which `f32::max` does not.
             *to = if *from < 0.0 { 0.0 } else { *from };
         }
         Ok(())

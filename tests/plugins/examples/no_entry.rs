@@ -1,6 +1,6 @@
-//! A shared library that is no plugin.
+//! Shared library that is not a plugin.
 
-/// Something for others to call.
+/// Exported function, so that the library has a symbol.
 #[unsafe(no_mangle)]
 pub extern "C" fn answer() -> i32 {
     42

@@ -1,4 +1,4 @@
-//! A plugin that says it is of this version, and whose module is laid out differently.
+//! Plugin that claims to be of this version, with a module of another layout.
 
 #![expect(missing_docs, reason = "the macros make public items")]
 
@@ -8,14 +8,14 @@ use abi_stable::prefix_type::PrefixTypeTrait;
 use abi_stable::sabi_types::VersionStrings;
 use abi_stable::std_types::{RStr, RString};
 
-/// The module, with a field of another type.
+/// Module with fields of other types.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = PluginModuleRef, prefix_fields = PluginModuleFields)))]
 pub struct PluginModule {
-    /// A text where there should be a structure.
+    /// String in place of a structure.
     pub info: extern "C" fn() -> RString,
-    /// Takes too little and gives too little.
+    /// Function with another argument and another result.
     #[sabi(last_prefix_field)]
     pub init: extern "C" fn(u32) -> u32,
 }
@@ -35,7 +35,7 @@ extern "C" fn init(argument: u32) -> u32 {
     argument
 }
 
-/// The entry.
+/// Exports the module.
 #[abi_stable::export_root_module]
 pub fn module() -> PluginModuleRef {
     PluginModule { info, init }.leak_into_prefix()

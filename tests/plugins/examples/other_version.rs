@@ -1,4 +1,4 @@
-//! A plugin of a boundary that does not exist yet: version 9.
+//! Plugin for a future version of the boundary: version 9.
 
 #![expect(missing_docs, reason = "the macros make public items")]
 
@@ -8,12 +8,12 @@ use abi_stable::prefix_type::PrefixTypeTrait;
 use abi_stable::sabi_types::VersionStrings;
 use abi_stable::std_types::RStr;
 
-/// The module of version 9.
+/// Module of version 9.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = ModuleRef, prefix_fields = ModuleFields)))]
 pub struct Module {
-    /// Whatever version 9 has.
+    /// Arbitrary field.
     #[sabi(last_prefix_field)]
     pub hello: extern "C" fn(),
 }
@@ -27,7 +27,7 @@ impl RootModule for ModuleRef {
 
 extern "C" fn hello() {}
 
-/// The entry.
+/// Exports the module.
 #[abi_stable::export_root_module]
 pub fn module() -> ModuleRef {
     Module { hello }.leak_into_prefix()

@@ -1,4 +1,4 @@
-//! Says things on every way there is, and works on several threads.
+//! Plugin that uses every way to report something to the host, and runs tasks on several threads.
 
 use byoc_plugin_api::{
     Call, Codegen, CompiledRegion, Description, Error, Executable, LoadRequest, Loader, Prepared, Region, Result,
@@ -16,7 +16,7 @@ byoc_plugin_api::register!(|context, registry| {
     registry.data("talker.facts", &json!({ "heard": context.options["host_api_version"] }));
     Ok(())
 });
-// A second one: what a plugin registers may stand beside what it registers.
+// A second registration function: a plugin may have several.
 byoc_plugin_api::register!(|_context, registry| {
     registry.loader("talker", Talker);
     Ok(())
@@ -24,18 +24,18 @@ byoc_plugin_api::register!(|_context, registry| {
 
 struct Talker;
 
-/// What `compile` asks whether anybody still waits.
+/// Services for the cancellation check in `compile`.
 static SERVICES: OnceLock<Services> = OnceLock::new();
 
 impl Codegen for Talker {
     fn describe(&self) -> Result<Description> {
-        tracing::debug!("nobody listens to this");
+        tracing::debug!("below the host's log level");
         Ok(Description::default())
     }
 
     fn compile(&self, region: &Region<'_>) -> Result<CompiledRegion> {
         tracing::warn!(target: "talker::codegen", nodes = region.graph.nodes.len(), "compiles {}", region.graph.symbol);
-        let Some(services) = SERVICES.get() else { return Err(Error::new("init comes first")) };
+        let Some(services) = SERVICES.get() else { return Err(Error::new("expected init before compile")) };
         if services.cancelled() {
             return Err(Error::cancelled());
         }
@@ -46,7 +46,7 @@ impl Codegen for Talker {
 impl Loader for Talker {
     fn load(&self, region: &LoadRequest<'_>) -> Result<Box<dyn Executable>> {
         if region.services.get_service("byoc.nothing.1").is_some() {
-            return Err(Error::new("a service that does not exist"));
+            return Err(Error::new("found a service that does not exist"));
         }
         region.services.event("loaded", &json!({ "symbol": region.symbol, "options": region.options }));
         Ok(Box::new(TalkingRegion { services: region.services.clone() }))
@@ -62,17 +62,17 @@ impl Executable for TalkingRegion {
         Ok(Prepared { plan: inputs[0][0] as u64, ..Prepared::exact([[1usize]]) }.with_workspace(100))
     }
 
-    /// Gives the sum of the numbers below its input's first dimension, computed by tasks; `i64`.
+    /// Returns the sum of the integers below its input's first dimension, computed by tasks; `i64`.
     fn run(&self, call: Call<'_, '_>) -> Result<()> {
         if call.workspace.len() != 100 || self.services.num_threads() != 4 {
-            return Err("not as asked for".into());
+            return Err("expected a workspace of 100 bytes and 4 threads".into());
         }
         let sum = AtomicUsize::new(0);
         self.services.parallel_for(call.plan as usize, |index| {
             sum.fetch_add(index, Ordering::Relaxed);
         })?;
         self.services
-            .try_parallel_for(3, |index| if index < 3 { Ok(()) } else { Err(Error::new("a fourth of three")) })?;
+            .try_parallel_for(3, |index| if index < 3 { Ok(()) } else { Err(Error::new("task index out of range")) })?;
         self.services.counter("sums", 1);
         call.outputs[0].as_mut_slice::<i64>()[0] = sum.into_inner() as i64;
         Ok(())

@@ -1,4 +1,4 @@
-//! Registers one name twice.
+//! Plugin that registers a name twice.
 
 use byoc_plugin_api::{Codegen, CompiledRegion, Description, Region, Result};
 

@@ -1,4 +1,4 @@
-//! Edits artifacts as an attacker would: every digest is computed again, so that only the checks of contents are left.
+//! Edits artifacts the way an attacker would: all digests are recomputed, so that only the checks of contents remain.
 
 use serde_json::{Value, json};
 use std::io::{Cursor, Read, Write};
@@ -9,39 +9,39 @@ const ALIGN: u16 = 64;
 const SEAL: &[u8] = b"byoc-blake3:";
 const DIGITS: usize = 64;
 
-/// The entries of an artifact, in order.
+/// Entries of an artifact, in order.
 #[derive(Clone)]
 pub struct Entries(pub Vec<(String, Vec<u8>)>);
 
 impl Entries {
-    /// Takes an artifact apart.
+    /// Unpacks an artifact.
     ///
     /// # Panics
-    /// When it is no archive.
+    /// If it is not an archive.
     pub fn of(bytes: &[u8]) -> Entries {
         let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("an archive");
         let entries = (0..archive.len()).map(|i| {
             let mut entry = archive.by_index(i).expect("an entry");
             let mut bytes = Vec::new();
-            entry.read_to_end(&mut bytes).expect("an entry is stored");
+            entry.read_to_end(&mut bytes).expect("a stored entry");
             (entry.name().expect("a name").into_owned(), bytes)
         });
         Entries(entries.collect())
     }
 
-    /// The first entry whose name ends like that.
+    /// Returns the first entry whose name has this suffix.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn entry(&mut self, end: &str) -> &mut Vec<u8> {
         let found = self.0.iter_mut().find(|(name, _)| name.ends_with(end));
-        &mut found.unwrap_or_else(|| panic!("an entry {end}")).1
+        &mut found.unwrap_or_else(|| panic!("expected an entry {end}")).1
     }
 
-    /// Edits an entry that is JSON.
+    /// Edits an entry as JSON.
     ///
     /// # Panics
-    /// When it is none.
+    /// If it is not JSON.
     pub fn edit(&mut self, end: &str, edit: impl FnOnce(&mut Value)) {
         let entry = self.entry(end);
         let mut value = serde_json::from_slice(entry).expect("JSON");
@@ -52,7 +52,7 @@ impl Entries {
     /// Replaces text in an entry.
     ///
     /// # Panics
-    /// When it is no text, or does not contain `from`.
+    /// If it is not text, or does not contain `from`.
     pub fn replace(&mut self, end: &str, from: &str, to: &str) {
         let entry = self.entry(end);
         let text = String::from_utf8(std::mem::take(entry)).expect("text");
@@ -60,10 +60,10 @@ impl Entries {
         *entry = text.replace(from, to).into_bytes();
     }
 
-    /// Puts the artifact together again, with every digest of its contents.
+    /// Packs the artifact, with every digest of its contents.
     ///
     /// # Panics
-    /// When the manifest cannot be read at all.
+    /// If the manifest cannot be read.
     pub fn sealed(mut self) -> Vec<u8> {
         let entries = &self.0;
         let described = entries.iter().filter(|(name, _)| name != "manifest.json").map(|(name, bytes)| {
@@ -88,8 +88,8 @@ impl Entries {
             .last_modified_time(DateTime::default())
             .with_alignment(ALIGN);
         for (name, bytes) in &self.0 {
-            archive.start_file(name, options).expect("an entry begins");
-            archive.write_all(bytes).expect("an entry is written");
+            archive.start_file(name, options).expect("a new entry");
+            archive.write_all(bytes).expect("the entry can be written");
         }
         let mut bytes = archive.finish().expect("an archive").into_inner();
         seal(&mut bytes);
@@ -97,7 +97,7 @@ impl Entries {
     }
 }
 
-/// Puts the digest of everything before it at the end of an artifact.
+/// Writes the digest of the preceding bytes at the end of an artifact.
 pub fn seal(bytes: &mut [u8]) {
     if let Some(covered) = bytes.len().checked_sub(DIGITS) {
         let digest = blake3::hash(&bytes[..covered]).to_hex();
@@ -105,7 +105,7 @@ pub fn seal(bytes: &mut [u8]) {
     }
 }
 
-/// The bytes of a tensor in a safetensors file.
+/// Returns the bytes of a tensor in a safetensors file.
 fn tensor<'b>(weights: &'b [u8], name: &str) -> Option<&'b [u8]> {
     let (length, rest) = weights.split_first_chunk::<8>()?;
     let (header, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;

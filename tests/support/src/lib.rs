@@ -1,8 +1,8 @@
-//! Builds plugins for tests and benches.
+//! Support for tests and benches: builds plugins.
 //!
-//! A plugin is a `cdylib`, which cargo does not build for a test that needs one: it is built here, by a cargo of its own, the
-//! first time that it is asked for (nothing is built twice, a repeated call costs some 35 ms). The profile is that of the
-//! test itself. Every function panics when it fails, as tests do.
+//! A plugin is a `cdylib`, which cargo does not build for a test that needs one: it is built here, by a separate cargo
+//! process, on first use (nothing is built twice; a repeated call in a new process costs some 35 ms). The profile is
+//! that of the test itself. Every function panics on failure, as tests do.
 
 pub mod artifact;
 pub mod schema;
@@ -13,39 +13,39 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use tempfile::TempDir;
 
-/// The root of the workspace.
+/// Root of the workspace.
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this crate lies in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("this crate is part of the workspace")
 }
 
-/// The library of the plugin `plugins/<name>`.
+/// Returns the library of the plugin `plugins/<name>`.
 ///
 /// # Panics
-/// When it does not build.
+/// If it does not build.
 pub fn plugin(name: &str) -> PathBuf {
     // A crate's name has hyphens where the library's has underscores.
     build(&["--package", &format!("byoc-{}", name.replace('_', "-")), "--lib"])
 }
 
-/// The library of a plugin that exists for tests: `tests/plugins/examples/<name>.rs`. Most of them misbehave.
+/// Returns the library of a test plugin: `tests/plugins/examples/<name>.rs`. Most of them misbehave.
 ///
 /// # Panics
-/// When it does not build.
+/// If it does not build.
 pub fn test_plugin(name: &str) -> PathBuf {
     build(&["--package", "byoc-test-plugins", "--example", name])
 }
 
-/// The library of a plugin in C or C++, `plugins/samples/<name>.*`, built by the line that the README shows for it.
+/// Returns the library of a plugin in C or C++, `plugins/samples/<name>.*`, built by the command in the README.
 ///
 /// # Panics
-/// When the README shows none, or it does not build.
+/// If the README has no such command, or it fails.
 pub fn sample(name: &str) -> PathBuf {
     once(&format!("sample {name}"), || {
         let readme = std::fs::read_to_string(workspace().join("README.md")).expect("the README");
         let line = readme
             .lines()
             .find(|line| line.contains(&format!(" plugins/samples/{name}.")))
-            .unwrap_or_else(|| panic!("the README does not say how to build {name}"));
+            .unwrap_or_else(|| panic!("expected a command in the README that builds {name}"));
         let library = built_folder().join(format!("libbyoc_{name}.so"));
         let shown = format!("-o plugins/libbyoc_{name}.so");
         assert!(line.contains(&shown), "{line}");
@@ -54,10 +54,10 @@ pub fn sample(name: &str) -> PathBuf {
     })
 }
 
-/// The library of a plugin in C that exists for tests: `tests/plugins/c/<name>.c`.
+/// Returns the library of a test plugin in C: `tests/plugins/c/<name>.c`.
 ///
 /// # Panics
-/// When it does not build.
+/// If it does not build.
 pub fn c_plugin(name: &str) -> PathBuf {
     once(&format!("c {name}"), || {
         let library = built_folder().join(format!("libbyoc_test_{name}.so"));
@@ -69,11 +69,11 @@ pub fn c_plugin(name: &str) -> PathBuf {
     })
 }
 
-/// The library of `tests/abi_first/plugin`, which is built against the boundary as it was when it was frozen: in a
-/// workspace of its own, with the versions that its own lock file names.
+/// Returns the library of `tests/abi_first/plugin`, which is built against the first frozen version of the boundary: in
+/// a workspace of its own, with the versions of its own lock file.
 ///
 /// # Panics
-/// When it does not build.
+/// If it does not build.
 pub fn first_plugin() -> PathBuf {
     once("first", || {
         let target = workspace().join("target/abi_first");
@@ -82,35 +82,36 @@ pub fn first_plugin() -> PathBuf {
             .args(["build", "--quiet", "--locked", "--package", "byoc-first", "--target-dir"])
             .arg(&target)
             .output()
-            .expect("cargo starts");
+            .expect("cargo can be started");
         assert!(output.status.success(), "the first plugin:\n{}", String::from_utf8_lossy(&output.stderr));
         target.join("debug").join(format!("libbyoc_first{}", std::env::consts::DLL_SUFFIX))
     })
 }
 
-/// Where this process puts what a C compiler makes; it goes away with the system's temporary files.
+/// Directory for the output of C compilers, in the system's temporary files.
 fn built_folder() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(temporary_folder).path()
 }
 
 fn shell(line: &str) {
-    let output = Command::new("sh").current_dir(workspace()).args(["-c", line]).output().expect("sh starts");
+    let output = Command::new("sh").current_dir(workspace()).args(["-c", line]).output().expect("sh can be started");
     assert!(output.status.success(), "{line}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An empty folder that goes away with the value.
+/// Creates an empty directory that is deleted when the value is dropped.
 ///
 /// # Panics
-/// When there is no place for it.
+/// If it cannot be created.
 pub fn temporary_folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-/// A folder with copies of these plugins, as `libbyoc_<name>.so`, and with the oneDNN of this checkout if it is there.
+/// Creates a directory with copies of these plugins, as `libbyoc_<name>.so`, and with the oneDNN of this checkout if
+/// present.
 ///
 /// # Panics
-/// When one does not build.
+/// If one does not build.
 pub fn plugin_dir(names: &[&str]) -> TempDir {
     let dir = temporary_folder();
     for name in names {
@@ -123,22 +124,23 @@ pub fn plugin_dir(names: &[&str]) -> TempDir {
     dir
 }
 
-/// oneDNN: `BYOC_DNNL_LIB`, or what `cargo xtask fetch-onednn` put into `vendor/onednn`. Without it tests leave out what needs it.
+/// Returns oneDNN: `BYOC_DNNL_LIB`, or the copy that `cargo xtask fetch-onednn` put into `vendor/onednn`. Tests that
+/// need it are skipped without it.
 pub fn onednn() -> Option<PathBuf> {
     let named = std::env::var_os("BYOC_DNNL_LIB").map(PathBuf::from);
     named.or_else(|| Some(workspace().join("vendor/onednn/libdnnl.so.3"))).filter(|file| file.is_file())
 }
 
-/// Returns true if the CPU has instructions for sums of products of bytes (VNNI), without which oneDNN is not given any. Says
-/// so where it has none, as tests then leave out what needs them.
-#[expect(clippy::print_stdout, reason = "a test says what it leaves out")]
+/// Returns true if the CPU has dot-product instructions for bytes (VNNI); without them oneDNN is not used for bytes.
+/// Prints a note if it has none, as tests then skip the parts that need them.
+#[expect(clippy::print_stdout, reason = "a test reports skipped parts")]
 pub fn multiplies_bytes() -> bool {
     #[cfg(target_arch = "x86_64")]
     let has = is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
     #[cfg(not(target_arch = "x86_64"))]
     let has = false;
     if !has {
-        println!("left out: this CPU has no instructions for products of bytes");
+        println!("skipped: this CPU has no dot-product instructions for bytes");
     }
     has
 }
@@ -146,14 +148,14 @@ pub fn multiplies_bytes() -> bool {
 /// Copies a file.
 ///
 /// # Panics
-/// When it cannot.
+/// If it cannot be copied.
 pub fn copy(from: &Path, to: &Path) {
     if let Err(error) = std::fs::copy(from, to) {
         panic!("copy {from:?} to {to:?}: {error}");
     }
 }
 
-/// What `make` gives, made the first time that it is asked for.
+/// Returns the result of `make`, which is called once per key.
 fn once(key: &str, make: impl FnOnce() -> PathBuf) -> PathBuf {
     static MADE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +176,7 @@ fn build(arguments: &[&str]) -> PathBuf {
             .args(["build", "--quiet", "--message-format=json-render-diagnostics", "--profile", profile])
             .args(arguments)
             .output()
-            .expect("cargo starts");
+            .expect("cargo can be started");
         assert!(output.status.success(), "cargo build {key}:\n{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
         let is_library = |message: &serde_json::Value| {
@@ -185,6 +187,6 @@ fn build(arguments: &[&str]) -> PathBuf {
             .filter(is_library)
             .filter_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
             .next_back()
-            .unwrap_or_else(|| panic!("cargo build {key} gave no library"))
+            .unwrap_or_else(|| panic!("cargo build {key} produced no library"))
     })
 }

@@ -1,29 +1,29 @@
-//! Holds a JSON value against a JSON schema: as much of the language as the project's own schemas use. A keyword that is not
-//! known here is an error, so that no schema says something that nothing checks.
+//! Validation of a JSON value against a JSON schema, for the subset of the language that the project's schemas use. An
+//! unknown keyword is an error, so that every statement of a schema is checked.
 
 use serde_json::Value;
 
-/// The schema `docs/schema/<name>.json`.
+/// Returns the schema `docs/schema/<name>.json`.
 ///
 /// # Panics
-/// When it cannot be read.
+/// If it cannot be read.
 pub fn schema(name: &str) -> Value {
     let path = super::workspace().join(format!("docs/schema/{name}.json"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path:?}: {error}"))
 }
 
-/// Returns true if `value` is as `schema` says.
+/// Checks that `value` matches `schema`.
 ///
 /// # Errors
-/// The first place where it is not.
+/// The first position that does not match.
 pub fn check(schema: &Value, value: &Value) -> Result<(), String> {
     holds(schema, schema, value, "")
 }
 
-// As deep as the value nests, which a reader of JSON bounds.
+// Recursion depth is that of the value, which JSON readers bound.
 fn holds(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
-    let keywords = schema.as_object().ok_or_else(|| format!("{schema} is no schema"))?;
+    let keywords = schema.as_object().ok_or_else(|| format!("expected a schema, found {schema}"))?;
     let wrong = |what: String| Err(format!("{}: {what}: {value}", if at.is_empty() { "/" } else { at }));
     let inside = |key: &str| format!("{at}/{key}");
     for (keyword, wanted) in keywords {
@@ -31,7 +31,7 @@ fn holds(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), St
             ("$schema" | "title" | "description" | "$defs", _) => {}
             ("$ref", _) => {
                 let pointer = wanted.as_str().and_then(|path| path.strip_prefix('#')).unwrap_or("/nowhere");
-                let target = root.pointer(pointer).ok_or_else(|| format!("no {wanted} in the schema"))?;
+                let target = root.pointer(pointer).ok_or_else(|| format!("expected {wanted} in the schema"))?;
                 holds(root, target, value, at)?;
             }
             ("allOf", _) => {
@@ -42,28 +42,28 @@ fn holds(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), St
             ("oneOf", _) => {
                 let matching = items(wanted).iter().filter(|schema| holds(root, schema, value, at).is_ok()).count();
                 if matching != 1 {
-                    return wrong(format!("{matching} of the forms that it may have fit"));
+                    return wrong(format!("expected one matching alternative, found {matching}"));
                 }
             }
             ("type", _) => {
                 let names = if wanted.is_array() { items(wanted).to_vec() } else { vec![wanted.clone()] };
                 if !names.iter().filter_map(Value::as_str).any(|name| is_a(value, name)) {
-                    return wrong(format!("{wanted} is wanted"));
+                    return wrong(format!("expected {wanted}"));
                 }
             }
-            ("const", _) if value != wanted => return wrong(format!("{wanted} is wanted")),
-            ("enum", _) if !items(wanted).contains(value) => return wrong(format!("one of {wanted} is wanted")),
+            ("const", _) if value != wanted => return wrong(format!("expected {wanted}")),
+            ("enum", _) if !items(wanted).contains(value) => return wrong(format!("expected one of {wanted}")),
             ("minimum", Value::Number(number)) if number.as_f64() < wanted.as_f64() => {
-                return wrong(format!("at least {wanted} is wanted"));
+                return wrong(format!("expected at least {wanted}"));
             }
             ("maximum", Value::Number(number)) if number.as_f64() > wanted.as_f64() => {
-                return wrong(format!("at most {wanted} is wanted"));
+                return wrong(format!("expected at most {wanted}"));
             }
             ("minItems", Value::Array(list)) if (list.len() as u64) < wanted.as_u64().unwrap_or(0) => {
-                return wrong(format!("at least {wanted} items are wanted"));
+                return wrong(format!("expected at least {wanted} items"));
             }
             ("maxItems", Value::Array(list)) if list.len() as u64 > wanted.as_u64().unwrap_or(0) => {
-                return wrong(format!("at most {wanted} items are wanted"));
+                return wrong(format!("expected at most {wanted} items"));
             }
             ("items", Value::Array(list)) => {
                 for (index, item) in list.iter().enumerate() {
@@ -104,7 +104,7 @@ fn holds(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), St
                 | "additionalProperties",
                 _,
             ) => {}
-            (other, _) => return Err(format!("the schema says \"{other}\", which nothing checks")),
+            (other, _) => return Err(format!("unsupported schema keyword \"{other}\"")),
         }
     }
     Ok(())

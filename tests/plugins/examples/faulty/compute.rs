@@ -1,16 +1,16 @@
-//! The operators, one after the other, and the mistakes that are in them.
+//! Naive implementations of the operators, and the mistakes in them.
 
 use crate::convolution::convolution;
 use byoc_plugin_api::*;
 
-/// A tensor.
+/// Tensor with its own memory.
 #[derive(Clone)]
 pub struct Value {
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
-    /// Its dimensions.
+    /// Dimensions.
     pub dims: Vec<usize>,
-    /// Its elements.
+    /// Elements, row-major.
     pub bytes: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ impl Value {
     }
 }
 
-/// Computes a graph.
+/// Computes the outputs of a graph.
 pub fn evaluate(mistake: &str, graph: &Graph, inputs: &[Value], constants: &[Value]) -> Result<Vec<Value>> {
     let mut values: Vec<Vec<Value>> = Vec::new();
     for node in &graph.nodes {
@@ -88,7 +88,7 @@ fn operator(mistake: &str, name: &str, node: &Node, args: &[&Value], dims: &[usi
         }
         "concatenate" => {
             let axis = node.int("axis").unwrap_or(0).rem_euclid(dims.len() as i64) as usize;
-            // Parts one behind the other are right along the first axis only.
+            // Copying the operands one after the other is correct for the first axis only.
             let outer = if mistake == "concatenates_memory" { 1 } else { dims[..axis].iter().product() };
             let mut bytes = Vec::new();
             for block in 0..outer {
@@ -99,7 +99,7 @@ fn operator(mistake: &str, name: &str, node: &Node, args: &[&Value], dims: &[usi
             }
             Value { dtype: args[0].dtype, dims: dims.to_vec(), bytes }
         }
-        other => return Err(format!("{other} is not one of mine").into()),
+        other => return Err(format!("unsupported operator {other}").into()),
     })
 }
 

@@ -1,5 +1,5 @@
-//! A backend with exactly one mistake, named by its file: `faulty_swapped_strides.so` swaps the strides. A file of another
-//! name has none. What it computes it computes by itself: a few operators on float32, and integers in `add`.
+//! Backend with exactly one mistake, selected by its file name: `faulty_swapped_strides.so` swaps the strides. With any
+//! other name it has none. It computes by itself: a few operators on float32, and `add` on integers.
 
 mod compute;
 mod convolution;
@@ -72,10 +72,10 @@ impl Codegen for Faulty {
                 return Verdict::refused(RefusalCode::UnsupportedDtype, "the result is not float32");
             }
             if name == "add" && types[0] != types[1] {
-                return Verdict::refused(RefusalCode::UnsupportedShape, "nothing broadcasts");
+                return Verdict::refused(RefusalCode::UnsupportedShape, "broadcasting is not supported");
             }
             if name == "nn.bias_add" && node.int("axis") != Some(1) {
-                return Verdict::refused(RefusalCode::UnsupportedAttr, "a bias lies along axis 1");
+                return Verdict::refused(RefusalCode::UnsupportedAttr, "expected a bias along axis 1");
             }
         }
         Verdict::Supported
@@ -101,7 +101,7 @@ impl Codegen for Faulty {
         if self.is("claims_then_refuses") {
             for (name, node, _) in region.graph.operators() {
                 if node.ints("strides").is_some_and(|strides| strides.iter().any(|&s| s > 1)) {
-                    return Err(format!("{name} with strides is not done yet").into());
+                    return Err(format!("{name} with strides is not implemented").into());
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Loader for Faulty {
         rude::noise_after_unload(&self.mistake, region.services);
         let mut constants: Vec<Value> = region.constants.iter().map(Value::of_constant).collect();
         if self.is("stale_weights") {
-            // A cache of packed weights whose key is the shape.
+            // Simulates a cache of packed weights that uses the shape as its key.
             static PACKED: OnceLock<Mutex<Vec<Value>>> = OnceLock::new();
             let mut packed = PACKED.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
             for constant in &mut constants {
@@ -184,7 +184,7 @@ impl Executable for Loaded {
     fn prepare(&self, inputs: &[&[usize]]) -> Result<Prepared> {
         rude::panic_in(&self.mistake, "prepare");
         if self.is("zero_size") && inputs.iter().any(|dims| dims.contains(&0)) {
-            return Err("there are no elements".into());
+            return Err("expected at least one element".into());
         }
         let mut dims: Vec<Vec<usize>> = self.graph.output_types().filter_map(TensorType::shape).collect();
         if self.graph.outputs.is_empty() {
@@ -207,7 +207,7 @@ impl Executable for Loaded {
         let odd = inputs.first().is_some_and(|input| input.dims.iter().product::<usize>() % 2 == 1);
         if self.is("writes_input") && odd && !inputs[0].bytes.is_empty() {
             let at = call.inputs[0].raw().data;
-            // SAFETY: there is none; the host sees to it that nothing else is hit.
+            // SAFETY: deliberately unsound; the host's guarded copies contain the damage.
             unsafe { *at ^= 1 };
         }
         let inputs = if self.is("shared_scratch") { through_scratch(inputs) } else { inputs };
@@ -252,7 +252,7 @@ impl Loaded {
             return Err(format!("{} bytes for an output of {}", bytes.len(), target.len()).into());
         }
         if self.is("writes_past_end") && odd {
-            // SAFETY: there is none; the host sees to it that nothing else is hit.
+            // SAFETY: deliberately unsound; the host's guarded copies contain the damage.
             unsafe { start.add(target.len()).write(7) };
         }
         if self.is("writes_before_start") && odd {
@@ -276,7 +276,7 @@ impl Loaded {
             return self.in_parts(target, bytes, threads, each, |part| part);
         }
         if self.is("race") {
-            // Each task takes the next part; two may take the same one.
+            // Each task takes the next part; because of the race two may take the same one.
             let next = AtomicU64::new(0);
             let each = bytes.len().div_ceil(8);
             return self.in_parts(target, bytes, 8, each, |_| {
@@ -299,7 +299,7 @@ impl Loaded {
         which: impl Fn(usize) -> usize + Sync,
     ) -> Result<()> {
         struct Start(*mut u8);
-        // SAFETY: the tasks below write bytes that exist, if not always bytes of their own.
+        // SAFETY: the tasks below write within bounds, though possibly to each other's bytes.
         unsafe impl Sync for Start {}
         let start = Start(target.as_mut_ptr());
         self.services.parallel_for(parts, |part| {
@@ -314,7 +314,7 @@ impl Loaded {
     }
 }
 
-/// What a region's inputs would be, had all regions one scratch buffer.
+/// Passes the inputs of a region through one scratch buffer shared by all regions.
 fn through_scratch(inputs: Vec<Value>) -> Vec<Value> {
     static SCRATCH: Mutex<Vec<u8>> = Mutex::new(Vec::new());
     let lock = || SCRATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -1,45 +1,45 @@
-//! Bad manners: panics, endless loops, a wild pointer, noise after the end.
+//! Misbehavior other than wrong results: panics, endless loops, a wild pointer, calls after unloading.
 
 use byoc_plugin_api::{Error, Result, Services};
 use std::time::Duration;
 
-/// Panics when the mistake is `panic_<entry>`.
+/// Panics if the mistake is `panic_<entry>`, crashes if it is `crash_<entry>`.
 pub fn panic_in(mistake: &str, entry: &str) {
     if mistake.strip_prefix("panic_") == Some(entry) {
         panic!("out of manners in {entry}");
     }
     if mistake.strip_prefix("crash_") == Some(entry) {
-        // SAFETY: there is none: this is the crash.
+        // SAFETY: deliberately unsound: this is the crash.
         unsafe { std::ptr::dangling_mut::<u64>().wrapping_byte_sub(8).write_volatile(1) };
     }
 }
 
-/// Never comes back when the mistake is `endless_<entry>`.
+/// Never returns if the mistake is `endless_<entry>`.
 pub fn endless(mistake: &str, entry: &str) {
     while mistake.strip_prefix("endless_") == Some(entry) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Compiles for ever, in the mistake `until_called_off`, and gives up where nobody waits any more.
+/// Compiles until cancelled if the mistake is `until_called_off`.
 pub fn until_called_off(mistake: &str, services: &Services) -> Result<()> {
     if mistake != "until_called_off" {
         return Ok(());
     }
     while !services.cancelled() {
-        services.log(tracing::Level::WARN, "faulty", "compiling until it is called off");
+        services.log(tracing::Level::WARN, "faulty", "compiling until cancelled");
         std::thread::sleep(Duration::from_millis(20));
     }
     Err(Error::cancelled())
 }
 
-/// What `init` does wrong.
+/// Fails or panics in `init` if the mistake says so.
 pub fn init(mistake: &str) -> Result<()> {
     panic_in(mistake, "init");
     if mistake == "error_init" { Err(Error::new("the device is not there").hint("plug it in")) } else { Ok(()) }
 }
 
-/// Goes on talking to the host when nothing of it is left.
+/// Goes on calling the host's services after the region and the plugin are released.
 pub fn noise_after_unload(mistake: &str, services: &Services) {
     if mistake == "noise_after_unload" {
         let services = services.clone();
