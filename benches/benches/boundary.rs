@@ -1,7 +1,7 @@
-//! What the boundary between host and plugin costs, through the Rust entry and through the C entry: loading a library,
-//! judging a candidate, preparing and running a region that does next to nothing; and a loop over the host's threads.
+//! Costs of the boundary between host and plugin, through the Rust entry and through the C entry: loading a library,
+//! judging a candidate, preparing and running a region that does almost nothing; and a loop over the host's threads.
 //!
-//! The bounds: 2 ms for a load, 10 ms for 10,000 candidates, 1 µs for a region's call over the plugin's own work.
+//! Targets: 2 ms for a load, 10 ms for 10,000 candidates, 1 µs for a call of a region on top of the plugin's own work.
 
 use byoc::plugin::region::PluginRegion;
 use byoc::runtime::Pool;
@@ -26,7 +26,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// `nn.relu` of so many numbers.
+/// Returns `nn.relu` of `len` floats.
 fn relu(len: usize) -> Graph {
     let ty = TensorType::new(byoc_plugin_api::DType::F32, &[len]);
     let mut graph = Graph::new("relu");
@@ -36,7 +36,7 @@ fn relu(len: usize) -> Graph {
     graph
 }
 
-/// `count` candidates of a model: no two have the same dimensions, and each says what it came from.
+/// Returns `count` candidates of a model, with distinct dimensions and source names.
 fn candidates(operator: &str, count: usize, graph: impl Fn(usize) -> Graph) -> Vec<Candidate> {
     let candidate = |number: usize| {
         let mut graph = graph(number);
@@ -48,7 +48,7 @@ fn candidates(operator: &str, count: usize, graph: impl Fn(usize) -> Graph) -> V
     (0..count).map(candidate).collect()
 }
 
-/// An int8 convolution with all of its attributes, the weight an input.
+/// Returns an int8 convolution with all of its attributes, whose weight is an input.
 fn conv2d(number: usize) -> Graph {
     use byoc_plugin_api::DType;
     let (channels, size) = (16 + number % 100, 7 + number % 50);
@@ -73,9 +73,9 @@ fn conv2d(number: usize) -> Graph {
     graph
 }
 
-/// A library is mapped once in a process: each load is one of a fresh copy.
+/// Benches loading, each time from a fresh copy, as a library is mapped only once per process.
 fn loading(criterion: &mut Criterion) {
-    let session = Session::without_plugins(1).expect("the threads start");
+    let session = Session::without_plugins(1).expect("threads can be started");
     let mut group = criterion.benchmark_group("load");
     for (name, library) in [
         ("template", byoc_test_support::plugin("template")),
@@ -95,7 +95,7 @@ fn loading(criterion: &mut Criterion) {
         group.bench_function(name, |b| {
             b.iter_batched(
                 &mut copy,
-                |path| byoc_plugin_api::host::load(&path, &session.services).expect("it loads"),
+                |path| byoc_plugin_api::host::load(&path, &session.services).expect("a plugin that loads"),
                 BatchSize::PerIteration,
             );
         });
@@ -103,13 +103,13 @@ fn loading(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The same calls for a plugin in Rust and one in C, both of which take `nn.relu`.
+/// Benches the same calls for a plugin in Rust and one in C, both of which support `nn.relu`.
 fn regions(criterion: &mut Criterion) {
     region_calls(criterion, "rust", "minimal", &byoc_test_support::test_plugin("minimal"));
     region_calls(criterion, "c", "elementwise", &byoc_test_support::sample("elementwise"));
 }
 
-/// Every candidate is taken: a refusal costs what the plugin's words cost.
+/// Benches `judge` with supported candidates only: the cost of a refusal depends on the plugin's message.
 fn judging(
     group: &mut BenchmarkGroup<'_, WallTime>,
     codegen: &dyn Codegen,
@@ -117,38 +117,38 @@ fn judging(
     candidates: Vec<Candidate>,
 ) {
     group.throughput(Throughput::Elements(candidates.len() as u64));
-    let verdicts = codegen.judge_batch(&candidates).expect("it judges");
+    let verdicts = codegen.judge_batch(&candidates).expect("verdicts");
     assert!(verdicts.iter().all(|verdict| *verdict == Verdict::Supported), "{operator}: {:?}", verdicts[0]);
     group.bench_function(format!("judge {} candidates, {operator}", candidates.len()), |b| {
-        b.iter(|| codegen.judge_batch(black_box(&candidates)).expect("it judges"));
+        b.iter(|| codegen.judge_batch(black_box(&candidates)).expect("verdicts"));
     });
     group.throughput(Throughput::Elements(1));
 }
 
-/// The candidates that the other sample takes are twice as long as JSON. Batches of them go out on the host's threads.
+/// Benches the candidates of the C++ sample, whose JSON is twice as long. Batches are judged on the host's threads.
 fn convolutions(criterion: &mut Criterion) {
     for threads in [1, 2] {
-        let session = Session::without_plugins(threads).expect("the threads start");
+        let session = Session::without_plugins(threads).expect("threads can be started");
         let mut group = criterion.benchmark_group(format!("c++, {threads} threads"));
         let plugin = byoc_plugin_api::host::load(&byoc_test_support::sample("conv_int8"), &session.services);
-        let codegen = plugin.expect("it loads").codegen("conv_int8").expect("its code generator");
+        let codegen = plugin.expect("a plugin that loads").codegen("conv_int8").expect("a code generator");
         judging(&mut group, &*codegen, "nn.conv2d", candidates("nn.conv2d", 10_000, conv2d));
         group.finish();
     }
 }
 
 fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Path) {
-    let session = Session::without_plugins(1).expect("the threads start");
-    let plugin = byoc_plugin_api::host::load(library, &session.services).expect("it loads");
-    let codegen = plugin.codegen(name).expect("its code generator");
+    let session = Session::without_plugins(1).expect("threads can be started");
+    let plugin = byoc_plugin_api::host::load(library, &session.services).expect("a plugin that loads");
+    let codegen = plugin.codegen(name).expect("a code generator");
 
     let mut group = criterion.benchmark_group(group);
     judging(&mut group, &*codegen, "nn.relu", candidates("nn.relu", 10_000, |number| relu(16 + number)));
 
     let graph = relu(1);
     let region = Region { graph: &graph, constants: &[], options: &json!({}) };
-    group.bench_function("compile", |b| b.iter(|| codegen.compile(black_box(&region)).expect("it compiles")));
-    let compiled = codegen.compile(&region).expect("it compiles");
+    group.bench_function("compile", |b| b.iter(|| codegen.compile(black_box(&region)).expect("a compiled region")));
+    let compiled = codegen.compile(&region).expect("a compiled region");
     let request = LoadRequest {
         symbol: &graph.symbol,
         blob: &compiled.blob,
@@ -156,11 +156,11 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
         options: &json!({}),
         services: &session.services,
     };
-    let loader = plugin.loader(&compiled.loader).expect("its loader");
-    group.bench_function("load a region", |b| b.iter(|| loader.load(black_box(&request)).expect("it loads")));
+    let loader = plugin.loader(&compiled.loader).expect("a loader");
+    group.bench_function("load a region", |b| b.iter(|| loader.load(black_box(&request)).expect("a loaded region")));
 
-    // As the executor calls it.
-    let loaded = PluginRegion::new(loader.load(&request).expect("it loads"), "region", "bench");
+    // Calls the region the way the executor does.
+    let loaded = PluginRegion::new(loader.load(&request).expect("a loaded region"), "region", "bench");
     let input = 1f32.to_ne_bytes();
     let mut output = [0u8; 4];
     let mut run = |prepared: &Prepared| {
@@ -173,12 +173,12 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
             workspace: &mut [],
             plan: prepared.plan,
         };
-        loaded.run(call).expect("it runs");
+        loaded.run(call).expect("a successful run");
     };
-    let prepared = loaded.prepare(&[&[1]]).expect("it prepares");
+    let prepared = loaded.prepare(&[&[1]]).expect("a plan");
     group.bench_function("run, prepared before", |b| b.iter(|| run(black_box(&prepared))));
     group.bench_function("run, with its prepare", |b| {
-        b.iter(|| run(&loaded.prepare(black_box(&[&[1]])).expect("it prepares")));
+        b.iter(|| run(&loaded.prepare(black_box(&[&[1]])).expect("a plan")));
     });
     group.finish();
 }
@@ -186,7 +186,7 @@ fn region_calls(criterion: &mut Criterion, group: &str, name: &str, library: &Pa
 fn loops(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("parallel_for");
     for threads in [1, 2] {
-        let pool = Pool::new(threads).expect("the threads start");
+        let pool = Pool::new(threads).expect("threads can be started");
         for parts in [2, 64] {
             group.bench_function(format!("{parts} parts on {threads} threads"), |b| {
                 b.iter(|| pool.parallel_for(parts, &|part| _ = black_box(part)));

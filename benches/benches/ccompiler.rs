@@ -1,5 +1,5 @@
-//! The ccompiler backend by operator family, and whole models on it and on the host. Elements in a throughput are
-//! floating-point operations; families that the backend does not take are marked.
+//! Benches of the ccompiler backend by operator family, and of whole models on it and on the host. Elements in a
+//! throughput are floating-point operations; families that the backend refuses are marked.
 
 use byoc::session::Session;
 use byoc_benches::models::{Ready, bench_families, ready};
@@ -11,7 +11,7 @@ fn main() {
     let mut criterion = byoc_benches::criterion();
     let plugins = byoc_test_support::plugin_dir(&["ccompiler"]);
     for threads in [1, 2] {
-        let session = Session::new(&[plugins.path().to_owned()], threads).expect("the threads start");
+        let session = Session::new(&[plugins.path().to_owned()], threads).expect("threads can be started");
         bench_families(&mut criterion, &format!("ccompiler, {threads} threads"), &session, &["ccompiler"]);
         models(&mut criterion, &session, threads);
     }
@@ -25,7 +25,9 @@ fn models(criterion: &mut Criterion, session: &Session, threads: usize) {
         for backends in [&[][..], &["ccompiler"][..]] {
             let Ready { model, inputs } = ready(session, &file, backends);
             let place = backends.first().unwrap_or(&"host");
-            group.bench_function(format!("{name}, {place}"), |b| b.iter(|| model.run(&inputs).expect("it runs")));
+            group.bench_function(format!("{name}, {place}"), |b| {
+                b.iter(|| model.run(&inputs).expect("a successful run"))
+            });
         }
     }
     group.finish();

@@ -1,7 +1,8 @@
-//! The dnnl backend by operator family and by pattern, whole models on it, what many runs leave behind in memory, and how soon its workers
-//! sleep. Elements in a throughput are floating-point operations; families that the backend does not take are marked.
+//! Benches of the dnnl backend by operator family and by pattern, of whole models on it, of memory growth over many
+//! runs, and of the time until its workers sleep. Elements in a throughput are floating-point operations; families that
+//! the backend refuses are marked.
 
-#![expect(clippy::print_stdout, reason = "a bench talks to whoever called it")]
+#![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use byoc::session::Session;
 use byoc_benches::models::{Ready, bench_families, bench_patterns, ready};
@@ -10,23 +11,23 @@ use std::time::Duration;
 
 const MODELS: &[&str] = &["resnet18_w16", "mobilenet_v2_025", "bert_small", "vit_small", "densenet_small"];
 
-/// Runs that may leave nothing behind, and what the process may have grown by all the same, in bytes.
+/// Number of runs in the test for memory leaks, and tolerated growth of the process in bytes.
 const RUNS: usize = 10_000;
 const SLACK: u64 = 8 << 20;
 
-/// Time after a run in which the workers of the library's pool must go to sleep, and for which they are watched.
+/// Time after a run within which the workers of the library's pool must sleep, and pause over which they are observed.
 const SLEEPS_WITHIN: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(60);
 
 fn main() {
     if byoc_test_support::onednn().is_none() {
-        println!("left out: oneDNN is not on this machine (cargo xtask fetch-onednn)");
+        println!("skipped: oneDNN is not on this machine (cargo xtask fetch-onednn)");
         return;
     }
     let mut criterion = byoc_benches::criterion();
     let plugins = byoc_test_support::plugin_dir(&["dnnl"]);
     for threads in [1, 2] {
-        let session = Session::new(&[plugins.path().to_owned()], threads).expect("the threads start");
+        let session = Session::new(&[plugins.path().to_owned()], threads).expect("threads can be started");
         bench_families(&mut criterion, &format!("dnnl, {threads} threads"), &session, &["dnnl"]);
         bench_patterns(&mut criterion, &format!("patterns on dnnl, {threads} threads"), &session, "dnnl");
         models(&mut criterion, &session, threads);
@@ -46,32 +47,32 @@ fn models(criterion: &mut Criterion, session: &Session, threads: usize) {
     let mut group = criterion.benchmark_group(format!("models on dnnl, {threads} threads"));
     for name in MODELS {
         let Ready { model, inputs } = ready(session, &file(name), &["dnnl"]);
-        group.bench_function(*name, |b| b.iter(|| model.run(&inputs).expect("it runs")));
+        group.bench_function(*name, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
     }
     group.finish();
 }
 
-/// Resident memory before and after many runs of one model.
+/// Checks the growth of resident memory over many runs of one model.
 fn memory(session: &Session) {
     let Ready { model, inputs } = ready(session, &file("resnet18_w16"), &["dnnl"]);
-    let run = || drop(model.run(&inputs).expect("it runs"));
+    let run = || drop(model.run(&inputs).expect("a successful run"));
     (0..RUNS / 10).for_each(|_| run());
     let before = resident();
     (0..RUNS).for_each(|_| run());
     let after = resident();
     println!("resident memory before and after {RUNS} runs: {before} and {after} bytes");
-    assert!(after <= before + SLACK, "{RUNS} runs left {} bytes behind", after - before);
+    assert!(after <= before + SLACK, "{RUNS} runs leaked {} bytes", after - before);
 }
 
-/// How long the workers of the library's pool go on computing after a run. The system counts a sleeping thread's time exactly
-/// and a running one's now and then, so it is read while they sleep: what one run and the sleep after it cost, less what a
-/// run costs among others.
+/// Measures how long the workers of the library's pool keep computing after a run. The kernel accounts for a sleeping
+/// thread exactly and for a running one only occasionally, so times are read while the workers sleep: the cost of one
+/// run and the pause after it, minus the cost of a run in a series.
 fn sleep(session: &Session) {
     const MORE: u32 = 10;
     let Ready { model, inputs } = ready(session, &file("resnet18_w16"), &["dnnl"]);
     let cost = |runs: u32| {
         let before = computed();
-        (0..runs).for_each(|_| drop(model.run(&inputs).expect("it runs")));
+        (0..runs).for_each(|_| drop(model.run(&inputs).expect("a successful run")));
         std::thread::sleep(PAUSE);
         computed().saturating_sub(before)
     };
@@ -83,11 +84,12 @@ fn sleep(session: &Session) {
     let mut spun: Vec<Duration> = (0..20).map(after_one).collect();
     spun.sort_unstable();
     let (median, most) = (spun[spun.len() / 2], spun[spun.len() - 1]);
-    println!("workers compute on after a run for {median:?} (median of {}; most {most:?})", spun.len());
-    assert!(median < SLEEPS_WITHIN, "workers go on for {median:?} after a run");
+    println!("workers keep computing after a run for {median:?} (median of {}; most {most:?})", spun.len());
+    assert!(median < SLEEPS_WITHIN, "workers keep computing for {median:?} after a run");
 }
 
-/// Returns the processor time of the other threads of this process that have this thread's name: the workers that it made.
+/// Returns the processor time of the other threads of this process with this thread's name: the workers that it
+/// created.
 fn computed() -> Duration {
     let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     let own = std::fs::canonicalize("/proc/thread-self").unwrap_or_default();
@@ -102,7 +104,7 @@ fn computed() -> Duration {
     Duration::from_nanos(times.sum())
 }
 
-/// The resident memory of this process, in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or_default() * 4096

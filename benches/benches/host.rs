@@ -1,4 +1,5 @@
-//! The host's kernels by operator family, on one thread and on two. Elements in a throughput are floating-point operations.
+//! Benches of the host's kernels by operator family, on one thread and on two. Elements in a throughput are
+//! floating-point operations.
 
 use byoc::session::Session;
 use byoc_benches::models::bench_families;
@@ -6,7 +7,7 @@ use byoc_benches::models::bench_families;
 fn main() {
     let mut criterion = byoc_benches::criterion();
     for threads in [1, 2] {
-        let session = Session::without_plugins(threads).expect("the threads start");
+        let session = Session::without_plugins(threads).expect("threads can be started");
         bench_families(&mut criterion, &format!("host, {threads} threads"), &session, &[]);
     }
     criterion.final_summary();

@@ -1,6 +1,6 @@
-//! The software device of nuc_fpga: each layer of ResNet-18 and the whole network in int8, as it runs on this machine, and
-//! what the model of the hardware says (cycles, utilisation, bytes). Elements in a throughput are multiplications with their
-//! additions.
+//! Benches of the software device of nuc_fpga: each layer of ResNet-18 and the whole network in int8, with the time on
+//! this machine and the figures of the hardware model (cycles, utilization, bytes). Elements in a throughput are
+//! multiply-adds.
 
 use byoc::session::Session;
 use byoc_benches::models::{Ready, ready};
@@ -8,10 +8,10 @@ use criterion::Throughput;
 use std::fmt::Write;
 use std::path::Path;
 
-/// A convolution: its name, channels in and out, side of the feature map, kernel, stride.
+/// Convolution: name, channels in and out, size of the feature map, kernel size, stride.
 struct Layer(&'static str, usize, usize, usize, usize, usize);
 
-/// The different convolutions of ResNet-18 at 224 x 224.
+/// Distinct convolutions of ResNet-18 at 224 x 224.
 const LAYERS: &[Layer] = &[
     Layer("conv1 7x7/2 3->64 @224", 3, 64, 224, 7, 2),
     Layer("layer1 3x3 64->64 @56", 64, 64, 56, 3, 1),
@@ -36,7 +36,7 @@ impl Layer {
     }
 }
 
-/// A program under construction. Kernels are inputs: an int8 network whose weights are drawn when it runs.
+/// Program under construction. Kernels are inputs: an int8 network whose weights are random at run time.
 #[derive(Default)]
 struct Program {
     params: Vec<String>,
@@ -58,7 +58,7 @@ impl Program {
         format!("%{}", self.values - 1)
     }
 
-    /// A quantized convolution, with a relu if it is followed by one.
+    /// Adds a quantized convolution, optionally followed by a relu.
     fn conv(&mut self, x: &str, layer: &Layer, relu: bool) -> String {
         let Layer(_, channels, kernels, _, kernel, stride) = *layer;
         let w = self.param(&[kernels, channels, kernel, kernel]);
@@ -78,7 +78,7 @@ impl Program {
     }
 }
 
-/// The whole network: 20 convolutions and a dense layer, residual additions and poolings on the host.
+/// Returns the whole network: 20 convolutions and a dense layer, with residual additions and pooling on the host.
 fn resnet18() -> String {
     let mut program = Program::default();
     let image = program.param(&[1, 3, 224, 224]);
@@ -111,7 +111,7 @@ fn main() {
     let mut criterion = byoc_benches::criterion();
     let plugins = byoc_test_support::plugin_dir(&["nuc_fpga"]);
     for threads in [1, 2] {
-        let session = Session::new(&[plugins.path().to_owned()], threads).expect("the threads start");
+        let session = Session::new(&[plugins.path().to_owned()], threads).expect("threads can be started");
         let folder = byoc_test_support::temporary_folder();
         let file = folder.path().join("layer.relay");
         let mut group = criterion.benchmark_group(format!("nuc_fpga, software device, {threads} threads"));
@@ -123,13 +123,13 @@ fn main() {
             let Ready { model, inputs } = ready(&session, &file, &["nuc_fpga"]);
             assert_eq!(model.regions, 1, "the layer is on the device");
             group.throughput(Throughput::Elements(layer.macs()));
-            group.bench_function(layer.0, |b| b.iter(|| model.run(&inputs).expect("it runs")));
+            group.bench_function(layer.0, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
             hardware(&session, layer.0, || drop(model.run(&inputs)));
         }
         write(&file, &resnet18());
         let Ready { model, inputs } = ready(&session, &file, &["nuc_fpga"]);
         group.throughput(Throughput::Elements(1_814_073_344));
-        group.bench_function("resnet18", |b| b.iter(|| model.run(&inputs).expect("it runs")));
+        group.bench_function("resnet18", |b| b.iter(|| model.run(&inputs).expect("a successful run")));
         hardware(&session, "resnet18", || drop(model.run(&inputs)));
         group.finish();
     }
@@ -137,10 +137,10 @@ fn main() {
 }
 
 fn write(file: &Path, text: &str) {
-    std::fs::write(file, text).expect("the program is written");
+    std::fs::write(file, text).expect("the program can be written");
 }
 
-/// Prints what the model of the hardware says of one run.
+/// Prints the figures of the hardware model for one run.
 #[expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 fn hardware(session: &Session, name: &str, run: impl FnOnce()) {
     let before = session.metrics.snapshot();

@@ -1,14 +1,14 @@
-//! Text, types and partitioning on synthetic programs of 1,000 to 1,000,000 operators.
+//! Benches of text, types and partitioning on synthetic programs of 1,000 to 1,000,000 operators.
 //!
-//! Each stage by itself is measured by criterion up to 100,000 operators. The whole way, from text to a module that is
-//! partitioned for three backends, runs once in a process of its own for each program and size, so that its peak memory
-//! is its own. What is wanted: 100,000 operators in 1 s; 1,000,000 at no more than 8 µs and 1.5 kB an operator.
+//! Criterion measures each stage separately up to 100,000 operators. The whole pipeline, from text to a module that is
+//! partitioned for three backends, runs once in a separate process for each program and size, so that its peak memory
+//! can be measured. Targets: 100,000 operators in 1 s; 1,000,000 at no more than 8 µs and 1.5 kB per operator.
 //!
-//! The four passes that Relay partitions with, on a typed module and with a table of 95 patterns, have a table of their
-//! own: 100,000 operators within 0.5 s in all, 1,000,000 within 6 s.
+//! The four partitioning passes of Relay, on a typed module and with a table of 95 patterns, have a table of their own:
+//! 100,000 operators within 0.5 s in total, 1,000,000 within 6 s.
 //!
-//! `cargo bench -p byoc-benches --bench passes -- --scale chain,wide 1000000` prints the table of whole runs alone, for
-//! these; `--four` in its place that of the four passes.
+//! `cargo bench -p byoc-benches --bench passes -- --scale chain,wide 1000000` prints only the table of whole runs, for
+//! these programs and sizes; `--four` instead prints that of the four passes.
 
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
@@ -40,7 +40,7 @@ fn main() {
     let mut criterion = byoc_benches::criterion();
     stages(&mut criterion);
     criterion.final_summary();
-    // `cargo test --benches` only asks whether they run, and a filter asks for something else.
+    // `cargo test --benches` only checks that benches run, and a filter selects other benches.
     if args.iter().any(|arg| arg == "--bench") && !args.iter().skip(1).any(|arg| !arg.starts_with('-')) {
         scale(&|_| true, &[1_000, 10_000, 100_000, 1_000_000]);
         four(&|_| true, &[100_000, 1_000_000]);
@@ -54,11 +54,11 @@ fn parsed(text: &str) -> Module {
 }
 
 fn typed(mut module: Module) -> Module {
-    pass::infer_type_in_place(&mut module, &[]).expect("the program types");
+    pass::infer_type_in_place(&mut module, &[]).expect("a well-typed program");
     module
 }
 
-/// Each stage by itself.
+/// Benches each stage separately.
 fn stages(criterion: &mut Criterion) {
     let table = backends::table();
     for program in programs::PROGRAMS {
@@ -79,19 +79,21 @@ fn stages(criterion: &mut Criterion) {
             });
             let merge = || {
                 pass::merge_composite(&module, &table, &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
-                    .expect("it merges")
+                    .expect("merged composites")
             };
             group.bench_function(id("merge_composite"), |b| b.iter_with_large_drop(merge));
             let composites = merge();
             let rules = backends::rules();
-            let annotate = || pass::annotate_target(&composites, &rules, true).expect("it annotates");
+            let annotate = || pass::annotate_target(&composites, &rules, true).expect("an annotated module");
             group.bench_function(id("annotate_target"), |b| b.iter_with_large_drop(annotate));
             let annotated = annotate();
-            let regions = || pass::merge_compiler_regions(&annotated).expect("it merges");
+            let regions = || pass::merge_compiler_regions(&annotated).expect("merged regions");
             group.bench_function(id("merge_compiler_regions"), |b| b.iter_with_large_drop(regions));
             let merged = regions();
             group.bench_function(id("partition_graph"), |b| {
-                b.iter_with_large_drop(|| pass::partition_graph(&merged, "default", true).expect("it partitions"));
+                b.iter_with_large_drop(|| {
+                    pass::partition_graph(&merged, "default", true).expect("a partitioned module")
+                });
             });
             group.bench_function(id("partition_for"), |b| {
                 b.iter_with_large_drop(|| backends::partition(&module, &table));
@@ -104,7 +106,7 @@ fn stages(criterion: &mut Criterion) {
     }
 }
 
-/// The table of whole runs, each in a process of its own; times are those of its one thread.
+/// Prints the table of whole runs, each in a separate process; times are those of its one thread.
 fn scale(wanted: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     println!(
         "\n{:<13} {:>9}  {:>8} {:>8} {:>9} {:>9}  {:>7} {:>7}  {:>8} {:>8} {:>8}",
@@ -123,7 +125,7 @@ fn scale(wanted: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     rows("--one", wanted, sizes);
 }
 
-/// The table of the four passes.
+/// Prints the table of the four passes.
 fn four(wanted: &dyn Fn(&str) -> bool, sizes: &[usize]) {
     println!(
         "\n{:<13} {:>9}  {:>9} {:>9} {:>9} {:>9} {:>9}  {:>7} {:>9}",
@@ -139,7 +141,7 @@ fn rows(flag: &str, wanted: &dyn Fn(&str) -> bool, sizes: &[usize]) {
             let output = Command::new(&this)
                 .args([flag, program.name, &size.to_string()])
                 .output()
-                .expect("this program starts again");
+                .expect("this program can be started");
             if output.status.success() {
                 print!("{}", String::from_utf8_lossy(&output.stdout));
             } else {
@@ -153,20 +155,20 @@ fn milliseconds(time: Duration) -> String {
     format!("{:.1}ms", time.as_secs_f64() * 1e3)
 }
 
-/// One row of the table of the four passes.
+/// Prints one row of the table of the four passes.
 fn one_four(program: &str, size: usize) {
     let (text, operators) = (programs::find(program).expect("a program of that name").text)(size);
     let (table, rules) = (backends::table(), backends::rules());
     let module = typed(parsed(&text));
     let start = thread_time();
     let composites = pass::merge_composite(&module, &table, &mut AcceptAll, &mut |_, _| {}, &mut Vec::new())
-        .expect("it merges composites");
+        .expect("merged composites");
     let after_composites = thread_time() - start;
-    let annotated = pass::annotate_target(&composites, &rules, true).expect("it annotates");
+    let annotated = pass::annotate_target(&composites, &rules, true).expect("an annotated module");
     let after_annotate = thread_time() - start;
-    let merged = pass::merge_compiler_regions(&annotated).expect("it merges regions");
+    let merged = pass::merge_compiler_regions(&annotated).expect("merged regions");
     let after_merge = thread_time() - start;
-    let partitioned = pass::partition_graph(&merged, "default", true).expect("it partitions");
+    let partitioned = pass::partition_graph(&merged, "default", true).expect("a partitioned module");
     let total = thread_time() - start;
     assert!(verify(&partitioned).is_ok(), "the partitioned module");
     println!(
@@ -181,7 +183,7 @@ fn one_four(program: &str, size: usize) {
     );
 }
 
-/// One row of the table of whole runs.
+/// Prints one row of the table of whole runs.
 fn one(program: &str, size: usize) {
     let (text, operators) = (programs::find(program).expect("a program of that name").text)(size);
     let table = backends::table();

@@ -1,6 +1,6 @@
-//! Quantized kernels of the host beside those in float32, on the layers of ResNet-50, on one thread and on two:
-//! a convolution into `int32`, one with bias, requantization and bounds behind it, and the float one; products; and
-//! what stands between them. Elements in a throughput are operations (a multiply-add counts as 2).
+//! Benches of the host's quantized kernels against those in float32, on the layers of ResNet-50, on one thread and on
+//! two: a convolution with `int32` output, one fused with bias, requantization and clipping, and the float one; matrix
+//! products; and the operators between them. Elements in a throughput are operations (a multiply-add counts as 2).
 
 use byoc_core::ir::{AttrValue, Attrs, TensorType};
 use byoc_core::kernel::{self, Kernel, Spec};
@@ -19,7 +19,7 @@ const LAYERS: [(&str, usize, usize, usize, usize, usize); 7] = [
     ("3x3 7", 512, 512, 7, 3, 1),
 ];
 
-/// A tensor whose bytes look random; floats are small.
+/// Returns a tensor with pseudorandom bytes; floats are small.
 fn noise(dtype: DType, shape: &[usize]) -> Tensor {
     let count: usize = shape.iter().product();
     let bits = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
@@ -28,12 +28,12 @@ fn noise(dtype: DType, shape: &[usize]) -> Tensor {
         DType::I32 => Tensor::from_slice(shape, &(0..count).map(|i| bits(i) as i32 - 8000).collect::<Vec<_>>()),
         _ => {
             let bytes: Vec<u8> = (0..count).map(|i| bits(i) as u8).collect();
-            Tensor::from_bytes(dtype, shape, &bytes).expect("one byte an element")
+            Tensor::from_bytes(dtype, shape, &bytes).expect("one byte per element")
         }
     }
 }
 
-/// A call that is ready to run.
+/// Call that is ready to run.
 struct Ready {
     kernel: Box<dyn Kernel>,
     args: Vec<Tensor>,
@@ -42,28 +42,28 @@ struct Ready {
     operations: u64,
 }
 
-/// The kernel for a call, all inputs but the first known.
+/// Creates the kernel for a call, in which all inputs but the first are constants.
 fn ready(name: &str, attrs: Attrs, args: Vec<Tensor>) -> Ready {
-    let id = op::lookup(name).expect("there is such an operator");
+    let id = op::lookup(name).expect("a known operator");
     let def = op::get(id);
-    let attrs = op::normalize_attrs(def, attrs).expect("its attributes");
+    let attrs = op::normalize_attrs(def, attrs).expect("valid attributes");
     let types: Vec<TensorType> = args.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
     let of = |t: &TensorType| byoc_core::ir::Type::Tensor(std::sync::Arc::new(t.clone()));
     let arg_types: Vec<_> = types.iter().map(of).collect();
     let values: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
-    let ty = def.infer(&attrs, &arg_types, &values).expect("it types");
+    let ty = def.infer(&attrs, &arg_types, &values).expect("a well-typed call");
     let out = ty.as_tensor().expect("a tensor").clone();
     let cost = op::Cost { params: op::Params::new(def, &attrs), args: &arg_types, ret: &ty };
     let operations = (def.flops)(&cost);
     let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: std::slice::from_ref(&out), constants: &values };
-    let kernel = kernel::make(id, &spec).expect("the host has it");
-    let shape = out.shape().expect("known").to_vec();
+    let kernel = kernel::make(id, &spec).expect("a kernel of the host");
+    let shape = out.shape().expect("a known shape").to_vec();
     Ready { kernel, dtype: out.dtype, shape, operations, args }
 }
 
 fn bench(criterion: &mut Criterion, group: &str, cases: Vec<(String, Ready)>) {
     for threads in [1, 2] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("the threads start");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads can be started");
         let mut group = criterion.benchmark_group(format!("{group}, {threads} threads"));
         for (name, ready) in &cases {
             let views: Vec<TensorView<'_>> = ready.args.iter().map(Tensor::view).collect();
@@ -74,7 +74,7 @@ fn bench(criterion: &mut Criterion, group: &str, cases: Vec<(String, Ready)>) {
                 pool.install(|| {
                     b.iter(|| {
                         let out = TensorViewMut { dtype: ready.dtype, shape: &ready.shape, data: out.as_mut() };
-                        ready.kernel.run(&views, &mut [out], workspace.as_mut()).expect("it runs");
+                        ready.kernel.run(&views, &mut [out], workspace.as_mut()).expect("a successful run");
                     });
                 });
             });

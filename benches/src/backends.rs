@@ -1,4 +1,4 @@
-//! Three backends that take what the synthetic programs are made of.
+//! Three backends that support the operators of the synthetic programs.
 
 use byoc_core::ir::{Module, Name};
 use byoc_core::pass::{
@@ -7,8 +7,8 @@ use byoc_core::pass::{
 use byoc_core::pattern::{Checks, Entry, parse_table};
 use std::fmt::Write;
 
-/// A table of 95 entries, as large as those of full libraries: convolutions and products, each with and without bias
-/// and seven activations, the long forms first.
+/// Returns a table of 95 entries, as large as that of a complete library: convolutions and matrix products, each with
+/// and without bias and with seven activations, long patterns first.
 pub fn table() -> Vec<Entry> {
     let mut text = String::new();
     let _ =
@@ -56,7 +56,7 @@ const FIRST: &[&str] = &["nn.relu", "tanh", "nn.conv2d", "nn.dense", "maximum"];
 const SECOND: &[&str] = &["sigmoid", "add", "multiply", "nn.relu"];
 const THIRD: &[&str] = &["sqrt", "concatenate", "sum"];
 
-/// Single operators that each backend takes, in priority order: the rules of `annotate_target`.
+/// Returns the single operators that each backend supports, in priority order: the rules of `annotate_target`.
 pub fn rules() -> Vec<TargetRule> {
     let rule = |target: &str, operators: &[&str]| TargetRule {
         target: target.into(),
@@ -65,20 +65,21 @@ pub fn rules() -> Vec<TargetRule> {
     vec![rule("first", FIRST), rule("second", SECOND), rule("third", THIRD)]
 }
 
-/// Refuses every seventh single operator, so that there are reasons to keep.
+/// Refuses every seventh single operator, so that reasons are recorded.
 struct Choosy;
 
 impl Judge for Choosy {
     fn judge(&mut self, _: &Module, question: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         let refuse = |i: usize| matches!(question, Question::Operators) && i % 7 == 6;
-        let refusal = || Refusal::new(RefusalCode::UnsupportedShape, "every seventh is too wide");
+        let refusal = || Refusal::new(RefusalCode::UnsupportedShape, "every seventh operator is refused");
         (0..candidates.len())
             .map(|i| if refuse(i) { Verdict::Refused(refusal()) } else { Verdict::Supported })
             .collect()
     }
 }
 
-/// Partitions for the three backends: one with a table of 95 entries, one that refuses some, one that takes rests.
+/// Partitions for the three backends: one with a table of 95 entries, one that refuses some operators, one that takes
+/// the remaining ones.
 pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
     let names = |operators: &[&str]| operators.iter().map(|&op| op.to_owned()).collect::<Vec<String>>();
     let (first, second, third) = (names(FIRST), names(SECOND), names(THIRD));
@@ -87,5 +88,5 @@ pub fn partition(module: &Module, table: &[Entry]) -> (Module, Report) {
         Backend { name: Name::from("second"), table: &[], operators: &second, judge: &mut Choosy },
         Backend { name: Name::from("third"), table: &[], operators: &third, judge: &mut AcceptAll },
     ];
-    partition_for(module, &mut backends, "default").expect("a typed module partitions")
+    partition_for(module, &mut backends, "default").expect("a partitioned module")
 }

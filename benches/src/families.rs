@@ -1,19 +1,19 @@
-//! Operators at the sizes that ResNet-50 and BERT have them, each as a small program.
+//! Operators at the sizes of ResNet-50 and BERT, each as a small program.
 
 /// Unit of the throughput of a family.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// Floating-point operations, a multiplication with its addition as two.
+    /// Floating-point operations; a multiply-add counts as two.
     Flops(u64),
     /// Bytes read and written.
     Bytes(u64),
 }
 
-/// An operator at one size.
+/// Operator at one size.
 pub struct Family {
-    /// Its name in the tables.
+    /// Name in the tables.
     pub name: &'static str,
-    /// Its parameters, without the parentheses.
+    /// Parameters, without the parentheses.
     pub params: &'static str,
     /// Lines and result of the body.
     pub body: &'static str,
@@ -22,7 +22,7 @@ pub struct Family {
 }
 
 impl Family {
-    /// The program.
+    /// Returns the program.
     pub fn text(&self) -> String {
         format!("#[version = \"0.0.5\"]\ndef @main({}) {{\n{}\n}}\n", self.params, self.body)
     }
@@ -32,7 +32,7 @@ const fn conv(out: u64, pixels: u64, taps: u64) -> Work {
     Work::Flops(2 * out * pixels * taps)
 }
 
-/// Every family.
+/// All families.
 pub const FAMILIES: &[Family] = &[
     Family {
         name: "conv2d 7x7/2",

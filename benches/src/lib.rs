@@ -1,7 +1,8 @@
-//! What the benches share: synthetic programs, backends that take their operators, and the figures of one process.
+//! Shared parts of the benches: synthetic programs, backends that support their operators, and measurements of a
+//! process.
 //!
-//! `cargo xtask bench` runs them all; `cargo bench -p byoc-benches --bench passes` runs one. A bench never judges: it
-//! prints what it measured beside what is wanted of it.
+//! `cargo xtask bench` runs all benches; `cargo bench -p byoc-benches --bench passes` runs one. A bench prints
+//! measurements next to their targets.
 
 pub mod backends;
 pub mod families;
@@ -13,7 +14,7 @@ pub mod programs;
 use criterion::Criterion;
 use std::time::Duration;
 
-/// The settings of all benches: few samples, so that each file takes a minute or two.
+/// Returns the settings of all benches: few samples, so that each file takes a minute or two.
 pub fn criterion() -> Criterion {
     Criterion::default()
         .sample_size(10)

@@ -1,4 +1,4 @@
-//! Builds programs and models by the library, and benches their runs.
+//! Building of programs and models through the library, and benches of their runs.
 
 use crate::families::{FAMILIES, Work};
 use byoc::build::{BuildOptions, build};
@@ -10,9 +10,9 @@ use byoc_core::tensor::Tensor;
 use criterion::{Criterion, Throughput};
 use std::path::Path;
 
-/// A model ready to run, with inputs that fit it.
+/// Model ready to run, with matching inputs.
 pub struct Ready {
-    /// The model.
+    /// Loaded model.
     pub model: Model,
     /// Random inputs.
     pub inputs: Vec<Tensor>,
@@ -21,7 +21,7 @@ pub struct Ready {
 /// Builds the model of a file for these backends.
 ///
 /// # Panics
-/// When it does not build.
+/// If it does not build.
 pub fn ready(session: &Session, file: &Path, backends: &[&str]) -> Ready {
     let fail = |what: &str| format!("{what} {}", file.display());
     let loaded = frontend::load(file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
@@ -31,28 +31,28 @@ pub fn ready(session: &Session, file: &Path, backends: &[&str]) -> Ready {
     let (model, _) = Model::load(session, built.compiled, None).unwrap_or_else(|e| panic!("{}: {e:?}", fail("load")));
     let input = |(seed, port): (usize, &byoc::runtime::program::Port)| {
         let shape: Option<Vec<usize>> = port.ty.dims.iter().map(|dim| dim.fixed()).collect();
-        let shape = shape.expect("the sizes of a bench are fixed");
+        let shape = shape.expect("fixed input sizes");
         random::tensor(port.ty.dtype, &shape, seed as u64)
     };
     let inputs = model.inputs().iter().enumerate().map(input).collect();
     Ready { model, inputs }
 }
 
-/// Benches every pattern on `session`, for this backend. What is not one region is marked.
+/// Benches every pattern on `session`, for this backend. Patterns that are not a single region are marked.
 ///
 /// # Panics
-/// When a program does not build or run.
+/// If a program does not build or run.
 pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session, backend: &str) {
     let folder = byoc_test_support::temporary_folder();
     let mut group = criterion.benchmark_group(group);
     for (name, module) in crate::patterns::all() {
         let file = folder.path().join("pattern.relay");
-        frontend::relay::write(&file, &module).expect("the program is written");
+        frontend::relay::write(&file, &module).expect("the program can be written");
         let Ready { model, inputs } = ready(session, &file, &[backend]);
         group.throughput(Throughput::Elements(model.offload_flops));
         let whole = model.regions == 1 && model.offload_share >= 1.0;
         let name = if whole { name } else { format!("{name} (in part on the host)") };
-        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("it runs")));
+        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
     }
     group.finish();
 }
@@ -60,22 +60,22 @@ pub fn bench_patterns(criterion: &mut Criterion, group: &str, session: &Session,
 /// Benches every family on `session`, for these backends.
 ///
 /// # Panics
-/// When a program does not build or run.
+/// If a program does not build or run.
 pub fn bench_families(criterion: &mut Criterion, group: &str, session: &Session, backends: &[&str]) {
     let folder = byoc_test_support::temporary_folder();
     let mut group = criterion.benchmark_group(group);
     for family in FAMILIES {
         let file = folder.path().join("family.relay");
-        std::fs::write(&file, family.text()).expect("the program is written");
+        std::fs::write(&file, family.text()).expect("the program can be written");
         let Ready { model, inputs } = ready(session, &file, backends);
         group.throughput(match family.work {
-            // Criterion counts elements: of these, one is one operation.
+            // Criterion counts elements; here one element is one operation.
             Work::Flops(count) => Throughput::Elements(count),
             Work::Bytes(count) => Throughput::Bytes(count),
         });
         let place = if model.regions > 0 { "" } else { " (on the host)" };
         let name = if backends.is_empty() { family.name.to_owned() } else { format!("{}{place}", family.name) };
-        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("it runs")));
+        group.bench_function(name, |b| b.iter(|| model.run(&inputs).expect("a successful run")));
     }
     group.finish();
 }

@@ -1,13 +1,13 @@
-//! What the dnnl backend takes as one: each pattern as a small program with constant weights, at the sizes that ResNet-50,
-//! MobileNetV2 and BERT have it, and the steps of recurrent layers. A pattern that a backend breaks up shows as a time beside
-//! that of its anchor alone.
+//! Patterns of the dnnl backend: each as a small program with constant weights, at the sizes of ResNet-50, MobileNetV2
+//! and BERT, and the steps of recurrent layers. If a backend does not match a pattern as a whole, its time stands out
+//! against that of its anchor operator alone.
 
 use byoc::io::random;
 use byoc_core::ir::{AttrValue, Attrs, ExprId, Module, Type};
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
 
-/// A program under construction.
+/// Program under construction.
 #[derive(Default)]
 pub struct Net {
     builder: Builder,
@@ -52,7 +52,7 @@ impl Net {
         (0..count).map(|i| self.builder.project(all, i).expect("a part")).collect()
     }
 
-    /// A convolution of a square image, and its bias.
+    /// Adds a convolution of a square image, without its bias.
     fn conv(&mut self, x: ExprId, layer: &Layer) -> ExprId {
         let Layer { input, output, taps, stride, groups, .. } = *layer;
         let w = self.weight(&[output, input / groups, taps, taps]);
@@ -72,14 +72,14 @@ impl Net {
         self.op("nn.bias_add", &[x, b], &[("axis", axis.into())])
     }
 
-    /// The finished program.
+    /// Returns the finished program.
     fn module(mut self, result: ExprId) -> Module {
         self.builder.define("main", &self.params, result).expect("well typed");
         self.builder.module
     }
 }
 
-/// A convolution's sizes.
+/// Sizes of a convolution.
 #[derive(Clone, Copy)]
 struct Layer {
     /// Model that it is taken from.
@@ -110,7 +110,7 @@ const LAYERS: &[Layer] = &[
     layer("grouped 3x3 28", [256, 256, 28], [3, 1, 32]),
 ];
 
-/// Activations by their names in the pattern table.
+/// Activations with their names in the pattern table.
 const ACTIVATIONS: &[(&str, fn(&mut Net, ExprId) -> ExprId)] = &[
     ("relu", |n, x| n.op("nn.relu", &[x], &[])),
     ("leaky_relu", |n, x| n.op("nn.leaky_relu", &[x], &[("alpha", 0.1.into())])),
@@ -158,7 +158,7 @@ const ACTIVATIONS: &[(&str, fn(&mut Net, ExprId) -> ExprId)] = &[
     }),
 ];
 
-/// Every pattern, with a name for the tables.
+/// Returns every pattern, with a name for the tables.
 pub fn all() -> Vec<(String, Module)> {
     let mut all = Vec::new();
     for layer in LAYERS {
@@ -167,7 +167,7 @@ pub fn all() -> Vec<(String, Module)> {
         }
     }
     for (name, activation) in ACTIVATIONS {
-        // That of a relu is among the layers.
+        // The pattern with relu is among the layers.
         if *name != "relu" {
             let mut n = Net::default();
             let layer = &LAYERS[2];
@@ -230,7 +230,7 @@ pub fn all() -> Vec<(String, Module)> {
     all
 }
 
-/// A convolution, with bias, relu and residual as the number of parts says.
+/// Returns a convolution; `parts` selects bias (1), relu (2) and residual (3).
 fn convolution(layer: &Layer, parts: usize) -> Module {
     let mut n = Net::default();
     let x = n.input(&[1, layer.input, layer.size, layer.size]);
@@ -255,7 +255,7 @@ fn dense(n: &mut Net, [rows, inner, columns]: [usize; 3]) -> ExprId {
     n.biased(y, columns, 1)
 }
 
-/// Scores of attention, with scale, mask and softmax as the number of parts says.
+/// Adds the scores of attention; `parts` selects scale and mask (1), and softmax (3).
 fn scores(n: &mut Net, parts: usize) -> ExprId {
     let (q, k) = (n.input(&[12, 128, 64]), n.input(&[12, 128, 64]));
     let mut y = n.op("nn.batch_matmul", &[q, k], &[("transpose_b", true.into())]);
@@ -270,20 +270,22 @@ fn scores(n: &mut Net, parts: usize) -> ExprId {
     y
 }
 
-/// An operator on an image that a convolution made, so that it lies as images do inside of a network.
+/// Adds an operator on the output of a convolution, which has the layout of images inside a network.
 fn pooled(n: &mut Net, [input, channels, size]: [usize; 3], name: &str, attrs: &[Attr]) -> ExprId {
     let x = n.input(&[1, input, size, size]);
     let y = n.conv(x, &layer("", [input, channels, size], [1, 1, 1]));
     n.op(name, &[y], attrs)
 }
 
-/// A step from the projected input, the weights of its recurrent products and the state: the hidden state and what else goes on.
+/// Step from the projected input, the weights of its recurrent products and the state: returns the hidden state and the
+/// rest of the state.
 type Step = fn(&mut Net, ExprId, &[ExprId], Option<[ExprId; 2]>) -> [ExprId; 2];
 
 const STEPS: usize = 16;
 const HIDDEN: usize = 512;
 
-/// A sequence through a recurrent layer without a state before the first step. `gates` are those of each recurrent product.
+/// Adds a recurrent layer over a sequence, with no initial state. `gates` has the number of gates of each recurrent
+/// product.
 fn recurrent(n: &mut Net, gates: &[usize], step: Step) -> ExprId {
     let x = n.input(&[STEPS, 256]);
     let columns = gates.iter().sum::<usize>() * HIDDEN;
@@ -325,7 +327,7 @@ fn lstm_step(n: &mut Net, projected: ExprId, weights: &[ExprId], state: Option<[
     [n.op("multiply", &[o, curve], &[]), cell]
 }
 
-/// `(1 - z) n + z h`.
+/// Computes `(1 - z) n + z h`.
 fn mixed(n: &mut Net, update: ExprId, candidate: ExprId, state: Option<[ExprId; 2]>) -> [ExprId; 2] {
     let one = n.number(1.0);
     let rest = n.op("subtract", &[one, update], &[]);

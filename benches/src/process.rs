@@ -1,14 +1,14 @@
-//! What this process and thread used, from the kernel.
+//! Resource usage of this process and thread, from the kernel.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The most memory that this process has ever held, in bytes; 0 where the kernel does not say.
+/// Returns the peak resident memory of this process in bytes; 0 if the kernel does not report it.
 pub fn peak() -> u64 {
     status("VmHWM:")
 }
 
-/// The memory that this process holds now, in bytes; 0 where the kernel does not say.
+/// Returns the current resident memory of this process in bytes; 0 if the kernel does not report it.
 pub fn now() -> u64 {
     status("VmRSS:")
 }
@@ -20,8 +20,8 @@ fn status(field: &str) -> u64 {
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// The time that this thread has computed: unlike the clock on the wall it does not pass while others have the core. The
-/// time on the wall where the kernel does not say.
+/// Returns the processor time of this thread: unlike wall-clock time it does not advance while other threads have the
+/// core. Returns wall-clock time if the kernel does not report it.
 pub fn thread_time() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = START.get_or_init(Instant::now);

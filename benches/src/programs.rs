@@ -1,17 +1,17 @@
-//! Synthetic programs, as text made in memory: each a shape that some pass could be slow on.
+//! Synthetic programs, as generated text: each has a shape that could be slow in some pass.
 
 use std::fmt::Write;
 
-/// A family of programs.
+/// Family of programs.
 #[derive(Clone, Copy)]
 pub struct Program {
-    /// Its name in the tables.
+    /// Name in the tables.
     pub name: &'static str,
-    /// The program with at least so many operator calls, and how many it has.
+    /// Returns a program with at least this number of operator calls, and their actual number.
     pub text: fn(usize) -> (String, usize),
 }
 
-/// Every family.
+/// All families.
 pub const PROGRAMS: &[Program] = &[
     Program { name: "chain", text: chain },
     Program { name: "diamonds", text: diamonds },
@@ -25,12 +25,12 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "functions", text: functions },
 ];
 
-/// The family of that name.
+/// Returns the family with that name.
 pub fn find(name: &str) -> Option<Program> {
     PROGRAMS.iter().copied().find(|program| program.name == name)
 }
 
-/// The lines of a function body.
+/// Lines of a function body.
 struct Body {
     text: String,
     lines: usize,
@@ -42,14 +42,14 @@ impl Body {
         Body { text: format!("#[version = \"0.0.5\"]\n{header} {{\n"), lines: 0, operators: 0 }
     }
 
-    /// A line `%N = ...;`; gives `%N`.
+    /// Adds a line `%N = ...;` and returns `%N`.
     fn line(&mut self, expression: std::fmt::Arguments<'_>) -> String {
         let _ = writeln!(self.text, "  %{} = {expression};", self.lines);
         self.lines += 1;
         format!("%{}", self.lines - 1)
     }
 
-    /// A line that calls an operator.
+    /// Adds a line that calls an operator.
     fn op(&mut self, call: std::fmt::Arguments<'_>) -> String {
         self.operators += 1;
         self.line(call)
@@ -63,7 +63,7 @@ impl Body {
 
 const HEADER: &str = "def @main(%x: Tensor[(1, 64), float32])";
 
-/// One operator after the other: one huge region.
+/// Operators in sequence: one huge region.
 fn chain(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -73,7 +73,7 @@ fn chain(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Two ways from one value to the next.
+/// Sequence of diamonds: two paths from each value to the next.
 fn diamonds(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -85,7 +85,7 @@ fn diamonds(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// A thousand operators on one value, joined by a concatenate.
+/// A thousand operators on one value, followed by a concatenation.
 fn wide(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -98,7 +98,7 @@ fn wide(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Operators of three backends and the host in turns: many small regions.
+/// Operators of three backends and the host in alternation: many small regions.
 fn alternating(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = "%x".to_owned();
@@ -110,7 +110,7 @@ fn alternating(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Blocks that the long patterns match: one huge region of composites.
+/// Blocks that match the long patterns: one huge region of composites.
 fn convolutions(operators: usize) -> (String, usize) {
     let mut body = Body::new(
         "def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32], \
@@ -127,7 +127,7 @@ fn convolutions(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Two rails of different backends with rungs both ways: each join has to be checked for cycles.
+/// Two chains on different backends with edges in both directions: each merge must be checked for cycles.
 fn ladder(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let (mut left, mut right) = ("%x".to_owned(), "%x".to_owned());
@@ -142,7 +142,7 @@ fn ladder(operators: usize) -> (String, usize) {
     body.end(&both)
 }
 
-/// One value that half of all operators use.
+/// One value used by half of all operators.
 fn fan(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let source = body.op(format_args!("nn.relu(%x)"));
@@ -154,7 +154,7 @@ fn fan(operators: usize) -> (String, usize) {
     body.end(&sum)
 }
 
-/// Each operator also takes the one halfway to the beginning.
+/// Operators that also read the value halfway to the beginning.
 fn skips(operators: usize) -> (String, usize) {
     let mut body = Body::new(HEADER);
     let mut last = body.op(format_args!("nn.relu(%x)"));
@@ -166,7 +166,7 @@ fn skips(operators: usize) -> (String, usize) {
     body.end(&last)
 }
 
-/// Each operator bound by a let inside the let before it.
+/// Operators bound by nested lets.
 fn lets(operators: usize) -> (String, usize) {
     let mut text = format!("#[version = \"0.0.5\"]\n{HEADER} {{\n");
     let mut last = "%x".to_owned();
@@ -179,7 +179,7 @@ fn lets(operators: usize) -> (String, usize) {
     (text, operators)
 }
 
-/// A function for every ten operators, called one after the other.
+/// One function for every ten operators, called in sequence.
 fn functions(operators: usize) -> (String, usize) {
     let mut text = "#[version = \"0.0.5\"]\n".to_owned();
     let count = operators.div_ceil(10);

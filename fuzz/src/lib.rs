@@ -1,4 +1,4 @@
-//! The entry points of a target for libFuzzer.
+//! Entry points of a target for libFuzzer.
 
 use byoc::io::random::Random;
 use byoc_fuzz::driver::execute;
@@ -7,7 +7,7 @@ pub use libfuzzer_sys;
 /// Executes one input of a target.
 ///
 /// # Panics
-/// When something happens that must not.
+/// If the target reports a violation.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = byoc_fuzz::target(name).expect("a target of the table");
     if let Err(why) = execute(target, bytes) {
@@ -15,12 +15,12 @@ pub fn run(name: &str, bytes: &[u8]) {
     }
 }
 
-/// Changes an input in its place, as the target's format wants it, and gives its length.
+/// Mutates an input in place, with the mutation of the target's format, and returns its length.
 pub fn mutate(name: &str, data: &mut [u8], size: usize, seed: u32) -> usize {
     let target = byoc_fuzz::target(name).expect("a target of the table");
     let mut random = Random::new(u64::from(seed));
-    // libFuzzer begins with an empty line where a folder holds no seeds: those of artifacts are compiled, not checked in.
-    // The bytes of some targets are choices, which have no seeds either.
+    // libFuzzer starts with an empty line if a directory contains no seeds: artifacts are compiled and not checked in,
+    // and inputs that encode random choices need no seeds.
     let seeded = size < 8;
     let input = if seeded {
         let mut seeds = (target.seeds)();
@@ -34,7 +34,7 @@ pub fn mutate(name: &str, data: &mut [u8], size: usize, seed: u32) -> usize {
     size
 }
 
-/// A target of libFuzzer.
+/// Defines a target of libFuzzer.
 #[macro_export]
 macro_rules! target {
     ($name:literal) => {

@@ -1,5 +1,5 @@
-//! The demo: from a checkout to a trained model on a backend that was dropped into a directory; then the same model in int8
-//! on another one.
+//! Demo: from a checkout to a trained model on a backend that was dropped into a directory; then the same model in int8
+//! on another backend.
 
 use crate::onednn;
 use crate::process::{self, cargo, exists, output, root, target_dir};
@@ -15,7 +15,7 @@ pub fn run() -> Result<(), String> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     if !exists(&compiler) && !Path::new(&compiler).is_file() {
         return Err(format!(
-            "no C compiler: `{compiler}` is not on the PATH; install one with: apt-get install -y gcc"
+            "expected a C compiler: `{compiler}` is not on the PATH; install one with: apt-get install -y gcc"
         ));
     }
     let demo = target_dir().join("demo");
@@ -69,7 +69,7 @@ pub fn run() -> Result<(), String> {
             "--plugin-dir",
             &plugin_dir,
         ]))?;
-        // The most probable class is the first line that names one.
+        // The line of rank 1 names the most probable class.
         let best = shown.lines().find(|line| line.trim_start().starts_with('1')).unwrap_or_default();
         println!("  {picture}  {}", best.trim());
     }
@@ -95,9 +95,9 @@ pub fn run() -> Result<(), String> {
         drop_in(&release.join(&library), &plugins.join(&library))?;
         let fast = ["--dim", "batch=1", "--backend", "dnnl", "--plugin-dir", &plugin_dir, "--require-offload=0.99"];
         let mut bench = byoc(&[&["bench", model, "--runs", "20"], &fast[..]].concat());
-        // oneDNN needs libgomp, which not every machine has.
+        // oneDNN depends on libgomp, which may be missing.
         if let Err(what) = process::run(bench.env("BYOC_DNNL_LIB", found)) {
-            println!("left out: {what}");
+            println!("skipped: {what}");
         }
     }
 
@@ -113,7 +113,8 @@ fn step(what: &str) {
     println!("\n==> {what}");
 }
 
-/// Copies a library beside its final name and renames it, so that a process that has the old one mapped keeps it.
+/// Copies a library to a temporary name and renames it, so that processes that have the old file mapped are not
+/// affected.
 fn drop_in(from: &Path, to: &Path) -> Result<(), String> {
     let part = to.with_extension("part");
     std::fs::copy(from, &part)
@@ -121,7 +122,7 @@ fn drop_in(from: &Path, to: &Path) -> Result<(), String> {
         .map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
 }
 
-/// A path relative to the checkout where it is inside.
+/// Returns the path relative to the checkout if it is inside.
 fn show(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }

@@ -1,19 +1,20 @@
 //! `cargo xtask fuzz` and `cargo xtask sanitize`.
 //!
-//! Both use what only a compiler of its own developers has, on the stable one: `RUSTC_BOOTSTRAP=1`. Nothing that is shipped is
-//! built so.
+//! Both use unstable compiler features on the stable compiler, with `RUSTC_BOOTSTRAP=1`. Nothing that is shipped is
+//! built this way.
 
 use crate::onednn;
 use crate::process::{self, cargo, root};
 use std::process::Command;
 
-/// The processors for which sanitizers are built; flags for a target do not reach build scripts and macros.
+/// Target triple with sanitizer support; given explicitly, so that the flags do not apply to build scripts and macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Flags of an instrumented build. Plugins call the functions of the sanitizer, which is linked into the program that loads them.
+/// Flags of an instrumented build. Plugins call functions of the sanitizer runtime, which is linked into the program
+/// that loads them.
 const FLAGS: &str = "-Zsanitizer=address -Clink-arg=-rdynamic";
 
-/// `cargo xtask fuzz TARGET [--minutes N]`: with coverage where cargo-fuzz is installed, otherwise by the driver.
+/// Runs `cargo xtask fuzz TARGET [--minutes N]`: with coverage if cargo-fuzz is installed, otherwise with the driver.
 pub fn fuzz(args: &[&str]) -> Result<(), String> {
     let [target, rest @ ..] = args else { return Err("expected a target: cargo xtask fuzz TARGET --minutes N".into()) };
     let seconds = match rest {
@@ -26,7 +27,7 @@ pub fn fuzz(args: &[&str]) -> Result<(), String> {
     };
     onednn::fetch_if_possible();
     if process::exists("cargo-fuzz") {
-        // libFuzzer makes the inputs after the first ones: seeds of artifacts are compiled when the target starts.
+        // libFuzzer derives all inputs from the first ones: seeds of artifacts are compiled when the target starts.
         let mut command = cargo(&["fuzz", "run", "--target", TARGET, target]);
         command.env("RUSTFLAGS", "-Clink-arg=-rdynamic");
         let corpus = root().join("tests/fuzz/corpus").join(target);
@@ -49,7 +50,7 @@ pub fn fuzz(args: &[&str]) -> Result<(), String> {
     process::run(surroundings(&mut command))
 }
 
-/// `cargo xtask sanitize [TARGET [--minutes N]]`: the suite, or a target, with AddressSanitizer.
+/// Runs `cargo xtask sanitize [TARGET [--minutes N]]`: the test suite, or a target, with AddressSanitizer.
 pub fn sanitize(args: &[&str]) -> Result<(), String> {
     let library = onednn::fetch_if_possible();
     let mut command = match args {
@@ -59,7 +60,7 @@ pub fn sanitize(args: &[&str]) -> Result<(), String> {
             let minutes: f64 = minutes.parse().map_err(|_| format!("--minutes {minutes}: expected a number"))?;
             driver(target, (minutes * 60.0).round() as u64)
         }
-        _ => return Err("expected nothing, or TARGET --minutes N".into()),
+        _ => return Err("expected no arguments, or TARGET --minutes N".into()),
     };
     if let Some(library) = &library {
         command.env("BYOC_DNNL_LIB", library);
@@ -77,8 +78,8 @@ fn driver(target: &str, seconds: u64) -> Command {
     command
 }
 
-/// Sets the environment that every run of a target has. Plugins are never unmapped and statics never dropped, so what is left at the end is
-/// no leak.
+/// Sets the environment of every run of a target. Plugins are never unmapped and statics never dropped, so memory that
+/// is left at the end is not a leak.
 fn surroundings(command: &mut Command) -> &mut Command {
     command
         .env("RUSTC_BOOTSTRAP", "1")
@@ -86,7 +87,7 @@ fn surroundings(command: &mut Command) -> &mut Command {
         .env("ASAN_OPTIONS", "detect_leaks=0:allocator_may_return_null=1:detect_odr_violation=0")
 }
 
-/// Another one each time, which the driver prints beside what it finds.
+/// Returns a new seed each time; the driver prints it with its findings.
 fn seed() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |time| time.as_secs())
 }

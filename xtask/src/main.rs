@@ -1,6 +1,6 @@
 //! Development tasks: `cargo xtask demo`, `fetch-onednn`, `test`, `bless`, `bench`, `bench peers`, `fuzz`, `sanitize`.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to whoever called it")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the output of a command-line tool")]
 
 mod demo;
 mod fuzz;
@@ -27,8 +27,8 @@ usage: cargo xtask <task>
                           [--exported: full-size models of torchvision and transformers, which are fetched; without
                           a MODEL all of them]
   fuzz TARGET [--minutes N]
-                          inputs that nobody vouches for, one minute unless said: with coverage where cargo-fuzz is
-                          installed (TARGET: a file of fuzz/fuzz_targets without its ending)
+                          fuzzing with untrusted inputs [default: 1 minute]; with coverage if cargo-fuzz is
+                          installed (TARGET: a file of fuzz/fuzz_targets without its extension)
   sanitize [TARGET [--minutes N]]
                           the tests, or a target of fuzz, with AddressSanitizer
 ";

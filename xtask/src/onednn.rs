@@ -1,18 +1,21 @@
-//! `cargo xtask fetch-onednn`: oneDNN from its Python wheels, by name, version and hash.
+//! Runs `cargo xtask fetch-onednn`: gets oneDNN from its Python wheels, by name, version and hash.
 //!
-//! A wheel is a ZIP file. Of the library's only one file is kept, of the headers' the folder; neither is installed anywhere.
+//! A wheel is a ZIP file. One file of the library's wheel is kept, and the directory of headers; neither is installed
+//! anywhere.
 
 use crate::process::{root, run, target_dir};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The wheels, as pip takes them. The second one holds the headers, which a test compares the bindings with.
+/// Wheels, in the format of pip's requirements. The second one contains the headers, against which a test checks the
+/// bindings.
 const WHEELS: &str = "\
 onednn-cpu-gomp==2023.2.0 --hash=sha256:2f22a54d6a890ed14bfa185d42a4be65d8b5b1df85dc1f0f3a9abe31620416fb
 onednn-devel-cpu-gomp==2023.2.0 --hash=sha256:9763c69e8c907e119056bd52ad918ca84ac9ba939d130a99dfa95ccca3e5e284
 ";
 
-/// Copies the files that are needed out of the wheels. The library is renamed into its place when it is whole.
+/// Script that extracts the required files from the wheels. The library is renamed to its final name when it is
+/// complete.
 const UNPACK: &str = r#"
 import os, shutil, sys, zipfile
 wheels, vendor = sys.argv[1], sys.argv[2]
@@ -34,12 +37,12 @@ for wheel in sorted(os.listdir(wheels)):
             os.replace(to + ".part", to)
 "#;
 
-/// The library's place in this checkout.
+/// Returns the path of the library in this checkout.
 pub fn library() -> PathBuf {
     root().join("vendor").join("onednn").join("libdnnl.so.3")
 }
 
-/// Fetches the library if it is not there, and says where it is.
+/// Fetches the library if it is missing, and returns its path.
 pub fn fetch() -> Result<PathBuf, String> {
     let library = library();
     if library.is_file() {
@@ -55,10 +58,10 @@ pub fn fetch() -> Result<PathBuf, String> {
     run(download.arg("--dest").arg(&wheels).arg("--requirement").arg(&list))?;
     let vendor = library.parent().map(PathBuf::from).unwrap_or_default();
     run(Command::new("python3").args(["-c", UNPACK]).arg(&wheels).arg(&vendor))?;
-    if library.is_file() { Ok(library) } else { Err(fail(&"the wheel holds no lib/libdnnl.so.3.2")) }
+    if library.is_file() { Ok(library) } else { Err(fail(&"expected lib/libdnnl.so.3.2 in the wheel")) }
 }
 
-/// The library, or nothing and a line that says why.
+/// Returns the library; prints the reason if it cannot be fetched.
 pub fn fetch_if_possible() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("BYOC_DNNL_LIB").filter(|value| !value.is_empty()) {
         return Some(PathBuf::from(named));

@@ -1,8 +1,9 @@
-//! `cargo xtask bench peers`: the same models on ONNX Runtime, OpenVINO and byoc.
+//! Runs `cargo xtask bench peers`: the same models on ONNX Runtime, OpenVINO and byoc.
 //!
-//! Each runs in a process of its own with the same number of threads, one after the other, in rounds, so that a machine
-//! whose speed drifts treats all alike. A round's ratio is a process's median latency over that of the faster peer in
-//! the same round; what is shown is the median of the ratios and their spread. What fails counts as [`FAILED`].
+//! Each runtime runs in a separate process with the same number of threads, one after the other, in rounds, so that
+//! drifting machine speed affects all equally. The ratio of a round is the median latency of a process over that of the
+//! faster peer in the same round; the table shows the median of the ratios and their spread. A failure counts as
+//! [`FAILED`].
 
 use crate::onednn;
 use crate::process::{self, cargo, output, root, target_dir};
@@ -10,7 +11,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The ratio of what fails.
+/// Ratio of a failure.
 const FAILED: f64 = 10.0;
 const PEERS: [&str; 2] = ["onnxruntime", "openvino"];
 
@@ -23,7 +24,7 @@ struct Options {
     exported: bool,
 }
 
-/// `cargo xtask bench peers MODEL...`.
+/// Runs `cargo xtask bench peers MODEL...`.
 pub fn run(args: &[&str]) -> Result<(), String> {
     let options = parse(args)?;
     onednn::fetch_if_possible();
@@ -68,14 +69,14 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// One runtime on one model: a median latency, or what went wrong, for each round.
+/// One runtime on one model: a median latency or an error for each round.
 struct Lane {
     label: String,
     times: Vec<Result<f64, String>>,
 }
 
 impl Lane {
-    /// Prints its row and gives the median of its ratios.
+    /// Prints its row and returns the median of its ratios.
     fn show(&self, model: &str, peers: &[Lane]) -> f64 {
         if let Some(Err(error)) = self.times.iter().find(|time| time.is_err()) {
             println!("{model:<24} {:<24} {:>11} {FAILED:>8.2}  {error}", self.label, "failed");
@@ -122,10 +123,10 @@ fn parse(args: &[&str]) -> Result<Options, String> {
 }
 
 fn parse_number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{text} is no number"))
+    text.parse().map_err(|_| format!("expected a number, found {text}"))
 }
 
-/// The Python of a private environment with these packages in it.
+/// Returns the Python of a private environment with these packages.
 fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let dir = target_dir().join("python").join(name);
     let python = dir.join("bin").join("python");
@@ -139,7 +140,7 @@ fn environment(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// Names and files of the models asked for: as given, written by `byoc zoo`, or exported from torchvision and
+/// Returns names and files of the requested models: as given, written by `byoc zoo`, or exported from torchvision and
 /// transformers.
 fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     if !options.exported {
@@ -153,7 +154,7 @@ fn models(options: &Options, byoc: &Path) -> Result<Vec<(String, PathBuf)>, Stri
     Ok(listed.lines().map(|name| (name.to_owned(), folder.join(name).join("model.onnx"))).collect())
 }
 
-/// The file of a model: as given, or written by `byoc zoo`.
+/// Returns the file of a model: as given, or written by `byoc zoo`.
 fn model_file(name: &str, byoc: &Path) -> Result<PathBuf, String> {
     if name.ends_with(".onnx") {
         return Ok(PathBuf::from(name));
@@ -188,12 +189,12 @@ fn time_byoc(byoc: &Path, backend: &str, model: &Path, options: &Options) -> Res
 }
 
 fn last_object(text: &str) -> Result<Value, String> {
-    let line = text.lines().rev().find(|line| line.starts_with('{')).ok_or("no JSON object was printed")?;
+    let line = text.lines().rev().find(|line| line.starts_with('{')).ok_or("expected a JSON object in the output")?;
     serde_json::from_str(line).map_err(|e| format!("{line}: {e}"))
 }
 
 fn number(object: &Value) -> Result<f64, String> {
-    object["median_ms"].as_f64().ok_or_else(|| format!("no median_ms in {object}"))
+    object["median_ms"].as_f64().ok_or_else(|| format!("expected median_ms in {object}"))
 }
 
 fn median(values: &[f64]) -> f64 {

@@ -1,9 +1,9 @@
-//! Running other programs.
+//! Execution of other programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The root of the checkout.
+/// Returns the root of the checkout.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
@@ -13,20 +13,20 @@ pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// `cargo`, in the root of the checkout.
+/// Returns a `cargo` command that runs in the root of the checkout.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     command
 }
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|e| format!("{} cannot be started: {e}", name(command)))?;
     if status.success() { Ok(()) } else { Err(format!("{} failed ({status})", name(command))) }
 }
 
-/// Runs a command to its end and gives its standard output.
+/// Runs a command to completion and returns its standard output.
 pub fn output(command: &mut Command) -> Result<String, String> {
     let output =
         command.stderr(Stdio::inherit()).output().map_err(|e| format!("{} cannot be started: {e}", name(command)))?;

@@ -1,4 +1,4 @@
-//! The second half of the demo: the classifier quantized to int8, on an accelerator's software model.
+//! Second half of the demo: the classifier quantized to int8, on an accelerator's software model.
 
 use crate::process::output;
 use serde_json::Value;
@@ -6,14 +6,14 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
-/// The accelerator's backend.
+/// Backend of the accelerator.
 pub const BACKEND: &str = "nuc_fpga";
 
-/// The fewest right answers of 360; the float model has 357.
+/// Minimum number of correct answers out of 360; the float model has 357.
 const LEAST: usize = 355;
 
-/// Classifies all test pictures with a quantized model in one run, says how many are right, and lists the calls of the
-/// device from the trace.
+/// Classifies all test pictures with a quantized model in one run, prints the number of correct answers, and lists the
+/// calls of the device from the trace.
 pub fn classify(
     byoc: impl Fn(&[&str]) -> Command,
     model: &str,
@@ -29,12 +29,12 @@ pub fn classify(
     let labels = labels(pictures)?;
     let rows: Vec<Value> = shown.lines().map(parse).collect::<Result<_, _>>()?;
     if rows.len() != labels.len() {
-        return Err(format!("{} answers for {} pictures", rows.len(), labels.len()));
+        return Err(format!("found {} answers for {} pictures", rows.len(), labels.len()));
     }
     let right = rows.iter().zip(&labels).filter(|(row, label)| row["top"][0]["label"] == label.to_string()).count();
-    println!("  {right} of {} right", labels.len());
+    println!("  {right} of {} correct", labels.len());
     if right < LEAST {
-        return Err(format!("{right} of {} pictures are classified rightly, {LEAST} are wanted", labels.len()));
+        return Err(format!("{right} of {} pictures are classified correctly, expected {LEAST}", labels.len()));
     }
     let text = std::fs::read_to_string(trace).map_err(|e| format!("{}: {e}", trace.display()))?;
     let trace = parse(&text)?;
@@ -50,17 +50,17 @@ pub fn classify(
         calls += 1;
     }
     if calls == 0 {
-        return Err("the device was not called".into());
+        return Err("expected calls of the device, found none".into());
     }
     Ok(())
 }
 
 fn parse(text: &str) -> Result<Value, String> {
     serde_json::from_str(text)
-        .map_err(|e| format!("{e} in what byoc wrote: {}", text.chars().take(80).collect::<String>()))
+        .map_err(|e| format!("{e} in the output of byoc: {}", text.chars().take(80).collect::<String>()))
 }
 
-/// The right answers: the entry `label` of the pictures' archive, 64-bit integers in NumPy's form.
+/// Returns the correct answers: the entry `label` of the pictures' archive, 64-bit integers in NumPy's format.
 fn labels(archive: &Path) -> Result<Vec<i64>, String> {
     let wrong = |what: String| format!("{}: {what}", archive.display());
     let file = std::fs::File::open(archive).map_err(|e| wrong(e.to_string()))?;
@@ -75,7 +75,7 @@ fn labels(archive: &Path) -> Result<Vec<i64>, String> {
     let header = bytes.get(8..10).map(|b| usize::from(b[0]) | usize::from(b[1]) << 8);
     let text = header.and_then(|length| bytes.get(10..10 + length)).unwrap_or_default();
     if !String::from_utf8_lossy(text).contains("'<i8'") {
-        return Err(wrong("label is no array of 64-bit integers".into()));
+        return Err(wrong("expected label to be an array of 64-bit integers".into()));
     }
     Ok(bytes[10 + text.len()..].as_chunks().0.iter().map(|&b| i64::from_le_bytes(b)).collect())
 }

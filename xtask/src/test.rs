@@ -1,12 +1,12 @@
-//! The tests, their expectations, and the benches.
+//! Runs the tests, updates their expectations, and runs the benches.
 
 use crate::onednn;
 use crate::process::{self, cargo};
 
-/// Every test: units, files, properties, the plugins, and the stories through the binary.
+/// Runs every test: unit, file and property tests, the plugins, and end-to-end tests of the binary.
 fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     let library = onednn::fetch_if_possible();
-    // The plugins are libraries that no test links, and the end-to-end tests start the binary: build everything first.
+    // No test links the plugins, and the end-to-end tests start the binary: build everything first.
     process::run(&mut cargo(&["build", "--workspace", "--all-targets"]))?;
     let mut test = cargo(&["test", "--workspace"]);
     test.args(args);
@@ -18,22 +18,22 @@ fn run_all(args: &[&str], bless: bool) -> Result<(), String> {
     }
     process::run(&mut test)?;
     if library.is_none() {
-        println!("left out: what runs on oneDNN, which is not on this machine (see `cargo xtask fetch-onednn`)");
+        println!("skipped: tests on oneDNN, which is not on this machine (see `cargo xtask fetch-onednn`)");
     }
     Ok(())
 }
 
-/// `cargo xtask test`.
+/// Runs `cargo xtask test`.
 pub fn run(args: &[&str]) -> Result<(), String> {
     run_all(args, false)
 }
 
-/// `cargo xtask bless`.
+/// Runs `cargo xtask bless`.
 pub fn bless(args: &[&str]) -> Result<(), String> {
     run_all(args, true)
 }
 
-/// `cargo xtask bench`.
+/// Runs `cargo xtask bench`.
 pub fn bench(args: &[&str]) -> Result<(), String> {
     onednn::fetch_if_possible();
     process::run(&mut cargo(&["build", "--release", "--workspace"]))?;

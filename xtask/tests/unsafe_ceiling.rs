@@ -1,13 +1,15 @@
-//! How many `unsafe` blocks, functions and implementations each crate has: no more than `unsafe.txt` says, which only falls.
+//! Test that the number of `unsafe` blocks, functions and implementations of each crate does not exceed `unsafe.txt`,
+//! whose numbers may only decrease.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The crates of the workspace, by folder.
+/// Returns the directories of the workspace's crates.
 fn crates(root: &Path) -> Vec<String> {
     let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
-    let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("a line of members");
+    let members =
+        manifest.lines().find_map(|line| line.strip_prefix("members = ")).expect("expected a line of members");
     members.trim_matches(['[', ']']).split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
@@ -25,8 +27,8 @@ fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Counts what opens with `unsafe` in a text: blocks, functions, implementations. Types of unsafe functions (`unsafe extern "C" fn(..)`
-/// without a name) promise nothing and are left out, as are comments.
+/// Counts the constructs that begin with `unsafe`: blocks, functions, implementations. Types of unsafe functions
+/// (`unsafe extern "C" fn(..)` without a name) have no contract of their own and are not counted, nor are comments.
 fn count(text: &str) -> usize {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
     let mut total = 0;
@@ -66,20 +68,20 @@ fn no_crate_has_more_unsafe_code_than_before() {
         if found > most {
             let _ = writeln!(
                 wrong,
-                "{name} has {found}, expected at most {most}: find a safe way, or a place that has one"
+                "{name} has {found}, expected at most {most}: use safe code, or an existing abstraction"
             );
         } else if found < most {
             let _ = writeln!(wrong, "{name} has {found}: lower its line in xtask/unsafe.txt from {most}");
         }
     }
     for name in ceiling.keys().filter(|name| !counts.contains_key(*name)) {
-        let _ = writeln!(wrong, "{name} is no crate: take its line out of xtask/unsafe.txt");
+        let _ = writeln!(wrong, "{name} is not a crate: remove its line from xtask/unsafe.txt");
     }
     assert!(wrong.is_empty(), "unsafe blocks, functions and implementations:\n{wrong}");
 }
 
 #[test]
-fn what_is_counted() {
+fn counts_unsafe_constructs() {
     assert_eq!(count("unsafe { f() }; unsafe impl Send for X {}\nunsafe fn g() {}\nunsafe extern \"C\" fn h() {}"), 4);
     assert_eq!(
         count(
