@@ -21,7 +21,7 @@ use std::mem::ManuallyDrop;
 
 pub(crate) type Answer = RResult<ROption<RVec<u8>>, Error>;
 
-/// Value behind an object. Its destructor must not panic across the boundary either.
+/// Implementation of an object that crosses. Its destructor must not panic across the boundary either.
 struct Export<T>(ManuallyDrop<T>);
 
 impl<T> Export<T> {

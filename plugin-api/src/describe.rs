@@ -168,7 +168,7 @@ impl Description {
         }
         if description.version > DESCRIPTION_VERSION {
             let version = description.version;
-            reader.problems.push(format!("it is of version {version}; this byoc knows version {DESCRIPTION_VERSION}"));
+            reader.problems.push(format!("expected version {DESCRIPTION_VERSION} or older, found {version}"));
         }
         description.problems = reader.problems;
         Ok(description)
@@ -180,7 +180,7 @@ impl Description {
         Description::from_json(text).unwrap_or_else(|error| {
             let begin: String = text.chars().take(40).collect();
             let problem =
-                format!("it is no JSON object ({error}), and nothing of it is used; it begins with {begin:?}");
+                format!("expected a JSON object ({error}), so that all of it is ignored; it begins with {begin:?}");
             Description { problems: vec![problem], ..Description::default() }
         })
     }
@@ -196,22 +196,21 @@ impl Reader {
     fn set<T: DeserializeOwned>(&mut self, field: &mut T, name: &str, value: Value) {
         match serde_json::from_value(value) {
             Ok(value) => *field = value,
-            Err(error) => self.problems.push(format!("\"{name}\" is not understood and has no effect: {error}")),
+            Err(error) => self.problems.push(format!("\"{name}\" is ignored: {error}")),
         }
     }
 
     /// Reads a list item by item.
     fn list<T: DeserializeOwned>(&mut self, field: &mut Vec<T>, name: &str, value: Value) {
         let Value::Array(items) = value else {
-            self.problems
-                .push(format!("\"{name}\" is not understood and has no effect: expected a list, found {value}"));
+            self.problems.push(format!("\"{name}\" is ignored: expected a list, found {value}"));
             return;
         };
         for (index, item) in items.into_iter().enumerate() {
             match serde_json::from_value(item) {
                 Ok(item) => field.push(item),
                 Err(error) => {
-                    self.problems.push(format!("\"{name}[{index}]\" is not understood and has no effect: {error}"));
+                    self.problems.push(format!("\"{name}[{index}]\" is ignored: {error}"));
                 }
             }
         }
@@ -224,15 +223,14 @@ impl Reader {
                 fields.into_iter().for_each(|(key, value)| read(self, &format!("{name}.{key}"), value));
             }
             other => {
-                let problem =
-                    format!("\"{name}\" is not understood and has no effect: expected an object, found {other}");
+                let problem = format!("\"{name}\" is ignored: expected an object, found {other}");
                 self.problems.push(problem);
             }
         }
     }
 
     fn unknown(&mut self, name: &str) {
-        self.problems.push(format!("\"{name}\" is not known to this version and has no effect"));
+        self.problems.push(format!("unknown field \"{name}\" is ignored"));
     }
 }
 
@@ -273,14 +271,14 @@ mod tests {
         assert!(!description.dynamic_dims && description.pre_passes.is_empty());
         assert_eq!(description.unknown["streams"], 4);
         let expected = [
-            "\"operators[1]\" is not understood and has no effect: invalid type: integer `3`, expected a string",
-            "\"dynamic_dims\" is not understood and has no effect: invalid type: string \"yes\", expected a boolean",
-            "\"streams\" is not known to this version and has no effect",
-            "\"cost.min_region_flops\" is not understood and has no effect: invalid value: integer `-1`, expected u64",
-            "\"cost.watts\" is not known to this version and has no effect",
-            "\"layouts.nn.conv2d\" is not understood and has no effect: expected a list, found \"NHWC\"",
-            "\"pre_passes\" is not understood and has no effect: expected a list, found \"fold_constant\"",
-            "it is of version 7; this byoc knows version 1",
+            "\"operators[1]\" is ignored: invalid type: integer `3`, expected a string",
+            "\"dynamic_dims\" is ignored: invalid type: string \"yes\", expected a boolean",
+            "unknown field \"streams\" is ignored",
+            "\"cost.min_region_flops\" is ignored: invalid value: integer `-1`, expected u64",
+            "unknown field \"cost.watts\" is ignored",
+            "\"layouts.nn.conv2d\" is ignored: expected a list, found \"NHWC\"",
+            "\"pre_passes\" is ignored: expected a list, found \"fold_constant\"",
+            "expected version 1 or older, found 7",
         ];
         assert_eq!(description.problems, expected);
     }
@@ -291,7 +289,7 @@ mod tests {
             Description::from_json(text).expect_err(text);
             let description = Description::from_json_lossy(text);
             assert_eq!(description.problems.len(), 1);
-            assert!(description.problems[0].starts_with("it is no JSON object ("), "{}", description.problems[0]);
+            assert!(description.problems[0].starts_with("expected a JSON object ("), "{}", description.problems[0]);
             assert_eq!(Description { problems: Vec::new(), ..description }, Description::default());
         }
     }

@@ -170,7 +170,7 @@ fn reports_errors_at_run_time() {
 }
 
 #[test]
-fn the_hosts_reference_runs_a_region_for_a_c_plugin() {
+fn c_plugin_runs_a_region_with_the_hosts_reference() {
     let (plugin, _, services) = everything();
     let loader = plugin.loader("everything").unwrap();
     let (weight, given_back) = constant("w", &[2], &[1.0, -9.0]);

@@ -34,10 +34,10 @@ impl Product {
     /// Checks that the descriptor still is standard output, and that this is not a process that a plugin has forked.
     fn check(&self) -> io::Result<()> {
         if std::process::id() != self.process {
-            return Err(io::Error::other("a process that a plugin forked has no output"));
+            return Err(io::Error::other("a process forked by a plugin has no standard output"));
         }
         if process::identity(self.file.as_raw_fd()) != self.identity {
-            return Err(io::Error::other("a plugin closed it"));
+            return Err(io::Error::other("a plugin closed the descriptor"));
         }
         Ok(())
     }

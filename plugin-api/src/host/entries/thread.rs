@@ -63,7 +63,7 @@ unsafe extern "C" fn on_thread_end(thread: *mut c_void) {
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     if let (Some(place), false) = (thread.slot.at(), thread.slot.is_shared()) {
         if PROCESS.load(Ordering::Relaxed) == std::process::id() {
-            let what = "it ended a thread of byoc's (pthread_exit), which cannot go on";
+            let what = "it ended a thread of byoc (pthread_exit), which cannot continue";
             end_with(ENDED, place, |line| _ = line.text(what));
         }
         // Not an owned process: the slot stays occupied, and a join on the thread blocks.

@@ -101,7 +101,8 @@ fn rejects_invalid_blobs() {
     for cut in 0..text.len() {
         assert!(blob::read(&text.as_bytes()[..cut], &constants).is_err(), "{cut} bytes of {}", text.len());
     }
-    refused(text.replace("\"version\":1", "\"version\":2").as_bytes(), &constants, "a graph of version 2");
+    let graph_version = "expected a graph of version 1, found 2";
+    refused(text.replace("\"version\":1", "\"version\":2").as_bytes(), &constants, graph_version);
     refused(text.replace("\"dnnl_json\":1", "\"dnnl_json\":7").as_bytes(), &constants, "expected format 1, found 7");
     refused(text.replace("nn.relu", "tanh").as_bytes(), &constants, "digest mismatch");
     refused(text.replace("[4,3]", "[8,3]").as_bytes(), &constants, "digest mismatch");
