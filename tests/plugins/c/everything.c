@@ -148,8 +148,7 @@ static void count_release(void *self) {
 }
 
 static const byoc_codegen CODEGEN = {sizeof CODEGEN, describe, judge, compile, query, count_release};
-/* Ends before `query`, like the table of a host that knows neither `query` nor `release`: the fields after it must be
- * ignored. */
+/* A table that ends before `query`: the fields after `struct_size` bytes must be ignored. */
 static const byoc_codegen SHORT = {offsetof(byoc_codegen, query), describe, NULL, compile, query, count_release};
 
 typedef struct {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Descriptor for lines if standard error is closed; -1 for none.
 pub(super) static OTHER_STDERR: AtomicI32 = AtomicI32::new(-1);
 
-/// Buffer for one line. Reused in place: the stack of a signal handler is small.
+/// Buffer for one line. Filled in place: the stack of a signal handler is small.
 pub(super) struct Line {
     bytes: [u8; 1024],
     length: usize,

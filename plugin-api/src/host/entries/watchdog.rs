@@ -84,7 +84,7 @@ fn watch(limits: Limits, (over, changed): &(Mutex<bool>, Condvar)) {
                 {
                     stuck(place);
                 }
-                // Past the deadline, the next entry is an error at once.
+                // Past the deadline every further entry is too late: poll often.
                 wait = Duration::from_millis(10);
             }
             wait = wait.min(left.max(Duration::from_millis(10)));
