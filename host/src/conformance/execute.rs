@@ -5,7 +5,7 @@ use super::piece::Piece;
 use super::reference::{Bounded, Outside, compare};
 use crate::plugin::bridge::dtype_out;
 use crate::plugin::guard::{Guarded, first_damage};
-use byoc_core::tensor::Tensor;
+use byoc_core::tensor::{OutOfMemory, Tensor, byte_count};
 use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
 
 /// Fill bytes of the memory of a run.
@@ -30,9 +30,18 @@ pub fn run(
     setting: Setting,
     inputs: &[Tensor],
 ) -> Result<Vec<Tensor>, Fault> {
-    let memory: Vec<Guarded> = inputs.iter().map(|t| Guarded::copy_of(t.bytes(), setting.outside)).collect();
+    let memory = copies(inputs, setting)?;
     let of: Vec<usize> = (0..inputs.len()).collect();
     run_on(piece, executable, prepared, setting, inputs, &memory, &of)
+}
+
+/// Copies inputs into guarded memory.
+pub fn copies(inputs: &[Tensor], setting: Setting) -> Result<Vec<Guarded>, Fault> {
+    inputs.iter().map(|t| Guarded::copy_of(t.bytes(), setting.outside).map_err(|error| no_memory(&error))).collect()
+}
+
+fn no_memory(error: &OutOfMemory) -> Fault {
+    Fault::new(Kind::Memory, "run", error.to_string())
 }
 
 /// Runs once with input `i` in `memory[of[i]]`; inputs may share memory.
@@ -55,15 +64,12 @@ pub fn run_on(
         .collect();
     let mut shapes: Vec<Vec<usize>> = prepared.outputs.iter().map(|o| o.dims.to_vec()).collect();
     let dtypes: Vec<_> = piece.expected.iter().map(|want| want.value.dtype()).collect();
-    let mut outputs: Vec<Guarded> = shapes
-        .iter()
-        .zip(&dtypes)
-        .map(|(shape, dtype)| {
-            let len = shape.iter().product::<usize>() * dtype.size();
-            Guarded::new(len, setting.unset, setting.outside)
-        })
-        .collect();
-    let mut workspace = Guarded::new(prepared.workspace, setting.unset, setting.outside);
+    let guarded = |bytes: usize| Guarded::new(bytes, setting.unset, setting.outside).map_err(|error| no_memory(&error));
+    let bytes = shapes.iter().zip(&dtypes).map(|(shape, dtype)| byte_count(*dtype, shape));
+    let mut outputs: Vec<Guarded> = bytes
+        .map(|bytes| bytes.ok_or_else(|| no_memory(&OutOfMemory::OVERFLOW)).and_then(guarded))
+        .collect::<Result<_, Fault>>()?;
+    let mut workspace = guarded(prepared.workspace)?;
     let mut targets: Vec<TensorMut<'_>> = outputs
         .iter_mut()
         .zip(&mut shapes)

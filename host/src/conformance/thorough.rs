@@ -6,7 +6,6 @@ use super::execute::{self, Setting, expect, judge_outputs};
 use super::fault::{Fault, Kind};
 use super::piece::Piece;
 use super::reference::Bounded;
-use crate::plugin::guard::Guarded;
 use byoc_core::tensor::Tensor;
 use byoc_core::with_dtype;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
@@ -105,7 +104,7 @@ fn aliased(
     let mut shared = inputs.clone();
     shared[second] = shared[0].clone();
     let Ok((shared, expected)) = piece.on(shared) else { return Ok(()) };
-    let memory: Vec<Guarded> = shared.iter().map(|t| Guarded::copy_of(t.bytes(), Setting::NAN.outside)).collect();
+    let memory = execute::copies(&shared, Setting::NAN)?;
     let mut of: Vec<usize> = (0..shared.len()).collect();
     of[second] = 0;
     (bench.at)("run");

@@ -1,5 +1,7 @@
 //! Guarded memory: guard bytes before and after a buffer have a known value, and are checked after a run.
 
+use byoc_core::tensor::OutOfMemory;
+
 /// Number of guard bytes on each side.
 const GUARD: usize = 4096;
 
@@ -16,18 +18,27 @@ struct Line([u8; 64]);
 
 impl Guarded {
     /// Creates `len` bytes of `fill` between guards of `poison`.
-    pub fn new(len: usize, fill: u8, poison: u8) -> Guarded {
-        let lines = vec![Line([poison; 64]); (2 * GUARD + len).div_ceil(64)];
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn new(len: usize, fill: u8, poison: u8) -> Result<Guarded, OutOfMemory> {
+        let count = len.checked_add(2 * GUARD).ok_or(OutOfMemory::OVERFLOW)?.div_ceil(64);
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(count).map_err(|_| OutOfMemory { bytes: Some(len), limit: None })?;
+        lines.resize(count, Line([poison; 64]));
         let mut guarded = Guarded { lines, len, poison };
         guarded.bytes_mut().fill(fill);
-        guarded
+        Ok(guarded)
     }
 
     /// Creates a copy of `bytes` between guards of `poison`.
-    pub fn copy_of(bytes: &[u8], poison: u8) -> Guarded {
-        let mut guarded = Guarded::new(bytes.len(), 0, poison);
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn copy_of(bytes: &[u8], poison: u8) -> Result<Guarded, OutOfMemory> {
+        let mut guarded = Guarded::new(bytes.len(), 0, poison)?;
         guarded.bytes_mut().copy_from_slice(bytes);
-        guarded
+        Ok(guarded)
     }
 
     /// Returns the bytes between the guards.
@@ -77,7 +88,7 @@ mod tests {
 
     #[test]
     fn detects_writes_outside_the_bounds() {
-        let mut memory = Guarded::new(10, 7, 0xff);
+        let mut memory = Guarded::new(10, 7, 0xff).unwrap();
         assert_eq!(memory.bytes(), [7; 10]);
         assert_eq!(memory.bytes().as_ptr() as usize % 64, 0);
         memory.bytes_mut().fill(0);
@@ -92,6 +103,6 @@ mod tests {
             at.sub(3).write(1);
         }
         assert!(memory.damage().unwrap().contains("the last at 3 before it"));
-        assert_eq!(Guarded::new(0, 0, 0).damage(), None);
+        assert_eq!(Guarded::new(0, 0, 0).unwrap().damage(), None);
     }
 }

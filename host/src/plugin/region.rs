@@ -10,7 +10,7 @@ use super::bridge::dtype_out;
 use super::guard::{Guarded, first_damage};
 use crate::runtime::region::{OutputDims, Prepared, Region, RegionCall};
 use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::{Shape, TensorView, TensorViewMut};
+use byoc_core::tensor::{OutOfMemory, Shape, TensorView, TensorViewMut, memory};
 use byoc_plugin_api::{AttrValue, Call, Executable, TensorMut, TensorRef};
 use smallvec::SmallVec;
 
@@ -33,10 +33,14 @@ impl PluginRegion {
     fn run_checked(&self, call: RegionCall<'_, '_>) -> Result<(), Diagnostic> {
         const POISON: u8 = 0xa5;
         let whose = &self.whose;
-        let inputs: Vec<Guarded> = call.inputs.iter().map(|t| Guarded::copy_of(t.data, POISON)).collect();
-        let mut outputs: Vec<Guarded> =
-            call.outputs.iter().map(|t| Guarded::new(t.data.len(), POISON, POISON)).collect();
-        let mut workspace = Guarded::new(call.workspace.len(), POISON, POISON);
+        // The copies count as much as what they are copied from.
+        let bytes = call.inputs.iter().map(|t| t.data.len()).chain(call.outputs.iter().map(|t| t.data.len()));
+        let _room = memory::room(bytes.chain([call.workspace.len()]).fold(0, usize::saturating_add))?;
+        let inputs = call.inputs.iter().map(|t| Guarded::copy_of(t.data, POISON));
+        let inputs = inputs.collect::<Result<Vec<Guarded>, OutOfMemory>>()?;
+        let outputs = call.outputs.iter().map(|t| Guarded::new(t.data.len(), POISON, POISON));
+        let mut outputs = outputs.collect::<Result<Vec<Guarded>, OutOfMemory>>()?;
+        let mut workspace = Guarded::new(call.workspace.len(), POISON, POISON)?;
         let views: Vec<TensorView<'_>> =
             call.inputs.iter().zip(&inputs).map(|(t, memory)| TensorView { data: memory.bytes(), ..*t }).collect();
         let mut targets: Vec<TensorViewMut<'_>> = call
