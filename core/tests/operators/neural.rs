@@ -73,8 +73,8 @@ fn convolution_refusals() {
     refuses("nn.conv2d", [("groups", AttrValue::Int(0))], &args, "groups is 0");
     refuses("nn.conv2d", [("kernel_size", ints([5, 5]))], &args, "kernel_size and weight: 5 vs. 3");
     refuses("nn.conv2d", [("channels", AttrValue::Int(7))], &args, "channels and weight: 7 vs. 6");
-    refuses("nn.conv2d", [("strides", ints([0, 1]))], &args, "strides is [0, 1]");
-    refuses("nn.conv2d", [("padding", ints([1, 1, 1]))], &args, "padding is [1, 1, 1]");
+    refuses("nn.conv2d", [("strides", ints([0, 1]))], &args, "strides: expected 2 integers >= 1, found [0, 1]");
+    refuses("nn.conv2d", [("padding", ints([1, 1, 1]))], &args, "padding: expected 1, 2 or 4 integers >= 0, found [1, 1, 1]");
     refuses("nn.conv2d", [("dilation", ints([4, 4]))], &args, "a window of 3 (dilation 4) does not fit 8 elements");
     refuses("nn.conv2d", [("data_layout", "NCHW8".into())], &args, "a permutation of NCHW");
     refuses(
@@ -119,7 +119,7 @@ fn pooling_types() {
     gives("nn.adaptive_avg_pool2d", [], &[f32s("1, 3, ?, 7")], "Tensor[(1, 3, ?, 7), float32]");
     refuses("nn.max_pool2d", [pool(9)], &[f32s("1, 2, 6, 7")], "a window of 9");
     refuses("nn.max_pool2d", [], &[f32s("1, 2, 6, 7")], "needs the attribute \"pool_size\"");
-    refuses("nn.global_avg_pool2d", [], &[f32s("1, 2, 6")], "data has 3 dimensions");
+    refuses("nn.global_avg_pool2d", [], &[f32s("1, 2, 6")], "data: expected 4 dimensions, found 3");
 }
 
 #[test]
