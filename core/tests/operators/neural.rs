@@ -83,7 +83,7 @@ fn convolution_refusals() {
         &args,
         "expected 5 dimensions for layout \"NCHW8c\", found 4",
     );
-    refuses("nn.conv2d", [("kernel_layout", "OIHW8h".into())], &args, "cuts the axis H into blocks");
+    refuses("nn.conv2d", [("kernel_layout", "OIHW8h".into())], &args, "splits the axis H into blocks");
     refuses("nn.conv2d", [], &[f32s("1, 4, 8"), weight], "data: expected 4 dimensions, found 3");
     refuses("nn.conv2d", [], &[data, Type::tensor(DType::F16, &[6, 4, 3, 3])], "element types differ");
     let huge = [f32s("1, 1, 9223372036854775807"), f32s("1, 1, 9223372036854775807")];
