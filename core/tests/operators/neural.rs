@@ -74,7 +74,12 @@ fn convolution_refusals() {
     refuses("nn.conv2d", [("kernel_size", ints([5, 5]))], &args, "kernel_size and weight: 5 vs. 3");
     refuses("nn.conv2d", [("channels", AttrValue::Int(7))], &args, "channels and weight: 7 vs. 6");
     refuses("nn.conv2d", [("strides", ints([0, 1]))], &args, "strides: expected 2 integers >= 1, found [0, 1]");
-    refuses("nn.conv2d", [("padding", ints([1, 1, 1]))], &args, "padding: expected 1, 2 or 4 integers >= 0, found [1, 1, 1]");
+    refuses(
+        "nn.conv2d",
+        [("padding", ints([1, 1, 1]))],
+        &args,
+        "padding: expected 1, 2 or 4 integers >= 0, found [1, 1, 1]",
+    );
     refuses("nn.conv2d", [("dilation", ints([4, 4]))], &args, "a window of 3 (dilation 4) does not fit 8 elements");
     refuses("nn.conv2d", [("data_layout", "NCHW8".into())], &args, "a permutation of NCHW");
     refuses(

@@ -100,7 +100,9 @@ fn ranks_change() {
     check("squeeze", none.clone(), &[&counting(&[1, 2, 1])], &[2], &[0, 1]);
     let axis = |a: AttrValue| attrs([("axis", a)]);
     assert_eq!(typed("squeeze", &axis(ints([0, -1])), &[f32s("?, 2, 1")]).unwrap(), "Tensor[(2), float32]");
-    assert!(typed("squeeze", &axis(ints([1])), &[f32s("1, 2")]).unwrap_err().contains("axis 1: expected size 1, found 2"));
+    assert!(
+        typed("squeeze", &axis(ints([1])), &[f32s("1, 2")]).unwrap_err().contains("axis 1: expected size 1, found 2")
+    );
     assert!(typed("squeeze", &none, &[f32s("?, 2")]).unwrap_err().contains("give the axis"));
 }
 
@@ -265,7 +267,10 @@ fn dimensions_known_at_run_time() {
     check("dyn.expand_dims", Attrs::none(), &[&counting(&[3]), &index_vector(&[-1])], &[3, 1], &[0, 1, 2]);
     check("dyn.squeeze", Attrs::none(), &[&counting(&[1, 2, 1]), &index_vector(&[0, -1])], &[2], &[0, 1]);
     check("dyn.squeeze", Attrs::none(), &[&counting(&[1, 2, 1]), &index_vector(&[2])], &[1, 2], &[0, 1]);
-    assert!(refused("dyn.squeeze", &Attrs::none(), &[&counting(&[1, 2]), &index_vector(&[1])]).contains("expected size 1, found 2"));
+    assert!(
+        refused("dyn.squeeze", &Attrs::none(), &[&counting(&[1, 2]), &index_vector(&[1])])
+            .contains("expected size 1, found 2")
+    );
     let vector = |n: usize| Type::tensor(DType::I64, &[n]);
     assert_eq!(typed("dyn.squeeze", &Attrs::none(), &[f32s("1, 2, 1"), vector(2)]).unwrap(), "Tensor[(?), float32]");
     assert!(typed("dyn.squeeze", &Attrs::none(), &[f32s("1"), vector(2)]).unwrap_err().contains("2 axes of"));
