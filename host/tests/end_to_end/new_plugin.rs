@@ -352,7 +352,7 @@ fn reports_blob_over_declared_size() {
     let model = data_text("digits/digits.onnx");
     let ran = byoc(["explain", &model, "--dim", "batch=1", "--backend", "chatty", "--plugin-dir", &dir]).ok();
     assert!(ran.out.contains("CompileFailed"), "{}", ran.out);
-    ran.says(&["says that a region has at most 100", "runs on the host"]);
+    ran.says(&["expected at most 100, as its description states", "runs on the host"]);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn endless_loop_ends_at_limit() {
     let folder = temporary_folder();
     let model = program(folder.path(), LOOP);
     let args = ["run", &model, "--input", "n=ones", "--timeout", "0.7"];
-    ends_in_time(&args, "E0618", &["not done after 0.7 s", "in count", "step number", "--timeout"]);
+    ends_in_time(&args, "E0618", &["time limit of 0.7 s", "in count", "step number", "--timeout"]);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn build_ends_at_limit() {
     let text = format!("def @main(%x: Tensor[(2), float32]) {{ %0 = nn.relu(%x);\n{long}%39999 }}");
     let model = program(folder.path(), &text);
     for command in ["explain", "source"] {
-        ends_in_time(&[command, &model, "--timeout", "0.000001"], "E0618", &["not done after 0.000001 s"]);
+        ends_in_time(&[command, &model, "--timeout", "0.000001"], "E0618", &["time limit of 0.000001 s"]);
     }
     ends_in_time(
         &["opt", &model, "--pass", "fold_constant", "--timeout", "0.000001"],
