@@ -14,7 +14,8 @@
 
 use byoc_benches::process::{self, thread_time};
 use byoc_benches::{backends, programs};
-use byoc_core::ir::{Module, verify};
+use byoc_core::analysis::verify;
+use byoc_core::ir::Module;
 use byoc_core::pass::{self, AcceptAll};
 use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};

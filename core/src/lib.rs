@@ -17,9 +17,11 @@
 //! | [`kernel`] | the fast host kernels; without one, the reference is the fallback |
 //! | [`typing`] | type inference, and building and rebuilding modules so that types stay up to date |
 //! | [`text`] | the Relay text format: lexer, parser, printer |
+//! | [`analysis`] | the verifier, and structural equality |
 //! | [`pattern`] | the data-flow pattern language |
 //! | [`pass`] | one file per pass, and the manager that runs, times and verifies them |
 
+pub mod analysis;
 pub mod diag;
 pub mod ir;
 pub mod kernel;

@@ -1,6 +1,7 @@
 //! Properties of the text form over random programs, mutated texts and very deep ones.
 
-use byoc_core::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Module, Type, structural_equal, verify};
+use byoc_core::analysis::{structural_equal, verify};
+use byoc_core::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Module, Type};
 use byoc_core::pass::{infer_type, infer_type_in_place};
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::text::{ParseOptions, PrintOptions, parse, print};

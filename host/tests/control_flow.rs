@@ -2,8 +2,9 @@
 
 use byoc::build::plan::plan;
 use byoc::runtime::{Executor, Pool};
+use byoc_core::analysis::verify;
 use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{Module, verify};
+use byoc_core::ir::Module;
 use byoc_core::pass::{infer_type, monomorphize};
 use byoc_core::tensor::Tensor;
 use byoc_core::text::{ParseOptions, parse};

@@ -590,7 +590,7 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
         let mut warnings = Vec::new();
         let blocked = byoc_core::pass::convert_layout(&plain, &[wish], &mut warnings).unwrap();
         assert_eq!(warnings, [], "{data}");
-        assert_eq!(byoc_core::ir::verify(&blocked), Ok(()), "{data}");
+        assert_eq!(byoc_core::analysis::verify(&blocked), Ok(()), "{data}");
         let calls = |layout: &str| {
             let is_in = |expr: &Expr| {
                 expr.as_op_call().is_some_and(|(_, call)| {

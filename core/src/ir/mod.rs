@@ -3,8 +3,6 @@
 
 mod adt;
 mod attrs;
-pub(crate) mod coverage;
-mod equal;
 mod expr;
 mod fault;
 mod id;
@@ -13,11 +11,9 @@ mod nested;
 mod origin;
 mod scopes;
 mod ty;
-pub mod verifier;
 
 pub use adt::{Clause, ClausePattern, Constructor, Match, TypeDef, TypeDefs};
 pub use attrs::{AttrValue, Attrs};
-pub use equal::{Difference, structural_equal, structural_equal_exprs};
 pub use expr::{Call, Callee, Expr, ExprList, Function, Node, Var};
 pub use fault::Fault;
 pub use id::{ExprId, Id, IndexVec, OpId, OriginId, ScopeId, SourceId};
@@ -26,7 +22,6 @@ pub use nested::{Holds, Nested};
 pub use origin::{Origins, Source};
 pub use scopes::{Scope, Scopes};
 pub use ty::{AdtType, Dim, FuncType, TensorType, Type};
-pub use verifier::{Verified, verify};
 
 /// Name, cheap to clone.
 pub type Name = std::sync::Arc<str>;

@@ -1,8 +1,9 @@
 //! Table of passes, and the loop that runs, times, observes and verifies them.
 
 use super::{AcceptAll, PassOptions};
+use crate::analysis::verify;
 use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{Fault, Module, verify};
+use crate::ir::{Fault, Module};
 use crate::stop;
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -6,8 +6,9 @@
 
 use super::scope::touchable;
 use super::splice::copy_into;
+use crate::analysis::structural_equal_exprs;
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name, Origins, structural_equal_exprs};
+use crate::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name, Origins};
 use crate::typing::Rebuild;
 use std::collections::{BTreeMap, HashSet};
 

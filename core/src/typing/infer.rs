@@ -1,8 +1,8 @@
 //! Inference of the type of one expression from the types of its operands.
 
+use super::coverage;
 use super::solve::{Solver, unify};
 use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::coverage;
 use crate::ir::{Call, Callee, ClausePattern, Expr, ExprId, FuncType, Function, Match, Module, Nested, Type};
 use crate::op;
 use crate::tensor::{DType, Tensor};

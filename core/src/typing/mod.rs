@@ -2,6 +2,7 @@
 //! date: [`Builder`] appends, [`Rebuild`] copies and changes.
 
 mod builder;
+mod coverage;
 mod infer;
 mod rebuild;
 mod solve;

@@ -1,8 +1,9 @@
 //! Kinds `error` and `verifier`: the expectation is a comment on the line of the error.
 
 use crate::{Outcome, constants, headers};
+use byoc_core::analysis::verifier;
 use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{Expr, ExprId, Module, Name, Type, verifier};
+use byoc_core::ir::{Expr, ExprId, Module, Name, Type};
 use byoc_core::op;
 use byoc_core::pass::infer_type_in_place;
 use byoc_core::tensor::DType;

@@ -3,8 +3,9 @@
 use crate::shorthand::expand;
 use crate::texts::{check_round_trip, read};
 use crate::{Outcome, constants, headers};
+use byoc_core::analysis::structural_equal;
 use byoc_core::diag::Severity;
-use byoc_core::ir::{Module, Name, structural_equal};
+use byoc_core::ir::{Module, Name};
 use byoc_core::pass::manager::{self, PassError, RunOptions};
 use byoc_core::pass::{
     Candidate, DesiredLayout, Judge, PassOptions, Question, Refusal, RefusalCode, TargetRule, Verdict, infer_type,

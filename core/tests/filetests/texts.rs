@@ -1,7 +1,8 @@
 //! Kinds `parse` and `print`.
 
 use crate::{Outcome, constants};
-use byoc_core::ir::{ExprId, Module, structural_equal, structural_equal_exprs};
+use byoc_core::analysis::{structural_equal, structural_equal_exprs};
+use byoc_core::ir::{ExprId, Module};
 use byoc_core::pass::infer_type_in_place;
 use byoc_core::tensor::Tensor;
 use byoc_core::text::{ParseOptions, Parsed, PrintOptions, Printed, parse, print, print_expr};

@@ -1,5 +1,6 @@
 use super::{module, same, show, table};
-use byoc_core::ir::{ExprId, Module, verify};
+use byoc_core::analysis::verify;
+use byoc_core::ir::{ExprId, Module};
 use byoc_core::op;
 use byoc_core::pass::{
     AcceptAll, Backend, Candidate, Judge, Question, Refusal, RefusalCode, Report, Verdict, partition_for,

@@ -7,7 +7,8 @@ use super::laws::{
     verified,
 };
 use super::show;
-use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Module, Type, structural_equal};
+use byoc_core::analysis::structural_equal;
+use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Module, Type};
 use byoc_core::pass::{
     AcceptAll, Backend, TargetRule, annotate_target, dead_code_elimination, eliminate_common_subexpr, infer_type,
     inline_compiler_functions_bound_to, merge_compiler_regions, merge_composite, partition_for, partition_graph,

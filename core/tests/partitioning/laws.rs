@@ -1,8 +1,9 @@
 //! Invariants of all programs: random data flow with tuples, splits and concatenations, over random targets.
 
 use super::{same, show};
+use byoc_core::analysis::{structural_equal, verify};
 use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{AttrValue, Attrs, Callee, Expr, ExprId, Module, Type, structural_equal, verify};
+use byoc_core::ir::{AttrValue, Attrs, Callee, Expr, ExprId, Module, Type};
 use byoc_core::pass::AcceptAll;
 use byoc_core::pass::{
     TargetRule, annotate_target, flatten_nested_tuples, infer_type, inline, inline_compiler_functions_bound_to,

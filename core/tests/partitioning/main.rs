@@ -19,7 +19,8 @@ mod scale;
 #[path = "../shorthand.rs"]
 mod shorthand;
 
-use byoc_core::ir::{Module, structural_equal};
+use byoc_core::analysis::structural_equal;
+use byoc_core::ir::Module;
 use byoc_core::pass::manager::{RunOptions, run};
 use byoc_core::pass::{PassOptions, TargetRule, infer_type};
 use byoc_core::pattern::{Checks, Entry, parse_table};

@@ -3,7 +3,8 @@
 use super::{module, same, show};
 use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, Module, Origins, Type};
 use byoc_core::pass::defuse_ops;
-use byoc_core::pattern::{Callback, Pattern, Site, parse_pattern, rewrite};
+use byoc_core::pass::{Callback, Site, rewrite};
+use byoc_core::pattern::{Pattern, parse_pattern};
 use byoc_core::tensor::DType;
 use byoc_core::typing::Builder;
 

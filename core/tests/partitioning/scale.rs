@@ -4,7 +4,8 @@
 #![expect(clippy::print_stdout, reason = "the times are for whoever runs the test by hand")]
 
 use super::{same, table, targets};
-use byoc_core::ir::{Attrs, ExprId, Module, Type, structural_equal, verify};
+use byoc_core::analysis::{structural_equal, verify};
+use byoc_core::ir::{Attrs, ExprId, Module, Type};
 use byoc_core::pass::manager::{RunOptions, run};
 use byoc_core::pass::{AcceptAll, Backend, PassOptions, RefusalCode, infer_type_in_place, partition_for};
 use byoc_core::tensor::DType;

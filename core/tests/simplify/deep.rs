@@ -1,6 +1,7 @@
 //! Programs whose length or depth would take a naive pass quadratic time, or overflow the stack.
 
-use byoc_core::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type, verify};
+use byoc_core::analysis::verify;
+use byoc_core::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type};
 use byoc_core::tensor::{DType, Tensor};
 use byoc_core::typing::Builder;
 

@@ -5,7 +5,8 @@ mod evaluate;
 mod generate;
 mod qnn;
 
-use byoc_core::ir::{Module, structural_equal, verify};
+use byoc_core::analysis::{structural_equal, verify};
+use byoc_core::ir::Module;
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{DesiredLayout, PassOptions};
 use byoc_core::tensor::{DType, Tensor};

@@ -3,8 +3,9 @@
 use super::{CompiledRegion, PluginId, RegionSource};
 use crate::plugin::backend::{Backend, fault, refusal_of};
 use crate::plugin::bridge::{ConstantTable, function_graph};
+use byoc_core::analysis::Verified;
 use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{Module, Verified};
+use byoc_core::ir::Module;
 use byoc_core::pass::{Refusal, RefusalCode};
 use byoc_core::tensor::Tensor;
 use byoc_plugin_api::{AttrValue, Region};

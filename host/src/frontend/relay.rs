@@ -6,8 +6,9 @@
 use super::{LoadOptions, Loaded, PortInfo, Signature, unreadable};
 use crate::error::Failure;
 use crate::io;
+use byoc_core::analysis::verifier;
 use byoc_core::diag::{Diagnostic, Span, codes, nearest};
-use byoc_core::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, Type, verifier};
+use byoc_core::ir::{Callee, Dim, Expr, ExprId, IndexVec, Module, Source, Type};
 use byoc_core::op;
 use byoc_core::pass::{infer_type, monomorphize};
 use byoc_core::tensor::Tensor;

@@ -1,8 +1,9 @@
 //! Values that cross the plugin boundary, in both directions.
 
 use byoc::plugin::bridge::module_of;
+use byoc_core::analysis::Verified;
 use byoc_core::diag::codes;
-use byoc_core::ir::{Expr, Id, Verified};
+use byoc_core::ir::{Expr, Id};
 use byoc_core::pass::infer_type;
 use byoc_core::text::{ParseOptions, parse};
 use byoc_plugin_api::{DType, Graph, TensorType, ValueRef};

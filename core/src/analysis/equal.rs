@@ -9,7 +9,7 @@
 //!   sides should be typed, or neither.
 //! * The order of the arena, origins and unreachable expressions do not count.
 
-use super::{Callee, Expr, ExprId, IndexVec, Module, Name, Type};
+use crate::ir::{Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, Type};
 use crate::op;
 use crate::tensor::Tensor;
 use crate::typing::map_params;
@@ -203,7 +203,7 @@ impl<'a> Comparison<'a> {
                     _ => false,
                 };
                 if callee && p.args.len() == q.args.len() && p.attrs != q.attrs {
-                    let list = |attrs: &super::Attrs| {
+                    let list = |attrs: &Attrs| {
                         let items: Vec<String> = attrs.iter().map(|(k, v)| format!("{k}={v}")).collect();
                         items.join(", ")
                     };
@@ -213,7 +213,7 @@ impl<'a> Comparison<'a> {
             }
             (Expr::Function(p), Expr::Function(q)) => {
                 if p.attrs != q.attrs {
-                    let keys = |attrs: &super::Attrs| {
+                    let keys = |attrs: &Attrs| {
                         let items: Vec<String> = attrs.iter().map(|(k, v)| format!("{k}={v}")).collect();
                         items.join(", ")
                     };

@@ -1,11 +1,10 @@
 //! Patterns as an API: match one, partition by one, rewrite by several (spec 1.5).
 
-use super::data::{Pattern, PatternId, PatternNode};
-use super::graph::Graph;
-use super::matcher::{Match, Matcher};
+use super::{group, infer_type};
+use crate::analysis::structural_equal;
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{Attrs, Callee, ExprId, Module, Name, structural_equal};
-use crate::pass::{group, infer_type};
+use crate::ir::{Attrs, Callee, ExprId, Module, Name};
+use crate::pattern::{Graph, Match, Matcher, Pattern, PatternId, PatternNode};
 use crate::typing::{Builder, Rebuild};
 
 /// Maximum number of rounds of rewriting.

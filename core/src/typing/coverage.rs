@@ -5,7 +5,7 @@
 //! questions and a limit on the number of steps. The problem is NP-complete in general, but not hard for programs found
 //! in practice.
 
-use super::{ClausePattern, Match, Module, Name};
+use crate::ir::{ClausePattern, Match, Module, Name};
 
 /// Maximum number of steps; a match that needs more is assumed to be exhaustive.
 const MAX_STEPS: usize = 100_000;

@@ -28,11 +28,11 @@
 //!
 //! Checking all rules takes O(n log n); the logarithm is due to scopes alone.
 
-use super::{
+use crate::diag::{Diagnostic, codes, nearest};
+use crate::ir::{
     AttrValue, Attrs, Callee, ClausePattern, Expr, ExprId, Fault, Id, IndexVec, Module, Name, ScopeId, Scopes, Type,
     TypeDef,
 };
-use crate::diag::{Diagnostic, codes, nearest};
 use crate::op;
 use crate::typing::{infer_expr, unify};
 
