@@ -2,6 +2,7 @@
 //! rayon's global pool, which belongs to the program that embeds this library.
 
 use byoc_core::diag::{Diagnostic, codes};
+use byoc_plugin_api::host::entries;
 use rayon::prelude::*;
 use std::cell::Cell;
 
@@ -26,8 +27,9 @@ impl Pool {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         };
+        let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
         let pool =
-            rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("byoc-{i}")).build().map_err(
+            builder.thread_name(|i| format!("byoc-{i}")).start_handler(|_| entries::prepare_thread()).build().map_err(
                 |e| Diagnostic::error(codes::runtime::NO_THREADS, format!("cannot start {threads} threads: {e}")),
             )?;
         Ok(Pool { pool, threads })

@@ -3,7 +3,7 @@
 //!
 //! Handlers here use only the table of entries, a line on the stack, and system calls; no allocation, no locks.
 
-use super::end::{ENDED, FORKED, PROCESS, SAID, end, end_with};
+use super::end::{ENDED, FORKED, PROCESS, end, end_with, say_last};
 use super::line::Line;
 use super::place::Place;
 use super::product::Product;
@@ -120,20 +120,18 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, _: *mut
     let name = index.map_or("a signal", |index| SIGNALS[index].1);
     let mine = slots::current();
     let (under_way, last) = (slots::under_way(), slots::last());
-    if let Some(place) = mine.or(under_way.map(|(place, _)| place)).or(last)
-        && !SAID.swap(true, Ordering::SeqCst)
-    {
-        let mut line = Line::new();
-        line.error(ENDED).place(place).text(": ended by ").text(name);
-        match (mine, under_way) {
-            (Some(_), _) => {}
-            (None, Some((_, 0))) => _ = line.text(" on another thread while it was running"),
-            (None, Some((_, others))) => {
-                line.text(" on another thread while it and ").number(others as u64).text(" more were running");
+    if let Some(place) = mine.or(under_way.map(|(place, _)| place)).or(last) {
+        say_last(|line| {
+            line.error(ENDED).place(place).text(": ended by ").text(name);
+            match (mine, under_way) {
+                (Some(_), _) => {}
+                (None, Some((_, 0))) => _ = line.text(" on another thread while it was running"),
+                (None, Some((_, others))) => {
+                    line.text(" on another thread while it and ").number(others as u64).text(" more were running");
+                }
+                (None, None) => _ = line.text(" outside of plugins, after this entry had returned"),
             }
-            (None, None) => _ = line.text(" outside of plugins, after this entry had returned"),
-        }
-        line.write();
+        });
     }
     // For a fault of the host itself the previous handler says more: about a stack overflow, for one.
     let before = if under_way.is_none() { index.and_then(|index| BEFORE.get()?.get(index)) } else { None };

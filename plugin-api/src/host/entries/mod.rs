@@ -39,7 +39,7 @@ pub use ending::{finished, own_process, say_interrupts};
 pub use place::{Entry, Place};
 pub use process::{Change, on_change};
 pub use product::Product;
-pub use record::{restore_process, trust_float_state};
+pub use record::{prepare_thread, restore_process, trust_float_state};
 pub use watchdog::{Limits, Watchdog};
 
 pub(crate) use place::Places;

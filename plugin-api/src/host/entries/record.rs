@@ -31,6 +31,12 @@ pub fn trust_float_state() {
     }
 }
 
+/// Prepares a thread of the host, before it first enters a plugin, for the faults of plugins on other threads: memory
+/// that a plugin has damaged may end the process on any thread, and the message needs a large enough signal stack.
+pub fn prepare_thread() {
+    OWN.get().unwrap_or_else(claim);
+}
+
 /// Runs `body` as a run of a region, or as a task of an entry that another thread is in. Costs a nanosecond or two.
 ///
 /// The floating-point environment is not read first, as that would wait for all earlier computations; the recorded one
