@@ -23,7 +23,7 @@ impl Generator<'_> {
     }
 
     fn tensor_type() -> Type {
-        Type::tensor_of(DType::F32, [Dim::Named("n".into()), Dim::Fixed(3)])
+        Type::tensor_of(DType::F32, [Dim::symbol("n"), Dim::Fixed(3)])
     }
 
     /// Picks a value of a type from those in scope.

@@ -482,7 +482,7 @@ fn runs_regions_on_backend_or_host() {
 #[test]
 fn reports_expected_and_found_inputs() {
     let mut b = Builder::default();
-    let n = || Dim::Named("n".into());
+    let n = || Dim::symbol("n");
     let x = b.var("image", Type::tensor_of(DType::F32, [n(), Dim::Fixed(3)]));
     let y = b.var("mask", Type::tensor_of(DType::F32, [n()]));
     let result = b.tuple(&[x, y]).unwrap();

@@ -110,7 +110,7 @@ pub enum Dim {
     /// Known size.
     Known(usize),
     /// Size that is not known before the run. The name of a symbolic dimension, or empty for `?`. Equal names mean
-    /// equal sizes. The name of a product lists its factors, the number first if there is one: `12*batch`.
+    /// equal sizes. The name of a computed dimension is its expression: `12*batch`, `floordiv(n + 1, 2)` (`byoc-plugin-support` evaluates it).
     Unknown(RString),
 }
 

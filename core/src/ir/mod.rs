@@ -3,6 +3,8 @@
 
 mod adt;
 mod attrs;
+mod dim;
+mod dim_expr;
 mod expr;
 mod fault;
 mod id;
@@ -14,6 +16,8 @@ mod ty;
 
 pub use adt::{Clause, ClausePattern, Constructor, Match, TypeDef, TypeDefs};
 pub use attrs::{AttrValue, Attrs};
+pub use dim::Dim;
+pub use dim_expr::{DimExpr, DimOp, DimOps, MAX_ATOMS};
 pub use expr::{Call, Callee, Expr, ExprList, Function, Node, Var};
 pub use fault::Fault;
 pub use id::{ExprId, Id, IndexVec, OpId, OriginId, ScopeId, SourceId};
@@ -21,7 +25,7 @@ pub use module::Module;
 pub use nested::{Holds, Nested};
 pub use origin::{Origins, Source};
 pub use scopes::{Scope, Scopes};
-pub use ty::{AdtType, Dim, FuncType, TensorType, Type};
+pub use ty::{AdtType, FuncType, TensorType, Type};
 
 /// Name, cheap to clone.
 pub type Name = std::sync::Arc<str>;

@@ -125,9 +125,9 @@ fn describe_leaf(ty: &Type, into: &mut Vec<u8>) {
                         number(*n, into);
                     }
                     Dim::Any => into.push(b'?'),
-                    Dim::Named(name) => {
+                    Dim::Symbolic(expr) => {
                         into.push(b'n');
-                        text(name, into);
+                        text(&expr.to_string(), into);
                     }
                 }
             }

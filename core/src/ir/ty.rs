@@ -1,142 +1,10 @@
 //! Types of expressions.
 
-use super::Name;
 use super::nested::{self, Holds, Nested, Summary};
+use super::{Dim, Name};
 use crate::tensor::{DType, Shape};
 use std::fmt;
 use std::sync::Arc;
-
-/// Dimension of a tensor type.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Dim {
-    /// Known at compile time.
-    Fixed(usize),
-    /// `?`: known at run time; two of them need not be equal.
-    Any,
-    /// Named dimension: unknown, but the same wherever the name occurs in the module. The name of a product lists its
-    /// factors, see [`Dim::product`].
-    Named(Name),
-}
-
-impl Dim {
-    /// Returns the number, if it is known.
-    pub fn fixed(&self) -> Option<usize> {
-        match self {
-            Dim::Fixed(n) => Some(*n),
-            _ => None,
-        }
-    }
-
-    /// Returns the name, if it is that of a single dimension and not of a product.
-    pub fn name(&self) -> Option<&Name> {
-        match self {
-            Dim::Named(name) if !name.contains('*') => Some(name),
-            _ => None,
-        }
-    }
-
-    /// Returns the largest known factor: the number itself, the number in a product, 1 for an open dimension.
-    pub fn number(&self) -> usize {
-        Product::of(self).map_or(1, |product| product.number)
-    }
-
-    /// Returns the names in it; for a product, those of its factors.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        let names = match self {
-            Dim::Named(name) => &**name,
-            _ => "",
-        };
-        names.split('*').filter(|name| name.starts_with(|c: char| !c.is_ascii_digit()))
-    }
-
-    /// Substitutes the sizes of named dimensions where they are known.
-    pub fn with_sizes(&self, size: impl Fn(&str) -> Option<usize>) -> Dim {
-        let Dim::Named(name) = self else { return self.clone() };
-        let factors: Vec<Dim> = name
-            .split('*')
-            .map(|factor| match size(factor).or_else(|| factor.parse().ok()) {
-                Some(n) => Dim::Fixed(n),
-                None => Dim::Named(factor.into()),
-            })
-            .collect();
-        Dim::product(&factors).unwrap_or(Dim::Any)
-    }
-
-    /// Returns the product of the dimensions: a number if all are known, a name if the others have names (`12*batch`:
-    /// the number first, then the names in order), otherwise `?`. `None` if the number overflows.
-    pub fn product<'a>(dims: impl IntoIterator<Item = &'a Dim>) -> Option<Dim> {
-        let mut all = Some(Product { number: 1, names: Vec::new() });
-        for dim in dims {
-            match (Product::of(dim), &mut all) {
-                (Some(factor), Some(all)) => {
-                    all.number = all.number.checked_mul(factor.number)?;
-                    all.names.extend(factor.names);
-                }
-                (None, all) => *all = None,
-                (Some(_), None) => {}
-            }
-        }
-        Some(all.map_or(Dim::Any, Product::dim))
-    }
-
-    /// Returns the quotient of the dimensions `of` by the dimensions `by` if that is known to be an integer, otherwise
-    /// `?`.
-    pub fn quotient<'a>(of: impl IntoIterator<Item = &'a Dim>, by: impl IntoIterator<Item = &'a Dim>) -> Dim {
-        let (Some(of), Some(by)) = (Dim::product(of), Dim::product(by)) else { return Dim::Any };
-        let (Some(mut of), Some(by)) = (Product::of(&of), Product::of(&by)) else { return Dim::Any };
-        if by.number == 0 || !of.number.is_multiple_of(by.number) {
-            return Dim::Any;
-        }
-        of.number /= by.number;
-        for name in by.names {
-            let Some(at) = of.names.iter().position(|own| *own == name) else { return Dim::Any };
-            of.names.remove(at);
-        }
-        of.dim()
-    }
-}
-
-/// Product of a number and named dimensions.
-struct Product<'a> {
-    number: usize,
-    names: Vec<&'a str>,
-}
-
-impl<'a> Product<'a> {
-    fn of(dim: &'a Dim) -> Option<Product<'a>> {
-        match dim {
-            Dim::Fixed(number) => Some(Product { number: *number, names: Vec::new() }),
-            Dim::Any => None,
-            Dim::Named(name) => {
-                let mut names: Vec<&str> = name.split('*').collect();
-                let number = names[0].parse().ok();
-                if number.is_some() {
-                    names.remove(0);
-                }
-                Some(Product { number: number.unwrap_or(1), names })
-            }
-        }
-    }
-
-    fn dim(mut self) -> Dim {
-        if self.names.is_empty() || self.number == 0 {
-            return Dim::Fixed(self.number);
-        }
-        self.names.sort_unstable();
-        let names = self.names.join("*");
-        Dim::Named(if self.number == 1 { names } else { format!("{}*{names}", self.number) }.into())
-    }
-}
-
-impl fmt::Display for Dim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Dim::Fixed(n) => write!(f, "{n}"),
-            Dim::Any => f.write_str("?"),
-            Dim::Named(name) => f.write_str(name),
-        }
-    }
-}
 
 /// Element type and dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -605,7 +473,7 @@ mod tests {
             Type::tuple([Type::tensor(DType::F32, &[12])]),
             Type::tuple([Type::tensor(DType::F16, &[12])]),
             Type::tuple([Type::tensor_of(DType::F16, [Dim::Any])]),
-            Type::tuple([Type::tensor_of(DType::F16, [Dim::Named("n".into())])]),
+            Type::tuple([Type::tensor_of(DType::F16, [Dim::symbol("n")])]),
             Type::reference(Type::unit()),
             Type::adt("T".into(), []),
             Type::adt("T".into(), [Type::unit()]),

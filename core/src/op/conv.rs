@@ -262,8 +262,7 @@ fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: V
 fn times(relation: &Relation<'_>, dim: &Dim, n: usize) -> Result<Dim, Box<Diagnostic>> {
     match dim {
         Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * n as i128),
-        other if n == 1 => Ok(other.clone()),
-        _ => Ok(Dim::Any),
+        other => Ok(Dim::compute([other, &Dim::Fixed(n)], |[dim, n]| dim.mul(&n))),
     }
 }
 

@@ -201,7 +201,7 @@ impl<'a> Relation<'a> {
             (Dim::Fixed(x), Dim::Fixed(y)) if x != y => Err(self.mismatch(format!("{what}: {x} vs. {y}"))),
             (Dim::Fixed(_), _) => Ok(a.clone()),
             (_, Dim::Fixed(_)) => Ok(b.clone()),
-            (Dim::Named(_), _) => Ok(a.clone()),
+            (Dim::Symbolic(_), _) => Ok(a.clone()),
             _ => Ok(b.clone()),
         }
     }

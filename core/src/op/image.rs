@@ -351,6 +351,7 @@ fn scaled(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<
     }
     match dim {
         Dim::Fixed(n) => spatial::to_dim(relation, (*n as f64 * scale).round() as i128),
+        _ if scale.fract() == 0.0 => Ok(Dim::compute([dim], |[n]| n.scale(scale as i64))),
         _ => Ok(Dim::Any),
     }
 }

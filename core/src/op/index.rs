@@ -520,7 +520,7 @@ fn scan_type(relation: &Relation<'_>) -> TypeResult {
         }
         None => match &*data.dims {
             [only] => vec![only.clone()],
-            dims => vec![super::reshape::product(dims).map_or(Dim::Any, Dim::Fixed)],
+            dims => vec![Dim::product(dims).unwrap_or(Dim::Any)],
         },
     };
     Ok(Type::tensor_of(dtype, dims))

@@ -35,7 +35,7 @@ pub(super) fn concatenate_type(relation: &Relation<'_>) -> TypeResult {
                 match sum {
                     Some(Some(sum)) => Dim::Fixed(sum),
                     Some(None) => return Err(relation.mismatch("the result is too large")),
-                    None => Dim::Any,
+                    None => Dim::compute([to, dim], |[a, b]| a.add(&b)),
                 }
             };
         }
@@ -126,8 +126,8 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
         }
         sizes.push(match dim.fixed() {
             Some(n) => Dim::Fixed(n - last),
-            None if last == 0 => dim.clone(),
-            None => Dim::Any,
+            // The run fails where an index is out of range.
+            None => Dim::compute([dim, &Dim::Fixed(last)], |[dim, last]| dim.sub(&last)),
         });
         sizes
     } else {
@@ -136,8 +136,7 @@ fn split_type(relation: &Relation<'_>) -> TypeResult {
         let size = match dim.fixed() {
             Some(n) if n.is_multiple_of(sections) => Dim::Fixed(n / sections),
             Some(n) => return Err(relation.mismatch(format!("{n} elements do not split into {sections} equal parts"))),
-            None if sections == 1 => dim.clone(),
-            None => Dim::Any,
+            None => Dim::compute([dim, &Dim::Fixed(sections)], |[dim, sections]| dim.floor_div(&sections)),
         };
         vec![size; sections]
     };

@@ -160,7 +160,9 @@ pub(super) fn relayout_dims(
             };
             match dims[place].fixed() {
                 _ if a == b => Ok(dims[place].clone()),
-                None => Ok(Dim::Any),
+                None => Ok(Dim::compute([&dims[place], &Dim::Fixed(a), &Dim::Fixed(b)], |[outer, a, b]| {
+                    outer.mul(&a)?.floor_div(&b)
+                })),
                 Some(outer) => {
                     match outer.checked_mul(a) {
                         Some(n) if n.is_multiple_of(b) => Ok(Dim::Fixed(n / b)),

@@ -3,7 +3,7 @@
 use super::spatial::{self, Canonical};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{AttrValue, Dim, Type};
+use crate::ir::{AttrValue, Dim, DimExpr, Type};
 use crate::tensor::{TensorView, TensorViewMut};
 
 const PAD_MODE: AttrDef =
@@ -146,7 +146,7 @@ fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64
                 }
                 spatial::to_dim(relation, *n as i128 + i128::from(before) + i128::from(after))
             }
-            _ => Ok(Dim::Any),
+            _ => Ok(Dim::compute([dim], |[n]| n.offset(before)?.offset(after))),
         })
         .collect();
     Ok(Type::tensor_of(data.dtype, dims?))
@@ -214,7 +214,7 @@ fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Dia
 fn times(relation: &Relation<'_>, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
     match dim {
         Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * i128::from(n)),
-        _ => Ok(Dim::Any),
+        _ => Ok(Dim::compute([dim], |[dim]| dim.scale(n))),
     }
 }
 
@@ -222,7 +222,7 @@ fn divided(relation: &Relation<'_>, what: &str, dim: &Dim, n: i64) -> Result<Dim
     match dim {
         Dim::Fixed(d) if *d % n as usize == 0 => Ok(Dim::Fixed(d / n as usize)),
         Dim::Fixed(d) => Err(relation.mismatch(format!("{d} {what} cannot be divided by {n}"))),
-        _ => Ok(Dim::Any),
+        _ => Ok(Dim::compute([dim], |[dim]| dim.floor_div(&DimExpr::constant(n)))),
     }
 }
 

@@ -109,7 +109,7 @@ fn tile_type(relation: &Relation<'_>, reps: Vec<Dim>) -> TypeResult {
             (Some(a), Some(b)) => {
                 a.checked_mul(b).map(Dim::Fixed).ok_or_else(|| relation.mismatch("the result is too large"))
             }
-            _ => Ok(Dim::Any),
+            _ => Ok(Dim::compute([&dim, &reps], |[dim, reps]| dim.mul(&reps))),
         })
         .collect();
     Ok(Type::tensor_of(data.dtype, dims?))

@@ -139,7 +139,11 @@ pub(super) fn reshaped(relation: &Relation<'_>, data: &TensorType, newshape: &[i
         Some(total) if known > 0 && total % known == 0 => Dim::Fixed(total / known),
         Some(0) if known == 0 => Dim::Fixed(0),
         Some(_) => return Err(wrong()),
-        None => Dim::quotient(left.iter().copied(), [&Dim::Fixed(known)]),
+        // The run fails where it does not divide.
+        None => {
+            let total = Dim::product(left.iter().copied()).unwrap_or(Dim::Any);
+            Dim::compute([&total, &Dim::Fixed(known)], |[total, known]| total.floor_div(&known))
+        }
     };
     let dims = codes.iter().map(|code| match code {
         Code::Fixed(n) => Dim::Fixed(*n),

@@ -4,7 +4,7 @@ use super::elementwise::no_flops;
 use super::walk::{offset, pick, strides};
 use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
 use crate::diag::{Diagnostic, codes};
-use crate::ir::{Dim, Type};
+use crate::ir::{Dim, DimExpr, Type};
 use crate::tensor::{TensorView, TensorViewMut};
 
 /// Indices of an axis that a slice takes: `start`, `start + step`, ... `len` of them.
@@ -102,6 +102,34 @@ impl Slice {
         Ok(result)
     }
 
+    /// Returns the number of elements taken of a symbolic dimension, where steps are forward.
+    fn length(&self, i: usize, dim: &Dim) -> Dim {
+        let step = if self.sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
+        if step < 1 {
+            return Dim::Any;
+        }
+        Dim::compute([dim], |[n]| {
+            let number = DimExpr::constant;
+            let begin = self.begin.get(i).copied().unwrap_or(0);
+            let end = match self.end.get(i) {
+                None => n.clone(),
+                Some(&count) if self.sizes && count < 0 => n.clone(),
+                Some(&count) if self.sizes => number(begin.max(0).checked_add(count)?).minimum(&n)?,
+                Some(&v) if v >= i64::from(i32::MAX) => n.clone(),
+                Some(&v) if v >= 0 => number(v).minimum(&n)?,
+                Some(&v) => n.offset(v)?,
+            };
+            // An end before the start takes nothing, which is why neither need be kept within the axis at that side.
+            let taken = match begin {
+                ..0 if self.sizes && self.end.get(i).is_some_and(|count| *count >= 0) => return None,
+                // end - max(n + begin, 0)
+                ..0 => end.sub(&n.offset(begin)?)?.minimum(&end)?,
+                begin => end.offset(-begin)?,
+            };
+            taken.maximum(&number(0))?.ceil_div(&number(step))
+        })
+    }
+
     /// Returns the dimensions of the result.
     fn dims(&self, relation: &Relation<'_>, dims: &[Dim]) -> Result<Vec<Dim>, Box<Diagnostic>> {
         let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
@@ -113,7 +141,7 @@ impl Slice {
                 None => {
                     let all = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(bad)?.len == n);
                     let most = i32::MAX as usize;
-                    if all(1)? && all(most)? { dims[axis].clone() } else { Dim::Any }
+                    if all(1)? && all(most)? { dims[axis].clone() } else { self.length(i, &dims[axis]) }
                 }
             };
         }

@@ -5,7 +5,7 @@
 
 use super::{Params, Relation};
 use crate::diag::{Diagnostic, codes};
-use crate::ir::Dim;
+use crate::ir::{Dim, DimExpr};
 use std::ops::Range;
 
 /// Returns the letters of `axes` spatial axes.
@@ -90,7 +90,14 @@ impl Window {
         kernel: &Dim,
         ceil: bool,
     ) -> Result<Dim, Box<Diagnostic>> {
-        let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else { return Ok(Dim::Any) };
+        let round_up = if ceil { self.stride - 1 } else { 0 };
+        let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else {
+            return Ok(Dim::compute([size, kernel], |[n, k]| {
+                let extent = k.offset(-1)?.scale(self.dilation)?.offset(1)?;
+                let reach = n.offset(self.pads.0)?.offset(self.pads.1)?.sub(&extent)?;
+                reach.offset(round_up)?.floor_div(&DimExpr::constant(self.stride))?.offset(1)
+            }));
+        };
         let padded = *n as i128 + i128::from(self.pads.0) + i128::from(self.pads.1);
         let extent = (*k as i128 - 1) * i128::from(self.dilation) + 1;
         if *k == 0 || padded < extent {
@@ -99,8 +106,7 @@ impl Window {
                 self.dilation, self.pads.0, self.pads.1
             )));
         }
-        let round_up = if ceil { i128::from(self.stride) - 1 } else { 0 };
-        to_dim(relation, (padded - extent + round_up) / i128::from(self.stride) + 1)
+        to_dim(relation, (padded - extent + i128::from(round_up)) / i128::from(self.stride) + 1)
     }
 
     /// Returns the number of elements over which the window would have `size` positions, the inverse of
@@ -112,7 +118,13 @@ impl Window {
         kernel: &Dim,
         extra: i64,
     ) -> Result<Dim, Box<Diagnostic>> {
-        let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else { return Ok(Dim::Any) };
+        let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else {
+            return Ok(Dim::compute([size, kernel], |[n, k]| {
+                let extent = k.offset(-1)?.scale(self.dilation)?.offset(1)?;
+                let spread = n.offset(-1)?.scale(self.stride)?.add(&extent)?;
+                spread.offset(extra)?.offset(-self.pads.0)?.offset(-self.pads.1)
+            }));
+        };
         let places = i128::from(self.stride) * (*n as i128 - 1);
         let extent = (*k as i128 - 1) * i128::from(self.dilation) + 1;
         to_dim(relation, places + extent + i128::from(extra) - i128::from(self.pads.0) - i128::from(self.pads.1))

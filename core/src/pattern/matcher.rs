@@ -565,5 +565,5 @@ fn same_type(wanted: &Type, actual: &Type) -> bool {
 /// Compares dimensions structurally; `?` in the pattern matches any dimension unknown at compile time, named or not.
 fn same_dims(wanted: &[Dim], actual: &[Dim]) -> bool {
     wanted.len() == actual.len()
-        && wanted.iter().zip(actual).all(|(w, a)| w == a || (*w == Dim::Any && matches!(a, Dim::Named(_))))
+        && wanted.iter().zip(actual).all(|(w, a)| w == a || (*w == Dim::Any && matches!(a, Dim::Symbolic(_))))
 }

@@ -15,18 +15,20 @@
 //!
 //! * A `%N` or a global bound twice is an error; in TVM one binding wins silently.
 //! * `%"any name"` and `@"any name"` quote names that are not identifiers.
-//! * Tensor types may name a dimension: `Tensor[(batch, 3), float32]`.
+//! * Tensor types may name a dimension, or compute it: `Tensor[(batch, floordiv(n + 1, 2)), float32]`.
 //! * Scalars of every element type are written inline (`1i8`, `3u8`, `1bf16`).
 //! * `annotation.compiler_begin(%x, compiler="t")` is read with or without an `attrs_type_key`.
 //! * The printer defines a shared expression at the innermost place that covers all its uses, which is where it is
 //!   evaluated; variable names are made unique in each global function, not over the whole text.
 
+mod dim;
 mod lexer;
 mod metadata;
 pub(crate) mod number;
 mod parser;
 mod printer;
 
+pub use dim::{dim_or_symbol, parse_dim};
 pub use parser::{ParseOptions, Parsed, parse};
 pub use printer::{PrintOptions, Printed, print, print_expr, print_faults};
 

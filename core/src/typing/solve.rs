@@ -219,7 +219,7 @@ fn join_dim(a: &Dim, b: &Dim) -> Option<Dim> {
     match (a, b) {
         _ if a == b => Some(a.clone()),
         (Dim::Any, _) | (_, Dim::Any) => Some(Dim::Any),
-        (Dim::Named(_), other) | (other, Dim::Named(_)) => Some(other.clone()),
+        (Dim::Symbolic(_), other) | (other, Dim::Symbolic(_)) => Some(other.clone()),
         (Dim::Fixed(_), Dim::Fixed(_)) => None,
     }
 }

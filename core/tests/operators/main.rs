@@ -10,6 +10,7 @@ mod qnn;
 mod qnn_kernels;
 mod reduce;
 mod shape;
+mod symbolic;
 mod vision;
 
 use byoc_core::ir::{AttrValue, Attrs, Type};
@@ -47,19 +48,19 @@ pub fn refused(name: &str, attrs: &Attrs, args: &[&Tensor]) -> String {
 
 /// Returns the result type of `name` for arguments of these types, or the error, as text.
 pub fn typed(name: &str, attrs: &Attrs, args: &[Type]) -> Result<String, String> {
+    infer(name, attrs, args).map(|ty| ty.to_string())
+}
+
+/// Infers the type that an operator gives arguments of these types.
+pub fn infer(name: &str, attrs: &Attrs, args: &[Type]) -> Result<Type, String> {
     let def = op::get(op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}")));
     let attrs = op::normalize_attrs(def, attrs.clone()).map_err(|d| d.message)?;
-    def.infer(&attrs, args, &vec![None; args.len()]).map(|t| t.to_string()).map_err(|d| d.message)
+    def.infer(&attrs, args, &vec![None; args.len()]).map_err(|d| d.message)
 }
 
 /// Creates the float32 tensor type with these dimensions: numbers, `?`, or names.
 pub fn f32s(dims: &str) -> Type {
-    use byoc_core::ir::Dim;
-    let dims = dims.split(',').map(str::trim).filter(|d| !d.is_empty()).map(|d| match d.parse() {
-        Ok(n) => Dim::Fixed(n),
-        Err(_) if d == "?" => Dim::Any,
-        Err(_) => Dim::Named(d.into()),
-    });
+    let dims = dims.split(',').filter(|d| !d.trim().is_empty()).map(|d| byoc_core::text::parse_dim(d).unwrap());
     Type::tensor_of(byoc_core::tensor::DType::F32, dims)
 }
 

@@ -85,10 +85,7 @@ impl Given {
     pub fn image_dims(&self, inputs: &[PortInfo]) -> Option<(String, usize)> {
         let mut open = inputs.iter().filter(|port| !self.values.contains_key(&port.name));
         let taken = open.find(|port| takes_image(port.dims.as_ref().map_or(0, Vec::len), inputs.len()))?;
-        match taken.dims.as_ref()?.first()? {
-            Dim::Named(name) => Some((name.to_string(), 1)),
-            _ => None,
-        }
+        taken.dims.as_ref()?.first()?.name().map(|name| (name.to_string(), 1))
     }
 
     /// Returns the values in the order of the model's inputs. A missing value is random with the seed `default`, or an
@@ -123,7 +120,7 @@ impl Given {
             (Some(origin), _, _) => origin,
             (None, Some((path, normalization)), _) if takes_image(port.ty.dims.len(), ports.len()) => {
                 let mut one = port.clone();
-                if let Some(first @ (Dim::Any | Dim::Named(_))) = one.ty.dims.first_mut() {
+                if let Some(first @ (Dim::Any | Dim::Symbolic(_))) = one.ty.dims.first_mut() {
                     *first = Dim::Fixed(1);
                 }
                 let shape = shape_of(&one)?;

@@ -53,10 +53,8 @@ impl Signature {
             .inputs
             .iter()
             .flat_map(|input| input.dims.iter().flatten())
-            .filter_map(|dim| match dim {
-                Dim::Named(name) => Some(name.to_string()),
-                _ => None,
-            })
+            .flat_map(Dim::symbols)
+            .map(|name| name.to_string())
             .collect();
         names.sort();
         names.dedup();
@@ -170,16 +168,17 @@ pub(crate) fn bind(
         let fits = dims.len() == shape.len()
             && dims.iter().zip(shape).all(|(dim, &size)| match dim {
                 Dim::Fixed(n) => *n == size,
-                Dim::Named(name) => *sizes.entry(name.to_string()).or_insert(size) == size,
                 Dim::Any => true,
+                open => match open.name() {
+                    Some(name) => *sizes.entry(name.to_string()).or_insert(size) == size,
+                    None => true,
+                },
             });
         if !fits {
             let bindings: Vec<String> = dims
                 .iter()
-                .filter_map(|dim| match dim {
-                    Dim::Named(name) => sizes.get(&**name).map(|size| format!("{name} = {size}")),
-                    _ => None,
-                })
+                .flat_map(Dim::symbols)
+                .filter_map(|name| sizes.get(&**name).map(|size| format!("{name} = {size}")))
                 .collect();
             let wanted = Type::tensor_of(input.dtype, dims.iter().cloned());
             let mut diagnostic = bad(format!("input \"{}\": expected {wanted}, found {shape:?}", input.name));
@@ -195,7 +194,7 @@ pub(crate) fn bind(
 
     let mut identifiers = Identifiers::default();
     let open: BTreeMap<&str, Dim> =
-        options.open.iter().map(|name| (name.as_str(), Dim::Named(identifiers.unique(name).as_str().into()))).collect();
+        options.open.iter().map(|name| (name.as_str(), Dim::symbol(identifiers.unique(name)))).collect();
     let mut types = Vec::new();
     let mut unbound: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for input in &signature.inputs {
@@ -217,11 +216,15 @@ pub(crate) fn bind(
                 .iter()
                 .enumerate()
                 .map(|(axis, dim)| match dim {
-                    Dim::Named(name) if open.contains_key(&**name) => open.get(&**name).cloned(),
-                    Dim::Named(name) => bound.get(&**name).map(|&n| Dim::Fixed(n)).or_else(|| {
-                        unbound.entry(name.to_string()).or_default().push(&input.name);
-                        None
-                    }),
+                    Dim::Symbolic(_) => {
+                        for name in dim.symbols() {
+                            if !open.contains_key(&**name) && !bound.contains_key(&**name) {
+                                unbound.entry(name.to_string()).or_default().push(&input.name);
+                            }
+                        }
+                        let known = |name: &str| bound.get(name).map(|&n| Dim::Fixed(n));
+                        Some(dim.with_dims(|name| open.get(name).cloned().or_else(|| known(name))))
+                    }
                     Dim::Any => given.and_then(|shape| shape.get(axis)).map(|&n| Dim::Fixed(n)),
                     fixed => Some(fixed.clone()),
                 })

@@ -171,9 +171,9 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
     let mut names: Vec<String> = Vec::new();
     for ty in annotations(module) {
         visit_dims(ty, &mut |dim| {
-            for name in dim.names() {
-                if !names.iter().any(|n| n == name) {
-                    names.push(name.to_owned());
+            for name in dim.symbols() {
+                if !names.iter().any(|n| **n == **name) {
+                    names.push(name.to_string());
                 }
             }
         });
@@ -205,7 +205,7 @@ fn bind(module: &mut Module, options: &LoadOptions) -> Result<BTreeMap<String, u
                 Dim::Any => true,
                 open => match open.name() {
                     Some(name) => *bound.entry(name.to_string()).or_insert(size) == size,
-                    // A product is checked when the program runs.
+                    // An expression is compared when the program runs.
                     None => true,
                 },
             });

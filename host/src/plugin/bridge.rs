@@ -8,6 +8,7 @@ use byoc_core::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
 use byoc_core::op::{self, Params};
 use byoc_core::pass::{Candidate, Composite};
 use byoc_core::tensor::{self, Tensor};
+use byoc_core::text::dim_or_symbol;
 use byoc_core::typing::{Builder, unify};
 use byoc_plugin_api as api;
 use std::collections::HashMap;
@@ -293,7 +294,7 @@ fn type_out(ty: &ir::TensorType) -> api::TensorType {
     let dims = ty.dims.iter().map(|dim| match dim {
         ir::Dim::Fixed(n) => api::Dim::Known(*n),
         ir::Dim::Any => api::Dim::Unknown("".into()),
-        ir::Dim::Named(name) => api::Dim::Unknown((&**name).into()),
+        ir::Dim::Symbolic(expr) => api::Dim::Unknown(expr.to_string().into()),
     });
     api::TensorType { dtype: dtype_out(ty.dtype), dims: dims.collect() }
 }
@@ -302,7 +303,7 @@ fn type_in(ty: &api::TensorType) -> Result<ir::Type, Box<Diagnostic>> {
     let dims = ty.dims.iter().map(|dim| match dim {
         api::Dim::Known(n) => ir::Dim::Fixed(*n),
         api::Dim::Unknown(name) if name.is_empty() => ir::Dim::Any,
-        api::Dim::Unknown(name) => ir::Dim::Named(name.as_str().into()),
+        api::Dim::Unknown(name) => dim_or_symbol(name),
     });
     let ty = ir::Type::tensor_of(dtype_in(ty.dtype)?, dims);
     match ty.unaddressable() {

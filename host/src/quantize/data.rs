@@ -124,11 +124,7 @@ impl Samples {
 fn bound(port: &PortInfo, dims: &BTreeMap<String, usize>) -> PortInfo {
     let mut port = port.clone();
     for dim in port.dims.iter_mut().flatten() {
-        if let Dim::Named(name) = dim
-            && let Some(&size) = dims.get(&**name)
-        {
-            *dim = Dim::Fixed(size);
-        }
+        *dim = dim.with_sizes(|name| dims.get(name).copied());
     }
     port
 }
@@ -418,7 +414,7 @@ mod tests {
     }
 
     fn batch() -> Dim {
-        Dim::Named("batch".into())
+        Dim::symbol("batch")
     }
 
     fn fails(source: &Source, signature: &Signature) -> Diagnostic {

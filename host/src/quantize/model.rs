@@ -110,10 +110,7 @@ fn with_inputs(module: &Module, inputs: &[Vec<Dim>]) -> Option<Module> {
 /// Returns the dimensions of the inputs in the file, with those fixed that the user bound; no dimensions for an input
 /// whose rank the file does not give.
 fn declared(signature: &Signature, bound: &BTreeMap<String, usize>) -> Vec<Vec<Dim>> {
-    let fix = |dim: &Dim| match dim {
-        Dim::Named(name) => bound.get(&**name).map_or_else(|| dim.clone(), |&n| Dim::Fixed(n)),
-        other => other.clone(),
-    };
+    let fix = |dim: &Dim| dim.with_sizes(|name| bound.get(name).copied());
     signature.inputs.iter().map(|port| port.dims.iter().flatten().map(fix).collect()).collect()
 }
 

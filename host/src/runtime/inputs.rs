@@ -53,7 +53,7 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
     for (port, tensor) in ports.iter().zip(inputs) {
         check_type(port, tensor.dtype(), tensor.shape())?;
         for (dim, &size) in port.ty.dims.iter().zip(tensor.shape()) {
-            if let Dim::Named(name) = dim {
+            if let Some(name) = dim.name() {
                 let (first, of) = *named.entry(&**name).or_insert((size, &port.name));
                 if first != size {
                     return Err(wrong_shape(port, tensor.dtype(), tensor.shape())
@@ -62,7 +62,7 @@ pub fn check_inputs(ports: &[Port], inputs: &[Tensor]) -> Result<(), Diagnostic>
             }
         }
     }
-    // A dimension that is a product of named ones has to have the size that follows from them.
+    // Dimensions that are computed from others must have the computed size.
     let size = |name: &str| named.get(name).map(|(size, _)| *size);
     for (port, tensor) in ports.iter().zip(inputs) {
         for (dim, &given) in port.ty.dims.iter().zip(tensor.shape()).filter(|(dim, _)| dim.name().is_none()) {

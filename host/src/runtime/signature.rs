@@ -8,6 +8,7 @@
 use super::region::{OutputDims, Prepared};
 use byoc_core::ir::{Dim, TensorType, Type};
 use byoc_core::tensor::{DType, Tensor};
+use byoc_core::text::dim_or_symbol;
 use serde_json::{Value, json};
 
 /// Types of a region's tensors, tuples flattened. An unknown dimension admits any size.
@@ -186,7 +187,7 @@ fn read_type(value: &Value) -> Result<TensorType, String> {
     let dtype = value["dtype"].as_str().and_then(DType::parse).ok_or_else(wrong)?;
     let dims = value["dims"].as_array().ok_or_else(wrong)?.iter().map(|dim| match dim {
         Value::Null => Ok(Dim::Any),
-        Value::String(name) => Ok(Dim::Named(name.as_str().into())),
+        Value::String(text) => Ok(dim_or_symbol(text)),
         size => index(size).map(Dim::Fixed).ok_or_else(wrong),
     });
     let ty = TensorType { dtype, dims: dims.collect::<Result<_, _>>()? };
@@ -196,7 +197,7 @@ fn read_type(value: &Value) -> Result<TensorType, String> {
 fn write_type(ty: &TensorType) -> Value {
     let dim = |dim: &Dim| match dim {
         Dim::Fixed(size) => json!(size),
-        Dim::Named(name) => json!(&**name),
+        Dim::Symbolic(expr) => json!(expr.to_string()),
         Dim::Any => Value::Null,
     };
     json!({ "dtype": ty.dtype.name(), "dims": ty.dims.iter().map(dim).collect::<Vec<_>>() })
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn compares_element_type_rank_and_size_of_ports() {
         let (own, ty) = (signature(), |dtype, dims: &[Dim]| TensorType { dtype, dims: dims.iter().cloned().collect() });
-        let out = ty(DType::F32, &[Dim::Named("m".into()), Dim::Fixed(2)]);
+        let out = ty(DType::F32, &[Dim::symbol("m"), Dim::Fixed(2)]);
         let check = |input: TensorType| own.check_ports(&[input], std::slice::from_ref(&out));
         check(ty(DType::F32, &[Dim::Any, Dim::Fixed(4)])).unwrap();
         let error = check(ty(DType::I8, &[Dim::Any, Dim::Fixed(4)])).unwrap_err();

@@ -5,6 +5,7 @@
 
 use byoc_core::ir::{AttrValue, Dim, TensorType};
 use byoc_core::tensor::DType;
+use byoc_core::text::dim_or_symbol;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Number, Value};
@@ -31,7 +32,7 @@ pub fn type_from_json(value: &Value) -> Result<TensorType, String> {
     let dtype = first.as_str().and_then(DType::parse).ok_or_else(wrong)?;
     let dim = |item: &Value| match item {
         Value::String(name) if name == "?" => Ok(Dim::Any),
-        Value::String(name) if !name.is_empty() => Ok(Dim::Named(name.as_str().into())),
+        Value::String(name) if !name.is_empty() => Ok(dim_or_symbol(name)),
         item => item.as_u64().and_then(|n| usize::try_from(n).ok()).map(Dim::Fixed).ok_or_else(wrong),
     };
     let ty = TensorType { dtype, dims: rest.iter().map(dim).collect::<Result<_, _>>()? };

@@ -34,7 +34,7 @@ fn layer(batch: Dim, length: Dim) -> Module {
 }
 
 fn open() -> Module {
-    layer(Dim::Named("batch".into()), Dim::Named("length".into()))
+    layer(Dim::symbol("batch"), Dim::symbol("length"))
 }
 
 #[test]

@@ -9,6 +9,7 @@ use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, CompiledRegion, Cost, Description, Dim, Error, Executable, Graph,
     LoadRequest, Loader, RefusalCode, Region, Result, Signature, Source, Verdict,
 };
+use byoc_plugin_support::dims;
 use std::collections::BTreeSet;
 
 /// Key of the loader.
@@ -42,20 +43,17 @@ const HEAVY: &[&str] = &[
 const LEAST_FLOPS: u64 = 20_000;
 
 /// Substitute for unknown dimensions.
-const SAMPLE: i64 = 4;
+const SAMPLE: usize = 4;
 
 fn refuse(reason: Reason) -> Verdict {
     Verdict::refused(reason.code, reason.detail)
 }
 
-/// Returns the dimensions of the inputs, with a substitute for unknown ones. A name that is a product is evaluated
-/// factor by factor.
+/// Returns the dimensions of the inputs, with [`SAMPLE`] for each symbol.
 fn sample(graph: &Graph) -> Vec<Vec<i64>> {
-    let size = |dim: &Dim| match dim {
-        Dim::Known(size) => *size as i64,
-        Dim::Unknown(name) => {
-            name.split('*').fold(1, |all: i64, factor| all.saturating_mul(factor.parse().unwrap_or(SAMPLE)))
-        }
+    let size = |dim: &Dim| {
+        let size = dims::size(dim, &mut |_| Some(SAMPLE));
+        size.filter(|&size| size > 0 || *dim == Dim::Known(0)).unwrap_or(SAMPLE) as i64
     };
     graph.inputs.iter().map(|input| input.ty.dims.iter().map(size).collect()).collect()
 }

@@ -142,7 +142,7 @@ impl Parser<'_> {
             }
             dims.push(match self.peek() {
                 Token::Mark('?') => Dim::Any,
-                Token::Name(name) => Dim::Named(name.into()),
+                Token::Name(name) => Dim::symbol(name),
                 Token::Number(number) => match number.parse() {
                     Ok(size) => Dim::Fixed(size),
                     Err(_) => return Err(self.unexpected("a dimension")),

@@ -8,7 +8,7 @@ use super::{Fallible, Kind, Parser, Token, tokens::brief};
 use crate::diag::{Diagnostic, Span, codes, nearest};
 use crate::ir::{Dim, FuncType, Name, Type};
 use crate::tensor::DType;
-use crate::text::MAX_NESTING;
+use crate::text::{MAX_NESTING, parse_dim};
 
 /// Unfinished type, with its finished parts.
 struct Open {
@@ -282,32 +282,41 @@ impl Parser<'_> {
         ty
     }
 
-    /// Parses a dimension: `3`, `?`, `batch`, or a product of numbers and names: `12*batch`.
+    /// Parses a dimension: `3`, `?`, `batch`, or an expression; see [`parse_dim`](crate::text::parse_dim).
     fn dim(&mut self) -> Fallible<Dim> {
-        let token = self.peek();
-        let mut dim = self.factor()?;
-        while self.eat(Kind::Star) {
-            let factor = self.factor()?;
-            dim = Dim::product([&dim, &factor]).ok_or_else(|| bad_dim("the product is too large", token.span))?;
-        }
-        Ok(dim)
-    }
-
-    fn factor(&mut self) -> Fallible<Dim> {
-        let token = self.peek();
-        let dim = match token.kind {
+        let first = self.peek();
+        let dim = match first.kind {
             Kind::Question => Dim::Any,
-            Kind::Ident => Dim::Named(self.names.shared(self.text_of(token))),
+            Kind::Ident => Dim::symbol(self.names.shared(self.text_of(first))),
             Kind::Number => {
-                let text = self.text_of(token);
+                let text = self.text_of(first);
                 let size = text.parse::<usize>().ok().filter(|&n| n <= i64::MAX as usize);
                 let wrong = || format!("expected an integer as dimension, found `{}`", brief(text));
-                Dim::Fixed(size.ok_or_else(|| bad_dim(wrong(), token.span))?)
+                Dim::Fixed(size.ok_or_else(|| bad_dim(wrong(), first.span))?)
             }
-            _ => return Err(self.unexpected(token, "a dimension: a number, `?` or a name")),
+            Kind::OpenParen | Kind::Minus => Dim::Any,
+            _ => return Err(self.unexpected(first, "a dimension: a number, `?`, a name or an expression")),
         };
-        self.take();
-        Ok(dim)
+        let mut last = first;
+        let mut depth = 0;
+        loop {
+            let next = self.peek();
+            match next.kind {
+                Kind::Comma | Kind::CloseParen if depth == 0 => break,
+                Kind::OpenParen => depth += 1,
+                Kind::CloseParen => depth -= 1,
+                Kind::Ident | Kind::Number | Kind::Question | Kind::Plus | Kind::Minus | Kind::Star => {}
+                Kind::Comma => {}
+                _ => return Err(self.unexpected(next, "`,` or `)`")),
+            }
+            last = self.take();
+        }
+        if last.span == first.span && !matches!(first.kind, Kind::OpenParen | Kind::Minus) {
+            return Ok(dim);
+        }
+        let span = Span { end: last.span.end, ..first.span };
+        let text = &self.source[span.start as usize..span.end as usize];
+        parse_dim(text).map_err(|message| bad_dim(message, span))
     }
 }
 

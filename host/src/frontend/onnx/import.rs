@@ -8,7 +8,7 @@ use super::state::{Fault, Importer};
 use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops};
 use crate::frontend::{Identifiers, LoadOptions, Loaded, bind};
 use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::{Dim, Source};
+use byoc_core::ir::Source;
 use byoc_core::stop;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub fn run(
     for (port, ty) in signature.inputs.iter().zip(types) {
         let var = importer.builder.var(names.unique(&port.name), ty.clone());
         for (axis, dim) in ty.as_tensor().iter().flat_map(|ty| ty.dims.iter().enumerate()) {
-            if let Dim::Named(name) = dim {
+            if let Some(name) = dim.name() {
                 importer.open.entry(name.clone()).or_insert((var, axis));
             }
         }

@@ -130,11 +130,11 @@ fn port(info: &ValueInfoProto, what: &str) -> Result<PortInfo, Diagnostic> {
         return refuse(format!("a tensor of {}", tensor::type_name(tensor.elem_type)));
     };
     let dims = tensor.shape.as_ref().map(|shape| {
-        let unnamed = |axis: usize| Dim::Named(format!("{}.{axis}", info.name).into());
+        let unnamed = |axis: usize| Dim::symbol(format!("{}.{axis}", info.name));
         let dims = shape.dim.iter().enumerate();
         dims.map(|(axis, dim)| match &dim.value {
             Some(DimensionValue::DimValue(n)) => usize::try_from(*n).map_or_else(|_| unnamed(axis), Dim::Fixed),
-            Some(DimensionValue::DimParam(name)) if !name.is_empty() => Dim::Named(name.as_str().into()),
+            Some(DimensionValue::DimParam(name)) if !name.is_empty() => Dim::symbol(name.as_str()),
             _ => unnamed(axis),
         })
         .collect()

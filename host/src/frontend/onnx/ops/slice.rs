@@ -2,7 +2,7 @@
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use crate::frontend::onnx::size::Size;
-use byoc_core::ir::{AttrValue, ExprId};
+use byoc_core::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[
     ("Pad", 2, pad_2),
@@ -20,7 +20,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 fn slice_1(n: &mut Node<'_, '_>) -> Outputs {
-    let numbers = |list: Option<Vec<i64>>| list.unwrap_or_default().into_iter().map(Size::Number).collect();
+    let numbers = |list: Option<Vec<i64>>| list.unwrap_or_default().into_iter().map(Size::constant).collect();
     let starts = numbers(n.ints_attr("starts")?);
     let ends = numbers(n.ints_attr("ends")?);
     let axes = n.ints_attr("axes")?;
@@ -83,16 +83,16 @@ fn slice(
         if step == 0 {
             return Err(n.bad("a step is 0"));
         }
-        let (from, to) = match (&starts[i], &ends[i], dims[axis].fixed()) {
-            (Size::Number(from), Size::Number(to), Some(size)) => {
+        let (from, to) = match (starts[i].as_constant(), ends[i].as_constant(), dims[axis].fixed()) {
+            (Some(from), Some(to), Some(size)) => {
                 let size = size as i64;
                 // Bounds far beyond the size, as exporters write them, are clamped to the nearest equivalent ones.
                 let from_end = |v: i64| if v < 0 { v.saturating_add(size) } else { v };
                 let (from, to) = if step > 0 {
-                    (from_end(*from).clamp(0, size), from_end(*to).clamp(0, size))
+                    (from_end(from).clamp(0, size), from_end(to).clamp(0, size))
                 } else {
                     // The position before the first element is -size - 1, counted from the end.
-                    let (from, to) = (from_end(*from).clamp(-1, size - 1), from_end(*to).clamp(-1, size - 1));
+                    let (from, to) = (from_end(from).clamp(-1, size - 1), from_end(to).clamp(-1, size - 1));
                     (if from < 0 { -size - 1 } else { from }, if to < 0 { -size - 1 } else { to })
                 };
                 if (from, to, step) == (0, size, 1) {
@@ -101,18 +101,19 @@ fn slice(
                 strides.push(step.clamp(-size.max(1) - 1, size.max(1) + 1));
                 (from, to)
             }
-            (Size::Number(0), Size::Open(to), _) if step == 1 => {
-                if *to != dims[axis] {
-                    lanes.push((axis, to.clone()));
+            (Some(0), None, _) if step == 1 && ends[i].is_non_negative() => {
+                let to = Dim::from(ends[i].clone());
+                if to != dims[axis] {
+                    lanes.push((axis, to));
                 }
                 continue;
             }
-            (Size::Number(from), Size::Number(to), None) => {
-                if (*from, step) == (0, 1) && *to >= i64::from(i32::MAX) {
+            (Some(from), Some(to), None) => {
+                if (from, step) == (0, 1) && to >= i64::from(i32::MAX) {
                     continue;
                 }
                 strides.push(step);
-                (*from, *to)
+                (from, to)
             }
             _ => {
                 let bounds = [n.input(1)?, n.input(2)?];

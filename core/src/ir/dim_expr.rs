@@ -1,0 +1,514 @@
+//! Expressions over symbolic dimensions, in a normal form.
+//!
+//! An expression is a polynomial with integer coefficients. Its variables are symbols and the functions that are no
+//! polynomials: `floordiv`, `min`, `max`. Terms are merged and sorted, so that expressions that are equal as polynomials are
+//! equal as values; a division by a number leaves in the function only what it does not divide
+//! (`floordiv(4*n + 3, 2)` is `2*n + 1`). `ceildiv(a, b)` is `floordiv(a + b - 1, b)`.
+//!
+//! Symbols stand for sizes and are at least 0, divisors at least 1. Expressions have at most [`MAX_ATOMS`] variables in all,
+//! so that no chain of operators makes one that is slow to compare; operations give `None` beyond that, and on overflow.
+
+use super::{Dim, Name};
+use std::cmp::{Ordering, Reverse};
+use std::fmt;
+use std::sync::Arc;
+
+/// Maximum number of variables in an expression, counted with repetition.
+pub const MAX_ATOMS: usize = 64;
+
+/// Polynomial over symbols and integer functions. See the [module](self).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DimExpr {
+    /// By descending degree, then by variables; no coefficient is 0.
+    terms: Arc<[Term]>,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Term {
+    /// Sorted; repeated for powers; empty in the constant term.
+    atoms: Vec<Atom>,
+    coefficient: i64,
+}
+
+/// Variable of a polynomial.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Atom {
+    Symbol(Name),
+    FloorDiv(DimExpr, DimExpr),
+    /// At least two operands, sorted.
+    Min(Vec<DimExpr>),
+    /// As of `Min`.
+    Max(Vec<DimExpr>),
+}
+
+impl DimExpr {
+    /// Creates a constant.
+    pub fn constant(value: i64) -> DimExpr {
+        let term = Term { atoms: Vec::new(), coefficient: value };
+        DimExpr { terms: if value == 0 { [].into() } else { [term].into() } }
+    }
+
+    /// Creates the expression of one symbol.
+    pub fn symbol(name: impl Into<Name>) -> DimExpr {
+        DimExpr::atom(Atom::Symbol(name.into()))
+    }
+
+    /// Returns the expression of a dimension; `None` for an unknown one.
+    pub fn of(dim: &Dim) -> Option<DimExpr> {
+        match dim {
+            Dim::Fixed(n) => i64::try_from(*n).ok().map(DimExpr::constant),
+            Dim::Symbolic(expr) => Some(expr.clone()),
+            Dim::Any => None,
+        }
+    }
+
+    fn atom(atom: Atom) -> DimExpr {
+        DimExpr { terms: [Term { atoms: vec![atom], coefficient: 1 }].into() }
+    }
+
+    /// Merges equal monomials, drops zeros and sorts.
+    fn normal(mut terms: Vec<Term>) -> Option<DimExpr> {
+        terms.sort_by(|a, b| monomial_order(&a.atoms, &b.atoms));
+        let mut merged: Vec<Term> = Vec::with_capacity(terms.len());
+        for term in terms {
+            match merged.last_mut() {
+                Some(last) if last.atoms == term.atoms => {
+                    last.coefficient = last.coefficient.checked_add(term.coefficient)?;
+                }
+                _ => merged.push(term),
+            }
+        }
+        merged.retain(|term| term.coefficient != 0);
+        let expr = DimExpr { terms: merged.into() };
+        (expr.size() <= MAX_ATOMS).then_some(expr)
+    }
+
+    /// Number of variables, those inside functions included.
+    fn size(&self) -> usize {
+        self.atoms()
+            .map(|atom| match atom {
+                Atom::Symbol(_) => 1,
+                Atom::FloorDiv(a, b) => 1 + a.size() + b.size(),
+                Atom::Min(list) | Atom::Max(list) => 1 + list.iter().map(DimExpr::size).sum::<usize>(),
+            })
+            .sum()
+    }
+
+    fn atoms(&self) -> impl Iterator<Item = &Atom> {
+        self.terms.iter().flat_map(|term| &term.atoms)
+    }
+
+    /// Returns the value of a constant.
+    pub fn as_constant(&self) -> Option<i64> {
+        match &*self.terms {
+            [] => Some(0),
+            [Term { atoms, coefficient }] if atoms.is_empty() => Some(*coefficient),
+            _ => None,
+        }
+    }
+
+    /// Returns the name of an expression that is one symbol.
+    pub fn as_symbol(&self) -> Option<&Name> {
+        match &*self.terms {
+            [Term { atoms, coefficient: 1 }] => match &atoms[..] {
+                [Atom::Symbol(name)] => Some(name),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns the greatest common divisor of the coefficients; 0 of the constant 0.
+    pub fn content(&self) -> u64 {
+        self.terms.iter().fold(0, |all, term| gcd(all, term.coefficient.unsigned_abs()))
+    }
+
+    /// Returns the symbols in it, each once, in order.
+    pub fn symbols(&self) -> Vec<&Name> {
+        let mut names = Vec::new();
+        let mut stack = vec![self];
+        while let Some(expr) = stack.pop() {
+            for atom in expr.atoms() {
+                match atom {
+                    Atom::Symbol(name) => names.push(name),
+                    Atom::FloorDiv(a, b) => stack.extend([a, b]),
+                    Atom::Min(list) | Atom::Max(list) => stack.extend(list),
+                }
+            }
+        }
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// Returns the sum.
+    pub fn add(&self, other: &DimExpr) -> Option<DimExpr> {
+        DimExpr::normal(self.terms.iter().chain(&*other.terms).cloned().collect())
+    }
+
+    /// Returns the difference.
+    pub fn sub(&self, other: &DimExpr) -> Option<DimExpr> {
+        self.add(&other.scale(-1)?)
+    }
+
+    /// Returns the sum with a number.
+    pub fn offset(&self, by: i64) -> Option<DimExpr> {
+        self.add(&DimExpr::constant(by))
+    }
+
+    /// Returns the product with a number.
+    pub fn scale(&self, by: i64) -> Option<DimExpr> {
+        let scaled = self
+            .terms
+            .iter()
+            .map(|term| Some(Term { atoms: term.atoms.clone(), coefficient: term.coefficient.checked_mul(by)? }));
+        DimExpr::normal(scaled.collect::<Option<_>>()?)
+    }
+
+    /// Returns the product.
+    pub fn mul(&self, other: &DimExpr) -> Option<DimExpr> {
+        if self.terms.len() * other.terms.len() > MAX_ATOMS * 2 {
+            return None;
+        }
+        let mut terms = Vec::with_capacity(self.terms.len() * other.terms.len());
+        for a in &*self.terms {
+            for b in &*other.terms {
+                terms.push(a.mul(b)?);
+            }
+        }
+        DimExpr::normal(terms)
+    }
+
+    /// Returns the quotient where it is a polynomial: known to be whole for all sizes.
+    pub fn div_exact(&self, by: &DimExpr) -> Option<DimExpr> {
+        let (quotient, rest) = self.divide(by)?;
+        (rest.as_constant() == Some(0)).then_some(quotient)
+    }
+
+    /// Divides polynomials: `self = quotient * by + rest`, where no term of `rest` is divisible by the first term of `by`.
+    fn divide(&self, by: &DimExpr) -> Option<(DimExpr, DimExpr)> {
+        let first = by.terms.first()?;
+        let (mut quotient, mut rest) = (DimExpr::constant(0), self.clone());
+        // Each round removes one term and adds smaller ones only.
+        for _ in 0..MAX_ATOMS {
+            let Some(term) = rest.terms.iter().find_map(|term| term.div(first)) else { break };
+            let factor = DimExpr { terms: [term].into() };
+            rest = rest.sub(&factor.mul(by)?)?;
+            quotient = quotient.add(&factor)?;
+        }
+        Some((quotient, rest))
+    }
+
+    /// Returns the quotient rounded down.
+    pub fn floor_div(&self, by: &DimExpr) -> Option<DimExpr> {
+        match by.as_constant() {
+            Some(number) => self.floor_div_number(number),
+            None => {
+                let (quotient, rest) = self.divide(by)?;
+                if rest.as_constant() == Some(0) {
+                    return Some(quotient);
+                }
+                quotient.add(&DimExpr::atom(Atom::FloorDiv(rest, by.clone())))
+            }
+        }
+    }
+
+    /// Moves out of the division what `by` divides: floor((by * q + r) / by) = q + floor(r / by).
+    fn floor_div_number(&self, by: i64) -> Option<DimExpr> {
+        if by < 1 {
+            return None;
+        }
+        let part = |part: fn(i64, i64) -> i64| {
+            let terms = self
+                .terms
+                .iter()
+                .map(|term| Term { atoms: term.atoms.clone(), coefficient: part(term.coefficient, by) });
+            DimExpr::normal(terms.collect())
+        };
+        let (quotient, rest) = (part(i64::div_euclid)?, part(i64::rem_euclid)?);
+        if rest.as_constant().is_some() {
+            return Some(quotient);
+        }
+        let (variable, constant) = rest.split_constant();
+        // floor((g * x + c) / (g * b)) = floor((x + floor(c / g)) / b)
+        let common = i64::try_from(gcd(variable.content(), by.unsigned_abs())).ok()?;
+        let rest = DimExpr { terms: variable.terms.iter().map(|term| term.shrink(common)).collect() };
+        let (rest, by) = (rest.offset(constant / common)?, by / common);
+        // floor((floor(x / a) + c) / b) = floor((x + a * c) / (a * b))
+        let (variable, constant) = rest.split_constant();
+        if let [Term { atoms, coefficient: 1 }] = &*variable.terms
+            && let [Atom::FloorDiv(inner, divisor)] = &atoms[..]
+            && let Some(divisor) = divisor.as_constant()
+        {
+            let inner = inner.offset(divisor.checked_mul(constant)?)?;
+            return quotient.add(&inner.floor_div_number(divisor.checked_mul(by)?)?);
+        }
+        quotient.add(&DimExpr::atom(Atom::FloorDiv(rest, DimExpr::constant(by))))
+    }
+
+    /// Returns the quotient rounded up.
+    pub fn ceil_div(&self, by: &DimExpr) -> Option<DimExpr> {
+        self.add(by)?.offset(-1)?.floor_div(by)
+    }
+
+    /// Returns the smaller of two.
+    pub fn minimum(&self, other: &DimExpr) -> Option<DimExpr> {
+        DimExpr::extremum(self, other, true)
+    }
+
+    /// Returns the larger of two.
+    pub fn maximum(&self, other: &DimExpr) -> Option<DimExpr> {
+        DimExpr::extremum(self, other, false)
+    }
+
+    fn extremum(a: &DimExpr, b: &DimExpr, smallest: bool) -> Option<DimExpr> {
+        let mut all: Vec<DimExpr> = Vec::new();
+        for operand in [a, b] {
+            match (&*operand.terms, smallest) {
+                ([Term { atoms, coefficient: 1 }], true) if let [Atom::Min(list)] = &atoms[..] => {
+                    all.extend(list.iter().cloned());
+                }
+                ([Term { atoms, coefficient: 1 }], false) if let [Atom::Max(list)] = &atoms[..] => {
+                    all.extend(list.iter().cloned());
+                }
+                _ => all.push(operand.clone()),
+            }
+        }
+        all.sort();
+        all.dedup();
+        // One that another is never on the wrong side of decides nothing.
+        let mut kept: Vec<DimExpr> = Vec::with_capacity(all.len());
+        for (i, expr) in all.iter().enumerate() {
+            let decides = |other: &DimExpr| {
+                let (low, high) = if smallest { (other, expr) } else { (expr, other) };
+                high.sub(low).is_some_and(|difference| difference.is_non_negative())
+            };
+            if !all.iter().enumerate().any(|(j, other)| i != j && decides(other)) {
+                kept.push(expr.clone());
+            }
+        }
+        match &kept[..] {
+            [one] => Some(one.clone()),
+            _ => {
+                let expr = DimExpr::atom(if smallest { Atom::Min(kept) } else { Atom::Max(kept) });
+                (expr.size() <= MAX_ATOMS).then_some(expr)
+            }
+        }
+    }
+
+    /// Tests whether it is known to be at least 0 whatever the sizes are.
+    pub fn is_non_negative(&self) -> bool {
+        self.terms.iter().all(|term| term.coefficient > 0 && term.atoms.iter().all(Atom::is_non_negative))
+    }
+
+    /// Replaces symbols. `None` on overflow.
+    pub fn substitute(&self, value: &impl Fn(&Name) -> Option<DimExpr>) -> Option<DimExpr> {
+        let mut sum = DimExpr::constant(0);
+        for term in &*self.terms {
+            let mut product = DimExpr::constant(term.coefficient);
+            for atom in &term.atoms {
+                let replaced = match atom {
+                    Atom::Symbol(name) => value(name).unwrap_or_else(|| DimExpr::symbol(name.clone())),
+                    Atom::FloorDiv(a, b) => a.substitute(value)?.floor_div(&b.substitute(value)?)?,
+                    Atom::Min(list) | Atom::Max(list) => {
+                        let mut list = list.iter().map(|expr| expr.substitute(value));
+                        let first = list.next()??;
+                        let smallest = matches!(atom, Atom::Min(_));
+                        list.try_fold(first, |all, next| DimExpr::extremum(&all, &next?, smallest))?
+                    }
+                };
+                product = product.mul(&replaced)?;
+            }
+            sum = sum.add(&product)?;
+        }
+        Some(sum)
+    }
+
+    /// Evaluates it with operations of the caller, for those that compute dimensions during the run. `None` where one gives it.
+    pub fn fold<T, E>(&self, ops: &mut impl DimOps<T, E>) -> Result<T, E> {
+        let mut sum: Option<T> = None;
+        for term in &*self.terms {
+            let mut product: Option<T> = match term.coefficient {
+                1 if !term.atoms.is_empty() => None,
+                number => Some(ops.constant(number)?),
+            };
+            for atom in &term.atoms {
+                let factor = match atom {
+                    Atom::Symbol(name) => ops.symbol(name)?,
+                    Atom::FloorDiv(a, b) => {
+                        let operands = (a.fold(ops)?, b.fold(ops)?);
+                        ops.binary(DimOp::FloorDiv, operands.0, operands.1)?
+                    }
+                    Atom::Min(list) | Atom::Max(list) => {
+                        let op = if matches!(atom, Atom::Min(_)) { DimOp::Min } else { DimOp::Max };
+                        let mut all: Option<T> = None;
+                        for expr in list {
+                            let next = expr.fold(ops)?;
+                            all = Some(match all {
+                                Some(all) => ops.binary(op, all, next)?,
+                                None => next,
+                            });
+                        }
+                        match all {
+                            Some(all) => all,
+                            None => ops.constant(0)?,
+                        }
+                    }
+                };
+                product = Some(match product {
+                    Some(product) => ops.binary(DimOp::Mul, product, factor)?,
+                    None => factor,
+                });
+            }
+            let product = match product {
+                Some(product) => product,
+                None => ops.constant(1)?,
+            };
+            sum = Some(match sum {
+                Some(sum) => ops.binary(DimOp::Add, sum, product)?,
+                None => product,
+            });
+        }
+        match sum {
+            Some(sum) => Ok(sum),
+            None => ops.constant(0),
+        }
+    }
+
+    fn split_constant(&self) -> (DimExpr, i64) {
+        match self.terms.split_last() {
+            Some((last, rest)) if last.atoms.is_empty() => (DimExpr { terms: rest.into() }, last.coefficient),
+            _ => (self.clone(), 0),
+        }
+    }
+}
+
+/// Operation between two dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DimOp {
+    /// The sum.
+    Add,
+    /// The product.
+    Mul,
+    /// The quotient rounded down.
+    FloorDiv,
+    /// The smaller one.
+    Min,
+    /// The larger one.
+    Max,
+}
+
+/// Operations with which [`DimExpr::fold`] evaluates an expression.
+pub trait DimOps<T, E> {
+    /// Returns a constant.
+    ///
+    /// # Errors
+    /// Those of the caller.
+    fn constant(&mut self, value: i64) -> Result<T, E>;
+    /// Returns the value of a symbol.
+    ///
+    /// # Errors
+    /// Those of the caller.
+    fn symbol(&mut self, name: &Name) -> Result<T, E>;
+    /// Returns the result of an operation.
+    ///
+    /// # Errors
+    /// Those of the caller.
+    fn binary(&mut self, op: DimOp, a: T, b: T) -> Result<T, E>;
+}
+
+impl Term {
+    fn mul(&self, other: &Term) -> Option<Term> {
+        let mut atoms = [&self.atoms[..], &other.atoms[..]].concat();
+        atoms.sort();
+        Some(Term { atoms, coefficient: self.coefficient.checked_mul(other.coefficient)? })
+    }
+
+    /// Returns the quotient by a term that divides it.
+    fn div(&self, by: &Term) -> Option<Term> {
+        let coefficient = self.coefficient.checked_div(by.coefficient)?;
+        if self.coefficient.checked_rem(by.coefficient)? != 0 {
+            return None;
+        }
+        let mut atoms = self.atoms.clone();
+        for atom in &by.atoms {
+            atoms.remove(atoms.iter().position(|own| own == atom)?);
+        }
+        Some(Term { atoms, coefficient })
+    }
+
+    fn shrink(&self, by: i64) -> Term {
+        Term { atoms: self.atoms.clone(), coefficient: self.coefficient / by }
+    }
+}
+
+impl Atom {
+    fn is_non_negative(&self) -> bool {
+        match self {
+            Atom::Symbol(_) => true,
+            Atom::FloorDiv(a, b) => a.is_non_negative() && b.is_non_negative(),
+            Atom::Min(list) => list.iter().all(DimExpr::is_non_negative),
+            Atom::Max(list) => list.iter().any(DimExpr::is_non_negative),
+        }
+    }
+}
+
+/// By descending degree, then by variables: compatible with products, as division needs it.
+fn monomial_order(a: &[Atom], b: &[Atom]) -> Ordering {
+    Reverse(a.len()).cmp(&Reverse(b.len())).then_with(|| a.cmp(b))
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    let (mut a, mut b) = (a, b);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+impl fmt::Display for DimExpr {
+    /// `12*batch`, `n + 1`, `floordiv(n - 1, 2)`: what [`parse_dim`](crate::text::parse_dim) reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.terms.is_empty() {
+            return f.write_str("0");
+        }
+        for (i, term) in self.terms.iter().enumerate() {
+            let negative = term.coefficient < 0;
+            match (i, negative) {
+                (0, false) => {}
+                (0, true) => f.write_str("-")?,
+                (_, false) => f.write_str(" + ")?,
+                (_, true) => f.write_str(" - ")?,
+            }
+            let number = term.coefficient.unsigned_abs();
+            if number != 1 || term.atoms.is_empty() {
+                write!(f, "{number}{}", if term.atoms.is_empty() { "" } else { "*" })?;
+            }
+            for (i, atom) in term.atoms.iter().enumerate() {
+                write!(f, "{}{atom}", if i == 0 { "" } else { "*" })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Atom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut call = |name: &str, list: &[&DimExpr]| {
+            let list: Vec<String> = list.iter().map(ToString::to_string).collect();
+            write!(f, "{name}({})", list.join(", "))
+        };
+        match self {
+            Atom::Symbol(name) => f.write_str(name),
+            Atom::FloorDiv(a, b) => call("floordiv", &[a, b]),
+            Atom::Min(list) => call("min", &list.iter().collect::<Vec<_>>()),
+            Atom::Max(list) => call("max", &list.iter().collect::<Vec<_>>()),
+        }
+    }
+}
+
+impl fmt::Debug for DimExpr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}

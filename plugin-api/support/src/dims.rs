@@ -1,0 +1,178 @@
+//! Sizes of dimensions that are not known before the run.
+//!
+//! An unknown dimension crosses the boundary as text: nothing, a symbol, or an expression over symbols such as `12*batch` or
+//! `floordiv(n + 1, 2)`. Equal texts are equal sizes.
+
+use byoc_plugin_api::Dim;
+
+/// Maximum nesting of functions and parentheses.
+const MAX_DEPTH: usize = 16;
+
+/// Evaluates a dimension with a size for each symbol; `None` for `?`, for text that is no expression, for a result that is
+/// no size.
+///
+/// ```
+/// use byoc_plugin_api::Dim;
+/// use byoc_plugin_support::dims::size;
+///
+/// let half = Dim::Unknown("floordiv(n + 1, 2)".into());
+/// assert_eq!(size(&half, &mut |name| (name == "n").then_some(7)), Some(4));
+/// ```
+pub fn size(dim: &Dim, symbol: &mut dyn FnMut(&str) -> Option<usize>) -> Option<usize> {
+    match dim {
+        Dim::Known(size) => Some(*size),
+        Dim::Unknown(text) => {
+            let mut reader = Reader { text, at: 0, depth: 0, symbol };
+            let value = reader.sum()?;
+            (reader.peek().is_none()).then(|| usize::try_from(value).ok())?
+        }
+    }
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+    symbol: &'a mut dyn FnMut(&str) -> Option<usize>,
+}
+
+impl<'a> Reader<'a> {
+    fn peek(&mut self) -> Option<u8> {
+        let bytes = self.text.as_bytes();
+        while bytes.get(self.at) == Some(&b' ') {
+            self.at += 1;
+        }
+        bytes.get(self.at).copied()
+    }
+
+    fn eat(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn word(&mut self) -> &'a str {
+        let rest = &self.text[self.at..];
+        let end =
+            rest.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '.' | '$')).unwrap_or(rest.len());
+        self.at += end;
+        &rest[..end]
+    }
+
+    fn sum(&mut self) -> Option<i64> {
+        let mut sum = if self.eat(b'-') { self.product()?.checked_neg()? } else { self.product()? };
+        loop {
+            if self.eat(b'+') {
+                sum = sum.checked_add(self.product()?)?;
+            } else if self.eat(b'-') {
+                sum = sum.checked_sub(self.product()?)?;
+            } else {
+                return Some(sum);
+            }
+        }
+    }
+
+    fn product(&mut self) -> Option<i64> {
+        let mut product = self.factor()?;
+        while self.eat(b'*') {
+            product = product.checked_mul(self.factor()?)?;
+        }
+        Some(product)
+    }
+
+    fn factor(&mut self) -> Option<i64> {
+        let first = self.peek()?;
+        let name = self.word();
+        match (first, name) {
+            (b'(', _) => match self.operands()?[..] {
+                [one] => Some(one),
+                _ => None,
+            },
+            (b'0'..=b'9', number) => number.parse().ok(),
+            (_, "") => None,
+            (_, name) if self.peek() == Some(b'(') => apply(name, &self.operands()?),
+            (_, name) => (self.symbol)(name).and_then(|size| i64::try_from(size).ok()),
+        }
+    }
+
+    fn operands(&mut self) -> Option<Vec<i64>> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH || !self.eat(b'(') {
+            return None;
+        }
+        let mut operands = vec![self.sum()?];
+        while self.eat(b',') {
+            operands.push(self.sum()?);
+        }
+        self.depth -= 1;
+        self.eat(b')').then_some(operands)
+    }
+}
+
+fn apply(name: &str, operands: &[i64]) -> Option<i64> {
+    match (name, operands) {
+        ("floordiv", [a, b]) if *b > 0 => a.checked_div_euclid(*b),
+        ("ceildiv", [a, b]) if *b > 0 => a.checked_neg()?.checked_div_euclid(*b)?.checked_neg(),
+        ("min", operands) => operands.iter().min().copied(),
+        ("max", operands) => operands.iter().max().copied(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use byoc_core::text::parse_dim;
+    use proptest::prelude::*;
+
+    fn evaluated(text: &str, sizes: [usize; 2]) -> Option<usize> {
+        let mut symbol = |name: &str| ["n", "m"].iter().position(|own| *own == name).map(|at| sizes[at]);
+        size(&Dim::Unknown(text.into()), &mut symbol)
+    }
+
+    #[test]
+    fn sizes_of_texts() {
+        let all = [
+            ("n", Some(7)),
+            ("12*n", Some(84)),
+            ("n - m + 1", Some(5)),
+            ("floordiv(n - 1, 2) + min(n, m, 2)", Some(5)),
+            ("ceildiv(n, 2)*(m)", Some(12)),
+            ("", None),
+            ("?", None),
+            ("k", None),
+            ("n n", None),
+            ("m - n", None),
+            ("floordiv(n, 0)", None),
+            ("n*9223372036854775807", None),
+        ];
+        for (text, expected) in all {
+            assert_eq!(evaluated(text, [7, 3]), expected, "{text}");
+        }
+        assert_eq!(evaluated(&"(".repeat(100_000), [1, 1]), None);
+    }
+
+    fn text() -> impl Strategy<Value = String> {
+        let leaf = prop_oneof![Just("n".to_owned()), Just("m".to_owned()), (0..9).prop_map(|n: i32| n.to_string())];
+        leaf.prop_recursive(4, 12, 2, |inner| {
+            (0..7usize, inner.clone(), inner).prop_map(|(op, a, b)| match op {
+                0 => format!("({a} + {b})"),
+                1 => format!("({a} - {b})"),
+                2 => format!("({a} * {b})"),
+                op => format!("{}({a}, {b})", ["floordiv", "ceildiv", "min", "max"][op - 3]),
+            })
+        })
+    }
+
+    proptest! {
+        /// The compiler's normal form, printed and evaluated here, has the size that the compiler computes.
+        #[test]
+        fn agrees_with_the_compiler(text in text(), n in 1..20usize, m in 1..20usize) {
+            if let Ok(dim) = parse_dim(&text) {
+                let expected = dim.with_sizes(|name| Some(if name == "n" { n } else { m })).fixed();
+                let found = evaluated(&dim.to_string(), [n, m]);
+                prop_assert_eq!(found, expected, "{} is {}", text, dim);
+            }
+        }
+    }
+}

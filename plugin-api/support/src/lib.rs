@@ -1,0 +1,5 @@
+//! What backends do alike, beside the [boundary](byoc_plugin_api): for plugins in this workspace and outside it.
+//!
+//! Nothing here crosses the boundary. A plugin may use any of it, in any version.
+
+pub mod dims;
