@@ -7,7 +7,7 @@ use byoc::plugin::region::PluginRegion;
 use byoc::runtime::Pool;
 use byoc::runtime::region::{Prepared, Region as _, RegionCall};
 use byoc::session::Session;
-use byoc_core::tensor::{DType, TensorView, TensorViewMut};
+use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
 use byoc_plugin_api::{
     Attr, Candidate, CandidateKind, Codegen, Graph, LoadRequest, Region, TensorType, ValueRef, Verdict,
 };

@@ -15,9 +15,9 @@
 use byoc_benches::process::{self, thread_time};
 use byoc_benches::{backends, programs};
 use byoc_core::analysis::verify;
-use byoc_core::ir::Module;
 use byoc_core::pass::{self, AcceptAll};
-use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
+use byoc_ir::ir::Module;
+use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 use std::process::Command;
 use std::time::Duration;

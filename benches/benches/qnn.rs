@@ -2,10 +2,10 @@
 //! two: a convolution with `int32` output, one fused with bias, requantization and clipping, and the float one; matrix
 //! products; and the operators between them. Elements in a throughput are operations (a multiply-add counts as 2).
 
-use byoc_core::ir::{AttrValue, Attrs, TensorType};
-use byoc_core::kernel::{self, Kernel, Spec};
-use byoc_core::op;
-use byoc_core::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
+use byoc_ir::ir::{AttrValue, Attrs, TensorType};
+use byoc_ir::op;
+use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
+use byoc_kernels::{self, Kernel, Spec};
 use criterion::{BenchmarkId, Criterion, Throughput};
 
 /// Name, input channels, output channels, size, taps, stride.
@@ -48,7 +48,7 @@ fn ready(name: &str, attrs: Attrs, args: Vec<Tensor>) -> Ready {
     let def = op::get(id);
     let attrs = op::normalize_attrs(def, attrs).expect("valid attributes");
     let types: Vec<TensorType> = args.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
-    let of = |t: &TensorType| byoc_core::ir::Type::Tensor(std::sync::Arc::new(t.clone()));
+    let of = |t: &TensorType| byoc_ir::ir::Type::Tensor(std::sync::Arc::new(t.clone()));
     let arg_types: Vec<_> = types.iter().map(of).collect();
     let values: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
     let ty = def.infer(&attrs, &arg_types, &values).expect("a well-typed call");
@@ -56,7 +56,7 @@ fn ready(name: &str, attrs: Attrs, args: Vec<Tensor>) -> Ready {
     let cost = op::Cost { params: op::Params::new(def, &attrs), args: &arg_types, ret: &ty };
     let operations = (def.flops)(&cost);
     let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: std::slice::from_ref(&out), constants: &values };
-    let kernel = kernel::make(id, &spec).expect("a kernel of the host");
+    let kernel = byoc_kernels::make(id, &spec).expect("a kernel of the host");
     let shape = out.shape().expect("a known shape").to_vec();
     Ready { kernel, dtype: out.dtype, shape, operations, args }
 }

@@ -1,10 +1,10 @@
 //! Three backends that support the operators of the synthetic programs.
 
-use byoc_core::ir::{Module, Name};
 use byoc_core::pass::{
     AcceptAll, Backend, Candidate, Judge, Question, Refusal, RefusalCode, Report, TargetRule, Verdict, partition_for,
 };
 use byoc_core::pattern::{Checks, Entry, parse_table};
+use byoc_ir::ir::{Module, Name};
 use std::fmt::Write;
 
 /// Returns a table of 95 entries, as large as that of a complete library: convolutions and matrix products, each with

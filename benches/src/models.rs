@@ -6,7 +6,7 @@ use byoc::frontend::{self, LoadOptions};
 use byoc::io::random;
 use byoc::model::Model;
 use byoc::session::Session;
-use byoc_core::tensor::Tensor;
+use byoc_ir::tensor::Tensor;
 use criterion::{Criterion, Throughput};
 use std::path::Path;
 

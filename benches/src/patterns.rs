@@ -3,9 +3,9 @@
 //! against that of its anchor operator alone.
 
 use byoc::io::random;
-use byoc_core::ir::{AttrValue, Attrs, ExprId, Module, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{AttrValue, Attrs, ExprId, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 
 /// Program under construction.
 #[derive(Default)]

@@ -1,11 +1,11 @@
 //! Properties of the text form over random programs, mutated texts and very deep ones.
 
 use byoc_core::analysis::{structural_equal, verify};
-use byoc_core::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Module, Type};
 use byoc_core::pass::{infer_type, infer_type_in_place};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
+use byoc_ir::typing::Builder;
 use proptest::prelude::*;
 use std::fmt::Write;
 
@@ -202,7 +202,7 @@ proptest! {
         prop_assume!(!calls.is_empty());
         if let Expr::Call(call) = &mut other.nodes[calls[at % calls.len()]].expr {
             let op = if call.args.len() == 1 { "log" } else { "divide" };
-            call.callee = Callee::Op(byoc_core::op::lookup(op).unwrap());
+            call.callee = Callee::Op(byoc_ir::op::lookup(op).unwrap());
         }
         prop_assert!(structural_equal(&module, &other).is_err());
     }

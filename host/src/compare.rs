@@ -1,6 +1,6 @@
 //! Comparison of a model's outputs with recorded ones.
 
-use byoc_core::tensor::{Tensor, TensorView};
+use byoc_ir::tensor::{Tensor, TensorView};
 
 /// Tolerance of a comparison. Shapes and element types must agree, integers and booleans exactly; NaN equals NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Errors reported to the caller: diagnostics, with the text that they refer to if there is one.
 
-use byoc_core::diag::{Code, Diagnostic};
+use byoc_ir::diag::{Code, Diagnostic};
 
 /// Text that diagnostics refer to.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Memory limit of the process; by default half of the available memory.
 
-use byoc_core::tensor::memory;
+use byoc_ir::tensor::memory;
 use std::path::{Path, PathBuf};
 
 /// Sets the maximum number of bytes of tensors, arenas and scratch memory in total; the default is half of the

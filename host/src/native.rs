@@ -3,7 +3,7 @@
 
 use crate::build::{Compiled, CompiledRegion};
 use crate::session::Session;
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 
 /// Query key for which a loader returns, as a JSON boolean, whether its blobs hold native code.
 const QUERY: &str = "blob.native";

@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::io;
 use crate::plugin::services::{Said, What};
 use crate::runtime::trace::{Observer, StepEvent, StepKind};
-use byoc_core::tensor::{DType, Shape};
+use byoc_ir::tensor::{DType, Shape};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;

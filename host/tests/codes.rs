@@ -3,15 +3,15 @@
 use byoc::build::plan::plan;
 use byoc::runtime::needs::needed_constants;
 use byoc::runtime::{Executor, Pool};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{Attrs, Dim, Module, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Attrs, Dim, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 use std::sync::Arc;
 
 mod operators {
     use super::{Dim, Type};
-    use byoc_core::op::{Arity, OpDef, OpPattern};
+    use byoc_ir::op::{Arity, OpDef, OpPattern};
 
     inventory::submit! {
         OpDef {

@@ -3,11 +3,11 @@
 use byoc::build::plan::plan;
 use byoc::runtime::{Executor, Pool};
 use byoc_core::analysis::verify;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::Module;
 use byoc_core::pass::{infer_type, monomorphize};
-use byoc_core::tensor::Tensor;
-use byoc_core::text::{ParseOptions, parse};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::Module;
+use byoc_ir::tensor::Tensor;
+use byoc_ir::text::{ParseOptions, parse};
 use std::sync::Arc;
 
 const LIST: &str = r#"#[version = "0.0.5"]

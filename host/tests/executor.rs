@@ -6,19 +6,19 @@ use byoc::build::plan::plan;
 use byoc::cancel::Cancel;
 use byoc::runtime::program::{Instr, Place};
 use byoc::runtime::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{Attrs, Dim, Expr, ExprId, Function, Id, Module, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Attrs, Dim, Expr, ExprId, Function, Id, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 use common::{Random, executor, floats, naive, run};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Operator defined by the tests: x + 1, with a kernel that computes in place.
 mod plus_one {
-    use byoc_core::kernel::{Kernel, Offer};
-    use byoc_core::op::{Arity, OpDef, OpPattern};
-    use byoc_core::tensor::{TensorView, TensorViewMut};
+    use byoc_ir::op::{Arity, OpDef, OpPattern};
+    use byoc_ir::tensor::{TensorView, TensorViewMut};
+    use byoc_kernels::{Kernel, Offer};
 
     inventory::submit! {
         OpDef {
@@ -195,7 +195,7 @@ fn loop_module(captured: bool) -> Module {
     let step = b.var("step", i32s.clone());
     let one = if captured { step } else { b.constant(Tensor::scalar(1i32)) };
     let zero = b.constant(Tensor::scalar(0i32));
-    let func = Type::func(byoc_core::ir::FuncType::new(vec![i32s.clone(); 2], i32s.clone()));
+    let func = Type::func(byoc_ir::ir::FuncType::new(vec![i32s.clone(); 2], i32s.clone()));
     let f = b.var("loop", func);
     let (i, total) = (b.var("i", i32s.clone()), b.var("total", i32s.clone()));
     let cond = op(&mut b, "less_equal", &[i, zero]);
@@ -230,8 +230,8 @@ fn limits_recursion_that_is_not_tail_recursive() {
     let less = op(&mut b, "subtract", &[n, one]);
     let itself = b.module.push_typed(
         Expr::Global("sum".into()),
-        Type::func(byoc_core::ir::FuncType::new([i32s.clone()], i32s.clone())),
-        byoc_core::ir::Origins::none(),
+        Type::func(byoc_ir::ir::FuncType::new([i32s.clone()], i32s.clone())),
+        byoc_ir::ir::Origins::none(),
     );
     let below = b.call(itself, &[less]).unwrap();
     let sum = op(&mut b, "add", &[n, below]);
@@ -320,7 +320,7 @@ fn nested_closure_calls_outer_closure() {
     let f32 = Type::scalar(DType::F32);
     let (x, k) = (b.var("x", f32.clone()), b.var("k", f32.clone()));
     let (zero, one) = (scalar(&mut b, 0.0), scalar(&mut b, 1.0));
-    let ty = Type::func(byoc_core::ir::FuncType::new([f32.clone()], f32.clone()));
+    let ty = Type::func(byoc_ir::ir::FuncType::new([f32.clone()], f32.clone()));
     let (f, g) = (b.var("f", ty.clone()), b.var("g", ty));
     let (n, m) = (b.var("n", f32.clone()), b.var("m", f32.clone()));
     let less = op(&mut b, "subtract", &[m, one]);
@@ -573,7 +573,7 @@ def @main(%x: Tensor[(2, 8, 9, 7), float32], %w: Tensor[(16, 8, 3, 3), float32],
   (nn.softmax(%3, axis=1), %5, nn.global_avg_pool2d(%4), nn.global_max_pool2d(%4))
 }
 ";
-    let parsed = byoc_core::text::parse(text, &Default::default());
+    let parsed = byoc_ir::text::parse(text, &Default::default());
     assert_eq!(parsed.diagnostics, []);
     let plain = byoc_core::pass::infer_type(&parsed.module).unwrap();
     let mut random = Random(7);
@@ -616,7 +616,7 @@ fn count_down() -> Executor {
     let text = "#[version = \"0.0.5\"]
         def @count(%n: int64) -> int64 { if (greater(%n, 0i64)) { @count(subtract(%n, 1i64)) } else { %n } }
         def @main(%n: int64) { @count(%n) }";
-    let module = byoc_core::text::parse(text, &Default::default()).module;
+    let module = byoc_ir::text::parse(text, &Default::default()).module;
     executor(&byoc_core::pass::infer_type(&module).unwrap())
 }
 

@@ -11,8 +11,8 @@ use byoc::frontend::onnx::proto::{
 use byoc::frontend::onnx::tensor::encode;
 use byoc::frontend::{self, LoadOptions};
 use byoc::io::random::Random;
-use byoc_core::diag::{Code, Diagnostic, codes::frontends};
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::{Code, Diagnostic, codes::frontends};
+use byoc_ir::tensor::Tensor;
 use prost::Message;
 use std::path::Path;
 use support::test_data;

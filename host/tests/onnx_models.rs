@@ -4,8 +4,8 @@ mod support;
 
 use byoc::frontend::folder::TestFolder;
 use byoc::frontend::{self, LoadOptions};
-use byoc_core::ir::{Expr, Type};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::ir::{Expr, Type};
+use byoc_ir::tensor::{DType, Tensor};
 use support::{max_rel_err, model_folders, run, test_data};
 
 /// Rounding of float32 over a whole model.
@@ -52,7 +52,7 @@ fn folds_shape_arithmetic() {
     let loaded = folder.load(&LoadOptions::default()).unwrap();
     let live = loaded.module.live();
     let calls = loaded.module.nodes.iter().filter(|(id, _)| live[*id]).filter_map(|(_, node)| node.expr.as_op_call());
-    let names: Vec<&str> = calls.map(|(op, _)| byoc_core::op::get(op).name).collect();
+    let names: Vec<&str> = calls.map(|(op, _)| byoc_ir::op::get(op).name).collect();
     for gone in ["shape_of", "full", "broadcast_to", "arange", "floor_mod", "scatter_nd", "equal"] {
         assert!(!names.contains(&gone), "{gone} remains among {} calls", names.len());
     }

@@ -9,10 +9,10 @@
 //!   sides should be typed, or neither.
 //! * The order of the arena, origins and unreachable expressions do not count.
 
-use crate::ir::{Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, Type};
-use crate::op;
-use crate::tensor::Tensor;
-use crate::typing::map_params;
+use byoc_ir::ir::{Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::Tensor;
+use byoc_ir::typing::map_params;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 

@@ -28,13 +28,13 @@
 //!
 //! Checking all rules takes O(n log n); the logarithm is due to scopes alone.
 
-use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::{
     AttrValue, Attrs, Callee, ClausePattern, Expr, ExprId, Fault, Id, IndexVec, Module, Name, ScopeId, Scopes, Type,
     TypeDef,
 };
-use crate::op;
-use crate::typing::{infer_expr, unify};
+use byoc_ir::op;
+use byoc_ir::typing::{infer_expr, unify};
 
 /// Maximum number of faults that are reported.
 const MAX_FAULTS: usize = 100;
@@ -477,8 +477,8 @@ fn check_types(module: &Module, faults: &mut Vec<Fault>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::{Function, Origins};
-    use crate::tensor::DType;
+    use byoc_ir::ir::{Function, Origins};
+    use byoc_ir::tensor::DType;
 
     fn int() -> Type {
         Type::scalar(DType::I32)
@@ -496,7 +496,7 @@ mod tests {
         let messages: Vec<String> = faults(&module).into_iter().map(|fault| fault.diagnostic.message).collect();
         assert_eq!(messages, [expected]);
         // An invalid module can always be printed.
-        assert!(crate::text::print_faults(&module, &faults(&module)).contains(expected));
+        assert!(byoc_ir::text::print_faults(&module, &faults(&module)).contains(expected));
         assert!(verify(&module).is_err());
     }
 
@@ -505,7 +505,7 @@ mod tests {
     }
 
     fn func(params: &[Type], ret: Type) -> Type {
-        Type::func(crate::ir::FuncType::new(params, ret))
+        Type::func(byoc_ir::ir::FuncType::new(params, ret))
     }
 
     #[test]

@@ -8,10 +8,10 @@
 use super::annotation::{Annotations, DEFAULT, Mark, attrs_of};
 use super::options::TargetRule;
 use super::scope::is_opaque;
-use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, OpId};
-use crate::op;
-use crate::typing::Rebuild;
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::{Attrs, Callee, Expr, ExprId, IndexVec, Module, Name, OpId};
+use byoc_ir::op;
+use byoc_ir::typing::Rebuild;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,8 +1,8 @@
 //! Annotation operators, which mark where values enter and leave the regions of a backend.
 
-use crate::ir::{AttrValue, Attrs, Expr, ExprId, Module, Name, OpId, Origins};
-use crate::op;
-use crate::typing::Rebuild;
+use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Module, Name, OpId, Origins};
+use byoc_ir::op;
+use byoc_ir::typing::Rebuild;
 
 /// Target of expressions that no backend takes.
 pub(super) const DEFAULT: &str = "default";

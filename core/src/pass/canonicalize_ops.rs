@@ -1,10 +1,10 @@
 //! Rewrites `nn.bias_add` as `add` with the bias expanded to the right rank, so that one pattern covers both.
 
 use super::scope::touchable;
-use crate::diag::Diagnostic;
-use crate::ir::{Attrs, Module};
-use crate::op::{self, Params};
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, Module};
+use byoc_ir::op::{self, Params};
+use byoc_ir::typing::Rebuild;
 
 /// Rewrites every `nn.bias_add`.
 ///

@@ -13,11 +13,11 @@
 
 use super::options::DesiredLayout;
 use super::scope::{functions, touchable};
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, IndexVec, Module, Name, OpId, ScopeId, Scopes, Type};
-use crate::op::layout::Layout;
-use crate::op::{self, OpDef, OpPattern, Params};
-use crate::typing::Rebuild;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{AttrValue, Attrs, Call, Callee, Expr, ExprId, IndexVec, Module, Name, OpId, ScopeId, Scopes, Type};
+use byoc_ir::op::layout::Layout;
+use byoc_ir::op::{self, OpDef, OpPattern, Params};
+use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
 /// Converts layouts; `warnings` lists the operators that keep their layout despite a request.

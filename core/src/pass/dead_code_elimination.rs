@@ -6,9 +6,9 @@
 
 use super::purity::{Purities, Purity};
 use super::scope::touchable;
-use crate::diag::Diagnostic;
-use crate::ir::{Expr, ExprId, IndexVec, Module};
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
+use byoc_ir::typing::Rebuild;
 
 /// Rebuilds the module without dead code.
 ///

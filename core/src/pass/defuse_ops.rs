@@ -5,9 +5,9 @@
 
 use super::scope::{Captures, is_opaque, touchable};
 use super::splice::splice_around;
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Callee, Expr, Function, Module};
-use crate::typing::Rebuild;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Callee, Expr, Function, Module};
+use byoc_ir::typing::Rebuild;
 use std::collections::BTreeSet;
 
 /// Inlines fused functions.

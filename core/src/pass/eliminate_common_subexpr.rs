@@ -10,11 +10,11 @@
 //! each look-up takes logarithmic time.
 
 use super::scope::{functions, touchable};
-use crate::diag::Diagnostic;
-use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OpId, OriginId, ScopeId, Scopes};
-use crate::op;
-use crate::tensor::{DType, Tensor};
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module, OpId, OriginId, ScopeId, Scopes};
+use byoc_ir::op;
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Rebuild;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 

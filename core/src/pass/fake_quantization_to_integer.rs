@@ -11,13 +11,13 @@
 //! rounded where the float program did not round.
 
 use super::scope::touchable;
-use crate::diag::Diagnostic;
-use crate::ir::{AttrValue, Attrs, Call, Expr, ExprId, Module, OriginId};
-use crate::op;
-use crate::op::qnn::numerics::{Rounding, range};
-use crate::op::qnn::quantize_f32;
-use crate::tensor::{DType, Tensor};
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{AttrValue, Attrs, Call, Expr, ExprId, Module, OriginId};
+use byoc_ir::op;
+use byoc_ir::op::qnn::numerics::{Rounding, range};
+use byoc_ir::op::qnn::quantize_f32;
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
 type Built = Result<Option<ExprId>, Box<Diagnostic>>;

@@ -2,9 +2,9 @@
 //! outputs never returns a tuple of tuples.
 
 use super::annotation::{Annotations, Mark, attrs_of};
-use crate::diag::Diagnostic;
-use crate::ir::{Attrs, Expr, ExprId, IndexVec, Module};
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, Expr, ExprId, IndexVec, Module};
+use byoc_ir::typing::Rebuild;
 use std::borrow::Cow;
 use std::collections::HashMap;
 

@@ -6,12 +6,12 @@
 
 use super::purity::{Purities, Purity};
 use super::scope::touchable;
-use crate::diag::Diagnostic;
-use crate::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Type};
-use crate::op::{self, Cost, Params, Value};
-use crate::tensor::{Element, Tensor};
-use crate::typing::Rebuild;
-use crate::with_dtype;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module, OriginId, Type};
+use byoc_ir::op::{self, Cost, Params, Value};
+use byoc_ir::tensor::{Element, Tensor};
+use byoc_ir::typing::Rebuild;
+use byoc_ir::with_dtype;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Maximum size of a folded value in bytes, and of the total growth of the constants of the program: a program of a
@@ -205,7 +205,7 @@ impl Folding {
         }
         let result = rebuild.old.ty(id).as_tensor()?;
         let numbers: Vec<usize> =
-            if counts { vec![crate::tensor::element_count(&shape)?] } else { shape.iter().copied().collect() };
+            if counts { vec![byoc_ir::tensor::element_count(&shape)?] } else { shape.iter().copied().collect() };
         let tensor = with_dtype!(result.dtype, T => {
             let values: Vec<T> = numbers.iter().map(|&n| <T as Element>::from_f64(n as f64)).collect();
             if counts { Tensor::scalar(values[0]) } else { Tensor::from_slice(&[values.len()], &values) }

@@ -8,11 +8,11 @@
 //! overflow elsewhere than before.
 
 use super::scope::touchable;
-use crate::diag::Diagnostic;
-use crate::ir::{Attrs, Expr, ExprId, IndexVec, Module};
-use crate::op::{self, Params, Value};
-use crate::tensor::Tensor;
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, Expr, ExprId, IndexVec, Module};
+use byoc_ir::op::{self, Params, Value};
+use byoc_ir::tensor::Tensor;
+use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
 /// Folds multiplications into weights.

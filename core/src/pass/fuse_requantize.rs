@@ -3,12 +3,12 @@
 //! functions of backends stay as they are.
 
 use super::scope::touchable;
-use crate::diag::Diagnostic;
-use crate::ir::{AttrValue, Call, Callee, Expr, ExprId, IndexVec, Module};
-use crate::op::qnn::numerics::range;
-use crate::op::{self, Params};
-use crate::tensor::{DType, Tensor};
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{AttrValue, Call, Callee, Expr, ExprId, IndexVec, Module};
+use byoc_ir::op::qnn::numerics::range;
+use byoc_ir::op::{self, Params};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Rebuild;
 
 type Built = Result<Option<ExprId>, Box<Diagnostic>>;
 

@@ -1,9 +1,9 @@
 //! Groups of a single pattern, for `core::pattern`.
 
 use super::grouping::{Found, Grouping};
-use crate::diag::Diagnostic;
-use crate::ir::{Attrs, ExprId, Module, Name};
 use crate::pattern::{Match, Pattern};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, ExprId, Module, Name};
 use std::collections::BTreeMap;
 
 /// Finds the groups of a pattern by root: their expressions, operands before users, and the match.

@@ -12,13 +12,13 @@
 
 use super::judge::{Candidate, Composite, Judge, Question, Refusal, RefusalCode, Verdict, ask};
 use super::scope::is_opaque;
-use crate::diag::Diagnostic;
-use crate::ir::{
+use crate::pattern::{Entry, Graph, Match, Matcher, Pattern, PatternNode, RootOps};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{
     AttrValue, Attrs, Callee, Expr, ExprId, FuncType, Function, IndexVec, Module, Name, OpId, Origins, Type,
 };
-use crate::op;
-use crate::pattern::{Entry, Graph, Match, Matcher, Pattern, PatternNode, RootOps};
-use crate::typing::Rebuild;
+use byoc_ir::op;
+use byoc_ir::typing::Rebuild;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Group of expressions that becomes a composite function.

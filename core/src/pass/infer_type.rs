@@ -10,9 +10,9 @@
 //! with type parameters (constructors of algebraic data types included) gets its type at each use from the arguments
 //! and the context of the result.
 
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Callee, ClausePattern, Expr, ExprId, Fault, FuncType, Function, IndexVec, Module, Type};
-use crate::typing::{Solver, infer_expr, signature_of_call, unify};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Callee, ClausePattern, Expr, ExprId, Fault, FuncType, Function, IndexVec, Module, Type};
+use byoc_ir::typing::{Solver, infer_expr, signature_of_call, unify};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Infers the types of a module; the expressions keep their ids.
@@ -341,7 +341,7 @@ impl<'a> Inference<'a> {
                 }
             }
             Expr::If { cond, then, otherwise } => {
-                self.grow(cond, &Type::scalar(crate::tensor::DType::Bool));
+                self.grow(cond, &Type::scalar(byoc_ir::tensor::DType::Bool));
                 self.grow(then, &own);
                 self.grow(otherwise, &own);
             }

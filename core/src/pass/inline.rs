@@ -7,9 +7,9 @@
 //! remaining uses is removed; a function that had no caller from the start is an entry point, and stays.
 
 use super::splice::{copy_function, splice};
-use crate::diag::Diagnostic;
-use crate::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name};
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name};
+use byoc_ir::typing::Rebuild;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Inlines functions with `Inline=1`.

@@ -4,9 +4,9 @@
 use super::inline::references;
 use super::scope::Captures;
 use super::splice::{splice, splice_around};
-use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module};
-use crate::typing::Rebuild;
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::{AttrValue, Attrs, Callee, Expr, ExprId, IndexVec, Module};
+use byoc_ir::typing::Rebuild;
 use std::collections::BTreeSet;
 
 /// Inlines the global functions of these names, with or without `@`, and removes them.

@@ -3,8 +3,8 @@
 //! The passes find candidates by structure. An implementation of [`Judge`] asks the backend about them in batches:
 //! one for each entry of its pattern table, one for all single operators, one for its regions.
 
-use crate::ir::{ExprId, Module};
 use crate::pattern::Entry;
+use byoc_ir::ir::{ExprId, Module};
 use std::fmt;
 
 /// Reason why an operator is not assigned to a backend.
@@ -127,7 +127,7 @@ pub struct Candidate {
 #[derive(Clone, Debug)]
 pub struct Composite {
     /// Name of the pattern.
-    pub name: crate::ir::Name,
+    pub name: byoc_ir::ir::Name,
     /// Expression that the composite replaces.
     pub root: ExprId,
     /// Expressions inside, operands before users, the root last.

@@ -2,9 +2,9 @@
 
 use super::{AcceptAll, PassOptions};
 use crate::analysis::verify;
-use crate::diag::{Diagnostic, codes, nearest};
-use crate::ir::{Fault, Module};
-use crate::stop;
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::{Fault, Module};
+use byoc_ir::stop;
 use std::fmt;
 use std::time::{Duration, Instant};
 

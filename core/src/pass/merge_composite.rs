@@ -7,9 +7,9 @@
 
 use super::grouping::Grouping;
 use super::judge::{Judge, Refusal};
-use crate::diag::Diagnostic;
-use crate::ir::{ExprId, Module};
 use crate::pattern::Entry;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{ExprId, Module};
 
 /// Applies a pattern table.
 ///

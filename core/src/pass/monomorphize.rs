@@ -7,9 +7,9 @@
 //! becomes two closures, each wrapped in a `let` of its own if it calls itself. The time is linear in the size of the
 //! result; a function that calls itself at ever larger types would never end and is refused.
 
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Callee, Expr, ExprId, FuncType, Function, IndexVec, Module, Name, Origins, ScopeId, Scopes, Type};
-use crate::typing::{Solver, map_params, signature_of_call};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Callee, Expr, ExprId, FuncType, Function, IndexVec, Module, Name, Origins, ScopeId, Scopes, Type};
+use byoc_ir::typing::{Solver, map_params, signature_of_call};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -332,7 +332,7 @@ impl Copies<'_> {
                     .collect();
                 let call = Expr::call(constructor, params.iter().copied());
                 let body = self.new.push_typed(call, func.ret.clone(), node.origin);
-                let function = Function::new(params, body, func.ret.clone(), crate::ir::Attrs::none());
+                let function = Function::new(params, body, func.ret.clone(), byoc_ir::ir::Attrs::none());
                 Some(self.new.push_typed(Expr::Function(Box::new(function)), wanted.clone(), node.origin))
             }
             Expr::Global(name) => {
@@ -406,7 +406,7 @@ fn args_of_use(function: &Type, wanted: &Type) -> Option<Vec<Type>> {
     let Type::Func(generic) = function else { return None };
     let mut solver = Solver::default();
     let holes = solver.holes(&generic.type_params);
-    let open = |ty: &Type| crate::typing::substitute(ty, &generic.type_params, &holes);
+    let open = |ty: &Type| byoc_ir::typing::substitute(ty, &generic.type_params, &holes);
     let params: Box<[Type]> = generic.params.iter().map(open).collect();
     let open = Type::func(FuncType::new(params, open(&generic.ret)));
     solver.join(&open, wanted)?;

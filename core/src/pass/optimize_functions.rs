@@ -1,9 +1,9 @@
 //! Hook by which a backend rewrites its functions (spec 1.9).
 
 use super::splice::{copy_into, extract};
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Expr, ExprId, Module, Name};
-use crate::typing::Rebuild;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Expr, ExprId, Module, Name};
+use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
 /// Rewrites each function for which `chosen` returns true by the hook of its target.

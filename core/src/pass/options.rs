@@ -1,7 +1,7 @@
 //! Options of the passes.
 
-use crate::ir::Name;
 use crate::pattern::Entry;
+use byoc_ir::ir::Name;
 
 /// Operators that a target takes.
 #[derive(Clone, Debug, PartialEq, Eq)]

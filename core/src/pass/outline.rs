@@ -1,9 +1,9 @@
 //! Turns a region into a global function, and names it.
 
-use crate::ir::{
+use byoc_ir::ir::{
     AttrValue, Attrs, Expr, ExprId, ExprList, FuncType, Function, Name, Nested, Node, OriginId, Origins, Type,
 };
-use crate::typing::Rebuild;
+use byoc_ir::typing::Rebuild;
 use std::collections::VecDeque;
 use std::collections::btree_map::Entry;
 use std::fmt::{self, Write};

@@ -7,9 +7,9 @@
 use super::scope::touchable;
 use super::splice::copy_into;
 use crate::analysis::structural_equal_exprs;
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name, Origins};
-use crate::typing::Rebuild;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Call, Callee, Expr, ExprId, IndexVec, Module, Name, Origins};
+use byoc_ir::typing::Rebuild;
 use std::collections::{BTreeMap, HashSet};
 
 /// Turns the function literals of a backend into global functions, those of every backend if `compiler` is `None`.

@@ -13,11 +13,11 @@ use super::reasons::Reasons;
 use super::region_graph::{RegionGraph, flows};
 use super::report::{ExprIds, OperatorReport, RegionReport, Report};
 use super::scope::Bodies;
-use crate::diag::Diagnostic;
-use crate::ir::{Expr, ExprId, ExprList, FuncType, IndexVec, Module, Name, OpId, Type};
-use crate::op;
 use crate::pattern::{Entry, PatternNode};
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Expr, ExprId, ExprList, FuncType, IndexVec, Module, Name, OpId, Type};
+use byoc_ir::op;
+use byoc_ir::typing::Rebuild;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 

@@ -16,9 +16,9 @@ use super::regions::{Region, RegionReader};
 use super::remove_default_annotations::without_defaults;
 use super::scope::{Captures, is_opaque};
 use super::splice::copy_literal;
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
-use crate::typing::Rebuild;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
+use byoc_ir::typing::Rebuild;
 use smallvec::SmallVec;
 
 /// Turns the regions of an annotated module into functions.

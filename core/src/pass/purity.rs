@@ -1,6 +1,6 @@
 //! Effects of evaluating an expression besides producing its value.
 
-use crate::ir::{Callee, Expr, ExprId, Id, IndexVec, Module};
+use byoc_ir::ir::{Callee, Expr, ExprId, Id, IndexVec, Module};
 
 /// Purity classes, from harmless to harmful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

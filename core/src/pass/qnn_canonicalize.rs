@@ -5,13 +5,13 @@
 //! Rescaling needs known scales: a call whose scales are not constants stays as it is.
 
 use super::scope::touchable;
-use crate::diag::Diagnostic;
-use crate::ir::{AttrValue, Attrs, Call, ExprId, Module};
-use crate::op::qnn::numerics::{Rescale, Rounding, range};
-use crate::op::qnn::{default_requantization, real_operator, requantization};
-use crate::op::{self, OpDef, Params};
-use crate::tensor::{DType, Tensor};
-use crate::typing::{Builder, Rebuild};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{AttrValue, Attrs, Call, ExprId, Module};
+use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range};
+use byoc_ir::op::qnn::{default_requantization, real_operator, requantization};
+use byoc_ir::op::{self, OpDef, Params};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::{Builder, Rebuild};
 
 type Built = Result<ExprId, Box<Diagnostic>>;
 
@@ -457,7 +457,7 @@ impl<'a> Emit<'a> {
     fn concatenate(mut self) -> Result<Option<ExprId>, Box<Diagnostic>> {
         let fields = |emit: &mut Self, i: usize| -> Result<Vec<ExprId>, Box<Diagnostic>> {
             let tuple = emit.args[i];
-            if let crate::ir::Expr::Tuple(fields) = emit.to.module.expr(tuple) {
+            if let byoc_ir::ir::Expr::Tuple(fields) = emit.to.module.expr(tuple) {
                 return Ok(fields.to_vec());
             }
             let count = emit.to.module.ty(tuple).as_tuple().map_or(0, <[_]>::len);

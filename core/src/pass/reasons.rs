@@ -2,7 +2,7 @@
 //! are several times as many lines as operators, but few distinct reasons, so the reasons themselves are shared.
 
 use super::judge::Refusal;
-use crate::ir::{ExprId, IndexVec, Module, Name};
+use byoc_ir::ir::{ExprId, IndexVec, Module, Name};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -12,7 +12,7 @@
 //! between producer and user: long interleaved ancestries that are searched repeatedly without success, or for paths
 //! that the forest does not contain.
 
-use crate::ir::{Expr, ExprId, Module};
+use byoc_ir::ir::{Expr, ExprId, Module};
 use smallvec::SmallVec;
 use std::collections::BinaryHeap;
 

@@ -7,8 +7,8 @@
 use super::annotation::{Annotations, Mark};
 use super::grouping::describe;
 use super::scope::is_opaque;
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Expr, ExprId, ExprList, IndexVec, Module, Name};
 
 /// Region of a function.
 #[derive(Clone, Debug)]

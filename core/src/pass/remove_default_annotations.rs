@@ -1,9 +1,9 @@
 //! `remove_default_annotations`: removes the annotations of expressions that no backend takes.
 
 use super::annotation::{Annotations, DEFAULT, Mark};
-use crate::diag::Diagnostic;
-use crate::ir::Module;
-use crate::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::Module;
+use byoc_ir::typing::Rebuild;
 use std::borrow::Cow;
 
 /// Removes begins and ends of `default`.

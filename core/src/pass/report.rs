@@ -1,7 +1,7 @@
 //! Report of what partitioning did with each operator, and why.
 
 use super::judge::{Composite, Refusal};
-use crate::ir::{ExprId, Name};
+use byoc_ir::ir::{ExprId, Name};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

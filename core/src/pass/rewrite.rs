@@ -2,10 +2,10 @@
 
 use super::{group, infer_type};
 use crate::analysis::structural_equal;
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Attrs, Callee, ExprId, Module, Name};
 use crate::pattern::{Graph, Match, Matcher, Pattern, PatternId, PatternNode};
-use crate::typing::{Builder, Rebuild};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Attrs, Callee, ExprId, Module, Name};
+use byoc_ir::typing::{Builder, Rebuild};
 
 /// Maximum number of rounds of rewriting.
 pub const MAX_ROUNDS: usize = 100;
@@ -20,7 +20,7 @@ impl Pattern {
     ///
     /// ```
     /// use byoc_core::pattern::parse_pattern;
-    /// use byoc_core::text::{ParseOptions, parse};
+    /// use byoc_ir::text::{ParseOptions, parse};
     ///
     /// let parsed = parse("free_var %x: Tensor[(2), float32]; nn.relu(exp(%x))", &ParseOptions::default());
     /// let (pattern, _) = parse_pattern("nn.relu(exp(*))").unwrap();

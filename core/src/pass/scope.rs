@@ -2,7 +2,7 @@
 //! (`Extern`) or requests it (`SkipOptimization`) is opaque, as in Relay's pass manager. Also determines the
 //! expressions that live in the same function and let body: only those can be computed together.
 
-use crate::ir::{Expr, ExprId, Function, IndexVec, Module, ScopeId, Scopes};
+use byoc_ir::ir::{Expr, ExprId, Function, IndexVec, Module, ScopeId, Scopes};
 use std::cell::OnceCell;
 use std::collections::BinaryHeap;
 

@@ -9,12 +9,12 @@
 //! backends and the host have kernels for them.
 
 use super::scope::touchable;
-use crate::diag::Diagnostic;
-use crate::ir::{Attrs, Call, Expr, ExprId, Module, Type};
-use crate::op::{self, Params};
-use crate::tensor::Tensor;
-use crate::typing::Rebuild;
-use crate::with_dtype;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, Call, Expr, ExprId, Module, Type};
+use byoc_ir::op::{self, Params};
+use byoc_ir::tensor::Tensor;
+use byoc_ir::typing::Rebuild;
+use byoc_ir::with_dtype;
 use std::collections::HashMap;
 
 /// Rewrites field 0 of batch norms and dropouts.
@@ -60,11 +60,11 @@ fn batch_norm(rebuild: &mut Rebuild<'_>, call: &Call, params: Params<'_>) -> Res
     let axis = if axis < 0 { axis + rank } else { axis };
     let b = &mut rebuild.new;
     let epsilon =
-        with_dtype!(ty.dtype, T => Tensor::scalar(<T as crate::tensor::Element>::from_f64(params.float("epsilon"))));
+        with_dtype!(ty.dtype, T => Tensor::scalar(<T as byoc_ir::tensor::Element>::from_f64(params.float("epsilon"))));
     let epsilon = b.constant(epsilon);
     let var = b.op("add", &[var, epsilon], Attrs::none())?;
     let deviation = b.op("sqrt", &[var], Attrs::none())?;
-    let one = with_dtype!(ty.dtype, T => Tensor::scalar(<T as crate::tensor::Element>::from_f64(1.0)));
+    let one = with_dtype!(ty.dtype, T => Tensor::scalar(<T as byoc_ir::tensor::Element>::from_f64(1.0)));
     let one = b.constant(one);
     let mut scale = b.op("divide", &[one, deviation], Attrs::none())?;
     if params.bool("scale") {
@@ -75,7 +75,7 @@ fn batch_norm(rebuild: &mut Rebuild<'_>, call: &Call, params: Params<'_>) -> Res
     if params.bool("center") {
         shift = b.op("add", &[shift, beta], Attrs::none())?;
     }
-    let spread = |b: &mut crate::typing::Builder, x| {
+    let spread = |b: &mut byoc_ir::typing::Builder, x| {
         let newaxis = rank - axis - 1;
         if newaxis == 0 {
             return Ok(x);

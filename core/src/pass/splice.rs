@@ -1,8 +1,8 @@
 //! Copies of functions: their bodies in the place of a call, or whole functions in another module.
 
-use crate::diag::{Diagnostic, codes};
-use crate::ir::{Call, Expr, ExprId, Module, OriginId, Origins};
-use crate::typing::Rebuild;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Call, Expr, ExprId, Module, OriginId, Origins};
+use byoc_ir::typing::Rebuild;
 use std::collections::HashMap;
 
 /// Limits of inlining: it may add `ROOM` expressions plus `TIMES` times the size of the original module.
@@ -97,7 +97,7 @@ pub(super) fn extract(module: &Module, function: ExprId) -> Module {
         if id == function
             && let Expr::Function(function) = &mut node.expr
         {
-            function.attrs = crate::ir::Attrs::none();
+            function.attrs = byoc_ir::ir::Attrs::none();
         }
         inner.insert(id, new.nodes.push(node));
     }

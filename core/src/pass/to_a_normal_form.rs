@@ -6,8 +6,8 @@
 //! without recursion.
 
 use super::scope::{is_opaque, touchable};
-use crate::diag::Diagnostic;
-use crate::ir::{Expr, ExprId, Id, IndexVec, Module, Origins, ScopeId, Scopes, Type};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Origins, ScopeId, Scopes, Type};
 use std::mem;
 
 /// Step of a scope.

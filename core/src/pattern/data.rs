@@ -1,8 +1,8 @@
 //! Patterns as data.
 
-use crate::ir::{Attrs, Dim, Id, IndexVec, Name, OpId, Type};
-use crate::op;
-use crate::tensor::{DType, Tensor};
+use byoc_ir::ir::{Attrs, Dim, Id, IndexVec, Name, OpId, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::{DType, Tensor};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

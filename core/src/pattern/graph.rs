@@ -4,7 +4,7 @@
 //! expressions that have no other users. Later patterns can see no more of a rewrite than that, so a whole table is
 //! matched on one graph, and the module is rebuilt once at the end.
 
-use crate::ir::{Expr, ExprId, Id, IndexVec, Module, Type};
+use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, Type};
 use std::collections::{HashMap, HashSet};
 
 /// Inputs of a collapsed group, in the order of its parameters.

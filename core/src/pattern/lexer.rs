@@ -1,6 +1,6 @@
 //! Lexer of the pattern notation.
 
-use crate::diag::Span;
+use byoc_ir::diag::Span;
 
 /// Token.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,8 +10,8 @@
 
 use super::data::{Pattern, PatternId, PatternNode};
 use super::graph::Graph;
-use crate::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Id, Name, OpId, TensorType, Type};
-use crate::op::{self, Params};
+use byoc_ir::ir::{AttrValue, Attrs, Callee, Dim, Expr, ExprId, Id, Name, OpId, TensorType, Type};
+use byoc_ir::op::{self, Params};
 use std::collections::HashSet;
 
 /// Maximum number of visits of pattern nodes per match, as nested optional parts can otherwise take exponential time. A

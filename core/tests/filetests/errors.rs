@@ -2,12 +2,12 @@
 
 use crate::{Outcome, constants, headers};
 use byoc_core::analysis::verifier;
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{Expr, ExprId, Module, Name, Type};
-use byoc_core::op;
 use byoc_core::pass::infer_type_in_place;
-use byoc_core::tensor::DType;
-use byoc_core::text::{ParseOptions, parse, print_faults};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Expr, ExprId, Module, Name, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::DType;
+use byoc_ir::text::{ParseOptions, parse, print_faults};
 use libtest_mimic::Failed;
 
 const MARK: &str = "// error: ";

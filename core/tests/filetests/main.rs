@@ -31,8 +31,8 @@ mod patterns;
 mod shorthand;
 mod texts;
 
-use byoc_core::diag::codes;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::diag::codes;
+use byoc_ir::tensor::{DType, Tensor};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

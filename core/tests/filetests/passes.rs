@@ -4,16 +4,16 @@ use crate::shorthand::expand;
 use crate::texts::{check_round_trip, read};
 use crate::{Outcome, constants, headers};
 use byoc_core::analysis::structural_equal;
-use byoc_core::diag::Severity;
-use byoc_core::ir::{Module, Name};
 use byoc_core::pass::manager::{self, PassError, RunOptions};
 use byoc_core::pass::{
     Candidate, DesiredLayout, Judge, PassOptions, Question, Refusal, RefusalCode, TargetRule, Verdict, infer_type,
     merge_composite,
 };
 use byoc_core::pattern::{Checks, Pattern, parse_table};
-use byoc_core::tensor::Tensor;
-use byoc_core::text::{PrintOptions, print};
+use byoc_ir::diag::Severity;
+use byoc_ir::ir::{Module, Name};
+use byoc_ir::tensor::Tensor;
+use byoc_ir::text::{PrintOptions, print};
 use libtest_mimic::Failed;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 
 use crate::texts::read;
 use crate::{Outcome, constants};
-use byoc_core::diag::Severity;
 use byoc_core::pass::infer_type_in_place;
 use byoc_core::pattern::{Checks, parse_pattern, parse_table};
+use byoc_ir::diag::Severity;
 
 pub fn match_case(case: &str) -> Outcome {
     let constants = constants(case)?;

@@ -2,10 +2,10 @@
 
 use crate::{Outcome, constants};
 use byoc_core::analysis::{structural_equal, structural_equal_exprs};
-use byoc_core::ir::{ExprId, Module};
 use byoc_core::pass::infer_type_in_place;
-use byoc_core::tensor::Tensor;
-use byoc_core::text::{ParseOptions, Parsed, PrintOptions, Printed, parse, print, print_expr};
+use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::tensor::Tensor;
+use byoc_ir::text::{ParseOptions, Parsed, PrintOptions, Printed, parse, print, print_expr};
 use libtest_mimic::Failed;
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 use super::{module, same, show, table};
 use byoc_core::analysis::verify;
-use byoc_core::ir::{ExprId, Module};
-use byoc_core::op;
 use byoc_core::pass::{
     AcceptAll, Backend, Candidate, Judge, Question, Refusal, RefusalCode, Report, Verdict, partition_for,
 };
 use byoc_core::pattern::Entry;
+use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::op;
 
 /// Returns the assignment of each operator: `relu a` in region 0, `add host NoPatternMatch`.
 fn places(module: &Module, report: &Report) -> Vec<String> {
@@ -190,7 +190,7 @@ fn operators_keep_their_origins() {
     let mut before = module("def @main(%a: T) { exp(nn.relu(abs(%a))) }");
     let calls: Vec<ExprId> = before.nodes.ids().filter(|&id| before.expr(id).as_call().is_some()).collect();
     for (i, &id) in calls.iter().enumerate() {
-        let source = byoc_core::ir::Source { name: format!("node{i}").into(), op: "Op".into() };
+        let source = byoc_ir::ir::Source { name: format!("node{i}").into(), op: "Op".into() };
         before.nodes[id].origin = before.origins.add_source(source);
     }
     let entries = table("c.ra: nn.relu(abs(*))");
@@ -208,11 +208,11 @@ fn undo(module: &Module) -> Module {
     let names: Vec<String> =
         module.globals.keys().filter(|name| ***name != *"main").map(|name| name.to_string()).collect();
     let inlined = byoc_core::pass::inline_compiler_functions_bound_to(module, &names).unwrap();
-    byoc_core::typing::Rebuild::run(&inlined, |rebuild, _, expr| {
-        let byoc_core::ir::Expr::Project { tuple, index } = expr else { return Ok(None) };
+    byoc_ir::typing::Rebuild::run(&inlined, |rebuild, _, expr| {
+        let byoc_ir::ir::Expr::Project { tuple, index } = expr else { return Ok(None) };
         let tuple = rebuild.get(*tuple);
         Ok(match rebuild.new.module.expr(tuple) {
-            byoc_core::ir::Expr::Tuple(fields) => Some(fields[*index as usize]),
+            byoc_ir::ir::Expr::Tuple(fields) => Some(fields[*index as usize]),
             _ => None,
         })
     })
@@ -294,6 +294,6 @@ fn functions_of_a_backend_are_marked_as_external() {
     let marked = byoc_core::pass::mark_compiler_functions_extern(&after, Some("c")).unwrap();
     let attrs = |module: &Module, i: usize| module.function(&report.regions[i].symbol).unwrap().attrs.clone();
     let of = |name: &str| report.regions.iter().position(|region| &*region.backend == name).unwrap();
-    assert_eq!(attrs(&marked, of("c")), byoc_core::ir::Attrs::new([("Extern", byoc_core::ir::AttrValue::Int(1))]));
+    assert_eq!(attrs(&marked, of("c")), byoc_ir::ir::Attrs::new([("Extern", byoc_ir::ir::AttrValue::Int(1))]));
     assert_eq!(attrs(&marked, of("d")), attrs(&after, of("d")));
 }

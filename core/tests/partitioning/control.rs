@@ -8,15 +8,15 @@ use super::laws::{
 };
 use super::show;
 use byoc_core::analysis::structural_equal;
-use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Module, Type};
 use byoc_core::pass::{
     AcceptAll, Backend, TargetRule, annotate_target, dead_code_elimination, eliminate_common_subexpr, infer_type,
     inline_compiler_functions_bound_to, merge_compiler_regions, merge_composite, partition_for, partition_graph,
     to_a_normal_form,
 };
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, FuncType, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
+use byoc_ir::typing::Builder;
 use proptest::prelude::*;
 
 fn tensor() -> Type {

@@ -2,16 +2,16 @@
 
 use super::{same, show};
 use byoc_core::analysis::{structural_equal, verify};
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{AttrValue, Attrs, Callee, Expr, ExprId, Module, Type};
 use byoc_core::pass::AcceptAll;
 use byoc_core::pass::{
     TargetRule, annotate_target, flatten_nested_tuples, infer_type, inline, inline_compiler_functions_bound_to,
     merge_compiler_regions, merge_composite, partition_graph, remove_default_annotations,
 };
 use byoc_core::pattern::{Checks, Entry, parse_table};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::{Builder, Rebuild};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{AttrValue, Attrs, Callee, Expr, ExprId, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::{Builder, Rebuild};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

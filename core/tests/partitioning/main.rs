@@ -20,11 +20,11 @@ mod scale;
 mod shorthand;
 
 use byoc_core::analysis::structural_equal;
-use byoc_core::ir::Module;
 use byoc_core::pass::manager::{RunOptions, run};
 use byoc_core::pass::{PassOptions, TargetRule, infer_type};
 use byoc_core::pattern::{Checks, Entry, parse_table};
-use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
+use byoc_ir::ir::Module;
+use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
 use std::sync::Arc;
 
 /// Expands the shorthands.
@@ -33,7 +33,7 @@ fn expand(text: &str) -> String {
 }
 
 /// Parses and types a module; `meta[relay.Constant][i]` are the constants given.
-fn module_with(text: &str, constants: &[Arc<byoc_core::tensor::Tensor>]) -> Module {
+fn module_with(text: &str, constants: &[Arc<byoc_ir::tensor::Tensor>]) -> Module {
     let source = format!("#[version = \"0.0.5\"]\n{}", expand(text));
     let parsed = parse(&source, &ParseOptions { constants });
     assert!(parsed.diagnostics.is_empty(), "{:?}\n{source}", parsed.diagnostics);

@@ -1,7 +1,7 @@
 use super::{module, table};
-use byoc_core::diag::Severity;
-use byoc_core::ir::{ExprId, Module};
 use byoc_core::pattern::{Checks, Graph, Matcher, parse_pattern, parse_table};
+use byoc_ir::diag::Severity;
+use byoc_ir::ir::{ExprId, Module};
 
 /// Returns true if a pattern matches the body of `@main`.
 fn matches(pattern: &str, body: &str) -> bool {
@@ -197,8 +197,8 @@ fn dominators() {
     }
     let escaping = module("def @main(%a: T) { %0 = abs(%a); %1 = nn.relu(%0); (add(%1, %0), %1) }");
     let add = (0..escaping.nodes.len())
-        .map(byoc_core::ir::Id::new)
-        .find(|&id: &ExprId| escaping.expr(id).as_op_call().is_some_and(|(op, _)| byoc_core::op::get(op).name == "add"))
+        .map(byoc_ir::ir::Id::new)
+        .find(|&id: &ExprId| escaping.expr(id).as_op_call().is_some_and(|(op, _)| byoc_ir::op::get(op).name == "add"))
         .unwrap();
     assert!(!matches_in(pattern, &escaping, add), "the parent's value leaves past the child");
 }

@@ -1,6 +1,6 @@
 use super::{check, module, module_with, passes, patterns, same, show};
 use byoc_core::pass::{Candidate, Judge, Question, Refusal, RefusalCode, Verdict, merge_composite};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::tensor::{DType, Tensor};
 use std::sync::Arc;
 
 fn merge(table: &str, before: &str, after: &str) {
@@ -117,8 +117,8 @@ fn m6_table_order_decides() {
 /// Judge that supports what a closure accepts, and counts its calls.
 struct Check<F>(F, usize);
 
-impl<F: FnMut(&byoc_core::ir::Module, &Candidate) -> bool> Judge for Check<F> {
-    fn judge(&mut self, module: &byoc_core::ir::Module, _: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
+impl<F: FnMut(&byoc_ir::ir::Module, &Candidate) -> bool> Judge for Check<F> {
+    fn judge(&mut self, module: &byoc_ir::ir::Module, _: Question<'_>, candidates: &[Candidate]) -> Vec<Verdict> {
         self.1 += 1;
         let refused = Verdict::Refused(Refusal::new(RefusalCode::UnsupportedLayout, "not this one"));
         candidates.iter().map(|c| if (self.0)(module, c) { Verdict::Supported } else { refused.clone() }).collect()
@@ -135,7 +135,7 @@ fn m9_judge_sees_the_original_call() {
     let table = super::table("conv_bias_relu: nn.relu(nn.bias_add(nn.conv2d(*, *), *))");
     for (layout, taken) in [("NCHW", false), ("NHWC", true)] {
         let mut judge = Check(
-            |module: &byoc_core::ir::Module, candidate: &Candidate| {
+            |module: &byoc_ir::ir::Module, candidate: &Candidate| {
                 let mut at = candidate.outputs[0];
                 for _ in 0..2 {
                     at = module.expr(at).as_call().unwrap().args[0];

@@ -1,9 +1,9 @@
 //! Hook by which a backend rewrites its functions, and the limits of inlining.
 
 use super::{module, same};
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::Module;
 use byoc_core::pass::{fold_constant, inline, partition_graph_with};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::Module;
 use std::fmt::Write;
 
 const PROGRAM: &str = "def @main(%x: T) { E[b](exp(B[b](E[a](abs(B[a](%x)))))) }";

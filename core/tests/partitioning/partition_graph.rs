@@ -1,7 +1,7 @@
 use super::{check, module, module_with, passes, same, targets};
 use byoc_core::pass::PassOptions;
 use byoc_core::pass::manager::{RunOptions, run};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::tensor::{DType, Tensor};
 use std::sync::Arc;
 
 fn partition(before: &str, after: &str) {

@@ -1,18 +1,18 @@
 //! Patterns as an API: match, partition, rewrite.
 
 use super::{module, same, show};
-use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, Module, Origins, Type};
 use byoc_core::pass::defuse_ops;
 use byoc_core::pass::{Callback, Site, rewrite};
 use byoc_core::pattern::{Pattern, parse_pattern};
-use byoc_core::tensor::DType;
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Module, Origins, Type};
+use byoc_ir::tensor::DType;
+use byoc_ir::typing::Builder;
 
 fn pattern(text: &str) -> Pattern {
     parse_pattern(text).unwrap_or_else(|mistakes| panic!("{mistakes:?}")).0
 }
 
-type Rule<'r> = dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<byoc_core::diag::Diagnostic>> + 'r;
+type Rule<'r> = dyn FnMut(&mut Site<'_>) -> Result<ExprId, Box<byoc_ir::diag::Diagnostic>> + 'r;
 
 fn rewritten(pattern: &Pattern, program: &str, once: bool, rule: &mut Rule<'_>) -> Module {
     let callback = Callback { pattern, require_type: false, rewrite_once: once, function: rule };
@@ -91,7 +91,7 @@ fn rejects_endless_rewriting() {
         let callback = Callback { pattern: &either, require_type: false, rewrite_once: false, function: rule };
         rewrite(&mut [callback], &program).expect_err("it never ends")
     };
-    let relu = byoc_core::op::lookup("nn.relu");
+    let relu = byoc_ir::op::lookup("nn.relu");
     let to_and_fro = error(&mut |site| {
         let arg = first_argument(site);
         let is_relu = site.builder.module.expr(site.after).as_op_call().map(|(op, _)| op) == relu;

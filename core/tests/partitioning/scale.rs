@@ -5,12 +5,12 @@
 
 use super::{same, table, targets};
 use byoc_core::analysis::{structural_equal, verify};
-use byoc_core::ir::{Attrs, ExprId, Module, Type};
 use byoc_core::pass::manager::{RunOptions, run};
 use byoc_core::pass::{AcceptAll, Backend, PassOptions, RefusalCode, infer_type_in_place, partition_for};
-use byoc_core::tensor::DType;
-use byoc_core::text::{ParseOptions, PrintOptions, parse, print};
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{Attrs, ExprId, Module, Type};
+use byoc_ir::tensor::DType;
+use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
+use byoc_ir::typing::Builder;
 use std::fmt::Write;
 use std::time::Instant;
 

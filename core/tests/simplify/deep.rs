@@ -1,9 +1,9 @@
 //! Programs whose length or depth would take a naive pass quadratic time, or overflow the stack.
 
 use byoc_core::analysis::verify;
-use byoc_core::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OriginId, Source, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 
 const LENGTH: usize = 100_000;
 

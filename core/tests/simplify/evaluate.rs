@@ -2,9 +2,9 @@
 //!
 //! An expression is evaluated once per activation of its scope, when it is first needed there.
 
-use byoc_core::ir::{Callee, ClausePattern, Expr, ExprId, Module, Name, ScopeId, Scopes};
-use byoc_core::op;
-use byoc_core::tensor::Tensor;
+use byoc_ir::ir::{Callee, ClausePattern, Expr, ExprId, Module, Name, ScopeId, Scopes};
+use byoc_ir::op;
+use byoc_ir::tensor::Tensor;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -184,7 +184,7 @@ fn fits(pattern: &ClausePattern, value: &Value, vars: &mut HashMap<ExprId, Value
 
 /// Returns the scope at an offset from `first`: an if opens one for each branch.
 fn nth(first: ScopeId, many: u32) -> ScopeId {
-    use byoc_core::ir::Id;
+    use byoc_ir::ir::Id;
     ScopeId::new(first.index() + many as usize)
 }
 

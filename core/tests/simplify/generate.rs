@@ -3,9 +3,9 @@
 //!
 //! References are only accessed in the values of lets, where their order is defined.
 
-use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -215,7 +215,7 @@ impl Generator<'_> {
 }
 
 /// Generates `@main`, which takes two tensors, a boolean and a reference.
-pub fn program(choices: &[u8], kind: Kind) -> byoc_core::ir::Module {
+pub fn program(choices: &[u8], kind: Kind) -> byoc_ir::ir::Module {
     let mut builder = Builder::default();
     let x = builder.var("x", kind.ty());
     let y = builder.var("y", kind.ty());

@@ -6,11 +6,11 @@ mod generate;
 mod qnn;
 
 use byoc_core::analysis::{structural_equal, verify};
-use byoc_core::ir::Module;
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{DesiredLayout, PassOptions};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::text::{PrintOptions, print};
+use byoc_ir::ir::Module;
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::text::{PrintOptions, print};
 use evaluate::{Evaluator, Value, tensors};
 use generate::{Kind, program};
 use proptest::prelude::*;

@@ -1,10 +1,10 @@
 //! Operators of the QNN dialect and the plain operators that they are lowered to give the same bits.
 
 use super::evaluate::{Evaluator, Value, tensors};
-use byoc_core::ir::{AttrValue, Attrs, Expr, ExprId, Module, Type};
-use byoc_core::op;
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{AttrValue, Attrs, Expr, ExprId, Module, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 
 struct Random(u64);
 
@@ -138,7 +138,7 @@ impl Case {
 
 fn operators(module: &Module) -> impl Iterator<Item = &'static str> {
     let live = module.live();
-    let called = move |(id, node): (ExprId, &byoc_core::ir::Node)| match &node.expr {
+    let called = move |(id, node): (ExprId, &byoc_ir::ir::Node)| match &node.expr {
         expr @ Expr::Call(_) if live[id] => expr.as_op_call().map(|(operator, _)| op::get(operator).name),
         _ => None,
     };

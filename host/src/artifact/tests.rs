@@ -5,10 +5,10 @@ use super::*;
 use crate::build::plan::plan;
 use crate::build::{Compiled, CompiledRegion, PluginId, RegionSource};
 use crate::runtime::{Executor, Pool};
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{Attrs, Expr, Function, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, Expr, Function, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 use std::sync::Arc;
 
 /// Builds a model with constants of several sizes and types, and a region with a blob and source.
@@ -224,20 +224,20 @@ fn distinguishes_other_format_version_from_damage() {
     changed[at + 9] = b'2';
     reseal(&mut changed);
     let error = parsed(&changed).unwrap_err();
-    assert_eq!(error.code, byoc_core::diag::codes::artifacts::UNSUPPORTED_VERSION);
+    assert_eq!(error.code, byoc_ir::diag::codes::artifacts::UNSUPPORTED_VERSION);
 }
 
 #[test]
 fn rejects_files_that_are_not_artifacts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.byoc");
-    assert_eq!(open(&path).unwrap_err().code, byoc_core::diag::codes::artifacts::CANNOT_READ);
+    assert_eq!(open(&path).unwrap_err().code, byoc_ir::diag::codes::artifacts::CANNOT_READ);
     for contents in [&b""[..], b"x", b"PK", b"not an artifact at all"] {
         std::fs::write(&path, contents).unwrap();
         let error = open(&path).unwrap_err();
-        assert_eq!(error.code, byoc_core::diag::codes::artifacts::NOT_AN_ARTIFACT);
+        assert_eq!(error.code, byoc_ir::diag::codes::artifacts::NOT_AN_ARTIFACT);
         assert!(error.message.contains("model.byoc"));
     }
     let missing = folder.path().join("no/such/folder/model.byoc");
-    assert_eq!(write(&missing, &model()).unwrap_err().code, byoc_core::diag::codes::artifacts::CANNOT_WRITE);
+    assert_eq!(write(&missing, &model()).unwrap_err().code, byoc_ir::diag::codes::artifacts::CANNOT_WRITE);
 }

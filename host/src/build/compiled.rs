@@ -1,8 +1,8 @@
 //! Result of a build: everything that an executor needs and an artifact holds.
 
 use crate::runtime::{Program, Signature};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::Tensor;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 
 use super::explanation::{Explanation, NodeRow, Placement, RefusalRow, RegionRow, Totals};
 use crate::plugin::backend::flops;
-use byoc_core::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use byoc_core::pass::{Refusal, Report};
+use byoc_ir::ir::{Expr, ExprId, Id, IndexVec, Module, SourceId, Type};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the operators of the model that computed something when it was read. The others (constants, arithmetic on

@@ -3,9 +3,9 @@
 
 use crate::error::Failure;
 use crate::plugin::bridge::{ConstantTable, flat_types, function_graph};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{Callee, Expr, ExprId, Module, TensorType};
-use byoc_core::op;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Callee, Expr, ExprId, Module, TensorType};
+use byoc_ir::op;
 use byoc_plugin_api::{AttrValue, Graph, NodeKind, ValueRef};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;

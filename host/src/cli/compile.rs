@@ -5,9 +5,9 @@ use super::{escape, output, ready};
 use crate::artifact;
 use crate::build::{Compiled, export};
 use crate::error::Failure;
-use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::Module;
-use byoc_core::text::{PrintOptions, print};
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::Module;
+use byoc_ir::text::{PrintOptions, print};
 use std::path::Path;
 use std::process::ExitCode;
 

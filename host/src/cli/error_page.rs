@@ -3,7 +3,7 @@
 use super::args::ErrorArgs;
 use super::table;
 use crate::error::Failure;
-use byoc_core::diag::{Code, Diagnostic, codes};
+use byoc_ir::diag::{Code, Diagnostic, codes};
 use std::process::ExitCode;
 
 macro_rules! pages {

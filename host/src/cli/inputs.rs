@@ -7,9 +7,9 @@ use crate::io::{self, Peeked, image, npy};
 use crate::model::Model;
 use crate::runtime::check_type;
 use crate::runtime::program::Port;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::Dim;
-use byoc_core::tensor::{OutOfMemory, Shape, Tensor};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::Dim;
+use byoc_ir::tensor::{OutOfMemory, Shape, Tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

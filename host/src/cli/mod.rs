@@ -34,7 +34,7 @@ mod zoo;
 use crate::cancel::Cancel;
 use crate::error::Failure;
 use args::{Cli, Command, LimitArgs};
-use byoc_core::diag::{Diagnostic, Severity, codes};
+use byoc_ir::diag::{Diagnostic, Severity, codes};
 use byoc_plugin_api::host::entries::{self, Limits, Watchdog};
 use clap::Parser;
 use std::process::ExitCode;

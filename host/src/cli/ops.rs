@@ -3,8 +3,8 @@
 use super::args::OpsArgs;
 use super::table;
 use crate::error::Failure;
-use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::op::{self, Default, OpDef};
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::op::{self, Default, OpDef};
 use serde_json::json;
 use std::process::ExitCode;
 

@@ -6,13 +6,13 @@ use crate::error::Failure;
 use crate::frontend::relay;
 use crate::session;
 use byoc_core::analysis::structural_equal;
-use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::Module;
-use byoc_core::op;
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{DesiredLayout, PassOptions, TargetRule, infer_type};
 use byoc_core::pattern::{Checks, parse_table};
-use byoc_core::text::{PrintOptions, print};
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::Module;
+use byoc_ir::op;
+use byoc_ir::text::{PrintOptions, print};
 use std::path::Path;
 use std::process::ExitCode;
 

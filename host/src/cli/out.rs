@@ -6,7 +6,7 @@
 
 use super::escape;
 use crate::error::Failure;
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::host::entries::{Product, restore_process};
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, IsTerminal, LineWriter, Write};

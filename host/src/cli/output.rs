@@ -3,7 +3,7 @@
 
 use super::out;
 use crate::io;
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::path::Path;

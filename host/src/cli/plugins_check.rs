@@ -8,7 +8,7 @@ use super::{plugins_list, render};
 use crate::error::Failure;
 use crate::plugin::registry::{Found, Registry, Status, rejection_diagnostic};
 use crate::session::{self, Session};
-use byoc_core::diag::{Diagnostic, Severity};
+use byoc_ir::diag::{Diagnostic, Severity};
 use byoc_plugin_api::CODEGEN_PREFIX;
 use byoc_plugin_api::host::{FileFacts, LoadedPlugin, Offer, facts};
 use serde_json::{Value, json};

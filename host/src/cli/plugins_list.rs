@@ -5,7 +5,7 @@ use super::{render, table};
 use crate::error::Failure;
 use crate::plugin::registry::{Found, Status};
 use crate::session::{self, Session};
-use byoc_core::diag::{Code, Diagnostic};
+use byoc_ir::diag::{Code, Diagnostic};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 

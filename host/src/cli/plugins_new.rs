@@ -4,7 +4,7 @@
 
 use super::args::PluginsNewArgs;
 use crate::error::Failure;
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::{API_VERSION, host};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use crate::conformance::run::{Options, Run};
 use crate::conformance::worker::Worker;
 use crate::error::Failure;
 use crate::session::{self, Session};
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::io::IsTerminal;

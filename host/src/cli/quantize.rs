@@ -10,8 +10,8 @@ use crate::quantize::report::{Report, Row};
 use crate::quantize::scheme::Scheme;
 use crate::quantize::{Keep, Options, labels, quantize};
 use crate::session::{self, Session};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::text::{PrintOptions, print};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::text::{PrintOptions, print};
 use std::io::Write;
 use std::process::ExitCode;
 

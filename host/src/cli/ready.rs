@@ -12,7 +12,7 @@ use crate::frontend::folder::{TestFolder, TestSet};
 use crate::frontend::{self, LoadOptions};
 use crate::model::Model;
 use crate::session::{self, Session};
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -4,8 +4,8 @@
 use super::escape;
 use crate::error::Failure;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
-use byoc_core::diag::{Diagnostic, Severity};
-use byoc_core::ir::{TensorType, Type};
+use byoc_ir::diag::{Diagnostic, Severity};
+use byoc_ir::ir::{TensorType, Type};
 use std::io::IsTerminal;
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ pub fn type_text(ty: &TensorType) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_core::diag::{Span, codes};
+    use byoc_ir::diag::{Span, codes};
 
     #[test]
     fn renders_label_note_and_help() {

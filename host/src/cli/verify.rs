@@ -10,7 +10,7 @@ use crate::frontend::Signature;
 use crate::frontend::folder::{TestFolder, TestSet};
 use crate::model::Model;
 use crate::session::Session;
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use serde_json::json;
 use std::path::Path;
 use std::process::ExitCode;

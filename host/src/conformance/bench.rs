@@ -8,7 +8,7 @@ use super::reference;
 use crate::build::codegen;
 use crate::plugin::backend::{Backend, PluginJudge};
 use byoc_core::pass::{Backend as Target, Refusal, RefusalCode, partition_for};
-use byoc_core::tensor::Tensor;
+use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{CompiledRegion, Executable, LoadRequest, Loader, Prepared, Region, Services, Signature};
 use serde_json::Value;
 use std::path::Path;

@@ -21,8 +21,8 @@
 //!
 //! Errors propagate from one operator to the next: see [`super::reference`].
 
-use byoc_core::op::{OpDef, Params};
-use byoc_core::tensor::DType;
+use byoc_ir::op::{OpDef, Params};
+use byoc_ir::tensor::DType;
 
 /// Error bound of an operator's results.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn tables_name_existing_operators() {
-        let exist = |name: &&str| byoc_core::op::lookup(name).is_some();
+        let exist = |name: &&str| byoc_ir::op::lookup(name).is_some();
         let names = ULPS.iter().map(|(name, _)| *name).chain(SUMS.iter().copied()).chain(STABLE.iter().copied());
         let missing: Vec<&str> = names.filter(|name| !exist(name)).collect();
         assert!(missing.is_empty(), "{missing:?}");

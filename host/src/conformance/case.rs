@@ -4,9 +4,9 @@
 use crate::error::Failure;
 use crate::frontend::{LoadOptions, relay};
 use crate::io;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{Expr, Module};
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Expr, Module};
+use byoc_ir::tensor::Tensor;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -112,7 +112,7 @@ impl Case {
     }
 
     /// Returns the element types and dimensions of the parameters.
-    pub fn parameter_types(&self) -> Vec<(byoc_core::tensor::DType, Vec<usize>)> {
+    pub fn parameter_types(&self) -> Vec<(byoc_ir::tensor::DType, Vec<usize>)> {
         let params = self.module.main().map(|main| main.params.clone()).unwrap_or_default();
         params
             .iter()

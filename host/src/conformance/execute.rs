@@ -5,7 +5,7 @@ use super::piece::Piece;
 use super::reference::{Bounded, Outside, compare};
 use crate::plugin::bridge::dtype_out;
 use crate::plugin::guard::{Guarded, first_damage};
-use byoc_core::tensor::{OutOfMemory, Tensor, byte_count};
+use byoc_ir::tensor::{OutOfMemory, Tensor, byte_count};
 use byoc_plugin_api::{Call, Executable, Prepared, TensorMut, TensorRef};
 
 /// Fill bytes of the memory of a run.

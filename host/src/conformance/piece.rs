@@ -2,9 +2,9 @@
 
 use super::reference::{self, Bounded, Values};
 use crate::plugin::bridge::{ConstantTable, function_graph, module_of};
-use byoc_core::ir::{ExprId, Module};
 use byoc_core::pass::RegionReport;
-use byoc_core::tensor::Tensor;
+use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{Constant, Graph};
 use std::sync::Arc;
 

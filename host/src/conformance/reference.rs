@@ -7,9 +7,9 @@
 
 use super::budget::{Rule, gamma, roundoff, rule, terms, ulp};
 use crate::io::random::Random;
-use byoc_core::ir::{Attrs, Expr, ExprId, Module, OpId, Type};
-use byoc_core::op::{self, Params, Value};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::ir::{Attrs, Expr, ExprId, Module, OpId, Type};
+use byoc_ir::op::{self, Params, Value};
+use byoc_ir::tensor::{DType, Tensor};
 use std::collections::HashMap;
 
 /// Maximum size of a value in bytes.
@@ -299,7 +299,7 @@ pub fn compare(got: &Tensor, want: &Bounded) -> Result<f64, Outside> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_core::typing::Builder;
+    use byoc_ir::typing::Builder;
 
     #[test]
     fn propagates_unbounded_errors() {

@@ -1,11 +1,11 @@
 //! Shrinks a failing case: smaller dimensions, default attributes, simple numbers, as long as it fails in the same way.
 
 use super::case::Case;
-use byoc_core::ir::{AttrValue, Callee, Expr, ExprId, Type};
-use byoc_core::op;
-use byoc_core::tensor::{Element, Tensor};
-use byoc_core::typing::Builder;
-use byoc_core::with_dtype;
+use byoc_ir::ir::{AttrValue, Callee, Expr, ExprId, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::{Element, Tensor};
+use byoc_ir::typing::Builder;
+use byoc_ir::with_dtype;
 use std::collections::{BTreeSet, HashMap};
 
 /// Returns the smallest case that still `fails`, found with at most `attempts` attempts.
@@ -202,7 +202,7 @@ fn simple(tensor: &Tensor) -> Tensor {
     let size = tensor.dtype().size();
     Tensor::build(tensor.dtype(), tensor.shape(), |bytes| {
         bytes.copy_from_slice(tensor.bytes());
-        if tensor.dtype() == byoc_core::tensor::DType::Bool {
+        if tensor.dtype() == byoc_ir::tensor::DType::Bool {
             return;
         }
         with_dtype!(tensor.dtype(), T => for (i, element) in bytemuck::cast_slice_mut::<u8, T>(bytes).iter_mut().enumerate() {

@@ -6,8 +6,8 @@ use super::execute::{self, Setting, expect, judge_outputs};
 use super::fault::{Fault, Kind};
 use super::piece::Piece;
 use super::reference::Bounded;
-use byoc_core::tensor::Tensor;
-use byoc_core::with_dtype;
+use byoc_ir::tensor::Tensor;
+use byoc_ir::with_dtype;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
 use std::sync::Barrier;
 

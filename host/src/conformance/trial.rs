@@ -6,7 +6,7 @@ use super::execute::{Setting, judge_outputs};
 use super::fault::{Fault, Kind, Outcome};
 use super::piece::Piece;
 use super::reference::Outside;
-use byoc_core::tensor::Tensor;
+use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{CompiledRegion, Executable, Prepared};
 
 impl Bench<'_, '_> {

@@ -4,8 +4,8 @@
 use super::{LoadOptions, Loaded, PortInfo, unreadable};
 use crate::error::Failure;
 use crate::io::pb;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::Tensor;
 use std::path::{Path, PathBuf};
 
 /// A folder in test-data layout.

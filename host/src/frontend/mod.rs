@@ -9,9 +9,9 @@ pub mod onnx;
 pub mod relay;
 
 use crate::error::Failure;
-use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::{Dim, Module, Type};
-use byoc_core::tensor::DType;
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::{Dim, Module, Type};
+use byoc_ir::tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

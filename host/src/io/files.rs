@@ -1,7 +1,7 @@
 //! Input files. An input is a regular file: a FIFO would block, a device may have no end.
 
 use super::mapped::MappedFile;
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use prost::bytes::Bytes;
 use rustix::fs::OFlags;
 use std::fs::{File, FileType, OpenOptions};

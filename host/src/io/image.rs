@@ -1,9 +1,9 @@
 //! Images (`.png`, `.jpg`) as model inputs.
 
 use super::files::{bad_file, open_regular};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::{DType, Element, Tensor, memory};
-use byoc_core::with_dtype;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::{DType, Element, Tensor, memory};
+use byoc_ir::with_dtype;
 use image::imageops::{FilterType, resize};
 use image::{DynamicImage, ImageReader, Limits};
 use std::io::BufReader;

@@ -4,7 +4,7 @@
 //! it releases its pages earlier: they are read from the file again on the next access, at the cost of time only. A
 //! range of bytes does not tell whether it belongs to a mapped file, so the mappings are recorded here.
 
-use byoc_core::tensor::{AlignedBytes, OutOfMemory};
+use byoc_ir::tensor::{AlignedBytes, OutOfMemory};
 use memmap2::{Mmap, MmapMut, UncheckedAdvice};
 use prost::bytes::Bytes;
 use std::collections::BTreeMap;

@@ -17,8 +17,8 @@ pub use files::{MAX_TEXT, map_file, open_regular, read_text};
 pub(crate) use output::cannot_write;
 pub use output::{check_writable, write_atomically, write_through, write_together};
 
-use byoc_core::diag::Diagnostic;
-use byoc_core::tensor::{DType, OutOfMemory, Tensor};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::{DType, OutOfMemory, Tensor};
 use std::path::Path;
 
 /// Reads one tensor from a `.npy`, `.npz` or `.pb` file. From an `.npz` the entry called `entry` is read, or the only
@@ -61,8 +61,8 @@ pub fn peek(path: &Path, entry: Option<&str>) -> Result<Peeked, Diagnostic> {
 /// # Errors
 /// When there is no memory for it.
 pub fn filled(dtype: DType, shape: &[usize], value: f64) -> Result<Tensor, OutOfMemory> {
-    use byoc_core::tensor::Element;
-    let one = byoc_core::with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
+    use byoc_ir::tensor::Element;
+    let one = byoc_ir::with_dtype!(dtype, T => bytemuck::bytes_of(&T::from_f64(value)).to_vec());
     Tensor::build(dtype, shape, |bytes| bytes.chunks_exact_mut(one.len()).for_each(|c| c.copy_from_slice(&one)))
 }
 

@@ -3,8 +3,8 @@
 
 use super::files::{bad_file, map_file};
 use super::output::write_atomically;
-use byoc_core::diag::Diagnostic;
-use byoc_core::tensor::{DType, OutOfMemory, Shape, Tensor, byte_count};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::{DType, OutOfMemory, Shape, Tensor, byte_count};
 use std::io::{Read, Write};
 use std::path::Path;
 

@@ -3,8 +3,8 @@
 use super::files::{bad_file, map_file};
 use super::npy::{self, Fault, Header};
 use super::output::write_atomically;
-use byoc_core::diag::{Diagnostic, nearest};
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::{Diagnostic, nearest};
+use byoc_ir::tensor::Tensor;
 use prost::bytes::Bytes;
 use std::fs::File;
 use std::io::{Cursor, Read, Write};

@@ -9,7 +9,7 @@
 //!
 //! A new file has the permissions that the umask allows; a replacement has those of the file it replaces.
 
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use std::fs::{File, Metadata, OpenOptions};

@@ -4,8 +4,8 @@ use super::files::{bad_file, map_file};
 use super::output::write_atomically;
 use crate::frontend::onnx::proto::TensorProto;
 use crate::frontend::onnx::tensor;
-use byoc_core::diag::Diagnostic;
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::Tensor;
 use prost::Message;
 use std::io::Write;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub fn write(path: &Path, name: &str, value: &Tensor) -> Result<(), Diagnostic> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_core::tensor::DType;
+    use byoc_ir::tensor::DType;
 
     #[test]
     fn round_trips_every_element_type() {
@@ -49,6 +49,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("input_0.pb");
         std::fs::write(&path, "not a tensor").unwrap();
-        assert_eq!(read(&path).unwrap_err().code, byoc_core::diag::codes::frontends::BAD_TENSOR_FILE);
+        assert_eq!(read(&path).unwrap_err().code, byoc_ir::diag::codes::frontends::BAD_TENSOR_FILE);
     }
 }

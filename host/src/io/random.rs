@@ -1,8 +1,8 @@
 //! Random inputs. The generator is implemented here so that a seed gives the same numbers on every platform and in
 //! every version.
 
-use byoc_core::tensor::{DType, Element, OutOfMemory, Tensor};
-use byoc_core::with_dtype;
+use byoc_ir::tensor::{DType, Element, OutOfMemory, Tensor};
+use byoc_ir::with_dtype;
 
 /// SplitMix64 (Steele, Lea and Flood 2014): one 64-bit state, passes BigCrush, sufficient for test data and weights.
 #[derive(Clone, Debug)]

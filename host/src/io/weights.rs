@@ -3,8 +3,8 @@
 use super::files::{bad_file, map_file};
 use super::mapped::Stretch;
 use super::output::write_atomically;
-use byoc_core::diag::Diagnostic;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::{DType, Tensor};
 use safetensors::tensor::Dtype;
 use safetensors::{SafeTensors, View};
 use std::borrow::Cow;

@@ -3,12 +3,12 @@
 use super::bridge::{self, ConstantTable};
 use super::registry::{Found, Registry};
 use crate::error::Failure;
-use byoc_core::diag::{Diagnostic, Severity, codes, nearest};
-use byoc_core::ir::{ExprId, Module};
-use byoc_core::op::{self, Cost, Params};
 use byoc_core::pass::manager;
 use byoc_core::pass::{Candidate, DesiredLayout, Judge, Question, Refusal, RefusalCode, Verdict, check_layouts};
 use byoc_core::pattern::{Checks, Entry, parse_table};
+use byoc_ir::diag::{Diagnostic, Severity, codes, nearest};
+use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::op::{self, Cost, Params};
 use byoc_plugin_api::host::LoadedPlugin;
 use byoc_plugin_api::{self as api, Codegen, Description};
 use std::collections::BTreeMap;

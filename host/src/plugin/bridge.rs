@@ -3,13 +3,13 @@
 //! On the way out tuples are flattened, attributes are completed with their defaults, and constants become handles into
 //! the host's pool. On the way back (for the reference runs that plugins request) a graph becomes a module again.
 
-use byoc_core::diag::{Code, Diagnostic, codes};
-use byoc_core::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
-use byoc_core::op::{self, Params};
 use byoc_core::pass::{Candidate, Composite};
-use byoc_core::tensor::{self, Tensor};
-use byoc_core::text::dim_or_symbol;
-use byoc_core::typing::{Builder, unify};
+use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_ir::ir::{self, Attrs, Callee, Expr, ExprId, Function, Module};
+use byoc_ir::op::{self, Params};
+use byoc_ir::tensor::{self, Tensor};
+use byoc_ir::text::dim_or_symbol;
+use byoc_ir::typing::{Builder, unify};
 use byoc_plugin_api as api;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

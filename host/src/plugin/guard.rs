@@ -1,6 +1,6 @@
 //! Guarded memory: guard bytes before and after a buffer have a known value, and are checked after a run.
 
-use byoc_core::tensor::OutOfMemory;
+use byoc_ir::tensor::OutOfMemory;
 
 /// Number of guard bytes on each side.
 const GUARD: usize = 4096;

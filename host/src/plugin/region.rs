@@ -9,8 +9,8 @@ use super::backend::fault;
 use super::bridge::dtype_out;
 use super::guard::{Guarded, first_damage};
 use crate::runtime::region::{OutputDims, Prepared, Region, RegionCall};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::{OutOfMemory, Shape, TensorView, TensorViewMut, memory};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::{OutOfMemory, Shape, TensorView, TensorViewMut, memory};
 use byoc_plugin_api::{AttrValue, Call, Executable, TensorMut, TensorRef};
 use smallvec::SmallVec;
 

@@ -3,7 +3,7 @@
 
 use super::discover::{SearchDir, candidates, search_dirs};
 use crate::error::Failure;
-use byoc_core::diag::{Code, Diagnostic, codes, nearest};
+use byoc_ir::diag::{Code, Diagnostic, codes, nearest};
 use byoc_plugin_api::host::{self, LoadedPlugin, Offer, Registration, Rejection};
 use byoc_plugin_api::{CODEGEN_PREFIX, Codegen, LOADER_PREFIX, Loader, Services};
 use std::collections::BTreeMap;

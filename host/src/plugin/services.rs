@@ -3,10 +3,10 @@
 use super::bridge::{dtype_in, dtype_out};
 use crate::cancel::Cancel;
 use crate::runtime::Pool;
-use byoc_core::ir::{Expr, ExprId, Module, Type};
-use byoc_core::op::{self, Value};
-use byoc_core::stop;
-use byoc_core::tensor::Tensor;
+use byoc_ir::ir::{Expr, ExprId, Module, Type};
+use byoc_ir::op::{self, Value};
+use byoc_ir::stop;
+use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{Call, Constant, Error, Executable, Graph, HostServices, Prepared, Result, Services};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,8 +4,8 @@ use super::histogram::Histogram;
 use super::rewrite::observed;
 use super::runs::Runs;
 use crate::error::Failure;
-use byoc_core::ir::{ExprId, Module};
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::tensor::DType;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 

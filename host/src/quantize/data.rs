@@ -4,10 +4,10 @@ use super::labels;
 use crate::error::Failure;
 use crate::frontend::{PortInfo, Signature};
 use crate::io::{self, image};
-use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::{Dim, Type};
-use byoc_core::tensor::{DType, Element, Shape, Tensor};
-use byoc_core::with_dtype;
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::{Dim, Type};
+use byoc_ir::tensor::{DType, Element, Shape, Tensor};
+use byoc_ir::with_dtype;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -3,8 +3,8 @@
 use crate::error::Failure;
 use crate::frontend::PortInfo;
 use crate::io;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::Tensor;
 use std::path::Path;
 
 /// Names of the entry with labels in an `.npz` of samples.

@@ -1,8 +1,8 @@
 //! Layers of a model: the convolutions and matrix products that may be computed with int8.
 
-use byoc_core::ir::{ExprId, Id, Module};
-use byoc_core::op::{self, Params};
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{ExprId, Id, Module};
+use byoc_ir::op::{self, Params};
+use byoc_ir::tensor::DType;
 use std::collections::BTreeSet;
 
 /// Maximum number of terms of a sum for which the largest products of int8 and (asymmetric) int8, plus a bias of the
@@ -29,7 +29,7 @@ pub struct Layer {
 /// Returns the expressions that every run evaluates: those reachable from `@main` without entering functions and
 /// branches.
 pub fn always_evaluated(module: &Module) -> BTreeSet<ExprId> {
-    use byoc_core::ir::Expr;
+    use byoc_ir::ir::Expr;
     let Some(main) = module.main() else { return BTreeSet::new() };
     let enters = |_: ExprId, expr: &Expr| !matches!(expr, Expr::Function(_) | Expr::If { .. });
     module.post_order(main.body, enters).into_iter().collect()

@@ -4,8 +4,8 @@ use super::labels;
 use super::rewrite::observed;
 use super::runs::Runs;
 use crate::error::Failure;
-use byoc_core::ir::{ExprId, Module};
-use byoc_core::tensor::Tensor;
+use byoc_ir::ir::{ExprId, Module};
+use byoc_ir::tensor::Tensor;
 
 /// Comparison of the quantized model with the float model on the calibration data.
 #[derive(Clone, Debug, Default, PartialEq)]

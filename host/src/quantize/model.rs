@@ -10,10 +10,10 @@ use crate::build::SIMPLIFY;
 use crate::error::Failure;
 use crate::frontend::{self, LoadOptions, Loaded, Signature};
 use byoc_core::analysis::structural_equal;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{Dim, Expr, Module, Type};
 use byoc_core::pass::manager::{self, RunOptions};
 use byoc_core::pass::{PassOptions, infer_type};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Dim, Expr, Module, Type};
 use std::collections::BTreeMap;
 use std::path::Path;
 

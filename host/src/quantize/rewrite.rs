@@ -8,13 +8,13 @@ use super::roles::{Bias, Role, Roles, inputs};
 use super::scheme::{Parameters, Scheme};
 use super::weights;
 use crate::error::Failure;
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{AttrValue, Attrs, Call, Expr, ExprId, Module, Type};
-use byoc_core::op;
 use byoc_core::pass::PassOptions;
 use byoc_core::pass::manager::{self, RunOptions};
-use byoc_core::tensor::Tensor;
-use byoc_core::typing::Rebuild;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{AttrValue, Attrs, Call, Expr, ExprId, Module, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::Tensor;
+use byoc_ir::typing::Rebuild;
 use std::collections::BTreeMap;
 
 type Built = Result<ExprId, Box<Diagnostic>>;

@@ -8,9 +8,9 @@
 //! read only by activations has the scale of their result, so that no integers are spent on the part they cut off.
 
 use super::layers::{Layer, always_evaluated};
-use byoc_core::ir::{Expr, ExprId, IndexVec, Module};
-use byoc_core::op::{self, Params};
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{Expr, ExprId, IndexVec, Module};
+use byoc_ir::op::{self, Params};
+use byoc_ir::tensor::DType;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Role of an operator.
@@ -290,7 +290,7 @@ fn bias(module: &Module, layers: &[Layer], roles: &IndexVec<ExprId, Option<Role>
 mod tests {
     use super::*;
     use crate::quantize::layers;
-    use byoc_core::text::{ParseOptions, parse};
+    use byoc_ir::text::{ParseOptions, parse};
 
     /// Parses and types a module.
     fn typed(text: &str) -> Module {

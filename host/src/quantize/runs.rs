@@ -5,8 +5,8 @@ use super::model::with_shapes;
 use crate::build::plan::plan;
 use crate::error::Failure;
 use crate::runtime::{Executor, Pool};
-use byoc_core::ir::Module;
-use byoc_core::tensor::Tensor;
+use byoc_ir::ir::Module;
+use byoc_ir::tensor::Tensor;
 use std::sync::Arc;
 
 /// Configuration of runs over the calibration data.

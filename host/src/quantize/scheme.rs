@@ -1,8 +1,8 @@
 //! Quantization schemes, the mapping of real numbers to integers: `real = scale * (integer - zero_point)`.
 
 use super::range::Range;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::DType;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::DType;
 use byoc_plugin_api::Quantization;
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Quantization of weights to int8 and of biases to int32.
 
 use super::scheme::Scheme;
-use byoc_core::tensor::Tensor;
+use byoc_ir::tensor::Tensor;
 
 /// Maximum integer of a weight: the range is symmetric about 0.
 const LARGEST: f32 = 127.0;

@@ -9,8 +9,8 @@ use super::region::Region;
 use super::trace::{Observer, StepInfo};
 use super::validate::validate;
 use crate::cancel::{Cancel, MAX_CALLS};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::Tensor;
 use std::sync::Arc;
 
 /// A prepared program. Kernels are created and weights are packed once; runs share them and nothing else.

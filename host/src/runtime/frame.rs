@@ -6,9 +6,9 @@
 
 use super::program::{Place, Reg, Register};
 use super::value::{Value, bad_program};
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::TensorType;
-use byoc_core::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::TensorType;
+use byoc_ir::tensor::{AlignedBytes, DType, Shape, Tensor, TensorView, TensorViewMut, element_count};
 use std::sync::Arc;
 
 /// A register, as prepared for the executor.

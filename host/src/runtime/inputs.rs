@@ -1,9 +1,9 @@
 //! Inputs of a run: binding by name, and checks of their number and types.
 
 use super::program::Port;
-use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::Dim;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::Dim;
+use byoc_ir::tensor::{DType, Tensor};
 use std::collections::{BTreeMap, HashMap};
 
 /// Orders named inputs as in `ports`.

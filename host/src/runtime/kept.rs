@@ -1,6 +1,6 @@
 //! Cache of objects that depend on dimensions, bounded in entries and bytes; evicts the least recently used first.
 
-use byoc_core::tensor::Shape;
+use byoc_ir::tensor::Shape;
 use std::collections::HashMap;
 use std::hash::Hash;
 

@@ -9,12 +9,12 @@ use super::region::{OutputDims, Prepared, Region};
 use super::signature::Signature;
 use super::trace;
 use super::value::bad_program;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{Attrs, OpId, TensorType, Type};
-use byoc_core::kernel::{self, Kernel, Spec};
-use byoc_core::op::{self, OpDef};
-use byoc_core::tensor::{OutOfMemory, Shape, Tensor, memory};
-use byoc_core::typing::unify;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{Attrs, OpId, TensorType, Type};
+use byoc_ir::op::{self, OpDef};
+use byoc_ir::tensor::{OutOfMemory, Shape, Tensor, memory};
+use byoc_ir::typing::unify;
+use byoc_kernels::{self, Kernel, Spec};
 use std::sync::{Arc, Mutex};
 
 /// Maximum number of kernels that a step keeps for different dimensions. Only operators without constants get here, so
@@ -179,7 +179,7 @@ impl Loader<'_> {
         let constants: Vec<Option<&Tensor>> = call.inputs().map(|reg| self.constant(regs, reg)).collect();
         let spec =
             Spec { def: typed.def, attrs: &typed.attrs, inputs: &inputs, outputs: &typed.outs, constants: &constants };
-        let kernel = kernel::make(typed.op, &spec).ok_or_else(|| no_kernel(self.program, call))?;
+        let kernel = byoc_kernels::make(typed.op, &spec).ok_or_else(|| no_kernel(self.program, call))?;
         let mut workspace = kernel.workspace();
         let mut read: Vec<Reg> = call.inputs().collect();
         let in_place = match call.in_place {

@@ -11,8 +11,8 @@ use super::step;
 use super::trace::{Observer, StepEvent};
 use super::value::{Cells, Closure, Data, Value, bad_program};
 use crate::cancel::Cancel;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::{DType, Shape, Tensor};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::{DType, Shape, Tensor};
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -5,7 +5,7 @@
 //! dimensions that are known only in a run may be refused in any run; its constants stay.
 
 use super::program::{Function, Instr, Place, Program};
-use byoc_core::ir::TensorType;
+use byoc_ir::ir::TensorType;
 
 /// Tests for each constant if a function that the host may have to run reads it. `loaded` tells if the backend of a
 /// region has taken it.

@@ -9,7 +9,7 @@ use super::kept::{Dims, Kept};
 use super::lock::lock;
 use super::region::{Prepared, Region};
 use super::signature::Signature;
-use byoc_core::diag::Diagnostic;
+use byoc_ir::diag::Diagnostic;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

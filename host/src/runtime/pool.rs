@@ -1,7 +1,7 @@
 //! The host's threads: one rayon pool of a fixed size that runs kernels and serves `parallel_for` of plugins. Never
 //! rayon's global pool, which belongs to the program that embeds this library.
 
-use byoc_core::diag::{Diagnostic, codes};
+use byoc_ir::diag::{Diagnostic, codes};
 use byoc_plugin_api::host::entries;
 use rayon::prelude::*;
 use std::cell::Cell;

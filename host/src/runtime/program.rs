@@ -12,7 +12,7 @@
 //! A program read from a file is untrusted: [`super::validate`] checks it first.
 
 use super::wire;
-use byoc_core::ir::{Attrs, TensorType};
+use byoc_ir::ir::{Attrs, TensorType};
 use serde::{Deserialize, Serialize};
 
 /// Version of this format. A reader rejects any other.

@@ -10,8 +10,8 @@ use super::program::Program;
 use super::region::Region;
 use super::trace::{StepInfo, steps};
 use super::value::Value;
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::{AlignedBytes, Tensor};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::{AlignedBytes, Tensor};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// A program, its constants and its code, shared by runs on any number of threads.

@@ -1,7 +1,7 @@
 //! Interface between the executor and a region that a backend has made executable. The plugin layer implements it.
 
-use byoc_core::diag::Diagnostic;
-use byoc_core::tensor::{Shape, TensorView, TensorViewMut};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::tensor::{Shape, TensorView, TensorViewMut};
 
 /// A loaded region. Several threads may run it at once.
 pub trait Region: Send + Sync {

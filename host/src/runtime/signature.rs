@@ -6,9 +6,9 @@
 //! again.
 
 use super::region::{OutputDims, Prepared};
-use byoc_core::ir::{Dim, TensorType, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::text::dim_or_symbol;
+use byoc_ir::ir::{Dim, TensorType, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::text::dim_or_symbol;
 use serde_json::{Value, json};
 
 /// Types of a region's tensors, tuples flattened. An unknown dimension admits any size.
@@ -206,7 +206,7 @@ fn write_type(ty: &TensorType) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_core::tensor::Shape;
+    use byoc_ir::tensor::Shape;
 
     fn signature() -> Signature {
         Signature::of_graph(&json!({

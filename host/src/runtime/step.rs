@@ -8,11 +8,11 @@ use super::program::{Arg, Reg};
 use super::ready::Kit;
 use super::region::RegionCall;
 use super::value::{Value, bad_program};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::{TensorType, Type};
-use byoc_core::kernel::{self, Spec};
-use byoc_core::op;
-use byoc_core::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut, memory};
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::{TensorType, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut, memory};
+use byoc_kernels::{self, Spec};
 use std::sync::Arc;
 
 /// Failure of a kernel.
@@ -158,7 +158,7 @@ impl Sized {
         let inputs: Vec<TensorType> = self.inputs.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
         let constants = vec![None; inputs.len()];
         let spec = Spec { def, attrs: &step.attrs, inputs: &inputs, outputs: &outs, constants: &constants };
-        let kernel = kernel::make(step.op, &spec).ok_or_else(|| {
+        let kernel = byoc_kernels::make(step.op, &spec).ok_or_else(|| {
             Diagnostic::error(codes::runtime::NO_KERNEL, "the host has no implementation of this operator")
         })?;
         let kernel = Arc::new(SizedKernel { kernel, outs });
@@ -171,7 +171,7 @@ impl Sized {
 /// Returns the dimensions and the size in bytes of a tensor whose dimensions have to be known by now.
 fn size(ty: &TensorType) -> Result<(Shape, usize), Diagnostic> {
     let known = ty.shape().and_then(|shape| {
-        let bytes = byoc_core::tensor::element_count(&shape)?.checked_mul(ty.dtype.size())?;
+        let bytes = byoc_ir::tensor::element_count(&shape)?.checked_mul(ty.dtype.size())?;
         Some((shape, bytes))
     });
     known.ok_or_else(|| {

@@ -1,9 +1,9 @@
 //! Static facts about each step ([`StepInfo`]), and the events that an observer gets during a run.
 
 use super::program::{Function, Instr, OpCall, Program, Reg};
-use byoc_core::ir::{TensorType, Type};
-use byoc_core::op::{self, Cost, Params};
-use byoc_core::tensor::{DType, Shape};
+use byoc_ir::ir::{TensorType, Type};
+use byoc_ir::op::{self, Cost, Params};
+use byoc_ir::tensor::{DType, Shape};
 use std::time::{Duration, Instant};
 
 /// Kind of a step.

@@ -7,8 +7,8 @@
 
 use super::program::{Function, Instr, Place, Program, Reg, VERSION};
 use super::value::bad_program;
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{TensorType, Type};
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{TensorType, Type};
 
 type Check = Result<(), String>;
 

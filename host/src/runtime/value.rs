@@ -2,8 +2,8 @@
 //!
 //! Closures, cells and values of data types may nest arbitrarily deep, so they are dropped by a loop, not by recursion.
 
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::Tensor;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Contents of a register.

@@ -3,9 +3,9 @@
 //! A type is `["float32", 1, 3, "?", "n"]`: the element type, then each dimension as a number, `"?"` or a name. An
 //! attribute is the corresponding JSON value; numbers that JSON cannot express are `{"float": "inf"}`.
 
-use byoc_core::ir::{AttrValue, Dim, TensorType};
-use byoc_core::tensor::DType;
-use byoc_core::text::dim_or_symbol;
+use byoc_ir::ir::{AttrValue, Dim, TensorType};
+use byoc_ir::tensor::DType;
+use byoc_ir::text::dim_or_symbol;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Number, Value};
@@ -128,7 +128,7 @@ pub mod tensor_types {
 /// Serde form of attributes: an object.
 pub mod attrs {
     use super::*;
-    use byoc_core::ir::Attrs;
+    use byoc_ir::ir::Attrs;
 
     pub(crate) fn serialize<S: Serializer>(attrs: &Attrs, s: S) -> Result<S::Ok, S::Error> {
         s.collect_map(attrs.iter().map(|(key, value)| (&**key, attr_to_json(value))))

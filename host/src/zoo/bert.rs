@@ -6,7 +6,7 @@
 
 use super::net::{Attr, Net};
 use crate::frontend::onnx::proto::ModelProto;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::tensor::{DType, Tensor};
 
 /// Sizes of an encoder.
 pub struct Config {

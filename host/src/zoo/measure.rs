@@ -1,9 +1,9 @@
 //! Evaluation of single calls while a network is built.
 
-use byoc_core::ir::{Attrs, OpId, TensorType, Type};
-use byoc_core::kernel::{self, Spec};
-use byoc_core::op;
-use byoc_core::tensor::{AlignedBytes, Tensor, TensorViewMut};
+use byoc_ir::ir::{Attrs, OpId, TensorType, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::{AlignedBytes, Tensor, TensorViewMut};
+use byoc_kernels::{self, Spec};
 use std::sync::Arc;
 
 /// Evaluates a call of an operator with one result.
@@ -33,7 +33,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
     let outputs = tensor_types(ty);
     let constants = vec![None; inputs.len()];
     let spec = Spec { def: op::get(id), attrs, inputs: &inputs, outputs: &outputs, constants: &constants };
-    let kernel = kernel::make(id, &spec).unwrap_or_else(|| panic!("no kernel for {}", op::get(id).name));
+    let kernel = byoc_kernels::make(id, &spec).unwrap_or_else(|| panic!("no kernel for {}", op::get(id).name));
     let mut results: Vec<_> = outputs
         .iter()
         .map(|ty| {
@@ -50,7 +50,7 @@ pub fn call_typed(id: OpId, attrs: &Attrs, args: &[&Tensor], ty: &Type) -> Vec<T
     let mut workspace = AlignedBytes::zeroed(kernel.workspace()).expect("cannot allocate the workspace of a layer");
     kernel.run(&views, &mut out, workspace.as_mut()).unwrap_or_else(|e| panic!("{e}"));
     let wrap = |(dtype, shape, bytes)| {
-        let shape: byoc_core::tensor::Shape = shape;
+        let shape: byoc_ir::tensor::Shape = shape;
         Tensor::from_storage(dtype, &shape, Arc::new(bytes)).expect("size matches the shape")
     };
     results.into_iter().map(wrap).collect()

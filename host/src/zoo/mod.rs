@@ -11,7 +11,7 @@ mod net;
 mod vision;
 
 use crate::frontend::onnx::proto::ModelProto;
-use byoc_core::diag::{Diagnostic, codes, nearest};
+use byoc_ir::diag::{Diagnostic, codes, nearest};
 use net::Net;
 
 /// Names and descriptions, sorted by name.
@@ -58,8 +58,8 @@ mod tests {
     use super::*;
     use crate::frontend::{LoadOptions, onnx};
     use crate::io::random;
-    use byoc_core::ir::{Expr, Type};
-    use byoc_core::tensor::Tensor;
+    use byoc_ir::ir::{Expr, Type};
+    use byoc_ir::tensor::Tensor;
     use prost::Message;
 
     /// Computes the output of an imported model, call by call.
@@ -76,14 +76,14 @@ mod tests {
                     assert!(main.params.contains(&id));
                     vec![random::tensor(ty.dtype, &ty.shape().unwrap(), seed)]
                 }
-                Expr::Tuple(fields) => fields.iter().map(|&f| values[byoc_core::ir::Id::index(f)][0].clone()).collect(),
+                Expr::Tuple(fields) => fields.iter().map(|&f| values[byoc_ir::ir::Id::index(f)][0].clone()).collect(),
                 Expr::Project { tuple, index } => {
-                    vec![values[byoc_core::ir::Id::index(*tuple)][*index as usize].clone()]
+                    vec![values[byoc_ir::ir::Id::index(*tuple)][*index as usize].clone()]
                 }
                 Expr::Call(_) => {
                     let (op, call) = node.expr.as_op_call().unwrap();
                     let args: Vec<&Tensor> =
-                        call.args.iter().flat_map(|&a| &values[byoc_core::ir::Id::index(a)]).collect();
+                        call.args.iter().flat_map(|&a| &values[byoc_ir::ir::Id::index(a)]).collect();
                     measure::call_typed(op, &call.attrs, &args, &node.ty)
                 }
                 _ => Vec::new(),
@@ -91,7 +91,7 @@ mod tests {
             values.push(value);
         }
         assert!(matches!(module.ty(main.body), Type::Tensor(_)));
-        values[byoc_core::ir::Id::index(main.body)][0].clone()
+        values[byoc_ir::ir::Id::index(main.body)][0].clone()
     }
 
     fn deviation(values: &[f64]) -> f64 {

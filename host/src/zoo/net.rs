@@ -7,8 +7,8 @@ use crate::frontend::onnx::proto::{
 };
 use crate::frontend::onnx::tensor::{encode, number};
 use crate::io::random::Random;
-use byoc_core::ir::{AttrValue, Attrs};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::tensor::{DType, Tensor};
 
 /// A network under construction.
 pub struct Net {

@@ -3,8 +3,8 @@
 use super::measure::call;
 use super::net::{Attr, Net, Value};
 use crate::frontend::onnx::proto::ModelProto;
-use byoc_core::ir::{AttrValue, Attrs};
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::tensor::DType;
 
 /// Number of images in the sample: enough for meaningful statistics in the last layers.
 const SAMPLE: usize = 4;

@@ -2,10 +2,10 @@
 
 use byoc::build::plan::plan;
 use byoc::runtime::{Executor, Pool};
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{Callee, Expr, ExprId, IndexVec, Module};
-use byoc_core::op::{self, Value};
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module};
+use byoc_ir::op::{self, Value};
+use byoc_ir::tensor::Tensor;
 use std::sync::Arc;
 
 /// Reproducible pseudorandom numbers (splitmix64).
@@ -76,7 +76,7 @@ pub fn naive(module: &Module, inputs: &[Tensor]) -> Vec<Tensor> {
             Expr::Tuple(fields) => fields.iter().flat_map(|&f| get(values, alias, module, f)).collect(),
             Expr::Project { tuple, index } => {
                 let fields = module.ty(*tuple).as_tuple().unwrap();
-                let leaves = |ty: &byoc_core::ir::Type| ty.as_tuple().map_or(1, |fields| fields.len());
+                let leaves = |ty: &byoc_ir::ir::Type| ty.as_tuple().map_or(1, |fields| fields.len());
                 let skip: usize = fields[..*index as usize].iter().map(leaves).sum();
                 get(values, alias, module, *tuple)
                     .into_iter()

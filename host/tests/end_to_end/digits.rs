@@ -30,7 +30,7 @@ fn right_answers(extra: &[&str]) -> usize {
 }
 
 /// Returns the 360 test images as input of the model, and their labels.
-fn test_set() -> (byoc_core::tensor::Tensor, Vec<i64>) {
+fn test_set() -> (byoc_ir::tensor::Tensor, Vec<i64>) {
     let entries = byoc::io::npz::read(&crate::data("digits/test.npz")).unwrap();
     let find = |wanted: &[&str]| {
         let found = entries.iter().find(|(name, _)| wanted.contains(&name.as_str()));

@@ -14,7 +14,7 @@ fn reports_wrong_name_shape_or_type_of_input() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("x.npy");
     let input = format!("input={}", file.display());
-    use byoc_core::tensor::{DType, Tensor};
+    use byoc_ir::tensor::{DType, Tensor};
     byoc::io::npy::write(&file, &Tensor::zeros(DType::F64, &[9, 2, 32]).unwrap()).unwrap();
     byoc(["run", &model, "--input", &input]).fails_with("E0604").says(&["float64", "float32"]);
     byoc::io::npy::write(&file, &Tensor::zeros(DType::F32, &[9, 3, 32]).unwrap()).unwrap();
@@ -38,7 +38,7 @@ fn reports_unbound_dimension() {
 
 #[test]
 fn checks_product_of_dimensions() {
-    use byoc_core::tensor::{DType, Tensor};
+    use byoc_ir::tensor::{DType, Tensor};
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name).display().to_string();
     let (program, artifact) = (place("p.relay"), place("p.byoc"));

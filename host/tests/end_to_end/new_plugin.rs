@@ -358,7 +358,7 @@ fn reports_blob_over_declared_size() {
 #[test]
 fn graphs_conform_to_schema() {
     let plugins = byoc_test_support::plugin_dir(&["template"]);
-    let operators: Vec<&str> = byoc_core::op::names().collect();
+    let operators: Vec<&str> = byoc_ir::op::names().collect();
     let config = serde_json::json!({"name": "template", "operators": operators, "dynamic_dims": true});
     std::fs::write(plugins.path().join("libbyoc_template.json"), config.to_string()).unwrap();
     let dir = plugins.path().display().to_string();

@@ -2,7 +2,7 @@
 
 use crate::{byoc, data, data_text, models};
 use byoc::io;
-use byoc_core::tensor::Tensor;
+use byoc_ir::tensor::Tensor;
 
 /// Returns a folder with the backend, or `None` if oneDNN is not installed.
 fn plugins() -> Option<tempfile::TempDir> {

@@ -3,7 +3,7 @@
 use crate::{Ran, byoc, data, data_text};
 use byoc::io;
 use byoc::quantize::measure::cosine;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::tensor::{DType, Tensor};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 

@@ -2,10 +2,10 @@
 
 use byoc::plugin::bridge::module_of;
 use byoc_core::analysis::Verified;
-use byoc_core::diag::codes;
-use byoc_core::ir::{Expr, Id};
 use byoc_core::pass::infer_type;
-use byoc_core::text::{ParseOptions, parse};
+use byoc_ir::diag::codes;
+use byoc_ir::ir::{Expr, Id};
+use byoc_ir::text::{ParseOptions, parse};
 use byoc_plugin_api::{DType, Graph, TensorType, ValueRef};
 use std::process::Command;
 

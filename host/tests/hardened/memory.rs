@@ -2,7 +2,7 @@
 
 use super::limited::{byoc, hostile, program};
 use byoc::io;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::tensor::{DType, Tensor};
 use byoc_test_support::temporary_folder;
 use std::io::Write;
 

@@ -3,10 +3,10 @@
 
 use byoc::build::plan::plan;
 use byoc::runtime::{Executor, OutputDims, Pool, Prepared, Region, RegionCall};
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{Attrs, Dim, Expr, Function, Module, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, Dim, Expr, Function, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -2,7 +2,7 @@
 
 use crate::{Ran, byoc, command, data, data_text, ran};
 use byoc::frontend::onnx::proto::ModelProto;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::tensor::{DType, Tensor};
 use prost::Message;
 use std::fs::OpenOptions;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! Random programs, family by family.
 
 use byoc::io::random::{self, Random};
-use byoc_core::ir::{AttrValue, Attrs, ExprId, Module, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{AttrValue, Attrs, ExprId, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 
 /// Returns true if the CPU supports these families.
 pub fn computes() -> bool {

@@ -4,8 +4,8 @@ use crate::cases::Case;
 use crate::support;
 use byoc::plugin::bridge::{ConstantTable, dtype_out, function_graph};
 use byoc::session::Session;
-use byoc_core::ir::Module;
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::ir::Module;
+use byoc_ir::tensor::{DType, Tensor};
 use byoc_plugin_api::{
     Call, Candidate, CandidateKind, Codegen, Executable, Graph, LoadRequest, Loader, Region, TensorMut, TensorRef,
     Verdict,
@@ -71,7 +71,7 @@ impl Bench {
         let Case { name, seed, inputs, tolerance, .. } = &case;
         let case_tolerance = *tolerance;
         let (module, inputs) = (case.module(), inputs.clone());
-        let text = byoc_core::text::print(&module, &byoc_core::text::PrintOptions::default()).text;
+        let text = byoc_ir::text::print(&module, &byoc_ir::text::PrintOptions::default()).text;
         let what = format!("{name}, seed {seed}:\n{text}");
         let (graph, constants) = self.graph(&module)?;
         let executable = self.load(&graph, &constants);

@@ -3,9 +3,9 @@
 use crate::check::{Bench, compare, run};
 use crate::support;
 use byoc::io::random;
-use byoc_core::ir::{AttrValue, Attrs, Dim, Module, Type};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::ir::{AttrValue, Attrs, Dim, Module, Type};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 
 /// Creates a layer with open batch and length: two products with a bias, GELU and a residual between, normalized.
 fn layer(batch: Dim, length: Dim) -> Module {

@@ -1,8 +1,8 @@
 //! Random programs of quantized operators. Their results are integers, which have to match bit for bit.
 
 use crate::cases::{Case, longs};
-use byoc_core::ir::{AttrValue, ExprId};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::ir::{AttrValue, ExprId};
+use byoc_ir::tensor::{DType, Tensor};
 
 /// Returns true if the CPU supports these families: without VNNI instructions the backend leaves sums of bytes to the
 /// host.

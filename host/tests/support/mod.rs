@@ -2,9 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use byoc_core::ir::{Callee, Expr, ExprId, Module};
-use byoc_core::op::{self, Value};
-use byoc_core::tensor::Tensor;
+use byoc_ir::ir::{Callee, Expr, ExprId, Module};
+use byoc_ir::op::{self, Value};
+use byoc_ir::tensor::Tensor;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

@@ -122,7 +122,7 @@ fn apply(name: &str, operands: &[i64]) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_core::text::parse_dim;
+    use byoc_ir::text::parse_dim;
     use proptest::prelude::*;
 
     fn evaluated(text: &str, sizes: [usize; 2]) -> Option<usize> {

@@ -13,8 +13,8 @@ use byoc::frontend::{self, LoadOptions};
 use byoc::io::random::Random;
 use byoc::model::Model;
 use byoc::session::Session;
-use byoc_core::diag::Severity;
-use byoc_core::tensor::Tensor;
+use byoc_ir::diag::Severity;
+use byoc_ir::tensor::Tensor;
 use serde_json::{Value, json};
 use std::io::{Cursor, Read, Write};
 use std::sync::OnceLock;
@@ -304,7 +304,7 @@ fn run(bytes: &[u8]) -> Result<(), String> {
     let compiled = artifact.into_compiled();
     let comparable = compiled.options["fuzz"].is_null();
     let small = compiled.program.functions.iter().flat_map(|function| &function.registers).all(|register| {
-        let elements = |ty: &byoc_core::ir::TensorType| {
+        let elements = |ty: &byoc_ir::ir::TensorType| {
             let dims = ty.dims.iter().map(|dim| dim.fixed().unwrap_or(2));
             dims.fold(1usize, usize::saturating_mul)
         };

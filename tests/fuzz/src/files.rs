@@ -8,7 +8,7 @@ use byoc::io::{image, npy, npz, weights};
 use byoc::model::Model;
 use byoc::session::Session;
 use byoc_core::pattern::{Checks, parse_table};
-use byoc_core::tensor::{DType, Tensor, element_count};
+use byoc_ir::tensor::{DType, Tensor, element_count};
 use byoc_plugin_api::{Description, Graph};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

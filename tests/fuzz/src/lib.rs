@@ -17,7 +17,7 @@ mod mutate;
 mod onnx_graph;
 
 use byoc::io::random::Random;
-use byoc_core::diag::Diagnostic;
+use byoc_ir::diag::Diagnostic;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -19,9 +19,9 @@ mod values;
 
 use super::data::{MAX_DEPTH, Pattern, PatternId, PatternNode};
 use super::lexer::{Token, Word, entries, words};
-use crate::diag::{Diagnostic, Severity, Span, codes, nearest};
-use crate::ir::{Attrs, IndexVec, Name, OpId};
-use crate::op;
+use byoc_ir::diag::{Diagnostic, Severity, Span, codes, nearest};
+use byoc_ir::ir::{Attrs, IndexVec, Name, OpId};
+use byoc_ir::op;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

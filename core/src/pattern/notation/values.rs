@@ -1,13 +1,13 @@
 //! Contents of the atoms of a pattern: attributes with their values, literals, types and shapes.
 
 use super::{Parser, Read, too_deep};
-use crate::diag::{Diagnostic, Span, codes, nearest};
-use crate::ir::{AttrValue, Attrs, Dim, Name, OpId, Type};
-use crate::op;
 use crate::pattern::data::{MAX_DEPTH, PatternId, PatternNode};
 use crate::pattern::lexer::Token;
-use crate::tensor::{DType, Tensor};
-use crate::text::number::{self, Number};
+use byoc_ir::diag::{Diagnostic, Span, codes, nearest};
+use byoc_ir::ir::{AttrValue, Attrs, Dim, Name, OpId, Type};
+use byoc_ir::op;
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::text::number::{self, Number};
 
 impl Parser<'_> {
     pub(super) fn attrs(&mut self) -> Read<Attrs> {

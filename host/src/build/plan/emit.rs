@@ -6,10 +6,10 @@
 use super::scope::{ScopeId, Unit};
 use super::{Context, not_lowerable};
 use crate::runtime::program::{Arg, Instr, OpCall, Place, Reg, Register};
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{Call, Callee, ClausePattern, Expr, ExprId, Id, Type};
-use byoc_core::op;
-use byoc_core::typing::substitute;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Call, Callee, ClausePattern, Expr, ExprId, Id, Type};
+use byoc_ir::op;
+use byoc_ir::typing::substitute;
 use std::collections::HashMap;
 
 /// Operators that only reinterpret the bytes of their first argument with other dimensions.

@@ -9,7 +9,7 @@
 //! (Composite functions run on the host this way.) Every other literal becomes a function of its own, whose captured
 //! values are those it uses from enclosing scopes.
 
-use byoc_core::ir::{Callee, Expr, ExprId, IndexVec, Module};
+use byoc_ir::ir::{Callee, Expr, ExprId, IndexVec, Module};
 use std::collections::HashMap;
 
 /// Index of a scope in a [`Unit`].

@@ -7,9 +7,9 @@
 
 use super::arena::Arena;
 use crate::runtime::program::{Function, Instr, OpCall, Place, Reg};
-use byoc_core::ir::TensorType;
-use byoc_core::kernel::{self, Spec};
-use byoc_core::op;
+use byoc_ir::ir::TensorType;
+use byoc_ir::op;
+use byoc_kernels::{self, Spec};
 
 /// Registers that share their bytes: a register and its views, by the index of the first one.
 struct Classes {
@@ -196,7 +196,7 @@ fn in_place(
         outputs: &output_types,
         constants: &constants,
     };
-    let input = kernel::make(op, &spec)?.in_place()?;
+    let input = byoc_kernels::make(op, &spec)?.in_place()?;
     (input < inputs.len() && fits(input)).then_some(input)
 }
 

@@ -2,8 +2,8 @@
 //! from a seed and are the same on every machine.
 
 use crate::io::random::Random;
-use byoc_core::tensor::{DType, Element, Tensor};
-use byoc_core::with_dtype;
+use byoc_ir::tensor::{DType, Element, Tensor};
+use byoc_ir::with_dtype;
 
 /// Sizes of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@ mod pattern;
 mod recipes;
 
 use super::case::{Case, Subject};
-use byoc_core::diag::Diagnostic;
-use byoc_core::ir::{Attrs, ExprId, Module, Type};
-use byoc_core::op::{self, Cost, OpDef, Params};
 use byoc_core::pattern::Entry;
-use byoc_core::typing::Builder;
+use byoc_ir::diag::Diagnostic;
+use byoc_ir::ir::{Attrs, ExprId, Module, Type};
+use byoc_ir::op::{self, Cost, OpDef, Params};
+use byoc_ir::typing::Builder;
 use draw::{Draw, Fill, THEMES, Theme};
 use recipes::{Argument, Given, Known, Operand, Recipe};
 
@@ -99,7 +99,7 @@ struct Work {
     draw: Draw,
     builder: Builder,
     params: Vec<ExprId>,
-    inputs: Vec<byoc_core::tensor::Tensor>,
+    inputs: Vec<byoc_ir::tensor::Tensor>,
     /// True if weights are constants, as in models; otherwise they are inputs.
     constants: bool,
 }
@@ -293,7 +293,7 @@ l: clip(nn.max_pool2d(nn.conv2d(*, *)))
         let def = op::get(op::lookup("nn.conv2d").unwrap());
         let text = |seed| {
             let case = operator_case(def, 1, seed).unwrap();
-            let printed = byoc_core::text::print(&case.module, &byoc_core::text::PrintOptions::default()).text;
+            let printed = byoc_ir::text::print(&case.module, &byoc_ir::text::PrintOptions::default()).text;
             (printed, case.inputs)
         };
         assert_eq!(text(3), text(3));

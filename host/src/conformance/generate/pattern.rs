@@ -6,10 +6,10 @@
 use super::Work;
 use super::draw::Fill;
 use super::recipes::{self, Argument, Given, Operand};
-use byoc_core::ir::{Attrs, ExprId, Module};
-use byoc_core::op::{self, OpDef, OpPattern};
 use byoc_core::pass::{AcceptAll, Backend, partition_for};
 use byoc_core::pattern::{Entry, Pattern, PatternId, PatternNode};
+use byoc_ir::ir::{Attrs, ExprId, Module};
+use byoc_ir::op::{self, OpDef, OpPattern};
 use std::collections::{HashMap, VecDeque};
 
 /// Generates a program for the pattern, and returns its root; `None` if this draw fails, or the pattern matches
@@ -132,7 +132,7 @@ impl Build<'_> {
     fn typed(
         &mut self,
         inner: PatternId,
-        dtype: Option<byoc_core::tensor::DType>,
+        dtype: Option<byoc_ir::tensor::DType>,
         shape: Option<Vec<usize>>,
     ) -> Option<ExprId> {
         let before = self.work.draw.theme.dtype;

@@ -5,8 +5,8 @@ use super::broken;
 use super::proto::{
     AttributeProto, Bytes, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto, is_standard_domain,
 };
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::tensor::memory;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::tensor::memory;
 use prost::Message;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

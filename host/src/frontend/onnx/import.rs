@@ -7,9 +7,9 @@ use super::proto::{ModelProto, is_standard_domain};
 use super::state::{Fault, Importer};
 use super::{NEWEST_OPSET, OLDEST_OPSET, broken, graph_signature, ops};
 use crate::frontend::{Identifiers, LoadOptions, Loaded, bind};
-use byoc_core::diag::{Diagnostic, codes, nearest};
-use byoc_core::ir::Source;
-use byoc_core::stop;
+use byoc_ir::diag::{Diagnostic, codes, nearest};
+use byoc_ir::ir::Source;
+use byoc_ir::stop;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -86,7 +86,7 @@ fn check_versions(model: &ModelProto, nodes: &[FlatNode]) -> Result<Vec<Diagnost
             }
             Some(v) if v > NEWEST_OPSET => {
                 let mut warning = wrong(format!("the model uses operator set {v}, newer than what is known"));
-                warning.severity = byoc_core::diag::Severity::Warning;
+                warning.severity = byoc_ir::diag::Severity::Warning;
                 warnings.push(warning.note(range).note("its operators are read as in the newest known set"));
             }
             Some(_) => {}

@@ -26,8 +26,8 @@ mod state;
 pub mod tensor;
 
 use super::{LoadOptions, Loaded, PortInfo, Signature, folder::read_model, unreadable};
-use byoc_core::diag::{Diagnostic, codes};
-use byoc_core::ir::Dim;
+use byoc_ir::diag::{Diagnostic, codes};
+use byoc_ir::ir::Dim;
 use external::ExternalFiles;
 use prost::Message;
 use prost::bytes::Bytes;

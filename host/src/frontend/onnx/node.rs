@@ -4,9 +4,9 @@ use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::size::Size;
 use super::state::{Fault, Importer, MAX_STEPS};
 use super::tensor::from_f64s;
-use byoc_core::diag::{Code, Diagnostic, codes};
-use byoc_core::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
-use byoc_core::tensor::{DType, Element, Shape, Tensor};
+use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_ir::ir::{AttrValue, Attrs, Dim, Expr, ExprId, OriginId, TensorType};
+use byoc_ir::tensor::{DType, Element, Shape, Tensor};
 use std::sync::Arc;
 
 /// Outputs of a node; optional ones at the end may be omitted.
@@ -15,7 +15,7 @@ pub type Outputs = Result<Vec<ExprId>, Fault>;
 /// Attributes of a Relay call: `attrs![axis: 1, keepdims: true]`.
 macro_rules! attrs {
     ($($key:ident : $value:expr),* $(,)?) => {
-        byoc_core::ir::Attrs::new([$((stringify!($key), byoc_core::ir::AttrValue::from($value))),*] as [(&str, byoc_core::ir::AttrValue); _])
+        byoc_ir::ir::Attrs::new([$((stringify!($key), byoc_ir::ir::AttrValue::from($value))),*] as [(&str, byoc_ir::ir::AttrValue); _])
     };
 }
 pub(super) use attrs;

@@ -7,9 +7,9 @@
 use super::node::{Node, attrs};
 use super::size::Size;
 use super::state::Fault;
-use byoc_core::diag::codes;
-use byoc_core::ir::{AttrValue, Dim, DimOp, DimOps, ExprId, Name};
-use byoc_core::tensor::DType;
+use byoc_ir::diag::codes;
+use byoc_ir::ir::{AttrValue, Dim, DimOp, DimOps, ExprId, Name};
+use byoc_ir::tensor::DType;
 
 impl Node<'_, '_> {
     /// Returns the dimensions of a value.
@@ -238,7 +238,7 @@ fn by_parts(dims: &[Dim], wanted: &[Dim]) -> Option<Vec<i64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_core::text::parse_dim;
+    use byoc_ir::text::parse_dim;
 
     fn dims(text: &str) -> Vec<Dim> {
         text.split_whitespace().map(|word| parse_dim(word).unwrap()).collect()

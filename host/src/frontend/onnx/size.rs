@@ -4,9 +4,9 @@
 //! constants, and yet its results are mostly known: the batch, the sequence length, or a number after all. So the
 //! values of small integer tensors are tracked element by element, as numbers and as (products of) named dimensions.
 
-use byoc_core::ir::{Attrs, DimExpr, Expr, ExprId, Module, OpId, TensorType};
-use byoc_core::op::{self, Value};
-use byoc_core::tensor::{Shape, Tensor};
+use byoc_ir::ir::{Attrs, DimExpr, Expr, ExprId, Module, OpId, TensorType};
+use byoc_ir::op::{self, Value};
+use byoc_ir::tensor::{Shape, Tensor};
 use std::collections::HashMap;
 
 /// Maximum number of elements of a tracked tensor; a larger one is neither a shape nor a part of one.
@@ -202,7 +202,7 @@ fn binary(name: &str, a: &Size, b: &Size) -> Option<Size> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use byoc_core::text::parse_dim;
+    use byoc_ir::text::parse_dim;
 
     fn size(text: &str) -> Option<Size> {
         match text.parse() {

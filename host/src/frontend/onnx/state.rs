@@ -4,11 +4,11 @@ use super::external::ExternalFiles;
 use super::proto::{GraphProto, NodeProto, TensorProto};
 use super::size::{Size, Sizes};
 use super::{broken, tensor};
-use byoc_core::diag::{Code, Diagnostic, codes};
-use byoc_core::ir::{Attrs, Callee, Expr, ExprId, Module, Name, OpId, OriginId, Type};
-use byoc_core::op::{self, Value};
-use byoc_core::tensor::{DType, Tensor};
-use byoc_core::typing::Builder;
+use byoc_ir::diag::{Code, Diagnostic, codes};
+use byoc_ir::ir::{Attrs, Callee, Expr, ExprId, Module, Name, OpId, OriginId, Type};
+use byoc_ir::op::{self, Value};
+use byoc_ir::tensor::{DType, Tensor};
+use byoc_ir::typing::Builder;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Diagnostic of a converter.

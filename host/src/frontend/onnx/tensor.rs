@@ -3,8 +3,8 @@
 use super::external::ExternalFiles;
 use super::proto::{Bytes, LOCATION_EXTERNAL, SparseTensorProto, TensorProto};
 use crate::io::mapped::{Stretch, aligned};
-use byoc_core::tensor::{DType, Tensor, element_count};
-use byoc_core::with_dtype;
+use byoc_ir::tensor::{DType, Tensor, element_count};
+use byoc_ir::with_dtype;
 use std::sync::Arc;
 
 /// Returns the element type of an ONNX type number.
@@ -194,7 +194,7 @@ pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
 /// # Panics
 /// If the number of values does not match the shape.
 pub fn from_f64s(dtype: DType, shape: &[usize], values: &[f64]) -> Tensor {
-    use byoc_core::tensor::Element;
+    use byoc_ir::tensor::Element;
     let bytes: Vec<u8> = with_dtype!(dtype, T => {
         values.iter().flat_map(|&v| bytemuck::bytes_of(&T::from_f64(v)).to_vec()).collect()
     });

@@ -5,7 +5,7 @@ use byoc::build::{BuildOptions, CompiledRegion, build};
 use byoc::frontend::{self, LoadOptions};
 use byoc::plugin::bridge::constant_handle;
 use byoc::session::Session;
-use byoc_core::tensor::Tensor;
+use byoc_ir::tensor::Tensor;
 use byoc_plugin_api::{
     Call, Codegen, Constant, Executable, Graph, LoadRequest, Loader, Node, NodeKind, Region, TensorMut, TensorRef,
     TensorType, ValueRef,

@@ -2,9 +2,9 @@
 
 use super::{Given, Known, Recipe, attrs, first, free, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill, Values};
-use byoc_core::ir::{AttrValue, Attrs};
-use byoc_core::op::{OpDef, OpPattern};
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::{OpDef, OpPattern};
+use byoc_ir::tensor::DType;
 
 pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     let unary = |draw: &mut Draw, attrs: Attrs| {

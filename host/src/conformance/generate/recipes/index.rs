@@ -2,9 +2,9 @@
 
 use super::{Given, Recipe, attrs, first, free, integers, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill};
-use byoc_core::ir::{AttrValue, Attrs};
-use byoc_core::op::OpDef;
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::OpDef;
+use byoc_ir::tensor::DType;
 
 pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     let index = draw.pick(&[DType::I32, DType::I64]);

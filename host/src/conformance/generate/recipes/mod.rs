@@ -13,9 +13,9 @@ mod shape;
 mod windows;
 
 use super::draw::{Draw, Fill};
-use byoc_core::ir::{AttrValue, Attrs};
-use byoc_core::op::{Default, OpDef};
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::{Default, OpDef};
+use byoc_ir::tensor::DType;
 
 /// Proposed operand.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 
 use super::{Given, Operand, Recipe, attrs, first, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill, Values};
-use byoc_core::ir::{AttrValue, Attrs};
-use byoc_core::op::OpDef;
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::OpDef;
 
 pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     match def.name {

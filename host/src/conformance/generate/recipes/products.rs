@@ -2,9 +2,9 @@
 
 use super::{Given, Recipe, attrs, first, free, ints, known, operand, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill, Sizes};
-use byoc_core::ir::{AttrValue, Attrs};
-use byoc_core::op::OpDef;
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::OpDef;
+use byoc_ir::tensor::DType;
 
 pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     let axes = def.name.contains("1d").then_some(1).or_else(|| def.name.contains("2d").then_some(2)).unwrap_or(3);

@@ -2,9 +2,9 @@
 
 use super::{Argument, Given, Operand, Recipe, attrs, known, operand, products, recipe, weight};
 use crate::conformance::generate::draw::{Draw, Fill};
-use byoc_core::ir::{AttrValue, Attrs};
-use byoc_core::op::{self, OpDef};
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::{self, OpDef};
+use byoc_ir::tensor::DType;
 
 pub(super) fn propose(def: &'static OpDef, draw: &mut Draw, given: &[Given]) -> Option<Recipe> {
     let name = def.name.strip_prefix("qnn.")?;

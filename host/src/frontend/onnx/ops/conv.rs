@@ -1,7 +1,7 @@
 //! Convolutions in one, two and three dimensions, and the window geometry that they share with pooling.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
-use byoc_core::ir::{AttrValue, Dim, ExprId};
+use byoc_ir::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[("Conv", 1, conv), ("ConvTranspose", 1, conv_transpose)];
 

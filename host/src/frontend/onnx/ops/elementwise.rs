@@ -2,8 +2,8 @@
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use crate::frontend::onnx::tensor;
-use byoc_core::ir::{Dim, ExprId};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::ir::{Dim, ExprId};
+use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
     ("Abs", 1, |n| unary(n, "abs")),

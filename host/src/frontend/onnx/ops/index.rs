@@ -1,8 +1,8 @@
 //! Gathering and scattering by indices, and sorting.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
-use byoc_core::ir::{AttrValue, ExprId};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::ir::{AttrValue, ExprId};
+use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
     ("Gather", 1, gather),

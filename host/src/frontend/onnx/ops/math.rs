@@ -1,7 +1,7 @@
 //! Matrix products and sums along an axis.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
-use byoc_core::ir::{Attrs, Dim, ExprId};
+use byoc_ir::ir::{Attrs, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[("CumSum", 11, cum_sum), ("Gemm", 7, gemm), ("MatMul", 1, mat_mul)];
 

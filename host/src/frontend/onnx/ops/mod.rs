@@ -53,7 +53,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns a single output.
-fn one(value: byoc_core::ir::ExprId) -> Outputs {
+fn one(value: byoc_ir::ir::ExprId) -> Outputs {
     Ok(vec![value])
 }
 

@@ -1,7 +1,7 @@
 //! Normalization and softmax.
 
 use super::{Node, Outputs, Row, attrs, one};
-use byoc_core::ir::{AttrValue, Dim, ExprId};
+use byoc_ir::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[
     ("BatchNormalization", 7, batch),

@@ -2,7 +2,7 @@
 
 use super::conv::{Geometry, geometry, ints, per_axis, spatial};
 use super::{Node, Outputs, Row, attrs, one};
-use byoc_core::ir::AttrValue;
+use byoc_ir::ir::AttrValue;
 
 pub const ROWS: &[Row] = &[
     ("AveragePool", 7, |n| pool(n, false)),

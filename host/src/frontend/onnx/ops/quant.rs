@@ -8,8 +8,8 @@ use super::conv::{geometry, ints, kernel, spatial};
 use super::elementwise::half_to_even;
 use super::math;
 use super::{Fault, Node, Outputs, Row, attrs, one};
-use byoc_core::ir::{Attrs, ExprId};
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{Attrs, ExprId};
+use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("ConvInteger", 10, conv_integer),

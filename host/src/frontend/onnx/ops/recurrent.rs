@@ -4,8 +4,8 @@
 //! recurrent weights and a few elementwise operators.
 
 use super::{Fault, Node, Outputs, Row, attrs};
-use byoc_core::ir::ExprId;
-use byoc_core::tensor::DType;
+use byoc_ir::ir::ExprId;
+use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("GRU", 7, |n| recurrent(n, Kind::Gru)),

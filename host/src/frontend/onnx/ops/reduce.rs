@@ -1,8 +1,8 @@
 //! Reductions, including the index of the largest element.
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
-use byoc_core::ir::{AttrValue, Attrs, ExprId};
-use byoc_core::tensor::DType;
+use byoc_ir::ir::{AttrValue, Attrs, ExprId};
+use byoc_ir::tensor::DType;
 
 pub const ROWS: &[Row] = &[
     ("ArgMax", 1, |n| arg(n, "argmax")),

@@ -6,7 +6,7 @@
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use crate::frontend::onnx::tensor::from_f64s;
-use byoc_core::ir::{AttrValue, ExprId};
+use byoc_ir::ir::{AttrValue, ExprId};
 
 pub const ROWS: &[Row] =
     &[("Resize", 10, resize_10), ("Resize", 11, resize_11), ("Upsample", 7, upsample_7), ("Upsample", 9, resize_10)];

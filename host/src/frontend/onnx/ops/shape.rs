@@ -3,8 +3,8 @@
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use crate::frontend::onnx::size::Size;
 use crate::frontend::onnx::tensor;
-use byoc_core::ir::{AttrValue, Dim};
-use byoc_core::tensor::{DType, Tensor};
+use byoc_ir::ir::{AttrValue, Dim};
+use byoc_ir::tensor::{DType, Tensor};
 
 pub const ROWS: &[Row] = &[
     ("Concat", 4, concat),
@@ -103,7 +103,7 @@ fn check_dims(n: &Node<'_, '_>, sizes: &[Size]) -> Result<Vec<Dim>, Fault> {
     let dims: Option<Vec<Dim>> = sizes.iter().map(dim).collect();
     let fits = |dims: &Vec<Dim>| {
         let known: Vec<usize> = dims.iter().filter_map(Dim::fixed).collect();
-        dims.len() <= MAX_RANK && byoc_core::tensor::element_count(&known).is_some_and(|n| n <= isize::MAX as usize / 8)
+        dims.len() <= MAX_RANK && byoc_ir::tensor::element_count(&known).is_some_and(|n| n <= isize::MAX as usize / 8)
     };
     dims.filter(fits).ok_or_else(|| n.bad(format!("{} is not a valid shape", list(sizes))))
 }

@@ -2,7 +2,7 @@
 
 use super::{Fault, Node, Outputs, Row, attrs, one};
 use crate::frontend::onnx::size::Size;
-use byoc_core::ir::{AttrValue, Dim, ExprId};
+use byoc_ir::ir::{AttrValue, Dim, ExprId};
 
 pub const ROWS: &[Row] = &[
     ("Pad", 2, pad_2),

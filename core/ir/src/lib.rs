@@ -1,0 +1,26 @@
+//! IR of byoc as data: modules, tensors, operators with their naive references, type inference, and the text format.
+//!
+//! A [`ir::Module`] is an arena of expressions and a table of global functions. Expressions refer only to
+//! expressions made before them, so a module is acyclic by construction, ascending ids are a valid evaluation
+//! order, and every walk over it is a loop: nothing in this crate recurses on the depth of a graph. Sharing is
+//! id equality, exactly as `%0` is in the text form. Recursion goes through names: globals and let-bound variables.
+//!
+//! The modules are layers; each uses only those above it:
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`diag`] | diagnostics as data: code, message, labels, help |
+//! | [`stop`] | cancellation: a flag and a deadline |
+//! | [`tensor`] | element types, shapes, tensors and views |
+//! | [`ir`] | the module: expressions, types, attributes, provenance |
+//! | [`op`] | the operator table: attributes, type relation, naive reference, FLOPs |
+//! | [`text`] | the Relay text format: lexer, parser, printer |
+//! | [`typing`] | type inference, and building and rebuilding modules so that types stay up to date |
+
+pub mod diag;
+pub mod ir;
+pub mod op;
+pub mod stop;
+pub mod tensor;
+pub mod text;
+pub mod typing;

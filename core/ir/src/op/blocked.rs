@@ -1,0 +1,125 @@
+//! Convolutions and pooling in blocked layouts (`NCHW8c`, `OIHW8i8o`), defined as the operator on plain tensors between
+//! two layout conversions. Only channels are split into blocks.
+
+use super::layout::{Layout, relayout, relayout_dims};
+use super::{Params, Reference, ReferenceError, Relation, TypeResult};
+use crate::diag::codes;
+use crate::ir::{AttrValue, Attrs, Type};
+use crate::tensor::{AlignedBytes, Shape, Tensor, TensorView, TensorViewMut};
+
+/// Call with a blocked layout, described by the equivalent call on plain tensors.
+pub struct Blocked {
+    /// Attributes of the plain call.
+    pub attrs: Attrs,
+    /// Layouts of the first inputs, each with the plain one; further inputs have none.
+    pub inputs: Vec<(String, String)>,
+    /// Layout of the result, with the plain one.
+    pub output: (String, String),
+}
+
+impl Blocked {
+    /// Returns the plain call; `None` if no layout of the call has blocks.
+    pub fn of(params: &Params<'_>) -> Option<Blocked> {
+        let names: &[&str] = match params.def().attr("kernel_layout") {
+            Some(_) => &["data_layout", "kernel_layout"],
+            None => &["layout"],
+        };
+        let given = |name: &str| params.attrs().get(name).and_then(AttrValue::as_str);
+        let has_blocks = |name: &str| given(name).is_some_and(|text| text.contains(|c: char| c.is_ascii_lowercase()));
+        if !names.iter().chain(&["out_layout"]).any(|name| has_blocks(name)) {
+            return None;
+        }
+        let pair = |layout: String| {
+            let plain: String = layout.chars().filter(|c| c.is_ascii_uppercase()).collect();
+            (layout, plain)
+        };
+        let inputs: Vec<(String, String)> = names.iter().map(|name| pair(params.string(name))).collect();
+        let out = params.string("out_layout");
+        let output = if out.is_empty() { inputs.first()?.clone() } else { pair(out) };
+        let mut attrs = params.attrs().with("out_layout", output.1.as_str());
+        for (name, (_, plain)) in names.iter().zip(&inputs) {
+            attrs = attrs.with(name, plain.as_str());
+        }
+        Some(Blocked { attrs, inputs, output })
+    }
+}
+
+/// Returns the dimensions of a blocked tensor in the plain layout.
+pub fn plain_shape(layout: &str, shape: &[usize]) -> Option<Shape> {
+    let layout = Layout::parse(layout)?;
+    let size = |(letter, part): &(char, Option<usize>), size: &usize| {
+        part.is_none().then(|| Some(size * layout.factor(*letter)?))
+    };
+    layout.0.iter().zip(shape).filter_map(|(dim, n)| size(dim, n)).collect()
+}
+
+/// Infers the type of a call with blocks by the relation of the plain one; `None` if it has no blocks.
+pub(super) fn relation(relation: &Relation<'_>, plain: fn(&Relation<'_>) -> TypeResult) -> Option<TypeResult> {
+    let blocked = Blocked::of(&relation.params)?;
+    let read = |text: &str| {
+        let layout = Layout::parse(text).ok_or_else(|| {
+            relation.error(codes::types::BAD_ATTRIBUTE, format!("\"{text}\" is not a layout such as NCHW8c"))
+        })?;
+        match layout.0.iter().find(|(letter, part)| part.is_some() && !"COI".contains(*letter)) {
+            None => Ok(layout),
+            Some((letter, _)) => Err(relation.error(
+                codes::types::BAD_ATTRIBUTE,
+                format!("the layout \"{text}\" splits the axis {letter} into blocks; only channels can be split"),
+            )),
+        }
+    };
+    let typed = || {
+        let mut args = relation.args.to_vec();
+        for (i, (from, to)) in blocked.inputs.iter().enumerate() {
+            let data = relation.tensor(i)?;
+            let dims = relayout_dims(relation, &data.dims, (from, &read(from)?), &read(to)?)?;
+            args[i] = Type::tensor_of(data.dtype, dims);
+        }
+        let inner =
+            Relation { params: Params::new(relation.def, &blocked.attrs), args: &args, values: &[], ..*relation };
+        let result = plain(&inner)?;
+        let Some(tensor) = result.as_tensor() else { return Ok(result) };
+        let (to, from) = (&blocked.output.0, &blocked.output.1);
+        let dims = relayout_dims(relation, &tensor.dims, (from, &read(from)?), &read(to)?)?;
+        Ok(Type::tensor_of(tensor.dtype, dims))
+    };
+    Some(typed())
+}
+
+/// Computes a call with blocks by the reference of the plain one; `None` if it has no blocks.
+pub(super) fn reference(
+    params: &Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    plain: Reference,
+) -> Option<Result<(), ReferenceError>> {
+    let blocked = Blocked::of(params)?;
+    let mut compute = || {
+        let layout = |text: &str| Layout::parse(text).ok_or_else(|| format!("\"{text}\" is not a layout"));
+        let mut plain_inputs: Vec<Tensor> = Vec::with_capacity(blocked.inputs.len());
+        for (input, (from, to)) in inputs.iter().zip(&blocked.inputs) {
+            plain_inputs.push(plain_tensor(input, &layout(from)?, &layout(to)?, from)?);
+        }
+        let rest = inputs.iter().skip(plain_inputs.len()).copied();
+        let views: Vec<TensorView<'_>> = plain_inputs.iter().map(Tensor::view).chain(rest).collect();
+        let (to, from) = (&blocked.output.0, &blocked.output.1);
+        let shape = plain_shape(to, outputs[0].shape).ok_or("a result that is too large")?;
+        let dtype = outputs[0].dtype;
+        let mut bytes = AlignedBytes::zeroed(outputs[0].data.len()).map_err(|e| e.to_string())?;
+        let view = TensorViewMut { dtype, shape: &shape, data: bytes.as_mut() };
+        plain(Params::new(params.def(), &blocked.attrs), &views, &mut [view])?;
+        let result = TensorView { dtype, shape: &shape, data: bytes.as_ref() };
+        relayout(&layout(from)?, &layout(to)?, &result, &mut outputs[0]);
+        Ok(())
+    };
+    Some(compute())
+}
+
+fn plain_tensor(input: &TensorView<'_>, from: &Layout, to: &Layout, text: &str) -> Result<Tensor, ReferenceError> {
+    let shape = plain_shape(text, input.shape).ok_or("an input that is too large")?;
+    let filled = Tensor::build(input.dtype, &shape, |bytes| {
+        let mut view = TensorViewMut { dtype: input.dtype, shape: &shape, data: bytes };
+        relayout(from, to, input, &mut view);
+    });
+    filled.map_err(|e| e.to_string())
+}

@@ -1,0 +1,409 @@
+//! Convolutions and transposed convolutions over one, two and three spatial axes, any layout, any number of groups.
+
+use super::blocked::{self, Blocked};
+use super::spatial::{self, Canonical, Slide, Window, each};
+use super::sum::{Sum, with_sum};
+use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, Type};
+use crate::stop::Ticks;
+use crate::tensor::{DType, TensorView, TensorViewMut};
+
+/// Convolution with known dimensions.
+#[derive(Clone, Debug)]
+pub struct ConvShape {
+    /// Channel groups.
+    pub groups: usize,
+    /// Data: batch, channels, spatial.
+    pub data: Canonical,
+    /// Kernel: output channels and input channels of a group; transposed, data channels and output channels of a group.
+    pub weight: Canonical,
+    /// Result: batch, channels, spatial.
+    pub out: Canonical,
+    /// Movement of the kernel.
+    pub slide: Slide,
+}
+
+impl ConvShape {
+    /// Creates the shape from attributes and shapes that the type relation accepted.
+    pub fn new(params: &Params<'_>, data: &[usize], weight: &[usize], out: &[usize]) -> ConvShape {
+        let axes = data.len() - 2;
+        let data_layout = params.string("data_layout");
+        let out_layout = params.string("out_layout");
+        let out_layout = if out_layout.is_empty() { &data_layout } else { &out_layout };
+        let lead = kernel_letters(axes, params.def().name.ends_with("_transpose"));
+        ConvShape {
+            groups: params.int("groups") as usize,
+            data: Canonical::new(data, &data_layout, "NC"),
+            weight: Canonical::new(weight, &params.string("kernel_layout"), lead),
+            out: Canonical::new(out, out_layout, "NC"),
+            slide: Slide::new(params, axes),
+        }
+    }
+}
+
+/// Returns the two channel letters of a kernel. Relay names the axes of the kernel of a 1-d or 3-d transposed
+/// convolution after the convolution that it transposes (whose result has the O channels), those of a 2-d one after its
+/// own inputs and outputs.
+fn kernel_letters(axes: usize, transposed: bool) -> &'static str {
+    if transposed && axes == 2 { "IO" } else { "OI" }
+}
+
+const DATA_LAYOUT: &str = "order of the data's axes";
+const KERNEL_LAYOUT: &str = "order of the kernel's axes";
+const OUT_LAYOUT: &str = "order of the result's axes; empty: as the data";
+const OUT: AttrDef =
+    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
+
+/// Returns the attributes of a convolution.
+const fn conv_attrs(
+    ones: &'static [i64],
+    zeros: &'static [i64],
+    data: &'static str,
+    kernel: &'static str,
+    out_dtype: AttrDef,
+) -> [AttrDef; 10] {
+    [
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "step of the window per axis"),
+        AttrDef::new(
+            "padding",
+            AttrKind::Ints,
+            Default::Ints(zeros),
+            "zeros around the data: one number, one per axis, or all befores and then all afters",
+        ),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
+        AttrDef::new("groups", AttrKind::Int, Default::Int(1), "channel groups"),
+        AttrDef::new("channels", AttrKind::Int, Default::None, "output channels; None: from the weight"),
+        AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; None: from the weight"),
+        AttrDef::new("data_layout", AttrKind::Str, Default::Str(data), DATA_LAYOUT),
+        AttrDef::new("kernel_layout", AttrKind::Str, Default::Str(kernel), KERNEL_LAYOUT),
+        AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+        out_dtype,
+    ]
+}
+
+/// Returns the attributes of `nn.conv2d`, with another `out_dtype`.
+pub(super) const fn attrs_2d(out_dtype: AttrDef) -> [AttrDef; 10] {
+    conv_attrs(&[1, 1], &[0, 0], "NCHW", "OIHW", out_dtype)
+}
+
+/// Returns the attributes of a transposed convolution.
+const fn transpose_attrs(
+    ones: &'static [i64],
+    zeros: &'static [i64],
+    data: &'static str,
+    kernel: &'static str,
+    out_dtype: AttrDef,
+) -> [AttrDef; 11] {
+    [
+        AttrDef::new("channels", AttrKind::Int, Default::None, "output channels; None: from the weight"),
+        AttrDef::new("kernel_size", AttrKind::Ints, Default::None, "taps per axis; None: from the weight"),
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "step of the window per axis"),
+        AttrDef::new(
+            "padding",
+            AttrKind::Ints,
+            Default::Ints(zeros),
+            "cut from the result: one number, one per axis, or all befores and then all afters",
+        ),
+        AttrDef::new("output_padding", AttrKind::Ints, Default::Ints(zeros), "elements added after the end per axis"),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
+        AttrDef::new("groups", AttrKind::Int, Default::Int(1), "channel groups"),
+        AttrDef::new("data_layout", AttrKind::Str, Default::Str(data), DATA_LAYOUT),
+        AttrDef::new("kernel_layout", AttrKind::Str, Default::Str(kernel), KERNEL_LAYOUT),
+        AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+        out_dtype,
+    ]
+}
+
+/// Returns the attributes of `nn.conv2d_transpose`, with another `out_dtype`.
+pub(super) const fn transpose_attrs_2d(out_dtype: AttrDef) -> [AttrDef; 11] {
+    transpose_attrs(&[1, 1], &[0, 0], "NCHW", "IOHW", out_dtype)
+}
+
+macro_rules! conv {
+    ($($axes:literal $name:literal $ones:tt $zeros:tt $data:literal $kernel:literal;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: "Cross-correlation of data with a kernel: out[n, o, p] = sum over i and taps t of \
+                      data[n, i, p * strides + t * dilation - padding] * weight[o, i, t]. With groups, output channels \
+                      of group g see only the input channels of group g; weight has in_channels / groups of them. \
+                      Size: floor((size + before + after - dilation * (kernel - 1) - 1) / stride) + 1. Integers are \
+                      summed exactly.",
+                arity: Arity::exactly(2),
+                inputs: &["data", "weight"],
+                attrs: &conv_attrs(&$ones, &$zeros, $data, $kernel, OUT),
+                pattern: OpPattern::OutEWiseFusable,
+                relation: conv_relation::<$axes>,
+                reference: Some(conv_reference),
+                flops: conv_flops::<$axes>,
+            }
+        }
+    )*};
+}
+
+conv! {
+    1 "nn.conv1d" [1] [0] "NCW" "OIW";
+    2 "nn.conv2d" [1, 1] [0, 0] "NCHW" "OIHW";
+    3 "nn.conv3d" [1, 1, 1] [0, 0, 0] "NCDHW" "OIDHW";
+}
+
+macro_rules! conv_transpose {
+    ($($axes:literal $name:literal $ones:tt $zeros:tt $data:literal $kernel:literal;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: "Transposed convolution, the gradient of a convolution with respect to its data: every input \
+                      element adds weight[i, o, t] times itself at out[n, o, p * strides + t * dilation - padding]. \
+                      Size: stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding - before - after. The \
+                      first channel axis of the weight belongs to the data (written I for two spatial axes, O for one \
+                      and three, as in Relay).",
+                arity: Arity::exactly(2),
+                inputs: &["data", "weight"],
+                attrs: &transpose_attrs(&$ones, &$zeros, $data, $kernel, OUT),
+                pattern: OpPattern::OutEWiseFusable,
+                relation: transpose_relation::<$axes>,
+                reference: Some(transpose_reference),
+                flops: transpose_flops::<$axes>,
+            }
+        }
+    )*};
+}
+
+conv_transpose! {
+    1 "nn.conv1d_transpose" [1] [0] "NCW" "OIW";
+    2 "nn.conv2d_transpose" [1, 1] [0, 0] "NCHW" "IOHW";
+    3 "nn.conv3d_transpose" [1, 1, 1] [0, 0, 0] "NCDHW" "OIDHW";
+}
+
+/// Common part of both relations: dimensions in canonical order, and attributes within bounds.
+struct Operands {
+    dtype: DType,
+    out_layout: Vec<usize>,
+    data: Vec<Dim>,
+    /// The two channel dimensions, then the taps.
+    weight: Vec<Dim>,
+    groups: usize,
+    windows: Vec<Window>,
+}
+
+fn operands(relation: &Relation<'_>, axes: usize, transposed: bool) -> Result<Operands, Box<Diagnostic>> {
+    let (data, weight) = (relation.tensor(0)?, relation.tensor(1)?);
+    let order = format!("NC{}", spatial::spatial(axes));
+    let kernel_order = format!("{}{}", kernel_letters(axes, transposed), spatial::spatial(axes));
+    let data_layout = relation.params.string("data_layout");
+    let at = spatial::layout(relation, "data_layout", &order, &order)?;
+    let kernel_at = spatial::layout(relation, "kernel_layout", &kernel_order, &kernel_order)?;
+    let out_layout = spatial::layout(relation, "out_layout", &order, &data_layout)?;
+    for (what, ty) in [("data", data), ("weight", weight)] {
+        if ty.dims.len() != axes + 2 {
+            let (given, wanted) = (ty.dims.len(), axes + 2);
+            return Err(relation.mismatch(format!("{what}: expected {wanted} dimensions, found {given}")));
+        }
+    }
+    let groups = relation.params.int("groups");
+    if groups < 1 {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("groups is {groups}")));
+    }
+    let mut taps: Vec<Dim> = kernel_at.iter().map(|&i| weight.dims[i].clone()).collect();
+    if let Some(given) = relation.params.opt_ints("kernel_size") {
+        if given.len() != axes || given.iter().any(|&v| v < 1) {
+            return Err(relation.error(
+                codes::types::BAD_ATTRIBUTE,
+                format!("kernel_size: expected {axes} integers >= 1, found {given:?}"),
+            ));
+        }
+        for (tap, &size) in taps[2..].iter_mut().zip(&given) {
+            *tap = relation.same_dim("kernel_size and weight", &Dim::Fixed(size as usize), tap)?;
+        }
+    }
+    let strides = spatial::per_axis(relation, "strides", axes, 1)?;
+    let dilation = spatial::per_axis(relation, "dilation", axes, 1)?;
+    let pads = spatial::padding(relation, axes)?;
+    let window = |i: usize| Window { stride: strides[i], dilation: dilation[i], pads: pads[i] };
+    Ok(Operands {
+        dtype: product_dtype(relation, data.dtype, weight.dtype)?,
+        out_layout,
+        data: at.iter().map(|&i| data.dims[i].clone()).collect(),
+        weight: taps,
+        groups: groups as usize,
+        windows: (0..axes).map(window).collect(),
+    })
+}
+
+/// Returns the element type of a sum of products: `out_dtype`, or that of the first operand. Integer operands may
+/// differ.
+pub(super) fn product_dtype(relation: &Relation<'_>, a: DType, b: DType) -> Result<DType, Box<Diagnostic>> {
+    if !(a.is_int() && b.is_int()) {
+        relation.same_dtype(a, b)?;
+    }
+    Ok(relation.params.dtype("out_dtype").unwrap_or(a))
+}
+
+/// Returns the result type: checks the channels against the attribute, and orders the dimensions by the layout of the
+/// result.
+fn result(relation: &Relation<'_>, operands: Operands, channels: Dim, spatial: Vec<Dim>) -> TypeResult {
+    let mut channels = channels;
+    if let Some(given) = relation.params.opt_int("channels") {
+        if given < 1 {
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("channels is {given}")));
+        }
+        channels = relation.same_dim("channels and weight", &Dim::Fixed(given as usize), &channels)?;
+    }
+    let canonical = [operands.data[0].clone(), channels].into_iter().chain(spatial);
+    let mut dims = vec![Dim::Any; operands.out_layout.len()];
+    for (dim, &at) in canonical.zip(&operands.out_layout) {
+        dims[at] = dim;
+    }
+    Ok(Type::tensor_of(operands.dtype, dims))
+}
+
+/// Multiplies a dimension by a number.
+fn times(relation: &Relation<'_>, dim: &Dim, n: usize) -> Result<Dim, Box<Diagnostic>> {
+    match dim {
+        Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * n as i128),
+        other => Ok(Dim::compute([other, &Dim::Fixed(n)], |[dim, n]| dim.mul(&n))),
+    }
+}
+
+pub(super) fn conv_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+    if let Some(ty) = blocked::relation(relation, conv_relation::<AXES>) {
+        return ty;
+    }
+    let operands = operands(relation, AXES, false)?;
+    let seen = times(relation, &operands.weight[1], operands.groups)?;
+    relation.same_dim("channels of data and weight", &operands.data[1], &seen)?;
+    divisible(relation, &operands.weight[0], operands.groups)?;
+    let spatial: Result<Vec<Dim>, _> = (0..AXES)
+        .map(|i| operands.windows[i].places(relation, &operands.data[2 + i], &operands.weight[2 + i], false))
+        .collect();
+    let channels = operands.weight[0].clone();
+    result(relation, operands, channels, spatial?)
+}
+
+pub(super) fn transpose_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+    let operands = operands(relation, AXES, true)?;
+    relation.same_dim("channels of data and weight", &operands.data[1], &operands.weight[0])?;
+    divisible(relation, &operands.weight[0], operands.groups)?;
+    divisible(relation, &operands.data[1], operands.groups)?;
+    let extra = spatial::per_axis(relation, "output_padding", AXES, 0)?;
+    let spatial: Result<Vec<Dim>, _> = (0..AXES)
+        .map(|i| operands.windows[i].spread(relation, &operands.data[2 + i], &operands.weight[2 + i], extra[i]))
+        .collect();
+    let channels = times(relation, &operands.weight[1], operands.groups)?;
+    result(relation, operands, channels, spatial?)
+}
+
+fn divisible(relation: &Relation<'_>, channels: &Dim, groups: usize) -> Result<(), Box<Diagnostic>> {
+    match channels {
+        Dim::Fixed(n) if n % groups != 0 => Err(relation.mismatch(format!("{n} channels in {groups} groups"))),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the product of the taps of the kernel and the channels along its second axis; 0 if unknown.
+fn kernel_volume<const AXES: usize>(cost: &Cost<'_>, transposed: bool) -> u64 {
+    let known = || {
+        let mut shape = cost.args.get(1)?.as_tensor()?.shape()?;
+        let order = format!("{}{}", kernel_letters(AXES, transposed), spatial::spatial(AXES));
+        let mut layout = cost.params.string("kernel_layout");
+        if let Some((from, to)) = Blocked::of(&cost.params).and_then(|blocked| blocked.inputs.into_iter().nth(1)) {
+            shape = blocked::plain_shape(&from, &shape)?;
+            layout = to;
+        }
+        let at = spatial::positions(&layout, &order)?;
+        at[1..].iter().try_fold(1u64, |n, &i| n.checked_mul(*shape.get(i)? as u64))
+    };
+    known().unwrap_or(0)
+}
+
+pub(super) fn conv_flops<const AXES: usize>(cost: &Cost<'_>) -> u64 {
+    2u64.saturating_mul(cost.ret_len()).saturating_mul(kernel_volume::<AXES>(cost, false))
+}
+
+pub(super) fn transpose_flops<const AXES: usize>(cost: &Cost<'_>) -> u64 {
+    2u64.saturating_mul(cost.arg_len(0)).saturating_mul(kernel_volume::<AXES>(cost, true))
+}
+
+fn conv_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, conv_reference) {
+        return done;
+    }
+    let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+    with_sum!(inputs[0].dtype, A => {
+        let mut y = vec![A::ZERO; outputs[0].len()];
+        convolve::<A>(&shape, &A::load(&inputs[0]), &A::load(&inputs[1]), &mut y);
+        A::store(&y, &mut outputs[0]);
+    });
+    Ok(())
+}
+
+/// Computes the convolution by its definition, as nested loops.
+pub(super) fn convolve<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
+    let [batch, out_channels, ..] = s.out.size;
+    let per_group = s.weight.size[1];
+    let mut ticks = Ticks::every(per_group * s.weight.spatial().iter().product::<usize>());
+    for n in 0..batch {
+        for o in 0..out_channels {
+            let group = o / (out_channels / s.groups);
+            each(s.out.spatial(), |place| {
+                let mut sum = A::ZERO;
+                if ticks.requested() {
+                    return;
+                }
+                for i in 0..per_group {
+                    each(s.weight.spatial(), |tap| {
+                        if let Some(index) = s.slide.tap(place, tap, s.data.spatial()) {
+                            let value = x[s.data.at(n, group * per_group + i, index)];
+                            sum = sum.plus_product(value, w[s.weight.at(o, i, tap)]);
+                        }
+                    });
+                }
+                y[s.out.at(n, o, place)] = sum;
+            });
+        }
+    }
+}
+
+fn transpose_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let shape = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+    with_sum!(inputs[0].dtype, A => {
+        let mut y = vec![A::ZERO; outputs[0].len()];
+        convolve_transposed::<A>(&shape, &A::load(&inputs[0]), &A::load(&inputs[1]), &mut y);
+        A::store(&y, &mut outputs[0]);
+    });
+    Ok(())
+}
+
+pub(super) fn convolve_transposed<A: Sum>(s: &ConvShape, x: &[A], w: &[A], y: &mut [A]) {
+    let [batch, in_channels, ..] = s.data.size;
+    let per_group = s.weight.size[1];
+    let mut ticks = Ticks::every(per_group * s.weight.spatial().iter().product::<usize>());
+    for n in 0..batch {
+        for i in 0..in_channels {
+            let group = i / (in_channels / s.groups);
+            each(s.data.spatial(), |place| {
+                let value = x[s.data.at(n, i, place)];
+                if ticks.requested() {
+                    return;
+                }
+                for o in 0..per_group {
+                    each(s.weight.spatial(), |tap| {
+                        if let Some(index) = s.slide.tap(place, tap, s.out.spatial()) {
+                            let at = s.out.at(n, group * per_group + o, index);
+                            y[at] = y[at].plus_product(value, w[s.weight.at(i, o, tap)]);
+                        }
+                    });
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Matrix products, and the bias that follows them.
+
+use super::conv::product_dtype;
+use super::sum::{Sum, with_sum};
+use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, Type};
+use crate::stop::Ticks;
+use crate::tensor::{TensorView, TensorViewMut};
+
+/// (Batched) matrix product with known dimensions: out[b, i, j] = sum over p of a[b, i, p] * b[b, p, j]. The result is
+/// dense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatMulShape {
+    /// Number of products.
+    pub batch: usize,
+    /// Rows of the result.
+    pub m: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// Number of terms of a sum.
+    pub k: usize,
+    /// Strides of the first operand along batch, i, p, in elements.
+    pub a: [usize; 3],
+    /// Strides of the second operand along batch, p, j, in elements.
+    pub b: [usize; 3],
+}
+
+/// Returns true if the second operand of the operator is a weight of shape (units, in), quantized or not.
+fn is_dense(name: &str) -> bool {
+    matches!(name, "nn.dense" | "qnn.dense" | "qnn.contrib_dense_requantize")
+}
+
+impl MatMulShape {
+    /// Creates the shape from attributes and shapes that the type relation accepted.
+    pub fn new(params: &Params<'_>, a: &[usize], b: &[usize], out: &[usize]) -> MatMulShape {
+        let transpose_a = params.bool("transpose_a");
+        let transpose_b = is_dense(params.def().name) || params.bool("transpose_b");
+        let batched = params.def().name.ends_with(".batch_matmul");
+        let (rows, cols) = (a.len().saturating_sub(2), a.len() - 1);
+        let (n_at, k_at) = if transpose_b { (b.len() - 2, b.len() - 1) } else { (b.len() - 1, b.len() - 2) };
+        let (n, k) = (b[n_at], b[k_at]);
+        let batch = if batched { out[0] } else { 1 };
+        let m = match (batched || transpose_a, transpose_a) {
+            (true, true) => a[cols],
+            (true, false) => a[rows],
+            (false, _) => a[..cols].iter().product(),
+        };
+        let step = |shape: &[usize], size: usize| if batched && shape[0] > 1 { size } else { 0 };
+        MatMulShape {
+            batch,
+            m,
+            n,
+            k,
+            a: if transpose_a { [step(a, m * k), 1, m] } else { [step(a, m * k), k, 1] },
+            b: if transpose_b { [step(b, n * k), 1, k] } else { [step(b, n * k), n, 1] },
+        }
+    }
+}
+
+pub(super) const UNITS: AttrDef =
+    AttrDef::new("units", AttrKind::Int, Default::None, "columns of the result; None: from the second operand");
+const OUT_DTYPE: AttrDef =
+    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
+pub(super) const TRANSPOSE_A: AttrDef =
+    AttrDef::new("transpose_a", AttrKind::Bool, Default::Bool(false), "true if the first operand is transposed");
+pub(super) const TRANSPOSE_B: AttrDef =
+    AttrDef::new("transpose_b", AttrKind::Bool, Default::Bool(false), "true if the second operand is transposed");
+
+inventory::submit! {
+    OpDef {
+        name: "nn.dense",
+        doc: "data * transposed weight: (..., in) and (units, in) give (..., units). Integers are summed exactly.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "weight"],
+        attrs: &[UNITS, OUT_DTYPE],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: matmul_relation,
+        reference: Some(matmul_reference),
+        flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.matmul",
+        doc: "The matrix product of two matrices, each possibly lying transposed; the first operand may have further \
+              leading axes unless it lies transposed. Integers are summed exactly.",
+        arity: Arity::exactly(2),
+        inputs: &["tensor_a", "tensor_b"],
+        attrs: &[UNITS, OUT_DTYPE, TRANSPOSE_A, TRANSPOSE_B],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: matmul_relation,
+        reference: Some(matmul_reference),
+        flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.batch_matmul",
+        doc: "One matrix product per batch: (b, m, k) and (b, k, n) give (b, m, n); a batch of 1 meets every batch of \
+              the other operand. Written in text, neither operand lies transposed unless it is said.",
+        arity: Arity::exactly(2),
+        inputs: &["tensor_a", "tensor_b"],
+        attrs: &[OUT_DTYPE, TRANSPOSE_A, TRANSPOSE_B],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: batch_relation,
+        reference: Some(matmul_reference),
+        flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.bias_add",
+        doc: "data + bias, where the 1-d bias lies along one axis of the data.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "bias"],
+        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Int(1), "the axis along which the bias lies")],
+        pattern: OpPattern::Broadcast,
+        relation: bias_relation,
+        reference: Some(bias_reference),
+        flops: |cost| cost.ret_len(),
+    }
+}
+
+/// Returns rows and columns of an operand, after transposition.
+fn sides(dims: &[Dim], transposed: bool) -> (&Dim, &Dim) {
+    let (rows, cols) = (&dims[dims.len() - 2], &dims[dims.len() - 1]);
+    if transposed { (cols, rows) } else { (rows, cols) }
+}
+
+pub(super) fn matmul_relation(relation: &Relation<'_>) -> TypeResult {
+    let (a, b) = (relation.tensor(0)?, relation.tensor(1)?);
+    let dense = is_dense(relation.def.name);
+    let transpose_a = relation.params.bool("transpose_a");
+    if b.dims.len() != 2 {
+        let given = b.dims.len();
+        return Err(relation.mismatch(format!("{}: expected 2 dimensions, found {given}", relation.def.inputs[1])));
+    }
+    if a.dims.is_empty() || transpose_a && a.dims.len() != 2 {
+        let wanted = if transpose_a { "2" } else { "1 or more" };
+        let given = a.dims.len();
+        let what = relation.def.inputs[0];
+        return Err(relation.mismatch(format!("{what}: expected {wanted} dimensions, found {given}")));
+    }
+    let (k_b, n) = sides(&b.dims, dense || relation.params.bool("transpose_b"));
+    let (lead, k_a) = match a.dims.split_last() {
+        _ if transpose_a => (std::slice::from_ref(&a.dims[1]), &a.dims[0]),
+        Some((last, lead)) => (lead, last),
+        None => return Err(relation.mismatch("the data has no dimensions")),
+    };
+    relation.same_dim("inner dimensions", k_a, k_b)?;
+    let mut n = n.clone();
+    if let Some(units) = relation.params.opt_int("units") {
+        if units < 0 {
+            return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("units is {units}")));
+        }
+        n = relation.same_dim(&format!("units and {}", relation.def.inputs[1]), &Dim::Fixed(units as usize), &n)?;
+    }
+    let dtype = product_dtype(relation, a.dtype, b.dtype)?;
+    Ok(Type::tensor_of(dtype, lead.iter().cloned().chain([n])))
+}
+
+pub(super) fn batch_relation(relation: &Relation<'_>) -> TypeResult {
+    let (a, b) = (relation.tensor(0)?, relation.tensor(1)?);
+    for (what, ty) in [("tensor_a", a), ("tensor_b", b)] {
+        if ty.dims.len() != 3 {
+            return Err(relation.mismatch(format!("{what}: expected 3 dimensions, found {}", ty.dims.len())));
+        }
+    }
+    let batch = broadcast(relation, &a.dims[0], &b.dims[0])?;
+    let (m, k_a) = sides(&a.dims, relation.params.bool("transpose_a"));
+    let (k_b, n) = sides(&b.dims, relation.params.bool("transpose_b"));
+    relation.same_dim("inner dimensions", k_a, k_b)?;
+    let dtype = product_dtype(relation, a.dtype, b.dtype)?;
+    Ok(Type::tensor_of(dtype, [batch, m.clone(), n.clone()]))
+}
+
+fn broadcast(relation: &Relation<'_>, a: &Dim, b: &Dim) -> Result<Dim, Box<Diagnostic>> {
+    match (a, b) {
+        (Dim::Fixed(1), other) | (other, Dim::Fixed(1)) => Ok(other.clone()),
+        (Dim::Fixed(_), _) | (_, Dim::Fixed(_)) => relation.same_dim("batches", a, b),
+        _ if a == b => Ok(a.clone()),
+        _ => Ok(Dim::Any),
+    }
+}
+
+fn bias_relation(relation: &Relation<'_>) -> TypeResult {
+    let (data, bias) = (relation.tensor(0)?, relation.tensor(1)?);
+    let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
+    if bias.dims.len() != 1 {
+        return Err(relation.mismatch(format!("bias: expected 1 dimension, found {}", bias.dims.len())));
+    }
+    let dim = relation.same_dim("bias and data", &data.dims[axis], &bias.dims[0])?;
+    let dtype = relation.same_dtype(data.dtype, bias.dtype)?;
+    let mut dims = data.dims.to_vec();
+    dims[axis] = dim;
+    Ok(Type::tensor_of(dtype, dims))
+}
+
+/// Returns twice the number of elements of the result times the terms of a sum.
+pub(super) fn flops(cost: &Cost<'_>) -> u64 {
+    let terms = cost.args.first().and_then(Type::as_tensor).and_then(|a| {
+        let at = if cost.params.bool("transpose_a") { a.dims.len().checked_sub(2)? } else { a.dims.len() - 1 };
+        a.dims.get(at).map(Dim::number)
+    });
+    2u64.saturating_mul(cost.ret_len()).saturating_mul(terms.unwrap_or(0) as u64)
+}
+
+fn matmul_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let s = MatMulShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+    with_sum!(inputs[0].dtype, A => {
+        let mut out = vec![A::ZERO; outputs[0].len()];
+        multiply::<A>(&s, &A::load(&inputs[0]), &A::load(&inputs[1]), &mut out);
+        A::store(&out, &mut outputs[0]);
+    });
+    Ok(())
+}
+
+/// Computes the product by its definition, as nested loops.
+pub(super) fn multiply<A: Sum>(s: &MatMulShape, a: &[A], b: &[A], out: &mut [A]) {
+    let mut ticks = Ticks::every(s.k);
+    for batch in 0..s.batch {
+        for i in 0..s.m {
+            for j in 0..s.n {
+                if ticks.requested() {
+                    return;
+                }
+                let mut sum = A::ZERO;
+                for p in 0..s.k {
+                    let left = a[batch * s.a[0] + i * s.a[1] + p * s.a[2]];
+                    sum = sum.plus_product(left, b[batch * s.b[0] + p * s.b[1] + j * s.b[2]]);
+                }
+                out[(batch * s.m + i) * s.n + j] = sum;
+            }
+        }
+    }
+}
+
+fn bias_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let axis = params.int("axis");
+    let axis = if axis < 0 { axis + inputs[0].shape.len() as i64 } else { axis } as usize;
+    let inner: usize = inputs[0].shape[axis + 1..].iter().product();
+    with_sum!(inputs[0].dtype, A => {
+        let (mut x, bias) = (A::load(&inputs[0]), A::load(&inputs[1]));
+        for (i, value) in x.iter_mut().enumerate() {
+            *value = value.plus(bias[i / inner % bias.len()]);
+        }
+        A::store(&x, &mut outputs[0]);
+    });
+    Ok(())
+}

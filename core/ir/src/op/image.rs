@@ -1,0 +1,430 @@
+//! Resizing: each element of the result maps to a coordinate in the data and interpolates around it.
+
+use super::spatial::{self, Canonical};
+use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, Type};
+use crate::stop::Ticks;
+use crate::tensor::{Element, TensorView, TensorViewMut, memory};
+use crate::with_dtype;
+
+const UPSAMPLING_METHOD: AttrDef =
+    AttrDef::new("method", AttrKind::Str, Default::Str("nearest_neighbor"), "nearest_neighbor, bilinear or bicubic");
+const ALIGN_CORNERS: AttrDef =
+    AttrDef::new("align_corners", AttrKind::Bool, Default::Bool(false), "true if corners map to corners");
+const LAYOUT: AttrDef = AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes");
+const RESIZE_METHOD: AttrDef =
+    AttrDef::new("method", AttrKind::Str, Default::Str("linear"), "nearest_neighbor, linear or cubic");
+const COORDINATES: AttrDef = AttrDef::new(
+    "coordinate_transformation_mode",
+    AttrKind::Str,
+    Default::Str("half_pixel"),
+    "mapping from indices of the result to coordinates of the data",
+);
+const ROUNDING: AttrDef = AttrDef::new(
+    "rounding_method",
+    AttrKind::Str,
+    Default::Str(""),
+    "for nearest_neighbor: round, round_prefer_floor, round_prefer_ceil, floor or ceil; \
+     empty: round with align_corners, otherwise floor",
+);
+const CUBIC_ALPHA: AttrDef =
+    AttrDef::new("cubic_alpha", AttrKind::Float, Default::Float(-0.5), "the a of cubic convolution");
+const CUBIC_EXCLUDE: AttrDef = AttrDef::new(
+    "cubic_exclude",
+    AttrKind::Int,
+    Default::Int(0),
+    "1: taps outside the data have no weight and the others are scaled up",
+);
+const EXTRAPOLATION: AttrDef = AttrDef::new(
+    "extrapolation_value",
+    AttrKind::Float,
+    Default::Float(0.0),
+    "value of tf_crop_and_resize outside the data",
+);
+const OUT_DTYPE: AttrDef =
+    AttrDef::new("out_dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: as the data");
+
+inventory::submit! {
+    OpDef {
+        name: "image.resize2d",
+        doc: "Resizes height and width. Place x of a result of n elements looks up, in data of m elements with scale \
+              s = m / n: half_pixel (x + 0.5) * s - 0.5; pytorch_half_pixel the same, 0 where n is 1; asymmetric x * s; \
+              align_corners x * (m - 1) / (n - 1); tf_half_pixel_for_nn (x + 0.5) * s; tf_crop_and_resize inside roi. \
+              Then the nearest element, linear interpolation, or cubic convolution (R. Keys, 1981) with cubic_alpha. \
+              Places outside the data take the nearest element of its border.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("size", AttrKind::Ints, Default::Required, "height and width of the result"),
+            AttrDef::new("roi", AttrKind::Floats, Default::Floats(&[0.0, 0.0, 0.0, 0.0]),
+                "first and last height and width that tf_crop_and_resize takes, as y1, x1, y2, x2 in [0, 1]"),
+            LAYOUT, RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION, OUT_DTYPE,
+        ],
+        pattern: OpPattern::Injective,
+        relation: resize_relation,
+        reference: Some(reference),
+        flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.image.resize2d",
+        doc: "image.resize2d with a size (height, width) and a part of the data (y1, x1, y2, x2) computed during the run.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "size", "roi"],
+        attrs: &[
+            LAYOUT, RESIZE_METHOD, COORDINATES, ROUNDING, CUBIC_ALPHA, CUBIC_EXCLUDE, EXTRAPOLATION, OUT_DTYPE,
+        ],
+        pattern: OpPattern::Injective,
+        relation: dynamic_resize_relation,
+        reference: Some(reference),
+        flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.upsampling",
+        doc: "Height and width times a scale, rounded. Place x looks up x / scale, or with align_corners the place \
+              that maps corners to corners.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("scale_h", AttrKind::Float, Default::Float(1.0), "height of the result over that of the data"),
+            AttrDef::new("scale_w", AttrKind::Float, Default::Float(1.0), "width of the result over that of the data"),
+            LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS,
+        ],
+        pattern: OpPattern::Injective,
+        relation: upsampling_relation,
+        reference: Some(reference),
+        flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.nn.upsampling",
+        doc: "nn.upsampling by scales computed during the run: two scalars.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "scale_h", "scale_w"],
+        attrs: &[LAYOUT, UPSAMPLING_METHOD, ALIGN_CORNERS],
+        pattern: OpPattern::Injective,
+        relation: dynamic_upsampling_relation,
+        reference: Some(reference),
+        flops,
+    }
+}
+
+/// Interpolation method, with the number of elements of the data per element of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// One element.
+    Nearest,
+    /// Two elements per axis.
+    Linear,
+    /// Four elements per axis.
+    Cubic,
+}
+
+const MODES: [&str; 6] =
+    ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn", "tf_crop_and_resize"];
+const ROUNDINGS: [&str; 6] = ["", "round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil"];
+
+fn method(name: &str) -> Option<Method> {
+    match name {
+        "nearest_neighbor" => Some(Method::Nearest),
+        "linear" | "bilinear" => Some(Method::Linear),
+        "cubic" | "bicubic" => Some(Method::Cubic),
+        _ => None,
+    }
+}
+
+/// Resizing with known dimensions: for each element of the result, the taps on the data and their weights.
+pub struct ResizeShape {
+    /// Data: batch, channels, 1, height, width.
+    pub data: Canonical,
+    /// Result: batch, channels, 1, height, width.
+    pub out: Canonical,
+    /// Height and width.
+    pub axes: [AxisTaps; 2],
+}
+
+/// Taps along one axis: `per_place` of them for every index of the result.
+pub struct AxisTaps {
+    /// Number of taps per index of the result.
+    pub per_place: usize,
+    /// Indices of the taps.
+    pub index: Vec<usize>,
+    /// Weights of the taps.
+    pub weight: Vec<f64>,
+    /// True for each index that lies outside the data and takes the extrapolation value.
+    pub outside: Vec<bool>,
+}
+
+impl ResizeShape {
+    /// Creates the taps from attributes and shapes that the type relation accepted.
+    ///
+    /// # Errors
+    /// If the taps of a long axis exceed the available memory, or the work is cancelled.
+    pub fn new(params: &Params<'_>, data: &[usize], out: &[usize]) -> Result<ResizeShape, ReferenceError> {
+        ResizeShape::with_roi(params, &params.floats("roi"), data, out)
+    }
+
+    /// Creates the taps, with the part of the data that `tf_crop_and_resize` uses.
+    fn with_roi(
+        params: &Params<'_>,
+        roi: &[f64],
+        data: &[usize],
+        out: &[usize],
+    ) -> Result<ResizeShape, ReferenceError> {
+        let layout = params.string("layout");
+        let (data, out) = (Canonical::new(data, &layout, "NC"), Canonical::new(out, &layout, "NC"));
+        let axis = |i: usize| AxisTaps::new(params, roi, i, data.size[3 + i], out.size[3 + i]);
+        Ok(ResizeShape { data, out, axes: [axis(0)?, axis(1)?] })
+    }
+}
+
+impl AxisTaps {
+    fn new(
+        params: &Params<'_>,
+        roi: &[f64],
+        axis: usize,
+        size: usize,
+        places: usize,
+    ) -> Result<AxisTaps, ReferenceError> {
+        let upsampling = params.def().name.ends_with("nn.upsampling");
+        let mode = match params.bool("align_corners") {
+            true => "align_corners".to_owned(),
+            false if upsampling => "asymmetric".to_owned(),
+            false => params.string("coordinate_transformation_mode"),
+        };
+        let method = method(&params.string("method")).unwrap_or(Method::Linear);
+        let rounding = match params.string("rounding_method").as_str() {
+            "" if mode == "align_corners" => "round".to_owned(),
+            "" => "floor".to_owned(),
+            given => given.to_owned(),
+        };
+        let (first, last) = match roi.len() {
+            4 => (roi[axis], roi[axis + 2]),
+            _ => (0.0, 1.0),
+        };
+        let per_place = match method {
+            Method::Nearest => 1,
+            Method::Linear => 2,
+            Method::Cubic => 4,
+        };
+        // The taps of a long axis can take more memory than the data and the result together.
+        let count = places.saturating_mul(per_place);
+        let bytes = count.saturating_mul(size_of::<(usize, f64)>()).saturating_add(places);
+        let _room = memory::room(bytes).map_err(|e| e.to_string())?;
+        let mut taps = AxisTaps {
+            per_place,
+            index: Vec::with_capacity(count),
+            weight: Vec::with_capacity(count),
+            outside: Vec::with_capacity(places),
+        };
+        let mut ticks = Ticks::every(16 * per_place);
+        for place in 0..places {
+            if ticks.requested() {
+                return Err("cancelled".into());
+            }
+            let at = look_up(&mode, place, size, places, (first, last));
+            taps.outside.push(mode == "tf_crop_and_resize" && !(0.0..=size as f64 - 1.0).contains(&at));
+            let (start, weights) = match method {
+                Method::Nearest => (nearest(at, &rounding), vec![1.0]),
+                Method::Linear => (at.floor(), vec![1.0 - (at - at.floor()), at - at.floor()]),
+                Method::Cubic => (at.floor() - 1.0, cubic(at - at.floor(), params.float("cubic_alpha"))),
+            };
+            let inside = |tap: usize| (0.0..size as f64).contains(&(start + tap as f64));
+            let exclude = method == Method::Cubic && params.int("cubic_exclude") != 0;
+            let kept = |tap: usize| if exclude && !inside(tap) { 0.0 } else { weights[tap] };
+            let sum: f64 = if exclude { (0..per_place).map(kept).sum() } else { 1.0 };
+            for tap in 0..per_place {
+                taps.index.push((start + tap as f64).clamp(0.0, size as f64 - 1.0) as usize);
+                taps.weight.push(kept(tap) / sum);
+            }
+        }
+        Ok(taps)
+    }
+}
+
+/// Returns the coordinate among `m` elements of the data of index `x` of `n`.
+fn look_up(mode: &str, x: usize, m: usize, n: usize, roi: (f64, f64)) -> f64 {
+    let scale = m as f64 / n as f64;
+    let x = x as f64;
+    match mode {
+        "align_corners" if n > 1 => x * (m as f64 - 1.0) / (n as f64 - 1.0),
+        "align_corners" => 0.0,
+        "asymmetric" => x * scale,
+        "pytorch_half_pixel" if n == 1 => 0.0,
+        "tf_half_pixel_for_nn" => (x + 0.5) * scale,
+        "tf_crop_and_resize" if n > 1 => (m as f64 - 1.0) * (roi.0 + x * (roi.1 - roi.0) / (n as f64 - 1.0)),
+        "tf_crop_and_resize" => 0.5 * (roi.0 + roi.1) * (m as f64 - 1.0),
+        _ => (x + 0.5) * scale - 0.5,
+    }
+}
+
+/// Returns the nearest element. Floor and ceil tolerate an error of 1e-5, like Relay's, so that 2.9999999 is 3.
+fn nearest(at: f64, rounding: &str) -> f64 {
+    match rounding {
+        "floor" => (at + 1e-5).floor(),
+        "ceil" => (at - 1e-5).ceil(),
+        "round_prefer_floor" => (at - 0.5).ceil(),
+        "round_prefer_ceil" => (at + 0.5).floor(),
+        _ => at.round(),
+    }
+}
+
+/// Returns the weights of the four taps around a coordinate at distance `t` after the second.
+fn cubic(t: f64, a: f64) -> Vec<f64> {
+    let near = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
+    let far = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
+    vec![far(1.0 + t), near(t), near(1.0 - t), far(2.0 - t)]
+}
+
+/// Returns the type of data with height and width replaced.
+fn sized(relation: &Relation<'_>, size: impl Fn(usize, &Dim) -> Result<Dim, Box<Diagnostic>>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    let at = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
+    if data.dims.len() != 4 {
+        return Err(relation.mismatch(format!("data: expected 4 dimensions, found {}", data.dims.len())));
+    }
+    let given = relation.params.string("method");
+    if method(&given).is_none() {
+        return Err(bad(relation, "method", &given));
+    }
+    let mut dims = data.dims.to_vec();
+    for axis in 0..2 {
+        let dim = &data.dims[at[2 + axis]];
+        dims[at[2 + axis]] = size(axis, dim)?;
+        if *dim == Dim::Fixed(0) && dims[at[2 + axis]] != Dim::Fixed(0) {
+            return Err(relation.mismatch("cannot resize an empty plane"));
+        }
+    }
+    let dtype = relation.params.dtype("out_dtype").unwrap_or(data.dtype);
+    Ok(Type::tensor_of(dtype, dims))
+}
+
+fn bad(relation: &Relation<'_>, attr: &str, given: &str) -> Box<Diagnostic> {
+    relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr} \"{given}\" is not known"))
+}
+
+fn check_modes(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
+    for (attr, known) in [("coordinate_transformation_mode", &MODES), ("rounding_method", &ROUNDINGS)] {
+        let given = relation.params.string(attr);
+        if !known.contains(&given.as_str()) {
+            return Err(bad(relation, attr, &given));
+        }
+    }
+    Ok(())
+}
+
+fn resize_relation(relation: &Relation<'_>) -> TypeResult {
+    let size = spatial::per_axis(relation, "size", 2, 1)?;
+    check_modes(relation)?;
+    sized(relation, |axis, _| Ok(Dim::Fixed(size[axis] as usize)))
+}
+
+fn dynamic_resize_relation(relation: &Relation<'_>) -> TypeResult {
+    check_modes(relation)?;
+    for (i, count) in [(1, 2), (2, 4)] {
+        let ty = relation.tensor(i)?;
+        if ty.dims.len() != 1 || ty.dims[0].fixed().is_some_and(|n| n != count) {
+            let name = relation.def.inputs[i];
+            return Err(relation.mismatch(format!("{name}: expected a vector of {count}, found {}", relation.args[i])));
+        }
+    }
+    let size = relation.known_ints(1);
+    sized(relation, |axis, _| match &size {
+        Some(size) if size[axis] >= 1 => spatial::to_dim(relation, i128::from(size[axis])),
+        Some(size) => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("size is {size:?}"))),
+        None => Ok(Dim::Any),
+    })
+}
+
+/// Multiplies a dimension by a scale, and rounds.
+fn scaled(relation: &Relation<'_>, name: &str, dim: &Dim, scale: f64) -> Result<Dim, Box<Diagnostic>> {
+    if !(scale > 0.0 && scale <= 1e6) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} is {scale}")));
+    }
+    match dim {
+        Dim::Fixed(n) => spatial::to_dim(relation, (*n as f64 * scale).round() as i128),
+        _ if scale.fract() == 0.0 => Ok(Dim::compute([dim], |[n]| n.scale(scale as i64))),
+        _ => Ok(Dim::Any),
+    }
+}
+
+fn upsampling_relation(relation: &Relation<'_>) -> TypeResult {
+    sized(relation, |axis, dim| {
+        let attr = ["scale_h", "scale_w"][axis];
+        scaled(relation, attr, dim, relation.params.float(attr))
+    })
+}
+
+fn dynamic_upsampling_relation(relation: &Relation<'_>) -> TypeResult {
+    sized(relation, |axis, dim| {
+        let (i, name) = (1 + axis, relation.def.inputs[1 + axis]);
+        if !relation.tensor(i)?.dims.is_empty() {
+            return Err(relation.mismatch(format!("{name}: expected a scalar, found {}", relation.args[i])));
+        }
+        match relation.values.get(i).copied().flatten() {
+            Some(scale) => scaled(relation, name, dim, scale.view().to_f64s()[0]),
+            None => Ok(Dim::Any),
+        }
+    })
+}
+
+/// Counts a multiply-add for every tap of the interpolation.
+fn flops(cost: &Cost<'_>) -> u64 {
+    let per_element = match method(&cost.params.string("method")) {
+        Some(Method::Linear) => 8,
+        Some(Method::Cubic) => 32,
+        _ => 0,
+    };
+    cost.ret_len().saturating_mul(per_element)
+}
+
+fn reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let roi = match params.def().name {
+        "dyn.image.resize2d" => inputs[2].to_f64s(),
+        _ => params.floats("roi"),
+    };
+    let s = ResizeShape::with_roi(&params, &roi, inputs[0].shape, outputs[0].shape)?;
+    let x = inputs[0].to_f64s();
+    let mut y = vec![0.0; outputs[0].len()];
+    let [rows, cols] = &s.axes;
+    let [batch, channels, _, height, width] = s.out.size;
+    for n in 0..batch {
+        for c in 0..channels {
+            for h in 0..height {
+                for w in 0..width {
+                    let at = s.out.at(n, c, [0, h, w]);
+                    if rows.outside[h] || cols.outside[w] {
+                        y[at] = params.float("extrapolation_value");
+                        continue;
+                    }
+                    for i in h * rows.per_place..(h + 1) * rows.per_place {
+                        for j in w * cols.per_place..(w + 1) * cols.per_place {
+                            let value = x[s.data.at(n, c, [0, rows.index[i], cols.index[j]])];
+                            let weight = rows.weight[i] * cols.weight[j];
+                            // A tap with weight zero contributes nothing, even if the data is not finite.
+                            y[at] += if weight == 0.0 { 0.0 } else { value * weight };
+                        }
+                    }
+                }
+            }
+        }
+    }
+    with_dtype!(outputs[0].dtype, T => {
+        for (out, &value) in outputs[0].as_mut_slice::<T>().iter_mut().zip(&y) {
+            *out = T::from_f64(value);
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,635 @@
+//! Operators that read or write elements at computed places.
+
+use super::elementwise::{no_flops, one_per_element, same_as_input};
+use super::scalar::{self, Scalar};
+use super::walk::{around, each_index, offset, strides};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, TensorType, Type};
+use crate::tensor::{Element, TensorView, TensorViewMut};
+use crate::with_dtype;
+
+/// Returns the indices as integers.
+fn integers(view: &TensorView<'_>) -> Result<Vec<i64>, ReferenceError> {
+    view.to_i64s().ok_or_else(|| "the indices are not 64-bit integers".into())
+}
+
+/// Resolves an index; a negative one counts from the end.
+pub fn in_bounds(index: i64, size: usize) -> Result<usize, ReferenceError> {
+    let resolved = if index < 0 { index.checked_add(size as i64) } else { Some(index) };
+    match resolved.and_then(|i| usize::try_from(i).ok()) {
+        Some(i) if i < size => Ok(i),
+        _ => Err(format!("index {index} is out of range for an axis with {size} elements")),
+    }
+}
+
+fn integer_argument<'a>(relation: &Relation<'a>, i: usize) -> Result<&'a TensorType, Box<Diagnostic>> {
+    let ty = relation.tensor(i)?;
+    if ty.dtype.is_float() {
+        let name = relation.def.inputs[i];
+        return Err(relation.mismatch(format!("{name}: expected integers, found {}", relation.args[i])));
+    }
+    Ok(ty)
+}
+
+/// Treatment of an index outside the axis in `take`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeMode {
+    /// Clamps to the nearest element.
+    Clip,
+    /// Wraps modulo the size.
+    Wrap,
+    /// Reports an error.
+    Fast,
+}
+
+impl TakeMode {
+    /// Parses the value of the attribute.
+    pub fn parse(name: &str) -> Option<TakeMode> {
+        match name {
+            "clip" => Some(TakeMode::Clip),
+            "wrap" => Some(TakeMode::Wrap),
+            "fast" => Some(TakeMode::Fast),
+            _ => None,
+        }
+    }
+
+    /// Returns the element that an index refers to.
+    pub fn resolve(self, index: i64, size: usize) -> Result<usize, ReferenceError> {
+        match self {
+            _ if size == 0 => Err(format!("index {index} is out of range for an axis without elements")),
+            TakeMode::Clip => Ok(index.clamp(0, size as i64 - 1) as usize),
+            TakeMode::Wrap => Ok(index.rem_euclid(size as i64) as usize),
+            TakeMode::Fast if (0..size as i64).contains(&index) => Ok(index as usize),
+            TakeMode::Fast => Err(format!("index {index} is out of range for an axis with {size} elements")),
+        }
+    }
+}
+
+/// Returns the axis and the number of batch dimensions of a `take`; without an axis, the data is flat.
+pub fn take_axes(params: &Params<'_>, rank: usize, index_rank: usize) -> Option<(Option<usize>, usize)> {
+    let resolve = |v: i64, rank: usize| usize::try_from(if v < 0 { v + rank as i64 } else { v }).ok();
+    let batch = resolve(params.int("batch_dims"), index_rank)?;
+    match params.opt_int("axis") {
+        None => (batch == 0).then_some((None, 0)),
+        Some(axis) => {
+            let axis = resolve(axis, rank).filter(|&a| a < rank)?;
+            (batch <= axis && batch <= index_rank).then_some((Some(axis), batch))
+        }
+    }
+}
+
+fn take_type(relation: &Relation<'_>) -> TypeResult {
+    let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
+    let mode = relation.params.string("mode");
+    if TakeMode::parse(&mode).is_none() {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("mode \"{mode}\"")));
+    }
+    let axes = take_axes(&relation.params, data.dims.len(), indices.dims.len());
+    let (axis, batch) = axes.ok_or_else(|| {
+        let (axis, batch) = (relation.params.value("axis"), relation.params.int("batch_dims"));
+        relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("axis {axis} of {} with batch_dims {batch} of {}", relation.args[0], relation.args[1]),
+        )
+    })?;
+    let Some(axis) = axis else { return Ok(Type::tensor_of(data.dtype, indices.dims.iter().cloned())) };
+    let mut dims = data.dims[..axis].to_vec();
+    for (i, to) in dims[..batch].iter_mut().enumerate() {
+        *to = relation.same_dim(&format!("batch dimension {i}"), to, &indices.dims[i])?;
+    }
+    dims.extend_from_slice(&indices.dims[batch..]);
+    dims.extend_from_slice(&data.dims[axis + 1..]);
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+fn take(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let mode = TakeMode::parse(&params.string("mode")).ok_or("no such mode")?;
+    let indices = integers(&inputs[1])?;
+    let (shape, index_shape) = (inputs[0].shape, inputs[1].shape);
+    let (axis, batch) = take_axes(&params, shape.len(), index_shape.len()).ok_or("no such axis")?;
+    let flat = [inputs[0].len()];
+    let (shape, axis) = match axis {
+        Some(axis) => (shape, axis),
+        None => (&flat[..], 0),
+    };
+    let block = shape[axis + 1..].iter().product::<usize>() * inputs[0].dtype.size();
+    let outer: usize = shape[batch..axis].iter().product();
+    let per_batch: usize = index_shape[batch..].iter().product();
+    let batches: usize = shape[..batch].iter().product();
+    let mut at = 0;
+    for b in 0..batches {
+        for o in 0..outer {
+            for &index in &indices[b * per_batch..(b + 1) * per_batch] {
+                let from = ((b * outer + o) * shape[axis] + mode.resolve(index, shape[axis])?) * block;
+                outputs[0].data[at..at + block].copy_from_slice(&inputs[0].data[from..from + block]);
+                at += block;
+            }
+        }
+    }
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "take",
+        doc: "The elements (or slices) of data at the indices along an axis: the indices' dimensions stand in place \
+              of the axis. Without axis data is taken as flat. The first batch_dims dimensions belong together.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "indices"],
+        attrs: &[
+            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "leading dimensions that both share"),
+            AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flat"),
+            AttrDef::new(
+                "mode",
+                AttrKind::Str,
+                Default::Str("clip"),
+                "index out of range: \"clip\" takes the nearest, \"wrap\" counts modulo the size, \"fast\" is an error",
+            ),
+        ],
+        pattern: OpPattern::Injective,
+        relation: take_type,
+        reference: Some(take),
+        flops: no_flops,
+    }
+}
+
+/// Checks that `indices` has the rank of data and is no larger except along the axis. Returns the axis.
+fn along_axis(relation: &Relation<'_>) -> Result<usize, Box<Diagnostic>> {
+    let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
+    let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
+    let mut fits = data.dims.len() == indices.dims.len();
+    for (i, (d, x)) in data.dims.iter().zip(&indices.dims).enumerate() {
+        fits &= i == axis || d.fixed().zip(x.fixed()).is_none_or(|(d, x)| x <= d);
+    }
+    if fits {
+        Ok(axis)
+    } else {
+        Err(relation.mismatch(format!("indices are {}, data is {}", relation.args[1], relation.args[0])))
+    }
+}
+
+/// Returns the offset into data for every element of indices.
+fn places_along(axis: usize, shape: &[usize], indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
+    let (values, strides) = (integers(indices)?, strides(shape));
+    let mut result: Vec<Result<usize, ReferenceError>> = Vec::with_capacity(values.len());
+    each_index(indices.shape, |index| {
+        let place = in_bounds(values[result.len()], shape[axis]);
+        result.push(place.map(|p| offset(index, &strides) + p * strides[axis] - index[axis] * strides[axis]));
+    });
+    result.into_iter().collect()
+}
+
+inventory::submit! {
+    OpDef {
+        name: "gather",
+        doc: "result[.., i, ..] = data[.., indices[.., i, ..], ..] along the axis; negative indices count from the end.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "indices"],
+        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "the axis; from the end when negative")],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            along_axis(relation)?;
+            Ok(Type::tensor_of(relation.tensor(0)?.dtype, relation.tensor(1)?.dims.iter().cloned()))
+        },
+        reference: Some(|params, inputs, outputs| {
+            let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
+            let places = places_along(axis, inputs[0].shape, &inputs[1])?;
+            copy_blocks(&inputs[0], &mut outputs[0], &places, inputs[0].dtype.size());
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}
+
+/// Copies the blocks of the input at the given positions (in blocks) to consecutive blocks of the output.
+fn copy_blocks(input: &TensorView<'_>, output: &mut TensorViewMut<'_>, places: &[usize], block: usize) {
+    for (i, &place) in places.iter().enumerate() {
+        output.data[i * block..(i + 1) * block].copy_from_slice(&input.data[place * block..(place + 1) * block]);
+    }
+}
+
+/// Returns the positions that the index vectors `indices[:, ..]` refer to, one per vector, in blocks of the remaining
+/// dimensions. The first `batch` dimensions of data are indexed by the position of the vector itself.
+fn nd_places(shape: &[usize], batch: usize, indices: &TensorView<'_>) -> Result<Vec<usize>, ReferenceError> {
+    let values = integers(indices)?;
+    let (depth, rest) = (indices.shape[0], &indices.shape[1..]);
+    let strides = strides(&shape[..batch + depth]);
+    let count: usize = rest.iter().product();
+    let mut result = Vec::with_capacity(count);
+    let mut error = None;
+    each_index(rest, |index| {
+        let mut at = offset(&index[..batch], &strides);
+        for m in 0..depth {
+            match in_bounds(values[m * count + result.len()], shape[batch + m]) {
+                Ok(i) => at += i * strides[batch + m],
+                Err(e) => error = Some(e),
+            }
+        }
+        result.push(at);
+    });
+    error.map_or(Ok(result), Err)
+}
+
+/// Returns the number of components of an index vector: the first dimension of indices, at most `most`.
+fn index_depth(relation: &Relation<'_>, most: usize) -> Result<usize, Box<Diagnostic>> {
+    let indices = integer_argument(relation, 1)?;
+    match indices.dims.first().and_then(Dim::fixed).filter(|&m| m <= most) {
+        Some(depth) => Ok(depth),
+        None => {
+            let (data, indices) = (&relation.args[0], &relation.args[1]);
+            Err(relation
+                .mismatch(format!("indices are {indices}, their first dimension indexes data, which is {data}")))
+        }
+    }
+}
+
+fn batch_dims(params: &Params<'_>, index_rank: usize) -> Option<usize> {
+    usize::try_from(params.int("batch_dims")).ok().filter(|&b| b < index_rank)
+}
+
+inventory::submit! {
+    OpDef {
+        name: "gather_nd",
+        doc: "result[y.., x..] = data[indices[0, y..], .., indices[m - 1, y..], x..]: the first dimension of indices \
+              holds the index vectors. With batch_dims b the first b of y index data as well. Negative indices count \
+              from the end.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "indices"],
+        attrs: &[
+            AttrDef::new("batch_dims", AttrKind::Int, Default::Int(0), "leading dimensions that both share"),
+            AttrDef::new("index_rank", AttrKind::Int, Default::None, "components of an index vector, when unknown"),
+        ],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let (data, indices) = (relation.tensor(0)?, integer_argument(relation, 1)?);
+            let batch = batch_dims(&relation.params, indices.dims.len()).filter(|&b| b <= data.dims.len());
+            let Some(batch) = batch else {
+                let b = relation.params.int("batch_dims");
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("batch_dims {b}")));
+            };
+            let known = relation.params.opt_int("index_rank").and_then(|r| usize::try_from(r).ok());
+            let most = data.dims.len() - batch;
+            let depth = match (indices.dims[0].fixed(), known) {
+                (None, Some(known)) if known <= most => known,
+                _ => index_depth(relation, most)?,
+            };
+            let mut dims = indices.dims[1..].to_vec();
+            for (i, to) in dims[..batch].iter_mut().enumerate() {
+                *to = relation.same_dim(&format!("batch dimension {i}"), to, &data.dims[i])?;
+            }
+            dims.extend_from_slice(&data.dims[batch + depth..]);
+            Ok(Type::tensor_of(data.dtype, dims))
+        },
+        reference: Some(|params, inputs, outputs| {
+            let batch = batch_dims(&params, inputs[1].shape.len()).ok_or("batch_dims")?;
+            let places = nd_places(inputs[0].shape, batch, &inputs[1])?;
+            let block: usize = inputs[0].shape[batch + inputs[1].shape[0]..].iter().product();
+            copy_blocks(&inputs[0], &mut outputs[0], &places, block * inputs[0].dtype.size());
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}
+
+/// Combines `updates[i]` with `out[places[i]]`, in order, according to the mode.
+fn update<T: Scalar>(mode: &str, out: &mut [T], places: impl Iterator<Item = (usize, T)>) -> Result<(), String> {
+    for (place, new) in places {
+        let old = out[place];
+        out[place] = match mode {
+            "update" => new,
+            _ if T::IS_FLOAT => {
+                let (a, b) = (old.to_f64(), new.to_f64());
+                T::from_f64(match mode {
+                    "add" => a + b,
+                    "mul" => a * b,
+                    "min" => {
+                        if a.is_nan() || a < b {
+                            a
+                        } else {
+                            b
+                        }
+                    }
+                    "max" => {
+                        if a.is_nan() || a > b {
+                            a
+                        } else {
+                            b
+                        }
+                    }
+                    _ => return Err(format!("no mode \"{mode}\"")),
+                })
+            }
+            _ => {
+                let (a, b) = (old.to_int(), new.to_int());
+                T::from_int(match mode {
+                    "add" => a + b,
+                    "mul" => a.wrapping_mul(b),
+                    "min" => a.min(b),
+                    "max" => a.max(b),
+                    _ => return Err(format!("no mode \"{mode}\"")),
+                })
+            }
+        };
+    }
+    Ok(())
+}
+
+fn check_mode(relation: &Relation<'_>, name: &str) -> Result<(), Box<Diagnostic>> {
+    let mode = relation.params.string(name);
+    match mode.as_str() {
+        "update" | "add" | "mul" | "min" | "max" => Ok(()),
+        _ => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} \"{mode}\""))),
+    }
+}
+
+const MODE_DOC: &str = "\"update\" (the last one stays), \"add\", \"mul\", \"min\" or \"max\"";
+
+inventory::submit! {
+    OpDef {
+        name: "scatter_nd",
+        doc: "data with data[indices[0, y..], .., indices[m - 1, y..], x..] replaced by (or combined with) \
+              updates[y.., x..]. Negative indices count from the end.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "indices", "updates"],
+        attrs: &[AttrDef::new("mode", AttrKind::Str, Default::Str("update"), MODE_DOC)],
+        pattern: OpPattern::Opaque,
+        relation: |relation| {
+            check_mode(relation, "mode")?;
+            let (data, indices, updates) = (relation.tensor(0)?, integer_argument(relation, 1)?, relation.tensor(2)?);
+            relation.same_dtype(data.dtype, updates.dtype)?;
+            let depth = index_depth(relation, data.dims.len())?;
+            let wanted: Vec<&Dim> = indices.dims[1..].iter().chain(&data.dims[depth..]).collect();
+            if wanted.len() != updates.dims.len() {
+                return Err(relation.mismatch(format!("updates: expected rank {1}, found {0}", relation.args[2], wanted.len())));
+            }
+            for (i, (want, dim)) in wanted.into_iter().zip(&updates.dims).enumerate() {
+                relation.same_dim(&format!("axis {i} of updates"), want, dim)?;
+            }
+            same_as_input(relation)
+        },
+        reference: Some(|params, inputs, outputs| {
+            outputs[0].data.copy_from_slice(inputs[0].data);
+            let places = nd_places(inputs[0].shape, 0, &inputs[1])?;
+            let block: usize = inputs[0].shape[inputs[1].shape[0]..].iter().product();
+            with_dtype!(inputs[0].dtype, T => {
+                let updates = inputs[2].as_slice::<T>();
+                let each = places.iter().flat_map(|p| p * block..(p + 1) * block).zip(updates.iter().copied());
+                update(&params.string("mode"), outputs[0].as_mut_slice::<T>(), each)?;
+            });
+            scalar::tidy_booleans(&mut outputs[0]);
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "scatter_elements",
+        doc: "data with data[.., indices[.., i, ..], ..] along the axis replaced by (or combined with) \
+              updates[.., i, ..]; negative indices count from the end.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "indices", "updates"],
+        attrs: &[
+            AttrDef::new("axis", AttrKind::Int, Default::Int(0), "the axis; from the end when negative"),
+            AttrDef::new("reduction", AttrKind::Str, Default::Str("update"), MODE_DOC),
+        ],
+        pattern: OpPattern::Opaque,
+        relation: |relation| {
+            check_mode(relation, "reduction")?;
+            along_axis(relation)?;
+            let (data, indices, updates) = (relation.tensor(0)?, relation.tensor(1)?, relation.tensor(2)?);
+            relation.same_dtype(data.dtype, updates.dtype)?;
+            if indices.dims.len() != updates.dims.len() {
+                return Err(relation.mismatch(format!("updates are {}, indices {}", relation.args[2], relation.args[1])));
+            }
+            for (i, (a, b)) in indices.dims.iter().zip(&updates.dims).enumerate() {
+                relation.same_dim(&format!("axis {i} of updates"), a, b)?;
+            }
+            same_as_input(relation)
+        },
+        reference: Some(|params, inputs, outputs| {
+            outputs[0].data.copy_from_slice(inputs[0].data);
+            let axis = params.int("axis").rem_euclid(inputs[0].shape.len() as i64) as usize;
+            let places = places_along(axis, inputs[0].shape, &inputs[1])?;
+            with_dtype!(inputs[0].dtype, T => {
+                let each = places.into_iter().zip(inputs[2].as_slice::<T>().iter().copied());
+                update(&params.string("reduction"), outputs[0].as_mut_slice::<T>(), each)?;
+            });
+            scalar::tidy_booleans(&mut outputs[0]);
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}
+
+const ONE_HOT_AXIS: AttrDef = AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "position of the new dimension");
+const ONE_HOT_DTYPE: AttrDef =
+    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of on_value");
+
+/// Returns the type with a dimension of `depth` inserted.
+fn one_hot_type(relation: &Relation<'_>, depth: Dim) -> TypeResult {
+    let indices = integer_argument(relation, 0)?;
+    let (on, off) = (relation.tensor(1)?, relation.tensor(2)?);
+    let dtype = relation.same_dtype(on.dtype, off.dtype)?;
+    if relation.params.dtype("dtype").is_some_and(|d| d != dtype) || !on.dims.is_empty() || !off.dims.is_empty() {
+        let (on, off) = (&relation.args[1], &relation.args[2]);
+        return Err(relation.mismatch(format!(
+            "expected scalars of the result's type, found {on} as on_value and {off} as off_value"
+        )));
+    }
+    let axis = relation.axis(relation.params.int("axis"), indices.dims.len() + 1)?;
+    let mut dims = indices.dims.to_vec();
+    dims.insert(axis, depth);
+    Ok(Type::tensor_of(dtype, dims))
+}
+
+fn depth_dim(relation: &Relation<'_>, depth: i64) -> Result<Dim, Box<Diagnostic>> {
+    let wrong = |_| relation.error(codes::types::BAD_ATTRIBUTE, format!("depth {depth}"));
+    usize::try_from(depth).map(Dim::Fixed).map_err(wrong)
+}
+
+fn one_hot(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let indices = integers(&inputs[0])?;
+    let axis = params.int("axis").rem_euclid(outputs[0].shape.len() as i64) as usize;
+    let (_, depth, inner) = around(outputs[0].shape, axis);
+    let size = outputs[0].dtype.size();
+    for (i, chunk) in outputs[0].data.chunks_exact_mut(size).enumerate() {
+        let (outer, place) = (i / (depth * inner), i / inner % depth);
+        let hot = indices[outer * inner + i % inner] == place as i64;
+        chunk.copy_from_slice(inputs[if hot { 1 } else { 2 }].data);
+    }
+    Ok(())
+}
+
+inventory::submit! {
+    OpDef {
+        name: "one_hot",
+        doc: "A new dimension of `depth` elements: on_value at the index, off_value elsewhere. An index outside gives \
+              off_value everywhere.",
+        arity: Arity::exactly(3),
+        inputs: &["indices", "on_value", "off_value"],
+        attrs: &[
+            AttrDef::new("depth", AttrKind::Int, Default::Required, "size of the new dimension"),
+            ONE_HOT_AXIS,
+            ONE_HOT_DTYPE,
+        ],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: |relation| one_hot_type(relation, depth_dim(relation, relation.params.int("depth"))?),
+        reference: Some(one_hot),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.one_hot",
+        doc: "one_hot with a depth computed during the run: an integer scalar or a vector of one element.",
+        arity: Arity::exactly(4),
+        inputs: &["indices", "on_value", "off_value", "depth"],
+        attrs: &[ONE_HOT_AXIS, ONE_HOT_DTYPE],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: |relation| {
+            let depth = match relation.known_ints(3).as_deref() {
+                Some([depth, ..]) => depth_dim(relation, *depth)?,
+                _ => Dim::Any,
+            };
+            one_hot_type(relation, depth)
+        },
+        reference: Some(one_hot),
+        flops: no_flops,
+    }
+}
+
+fn scan_type(relation: &Relation<'_>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    let dtype = relation.params.dtype("dtype").unwrap_or(data.dtype);
+    let dims = match relation.params.opt_int("axis") {
+        Some(axis) => {
+            relation.axis(axis, data.dims.len())?;
+            data.dims.to_vec()
+        }
+        None => match &*data.dims {
+            [only] => vec![only.clone()],
+            dims => vec![Dim::product(dims).unwrap_or(Dim::Any)],
+        },
+    };
+    Ok(Type::tensor_of(dtype, dims))
+}
+
+fn scan(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    first: i8,
+    float: fn(f64, f64) -> f64,
+    int: fn(i128, i128) -> i128,
+) -> Result<(), ReferenceError> {
+    let shape = outputs[0].shape;
+    let axis = params.opt_int("axis").map_or(0, |a| a.rem_euclid(shape.len() as i64) as usize);
+    let (outer, size, inner) = around(shape, axis);
+    let exclusive = params.bool("exclusive");
+    with_dtype!(inputs[0].dtype, S => with_dtype!(outputs[0].dtype, D => {
+        let (data, out) = (inputs[0].as_slice::<S>(), outputs[0].as_mut_slice::<D>());
+        for row in 0..outer * inner {
+            let (mut real, mut whole) = (f64::from(first), i128::from(first));
+            for step in 0..size {
+                let i = (row / inner * size + step) * inner + row % inner;
+                let before: D = if D::IS_FLOAT { D::from_f64(real) } else { D::from_int(whole) };
+                // An integer result sums integers: a float is converted first.
+                let x: D = scalar::convert(data[i]);
+                (real, whole) = (float(real, x.to_f64()), if D::IS_FLOAT { 0 } else { int(whole, x.to_int()) });
+                let after: D = if D::IS_FLOAT { D::from_f64(real) } else { D::from_int(whole) };
+                out[i] = if exclusive { before } else { after };
+            }
+        }
+    }));
+    scalar::tidy_booleans(&mut outputs[0]);
+    Ok(())
+}
+
+const SCAN_ATTRS: &[AttrDef] = &[
+    AttrDef::new("axis", AttrKind::Int, Default::None, "the axis; None: data is flat"),
+    AttrDef::new("dtype", AttrKind::DType, Default::Str(""), "element type of the result; empty: that of data"),
+    AttrDef::new("exclusive", AttrKind::Bool, Default::Bool(false), "true if the sum excludes the element itself"),
+];
+
+inventory::submit! {
+    OpDef {
+        name: "cumsum",
+        doc: "The sum of the elements up to each along the axis.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: SCAN_ATTRS,
+        pattern: OpPattern::Opaque,
+        relation: scan_type,
+        reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 0, |a, x| a + x, |a, x| a + x)),
+        flops: one_per_element,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "cumprod",
+        doc: "The product of the elements up to each along the axis.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: SCAN_ATTRS,
+        pattern: OpPattern::Opaque,
+        relation: scan_type,
+        reference: Some(|params, inputs, outputs| scan(params, inputs, outputs, 1, |a, x| a * x, i128::wrapping_mul)),
+        flops: one_per_element,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "trilu",
+        doc: "The upper triangle of each matrix (columns j >= row i + k), or the lower one (j <= i + k); zero elsewhere.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "k"],
+        attrs: &[AttrDef::new("upper", AttrKind::Bool, Default::Bool(true), "true to keep the upper triangle")],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            integer_argument(relation, 1)?;
+            match relation.tensor(0)?.dims.len() {
+                0 | 1 => Err(relation.mismatch(format!("data: expected matrices, found {}", relation.args[0]))),
+                _ => same_as_input(relation),
+            }
+        },
+        reference: Some(trilu),
+        flops: no_flops,
+    }
+}
+
+fn trilu(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let k = i128::from(integers(&inputs[1])?.first().copied().ok_or("k is empty")?);
+    let upper = params.bool("upper");
+    let size = inputs[0].dtype.size();
+    let shape = inputs[0].shape;
+    let mut at = 0;
+    each_index(shape, |index| {
+        let (row, column) = (index[shape.len() - 2] as i128, index[shape.len() - 1] as i128);
+        let stays = if upper { column >= row + k } else { column <= row + k };
+        if stays {
+            outputs[0].data[at..at + size].copy_from_slice(&inputs[0].data[at..at + size]);
+        } else {
+            outputs[0].data[at..at + size].fill(0);
+        }
+        at += size;
+    });
+    Ok(())
+}

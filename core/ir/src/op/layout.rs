@@ -1,0 +1,236 @@
+//! Operators that permute elements: transpose, reverse, and the conversion between named layouts.
+
+use super::elementwise::{no_flops, same_as_input};
+use super::walk::{offset, pick, strides};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, Type};
+use crate::tensor::{Shape, TensorView, TensorViewMut};
+
+/// Returns the permutation of a transpose; reversed axes if none is given.
+pub fn permutation(params: &Params<'_>, rank: usize) -> Option<Vec<usize>> {
+    let axes = params.opt_ints("axes").unwrap_or_default();
+    if axes.is_empty() {
+        return Some((0..rank).rev().collect());
+    }
+    let resolve = |&a: &i64| usize::try_from(if a < 0 { a + rank as i64 } else { a }).ok();
+    let axes: Vec<usize> = axes.iter().map(resolve).collect::<Option<_>>()?;
+    let mut sorted = axes.clone();
+    sorted.sort_unstable();
+    sorted.iter().copied().eq(0..rank).then_some(axes)
+}
+
+inventory::submit! {
+    OpDef {
+        name: "transpose",
+        doc: "Dimension i of the result is dimension axes[i] of the input; without axes the order is reversed.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "a permutation; None: reversed")],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            let axes = permutation(&relation.params, data.dims.len()).ok_or_else(|| {
+                let axes = relation.params.ints("axes");
+                let rank = data.dims.len();
+                relation.error(codes::types::BAD_ATTRIBUTE, format!("axes {axes:?} are not a permutation of {rank} dimensions"))
+            })?;
+            Ok(Type::tensor_of(data.dtype, axes.into_iter().map(|a| data.dims[a].clone())))
+        },
+        reference: Some(|params, inputs, outputs| {
+            let shape = inputs[0].shape;
+            let axes = permutation(&params, shape.len()).ok_or("axes are not a permutation")?;
+            let strides = strides(shape);
+            let strides: Shape = axes.iter().map(|&a| strides[a]).collect();
+            pick(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "reverse",
+        doc: "The input with the order along one axis reversed.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("axis", AttrKind::Int, Default::Required, "the axis")],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
+            same_as_input(relation)
+        },
+        reference: Some(|params, inputs, outputs| {
+            let shape = inputs[0].shape;
+            let axis = params.int("axis").rem_euclid(shape.len() as i64) as usize;
+            let strides = strides(shape);
+            pick(&inputs[0], &mut outputs[0], |index| {
+                offset(index, &strides) + (shape[axis] - 1) * strides[axis] - 2 * index[axis] * strides[axis]
+            });
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}
+
+/// Layout such as `NCHW8c`: per dimension the letter (upper case) and, for a block of an axis, its size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout(pub Vec<(char, Option<usize>)>);
+
+impl Layout {
+    /// Parses a layout. `None` if it is invalid: a repeated letter, a block without its axis, a size of 0.
+    pub fn parse(text: &str) -> Option<Layout> {
+        let mut dims: Vec<(char, Option<usize>)> = Vec::new();
+        let mut size: Option<usize> = None;
+        for c in text.chars() {
+            match c {
+                '0'..='9' => {
+                    size = Some(size.unwrap_or(0).checked_mul(10)?.checked_add(c as usize - '0' as usize)?);
+                }
+                'A'..='Z' if size.is_none() && dims.iter().all(|d| *d != (c, None)) => dims.push((c, None)),
+                'a'..='z' => dims.push((c.to_ascii_uppercase(), Some(size.take().filter(|s| *s > 0)?))),
+                _ => return None,
+            }
+        }
+        let complete = size.is_none() && dims.iter().all(|(c, _)| dims.contains(&(*c, None)));
+        complete.then_some(Layout(dims))
+    }
+
+    /// Returns the product of the block sizes of an axis.
+    pub fn factor(&self, axis: char) -> Option<usize> {
+        let parts = self.0.iter().filter(|d| d.0 == axis).filter_map(|d| d.1);
+        parts.into_iter().try_fold(1usize, usize::checked_mul)
+    }
+
+    fn letters(&self) -> Vec<char> {
+        let mut letters: Vec<char> = self.0.iter().filter(|d| d.1.is_none()).map(|d| d.0).collect();
+        letters.sort_unstable();
+        letters
+    }
+}
+
+fn layouts(relation: &Relation<'_>) -> Result<(Layout, Layout), Box<Diagnostic>> {
+    let read = |name: &str| {
+        let text = relation.params.string(name);
+        Layout::parse(&text)
+            .ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, format!("{name} \"{text}\" is not a layout")))
+    };
+    let (from, to) = (read("src_layout")?, read("dst_layout")?);
+    if from.letters() != to.letters() {
+        let (a, b) = (relation.params.string("src_layout"), relation.params.string("dst_layout"));
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("\"{a}\" and \"{b}\" have different axes")));
+    }
+    Ok((from, to))
+}
+
+fn layout_transform_type(relation: &Relation<'_>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    let (from, to) = layouts(relation)?;
+    let dims = relayout_dims(relation, &data.dims, (&relation.params.string("src_layout"), &from), &to)?;
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+/// Converts the dimensions `dims` from layout `from`, written as `text`, to layout `to`.
+pub(super) fn relayout_dims(
+    relation: &Relation<'_>,
+    dims: &[Dim],
+    (text, from): (&str, &Layout),
+    to: &Layout,
+) -> Result<Vec<Dim>, Box<Diagnostic>> {
+    if from.0.len() != dims.len() {
+        let (given, wanted) = (dims.len(), from.0.len());
+        return Err(relation.mismatch(format!("expected {wanted} dimensions for layout \"{text}\", found {given}")));
+    }
+    for ((_, size), dim) in from.0.iter().zip(dims) {
+        if let (Some(size), Some(n)) = (size, dim.fixed())
+            && *size != n
+        {
+            return Err(relation.mismatch(format!("a part of {size} elements has size {n}")));
+        }
+    }
+    to.0.iter()
+        .map(|&(axis, size)| {
+            if let Some(size) = size {
+                return Ok(Dim::Fixed(size));
+            }
+            let place = from.0.iter().position(|d| *d == (axis, None)).unwrap_or(0);
+            let (Some(a), Some(b)) = (from.factor(axis), to.factor(axis)) else {
+                return Err(relation.error(codes::types::BAD_ATTRIBUTE, "the parts of an axis are too large"));
+            };
+            match dims[place].fixed() {
+                _ if a == b => Ok(dims[place].clone()),
+                None => Ok(Dim::compute([&dims[place], &Dim::Fixed(a), &Dim::Fixed(b)], |[outer, a, b]| {
+                    outer.mul(&a)?.floor_div(&b)
+                })),
+                Some(outer) => {
+                    match outer.checked_mul(a) {
+                        Some(n) if n.is_multiple_of(b) => Ok(Dim::Fixed(n / b)),
+                        _ => Err(relation
+                            .mismatch(format!("axis {axis} of {outer} x {a} elements is not a multiple of {b}"))),
+                    }
+                }
+            }
+        })
+        .collect()
+}
+
+fn layout_transform(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let (Some(from), Some(to)) =
+        (Layout::parse(&params.string("src_layout")), Layout::parse(&params.string("dst_layout")))
+    else {
+        return Err("src_layout or dst_layout is not a layout".into());
+    };
+    relayout(&from, &to, &inputs[0], &mut outputs[0]);
+    Ok(())
+}
+
+/// Copies a tensor of layout `from` into one of layout `to`.
+pub(super) fn relayout(from: &Layout, to: &Layout, input: &TensorView<'_>, output: &mut TensorViewMut<'_>) {
+    let (source, shape) = (input.shape, output.shape);
+    let strides = strides(source);
+    pick(input, output, |index| {
+        let mut at = 0;
+        for letter in to.letters() {
+            // The blocks of an axis are digits of its index, the outermost first.
+            let places = |layout: &Layout| {
+                (0..layout.0.len()).filter(|&i| layout.0[i].0 == letter).collect::<smallvec::SmallVec<[usize; 4]>>()
+            };
+            // The upper-case dimension is the leading digit, whatever its position.
+            let mut whole = 0;
+            let (mut digits, mut result) = (places(to), places(from));
+            digits.sort_by_key(|&i| to.0[i].1.is_some());
+            result.sort_by_key(|&i| from.0[i].1.is_some());
+            for i in digits {
+                whole = whole * shape[i] + index[i];
+            }
+            for &i in result.iter().rev() {
+                at += whole % source[i] * strides[i];
+                whole /= source[i];
+            }
+        }
+        at
+    });
+}
+
+inventory::submit! {
+    OpDef {
+        name: "layout_transform",
+        doc: "The same tensor in another layout. A capital letter names an axis, a number with its small letter a \
+              part cut off from it: NCHW8c holds 8 channels together. The parts divide the axis.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("src_layout", AttrKind::Str, Default::Required, "layout of the input"),
+            AttrDef::new("dst_layout", AttrKind::Str, Default::Required, "layout of the result"),
+        ],
+        pattern: OpPattern::Injective,
+        relation: layout_transform_type,
+        reference: Some(layout_transform),
+        flops: no_flops,
+    }
+}

@@ -1,0 +1,46 @@
+//! Operator table: one file per operator family. An operator is a constant of type [`OpDef`], collected with
+//! `inventory`; adding one touches no list.
+//!
+//! To add an operator: write its [`OpDef`] in the file of its family (or a new file, with a `mod` line here), with its
+//! type relation and its naive reference, `inventory::submit!` it, and add a row to the family's test.
+
+mod annotation;
+pub mod blocked;
+mod broadcast;
+pub mod conv;
+mod create;
+mod def;
+pub mod dense;
+mod elementwise;
+mod evaluate;
+mod fixed_point;
+pub mod image;
+pub mod index;
+mod join;
+pub mod layout;
+pub mod norm;
+pub mod pad;
+mod params;
+pub mod pool;
+pub mod qnn;
+pub mod reduce;
+mod repeat;
+mod reshape;
+mod scalar;
+pub mod slice;
+mod sort;
+pub mod spatial;
+mod sum;
+mod table;
+mod vision;
+mod walk;
+
+pub use def::{
+    Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Reference, ReferenceError, Relation, reference_scratch,
+};
+pub use evaluate::{Value, evaluate};
+pub use params::Params;
+pub use table::{get, lookup, names, normalize_attrs, table};
+
+/// Result of a type relation: the type of the call, or a diagnostic.
+pub type TypeResult = Result<crate::ir::Type, Box<crate::diag::Diagnostic>>;

@@ -1,0 +1,450 @@
+//! Normalizations, softmax, dropout and prelu.
+
+use super::elementwise::same_as_input;
+use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, Type};
+use crate::stop::Ticks;
+use crate::tensor::{DType, TensorView, TensorViewMut};
+
+const EPSILON: AttrDef =
+    AttrDef::new("epsilon", AttrKind::Float, Default::Float(1e-5), "added to the variance before the root");
+const CENTER: AttrDef = AttrDef::new("center", AttrKind::Bool, Default::Bool(true), "true if beta is added");
+const SCALE: AttrDef = AttrDef::new("scale", AttrKind::Bool, Default::Bool(true), "true if gamma multiplies");
+
+const fn axis(default: i64, doc: &'static str) -> AttrDef {
+    AttrDef::new("axis", AttrKind::Int, Default::Int(default), doc)
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.batch_norm",
+        doc: "(data - moving_mean) / sqrt(moving_var + epsilon) * gamma + beta along one axis, as at inference: \
+              results 1 and 2 are the moving mean and variance, unchanged.",
+        arity: Arity::exactly(5),
+        inputs: &["data", "gamma", "beta", "moving_mean", "moving_var"],
+        attrs: &[axis(1, "the axis of the channels"), EPSILON, CENTER, SCALE],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: batch_relation,
+        reference: Some(batch_reference),
+        flops: |cost| cost.arg_len(0).saturating_mul(2),
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.layer_norm",
+        doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance over one axis.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "gamma", "beta"],
+        attrs: &[axis(-1, "the axis that is normalized"), EPSILON, CENTER, SCALE],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: channel_relation,
+        reference: Some(layer_reference),
+        flops: per_element::<8>,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.instance_norm",
+        doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance of each channel \
+              of each batch item.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "gamma", "beta"],
+        attrs: &[axis(1, "the axis of the channels"), EPSILON, CENTER, SCALE],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: channel_relation,
+        reference: Some(instance_reference),
+        flops: per_element::<8>,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.group_norm",
+        doc: "(data - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and (biased) variance of each group of \
+              channels of each batch item.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "gamma", "beta"],
+        attrs: &[
+            AttrDef::new("num_groups", AttrKind::Int, Default::Required, "channel groups"),
+            axis(1, "the axis of the channels"), EPSILON, CENTER, SCALE,
+        ],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: group_relation,
+        reference: Some(group_reference),
+        flops: per_element::<8>,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.l2_normalize",
+        doc: "data / sqrt(max(sum of squares over the axes, eps)).",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("eps", AttrKind::Float, Default::Float(1e-10), "the smallest sum of squares"),
+            AttrDef::new("axis", AttrKind::Ints, Default::Ints(&[]), "the axes that are summed over; none: all"),
+        ],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: l2_relation,
+        reference: Some(l2_reference),
+        flops: per_element::<3>,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.lrn",
+        doc: "data / (bias + alpha / size * sum of squares over the nearest size channels)^beta.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("size", AttrKind::Int, Default::Int(5), "channels in the sum, an odd number"),
+            axis(1, "the axis of the channels"),
+            AttrDef::new("bias", AttrKind::Float, Default::Float(2.0), "see the formula"),
+            AttrDef::new("alpha", AttrKind::Float, Default::Float(1e-5), "see the formula"),
+            AttrDef::new("beta", AttrKind::Float, Default::Float(0.75), "see the formula"),
+        ],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: lrn_relation,
+        reference: Some(lrn_reference),
+        flops: |cost| cost.ret_len().saturating_mul(3 + 2 * cost.params.int("size").clamp(0, 1 << 30) as u64),
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.dropout",
+        doc: "At inference the data itself; result 1 is the mask, all ones.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[AttrDef::new("rate", AttrKind::Float, Default::Float(0.5), "share of elements that training drops")],
+        pattern: OpPattern::Opaque,
+        relation: |r| Ok(Type::tuple([same_as_input(r)?, same_as_input(r)?])),
+        reference: Some(dropout_reference),
+        flops: |_| 0,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.prelu",
+        doc: "x where x > 0, otherwise alpha * x, with one alpha per index on the axis.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "alpha"],
+        attrs: &[axis(1, "the axis of the channels")],
+        pattern: OpPattern::Broadcast,
+        relation: channel_relation,
+        reference: Some(prelu_reference),
+        flops: per_element::<1>,
+    }
+}
+
+macro_rules! softmax {
+    ($($name:literal $doc:literal $log:literal;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(1),
+                inputs: &["data"],
+                attrs: &[axis(-1, "the axis that is summed over")],
+                pattern: OpPattern::OutEWiseFusable,
+                relation: axis_relation,
+                reference: Some(|params, inputs, outputs| { softmax(params, inputs, outputs, $log); Ok(()) }),
+                flops: per_element::<5>,
+            }
+        }
+    )*};
+}
+
+softmax! {
+    "nn.softmax" "exp(x - max) / sum of exp(x - max) along one axis." false;
+    "nn.log_softmax" "x - max - log(sum of exp(x - max)) along one axis." true;
+}
+
+fn per_element<const N: u64>(cost: &Cost<'_>) -> u64 {
+    cost.ret_len().saturating_mul(N)
+}
+
+/// Returns the type of the data and the dimension of its axis, which is the only dimension of all further arguments.
+fn channels(relation: &Relation<'_>) -> Result<(DType, Vec<Dim>, Dim), Box<Diagnostic>> {
+    let data = relation.tensor(0)?;
+    let axis = relation.axis(relation.params.int("axis"), data.dims.len())?;
+    let mut dim = data.dims[axis].clone();
+    for i in 1..relation.args.len() {
+        let name = relation.def.inputs[i];
+        let ty = relation.tensor(i)?;
+        if ty.dims.len() != 1 {
+            return Err(relation.mismatch(format!("{name}: expected 1 dimension, found {}", ty.dims.len())));
+        }
+        dim = relation.same_dim(&format!("data and {name}"), &dim, &ty.dims[0])?;
+        relation.same_dtype(data.dtype, ty.dtype)?;
+    }
+    let mut dims = data.dims.to_vec();
+    dims[axis] = dim.clone();
+    Ok((data.dtype, dims, dim))
+}
+
+fn channel_relation(relation: &Relation<'_>) -> TypeResult {
+    let (dtype, dims, _) = channels(relation)?;
+    Ok(Type::tensor_of(dtype, dims))
+}
+
+fn batch_relation(relation: &Relation<'_>) -> TypeResult {
+    let (dtype, dims, channel) = channels(relation)?;
+    let statistic = Type::tensor_of(dtype, [channel]);
+    Ok(Type::tuple([Type::tensor_of(dtype, dims), statistic.clone(), statistic]))
+}
+
+fn group_relation(relation: &Relation<'_>) -> TypeResult {
+    let (dtype, dims, channel) = channels(relation)?;
+    let groups = relation.params.int("num_groups");
+    let fits = |n: usize| groups >= 1 && n.is_multiple_of(groups as usize);
+    if groups < 1 || channel.fixed().is_some_and(|n| !fits(n)) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{channel} channels in {groups} groups")));
+    }
+    Ok(Type::tensor_of(dtype, dims))
+}
+
+fn axis_relation(relation: &Relation<'_>) -> TypeResult {
+    relation.axis(relation.params.int("axis"), relation.tensor(0)?.dims.len())?;
+    same_as_input(relation)
+}
+
+fn l2_relation(relation: &Relation<'_>) -> TypeResult {
+    let rank = relation.tensor(0)?.dims.len();
+    for axis in relation.params.ints("axis") {
+        relation.axis(axis, rank)?;
+    }
+    same_as_input(relation)
+}
+
+fn lrn_relation(relation: &Relation<'_>) -> TypeResult {
+    let size = relation.params.int("size");
+    if size < 1 || size % 2 == 0 {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("size: expected an odd number, found {size}")));
+    }
+    axis_relation(relation)
+}
+
+/// Shape seen from one of its axes: elements before it, along it, and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AxisView {
+    /// Product of the dimensions before the axis.
+    pub outer: usize,
+    /// Dimension of the axis.
+    pub len: usize,
+    /// Product of the dimensions after the axis: the stride along the axis.
+    pub inner: usize,
+}
+
+impl AxisView {
+    /// Creates the view of an axis that the type relation accepted; a negative one counts from the end.
+    pub fn new(shape: &[usize], axis: i64) -> AxisView {
+        let axis = if axis < 0 { axis + shape.len() as i64 } else { axis } as usize;
+        AxisView { outer: shape[..axis].iter().product(), len: shape[axis], inner: shape[axis + 1..].iter().product() }
+    }
+
+    /// Returns the index of element `i` on the axis.
+    pub fn channel(&self, i: usize) -> usize {
+        i / self.inner % self.len
+    }
+
+    /// Iterates over the lines along the axis, each as the offsets of its elements.
+    fn lines(self) -> impl Iterator<Item = Vec<usize>> {
+        let line = move |o: usize, i: usize| (0..self.len).map(|a| (o * self.len + a) * self.inner + i).collect();
+        let mut ticks = Ticks::every(4 * self.len);
+        let lines = (0..self.outer).flat_map(move |o| (0..self.inner).map(move |i| line(o, i)));
+        lines.take_while(move |_| !ticks.requested())
+    }
+}
+
+fn write(values: &[f64], out: &mut TensorViewMut<'_>) {
+    <f64 as super::sum::Sum>::store(values, out);
+}
+
+fn batch_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let view = AxisView::new(inputs[0].shape, params.int("axis"));
+    let (scale, center, epsilon) = (params.bool("scale"), params.bool("center"), params.float("epsilon"));
+    let [mut x, gamma, beta, mean, var] = [0, 1, 2, 3, 4].map(|i| inputs[i].to_f64s());
+    for (i, value) in x.iter_mut().enumerate() {
+        let c = view.channel(i);
+        *value = (*value - mean[c]) / (var[c] + epsilon).sqrt();
+        *value = *value * if scale { gamma[c] } else { 1.0 } + if center { beta[c] } else { 0.0 };
+    }
+    write(&x, &mut outputs[0]);
+    write(&mean, &mut outputs[1]);
+    write(&var, &mut outputs[2]);
+    Ok(())
+}
+
+/// Normalizes each set of elements by its own mean and variance, then applies gamma and beta by channel.
+fn normalise(
+    params: &Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    sets: impl Iterator<Item = Vec<usize>>,
+) {
+    let view = AxisView::new(inputs[0].shape, params.int("axis"));
+    let (scale, center, epsilon) = (params.bool("scale"), params.bool("center"), params.float("epsilon"));
+    let [mut x, gamma, beta] = [0, 1, 2].map(|i| inputs[i].to_f64s());
+    for set in sets {
+        let n = set.len() as f64;
+        let mean = set.iter().map(|&i| x[i]).sum::<f64>() / n;
+        let variance = set.iter().map(|&i| (x[i] - mean) * (x[i] - mean)).sum::<f64>() / n;
+        for i in set {
+            let c = view.channel(i);
+            let value = (x[i] - mean) / (variance + epsilon).sqrt();
+            x[i] = value * if scale { gamma[c] } else { 1.0 } + if center { beta[c] } else { 0.0 };
+        }
+    }
+    write(&x, &mut outputs[0]);
+}
+
+fn layer_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    normalise(&params, inputs, outputs, AxisView::new(inputs[0].shape, params.int("axis")).lines());
+    Ok(())
+}
+
+/// Groups the elements by batch item (axis 0) and by group of channels.
+fn by_group(shape: &[usize], axis: i64, groups: usize) -> impl Iterator<Item = Vec<usize>> {
+    let view = AxisView::new(shape, axis);
+    let batch = if axis == 0 || axis == -(shape.len() as i64) { 1 } else { shape[0] };
+    let total: usize = shape.iter().product();
+    let per_group = (view.len / groups).max(1);
+    let mut sets = vec![Vec::new(); batch * groups];
+    for i in 0..total {
+        sets[i / (total / batch) * groups + view.channel(i) / per_group].push(i);
+    }
+    sets.into_iter()
+}
+
+fn instance_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let axis = params.int("axis");
+    let channels = AxisView::new(inputs[0].shape, axis).len;
+    normalise(&params, inputs, outputs, by_group(inputs[0].shape, axis, channels));
+    Ok(())
+}
+
+fn group_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let groups = params.int("num_groups") as usize;
+    normalise(&params, inputs, outputs, by_group(inputs[0].shape, params.int("axis"), groups));
+    Ok(())
+}
+
+fn l2_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let shape = inputs[0].shape;
+    let rank = shape.len() as i64;
+    let given: Vec<i64> = params.ints("axis").iter().map(|&a| if a < 0 { a + rank } else { a }).collect();
+    let summed = |axis: usize| given.is_empty() || given.contains(&(axis as i64));
+    let mut x = inputs[0].to_f64s();
+    // Elements that share a sum have the same index on every axis that is not summed over.
+    let place = |mut i: usize| {
+        let mut at = 0;
+        let mut step = 1;
+        for axis in (0..shape.len()).rev() {
+            if !summed(axis) {
+                at += i % shape[axis] * step;
+                step *= shape[axis];
+            }
+            i /= shape[axis];
+        }
+        at
+    };
+    let mut sums = vec![0.0; x.len()];
+    for (i, value) in x.iter().enumerate() {
+        sums[place(i)] += value * value;
+    }
+    for (i, value) in x.iter_mut().enumerate() {
+        *value /= sums[place(i)].max(params.float("eps")).sqrt();
+    }
+    write(&x, &mut outputs[0]);
+    Ok(())
+}
+
+fn lrn_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let size = params.int("size") as usize;
+    let (bias, alpha, beta) = (params.float("bias"), params.float("alpha"), params.float("beta"));
+    let x = inputs[0].to_f64s();
+    let mut y = vec![0.0; x.len()];
+    for line in AxisView::new(inputs[0].shape, params.int("axis")).lines() {
+        let mut ticks = Ticks::every(size.min(line.len()));
+        for c in 0..line.len() {
+            if ticks.requested() {
+                break;
+            }
+            let near = &line[c.saturating_sub(size / 2)..(c + size / 2 + 1).min(line.len())];
+            let sum: f64 = near.iter().map(|&i| x[i] * x[i]).sum();
+            y[line[c]] = x[line[c]] / (bias + alpha / size as f64 * sum).powf(beta);
+        }
+    }
+    write(&y, &mut outputs[0]);
+    Ok(())
+}
+
+fn dropout_reference(
+    _: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    outputs[0].data.copy_from_slice(inputs[0].data);
+    write(&vec![1.0; inputs[0].len()], &mut outputs[1]);
+    Ok(())
+}
+
+fn prelu_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let view = AxisView::new(inputs[0].shape, params.int("axis"));
+    let (mut x, alpha) = (inputs[0].to_f64s(), inputs[1].to_f64s());
+    for (i, value) in x.iter_mut().enumerate() {
+        if *value <= 0.0 {
+            *value *= alpha[view.channel(i)];
+        }
+    }
+    write(&x, &mut outputs[0]);
+    Ok(())
+}
+
+fn softmax(params: Params<'_>, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], log: bool) {
+    let mut x = inputs[0].to_f64s();
+    for line in AxisView::new(inputs[0].shape, params.int("axis")).lines() {
+        let max = line.iter().map(|&i| x[i]).fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = line.iter().map(|&i| (x[i] - max).exp()).sum();
+        for i in line {
+            let shifted = x[i] - max;
+            x[i] = if log { shifted - sum.ln() } else { shifted.exp() / sum };
+        }
+    }
+    write(&x, &mut outputs[0]);
+}

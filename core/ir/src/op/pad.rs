@@ -1,0 +1,284 @@
+//! Padding, space_to_depth and depth_to_space: operators that only move elements.
+
+use super::spatial::{self, Canonical};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{AttrValue, Dim, DimExpr, Type};
+use crate::tensor::{TensorView, TensorViewMut};
+
+const PAD_MODE: AttrDef =
+    AttrDef::new("pad_mode", AttrKind::Str, Default::Str("constant"), "constant, edge or reflect");
+
+inventory::submit! {
+    OpDef {
+        name: "nn.pad",
+        doc: "Adds elements before and after each axis: the value of argument 1 (constant), the element of the border \
+              (edge), or the data mirrored at its border elements (reflect). A negative width cuts elements off.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "pad_value"],
+        attrs: &[
+            AttrDef::new("pad_width", AttrKind::Ints, Default::Required, "[before, after] for every axis"),
+            PAD_MODE,
+        ],
+        pattern: OpPattern::Injective,
+        relation: pad_relation,
+        reference: Some(pad_reference),
+        flops: |_| 0,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.nn.pad",
+        doc: "nn.pad with widths computed during the run: one row of before and after for every axis.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "pad_width", "pad_value"],
+        attrs: &[PAD_MODE],
+        pattern: OpPattern::Injective,
+        relation: dynamic_pad_relation,
+        reference: Some(|params, inputs, outputs| {
+            let widths = inputs[1].to_i64s().ok_or("pad_width does not contain integers")?;
+            pad(&params, &pairs(&widths), [&inputs[0], &inputs[2]], outputs);
+            Ok(())
+        }),
+        flops: |_| 0,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.depth_to_space",
+        doc: "Moves block_size^2 channels into blocks of the plane. Channel c of the result comes from channel \
+              (row * block_size + column) * channels + c (mode DCR), or c * block_size^2 + row * block_size + column \
+              (mode CRD), where row and column are the place in the block.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("block_size", AttrKind::Int, Default::Required, "height and width of a block"),
+            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
+            AttrDef::new("mode", AttrKind::Str, Default::Str("DCR"), "DCR or CRD, see above"),
+        ],
+        pattern: OpPattern::Injective,
+        relation: depth_relation,
+        reference: Some(blocks_reference),
+        flops: |_| 0,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "nn.space_to_depth",
+        doc: "Moves blocks of the plane into channels: the inverse of nn.depth_to_space in mode DCR.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("block_size", AttrKind::Int, Default::Required, "height and width of a block"),
+            AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), "order of the axes"),
+        ],
+        pattern: OpPattern::Injective,
+        relation: space_relation,
+        reference: Some(blocks_reference),
+        flops: |_| 0,
+    }
+}
+
+/// Returns `pad_width` as (before, after) per axis; `None` if it is not a list of pairs.
+pub fn pad_width(params: &Params<'_>) -> Option<Vec<(i64, i64)>> {
+    let AttrValue::List(items) = params.value("pad_width") else { return None };
+    let pair = |item: &AttrValue| match item.as_ints()?[..] {
+        [before, after] => Some((before, after)),
+        _ => None,
+    };
+    items.iter().map(pair).collect()
+}
+
+/// Converts a flat list to pairs of (before, after).
+fn pairs(widths: &[i64]) -> Vec<(i64, i64)> {
+    widths.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
+fn pad_relation(relation: &Relation<'_>) -> TypeResult {
+    let (rank, widths) = (relation.tensor(0)?.dims.len(), pad_width(&relation.params));
+    let widths = widths.filter(|w| w.len() == rank).ok_or_else(|| {
+        let given = relation.params.value("pad_width");
+        relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_width: expected {rank} pairs, found {given}"))
+    })?;
+    padded_type(relation, 1, Some(&widths))
+}
+
+fn dynamic_pad_relation(relation: &Relation<'_>) -> TypeResult {
+    let (rank, widths) = (relation.tensor(0)?.dims.len(), relation.tensor(1)?);
+    let is = |axis: usize, n: usize| widths.dims[axis].fixed().is_none_or(|size| size == n);
+    if !widths.dtype.is_int() || widths.dims.len() != 2 || !is(0, rank) || !is(1, 2) {
+        let given = &relation.args[1];
+        return Err(relation.mismatch(format!("pad_width: expected integers of shape ({rank}, 2), found {given}")));
+    }
+    padded_type(relation, 2, relation.known_ints(1).map(|w| pairs(&w)).as_deref())
+}
+
+/// Returns the type of data padded by `widths`; argument `value` is the pad value.
+fn padded_type(relation: &Relation<'_>, value: usize, widths: Option<&[(i64, i64)]>) -> TypeResult {
+    let (data, value) = (relation.tensor(0)?, relation.tensor(value)?);
+    relation.same_dtype(data.dtype, value.dtype)?;
+    if value.dims.iter().any(|d| d.fixed().is_some_and(|n| n != 1)) {
+        return Err(relation.mismatch("pad_value has more than one element"));
+    }
+    let mode = relation.params.string("pad_mode");
+    if !["constant", "edge", "reflect"].contains(&mode.as_str()) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("pad_mode \"{mode}\" is not known")));
+    }
+    let Some(widths) = widths else { return Ok(Type::tensor_of(data.dtype, vec![Dim::Any; data.dims.len()])) };
+    let dims: Result<Vec<Dim>, Box<Diagnostic>> = data
+        .dims
+        .iter()
+        .zip(widths)
+        .map(|(dim, &(before, after))| match dim {
+            _ if (before, after) == (0, 0) => Ok(dim.clone()),
+            Dim::Fixed(n) => {
+                let reach = before.max(after);
+                let room = match mode.as_str() {
+                    "edge" => i64::from(*n > 0) * i64::MAX,
+                    "reflect" => *n as i64 - 1,
+                    _ => i64::MAX,
+                };
+                if reach > 0 && reach > room {
+                    return Err(relation.mismatch(format!("{mode} padding of {reach} on {n} elements")));
+                }
+                spatial::to_dim(relation, *n as i128 + i128::from(before) + i128::from(after))
+            }
+            _ => Ok(Dim::compute([dim], |[n]| n.offset(before)?.offset(after))),
+        })
+        .collect();
+    Ok(Type::tensor_of(data.dtype, dims?))
+}
+
+/// Returns the source of index `x` (counted from the first element of the data); `None` for the pad value.
+pub fn pad_source(mode: &str, x: i64, size: i64) -> Option<i64> {
+    match mode {
+        _ if (0..size).contains(&x) => Some(x),
+        "edge" => Some(x.clamp(0, size - 1)),
+        "reflect" => Some(if x < 0 { -x } else { 2 * (size - 1) - x }),
+        _ => None,
+    }
+}
+
+fn pad_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    pad(&params, &pad_width(&params).unwrap_or_default(), [&inputs[0], &inputs[1]], outputs);
+    Ok(())
+}
+
+fn pad(
+    params: &Params<'_>,
+    widths: &[(i64, i64)],
+    [data, value]: [&TensorView<'_>; 2],
+    outputs: &mut [TensorViewMut<'_>],
+) {
+    let mode = params.string("pad_mode");
+    let shape = data.shape;
+    let bytes = data.dtype.size();
+    let out_shape = outputs[0].shape;
+    for place in 0..outputs[0].len() {
+        let (mut rest, mut at, mut step) = (place, Some(0), 1);
+        for axis in (0..shape.len()).rev() {
+            let x = (rest % out_shape[axis]) as i64 - widths[axis].0;
+            rest /= out_shape[axis];
+            at = at.zip(pad_source(&mode, x, shape[axis] as i64)).map(|(at, x)| at + x as usize * step);
+            step *= shape[axis];
+        }
+        let source = match at {
+            Some(at) => &data.data[at * bytes..][..bytes],
+            None => &value.data[..bytes],
+        };
+        outputs[0].data[place * bytes..][..bytes].copy_from_slice(source);
+    }
+}
+
+/// Returns the block size, and the dimensions of data as batch, channels, height, width with their positions.
+fn block(relation: &Relation<'_>) -> Result<(i64, [Dim; 4], Vec<usize>), Box<Diagnostic>> {
+    let data = relation.tensor(0)?;
+    let at = spatial::layout(relation, "layout", "NCHW", "NCHW")?;
+    if data.dims.len() != 4 {
+        return Err(relation.mismatch(format!("data: expected 4 dimensions, found {}", data.dims.len())));
+    }
+    let size = relation.params.int("block_size");
+    if !(1..=1 << 20).contains(&size) {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("block_size is {size}")));
+    }
+    Ok((size, std::array::from_fn(|i| data.dims[at[i]].clone()), at))
+}
+
+fn times(relation: &Relation<'_>, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
+    match dim {
+        Dim::Fixed(d) => spatial::to_dim(relation, *d as i128 * i128::from(n)),
+        _ => Ok(Dim::compute([dim], |[dim]| dim.scale(n))),
+    }
+}
+
+fn divided(relation: &Relation<'_>, what: &str, dim: &Dim, n: i64) -> Result<Dim, Box<Diagnostic>> {
+    match dim {
+        Dim::Fixed(d) if *d % n as usize == 0 => Ok(Dim::Fixed(d / n as usize)),
+        Dim::Fixed(d) => Err(relation.mismatch(format!("{d} {what} cannot be divided by {n}"))),
+        _ => Ok(Dim::compute([dim], |[dim]| dim.floor_div(&DimExpr::constant(n)))),
+    }
+}
+
+fn laid_out(relation: &Relation<'_>, dims: [Dim; 4], at: &[usize]) -> TypeResult {
+    let mut placed = vec![Dim::Any; 4];
+    for (dim, &to) in dims.into_iter().zip(at) {
+        placed[to] = dim;
+    }
+    Ok(Type::tensor_of(relation.tensor(0)?.dtype, placed))
+}
+
+fn depth_relation(relation: &Relation<'_>) -> TypeResult {
+    let mode = relation.params.string("mode");
+    if mode != "DCR" && mode != "CRD" {
+        return Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("mode \"{mode}\" is not known")));
+    }
+    let (size, [n, c, h, w], at) = block(relation)?;
+    let c = divided(relation, "channels", &c, size * size)?;
+    laid_out(relation, [n, c, times(relation, &h, size)?, times(relation, &w, size)?], &at)
+}
+
+fn space_relation(relation: &Relation<'_>) -> TypeResult {
+    let (size, [n, c, h, w], at) = block(relation)?;
+    let (h, w) = (divided(relation, "rows", &h, size)?, divided(relation, "columns", &w, size)?);
+    laid_out(relation, [n, times(relation, &c, size * size)?, h, w], &at)
+}
+
+fn blocks_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let layout = params.string("layout");
+    let data = Canonical::new(inputs[0].shape, &layout, "NC");
+    let out = Canonical::new(outputs[0].shape, &layout, "NC");
+    let size = params.int("block_size") as usize;
+    let to_space = params.def().name == "nn.depth_to_space";
+    let crd = params.string("mode") == "CRD";
+    let bytes = inputs[0].dtype.size();
+    // `deep` has the channels, `wide` the plane; both are traversed in the order of `wide`.
+    let (deep, wide) = if to_space { (&data, &out) } else { (&out, &data) };
+    let [batch, channels, _, height, width] = wide.size;
+    for n in 0..batch {
+        for c in 0..channels {
+            for h in 0..height {
+                for w in 0..width {
+                    let in_block = h % size * size + w % size;
+                    let channel = if crd { c * size * size + in_block } else { in_block * channels + c };
+                    let in_deep = deep.at(n, channel, [0, h / size, w / size]);
+                    let in_wide = wide.at(n, c, [0, h, w]);
+                    let (from, to) = if to_space { (in_deep, in_wide) } else { (in_wide, in_deep) };
+                    let source = &inputs[0].data[from * bytes..][..bytes];
+                    outputs[0].data[to * bytes..][..bytes].copy_from_slice(source);
+                }
+            }
+        }
+    }
+    Ok(())
+}

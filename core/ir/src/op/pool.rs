@@ -1,0 +1,391 @@
+//! Pooling: sliding windows, global pooling, and adaptive windows for a given output size.
+
+use super::blocked;
+use super::spatial::{self, Canonical, Slide, Window, each};
+use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::codes;
+use crate::ir::{Dim, Type};
+use crate::stop::Ticks;
+use crate::tensor::{Element, TensorView, TensorViewMut};
+use crate::with_dtype;
+use std::ops::Range;
+
+const LAYOUT: &str = "order of the data's axes";
+const OUT_LAYOUT: &str = "order of the result's axes; empty: as the data";
+
+/// Returns the attributes of pooling with a sliding window.
+const fn window_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 7] {
+    [
+        AttrDef::new("pool_size", AttrKind::Ints, Default::Required, "taps of the window per axis"),
+        AttrDef::new("strides", AttrKind::Ints, Default::Ints(ones), "step of the window per axis"),
+        AttrDef::new("dilation", AttrKind::Ints, Default::Ints(ones), "step between taps per axis"),
+        AttrDef::new(
+            "padding",
+            AttrKind::Ints,
+            Default::Ints(zeros),
+            "around the data: one number, one per axis, or all befores and then all afters",
+        ),
+        AttrDef::new("layout", AttrKind::Str, Default::Str(layout), LAYOUT),
+        AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+        AttrDef::new(
+            "ceil_mode",
+            AttrKind::Bool,
+            Default::Bool(false),
+            "true if a last, incomplete step yields a window as well",
+        ),
+    ]
+}
+
+/// Returns the attributes of average pooling.
+const fn avg_attrs(ones: &'static [i64], zeros: &'static [i64], layout: &'static str) -> [AttrDef; 8] {
+    let [a, b, c, d, e, f, g] = window_attrs(ones, zeros, layout);
+    [a, b, c, d, e, f, g, COUNT]
+}
+
+/// Returns the attributes of `nn.avg_pool2d`.
+pub(super) const fn avg_attrs_2d() -> [AttrDef; 8] {
+    avg_attrs(&[1, 1], &[0, 0], "NCHW")
+}
+
+macro_rules! pool {
+    ($($axes:literal $name:literal $doc:ident $ones:tt $zeros:tt $layout:literal $reference:ident $attrs:ident;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(1),
+                inputs: &["data"],
+                attrs: &$attrs(&$ones, &$zeros, $layout),
+                pattern: OpPattern::OutEWiseFusable,
+                relation: pool_relation::<$axes>,
+                reference: Some($reference),
+                flops: pool_flops,
+            }
+        }
+    )*};
+}
+
+const MAX: &str = "The largest element in each window; padding never wins, NaN always does.";
+const AVG: &str = "The mean of each window, over its elements inside the data, or with count_include_pad over those \
+                   inside the padded data.";
+const COUNT: AttrDef =
+    AttrDef::new("count_include_pad", AttrKind::Bool, Default::Bool(false), "true if padding counts in the mean");
+
+pool! {
+    1 "nn.max_pool1d" MAX [1] [0] "NCW" max_reference window_attrs;
+    2 "nn.max_pool2d" MAX [1, 1] [0, 0] "NCHW" max_reference window_attrs;
+    3 "nn.max_pool3d" MAX [1, 1, 1] [0, 0, 0] "NCDHW" max_reference window_attrs;
+    1 "nn.avg_pool1d" AVG [1] [0] "NCW" avg_reference avg_attrs;
+    2 "nn.avg_pool2d" AVG [1, 1] [0, 0] "NCHW" avg_reference avg_attrs;
+    3 "nn.avg_pool3d" AVG [1, 1, 1] [0, 0, 0] "NCDHW" avg_reference avg_attrs;
+}
+
+macro_rules! global {
+    ($($name:literal $doc:literal $reference:ident;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(1),
+                inputs: &["data"],
+                attrs: &[
+                    AttrDef::new("layout", AttrKind::Str, Default::Str("NCHW"), LAYOUT),
+                    AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+                ],
+                pattern: OpPattern::CommReduce,
+                relation: global_relation,
+                reference: Some($reference),
+                flops: |cost| cost.arg_len(0),
+            }
+        }
+    )*};
+}
+
+global! {
+    "nn.global_avg_pool2d" "The mean of each plane; height and width become 1." adaptive_avg;
+    "nn.global_max_pool2d" "The largest element of each plane; height and width become 1." adaptive_max;
+}
+
+macro_rules! adaptive {
+    ($($axes:literal $name:literal $doc:ident $layout:literal $reference:ident;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(1),
+                inputs: &["data"],
+                attrs: &[
+                    AttrDef::new("output_size", AttrKind::Ints, Default::Ints(&[]),
+                        "size of the result per axis; one number stands for all, none for the size of the data"),
+                    AttrDef::new("layout", AttrKind::Str, Default::Str($layout), LAYOUT),
+                    AttrDef::new("out_layout", AttrKind::Str, Default::Str(""), OUT_LAYOUT),
+                ],
+                pattern: OpPattern::OutEWiseFusable,
+                relation: adaptive_relation::<$axes>,
+                reference: Some($reference),
+                flops: |cost| cost.arg_len(0),
+            }
+        }
+    )*};
+}
+
+const ADAPTIVE_AVG: &str =
+    "The mean over [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for place i of out.";
+const ADAPTIVE_MAX: &str = "The largest element of [floor(i * size / out), ceil((i + 1) * size / out)) of each spatial axis, for place i of out.";
+
+adaptive! {
+    1 "nn.adaptive_avg_pool1d" ADAPTIVE_AVG "NCW" adaptive_avg;
+    2 "nn.adaptive_avg_pool2d" ADAPTIVE_AVG "NCHW" adaptive_avg;
+    3 "nn.adaptive_avg_pool3d" ADAPTIVE_AVG "NCDHW" adaptive_avg;
+    1 "nn.adaptive_max_pool1d" ADAPTIVE_MAX "NCW" adaptive_max;
+    2 "nn.adaptive_max_pool2d" ADAPTIVE_MAX "NCHW" adaptive_max;
+    3 "nn.adaptive_max_pool3d" ADAPTIVE_MAX "NCDHW" adaptive_max;
+}
+
+/// Pooling with known dimensions.
+#[derive(Clone, Debug)]
+pub struct PoolShape {
+    /// Data: batch, channels, spatial.
+    pub data: Canonical,
+    /// Result: batch, channels, spatial.
+    pub out: Canonical,
+}
+
+impl PoolShape {
+    /// Creates the shape from attributes and shapes that the type relation accepted.
+    pub fn new(params: &Params<'_>, data: &[usize], out: &[usize]) -> PoolShape {
+        let layout = params.string("layout");
+        let out_layout = params.string("out_layout");
+        let out_layout = if out_layout.is_empty() { &layout } else { &out_layout };
+        PoolShape { data: Canonical::new(data, &layout, "NC"), out: Canonical::new(out, out_layout, "NC") }
+    }
+}
+
+/// Returns the window of pooling, on three axes.
+pub fn pool_window(params: &Params<'_>, axes: usize) -> ([usize; 3], Slide) {
+    let mut taps = [1; 3];
+    for (to, &v) in taps[3 - axes..].iter_mut().zip(&params.per_axis("pool_size", axes)) {
+        *to = v as usize;
+    }
+    (taps, Slide::new(params, axes))
+}
+
+/// Returns the type with batch and channels of argument 0 and these spatial dimensions, in the layout of the result.
+fn sized(relation: &Relation<'_>, axes: usize, spatial: Vec<Dim>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    let order = format!("NC{}", spatial::spatial(axes));
+    let at = spatial::layout(relation, "layout", &order, &order)?;
+    let out_at = spatial::layout(relation, "out_layout", &order, &relation.params.string("layout"))?;
+    rank(relation, axes)?;
+    let mut dims = vec![Dim::Any; axes + 2];
+    let lead = at[..2].iter().map(|&i| data.dims[i].clone());
+    for (dim, &to) in lead.chain(spatial).zip(&out_at) {
+        dims[to] = dim;
+    }
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+fn global_relation(relation: &Relation<'_>) -> TypeResult {
+    match blocked::relation(relation, global_relation) {
+        Some(ty) => ty,
+        None => sized(relation, 2, vec![Dim::Fixed(1); 2]),
+    }
+}
+
+fn rank(relation: &Relation<'_>, axes: usize) -> Result<(), Box<crate::diag::Diagnostic>> {
+    let given = relation.tensor(0)?.dims.len();
+    if given == axes + 2 {
+        return Ok(());
+    }
+    Err(relation.mismatch(format!("data: expected {} dimensions, found {given}", axes + 2)))
+}
+
+pub(super) fn pool_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+    if let Some(ty) = blocked::relation(relation, pool_relation::<AXES>) {
+        return ty;
+    }
+    rank(relation, AXES)?;
+    let data = relation.tensor(0)?;
+    let order = format!("NC{}", spatial::spatial(AXES));
+    let at = spatial::layout(relation, "layout", &order, &order)?;
+    let taps = spatial::per_axis(relation, "pool_size", AXES, 1)?;
+    let strides = spatial::per_axis(relation, "strides", AXES, 1)?;
+    let dilation = spatial::per_axis(relation, "dilation", AXES, 1)?;
+    let pads = spatial::padding(relation, AXES)?;
+    let ceil = relation.params.bool("ceil_mode");
+    let places = |i: usize| {
+        let window = Window { stride: strides[i], dilation: dilation[i], pads: pads[i] };
+        window.places(relation, &data.dims[at[2 + i]], &Dim::Fixed(taps[i] as usize), ceil)
+    };
+    sized(relation, AXES, (0..AXES).map(places).collect::<Result<_, _>>()?)
+}
+
+fn adaptive_relation<const AXES: usize>(relation: &Relation<'_>) -> TypeResult {
+    if let Some(ty) = blocked::relation(relation, adaptive_relation::<AXES>) {
+        return ty;
+    }
+    rank(relation, AXES)?;
+    let wanted = if relation.params.ints("output_size").is_empty() {
+        let order = format!("NC{}", spatial::spatial(AXES));
+        let at = spatial::layout(relation, "layout", &order, &order)?;
+        at[2..].iter().map(|&i| relation.tensor(0).map(|t| t.dims[i].clone())).collect::<Result<_, _>>()?
+    } else {
+        let sizes = spatial::per_axis(relation, "output_size", AXES, 1)?;
+        sizes.into_iter().map(|n| Dim::Fixed(n as usize)).collect()
+    };
+    let data = relation.tensor(0)?;
+    if data.is_empty() && data.dims.first() != Some(&Dim::Fixed(0)) {
+        return Err(relation.error(codes::types::TYPE_MISMATCH, "pooling over no elements"));
+    }
+    sized(relation, AXES, wanted)
+}
+
+/// Counts one operation per tap.
+pub(super) fn pool_flops(cost: &Cost<'_>) -> u64 {
+    let taps = cost.params.ints("pool_size");
+    let dims = cost.args.first().and_then(Type::as_tensor).map_or(0, |t| t.dims.len());
+    let blocks = cost.params.string("layout").chars().filter(char::is_ascii_lowercase).count();
+    let axes = dims.saturating_sub(2 + blocks);
+    let all = (0..axes).filter_map(|i| taps.get(i).or(taps.last())).fold(1u64, |n, &t| n.saturating_mul(t as u64));
+    cost.ret_len().saturating_mul(all)
+}
+
+/// Calls `finish` with the elements that each window covers, and the number of positions of the padded data that it
+/// covers.
+fn windows(
+    params: &Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    start: f64,
+    step: fn(f64, f64) -> f64,
+    finish: fn(f64, usize, usize) -> f64,
+) {
+    let s = PoolShape::new(params, inputs[0].shape, outputs[0].shape);
+    let (taps, slide) = pool_window(params, inputs[0].shape.len() - 2);
+    let size = s.data.spatial();
+    let padded: [usize; 3] = std::array::from_fn(|i| slide.before[i] + size[i] + slide.after[i]);
+    let whole = Slide { before: [0; 3], ..slide };
+    with_dtype!(inputs[0].dtype, T => {
+        let (x, y) = (inputs[0].as_slice::<T>(), outputs[0].as_mut_slice::<T>());
+        let mut ticks = Ticks::every(taps.iter().zip(size).map(|(&taps, size)| taps.min(size)).product());
+        for n in 0..s.out.size[0] {
+            for c in 0..s.out.size[1] {
+                each(s.out.spatial(), |place| {
+                    if ticks.requested() {
+                        return;
+                    }
+                    // Most of a large window may lie in the padding, which is not traversed.
+                    let inside = |slide: &Slide, size: [usize; 3]| -> [Range<usize>; 3] {
+                        std::array::from_fn(|i| slide.taps_inside(i, place[i], taps[i], size[i]))
+                    };
+                    let count = |ranges: &[Range<usize>; 3]| ranges.iter().map(Range::len).product();
+                    let seen = inside(&slide, size);
+                    let mut value = start;
+                    each(seen.clone().map(|range| range.len()), |at| {
+                        let tap = std::array::from_fn(|i| seen[i].start + at[i]);
+                        if let Some(index) = slide.tap(place, tap, size) {
+                            value = step(value, x[s.data.at(n, c, index)].to_f64());
+                        }
+                    });
+                    let (inside, covered) = (count(&seen), count(&inside(&whole, padded)));
+                    y[s.out.at(n, c, place)] = T::from_f64(finish(value, inside, covered));
+                });
+            }
+        }
+    });
+}
+
+/// Returns the larger one, or NaN if either is NaN.
+fn larger(a: f64, b: f64) -> f64 {
+    if b > a || b.is_nan() { b } else { a }
+}
+
+fn max_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, max_reference) {
+        return done;
+    }
+    windows(&params, inputs, outputs, f64::NEG_INFINITY, larger, |value, _, _| value);
+    Ok(())
+}
+
+pub(super) fn avg_reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, avg_reference) {
+        return done;
+    }
+    if params.bool("count_include_pad") {
+        windows(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, _, covered| sum / covered.max(1) as f64);
+    } else {
+        windows(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, inside, _| sum / inside.max(1) as f64);
+    }
+    Ok(())
+}
+
+/// Returns the range of `size` elements that index `i` of `out` covers.
+pub fn share(i: usize, size: usize, out: usize) -> Range<usize> {
+    i * size / out..((i + 1) * size).div_ceil(out)
+}
+
+fn adaptive(
+    params: &Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    start: f64,
+    step: fn(f64, f64) -> f64,
+    finish: fn(f64, usize) -> f64,
+) {
+    let s = PoolShape::new(params, inputs[0].shape, outputs[0].shape);
+    let (size, out) = (s.data.spatial(), s.out.spatial());
+    with_dtype!(inputs[0].dtype, T => {
+        let (x, y) = (inputs[0].as_slice::<T>(), outputs[0].as_mut_slice::<T>());
+        let mut ticks = Ticks::every((0..3).map(|i| size[i] / out[i].max(1) + 1).product());
+        for n in 0..s.out.size[0] {
+            for c in 0..s.out.size[1] {
+                each(out, |place| {
+                    if ticks.requested() {
+                        return;
+                    }
+                    let ranges: [_; 3] = std::array::from_fn(|i| share(place[i], size[i], out[i]));
+                    let mut value = start;
+                    each(ranges.clone().map(|r| r.len()), |tap| {
+                        let index = std::array::from_fn(|i| ranges[i].start + tap[i]);
+                        value = step(value, x[s.data.at(n, c, index)].to_f64());
+                    });
+                    let covered = ranges.iter().map(|r| r.len()).product();
+                    y[s.out.at(n, c, place)] = T::from_f64(finish(value, covered));
+                });
+            }
+        }
+    });
+}
+
+fn adaptive_avg(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, adaptive_avg) {
+        return done;
+    }
+    adaptive(&params, inputs, outputs, 0.0, |a, b| a + b, |sum, n| sum / n.max(1) as f64);
+    Ok(())
+}
+
+fn adaptive_max(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    if let Some(done) = blocked::reference(&params, inputs, outputs, adaptive_max) {
+        return done;
+    }
+    adaptive(&params, inputs, outputs, f64::NEG_INFINITY, larger, |value, _| value);
+    Ok(())
+}

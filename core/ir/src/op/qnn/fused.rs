@@ -1,0 +1,162 @@
+//! Sums of products followed by bias and requantization in one operator, for the fallback on the host where no backend
+//! took either. They are not part of Relay; the pass `fuse_requantize` creates them.
+
+use super::numerics::{range, rescale};
+use super::params::{Along, Kind, one_of, parameter, requantization, scales, word, zero_points};
+use super::quantize::integers;
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
+use crate::diag::Diagnostic;
+use crate::ir::{Dim, Type};
+use crate::op::conv::{self, ConvShape};
+use crate::op::dense::{self, MatMulShape};
+use crate::op::spatial::Canonical;
+use crate::tensor::{DType, Element, TensorView, TensorViewMut};
+use crate::with_dtype;
+
+const BYTES: &[DType] = &[DType::I8, DType::U8];
+
+const INPUTS: &[&str] = &[
+    "data",
+    "weight",
+    "bias",
+    "input_zero_point",
+    "kernel_zero_point",
+    "sum_scale",
+    "output_scale",
+    "output_zero_point",
+];
+
+const OUT_DTYPE: AttrDef =
+    AttrDef::new("out_dtype", AttrKind::DType, Default::Str("int8"), "element type of the result: int8 or uint8");
+const ROUNDING: AttrDef = AttrDef::new("rounding", AttrKind::Str, Default::Str("None"), "as in qnn.requantize");
+const COMPUTE_DTYPE: AttrDef =
+    AttrDef::new("compute_dtype", AttrKind::Str, Default::Str("None"), "as in qnn.requantize");
+const A_MIN: AttrDef =
+    AttrDef::new("a_min", AttrKind::Int, Default::None, "lower bound of the result's integers; None: of its type");
+const A_MAX: AttrDef =
+    AttrDef::new("a_max", AttrKind::Int, Default::None, "upper bound of the result's integers; None: of its type");
+
+const fn conv_attrs() -> [AttrDef; 14] {
+    let [a, b, c, d, e, f, g, h, i, j] = conv::attrs_2d(OUT_DTYPE);
+    [a, b, c, d, e, f, g, h, i, j, ROUNDING, COMPUTE_DTYPE, A_MIN, A_MAX]
+}
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.contrib_conv2d_requantize",
+        doc: "clip(qnn.requantize(nn.bias_add(qnn.conv2d(data, weight), bias)), a_min, a_max) with int32 sums and an \
+              int32 bias for each output channel; sum_scale, one number or a vector along the output channels, is the \
+              input scale of the requantization.",
+        arity: Arity::exactly(8),
+        inputs: INPUTS,
+        attrs: &conv_attrs(),
+        pattern: OpPattern::OutEWiseFusable,
+        relation: |relation| {
+            let ty = conv::conv_relation::<2>(relation)?;
+            let layout = relation.params.string("kernel_layout");
+            fused(relation, layout.find('O').unwrap_or(0))?;
+            Ok(ty)
+        },
+        reference: Some(|params, inputs, outputs| {
+            let s = ConvShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+            let channel = s.out.stride[1];
+            let mut sums = vec![0i64; outputs[0].len()];
+            let (x, w) = differences(inputs, &s.weight, s.weight.size[0]);
+            conv::convolve::<i64>(&s, &x, &w, &mut sums);
+            finish(&params, inputs, outputs, &sums, channel)
+        }),
+        flops: conv::conv_flops::<2>,
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.contrib_dense_requantize",
+        doc: "clip(qnn.requantize(nn.bias_add(qnn.dense(data, weight), bias, axis=-1)), a_min, a_max) with int32 sums \
+              and an int32 bias for each unit; sum_scale, one number or a vector along the units, is the input scale \
+              of the requantization.",
+        arity: Arity::exactly(8),
+        inputs: INPUTS,
+        attrs: &[dense::UNITS, OUT_DTYPE, ROUNDING, COMPUTE_DTYPE, A_MIN, A_MAX],
+        pattern: OpPattern::OutEWiseFusable,
+        relation: |relation| {
+            let ty = dense::matmul_relation(relation)?;
+            fused(relation, 0)?;
+            Ok(ty)
+        },
+        reference: Some(|params, inputs, outputs| {
+            let s = MatMulShape::new(&params, inputs[0].shape, inputs[1].shape, outputs[0].shape);
+            let weight = Canonical { size: [s.n, s.k, 1, 1, 1], stride: [s.k, 1, 0, 0, 0] };
+            let (x, w) = differences(inputs, &weight, s.n);
+            let mut sums = vec![0i64; outputs[0].len()];
+            dense::multiply::<i64>(&s, &x, &w, &mut sums);
+            finish(&params, inputs, outputs, &sums, 1)
+        }),
+        flops: dense::flops,
+    }
+}
+
+/// Runs the common checks besides those of shapes; the output channels of the weight lie on `axis`.
+fn fused(relation: &Relation<'_>, axis: usize) -> Result<(), Box<Diagnostic>> {
+    let weight = relation.tensor(1)?;
+    one_of(relation, "data", relation.tensor(0)?.dtype, BYTES)?;
+    one_of(relation, "weight", weight.dtype, BYTES)?;
+    one_of(relation, "out_dtype", relation.params.dtype("out_dtype").unwrap_or(DType::I8), BYTES)?;
+    let channels = weight.dims.get(axis).cloned().unwrap_or(Dim::Any);
+    let bias = relation.tensor(2)?;
+    one_of(relation, "bias", bias.dtype, &[DType::I32])?;
+    let [given] = &bias.dims[..] else {
+        return Err(relation.mismatch(format!(
+            "bias: expected a vector, found {}",
+            Type::tensor_of(bias.dtype, bias.dims.iter().cloned())
+        )));
+    };
+    relation.same_dim("bias and output channels", given, &channels)?;
+    parameter(relation, 3, Kind::ZeroPoint, None)?;
+    parameter(relation, 4, Kind::ZeroPoint, Some(&channels))?;
+    parameter(relation, 5, Kind::Scale, Some(&channels))?;
+    parameter(relation, 6, Kind::Scale, None)?;
+    parameter(relation, 7, Kind::ZeroPoint, None)?;
+    word(relation, "rounding", &["None", "UPWARD", "TONEAREST", "TOEVEN"])?;
+    word(relation, "compute_dtype", &["None", "int64", "float32"])
+}
+
+/// Returns the bounds of the result's integers.
+pub fn fused_bounds(params: &Params<'_>, (low, high): (i64, i64)) -> (i64, i64) {
+    let given = |name: &str, default: i64| params.opt_int(name).unwrap_or(default).clamp(low, high);
+    (given("a_min", low), given("a_max", high))
+}
+
+/// Returns data and weight with their zero points subtracted.
+fn differences(inputs: &[TensorView<'_>], weight: &Canonical, channels: usize) -> (Vec<i64>, Vec<i64>) {
+    let zero = i64::from(zero_points(&inputs[3])[0]);
+    let kernel_zero = Along { values: zero_points(&inputs[4]), inner: weight.stride[0].max(1) };
+    debug_assert!(kernel_zero.values.len() == 1 || kernel_zero.values.len() == channels);
+    let x = integers(&inputs[0]).into_iter().map(|x| x - zero).collect();
+    let w = integers(&inputs[1]).into_iter().enumerate().map(|(i, w)| w - i64::from(kernel_zero.at(i))).collect();
+    (x, w)
+}
+
+/// Requantizes the sums with their bias; consecutive channels are `inner` elements apart.
+fn finish(
+    params: &Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    sums: &[i64],
+    inner: usize,
+) -> Result<(), ReferenceError> {
+    let by = requantization(params, &scales(params, 5, &inputs[5])?, &scales(params, 6, &inputs[6])?);
+    let by = Along { values: by, inner };
+    let bias = Along { values: inputs[2].as_slice::<i32>().to_vec(), inner };
+    let zero_point = zero_points(&inputs[7])[0];
+    let limits = range(outputs[0].dtype);
+    let (low, high) = fused_bounds(params, limits);
+    with_dtype!(outputs[0].dtype, T => {
+        for (i, (out, sum)) in outputs[0].as_mut_slice::<T>().iter_mut().zip(sums).enumerate() {
+            let sum = (*sum as i32).wrapping_add(bias.at(i));
+            let value = rescale(sum, by.at(i), zero_point, limits).max(low).min(high);
+            *out = T::from_f64(value as f64);
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,25 @@
+//! QNN dialect: operators on integers that represent real numbers, real = scale * (integer - zero point).
+//!
+//! Names, arguments and attributes are Relay's. Scales are `float32`, zero points `int32`; each is one number for all
+//! elements, or (where the operator allows it) a vector with one number for each index on an axis.
+//!
+//! Arithmetic on `int32` values between the operators' inputs and outputs saturates where the result does not fit:
+//! x - zero point, the rescaled value, and the sum with the output's zero point each stay at the end of the range
+//! instead of wrapping. Sums of products are the exception: they wrap, as an `int32` accumulator does.
+
+mod binary;
+mod concatenate;
+mod contraction;
+mod fused;
+pub mod numerics;
+mod params;
+mod pool;
+mod quantize;
+mod unary;
+
+pub use fused::fused_bounds;
+pub use params::{Along, default_requantization, requantization, rounding_of, scales};
+pub use quantize::quantize_f32;
+pub use unary::real_operator;
+
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};

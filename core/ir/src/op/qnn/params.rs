@@ -1,0 +1,184 @@
+//! Scales, zero points and rounding modes: common checks and accessors of the operators of the dialect.
+
+use super::numerics::{FixedPoint, Rescale, Rounding};
+use super::{AttrDef, AttrKind, Default, Params, ReferenceError, Relation};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, TensorType};
+use crate::tensor::{DType, Tensor, TensorView};
+
+type Checked = Result<(), Box<Diagnostic>>;
+
+/// Integer types that stand for real numbers.
+pub(super) const QUANTIZED: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16, DType::I32];
+
+/// Integer types that operators compute on, with sums in `int32`.
+pub(super) const NARROW: &[DType] = &[DType::I8, DType::U8, DType::I16, DType::U16];
+
+/// Kind of a parameter of a quantized operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Value of one step of the integer: `float32`, finite, above zero.
+    Scale,
+    /// The integer that represents zero: `int32`.
+    ZeroPoint,
+}
+
+/// Checks that the element type of an argument is one of `wanted`.
+pub(super) fn one_of(relation: &Relation<'_>, what: &str, given: DType, wanted: &[DType]) -> Checked {
+    if wanted.contains(&given) {
+        return Ok(());
+    }
+    let names: Vec<_> = wanted.iter().map(|d| d.name()).collect();
+    let (last, lead) = names.split_last().unwrap_or((&"", &[]));
+    let list = if lead.is_empty() { (*last).to_owned() } else { format!("{} or {last}", lead.join(", ")) };
+    Err(relation.mismatch(format!("{what}: expected {list}, found {given}")))
+}
+
+/// Checks a scale or a zero point: its element type, its shape (one number or, along `dim`, a vector with one number
+/// per index), and the numbers themselves where they are known.
+pub(super) fn parameter(relation: &Relation<'_>, i: usize, kind: Kind, dim: Option<&Dim>) -> Checked {
+    let value = relation.values.get(i).copied().flatten();
+    check(relation, relation.def.inputs[i], relation.tensor(i)?, value, kind, dim)
+}
+
+/// Performs the checks of [`parameter`] for a type that need not be an argument.
+pub(super) fn check(
+    relation: &Relation<'_>,
+    name: &str,
+    ty: &TensorType,
+    value: Option<&Tensor>,
+    kind: Kind,
+    dim: Option<&Dim>,
+) -> Checked {
+    let wanted = if kind == Kind::Scale { DType::F32 } else { DType::I32 };
+    one_of(relation, name, ty.dtype, &[wanted])?;
+    match (&ty.dims[..], dim) {
+        ([] | [Dim::Fixed(1)], _) => {}
+        ([given], Some(dim)) => {
+            relation.same_dim(&format!("{name} and its axis"), given, dim)?;
+        }
+        ([given], None) => return Err(relation.mismatch(format!("{name}: expected one value, found {given}"))),
+        (dims, _) => {
+            return Err(relation.mismatch(format!("{name}: expected 0 or 1 dimensions, found {}", dims.len())));
+        }
+    }
+    if let (Kind::Scale, Some(tensor)) = (kind, value)
+        && let Err(what) = sound(&tensor.view())
+    {
+        let fault = relation.error(codes::types::BAD_QUANTIZATION, format!("{name} {what}"));
+        return Err(Box::new(fault.help("a scale is the value of one step of the integer: finite and above zero")));
+    }
+    Ok(())
+}
+
+/// Checks that scales are finite and above zero.
+fn sound(view: &TensorView<'_>) -> Result<(), String> {
+    let values = view.as_slice::<f32>();
+    match values.iter().position(|&s| !(s.is_finite() && s > 0.0)) {
+        None => Ok(()),
+        Some(_) if values.len() == 1 => Err(format!("is {}", values[0])),
+        Some(at) => Err(format!("is {} at place {at}", values[at])),
+    }
+}
+
+/// Returns the dimension of `data` on the axis in attribute `attr`; `None` for a scalar.
+pub(super) fn axis_dim(relation: &Relation<'_>, attr: &str, data: &TensorType) -> Result<Option<Dim>, Box<Diagnostic>> {
+    if data.dims.is_empty() {
+        return Ok(None);
+    }
+    let axis = relation.axis(relation.params.int(attr), data.dims.len())?;
+    Ok(Some(data.dims[axis].clone()))
+}
+
+/// One value for all elements, or one for each index on an axis.
+#[derive(Clone, Debug)]
+pub struct Along<T> {
+    /// One value, or one for each index on the axis.
+    pub values: Vec<T>,
+    /// Number of elements from one index to the next.
+    pub inner: usize,
+}
+
+impl<T: Copy> Along<T> {
+    /// Creates values along `axis` of `shape`; a negative axis counts from the end.
+    pub fn new(values: Vec<T>, shape: &[usize], axis: i64) -> Along<T> {
+        let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
+        let inner = shape.iter().skip(axis.max(0) as usize + 1).product();
+        Along { values, inner }
+    }
+
+    /// Returns the value for element `i` of the tensor.
+    #[inline(always)]
+    pub fn at(&self, i: usize) -> T {
+        if self.values.len() == 1 { self.values[0] } else { self.values[i / self.inner % self.values.len()] }
+    }
+}
+
+/// Returns the values of a scale.
+pub fn scales(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<Vec<f32>, ReferenceError> {
+    sound(view).map_err(|what| {
+        let name = params.def().inputs.get(i).copied().unwrap_or("a scale");
+        format!("{name} {what}; a scale is finite and above zero")
+    })?;
+    Ok(view.as_slice::<f32>().to_vec())
+}
+
+/// Returns the only value of a scale.
+pub(super) fn scale(params: &Params<'_>, i: usize, view: &TensorView<'_>) -> Result<f32, ReferenceError> {
+    Ok(scales(params, i, view)?[0])
+}
+
+/// Returns the values of a zero point.
+pub(super) fn zero_points(view: &TensorView<'_>) -> Vec<i32> {
+    view.as_slice::<i32>().to_vec()
+}
+
+/// Returns the rounding of an attribute that the relation accepted; `"None"` means `default`.
+pub fn rounding_of(params: &Params<'_>, default: Rounding) -> Rounding {
+    Rounding::parse(&params.string("rounding")).unwrap_or(default)
+}
+
+/// Returns the requantization from scale to scale, by the attributes `rounding` and `compute_dtype`: for one pair of
+/// scales, or one for each index on the axis. (Equal scales need none.)
+pub fn requantization(params: &Params<'_>, input: &[f32], output: &[f32]) -> Vec<Rescale> {
+    let rounding = rounding_of(params, Rounding::Upward);
+    rescales(input, output, |input, output| {
+        if params.string("compute_dtype") == "float32" {
+            Rescale::Float(input / output, rounding)
+        } else {
+            Rescale::Fixed(FixedPoint::ratio(input, output), rounding)
+        }
+    })
+}
+
+/// Returns the requantization of operators without attributes for it: UPWARD in 64-bit fixed point, Relay's default.
+pub fn default_requantization(input: &[f32], output: &[f32]) -> Vec<Rescale> {
+    rescales(input, output, |input, output| Rescale::Fixed(FixedPoint::ratio(input, output), Rounding::Upward))
+}
+
+fn rescales(input: &[f32], output: &[f32], by: impl Fn(f32, f32) -> Rescale) -> Vec<Rescale> {
+    let at = |values: &[f32], i: usize| values[i.min(values.len() - 1)];
+    let places = if input.is_empty() || output.is_empty() { 0 } else { input.len().max(output.len()) };
+    let pairs = || (0..places).map(|i| (at(input, i), at(output, i)));
+    if pairs().all(|(input, output)| input == output) {
+        return vec![Rescale::Same; places];
+    }
+    pairs().map(|(input, output)| by(input, output)).collect()
+}
+
+/// Checks that an attribute is one of a few words.
+pub(super) fn word(relation: &Relation<'_>, attr: &str, wanted: &[&str]) -> Checked {
+    let given = relation.params.string(attr);
+    if wanted.contains(&given.as_str()) {
+        return Ok(());
+    }
+    let list = wanted.join("\", \"");
+    Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected one of \"{list}\", found \"{given}\"")))
+}
+
+pub(super) const AXIS: AttrDef = AttrDef::new(
+    "axis",
+    AttrKind::Int,
+    Default::Int(-1),
+    "the axis of scales and zero points that are vectors; from the end when negative",
+);

@@ -1,0 +1,203 @@
+//! Quantization, dequantization and requantization.
+
+use super::numerics::{Rounding, range, rescale, saturate};
+use super::params::{
+    AXIS, Along, Kind, QUANTIZED, axis_dim, one_of, parameter, requantization, rounding_of, scales, word, zero_points,
+};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation};
+use crate::diag::{Diagnostic, codes};
+use crate::op::elementwise::with_element_type;
+use crate::tensor::{DType, Element, TensorView, TensorViewMut};
+use crate::with_dtype;
+
+/// Floating-point types that are quantized.
+const REAL: &[DType] = &[DType::F32, DType::F16];
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.quantize",
+        doc: "clip(round(data / output_scale) + output_zero_point) to the range of out_dtype, computed in float32. \
+              Halves are rounded away from zero (TONEAREST, Relay's) or to the even integer (TOEVEN, that of ONNX). \
+              What lies outside the range becomes its nearest end, infinities too; NaN becomes 0.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "output_scale", "output_zero_point"],
+        attrs: &[
+            AttrDef::new("out_dtype", AttrKind::DType, Default::Str("int8"), "element type of the result"),
+            AXIS,
+            AttrDef::new("rounding", AttrKind::Str, Default::Str("TONEAREST"), "\"TONEAREST\" or \"TOEVEN\""),
+        ],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            one_of(relation, "data", data.dtype, REAL)?;
+            let dim = axis_dim(relation, "axis", data)?;
+            parameter(relation, 1, Kind::Scale, dim.as_ref())?;
+            parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
+            word(relation, "rounding", &["TONEAREST", "TOEVEN"])?;
+            with_element_type(relation, out_dtype(relation, QUANTIZED)?)
+        },
+        reference: Some(quantize),
+        flops: |cost| 4 * cost.ret_len(),
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.dequantize",
+        doc: "input_scale * (data - input_zero_point), the difference in int32 (saturating), the product in float32; \
+              into float16 what lies outside its range becomes the nearest end.",
+        arity: Arity::exactly(3),
+        inputs: &["data", "input_scale", "input_zero_point"],
+        attrs: &[
+            AXIS,
+            AttrDef::new("out_dtype", AttrKind::DType, Default::Str("float32"), "float32 or float16"),
+        ],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            one_of(relation, "data", data.dtype, QUANTIZED)?;
+            let dim = axis_dim(relation, "axis", data)?;
+            parameter(relation, 1, Kind::Scale, dim.as_ref())?;
+            parameter(relation, 2, Kind::ZeroPoint, dim.as_ref())?;
+            with_element_type(relation, out_dtype(relation, REAL)?)
+        },
+        reference: Some(dequantize),
+        flops: |cost| 2 * cost.ret_len(),
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "qnn.requantize",
+        doc: "From one scale and zero point to another. With t = data - input_zero_point and m = input_scale / \
+              output_scale: round(t * m) + output_zero_point, clipped to the range of out_dtype. compute_dtype int64 \
+              (also for None) takes m, computed in float64, as M * 2^(e - 31) with M = round(fraction * 2^31) and \
+              computes exactly: UPWARD (also for None) is (t * 2^max(e, 0) * M + 2^(30 + r)) >> (31 + r) with r = \
+              max(-e, 0); TONEAREST rounds halves away from zero, TOEVEN to the even integer. compute_dtype float32 \
+              computes t * m in float32 and rounds it so. Equal scales leave t as it is. Overflow saturates: t, the \
+              rescaled t and the result stay at the end of int32 (of out_dtype) that they pass, they never wrap.",
+        arity: Arity::exactly(5),
+        inputs: &["data", "input_scale", "input_zero_point", "output_scale", "output_zero_point"],
+        attrs: &[
+            AXIS,
+            AttrDef::new("rounding", AttrKind::Str, Default::Str("None"),
+                "\"UPWARD\", \"TONEAREST\" or \"TOEVEN\"; \"None\": UPWARD"),
+            AttrDef::new("compute_dtype", AttrKind::Str, Default::Str("None"),
+                "\"int64\" or \"float32\"; \"None\": int64"),
+            AttrDef::new("out_dtype", AttrKind::DType, Default::Str("int8"), "element type of the result"),
+        ],
+        pattern: OpPattern::ElemWise,
+        relation: |relation| {
+            let data = relation.tensor(0)?;
+            one_of(relation, "data", data.dtype, QUANTIZED)?;
+            let dim = axis_dim(relation, "axis", data)?;
+            for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
+                parameter(relation, i + 1, kind, dim.as_ref())?;
+            }
+            word(relation, "rounding", &["None", "UPWARD", "TONEAREST", "TOEVEN"])?;
+            word(relation, "compute_dtype", &["None", "int64", "float32"])?;
+            with_element_type(relation, out_dtype(relation, QUANTIZED)?)
+        },
+        reference: Some(requantize),
+        flops: |cost| 4 * cost.ret_len(),
+    }
+}
+
+/// Returns the element type in `out_dtype`, one of `wanted`.
+fn out_dtype(relation: &Relation<'_>, wanted: &[DType]) -> Result<DType, Box<Diagnostic>> {
+    let given = relation.params.dtype("out_dtype");
+    let given = given.ok_or_else(|| relation.error(codes::types::BAD_ATTRIBUTE, "out_dtype is not an element type"))?;
+    one_of(relation, "out_dtype", given, wanted)?;
+    Ok(given)
+}
+
+/// Quantizes one element, up to the conversion to the integer type, which saturates.
+#[inline(always)]
+pub fn quantize_f32(x: f32, scale: f32, zero_point: i32, out: (i64, i64), rounding: Rounding) -> f32 {
+    let value = rounding.round(x / scale) + zero_point as f32;
+    // Written so that NaN stays NaN.
+    let value = if value < out.0 as f32 { out.0 as f32 } else { value };
+    if value > out.1 as f32 { out.1 as f32 } else { value }
+}
+
+fn quantize(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let axis = params.int("axis");
+    let scale = Along::new(scales(&params, 1, &inputs[1])?, inputs[0].shape, axis);
+    let zero = Along::new(zero_points(&inputs[2]), inputs[0].shape, axis);
+    let (rounding, limits) = (rounding_of(&params, Rounding::ToNearest), range(outputs[0].dtype));
+    let x = inputs[0].to_f64s();
+    with_dtype!(outputs[0].dtype, T => {
+        for (i, (out, x)) in outputs[0].as_mut_slice::<T>().iter_mut().zip(x).enumerate() {
+            let value = quantize_f32(x as f32, scale.at(i), zero.at(i), limits, rounding);
+            *out = T::from_f64(f64::from(value));
+        }
+    });
+    Ok(())
+}
+
+/// Returns x - zero point as an `int32`, saturated.
+#[inline(always)]
+pub(super) fn difference(x: i64, zero_point: i32) -> i32 {
+    saturate(i128::from(x) - i128::from(zero_point))
+}
+
+/// Returns the integers of a view of a type of at most 32 bits.
+pub(super) fn integers(view: &TensorView<'_>) -> Vec<i64> {
+    view.to_i64s().unwrap_or_default()
+}
+
+/// Dequantizes all elements.
+pub(super) fn dequantized(
+    params: &Params<'_>,
+    data: &TensorView<'_>,
+    scale: (usize, &TensorView<'_>),
+    zero_point: &TensorView<'_>,
+    axis: i64,
+) -> Result<Vec<f32>, ReferenceError> {
+    let scale = Along::new(scales(params, scale.0, scale.1)?, data.shape, axis);
+    let zero = Along::new(zero_points(zero_point), data.shape, axis);
+    let values = integers(data).into_iter().enumerate();
+    Ok(values.map(|(i, x)| difference(x, zero.at(i)) as f32 * scale.at(i)).collect())
+}
+
+fn dequantize(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let values = dequantized(&params, &inputs[0], (1, &inputs[1]), &inputs[2], params.int("axis"))?;
+    let half = outputs[0].dtype == DType::F16;
+    let limit = f32::from(half::f16::MAX);
+    with_dtype!(outputs[0].dtype, T => {
+        for (out, x) in outputs[0].as_mut_slice::<T>().iter_mut().zip(values) {
+            let x = if half { x.clamp(-limit, limit) } else { x };
+            *out = T::from_f64(f64::from(x));
+        }
+    });
+    Ok(())
+}
+
+fn requantize(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let (shape, axis) = (inputs[0].shape, params.int("axis"));
+    let by = requantization(&params, &scales(&params, 1, &inputs[1])?, &scales(&params, 3, &inputs[3])?);
+    let by = Along::new(by, shape, axis);
+    let from_zero = Along::new(zero_points(&inputs[2]), shape, axis);
+    let to_zero = Along::new(zero_points(&inputs[4]), shape, axis);
+    let limits = range(outputs[0].dtype);
+    let x = integers(&inputs[0]);
+    with_dtype!(outputs[0].dtype, T => {
+        for (i, (out, x)) in outputs[0].as_mut_slice::<T>().iter_mut().zip(x).enumerate() {
+            let value = rescale(difference(x, from_zero.at(i)), by.at(i), to_zero.at(i), limits);
+            *out = T::from_f64(value as f64);
+        }
+    });
+    Ok(())
+}

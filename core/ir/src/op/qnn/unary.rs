@@ -1,0 +1,114 @@
+//! Functions of one quantized tensor: dequantization, the operator on real numbers, quantization.
+
+use super::numerics::{Rounding, range};
+use super::params::{Kind, NARROW, one_of, parameter, scale, zero_points};
+use super::quantize::{dequantized, quantize_f32};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::ir::{TensorType, Type};
+use crate::op;
+use crate::tensor::{DType, Element, Tensor, TensorView, TensorViewMut};
+use crate::with_dtype;
+
+macro_rules! unary {
+    ($($name:literal $input:literal $scale:literal $zero:literal $what:literal [$($attr:expr),*] $flops:literal;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: concat!($what, " of a quantized tensor: dequantized to float32, computed there, and quantized \
+                    (halves away from zero, saturating) to the output's scale and zero point and the element type of \
+                    the data."),
+                arity: Arity::exactly(5),
+                inputs: &[$input, $scale, $zero, "output_scale", "output_zero_point"],
+                attrs: &[$($attr),*],
+                pattern: OpPattern::OutEWiseFusable,
+                relation,
+                reference: Some(reference),
+                flops: |cost| ($flops + 6) * cost.ret_len(),
+            }
+        }
+    )*};
+}
+
+unary! {
+    "qnn.tanh" "x" "scale" "zero_point" "The hyperbolic tangent" [] 1;
+    "qnn.exp" "x" "scale" "zero_point" "The exponential function" [] 1;
+    "qnn.sqrt" "x" "scale" "zero_point" "The square root" [] 1;
+    "qnn.rsqrt" "x" "scale" "zero_point" "1 / the square root" [] 1;
+    "qnn.erf" "x" "scale" "zero_point" "The error function" [] 1;
+    "qnn.sigmoid" "x" "scale" "zero_point" "1 / (1 + exp(-x))" [] 1;
+    "qnn.hardswish" "x" "scale" "zero_point" "x * clip(x + 3, 0, 6) / 6" [] 4;
+    "qnn.log" "x" "scale" "zero_point" "The natural logarithm" [] 1;
+    "qnn.abs" "x" "scale" "zero_point" "The absolute value" [] 1;
+    "qnn.softmax" "x" "scale" "zero_point" "exp(x - max) / sum of exp(x - max) along one axis"
+        [AttrDef::new("axis", AttrKind::Int, Default::Int(-1), "the axis that is summed over")] 5;
+    "qnn.leaky_relu" "x" "input_scale" "input_zero_point" "x where it is positive, alpha * x elsewhere,"
+        [AttrDef::new("alpha", AttrKind::Float, Default::Float(0.25), "slope below zero")] 1;
+}
+
+/// Returns the operator on real numbers that a quantized one corresponds to; `None` if there are several.
+pub fn real_operator(name: &str) -> Option<&'static OpDef> {
+    let name = match name {
+        "qnn.softmax" => "nn.softmax",
+        "qnn.leaky_relu" => "nn.leaky_relu",
+        "qnn.hardswish" => return None,
+        other => other.strip_prefix("qnn.")?,
+    };
+    op::lookup(name).map(op::get)
+}
+
+fn relation(relation: &Relation<'_>) -> TypeResult {
+    let data = relation.tensor(0)?;
+    one_of(relation, relation.def.inputs[0], data.dtype, NARROW)?;
+    for (i, kind) in [Kind::Scale, Kind::ZeroPoint, Kind::Scale, Kind::ZeroPoint].into_iter().enumerate() {
+        parameter(relation, i + 1, kind, None)?;
+    }
+    if let Some(real) = real_operator(relation.def.name) {
+        let float = Type::Tensor(std::sync::Arc::new(TensorType { dtype: DType::F32, dims: data.dims.clone() }));
+        let params = relation.params.under(real);
+        (real.relation)(&Relation { def: relation.def, params, args: &[float], values: &[] })?;
+    }
+    Ok(relation.args[0].clone())
+}
+
+fn reference(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let data = &inputs[0];
+    let x = dequantized(&params, data, (1, &inputs[1]), &inputs[2], -1)?;
+    let mut y = vec![0f32; x.len()];
+    match real_operator(params.def().name) {
+        Some(real) => {
+            let x = Tensor::from_slice(data.shape, &x);
+            let mut out =
+                [TensorViewMut { dtype: DType::F32, shape: data.shape, data: bytemuck::cast_slice_mut(&mut y) }];
+            let compute = real.reference.ok_or("there is no such operator on real numbers")?;
+            compute(params.under(real), &[x.view()], &mut out)?;
+        }
+        None => y.iter_mut().zip(x).for_each(|(y, x)| *y = hard_swish(x)),
+    }
+    quantized(&params, &y, inputs, outputs)
+}
+
+/// Computes hard swish with each step rounded to float32, like a sequence of operators.
+fn hard_swish(x: f32) -> f32 {
+    x * (x + 3.0).clamp(0.0, 6.0) / 6.0
+}
+
+/// Quantizes real numbers with the scale and zero point in the last two inputs.
+pub(super) fn quantized(
+    params: &Params<'_>,
+    values: &[f32],
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let (scale, zero) = (scale(params, 3, &inputs[3])?, zero_points(&inputs[4])[0]);
+    let limits = range(outputs[0].dtype);
+    with_dtype!(outputs[0].dtype, T => {
+        for (out, &x) in outputs[0].as_mut_slice::<T>().iter_mut().zip(values) {
+            *out = T::from_f64(f64::from(quantize_f32(x, scale, zero, limits, Rounding::ToNearest)));
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! Reductions along axes. Floats are accumulated in binary64, integers exactly, and rounded or wrapped once.
+//!
+//! `axis` None or empty means every axis; `exclude` inverts the choice; `keepdims` keeps reduced axes with size 1.
+
+use super::scalar::{self, Scalar};
+use super::walk::{broadcast_strides, each_index, offset, strides};
+use super::{Arity, AttrDef, AttrKind, Cost, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, Type};
+use crate::tensor::{DType, Element, Shape, TensorView, TensorViewMut};
+use crate::with_dtype;
+
+const AXIS: AttrDef = AttrDef::new("axis", AttrKind::Ints, Default::None, "the axes reduced; None: all");
+const KEEPDIMS: AttrDef =
+    AttrDef::new("keepdims", AttrKind::Bool, Default::Bool(false), "true to keep reduced axes with size 1");
+const EXCLUDE: AttrDef =
+    AttrDef::new("exclude", AttrKind::Bool, Default::Bool(false), "true if `axis` lists the axes that are not reduced");
+
+/// Returns a mask of the reduced axes. `None` if an entry of `axis` is out of range.
+pub fn reduced(params: &Params<'_>, rank: usize) -> Option<Vec<bool>> {
+    let axes = params.opt_ints("axis").unwrap_or_default();
+    let mut mask = vec![axes.is_empty(); rank];
+    for axis in axes {
+        let resolved = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).ok()?;
+        *mask.get_mut(resolved)? = true;
+    }
+    if params.bool("exclude") {
+        mask.iter_mut().for_each(|m| *m = !*m);
+    }
+    Some(mask)
+}
+
+fn reduced_dims(relation: &Relation<'_>) -> Result<Vec<Dim>, Box<Diagnostic>> {
+    let data = relation.tensor(0)?;
+    let mask = reduced(&relation.params, data.dims.len()).ok_or_else(|| {
+        let axes = relation.params.ints("axis");
+        let rank = data.dims.len();
+        relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("axis {axes:?} is out of range for a tensor with {rank} dimensions"),
+        )
+    })?;
+    let keepdims = relation.params.bool("keepdims");
+    let kept = data.dims.iter().zip(mask).filter_map(|(dim, reduced)| match reduced {
+        false => Some(dim.clone()),
+        true if keepdims => Some(Dim::Fixed(1)),
+        true => None,
+    });
+    Ok(kept.collect())
+}
+
+fn same_element_type(relation: &Relation<'_>) -> TypeResult {
+    Ok(Type::tensor_of(relation.tensor(0)?.dtype, reduced_dims(relation)?))
+}
+
+/// Counts one operation per input element.
+fn one_per_input(cost: &Cost<'_>) -> u64 {
+    cost.arg_len(0)
+}
+
+/// Calls `visit` for each output element, in order, with the offsets of the input elements that it reduces.
+fn each_group(
+    params: &Params<'_>,
+    shape: &[usize],
+    mut visit: impl FnMut(&mut dyn Iterator<Item = usize>),
+) -> Result<(), ReferenceError> {
+    let mask = reduced(params, shape.len()).ok_or("no such axis")?;
+    let strides = strides(shape);
+    let part = |wanted: bool| -> (Shape, Shape) {
+        (0..shape.len()).filter(|&a| mask[a] == wanted).map(|a| (shape[a], strides[a])).unzip()
+    };
+    let ((inner, inner_strides), (outer, outer_strides)) = (part(true), part(false));
+    let mut members = Vec::new();
+    each_index(&inner, |index| members.push(offset(index, &inner_strides)));
+    each_index(&outer, |index| {
+        let base = offset(index, &outer_strides);
+        visit(&mut members.iter().map(|m| base + m));
+    });
+    Ok(())
+}
+
+/// Folds every group: floats in binary64, integers in 128 bits; `finish` gets the number of elements.
+fn fold(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    float: (fn(DType) -> f64, fn(f64, f64) -> f64, fn(f64, f64) -> f64),
+    int: (fn(DType) -> i128, fn(i128, i128) -> i128, fn(i128, i128) -> i128),
+) -> Result<(), ReferenceError> {
+    let dtype = inputs[0].dtype;
+    with_dtype!(dtype, T => {
+        let data = inputs[0].as_slice::<T>();
+        let mut out = outputs[0].as_mut_slice::<T>().iter_mut();
+        each_group(&params, inputs[0].shape, |members| {
+            let mut count = 0u64;
+            let members = members.inspect(|_| count += 1);
+            let value = if T::IS_FLOAT {
+                let total = members.fold((float.0)(dtype), |acc, i| (float.1)(acc, data[i].to_f64()));
+                T::from_f64((float.2)(total, count as f64))
+            } else {
+                let total = members.fold((int.0)(dtype), |acc, i| (int.1)(acc, data[i].to_int()));
+                T::from_int((int.2)(total, i128::from(count)))
+            };
+            if let Some(out) = out.next() {
+                *out = value;
+            }
+        })?;
+    });
+    scalar::tidy_booleans(&mut outputs[0]);
+    Ok(())
+}
+
+/// Returns the minimum and the maximum of an integer type.
+fn limits(dtype: DType) -> (i128, i128) {
+    let bits = scalar::bits(dtype);
+    match dtype {
+        DType::Bool => (0, 1),
+        _ if dtype.is_signed_int() => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+        _ => (0, (1 << bits) - 1),
+    }
+}
+
+macro_rules! reductions {
+    ($($name:literal, $doc:literal, $float:expr, $int:expr;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(1),
+                inputs: &["data"],
+                attrs: &[AXIS, KEEPDIMS, EXCLUDE],
+                pattern: OpPattern::CommReduce,
+                relation: same_element_type,
+                reference: Some(|params, inputs, outputs| fold(params, inputs, outputs, $float, $int)),
+                flops: one_per_input,
+            }
+        }
+    )*};
+}
+
+reductions! {
+    "sum", "The sum; 0 for an empty group.",
+        (|_| 0.0, |a, x| a + x, |a, _| a), (|_| 0, |a, x| a + x, |a, _| a);
+    "mean", "The arithmetic mean; integers round toward zero. NaN (integers: 0) for an empty group.",
+        (|_| 0.0, |a, x| a + x, |a, n| a / n), (|_| 0, |a, x| a + x, |a, n| a / n.max(1));
+    "prod", "The product; 1 for an empty group.",
+        (|_| 1.0, |a, x| a * x, |a, _| a), (|_| 1, |a, x| a.wrapping_mul(x), |a, _| a);
+    "max", "The largest element, NaN when one is NaN; the least value of the type for an empty group.",
+        (|_| f64::NEG_INFINITY, |a, x| if a.is_nan() || a > x { a } else { x }, |a, _| a),
+        (|t| limits(t).0, |a, x| a.max(x), |a, _| a);
+    "min", "The smallest element, NaN when one is NaN; the greatest value of the type for an empty group.",
+        (|_| f64::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x }, |a, _| a),
+        (|t| limits(t).1, |a, x| a.min(x), |a, _| a);
+}
+
+macro_rules! tests_of_truth {
+    ($($name:literal, $doc:literal, $method:ident;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(1),
+                inputs: &["data"],
+                attrs: &[AXIS, KEEPDIMS, EXCLUDE],
+                pattern: OpPattern::CommReduce,
+                relation: |relation| Ok(Type::tensor_of(DType::Bool, reduced_dims(relation)?)),
+                reference: Some(|params, inputs, outputs| {
+                    with_dtype!(inputs[0].dtype, T => {
+                        let data = inputs[0].as_slice::<T>();
+                        let mut out = outputs[0].data.iter_mut();
+                        each_group(&params, inputs[0].shape, |members| {
+                            let value = Iterator::$method(&mut { members }, |i| data[i].truth());
+                            if let Some(out) = out.next() {
+                                *out = u8::from(value);
+                            }
+                        })
+                    })
+                }),
+                flops: one_per_input,
+            }
+        }
+    )*};
+}
+
+tests_of_truth! {
+    "all", "True when no element is zero; true for an empty group.", all;
+    "any", "True when an element is not zero; false for an empty group.", any;
+}
+
+/// Computes the position in its group of the element that `better` prefers to all others.
+fn choose(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+    better: std::cmp::Ordering,
+) -> Result<(), ReferenceError> {
+    let last = params.bool("select_last_index");
+    let mut positions = Vec::with_capacity(outputs[0].len());
+    with_dtype!(inputs[0].dtype, T => {
+        let data = inputs[0].as_slice::<T>();
+        // NaN is preferred to everything, as in numpy.
+        let prefer = |x: T, best: T| match x.partial_cmp(&best) {
+            Some(std::cmp::Ordering::Equal) => last,
+            Some(order) => order == better,
+            None => x.to_f64().is_nan() && (last || !best.to_f64().is_nan()),
+        };
+        each_group(&params, inputs[0].shape, |members| {
+            let mut best: Option<(usize, T)> = None;
+            for (position, i) in members.enumerate() {
+                if best.is_none_or(|(_, value)| prefer(data[i], value)) {
+                    best = Some((position, data[i]));
+                }
+            }
+            positions.push(best.map(|b| b.0));
+        })?;
+    });
+    for (out, position) in outputs[0].as_mut_slice::<i32>().iter_mut().zip(positions) {
+        let position = position.ok_or("the reduced axes have no elements")?;
+        *out = i32::try_from(position).map_err(|_| "a position beyond int32")?;
+    }
+    Ok(())
+}
+
+macro_rules! choices {
+    ($($name:literal, $doc:literal, $better:expr;)*) => {$(
+        inventory::submit! {
+            OpDef {
+                name: $name,
+                doc: $doc,
+                arity: Arity::exactly(1),
+                inputs: &["data"],
+                attrs: &[
+                    AXIS,
+                    KEEPDIMS,
+                    EXCLUDE,
+                    AttrDef::new(
+                        "select_last_index",
+                        AttrKind::Bool,
+                        Default::Bool(false),
+                        "which of equal elements: the last, or the first",
+                    ),
+                ],
+                pattern: OpPattern::CommReduce,
+                relation: |relation| Ok(Type::tensor_of(DType::I32, reduced_dims(relation)?)),
+                reference: Some(|params, inputs, outputs| choose(params, inputs, outputs, $better)),
+                flops: one_per_input,
+            }
+        }
+    )*};
+}
+
+choices! {
+    "argmax", "The index of the largest element, counted in the reduced axes; a NaN counts as largest.",
+        std::cmp::Ordering::Greater;
+    "argmin", "The index of the smallest element, counted in the reduced axes; a NaN counts as smallest.",
+        std::cmp::Ordering::Less;
+}
+
+inventory::submit! {
+    OpDef {
+        name: "variance",
+        doc: "The mean of (data - mean)^2, where `mean` broadcasts to data (the mean with keepdims).",
+        arity: Arity::exactly(2),
+        inputs: &["data", "mean"],
+        attrs: &[
+            AXIS,
+            KEEPDIMS,
+            EXCLUDE,
+            AttrDef::new("unbiased", AttrKind::Bool, Default::Bool(false), "true to divide by one less (Bessel's correction)"),
+        ],
+        pattern: OpPattern::CommReduce,
+        relation: |relation| {
+            let (data, mean) = (relation.tensor(0)?, relation.tensor(1)?);
+            relation.same_dtype(data.dtype, mean.dtype)?;
+            let extra = data.dims.len().checked_sub(mean.dims.len());
+            let fits = extra.is_some_and(|extra| {
+                mean.dims.iter().zip(&data.dims[extra..]).all(|(m, d)| match (m.fixed(), d.fixed()) {
+                    (Some(m), Some(d)) => m == 1 || m == d,
+                    _ => true,
+                })
+            });
+            if !fits {
+                return Err(relation.mismatch(format!("{} does not broadcast to {}", relation.args[1], relation.args[0])));
+            }
+            same_element_type(relation)
+        },
+        reference: Some(variance),
+        flops: |cost| 3 * cost.arg_len(0),
+    }
+}
+
+fn variance(
+    params: Params<'_>,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let shape = inputs[0].shape;
+    let steps = broadcast_strides(inputs[1].shape, shape.len());
+    let (data, mean) = (inputs[0].to_f64s(), inputs[1].to_f64s());
+    let mut squares = Vec::with_capacity(data.len());
+    each_index(shape, |index| squares.push((data[squares.len()] - mean[offset(index, &steps)]).powi(2)));
+    if squares.len() < data.len() {
+        return Ok(());
+    }
+    let less = f64::from(u8::from(params.bool("unbiased")));
+    with_dtype!(outputs[0].dtype, T => {
+        let mut out = outputs[0].as_mut_slice::<T>().iter_mut();
+        each_group(&params, shape, |members| {
+            let (mut total, mut count) = (0.0, 0.0);
+            for i in members {
+                total += squares[i];
+                count += 1.0;
+            }
+            if let Some(out) = out.next() {
+                *out = T::from_f64(total / (count - less));
+            }
+        })
+    })
+}

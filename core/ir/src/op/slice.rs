@@ -1,0 +1,290 @@
+//! Operators that extract a regular part of a tensor.
+
+use super::elementwise::no_flops;
+use super::walk::{offset, pick, strides};
+use super::{Arity, AttrDef, AttrKind, Default, OpDef, OpPattern, Params, ReferenceError, Relation, TypeResult};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, DimExpr, Type};
+use crate::tensor::{TensorView, TensorViewMut};
+
+/// Indices of an axis that a slice takes: `start`, `start + step`, ... `len` of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First index; meaningless if `len` is 0.
+    pub start: usize,
+    /// Difference between consecutive indices; never 0.
+    pub step: i64,
+    /// Number of indices.
+    pub len: usize,
+}
+
+/// Slice as written, before the sizes are known.
+pub struct Slice {
+    begin: Vec<i64>,
+    end: Vec<i64>,
+    strides: Vec<i64>,
+    axes: Option<Vec<i64>>,
+    sizes: bool,
+}
+
+impl Slice {
+    /// Creates the slice of a call of `strided_slice`.
+    pub fn from_attrs(params: &Params<'_>) -> Slice {
+        Slice {
+            begin: params.ints("begin"),
+            end: params.ints("end"),
+            strides: params.ints("strides"),
+            axes: params.opt_ints("axes"),
+            sizes: params.string("slice_mode") == "size",
+        }
+    }
+
+    /// Creates the slice of a call of `dyn.strided_slice` from the values of its inputs.
+    fn from_values(params: &Params<'_>, values: [Option<Vec<i64>>; 3]) -> Option<Slice> {
+        let [begin, end, strides] = values;
+        Some(Slice { begin: begin?, end: end?, strides: strides?, ..Slice::from_attrs(params) })
+    }
+
+    /// Returns the axes that it cuts, in the order of `begin`.
+    fn axes(&self, rank: usize) -> Result<Vec<usize>, String> {
+        let Some(axes) = &self.axes else {
+            let count = self.begin.len().max(self.end.len());
+            return if count <= rank { Ok((0..count).collect()) } else { Err(format!("{count} axes of {rank}")) };
+        };
+        let mut result = Vec::with_capacity(axes.len());
+        for &axis in axes {
+            let resolved = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).unwrap_or(rank);
+            if resolved >= rank || result.contains(&resolved) {
+                return Err(format!("axes {axes:?} are out of range for a tensor with {rank} dimensions"));
+            }
+            result.push(resolved);
+        }
+        Ok(result)
+    }
+
+    /// Returns the indices of an axis of `n` elements, where that axis is number `i` of those it cuts.
+    fn range(&self, i: usize, n: usize) -> Result<Range, String> {
+        let step = if self.sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
+        if step == 0 {
+            return Err("a stride is 0".into());
+        }
+        let size = n as i128;
+        // With a negative step, the position before the first element is a valid end.
+        let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
+        let place = |v: i64| {
+            let v = i128::from(v);
+            (if v < 0 { v + size } else { v }).clamp(low, high)
+        };
+        let start = self.begin.get(i).map_or(if step > 0 { 0 } else { size - 1 }, |&v| place(v));
+        let end = match self.end.get(i) {
+            None => {
+                if step > 0 {
+                    size
+                } else {
+                    -1
+                }
+            }
+            Some(&count) if self.sizes && count < 0 => size,
+            Some(&count) if self.sizes => (start + i128::from(count)).min(size),
+            Some(&v) => place(v),
+        };
+        let distance = if step > 0 { end - start } else { start - end };
+        let len = (distance.max(0) as u128).div_ceil(u128::from(step.unsigned_abs())) as usize;
+        Ok(Range { start: start.max(0) as usize, step, len })
+    }
+
+    /// Returns the indices of each axis.
+    pub fn ranges(&self, shape: &[usize]) -> Result<Vec<Range>, String> {
+        let mut result: Vec<Range> = shape.iter().map(|&n| Range { start: 0, step: 1, len: n }).collect();
+        for (i, axis) in self.axes(shape.len())?.into_iter().enumerate() {
+            result[axis] = self.range(i, shape[axis])?;
+        }
+        Ok(result)
+    }
+
+    /// Returns the number of elements taken of a symbolic dimension, where steps are forward.
+    fn length(&self, i: usize, dim: &Dim) -> Dim {
+        let step = if self.sizes { 1 } else { self.strides.get(i).copied().unwrap_or(1) };
+        if step < 1 {
+            return Dim::Any;
+        }
+        Dim::compute([dim], |[n]| {
+            let number = DimExpr::constant;
+            let begin = self.begin.get(i).copied().unwrap_or(0);
+            let end = match self.end.get(i) {
+                None => n.clone(),
+                Some(&count) if self.sizes && count < 0 => n.clone(),
+                Some(&count) if self.sizes => number(begin.max(0).checked_add(count)?).minimum(&n)?,
+                Some(&v) if v >= i64::from(i32::MAX) => n.clone(),
+                Some(&v) if v >= 0 => number(v).minimum(&n)?,
+                Some(&v) => n.offset(v)?,
+            };
+            // An end before the start takes nothing, which is why neither need be kept within the axis at that side.
+            let taken = match begin {
+                ..0 if self.sizes && self.end.get(i).is_some_and(|count| *count >= 0) => return None,
+                // end - max(n + begin, 0)
+                ..0 => end.sub(&n.offset(begin)?)?.minimum(&end)?,
+                begin => end.offset(-begin)?,
+            };
+            taken.maximum(&number(0))?.ceil_div(&number(step))
+        })
+    }
+
+    /// Returns the dimensions of the result.
+    fn dims(&self, relation: &Relation<'_>, dims: &[Dim]) -> Result<Vec<Dim>, Box<Diagnostic>> {
+        let bad = |message: String| relation.error(codes::types::BAD_ATTRIBUTE, message);
+        let mut result = dims.to_vec();
+        for (i, axis) in self.axes(dims.len()).map_err(bad)?.into_iter().enumerate() {
+            result[axis] = match dims[axis].fixed() {
+                Some(n) => Dim::Fixed(self.range(i, n).map_err(bad)?.len),
+                // A slice that takes everything of two very different sizes takes everything of any size.
+                None => {
+                    let all = |n: usize| Ok::<bool, Box<Diagnostic>>(self.range(i, n).map_err(bad)?.len == n);
+                    let most = i32::MAX as usize;
+                    if all(1)? && all(most)? { dims[axis].clone() } else { self.length(i, &dims[axis]) }
+                }
+            };
+        }
+        Ok(result)
+    }
+}
+
+/// Copies the elements in the ranges.
+fn take_ranges(
+    slice: &Slice,
+    inputs: &[TensorView<'_>],
+    outputs: &mut [TensorViewMut<'_>],
+) -> Result<(), ReferenceError> {
+    let ranges = slice.ranges(inputs[0].shape)?;
+    if ranges.iter().map(|r| r.len).ne(outputs[0].shape.iter().copied()) {
+        return Err("the slice does not have the inferred shape".into());
+    }
+    let strides = strides(inputs[0].shape);
+    pick(&inputs[0], &mut outputs[0], |index| {
+        let from = index.iter().zip(&ranges).map(|(&i, r)| (r.start as i64 + i as i64 * r.step) as usize);
+        from.zip(&strides).map(|(i, s)| i * s).sum()
+    });
+    Ok(())
+}
+
+const AXES: AttrDef = AttrDef::new("axes", AttrKind::Ints, Default::None, "the axes cut; None: the first ones");
+const SLICE_MODE: AttrDef = AttrDef::new(
+    "slice_mode",
+    AttrKind::Str,
+    Default::Str("end"),
+    "\"end\", or \"size\": `end` holds sizes, -1 for all",
+);
+
+fn check_mode(relation: &Relation<'_>) -> Result<(), Box<Diagnostic>> {
+    match relation.params.string("slice_mode").as_str() {
+        "end" | "size" => Ok(()),
+        other => Err(relation.error(codes::types::BAD_ATTRIBUTE, format!("slice_mode \"{other}\""))),
+    }
+}
+
+inventory::submit! {
+    OpDef {
+        name: "strided_slice",
+        doc: "data[begin:end:strides] along the given axes, with numpy's meaning of negative and of too large \
+              numbers. With slice_mode \"size\" `end` holds how many elements to take, -1 for all, and strides are 1.",
+        arity: Arity::exactly(1),
+        inputs: &["data"],
+        attrs: &[
+            AttrDef::new("begin", AttrKind::Ints, Default::Required, "first index per axis"),
+            AttrDef::new("end", AttrKind::Ints, Default::Required, "end index per axis, exclusive"),
+            AttrDef::new("strides", AttrKind::Ints, Default::Ints(&[1]), "step per axis; 1 where none is given"),
+            SLICE_MODE,
+            AXES,
+        ],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            check_mode(relation)?;
+            let data = relation.tensor(0)?;
+            Ok(Type::tensor_of(data.dtype, Slice::from_attrs(&relation.params).dims(relation, &data.dims)?))
+        },
+        reference: Some(|params, inputs, outputs| take_ranges(&Slice::from_attrs(&params), inputs, outputs)),
+        flops: no_flops,
+    }
+}
+
+fn dynamic_slice_type(relation: &Relation<'_>) -> TypeResult {
+    check_mode(relation)?;
+    let data = relation.tensor(0)?;
+    let values = [1, 2, 3].map(|i| relation.known_ints(i));
+    if let Some(slice) = Slice::from_values(&relation.params, values) {
+        return Ok(Type::tensor_of(data.dtype, slice.dims(relation, &data.dims)?));
+    }
+    let mut dims = data.dims.to_vec();
+    match relation.params.opt_ints("axes") {
+        Some(axes) => {
+            for axis in axes {
+                dims[relation.axis(axis, data.dims.len())?] = Dim::Any;
+            }
+        }
+        None => {
+            // The number of axes that are cut is the length of `begin`, if known.
+            let count = relation.tensor(1)?.dims.first().and_then(Dim::fixed).unwrap_or(dims.len());
+            dims.iter_mut().take(count).for_each(|d| *d = Dim::Any);
+        }
+    }
+    Ok(Type::tensor_of(data.dtype, dims))
+}
+
+inventory::submit! {
+    OpDef {
+        name: "dyn.strided_slice",
+        doc: "strided_slice with bounds computed during the run: three integer vectors.",
+        arity: Arity::exactly(4),
+        inputs: &["data", "begin", "end", "strides"],
+        attrs: &[SLICE_MODE, AXES],
+        pattern: OpPattern::Injective,
+        relation: dynamic_slice_type,
+        reference: Some(|params, inputs, outputs| {
+            let values = [1, 2, 3].map(|i| inputs[i].to_i64s());
+            let slice = Slice::from_values(&params, values).ok_or("the bounds are not integers")?;
+            take_ranges(&slice, inputs, outputs)
+        }),
+        flops: no_flops,
+    }
+}
+
+/// Returns the axes that `slice_like` cuts.
+fn like_axes(params: &Params<'_>, rank: usize, like_rank: usize) -> Option<Vec<usize>> {
+    let Some(axes) = params.opt_ints("axes").filter(|a| !a.is_empty()) else {
+        return (rank == like_rank).then(|| (0..rank).collect());
+    };
+    let resolve = |&a: &i64| usize::try_from(if a < 0 { a + rank as i64 } else { a }).ok();
+    axes.iter().map(|a| resolve(a).filter(|&a| a < rank && a < like_rank)).collect()
+}
+
+inventory::submit! {
+    OpDef {
+        name: "slice_like",
+        doc: "The beginning of data along each axis, as long as shape_like is there.",
+        arity: Arity::exactly(2),
+        inputs: &["data", "shape_like"],
+        attrs: &[AttrDef::new("axes", AttrKind::Ints, Default::None, "the axes cut; None: all")],
+        pattern: OpPattern::Injective,
+        relation: |relation| {
+            let (data, like) = (relation.tensor(0)?, relation.tensor(1)?);
+            let axes = like_axes(&relation.params, data.dims.len(), like.dims.len())
+                .ok_or_else(|| relation.mismatch(format!("{} sliced like {}", relation.args[0], relation.args[1])))?;
+            let mut dims = data.dims.to_vec();
+            for axis in axes {
+                if let (Some(n), Some(to)) = (dims[axis].fixed(), like.dims[axis].fixed())
+                    && to > n
+                {
+                    return Err(relation.mismatch(format!("axis {axis}: expected {to} elements, found {n}")));
+                }
+                dims[axis] = like.dims[axis].clone();
+            }
+            Ok(Type::tensor_of(data.dtype, dims))
+        },
+        reference: Some(|_, inputs, outputs| {
+            let strides = strides(inputs[0].shape);
+            pick(&inputs[0], &mut outputs[0], |index| offset(index, &strides));
+            Ok(())
+        }),
+        flops: no_flops,
+    }
+}

@@ -1,0 +1,246 @@
+//! Common parts of convolutions, pooling and image operators: layouts, and windows that slide over spatial axes.
+//!
+//! A layout is a permutation of letters: N batch, C channels, D H W depth, height and width, O and I the output and
+//! input channels of a kernel. One, two and three spatial axes are treated alike: a missing leading axis has size 1.
+
+use super::{Params, Relation};
+use crate::diag::{Diagnostic, codes};
+use crate::ir::{Dim, DimExpr};
+use std::ops::Range;
+
+/// Returns the letters of `axes` spatial axes.
+pub const fn spatial(axes: usize) -> &'static str {
+    match axes {
+        1 => "W",
+        2 => "HW",
+        _ => "DHW",
+    }
+}
+
+/// Returns the position of each letter of `order` in `layout`; `None` if `layout` is not a permutation of `order`.
+pub fn positions(layout: &str, order: &str) -> Option<Vec<usize>> {
+    if layout.len() != order.len() {
+        return None;
+    }
+    order.chars().map(|letter| layout.find(letter)).collect()
+}
+
+/// Returns the layout in attribute `attr`, as positions of the letters of `order`. An empty one means `default`.
+pub(super) fn layout(
+    relation: &Relation<'_>,
+    attr: &str,
+    order: &str,
+    default: &str,
+) -> Result<Vec<usize>, Box<Diagnostic>> {
+    let given = relation.params.string(attr);
+    let given = if given.is_empty() { default } else { &given };
+    positions(given, order).ok_or_else(|| {
+        relation
+            .error(codes::types::BAD_ATTRIBUTE, format!("{attr}: expected a permutation of {order}, found \"{given}\""))
+    })
+}
+
+/// Maximum value of an attribute that counts elements; larger ones are mistakes.
+const LARGEST: i64 = i32::MAX as i64;
+
+/// Returns a list with one value, or one per spatial axis, each at least `min`.
+pub(super) fn per_axis(
+    relation: &Relation<'_>,
+    attr: &str,
+    axes: usize,
+    min: i64,
+) -> Result<Vec<i64>, Box<Diagnostic>> {
+    let given = relation.params.ints(attr);
+    if given.len() != 1 && given.len() != axes || given.iter().any(|v| !(min..=LARGEST).contains(v)) {
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("{attr}: expected {axes} integers >= {min}, found {given:?}"),
+        ));
+    }
+    Ok(relation.params.per_axis(attr, axes))
+}
+
+/// Returns the padding before and after each spatial axis.
+pub(super) fn padding(relation: &Relation<'_>, axes: usize) -> Result<Vec<(i64, i64)>, Box<Diagnostic>> {
+    let given = relation.params.ints("padding");
+    let fits = [1, axes, 2 * axes].contains(&given.len());
+    if !fits || given.iter().any(|v| !(0..=LARGEST).contains(v)) {
+        return Err(relation.error(
+            codes::types::BAD_ATTRIBUTE,
+            format!("padding: expected 1, {axes} or {} integers >= 0, found {given:?}", 2 * axes),
+        ));
+    }
+    Ok(relation.params.padding(axes))
+}
+
+/// Window on one spatial axis.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub stride: i64,
+    pub dilation: i64,
+    pub pads: (i64, i64),
+}
+
+impl Window {
+    /// Returns the number of positions of the window: floor (or ceil) of (padded - dilated kernel) / stride, plus 1.
+    pub fn places(
+        &self,
+        relation: &Relation<'_>,
+        size: &Dim,
+        kernel: &Dim,
+        ceil: bool,
+    ) -> Result<Dim, Box<Diagnostic>> {
+        let round_up = if ceil { self.stride - 1 } else { 0 };
+        let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else {
+            return Ok(Dim::compute([size, kernel], |[n, k]| {
+                let extent = k.offset(-1)?.scale(self.dilation)?.offset(1)?;
+                let reach = n.offset(self.pads.0)?.offset(self.pads.1)?.sub(&extent)?;
+                reach.offset(round_up)?.floor_div(&DimExpr::constant(self.stride))?.offset(1)
+            }));
+        };
+        let padded = *n as i128 + i128::from(self.pads.0) + i128::from(self.pads.1);
+        let extent = (*k as i128 - 1) * i128::from(self.dilation) + 1;
+        if *k == 0 || padded < extent {
+            return Err(relation.mismatch(format!(
+                "a window of {k} (dilation {}) does not fit {n} elements with padding {} and {}",
+                self.dilation, self.pads.0, self.pads.1
+            )));
+        }
+        to_dim(relation, (padded - extent + i128::from(round_up)) / i128::from(self.stride) + 1)
+    }
+
+    /// Returns the number of elements over which the window would have `size` positions, the inverse of
+    /// [`Window::places`].
+    pub fn spread(
+        &self,
+        relation: &Relation<'_>,
+        size: &Dim,
+        kernel: &Dim,
+        extra: i64,
+    ) -> Result<Dim, Box<Diagnostic>> {
+        let (Dim::Fixed(n), Dim::Fixed(k)) = (size, kernel) else {
+            return Ok(Dim::compute([size, kernel], |[n, k]| {
+                let extent = k.offset(-1)?.scale(self.dilation)?.offset(1)?;
+                let spread = n.offset(-1)?.scale(self.stride)?.add(&extent)?;
+                spread.offset(extra)?.offset(-self.pads.0)?.offset(-self.pads.1)
+            }));
+        };
+        let places = i128::from(self.stride) * (*n as i128 - 1);
+        let extent = (*k as i128 - 1) * i128::from(self.dilation) + 1;
+        to_dim(relation, places + extent + i128::from(extra) - i128::from(self.pads.0) - i128::from(self.pads.1))
+    }
+}
+
+/// Converts a computed size to a dimension.
+pub(super) fn to_dim(relation: &Relation<'_>, size: i128) -> Result<Dim, Box<Diagnostic>> {
+    match usize::try_from(size) {
+        Ok(n) if n <= isize::MAX as usize => Ok(Dim::Fixed(n)),
+        _ => Err(relation.mismatch(format!("a result of {size} elements along one axis"))),
+    }
+}
+
+/// Dimensions of a shape in canonical order (two leading letters, then depth, height, width) with their strides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Canonical {
+    /// Sizes; 1 for missing spatial axes.
+    pub size: [usize; 5],
+    /// Strides in elements; 0 for missing spatial axes.
+    pub stride: [usize; 5],
+}
+
+impl Canonical {
+    /// Creates the dimensions of a dense row-major tensor of layout `layout`, in the order of `lead` and the spatial
+    /// letters. The type relation accepted the layout.
+    pub fn new(shape: &[usize], layout: &str, lead: &str) -> Canonical {
+        let axes = shape.len() - 2;
+        let order = format!("{lead}{}", spatial(axes));
+        let at = positions(layout, &order).unwrap_or_else(|| (0..shape.len()).collect());
+        let mut canonical = Canonical { size: [1; 5], stride: [0; 5] };
+        for (i, &axis) in at.iter().enumerate() {
+            let to = if i < 2 { i } else { i + 3 - axes };
+            canonical.size[to] = shape[axis];
+            canonical.stride[to] = shape[axis + 1..].iter().product();
+        }
+        canonical
+    }
+
+    /// Returns the offset of an element.
+    #[inline(always)]
+    pub fn at(&self, a: usize, b: usize, spatial: [usize; 3]) -> usize {
+        let s = &self.stride;
+        a * s[0] + b * s[1] + spatial[0] * s[2] + spatial[1] * s[3] + spatial[2] * s[4]
+    }
+
+    /// Returns the spatial sizes.
+    pub fn spatial(&self) -> [usize; 3] {
+        [self.size[2], self.size[3], self.size[4]]
+    }
+}
+
+/// Calls `f` with every index of a box, last axis fastest.
+#[inline(always)]
+pub(super) fn each(sizes: [usize; 3], mut f: impl FnMut([usize; 3])) {
+    for d in 0..sizes[0] {
+        for h in 0..sizes[1] {
+            for w in 0..sizes[2] {
+                f([d, h, w]);
+            }
+        }
+    }
+}
+
+/// Returns the taps that lie within `size` elements, for a window whose tap 0 is at element `first` of the padded axis.
+pub fn taps_inside(first: usize, before: usize, dilation: usize, taps: usize, size: usize) -> Range<usize> {
+    let from = before.saturating_sub(first).div_ceil(dilation).min(taps);
+    let to = (before + size).saturating_sub(first).div_ceil(dilation).min(taps);
+    from..to.max(from)
+}
+
+/// Strides, dilation and padding on three axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slide {
+    /// Number of elements from one window to the next.
+    pub stride: [usize; 3],
+    /// Number of elements from one tap of the window to the next.
+    pub dilation: [usize; 3],
+    /// Padding before.
+    pub before: [usize; 3],
+    /// Padding after.
+    pub after: [usize; 3],
+}
+
+impl Slide {
+    /// Creates it from attributes that the type relation accepted.
+    pub fn new(params: &Params<'_>, axes: usize) -> Slide {
+        let spread = |values: &[i64], missing: usize| {
+            let mut all = [missing; 3];
+            for (to, &v) in all[3 - axes..].iter_mut().zip(values) {
+                *to = v as usize;
+            }
+            all
+        };
+        let pads = params.padding(axes);
+        Slide {
+            stride: spread(&params.per_axis("strides", axes), 1),
+            dilation: spread(&params.per_axis("dilation", axes), 1),
+            before: spread(&pads.iter().map(|p| p.0).collect::<Vec<_>>(), 0),
+            after: spread(&pads.iter().map(|p| p.1).collect::<Vec<_>>(), 0),
+        }
+    }
+
+    /// Returns the taps of window `place` that lie within `size` on an axis.
+    pub fn taps_inside(&self, axis: usize, place: usize, taps: usize, size: usize) -> Range<usize> {
+        taps_inside(place * self.stride[axis], self.before[axis], self.dilation[axis], taps, size)
+    }
+
+    /// Returns the coordinates of tap `tap` of window `place`; `None` outside `size`.
+    #[inline(always)]
+    pub fn tap(&self, place: [usize; 3], tap: [usize; 3], size: [usize; 3]) -> Option<[usize; 3]> {
+        let mut index = [0; 3];
+        for i in 0..3 {
+            let padded = place[i] * self.stride[i] + tap[i] * self.dilation[i];
+            index[i] = padded.checked_sub(self.before[i]).filter(|&x| x < size[i])?;
+        }
+        Some(index)
+    }
+}

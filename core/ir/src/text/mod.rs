@@ -1,0 +1,37 @@
+//! Relay text format, version 0.0.5: [`parse`] and [`print`] are inverse to each other.
+//!
+//! ```
+//! use byoc_ir::text::{ParseOptions, PrintOptions, parse, print};
+//!
+//! let source = "#[version = \"0.0.5\"]\n\
+//!     def @main(%x: Tensor[(2, 3), float32]) {\n  %0 = nn.relu(%x);\n  exp(%0)\n}\n";
+//! let parsed = parse(source, &ParseOptions::default());
+//! assert!(parsed.diagnostics.is_empty());
+//! assert_eq!(print(&parsed.module, &PrintOptions::default()).text, source);
+//! ```
+//!
+//! Both work with explicit stacks: the depth of a program costs heap, never call stack. The text differs from what
+//! TVM 0.14 writes and reads in these points:
+//!
+//! * A `%N` or a global bound twice is an error; in TVM one binding wins silently.
+//! * `%"any name"` and `@"any name"` quote names that are not identifiers.
+//! * Tensor types may name a dimension, or compute it: `Tensor[(batch, floordiv(n + 1, 2)), float32]`.
+//! * Scalars of every element type are written inline (`1i8`, `3u8`, `1bf16`).
+//! * `annotation.compiler_begin(%x, compiler="t")` is read with or without an `attrs_type_key`.
+//! * The printer defines a shared expression at the innermost place that covers all its uses, which is where it is
+//!   evaluated; variable names are made unique in each global function, not over the whole text.
+
+mod dim;
+mod lexer;
+mod metadata;
+pub mod number;
+mod parser;
+mod printer;
+
+pub use dim::{dim_or_symbol, parse_dim};
+pub use parser::{ParseOptions, Parsed, parse};
+pub use printer::{PrintOptions, Printed, print, print_expr, print_faults};
+
+/// Maximum nesting depth of the patterns of clauses and of lists in attributes. Expressions nest as deep as memory
+/// allows, types up to [`Type::MAX_PARTS`](crate::ir::Type::MAX_PARTS).
+pub const MAX_NESTING: usize = 64;

@@ -1,0 +1,151 @@
+//! Convolutions and pooling over blocked layouts: the kernel of the plain call, wrapped in layout transforms. Blocks
+//! pay off on backends that compute on them; on the host they only need to be correct, and not slow.
+
+use super::{Kernel, Spec, make};
+use byoc_ir::ir::{Attrs, OpId, TensorType};
+use byoc_ir::op::blocked::{self, Blocked};
+use byoc_ir::op::{self, Value};
+use byoc_ir::tensor::{DType, Shape, Tensor, TensorView, TensorViewMut};
+
+/// Form of an input for the plain kernel.
+enum Input {
+    /// Input unchanged.
+    Given,
+    /// Constant, transformed once.
+    Constant(Tensor),
+    /// Input in another layout, transformed in every run.
+    Changed { change: Box<dyn Kernel>, shape: Shape, bytes: usize },
+}
+
+struct BetweenChanges {
+    inputs: Vec<Input>,
+    plain: Box<dyn Kernel>,
+    back: Box<dyn Kernel>,
+    /// Properties of the plain result.
+    dtype: DType,
+    shape: Shape,
+    bytes: usize,
+}
+
+/// Creates the kernel of a call with a blocked layout; `None` if it has none.
+pub(super) fn between_changes(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let call = Blocked::of(&spec.params())?;
+    let plain_type = |ty: &TensorType, layout: &str| {
+        let shape = blocked::plain_shape(layout, &ty.shape()?)?;
+        Some((TensorType::fixed(ty.dtype, &shape), shape))
+    };
+    let size = |ty: &TensorType| Some(ty.len()? * ty.dtype.size());
+    let mut inputs = Vec::with_capacity(spec.inputs.len());
+    let mut types = spec.inputs.to_vec();
+    for (i, ty) in spec.inputs.iter().enumerate() {
+        let Some((from, to)) = call.inputs.get(i).filter(|(from, to)| from != to) else {
+            inputs.push(Input::Given);
+            continue;
+        };
+        let (plain, shape) = plain_type(ty, from)?;
+        let attrs = change_attrs(from, to);
+        inputs.push(match spec.constants.get(i).copied().flatten() {
+            Some(tensor) => {
+                let change = op::lookup("layout_transform")?;
+                let value = [Value::Tensor(tensor.clone())];
+                Input::Constant(op::evaluate(change, &attrs, &value, usize::MAX).ok()?.pop()?)
+            }
+            None => Input::Changed { change: change(&attrs, ty, &plain)?, shape, bytes: size(&plain)? },
+        });
+        types[i] = plain;
+    }
+    let (to, from) = &call.output;
+    let (result, shape) = plain_type(spec.outputs.first()?, to)?;
+    let constants: Vec<Option<&Tensor>> = inputs
+        .iter()
+        .enumerate()
+        .map(|(i, input)| match input {
+            Input::Given => spec.constants.get(i).copied().flatten(),
+            Input::Constant(tensor) => Some(tensor),
+            Input::Changed { .. } => None,
+        })
+        .collect();
+    let results = [result];
+    let inner = Spec { def: spec.def, attrs: &call.attrs, inputs: &types, outputs: &results, constants: &constants };
+    let plain = make(op, &inner)?;
+    let [result] = results;
+    let back = change(&change_attrs(from, to), &result, spec.outputs.first()?)?;
+    let (dtype, bytes) = (result.dtype, size(&result)?);
+    Some(Box::new(BetweenChanges { inputs, plain, back, dtype, shape, bytes }))
+}
+
+fn change_attrs(from: &str, to: &str) -> Attrs {
+    Attrs::new([("src_layout", from.into()), ("dst_layout", to.into())])
+}
+
+/// Creates the kernel of a layout transform.
+fn change(attrs: &Attrs, from: &TensorType, to: &TensorType) -> Option<Box<dyn Kernel>> {
+    let id = op::lookup("layout_transform")?;
+    let (inputs, outputs) = (std::slice::from_ref(from), std::slice::from_ref(to));
+    make(id, &Spec { def: op::get(id), attrs, inputs, outputs, constants: &[None] })
+}
+
+/// Rounds a buffer size up, so that every buffer is aligned for any element type.
+fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(64)
+}
+
+impl BetweenChanges {
+    /// Returns the size in bytes of the inputs that every run transforms.
+    fn buffers(&self) -> usize {
+        let bytes = self.inputs.iter().map(|input| match input {
+            Input::Changed { bytes, .. } => padded(*bytes),
+            _ => 0,
+        });
+        bytes.sum()
+    }
+}
+
+impl Kernel for BetweenChanges {
+    fn workspace(&self) -> usize {
+        let changes = self.inputs.iter().map(|input| match input {
+            Input::Changed { change, .. } => change.workspace(),
+            _ => 0,
+        });
+        let scratch = changes.chain([self.plain.workspace(), self.back.workspace()]).max().unwrap_or(0);
+        self.buffers() + padded(self.bytes) + scratch
+    }
+
+    fn scratch(&self) -> usize {
+        let changes = self.inputs.iter().map(|input| match input {
+            Input::Changed { change, .. } => change.scratch(),
+            _ => 0,
+        });
+        changes.chain([self.plain.scratch(), self.back.scratch()]).max().unwrap_or(0)
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let (mut buffers, rest) = workspace.split_at_mut(self.buffers());
+        let (result, scratch) = rest.split_at_mut(padded(self.bytes));
+        let mut views: Vec<TensorView<'_>> = Vec::with_capacity(inputs.len());
+        for (input, given) in self.inputs.iter().zip(inputs) {
+            views.push(match input {
+                Input::Given => *given,
+                Input::Constant(tensor) => tensor.view(),
+                Input::Changed { change, shape, bytes } => {
+                    let (buffer, later) = buffers.split_at_mut(padded(*bytes));
+                    buffers = later;
+                    let data = &mut buffer[..*bytes];
+                    let view = TensorViewMut { dtype: given.dtype, shape, data };
+                    change.run(std::slice::from_ref(given), &mut [view], scratch)?;
+                    TensorView { dtype: given.dtype, shape, data: &buffer[..*bytes] }
+                }
+            });
+        }
+        let result = &mut result[..self.bytes];
+        let view = TensorViewMut { dtype: self.dtype, shape: &self.shape, data: result };
+        self.plain.run(&views, &mut [view], scratch)?;
+        let result = TensorView { dtype: self.dtype, shape: &self.shape, data: result };
+        self.back.run(&[result], outputs, scratch)
+    }
+}

@@ -1,0 +1,287 @@
+//! Convolutions over one and two spatial axes, as matrix products.
+//!
+//! * Channels first (NCHW): out = weight * columns. The columns are the data itself for a 1x1 kernel without stride or
+//!   padding; otherwise they are gathered (im2col) for a run of output elements at a time, as many as fit the
+//!   second-level cache next to the product's own blocks. Runs are split over the threads; with fewer runs than
+//!   threads, the threads share the gathering and the product of each run.
+//! * Channels last (NHWC), one group: out = columns * weight, with the weight packed once if it is constant.
+//! * One input channel per group: see [`super::depthwise`].
+
+use super::dense::f32_shapes;
+use super::gemm::{Matrix, gemm_at};
+use super::plane::{Plane, channels_last, dense};
+use super::simd::copy_every;
+use super::split::{self, Shared};
+use super::{Kernel, Offer, Spec, depthwise};
+use byoc_ir::op::conv::ConvShape;
+use byoc_ir::op::spatial::Canonical;
+use byoc_ir::tensor::{Tensor, TensorView, TensorViewMut};
+use std::ops::Range;
+
+inventory::submit! { Offer { op: "nn.conv1d", make } }
+inventory::submit! { Offer { op: "nn.conv2d", make } }
+
+/// Size in bytes of gathered columns that stay in the second-level cache while they are multiplied.
+const COLUMN_BYTES: usize = 384 << 10;
+
+/// Maximum number of threads that gather at a time, each into its own scratch memory. (Not the number of threads of
+/// this machine: a plan must not depend on where it is made.)
+const SLOTS: usize = 16;
+
+fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let ([data, weight], out) = f32_shapes(spec)?;
+    let shape = ConvShape::new(&spec.params(), &data, &weight, &out);
+    let plane = Plane::new(&shape)?;
+    let constant = spec.constants.get(1).copied().flatten();
+    if dense(&shape.data) && dense(&shape.out) {
+        let packed = packed_weight(&shape, constant, [0, 1, 2, 3, 4])?;
+        return Some(match plane.channels {
+            1 if plane.groups > 1 => Box::new(depthwise::Depthwise::new(plane, packed)),
+            _ => Box::new(ChannelsFirst { tile: tile(&plane), plane, packed }),
+        });
+    }
+    if channels_last(&shape.data) && channels_last(&shape.out) && plane.groups == 1 {
+        // Terms in the order of the data: taps, then channels.
+        let packed = packed_weight(&shape, constant, [2, 3, 4, 1, 0])?;
+        return Some(Box::new(ChannelsLast { tile: tile(&plane), plane, packed }));
+    }
+    None
+}
+
+/// Returns the number of places whose columns are gathered at a time.
+fn tile(plane: &Plane) -> usize {
+    if plane.direct() {
+        return plane.places();
+    }
+    let fit = COLUMN_BYTES / 4 / plane.terms();
+    (fit / 16 * 16).clamp(64, plane.places().max(64)).min(plane.places())
+}
+
+/// Returns the weight with its axes in `order` if it has to be reordered: `Some(None)` if it already has that order,
+/// `None` if it has not and is not constant.
+pub(super) fn packed_weight(
+    shape: &ConvShape,
+    constant: Option<&Tensor>,
+    order: [usize; 5],
+) -> Option<Option<Vec<f32>>> {
+    let w = &shape.weight;
+    let reordered = Canonical { size: order.map(|i| w.size[i]), stride: order.map(|i| w.stride[i]) };
+    if dense(&reordered) {
+        return Some(None);
+    }
+    let values = constant?.as_slice::<f32>();
+    let mut packed = Vec::with_capacity(values.len());
+    let size = reordered.size;
+    for a in 0..size[0] {
+        for b in 0..size[1] {
+            for c in 0..size[2] {
+                for d in 0..size[3] {
+                    for e in 0..size[4] {
+                        packed.push(values[reordered.at(a, b, [c, d, e])]);
+                    }
+                }
+            }
+        }
+    }
+    Some(Some(packed))
+}
+
+/// Returns the size in bytes of the scratch memory: one set of columns per slot.
+fn column_bytes(plane: &Plane, tile: usize) -> usize {
+    if plane.direct() {
+        return 0;
+    }
+    let runs = plane.batch * plane.groups * plane.places().div_ceil(tile);
+    runs.min(SLOTS) * plane.terms() * tile * 4
+}
+
+/// Calls `f(threads, image, group, places, slot)` for every run of places: in parallel with one thread and one slot
+/// per run, or sequentially with all threads for each run.
+fn each_run(
+    plane: &Plane,
+    tile: usize,
+    scratch: &mut [f32],
+    f: impl Fn(usize, usize, usize, Range<usize>, &mut [f32]) + Send + Sync,
+) {
+    let per_image = plane.places().div_ceil(tile);
+    let runs = plane.batch * plane.groups * per_image;
+    let slot = if plane.direct() { 0 } else { plane.terms() * tile };
+    let run = |threads: usize, i: usize, columns: &mut [f32]| {
+        let (image, rest) = (i / (plane.groups * per_image), i % (plane.groups * per_image));
+        let (group, first) = (rest / per_image, rest % per_image * tile);
+        f(threads, image, group, first..(first + tile).min(plane.places()), columns);
+    };
+    let threads = split::threads(plane.work() * plane.batch * plane.groups).min(SLOTS);
+    if threads == 1 || runs < 2 * threads && !runs.is_multiple_of(threads) {
+        let threads = split::threads(plane.work());
+        (0..runs).for_each(|i| run(threads, i, &mut scratch[..slot]));
+        return;
+    }
+    let parts = threads.min(runs);
+    let shared = Shared::new(scratch);
+    let available = scratch.len();
+    split::each_part(parts, |part| {
+        assert!((part + 1) * slot <= available, "a slot for each part");
+        // SAFETY: slot `part` lies inside the scratch memory and belongs to this part alone.
+        let columns = unsafe { std::slice::from_raw_parts_mut(shared.get().add(part * slot), slot) };
+        split::part(runs, 1, part, parts).for_each(|i| run(1, i, columns));
+    });
+}
+
+struct ChannelsFirst {
+    plane: Plane,
+    tile: usize,
+    packed: Option<Vec<f32>>,
+}
+
+impl ChannelsFirst {
+    /// Gathers the columns of `places`: one row per channel and tap.
+    fn gather(&self, image: &[f32], places: Range<usize>, threads: usize, columns: &mut [f32]) {
+        let p = &self.plane;
+        let (width, taps) = (places.len(), p.kernel[0] * p.kernel[1]);
+        let rows = &mut columns[..p.terms() * width];
+        let row = |row: usize, to: &mut [f32]| {
+            let (channel, tap) = (row / taps, row % taps);
+            let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
+            let (inside_h, inside_w) = (p.inside(0, kh), p.inside(1, kw));
+            let image = &image[channel * p.size[0] * p.size[1]..][..p.size[0] * p.size[1]];
+            let mut at = places.start;
+            while at < places.end {
+                let (h, w) = (at / p.out[1], at % p.out[1]);
+                let end = (at - w + p.out[1]).min(places.end);
+                let to = &mut to[at - places.start..end - places.start];
+                at = end;
+                let last = w + to.len();
+                let (first_in, last_in) = (inside_w.start.clamp(w, last), inside_w.end.clamp(w, last));
+                if !inside_h.contains(&h) || first_in >= last_in {
+                    to.fill(0.0);
+                    continue;
+                }
+                to[..first_in - w].fill(0.0);
+                to[last_in - w..].fill(0.0);
+                let line = (h * p.stride[0] + kh * p.dilation[0] - p.before[0]) * p.size[1];
+                let from = &image[line + first_in * p.stride[1] + kw * p.dilation[1] - p.before[1]..];
+                copy_every(&mut to[first_in - w..last_in - w], from, p.stride[1]);
+            }
+        };
+        if threads == 1 {
+            rows.chunks_mut(width).enumerate().for_each(|(i, to)| row(i, to));
+        } else {
+            let work = rows.len();
+            split::each_chunk(rows, width, work, row);
+        }
+    }
+}
+
+impl Kernel for ChannelsFirst {
+    fn workspace(&self) -> usize {
+        column_bytes(&self.plane, self.tile)
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let p = &self.plane;
+        let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
+        let w = self.packed.as_deref().unwrap_or(w);
+        let out = outputs[0].as_mut_slice::<f32>();
+        let (places, terms) = (p.places(), p.terms());
+        let group_in = p.channels * p.size[0] * p.size[1];
+        let group_out = p.out_channels * places;
+        let total = out.len();
+        let shared = Shared::new(out);
+        each_run(p, self.tile, split::scratch(workspace), |threads, image, group, run, columns| {
+            let index = image * p.groups + group;
+            let data = &x[index * group_in..][..group_in];
+            let weight =
+                Matrix { data: &w[group * p.out_channels * terms..][..p.out_channels * terms], row: terms, col: 1 };
+            let columns = if p.direct() {
+                Matrix { data: &data[run.start..], row: places, col: 1 }
+            } else {
+                self.gather(data, run.clone(), threads, columns);
+                Matrix { data: columns, row: run.len(), col: 1 }
+            };
+            let first = index * group_out + run.start;
+            assert!(first + (p.out_channels - 1) * places + run.len() <= total, "the result holds every run");
+            let size = (p.out_channels, run.len(), terms);
+            // SAFETY: the rectangle lies inside the result (asserted): this run's places of this group's channels,
+            // which are no other run's.
+            unsafe { gemm_at(threads, size, weight, columns, shared.get().add(first), places) };
+        });
+        Ok(())
+    }
+}
+
+struct ChannelsLast {
+    plane: Plane,
+    tile: usize,
+    packed: Option<Vec<f32>>,
+}
+
+impl ChannelsLast {
+    /// Gathers the columns of `places`: one row per place, holding taps and then channels.
+    fn gather(&self, image: &[f32], places: Range<usize>, threads: usize, columns: &mut [f32]) {
+        let p = &self.plane;
+        let rows = &mut columns[..places.len() * p.terms()];
+        let row = |i: usize, to: &mut [f32]| {
+            let place = places.start + i;
+            let (h, w) = (place / p.out[1], place % p.out[1]);
+            for (tap, to) in to.chunks_mut(p.channels).enumerate() {
+                let (kh, kw) = (tap / p.kernel[1], tap % p.kernel[1]);
+                if !p.inside(0, kh).contains(&h) || !p.inside(1, kw).contains(&w) {
+                    to.fill(0.0);
+                    continue;
+                }
+                let y = h * p.stride[0] + kh * p.dilation[0] - p.before[0];
+                let x = w * p.stride[1] + kw * p.dilation[1] - p.before[1];
+                to.copy_from_slice(&image[(y * p.size[1] + x) * p.channels..][..p.channels]);
+            }
+        };
+        if threads == 1 {
+            rows.chunks_mut(p.terms()).enumerate().for_each(|(i, to)| row(i, to));
+        } else {
+            let work = rows.len();
+            split::each_chunk(rows, p.terms(), work, row);
+        }
+    }
+}
+
+impl Kernel for ChannelsLast {
+    fn workspace(&self) -> usize {
+        column_bytes(&self.plane, self.tile)
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let p = &self.plane;
+        let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
+        let weight = Matrix { data: self.packed.as_deref().unwrap_or(w), row: p.out_channels, col: 1 };
+        let out = outputs[0].as_mut_slice::<f32>();
+        let (places, terms) = (p.places(), p.terms());
+        let image_in = p.channels * p.size[0] * p.size[1];
+        let total = out.len();
+        let shared = Shared::new(out);
+        each_run(p, self.tile, split::scratch(workspace), |threads, image, _, run, columns| {
+            let data = &x[image * image_in..][..image_in];
+            let columns = if p.direct() {
+                Matrix { data: &data[run.start * terms..], row: terms, col: 1 }
+            } else {
+                self.gather(data, run.clone(), threads, columns);
+                Matrix { data: columns, row: terms, col: 1 }
+            };
+            let first = (image * places + run.start) * p.out_channels;
+            assert!(first + run.len() * p.out_channels <= total, "the result holds every run");
+            let size = (run.len(), p.out_channels, terms);
+            // SAFETY: the rows of this run's places lie inside the result (asserted) and are no other run's.
+            unsafe { gemm_at(threads, size, columns, weight, shared.get().add(first), p.out_channels) };
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! Direct convolution with one input channel per group. Each channel is copied once into scratch memory with its
+//! padding and, for a stride s, its columns are split into s planes, so that every tap of adjacent results reads
+//! adjacent elements. Then no tap needs a bounds test, and every load is a plain vector load.
+
+use super::Kernel;
+use super::plane::Plane;
+use super::simd::{copy_every, mul_add, multiversion};
+use super::split::{self, Shared};
+use byoc_ir::tensor::{TensorView, TensorViewMut};
+
+/// Number of results computed at a time: two vectors of 16.
+const LANES: usize = 32;
+
+/// Maximum number of threads, each with its own scratch memory.
+const SLOTS: usize = 16;
+
+pub(super) struct Depthwise {
+    plane: Plane,
+    packed: Option<Vec<f32>>,
+    /// Elements of a row of one of the split planes; includes padding, since whole vectors are read from its last
+    /// result on.
+    row: usize,
+    /// Rows of the padded channel.
+    rows: usize,
+    /// Offset of each tap in the split channel, relative to the first tap.
+    taps: Vec<usize>,
+}
+
+impl Depthwise {
+    pub fn new(plane: Plane, packed: Option<Vec<f32>>) -> Depthwise {
+        let p = &plane;
+        let reach = |axis: usize| (p.kernel[axis] - 1) * p.dilation[axis];
+        let rows = (p.out[0] - 1) * p.stride[0] + reach(0) + 1;
+        let row = p.out[1].next_multiple_of(LANES) + reach(1) / p.stride[1] + 1;
+        let step = p.stride[1];
+        let mut taps = Vec::new();
+        for kh in 0..p.kernel[0] {
+            for kw in 0..p.kernel[1] {
+                let column = kw * p.dilation[1];
+                taps.push(kh * p.dilation[0] * step * row + column % step * row + column / step);
+            }
+        }
+        Depthwise { packed, row, rows, taps, plane }
+    }
+
+    /// Returns the number of scratch elements per channel.
+    fn slot(&self) -> usize {
+        self.rows * self.plane.stride[1] * self.row
+    }
+
+    /// Copies a channel with padding and split columns. Row r of plane c is at (r * stride + c) * row.
+    fn deal(&self, channel: &[f32], to: &mut [f32]) {
+        let p = &self.plane;
+        let step = p.stride[1];
+        for (r, lines) in to.chunks_mut(step * self.row).enumerate() {
+            let Some(y) = r.checked_sub(p.before[0]).filter(|&y| y < p.size[0]) else {
+                lines.fill(0.0);
+                continue;
+            };
+            let from = &channel[y * p.size[1]..][..p.size[1]];
+            for (c, line) in lines.chunks_mut(self.row).enumerate() {
+                // Element i of the line is column i * step + c - before of the data.
+                let first = p.before[1].saturating_sub(c).div_ceil(step).min(line.len());
+                let source = (first * step + c).saturating_sub(p.before[1]);
+                let count = from.len().saturating_sub(source).div_ceil(step).min(line.len() - first);
+                line[..first].fill(0.0);
+                line[first + count..].fill(0.0);
+                if count > 0 {
+                    copy_every(&mut line[first..first + count], &from[source..], step);
+                }
+            }
+        }
+    }
+}
+
+impl Kernel for Depthwise {
+    fn workspace(&self) -> usize {
+        (self.plane.batch * self.plane.groups).min(SLOTS) * self.slot() * 4
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let p = &self.plane;
+        let (x, w) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
+        let w = self.packed.as_deref().unwrap_or(w);
+        let (places, taps, channels) = (p.places(), self.taps.len(), p.batch * p.groups);
+        let scratch = split::scratch(workspace);
+        let out = outputs[0].as_mut_slice::<f32>();
+        let per_channel = p.out_channels * places;
+        let parts = split::threads(out.len() * taps / 8).min(SLOTS).min(channels);
+        let slot = self.slot();
+        assert!(parts * slot <= scratch.len() && channels * per_channel <= out.len(), "a slot for each part");
+        let (scratch, out) = (Shared::new(scratch), Shared::new(out));
+        split::each_part(parts, |part| {
+            // SAFETY: slot `part` lies inside the scratch memory (asserted) and belongs to this part alone.
+            let dealt = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
+            for channel in split::part(channels, 1, part, parts) {
+                let size = p.size[0] * p.size[1];
+                self.deal(&x[channel * size..][..size], dealt);
+                let first = channel % p.groups * p.out_channels;
+                // SAFETY: the results of one channel lie inside the result (asserted) and belong to this part alone.
+                let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(channel * per_channel), per_channel) };
+                for (i, out) in out.chunks_mut(places).enumerate() {
+                    let weight = &w[(first + i) * taps..][..taps];
+                    let next = self.row * p.stride[1] * p.stride[0];
+                    rows(dealt, next, &self.taps, weight, out, p.out[1]);
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+multiversion! {
+    /// Computes every row of results; `next` is the distance in elements between the first taps of adjacent rows.
+    fn rows(x: &[f32], next: usize, taps: &[usize], weight: &[f32], out: &mut [f32], width: usize) {
+        for (h, row) in out.chunks_mut(width).enumerate() {
+            for (i, results) in row.chunks_mut(LANES).enumerate() {
+                let x = &x[h * next + i * LANES..];
+                let mut sums = [0.0f32; LANES];
+                for (tap, w) in taps.iter().zip(weight) {
+                    if let Some(values) = x.get(*tap..).and_then(|x| x.first_chunk::<LANES>()) {
+                        for l in 0..LANES {
+                            sums[l] = mul_add::<FMA>(values[l], *w, sums[l]);
+                        }
+                    }
+                }
+                results.copy_from_slice(&sums[..results.len()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Matrix products of `f32`: the `gemm` crate, split over the pool's threads, and hand-written dot products for
+//! results with few rows (a product that reads each weight once is bound by memory, not by arithmetic).
+
+use super::simd::{mul_add, multiversion};
+use super::split::{self, Shared};
+use byoc_ir::stop;
+
+/// Matrix in memory: elements, and the distances between rows and between columns.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    /// Elements, beginning with the first of the matrix.
+    pub data: &'a [f32],
+    /// Distance in elements between rows.
+    pub row: usize,
+    /// Distance in elements between columns.
+    pub col: usize,
+}
+
+impl Matrix<'_> {
+    /// Returns true if `rows` x `cols` elements lie inside the data.
+    fn holds(&self, rows: usize, cols: usize) -> bool {
+        rows == 0 || cols == 0 || (rows - 1) * self.row + (cols - 1) * self.col < self.data.len()
+    }
+}
+
+/// Maximum number of rows of a result for which dot products beat the blocked product.
+const FEW: usize = 4;
+
+/// Computes `out[i * out_row + j] = sum over p of a[i, p] * b[p, j]` for an m x n result, on up to `threads` threads;
+/// 1 means the calling thread.
+///
+/// # Panics
+/// An operand is smaller than the sizes require, which is a bug in the kernel.
+pub(super) fn gemm(
+    threads: usize,
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    out: &mut [f32],
+    out_row: usize,
+) {
+    assert!(m == 0 || n == 0 || out_row >= n && (m - 1) * out_row + n <= out.len(), "the result fits");
+    // SAFETY: m rows of n elements lie inside `out` (asserted), which is borrowed for this call alone.
+    unsafe { gemm_at(threads, (m, n, k), a, b, out.as_mut_ptr(), out_row) };
+}
+
+/// Variant of [`gemm`] for output rows that are not one slice because the elements between them belong to others.
+///
+/// # Panics
+/// An operand is smaller than the sizes require.
+///
+/// # Safety
+/// `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses.
+pub(super) unsafe fn gemm_at(
+    threads: usize,
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    out: *mut f32,
+    out_row: usize,
+) {
+    assert!(a.holds(m, k) && b.holds(k, n), "the operands fit");
+    if k == 0 {
+        for i in 0..m {
+            // SAFETY: guaranteed by the caller.
+            unsafe { std::slice::from_raw_parts_mut(out.add(i * out_row), n) }.fill(0.0);
+        }
+        return;
+    }
+    let shared = Shared::at(out);
+    let by_rows = m > n;
+    let parts = if by_rows { threads.min(m.div_ceil(8)) } else { threads.min(n.div_ceil(16)) };
+    split::each_part(parts, |i| {
+        let rows = if by_rows { split::part(m, 8, i, parts) } else { 0..m };
+        let cols = if by_rows { 0..n } else { split::part(n, 16, i, parts) };
+        if rows.is_empty() || cols.is_empty() {
+            return;
+        }
+        let a = Matrix { data: &a.data[rows.start * a.row..], ..a };
+        let b = Matrix { data: &b.data[cols.start * b.col..], ..b };
+        for piece in pieces(rows.len(), cols.len(), k) {
+            if stop::requested() {
+                return;
+            }
+            let a = Matrix { data: &a.data[piece.start * a.row..], ..a };
+            // SAFETY: the rectangle `rows` x `cols` is the caller's to write, and belongs to this part alone.
+            unsafe {
+                let first = shared.get().add((rows.start + piece.start) * out_row + cols.start);
+                block((piece.len(), cols.len(), k), a, b, first, out_row);
+            }
+        }
+    });
+}
+
+/// Splits the rows of a product into pieces that take about a second, between which a stop request is checked.
+fn pieces(m: usize, n: usize, k: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    const PRODUCTS: usize = 1 << 35;
+    let rows = (PRODUCTS / n.saturating_mul(k).max(1)).next_multiple_of(256).max(256);
+    (0..m).step_by(rows).map(move |first| first..(first + rows).min(m))
+}
+
+/// Computes one part of the product.
+///
+/// # Safety
+/// `out` points to `m` rows of `n` elements, `out_row` apart, that nothing else accesses; the operands hold their
+/// sizes.
+unsafe fn block((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, out: *mut f32, out_row: usize) {
+    if m <= FEW && a.col == 1 && b.row == 1 && k >= 16 {
+        for j in 0..n {
+            let column = &b.data[j * b.col..][..k];
+            for i in 0..m {
+                // SAFETY: i < m and j < n.
+                unsafe { *out.add(i * out_row + j) = dot(&a.data[i * a.row..][..k], column) };
+            }
+        }
+        return;
+    }
+    // SAFETY: guaranteed by the caller; the result is written, never read (`read_dst` is false).
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out,
+            1,
+            out_row as isize,
+            false,
+            a.data.as_ptr(),
+            a.col as isize,
+            a.row as isize,
+            b.data.as_ptr(),
+            b.col as isize,
+            b.row as isize,
+            0.0,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+multiversion! {
+    /// Returns the dot product, by 64 partial sums.
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        const LANES: usize = 64;
+        let mut sums = [0.0f32; LANES];
+        let (whole_a, rest_a) = a.as_chunks::<LANES>();
+        let (whole_b, rest_b) = b.as_chunks::<LANES>();
+        for (x, y) in whole_a.iter().zip(whole_b) {
+            for i in 0..LANES {
+                sums[i] = mul_add::<FMA>(x[i], y[i], sums[i]);
+            }
+        }
+        for (i, (x, y)) in rest_a.iter().zip(rest_b).enumerate() {
+            sums[i] = mul_add::<FMA>(*x, *y, sums[i]);
+        }
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                sums[i] += sums[i + width];
+            }
+            width /= 2;
+        }
+        sums[0]
+    }
+}

@@ -1,0 +1,178 @@
+//! Resizing and padding of dense tensors. Resizing blends the input rows of each result row first, and then the
+//! columns of the blended row; padding copies whole runs of the last axis.
+
+use super::dense::f32_shapes;
+use super::plane::dense;
+use super::simd::{mul_add, multiversion};
+use super::split::{self, Shared};
+use super::{Kernel, Offer, Spec};
+use byoc_ir::op::image::{AxisTaps, ResizeShape};
+use byoc_ir::op::pad::{pad_source, pad_width};
+use byoc_ir::tensor::{Shape, TensorView, TensorViewMut};
+
+inventory::submit! { Offer { op: "image.resize2d", make: make_resize } }
+inventory::submit! { Offer { op: "nn.upsampling", make: make_resize } }
+inventory::submit! { Offer { op: "nn.pad", make: make_pad } }
+
+/// Maximum number of threads, each with its own blended row.
+const SLOTS: usize = 16;
+
+struct Resize {
+    size: [usize; 2],
+    out: [usize; 2],
+    planes: usize,
+    rows: AxisTaps,
+    cols: AxisTaps,
+    /// Weights of the columns, rounded once.
+    weights: Vec<f32>,
+    /// True if the columns are those of the data.
+    same_columns: bool,
+}
+
+fn make_resize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let ([data], out) = f32_shapes(spec)?;
+    let ResizeShape { data, out, axes: [rows, cols] } = ResizeShape::new(&spec.params(), &data, &out).ok()?;
+    let outside = rows.outside.iter().chain(&cols.outside).any(|&o| o);
+    if !dense(&data) || !dense(&out) || outside || data.size.contains(&0) {
+        return None;
+    }
+    let weights: Vec<f32> = cols.weight.iter().map(|&w| w as f32).collect();
+    let same_columns = cols.per_place == 1 && cols.index.iter().copied().eq(0..data.size[4]);
+    Some(Box::new(Resize {
+        size: [data.size[3], data.size[4]],
+        out: [out.size[3], out.size[4]],
+        planes: data.size[0] * data.size[1],
+        rows,
+        cols,
+        weights,
+        same_columns,
+    }))
+}
+
+impl Resize {
+    fn row(&self, plane: &[f32], h: usize, blended: &mut [f32], out: &mut [f32]) {
+        let width = self.size[1];
+        let taps = h * self.rows.per_place..(h + 1) * self.rows.per_place;
+        let line = |tap: usize| &plane[self.rows.index[tap] * width..][..width];
+        let mut weighty = taps.clone().filter(|&tap| self.rows.weight[tap] != 0.0);
+        let row = match (weighty.next(), weighty.next()) {
+            // A single row with a weight of 1 is used directly.
+            (Some(only), None) if self.rows.weight[only] == 1.0 => line(only),
+            _ => {
+                blended.fill(0.0);
+                for tap in taps.filter(|&tap| self.rows.weight[tap] != 0.0) {
+                    blend(blended, line(tap), self.rows.weight[tap] as f32);
+                }
+                blended
+            }
+        };
+        match self.cols.per_place {
+            _ if self.same_columns => out.copy_from_slice(row),
+            1 => out.iter_mut().zip(&self.cols.index).for_each(|(o, &i)| *o = row[i]),
+            n => {
+                let taps = self.cols.index.chunks(n).zip(self.weights.chunks(n));
+                for (o, (index, weight)) in out.iter_mut().zip(taps) {
+                    let weighed = index.iter().zip(weight).map(|(&i, &w)| if w == 0.0 { 0.0 } else { row[i] * w });
+                    *o = weighed.sum();
+                }
+            }
+        }
+    }
+}
+
+multiversion! {
+    fn blend(to: &mut [f32], from: &[f32], weight: f32) {
+        for (t, f) in to.iter_mut().zip(from) {
+            *t = mul_add::<FMA>(*f, weight, *t);
+        }
+    }
+}
+
+impl Kernel for Resize {
+    fn workspace(&self) -> usize {
+        SLOTS * self.size[1] * 4
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let x = inputs[0].as_slice::<f32>();
+        let out = outputs[0].as_mut_slice::<f32>();
+        let scratch = split::scratch(workspace);
+        let (lines, width, slot) = (self.planes * self.out[0], self.out[1], self.size[1]);
+        let parts = split::threads(out.len() * self.rows.per_place).min(SLOTS).min(lines);
+        assert!(parts * slot <= scratch.len() && lines * width <= out.len(), "a slot for each part");
+        let (scratch, out) = (Shared::new(scratch), Shared::new(out));
+        split::each_part(parts, |part| {
+            // SAFETY: slot `part` lies inside the scratch memory (asserted) and belongs to this part alone.
+            let blended = unsafe { std::slice::from_raw_parts_mut(scratch.get().add(part * slot), slot) };
+            for line in split::part(lines, 1, part, parts) {
+                let (plane, h) = (line / self.out[0], line % self.out[0]);
+                let size = self.size[0] * self.size[1];
+                // SAFETY: the line lies inside the result (asserted) and belongs to this part alone.
+                let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(line * width), width) };
+                self.row(&x[plane * size..][..size], h, blended, out);
+            }
+        });
+        Ok(())
+    }
+}
+
+struct Pad {
+    shape: Shape,
+    out: Shape,
+    widths: Vec<(i64, i64)>,
+    mode: String,
+    bytes: usize,
+}
+
+fn make_pad(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let shape = spec.inputs.first()?.shape()?;
+    let out = spec.outputs.first()?.shape()?;
+    let widths = pad_width(&spec.params())?;
+    let plain = !shape.is_empty() && widths.len() == shape.len() && !shape.contains(&0) && !out.contains(&0);
+    let mode = spec.params().string("pad_mode");
+    let bytes = spec.outputs[0].dtype.size();
+    plain.then(|| Box::new(Pad { shape, out, widths, mode, bytes }) as Box<dyn Kernel>)
+}
+
+impl Kernel for Pad {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let (x, value) = (inputs[0].data, &inputs[1].data[..self.bytes]);
+        let last = self.shape.len() - 1;
+        let (width, size, bytes) = (self.out[last], self.shape[last], self.bytes);
+        let before = self.widths[last].0;
+        // Places of a row that lie inside the data.
+        let inside = before.clamp(0, width as i64) as usize..(size as i64 + before).clamp(0, width as i64) as usize;
+        let inside = inside.start..inside.end.max(inside.start);
+        let work = outputs[0].data.len() / 16;
+        split::each_chunk(outputs[0].data, width * bytes, work, |row, to| {
+            let (mut rest, mut at, mut step) = (row, Some(0), 1);
+            for axis in (0..last).rev() {
+                let i = (rest % self.out[axis]) as i64 - self.widths[axis].0;
+                rest /= self.out[axis];
+                at = at.zip(pad_source(&self.mode, i, self.shape[axis] as i64)).map(|(at, i)| at + i as usize * step);
+                step *= self.shape[axis];
+            }
+            let Some(at) = at else {
+                to.chunks_mut(bytes).for_each(|t| t.copy_from_slice(value));
+                return;
+            };
+            let line = &x[at * size * bytes..][..size * bytes];
+            if !inside.is_empty() {
+                let first = (inside.start as i64 - before) as usize;
+                to[inside.start * bytes..inside.end * bytes]
+                    .copy_from_slice(&line[first * bytes..][..inside.len() * bytes]);
+            }
+            for place in (0..inside.start).chain(inside.end..width) {
+                let source = pad_source(&self.mode, place as i64 - before, size as i64);
+                let from = source.map_or(value, |i| &line[i as usize * bytes..][..bytes]);
+                to[place * bytes..][..bytes].copy_from_slice(from);
+            }
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Fast host kernels, one file per operator family. A kernel is created once for a call with known types, and runs
+//! many times; without a fast kernel the operator's naive reference is used ([`make`] hides the difference).
+//!
+//! Kernels split their work over the rayon pool in which they are called, allocate nothing while running (memory that
+//! they need is requested as workspace), and are never the reference of a test. Between the pieces of their work they
+//! check for a request to [stop](byoc_ir::stop): results are valid only if the caller finds none.
+
+mod blocked;
+mod blocks;
+mod broadcast;
+mod cast;
+mod conv;
+mod conv_transpose;
+mod dense;
+mod depthwise;
+mod elementwise;
+mod fallback;
+mod gemm;
+mod image;
+mod math;
+mod norm;
+mod plane;
+mod pool;
+mod qnn;
+mod reduce;
+pub(crate) mod simd;
+mod split;
+mod strided;
+
+use byoc_ir::ir::{Attrs, OpId, TensorType};
+use byoc_ir::op::{self, OpDef, Params};
+use byoc_ir::tensor::{Tensor, TensorView, TensorViewMut};
+
+/// Call with everything that is known before it runs.
+#[derive(Clone, Copy)]
+pub struct Spec<'a> {
+    /// The operator.
+    pub def: &'static OpDef,
+    /// Attributes of the call.
+    pub attrs: &'a Attrs,
+    /// Input types, tuples flattened; every dimension is known.
+    pub inputs: &'a [TensorType],
+    /// Output types, tuples flattened; every dimension is known.
+    pub outputs: &'a [TensorType],
+    /// Values of inputs that never change (weights), which a kernel may pack; `None` for other inputs.
+    pub constants: &'a [Option<&'a Tensor>],
+}
+
+impl<'a> Spec<'a> {
+    /// Returns the attributes, with defaults.
+    pub fn params(&self) -> Params<'a> {
+        Params::new(self.def, self.attrs)
+    }
+}
+
+/// Call that is ready to run.
+pub trait Kernel: Send + Sync {
+    /// Returns the size in bytes of the scratch memory of a run.
+    fn workspace(&self) -> usize {
+        0
+    }
+
+    /// Returns the bytes that a run may allocate in addition, and frees at its end: those of a reference. The caller
+    /// reserves [room](byoc_ir::tensor::memory::room) for them.
+    fn scratch(&self) -> usize {
+        0
+    }
+
+    /// Returns the input whose buffer output 0 may reuse, if the kernel can compute in place.
+    fn in_place(&self) -> Option<usize> {
+        None
+    }
+
+    /// Computes the outputs. `workspace` has at least [`Kernel::workspace`] bytes, 64-byte aligned. A kernel that
+    /// computes in place on its first input can keep the default, which runs it on a copy of that input.
+    ///
+    /// # Errors
+    /// Invalid values, such as an index out of bounds.
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        _workspace: &mut [u8],
+    ) -> Result<(), String> {
+        outputs[0].data.copy_from_slice(inputs[0].data);
+        self.run_in_place(&inputs[1..], outputs)
+    }
+
+    /// Variant of [`Kernel::run`] where `outputs[0]` already holds the input that [`Kernel::in_place`] names, and
+    /// that input is left out of `inputs`.
+    ///
+    /// # Errors
+    /// Errors of [`Kernel::run`]; a kernel that does not compute in place.
+    fn run_in_place(&self, _inputs: &[TensorView<'_>], _outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
+        Err("this kernel does not compute in place".into())
+    }
+}
+
+/// Registration of a fast kernel for an operator.
+pub struct Offer {
+    /// Name of the operator.
+    pub op: &'static str,
+    /// Creates the kernel, or declines a call that it does not cover.
+    pub make: fn(&Spec<'_>) -> Option<Box<dyn Kernel>>,
+}
+
+inventory::collect!(Offer);
+
+/// Creates the kernel for a call: a fast one if there is one, otherwise the reference. `None` if the operator has no
+/// host implementation at all.
+pub fn make(op: OpId, spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    // A result without elements may have other dimensions of any size; no table may depend on them.
+    if !spec.outputs.is_empty() && spec.outputs.iter().all(|ty| ty.len() == Some(0)) {
+        return fallback::make(spec);
+    }
+    if let Some(kernel) = blocked::between_changes(op, spec) {
+        return Some(kernel);
+    }
+    let name = op::get(op).name;
+    inventory::iter::<Offer>
+        .into_iter()
+        .filter(|offer| offer.op == name)
+        .find_map(|offer| (offer.make)(spec))
+        .or_else(|| fallback::make(spec))
+}
+
+/// Returns true if the host can run the operator.
+pub fn exists(op: OpId) -> bool {
+    op::get(op).reference.is_some()
+}

@@ -1,0 +1,93 @@
+//! Geometry of a convolution over a plane, in the form that the fast kernels use.
+
+use byoc_ir::op::conv::ConvShape;
+use byoc_ir::op::spatial::Canonical;
+use std::ops::Range;
+
+/// Convolution over (at most) height and width.
+#[derive(Clone, Debug)]
+pub struct Plane {
+    pub batch: usize,
+    pub groups: usize,
+    /// Channels per group of the data.
+    pub channels: usize,
+    /// Channels per group of the result.
+    pub out_channels: usize,
+    pub size: [usize; 2],
+    pub kernel: [usize; 2],
+    pub out: [usize; 2],
+    pub stride: [usize; 2],
+    pub dilation: [usize; 2],
+    pub before: [usize; 2],
+}
+
+impl Plane {
+    /// Creates the geometry; `None` for three spatial axes and for empty tensors, which the reference computes.
+    pub fn new(s: &ConvShape) -> Option<Plane> {
+        let depth = [s.data.size[2], s.weight.size[2], s.out.size[2], s.slide.stride[0]];
+        if depth != [1; 4] || s.data.size.contains(&0) || s.weight.size.contains(&0) || s.out.size.contains(&0) {
+            return None;
+        }
+        let plane = |c: &Canonical| [c.size[3], c.size[4]];
+        let last = |v: [usize; 3]| [v[1], v[2]];
+        Some(Plane {
+            batch: s.data.size[0],
+            groups: s.groups,
+            channels: s.data.size[1] / s.groups,
+            out_channels: s.out.size[1] / s.groups,
+            size: plane(&s.data),
+            kernel: plane(&s.weight),
+            out: plane(&s.out),
+            stride: last(s.slide.stride),
+            dilation: last(s.slide.dilation),
+            before: last(s.slide.before),
+        })
+    }
+
+    /// Returns the number of elements of a channel of the result.
+    pub fn places(&self) -> usize {
+        self.out[0] * self.out[1]
+    }
+
+    /// Returns the number of terms of a sum.
+    pub fn terms(&self) -> usize {
+        self.channels * self.kernel[0] * self.kernel[1]
+    }
+
+    /// Returns true if the columns are the data itself.
+    pub fn direct(&self) -> bool {
+        self.kernel == [1, 1] && self.stride == [1, 1] && self.before == [0, 0] && self.out == self.size
+    }
+
+    /// Returns the amount of work for the decision to split it: a multiply-add of a blocked product is cheap.
+    pub fn work(&self) -> usize {
+        self.out_channels * self.places() * self.terms() / 8
+    }
+
+    /// Returns the places `x` on axis `axis` whose tap `tap` lies inside the data.
+    pub fn inside(&self, axis: usize, tap: usize) -> Range<usize> {
+        let (step, before) = (self.stride[axis], self.before[axis]);
+        let offset = tap * self.dilation[axis];
+        let first = before.saturating_sub(offset).div_ceil(step);
+        let last = (self.size[axis] + before).saturating_sub(offset).div_ceil(step);
+        let last = last.min(self.out[axis]);
+        first.min(last)..last
+    }
+}
+
+/// Returns true if a tensor is dense in canonical order (batch, channels, plane).
+pub fn dense(c: &Canonical) -> bool {
+    let mut step = 1;
+    (0..5).rev().all(|i| {
+        let fits = c.size[i] == 1 || c.stride[i] == step;
+        step *= c.size[i];
+        fits
+    })
+}
+
+/// Returns true if a tensor is dense with its channels last.
+pub fn channels_last(c: &Canonical) -> bool {
+    let order = [0, 2, 3, 4, 1];
+    let reordered = Canonical { size: order.map(|i| c.size[i]), stride: order.map(|i| c.stride[i]) };
+    dense(&reordered)
+}

@@ -1,0 +1,240 @@
+//! Pooling over one and two spatial axes of dense planes (NCHW): planes are split over the threads, and within a
+//! plane each tap is applied to a whole row of results.
+
+use super::dense::f32_shapes;
+use super::plane::dense;
+use super::simd::multiversion;
+use super::{Kernel, Offer, Spec, split};
+use byoc_ir::op::pool::{PoolShape, pool_window};
+use byoc_ir::op::spatial::{Slide, taps_inside};
+use byoc_ir::stop::Ticks;
+use byoc_ir::tensor::{TensorView, TensorViewMut};
+use std::ops::Range;
+
+inventory::submit! { Offer { op: "nn.max_pool1d", make: |s| make(s, true) } }
+inventory::submit! { Offer { op: "nn.max_pool2d", make: |s| make(s, true) } }
+inventory::submit! { Offer { op: "nn.avg_pool1d", make: |s| make(s, false) } }
+inventory::submit! { Offer { op: "nn.avg_pool2d", make: |s| make(s, false) } }
+inventory::submit! { Offer { op: "nn.global_max_pool2d", make: |s| make_global(s, true) } }
+inventory::submit! { Offer { op: "nn.global_avg_pool2d", make: |s| make_global(s, false) } }
+inventory::submit! { Offer { op: "nn.adaptive_max_pool2d", make: |s| make_global(s, true) } }
+inventory::submit! { Offer { op: "nn.adaptive_avg_pool2d", make: |s| make_global(s, false) } }
+
+/// Axis of a sliding window.
+struct Axis {
+    size: usize,
+    out: usize,
+    stride: usize,
+    /// Padding before the first element; tap 0 of place 0 lies this far before it. Taps are `dilation` apart.
+    before: usize,
+    dilation: usize,
+    taps: usize,
+    /// Taps that lie inside the data at some place, in order: a large window may lie mostly in the padding.
+    seen: Vec<Range<usize>>,
+    /// Divisor of the mean of each place.
+    counts: Vec<usize>,
+}
+
+impl Axis {
+    /// Returns the taps of a place that lie inside the data.
+    fn taps_of(&self, place: usize) -> Range<usize> {
+        taps_inside(place * self.stride, self.before, self.dilation, self.taps, self.size)
+    }
+
+    /// Returns the places whose tap `tap` lies inside the data.
+    fn inside(&self, tap: usize) -> Range<usize> {
+        let offset = tap * self.dilation;
+        let first = self.before.saturating_sub(offset).div_ceil(self.stride);
+        let last = (self.size + self.before).saturating_sub(offset).div_ceil(self.stride).min(self.out);
+        first.min(last)..last
+    }
+}
+
+/// Maximum number of places along an axis; more are left to the reference, which needs no tables of them.
+const MAX_PLACES: usize = 1 << 24;
+
+struct Pool {
+    axes: [Axis; 2],
+    max: bool,
+}
+
+fn make(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
+    let ([data], out) = f32_shapes(spec)?;
+    let params = spec.params();
+    let shape = PoolShape::new(&params, &data, &out);
+    let places = shape.out.spatial().into_iter().max();
+    if places > Some(MAX_PLACES)
+        || !dense(&shape.data)
+        || !dense(&shape.out)
+        || shape.data.size.contains(&0)
+        || shape.out.size.contains(&0)
+    {
+        return None;
+    }
+    let (taps, slide) = pool_window(&params, data.len() - 2);
+    let include = params.bool("count_include_pad");
+    let whole = Slide { before: [0; 3], ..slide };
+    let axis = |i: usize| {
+        let (size, out) = (shape.data.size[2 + i], shape.out.size[2 + i]);
+        let padded = slide.before[i] + size + slide.after[i];
+        let inside = |place: usize| slide.taps_inside(i, place, taps[i], size);
+        let count = |place: usize| match include {
+            true => whole.taps_inside(i, place, taps[i], padded).len(),
+            false => inside(place).len(),
+        };
+        let mut seen: Vec<Range<usize>> = Vec::new();
+        // Later places see earlier taps.
+        for range in (0..out).rev().map(inside).filter(|range| !range.is_empty()) {
+            match seen.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => seen.push(range),
+            }
+        }
+        let (stride, before, dilation) = (slide.stride[i], slide.before[i], slide.dilation[i]);
+        Axis { size, out, stride, before, dilation, taps: taps[i], seen, counts: (0..out).map(count).collect() }
+    };
+    Some(Box::new(Pool { axes: [axis(1), axis(2)], max }))
+}
+
+impl Pool {
+    fn plane(&self, x: &[f32], out: &mut [f32]) {
+        let [rows, cols] = &self.axes;
+        let mut ticks = Ticks::every(cols.out);
+        for (h, row) in out.chunks_mut(cols.out).enumerate() {
+            row.fill(if self.max { f32::NEG_INFINITY } else { 0.0 });
+            for kh in rows.taps_of(h) {
+                if ticks.requested() {
+                    return;
+                }
+                let line = h * rows.stride + kh * rows.dilation - rows.before;
+                let line = &x[line * cols.size..][..cols.size];
+                for kw in cols.seen.iter().flat_map(Range::clone) {
+                    let inside = cols.inside(kw);
+                    if inside.is_empty() {
+                        continue;
+                    }
+                    let first = inside.start * cols.stride + kw * cols.dilation - cols.before;
+                    let row = &mut row[inside];
+                    if self.max {
+                        largest(row, &line[first..], cols.stride)
+                    } else {
+                        add(row, &line[first..], cols.stride)
+                    }
+                }
+            }
+            if !self.max {
+                for (value, count) in row.iter_mut().zip(&cols.counts) {
+                    *value /= (rows.counts[h] * count).max(1) as f32;
+                }
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// Replaces each element by the larger of it and every `step`-th of `x`; NaN propagates.
+    fn largest(row: &mut [f32], x: &[f32], step: usize) {
+        #[inline(always)]
+        fn larger(a: &mut f32, b: f32) {
+            *a = if b > *a || b.is_nan() { b } else { *a };
+        }
+        match step {
+            1 => row.iter_mut().zip(x).for_each(|(r, v)| larger(r, *v)),
+            2 => row.iter_mut().zip(x.chunks(2)).for_each(|(r, v)| larger(r, v[0])),
+            _ => row.iter_mut().zip(x.iter().step_by(step)).for_each(|(r, v)| larger(r, *v)),
+        }
+    }
+
+    fn add(row: &mut [f32], x: &[f32], step: usize) {
+        match step {
+            1 => row.iter_mut().zip(x).for_each(|(r, v)| *r += v),
+            2 => row.iter_mut().zip(x.chunks(2)).for_each(|(r, v)| *r += v[0]),
+            _ => row.iter_mut().zip(x.iter().step_by(step)).for_each(|(r, v)| *r += v),
+        }
+    }
+}
+
+impl Kernel for Pool {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let [rows, cols] = &self.axes;
+        let x = inputs[0].as_slice::<f32>();
+        let out = outputs[0].as_mut_slice::<f32>();
+        let taps = rows.taps.min(rows.size) * cols.taps.min(cols.size);
+        let work = out.len().saturating_mul(taps) / 4;
+        let size = rows.size * cols.size;
+        split::each_chunk(out, rows.out * cols.out, work, |i, out| self.plane(&x[i * size..][..size], out));
+        Ok(())
+    }
+}
+
+/// Reduction of a whole plane to one element.
+struct Global {
+    plane: usize,
+    max: bool,
+}
+
+fn make_global(spec: &Spec<'_>, max: bool) -> Option<Box<dyn Kernel>> {
+    let ([data], out) = f32_shapes(spec)?;
+    let shape = PoolShape::new(&spec.params(), &data, &out);
+    let whole = shape.out.spatial() == [1; 3] && !shape.data.size.contains(&0) && dense(&shape.data);
+    whole.then(|| Box::new(Global { plane: shape.data.spatial().iter().product(), max }) as Box<dyn Kernel>)
+}
+
+impl Kernel for Global {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let x = inputs[0].as_slice::<f32>();
+        split::each_chunk(outputs[0].as_mut_slice::<f32>(), 1, x.len() / 4, |i, out| {
+            let plane = &x[i * self.plane..][..self.plane];
+            out[0] = if self.max { largest_of(plane) } else { sum(plane) / self.plane as f32 };
+        });
+        Ok(())
+    }
+}
+
+const LANES: usize = 32;
+
+multiversion! {
+    /// Returns the sum, by partial sums.
+    pub(super) fn sum(x: &[f32]) -> f32 {
+        let mut sums = [0.0f32; LANES];
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for values in whole {
+            for l in 0..LANES {
+                sums[l] += values[l];
+            }
+        }
+        for (s, v) in sums.iter_mut().zip(rest) {
+            *s += v;
+        }
+        sums.iter().sum()
+    }
+
+    /// Returns the sum of squared distances to `mean`, by partial sums.
+    pub(super) fn sum_of_squares(x: &[f32], mean: f32) -> f32 {
+        let mut sums = [0.0f32; LANES];
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for values in whole {
+            for l in 0..LANES {
+                let d = values[l] - mean;
+                sums[l] += d * d;
+            }
+        }
+        for (s, v) in sums.iter_mut().zip(rest) {
+            *s += (v - mean) * (v - mean);
+        }
+        sums.iter().sum()
+    }
+
+    /// Returns the largest element; NaN propagates.
+    pub(super) fn largest_of(x: &[f32]) -> f32 {
+        let mut best = [f32::NEG_INFINITY; LANES];
+        let (whole, rest) = x.as_chunks::<LANES>();
+        for values in whole {
+            for l in 0..LANES {
+                best[l] = if values[l] > best[l] || values[l].is_nan() { values[l] } else { best[l] };
+            }
+        }
+        let rest = rest.iter().chain(&best);
+        rest.fold(f32::NEG_INFINITY, |a, &b| if b > a || b.is_nan() { b } else { a })
+    }
+}

@@ -1,0 +1,288 @@
+//! `qnn.conv2d`, `qnn.dense` and `qnn.batch_matmul` on bytes, and the first two fused with a requantization.
+
+use super::engine::{DataShape, Engine, OutShape, Values};
+use super::finish::{Bytes, Finish, Offsets, Plain, Scaling};
+use super::tile::WIDE;
+use super::weights::{KernelShape, pack};
+use crate::split::Shared;
+use crate::{Kernel, Offer, Spec, fallback};
+use byoc_ir::op::conv::ConvShape;
+use byoc_ir::op::dense::MatMulShape;
+use byoc_ir::op::qnn::numerics::{Rescale, range};
+use byoc_ir::op::qnn::{fused_bounds, requantization, scales};
+use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
+
+inventory::submit! { Offer { op: "qnn.conv2d", make: make_conv } }
+inventory::submit! { Offer { op: "qnn.contrib_conv2d_requantize", make: make_conv } }
+inventory::submit! { Offer { op: "qnn.dense", make: make_product } }
+inventory::submit! { Offer { op: "qnn.contrib_dense_requantize", make: make_product } }
+inventory::submit! { Offer { op: "qnn.batch_matmul", make: make_product } }
+
+/// Several matrix products, possibly with separate weights, or one convolution.
+struct Batch {
+    count: usize,
+    /// Distances in elements between products: of the data, the weights, the results.
+    steps: [usize; 3],
+}
+
+struct Contraction {
+    engine: Engine,
+    batch: Batch,
+    /// Index of the zero points among the inputs.
+    zero_points: usize,
+    /// Packed constant weights, and their sums.
+    packed: Option<(Vec<i8>, Vec<i32>)>,
+    /// Requantization of the results; `None` for `int32` results.
+    requantize: Option<Requantize>,
+    data: DType,
+    /// Fallback for zero points that bytes cannot hold.
+    reference: Box<dyn Kernel>,
+}
+
+struct Requantize {
+    /// Index of the bias among the inputs.
+    bias: usize,
+    scaling: Scaling,
+}
+
+fn make_conv(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let shapes: Vec<_> = spec.inputs.iter().map(|t| t.shape()).collect::<Option<_>>()?;
+    let out = spec.outputs.first()?.shape()?;
+    let s = ConvShape::new(&spec.params(), &shapes[0], &shapes[1], &out);
+    let plane = |size: [usize; 5]| [size[3], size[4]];
+    let last = |v: [usize; 3]| [v[1], v[2]];
+    let size = plane(s.data.size);
+    let (before, after) = (last(s.slide.before), last(s.slide.after));
+    let [kh, kw] = plane(s.weight.size);
+    let dilation = last(s.slide.dilation);
+    let each_tap = || (0..kh).flat_map(move |h| (0..kw).map(move |w| [h, w]));
+    let step = |strides: &[usize; 5]| [strides[0], strides[1], strides[3], strides[4]];
+    let (out_size, w) = (plane(s.out.size), s.weight.stride);
+    let engine = Engine {
+        data: DataShape {
+            images: s.data.size[0],
+            size,
+            before,
+            padded: [0, 1].map(|i| before[i] + size[i] + after[i]),
+            steps: step(&s.data.stride),
+        },
+        out: OutShape { size: out_size, steps: [s.out.stride[0], s.out.stride[1], s.out.stride[4]] },
+        kernel: KernelShape {
+            groups: s.groups,
+            outputs: s.out.size[1] / s.groups,
+            inputs: s.data.size[1] / s.groups,
+            taps: each_tap().map(|[h, wd]| h * w[3] + wd * w[4]).collect(),
+            output_step: w[0],
+            input_step: w[1],
+        },
+        stride: last(s.slide.stride),
+        taps: each_tap().map(|[h, w]| [h * dilation[0], w * dilation[1]]).collect(),
+    };
+    // Places in a row must be contiguous, and so must rows.
+    if s.out.stride[3] != s.out.stride[4] * out_size[1] {
+        return None;
+    }
+    make(spec, engine, Batch { count: 1, steps: [0; 3] })
+}
+
+fn make_product(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let shapes: Vec<_> = spec.inputs.iter().map(|t| t.shape()).collect::<Option<_>>()?;
+    let s = MatMulShape::new(&spec.params(), &shapes[0], &shapes[1], &spec.outputs.first()?.shape()?);
+    let engine = Engine {
+        data: DataShape { images: 1, size: [1, s.m], before: [0; 2], padded: [1, s.m], steps: [0, s.a[2], 0, s.a[1]] },
+        out: OutShape { size: [1, s.m], steps: [0, 1, s.n] },
+        kernel: KernelShape {
+            groups: 1,
+            outputs: s.n,
+            inputs: s.k,
+            taps: vec![0],
+            output_step: s.b[2],
+            input_step: s.b[1],
+        },
+        stride: [1, 1],
+        taps: vec![[0, 0]],
+    };
+    make(spec, engine, Batch { count: s.batch, steps: [s.a[0], s.b[0], s.m * s.n] })
+}
+
+fn make(spec: &Spec<'_>, engine: Engine, batch: Batch) -> Option<Box<dyn Kernel>> {
+    let byte = |i: usize| matches!(spec.inputs[i].dtype, DType::I8 | DType::U8);
+    let empty = spec.inputs[..2].iter().chain(spec.outputs).any(|t| t.len().is_none_or(|n| n == 0));
+    if !byte(0) || !byte(1) || empty {
+        return None;
+    }
+    let fused = spec.def.name.ends_with("_requantize");
+    let requantize = match fused {
+        false if spec.outputs[0].dtype != DType::I32 => return None,
+        false => None,
+        true => Some(Requantize { bias: 2, scaling: scaling(spec, engine.kernel.groups * engine.kernel.outputs)? }),
+    };
+    let packed = spec.constants.get(1).copied().flatten().filter(|_| batch.steps[1] == 0).map(|weights| {
+        let mut packed = vec![0i8; engine.kernel.packed_bytes()];
+        let mut sums = vec![0i32; engine.kernel.groups * engine.kernel.outputs];
+        pack(&engine.kernel, &weights.view(), &mut packed, &mut sums);
+        (packed, sums)
+    });
+    let zero_points = if fused { 3 } else { 2 };
+    let reference = fallback::make(spec)?;
+    Some(Box::new(Contraction {
+        engine,
+        batch,
+        zero_points,
+        packed,
+        requantize,
+        data: spec.inputs[0].dtype,
+        reference,
+    }))
+}
+
+/// Returns the scaling of a fused operator whose scales and zero points are known.
+fn scaling(spec: &Spec<'_>, channels: usize) -> Option<Scaling> {
+    let params = spec.params();
+    let known = |i: usize| spec.constants.get(i).copied().flatten();
+    let from = scales(&params, 5, &known(5)?.view()).ok()?;
+    let to = scales(&params, 6, &known(6)?.view()).ok()?;
+    let zero_point = *known(7)?.as_slice::<i32>().first()?;
+    let out = spec.outputs[0].dtype;
+    if to.len() != 1 || out.size() != 1 {
+        return None;
+    }
+    let by = requantization(&params, &from, &to);
+    let bounds = fused_bounds(&params, range(out));
+    let finite = by.iter().all(|by| !matches!(by, Rescale::Float(ratio, _) if !ratio.is_finite()));
+    finite.then(|| Scaling::new(&by, channels, zero_point, (bounds.0 as i32, bounds.1 as i32)))
+}
+
+/// Parts of the scratch memory.
+struct Scratch<'a> {
+    data: &'a mut [u8],
+    offsets: &'a mut [i32],
+    zero_points: &'a mut [i32],
+    weights: &'a mut [i8],
+    sums: &'a mut [i32],
+}
+
+impl Contraction {
+    fn channels(&self) -> usize {
+        self.engine.kernel.groups * self.engine.kernel.outputs
+    }
+
+    /// Returns the size in bytes of each part of the scratch memory.
+    fn parts(&self) -> [usize; 5] {
+        let (channels, packed) = (self.channels(), self.packed.is_some());
+        [
+            self.engine.workspace(self.data),
+            (channels + WIDE) * 4,
+            channels * 4,
+            if packed { 0 } else { self.engine.kernel.packed_bytes() },
+            if packed { 0 } else { channels * 4 },
+        ]
+        .map(|bytes| bytes.next_multiple_of(64))
+    }
+
+    fn scratch<'a>(&self, workspace: &'a mut [u8]) -> Scratch<'a> {
+        let [data, offsets, zero_points, weights, sums] = self.parts();
+        let (data, rest) = workspace.split_at_mut(data);
+        let (offsets, rest) = rest.split_at_mut(offsets);
+        let (zero_points, rest) = rest.split_at_mut(zero_points);
+        let (weights, rest) = rest.split_at_mut(weights);
+        Scratch {
+            data,
+            offsets: bytemuck::cast_slice_mut(offsets),
+            zero_points: bytemuck::cast_slice_mut(zero_points),
+            weights: bytemuck::cast_slice_mut(weights),
+            sums: bytemuck::cast_slice_mut(&mut rest[..sums]),
+        }
+    }
+
+    /// Prepares everything about one product except the output, and calls `run` with it.
+    fn with<F>(&self, inputs: &[TensorView<'_>], scratch: &mut Scratch<'_>, i: usize, run: F)
+    where
+        F: FnOnce(&Values<'_>, Offsets<'_>, &mut [u8]),
+    {
+        let (kernel, channels) = (&self.engine.kernel, self.channels());
+        let part = |view: &TensorView<'_>, step: usize| view.data.get(i * step..).unwrap_or_default().len();
+        let from = |view: &TensorView<'_>, step: usize| view.data.len() - part(view, step);
+        let data = TensorView { data: &inputs[0].data[from(&inputs[0], self.batch.steps[0])..], ..inputs[0] };
+        let weights = TensorView { data: &inputs[1].data[from(&inputs[1], self.batch.steps[1])..], ..inputs[1] };
+        let (packed, sums): (&[i8], &[i32]) = match &self.packed {
+            Some((packed, sums)) => (packed, sums),
+            None => {
+                pack(kernel, &weights, scratch.weights, scratch.sums);
+                (scratch.weights, scratch.sums)
+            }
+        };
+        // Zero points of unsigned data and of signed weights, the form that tiles use for both.
+        let zero_point = inputs[self.zero_points].as_slice::<i32>()[0];
+        let moved = if self.data == DType::U8 { zero_point } else { zero_point.wrapping_add(128) };
+        let given = inputs[self.zero_points + 1].as_slice::<i32>();
+        let down = if inputs[1].dtype == DType::U8 { 128 } else { 0 };
+        let mut any = false;
+        for (c, zero) in scratch.zero_points[..channels].iter_mut().enumerate() {
+            *zero = given[if given.len() == 1 { 0 } else { c }].wrapping_sub(down);
+            any |= *zero != 0;
+        }
+        let bias = self.requantize.as_ref().map(|r| inputs[r.bias].as_slice::<i32>());
+        let terms = kernel.terms() as i32;
+        for (c, offset) in scratch.offsets[..channels].iter_mut().enumerate() {
+            let own = terms.wrapping_mul(scratch.zero_points[c]).wrapping_sub(sums[c]);
+            let bias = bias.map_or(0, |bias| bias[c]);
+            *offset = moved.wrapping_mul(own).wrapping_add(bias);
+        }
+        let zero_points = if any { &scratch.zero_points[..channels] } else { &[][..] };
+        let offsets = Offsets { values: scratch.offsets, zero_points };
+        run(&Values { data, zero_point, weights: packed }, offsets, scratch.data);
+    }
+
+    fn finish<F: Finish>(&self, values: &Values<'_>, finish: &F, workspace: &mut [u8]) {
+        self.engine.run(values, finish, workspace);
+    }
+}
+
+impl Kernel for Contraction {
+    fn workspace(&self) -> usize {
+        self.parts().iter().sum::<usize>().max(self.reference.workspace())
+    }
+
+    fn run(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [TensorViewMut<'_>],
+        workspace: &mut [u8],
+    ) -> Result<(), String> {
+        let zero_point = inputs[self.zero_points].as_slice::<i32>()[0];
+        if !self.engine.takes_zero_point(self.data, zero_point) {
+            return self.reference.run(inputs, outputs, workspace);
+        }
+        let mut scratch = self.scratch(workspace);
+        let len = outputs[0].len();
+        match &self.requantize {
+            None => {
+                let out = Shared::new(outputs[0].as_mut_slice::<i32>());
+                for i in 0..self.batch.count {
+                    let first = i * self.batch.steps[2];
+                    // SAFETY: the results of product `i` begin inside the output.
+                    let (out, len) = (Shared::at(unsafe { out.get().add(first) }), len - first);
+                    self.with(inputs, &mut scratch, i, |values, offsets, workspace| {
+                        if offsets.zero_points.is_empty() {
+                            self.finish(values, &Plain::<false> { offsets, out, len }, workspace);
+                        } else {
+                            self.finish(values, &Plain::<true> { offsets, out, len }, workspace);
+                        }
+                    });
+                }
+            }
+            Some(Requantize { scaling, .. }) => {
+                let out = Shared::new(&mut *outputs[0].data);
+                self.with(inputs, &mut scratch, 0, |values, offsets, workspace| {
+                    if offsets.zero_points.is_empty() {
+                        self.finish(values, &Bytes::<false> { offsets, scaling, out, len }, workspace);
+                    } else {
+                        self.finish(values, &Bytes::<true> { offsets, scaling, out, len }, workspace);
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,300 @@
+//! Elementwise operators on bytes: by a table of all 256 results; sums of two by a table for each side; and
+//! conversions to bytes from floats and from `int32`.
+
+use super::finish::{away, fixed};
+use super::lookup;
+use crate::simd::multiversion;
+use crate::{Kernel, Offer, Spec, split};
+use byoc_ir::ir::{Attrs, TensorType};
+use byoc_ir::op::qnn::numerics::{Rescale, Rounding, range, rescale, saturate};
+use byoc_ir::op::qnn::{Along, default_requantization, requantization, rounding_of, scales};
+use byoc_ir::op::{OpDef, Params, Reference};
+use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
+
+macro_rules! offer {
+    ($make:ident: $($op:literal)*) => { $(inventory::submit! { Offer { op: $op, make: $make } })* };
+}
+
+offer! { make_table:
+    "clip" "nn.relu" "nn.leaky_relu" "qnn.requantize" "qnn.dequantize" "qnn.tanh" "qnn.exp" "qnn.sqrt" "qnn.rsqrt"
+    "qnn.erf" "qnn.sigmoid" "qnn.hardswish" "qnn.log" "qnn.abs" "qnn.leaky_relu"
+}
+offer! { make_quantize: "qnn.quantize" }
+offer! { make_requantize: "qnn.requantize" }
+offer! { make_sum: "qnn.add" "qnn.subtract" }
+offer! { make_bias: "nn.bias_add" }
+
+/// Minimum number of elements for which a table pays off.
+const LEAST: usize = 1024;
+
+/// Operator whose result for an element depends only on its byte.
+struct Table {
+    def: &'static OpDef,
+    attrs: Attrs,
+    reference: Reference,
+    /// Element type of the result, one or four bytes.
+    out: DType,
+}
+
+fn make_table(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let byte = |t: &TensorType| matches!(t.dtype, DType::I8 | DType::U8);
+    let out = spec.outputs.first()?.dtype;
+    // Parameters with one element each: the axis does not matter.
+    let single = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
+    let large = spec.inputs[0].len().is_some_and(|n| n >= LEAST);
+    if !byte(&spec.inputs[0]) || !matches!(out.size(), 1 | 4) || !single || !large {
+        return None;
+    }
+    Some(Box::new(Table { def: spec.def, attrs: spec.attrs.without("axis"), reference: spec.def.reference?, out }))
+}
+
+impl Kernel for Table {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let all: [u8; 256] = std::array::from_fn(|i| i as u8);
+        let mut operands: smallvec::SmallVec<[TensorView<'_>; 5]> = inputs.into();
+        operands[0] = TensorView { dtype: inputs[0].dtype, shape: &[256], data: &all };
+        let mut table = [0u32; 256];
+        let bytes = &mut bytemuck::cast_slice_mut::<u32, u8>(&mut table)[..256 * self.out.size()];
+        let result = TensorViewMut { dtype: self.out, shape: &[256], data: bytes };
+        (self.reference)(Params::new(self.def, &self.attrs), &operands, &mut [result])?;
+        let x = inputs[0].data;
+        if self.out.size() == 1 {
+            let bytes: &[u8] = bytemuck::cast_slice(&table);
+            if let Some(table) = bytes.first_chunk::<256>() {
+                lookup::each(table, x, outputs[0].data);
+            }
+        } else {
+            let out: &mut [u32] = bytemuck::cast_slice_mut(outputs[0].data);
+            split::each_chunk(out, 4096, x.len(), |i, out| {
+                out.iter_mut().zip(&x[i * 4096..]).for_each(|(out, x)| *out = table[usize::from(*x)]);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Quantization of floats to bytes, with one scale.
+struct Quantize {
+    rounding: Rounding,
+    limits: (i64, i64),
+}
+
+fn make_quantize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let single = spec.inputs[1..].iter().all(|t| t.len() == Some(1));
+    let out = spec.outputs.first()?.dtype;
+    if spec.inputs[0].dtype != DType::F32 || out.size() != 1 || !single {
+        return None;
+    }
+    let rounding = rounding_of(&spec.params(), Rounding::ToNearest);
+    Some(Box::new(Quantize { rounding, limits: range(out) }))
+}
+
+impl Kernel for Quantize {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let scale = inputs[1].as_slice::<f32>()[0];
+        if !(scale.is_finite() && scale > 0.0) {
+            return Err(format!("output_scale is {scale}; a scale is finite and above zero"));
+        }
+        let zero = inputs[2].as_slice::<i32>()[0] as f32;
+        let x = inputs[0].as_slice::<f32>();
+        let (low, high) = (self.limits.0 as f32, self.limits.1 as f32);
+        split::each_chunk(&mut *outputs[0].data, 4096, x.len(), |i, out| {
+            quantize(&x[i * 4096..][..out.len()], out, scale, zero, (low, high), self.rounding);
+        });
+        Ok(())
+    }
+}
+
+multiversion! {
+    fn quantize(x: &[f32], out: &mut [u8], scale: f32, zero: f32, limits: (f32, f32), rounding: Rounding) {
+        match rounding {
+            Rounding::ToEven => {
+                for (out, x) in out.iter_mut().zip(x) {
+                    *out = byte((x / scale).round_ties_even() + zero, limits);
+                }
+            }
+            _ => {
+                for (out, x) in out.iter_mut().zip(x) {
+                    *out = byte(away(x / scale) + zero, limits);
+                }
+            }
+        }
+    }
+}
+
+/// Clamps an integral value and converts it to the byte of its type; NaN gives 0.
+#[inline(always)]
+fn byte(value: f32, (low, high): (f32, f32)) -> u8 {
+    let value = if value < low { low } else { value };
+    let value = if value > high { high } else { value };
+    (value as i32) as u8
+}
+
+/// Requantization of `int32` to bytes: one ratio, or one for each place on an axis.
+struct Requantize {
+    by: Along<Rescale>,
+    zero_point: i32,
+    limits: (i64, i64),
+}
+
+fn make_requantize(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let params = spec.params();
+    let known = |i: usize| spec.constants.get(i).copied().flatten();
+    let from = scales(&params, 1, &known(1)?.view()).ok()?;
+    let to = scales(&params, 3, &known(3)?.view()).ok()?;
+    let none = known(2)?.as_slice::<i32>().iter().all(|&zero| zero == 0);
+    let zero_points = known(4)?.as_slice::<i32>();
+    let out = spec.outputs.first()?.dtype;
+    let by = requantization(&params, &from, &to);
+    let finite = by.iter().all(|by| !matches!(by, Rescale::Float(ratio, _) if !ratio.is_finite()));
+    if spec.inputs[0].dtype != DType::I32 || out.size() != 1 || !none || zero_points.len() != 1 || !finite {
+        return None;
+    }
+    let by = Along::new(by, &spec.inputs[0].shape()?, params.int("axis"));
+    Some(Box::new(Requantize { by, zero_point: zero_points[0], limits: range(out) }))
+}
+
+impl Kernel for Requantize {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let x = inputs[0].as_slice::<i32>();
+        let out = &mut *outputs[0].data;
+        // A line of elements with one ratio or, if the axis is the last, with one ratio per element.
+        let single = self.by.values.len() == 1;
+        let size = match (single, self.by.inner) {
+            (true, _) => 4096,
+            (false, 1) => self.by.values.len(),
+            (false, inner) => inner,
+        };
+        let work = 2 * x.len();
+        split::each_chunk(out, size, work, |i, out| {
+            let x = &x[i * size..][..out.len()];
+            if !single && self.by.inner == 1 {
+                for ((out, x), by) in out.iter_mut().zip(x).zip(&self.by.values) {
+                    let value = rescale(*x, *by, self.zero_point, self.limits);
+                    *out = value as u8;
+                }
+            } else {
+                line(
+                    x,
+                    out,
+                    self.by.values[if single { 0 } else { i % self.by.values.len() }],
+                    self.zero_point,
+                    self.limits,
+                );
+            }
+        });
+        Ok(())
+    }
+}
+
+multiversion! {
+    fn line(x: &[i32], out: &mut [u8], by: Rescale, zero_point: i32, limits: (i64, i64)) {
+        let zero = i64::from(zero_point);
+        match by {
+            Rescale::Same => {
+                for (out, x) in out.iter_mut().zip(x) {
+                    *out = (i64::from(*x) + zero).clamp(limits.0, limits.1) as u8;
+                }
+            }
+            Rescale::Fixed(ratio, rounding) => {
+                let (m, left) = (i64::from(ratio.multiplier), i64::from(ratio.exponent.clamp(0, 32)));
+                let right = i64::from((-ratio.exponent).clamp(0, 32));
+                for (out, x) in out.iter_mut().zip(x) {
+                    *out = (fixed(*x, m, left, right, rounding) + zero).clamp(limits.0, limits.1) as u8;
+                }
+            }
+            Rescale::Float(ratio, rounding) => {
+                let (zero, limits) = (zero_point as f32, (limits.0 as f32, limits.1 as f32));
+                for (out, x) in out.iter_mut().zip(x) {
+                    let real = *x as f32 * ratio;
+                    let whole = match rounding {
+                        Rounding::ToEven => real.round_ties_even(),
+                        Rounding::Upward => (real + 0.5).floor(),
+                        Rounding::ToNearest => away(real),
+                    };
+                    *out = byte(whole + zero, limits);
+                }
+            }
+        }
+    }
+}
+
+fn make_sum(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let params = spec.params();
+    let dtype = spec.inputs[0].dtype;
+    let same = spec.inputs[0].shape().is_some() && spec.inputs[0].dims == spec.inputs[1].dims;
+    if dtype.size() != 1 || !same || spec.inputs[2..].iter().any(|t| t.len() != Some(1)) {
+        return None;
+    }
+    let known = |i: usize| spec.constants.get(i).copied().flatten();
+    let scale = |i: usize| scales(&params, i, &known(i)?.view()).ok();
+    let zero = |i: usize| Some(known(i)?.as_slice::<i32>()[0]);
+    let (to, to_zero) = (scale(6)?, zero(7)?);
+    let mut tables = [[0; 256]; 2];
+    for (side, table) in tables.iter_mut().enumerate() {
+        let (from, from_zero) = (scale(2 + 2 * side)?, zero(3 + 2 * side)?);
+        let by = default_requantization(&from, &to)[0];
+        let kept = by == Rescale::Same && from_zero == to_zero;
+        for (i, to) in table.iter_mut().enumerate() {
+            let x = if dtype == DType::U8 { i as i64 } else { i64::from(i as u8 as i8) };
+            let int32 = (i64::from(i32::MIN), i64::from(i32::MAX));
+            let moved = saturate(i128::from(x) - i128::from(from_zero));
+            let value = if kept { x } else { rescale(moved, by, to_zero, int32) };
+            // The second side excludes the zero point, and has its sign. Sums that may overflow `int32` are left to
+            // the reference.
+            let value = match side {
+                0 => value,
+                _ if spec.def.name == "qnn.subtract" => i64::from(to_zero) - value,
+                _ => value - i64::from(to_zero),
+            };
+            *to = i32::try_from(value).ok().filter(|v| v.unsigned_abs() < 1 << 30)?;
+        }
+    }
+    Some(Box::new(lookup::Sum::new(tables, dtype == DType::I8)))
+}
+
+/// Kernel of sums and differences of bytes with equal shapes: each side is requantized by a table.
+impl Kernel for lookup::Sum {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        self.each(inputs[0].data, inputs[1].data, outputs[0].data);
+        Ok(())
+    }
+}
+
+/// `int32` bias along one axis.
+struct Bias {
+    len: usize,
+    inner: usize,
+}
+
+fn make_bias(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let shape = spec.inputs[0].shape()?;
+    if spec.inputs[0].dtype != DType::I32 || shape.contains(&0) {
+        return None;
+    }
+    let axis = spec.params().int("axis");
+    let axis = if axis < 0 { axis + shape.len() as i64 } else { axis } as usize;
+    Some(Box::new(Bias { len: shape[axis], inner: shape[axis + 1..].iter().product() }))
+}
+
+impl Kernel for Bias {
+    fn in_place(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>]) -> Result<(), String> {
+        let (bias, out) = (inputs[0].as_slice::<i32>(), outputs[0].as_mut_slice::<i32>());
+        let work = out.len() / 4;
+        if self.inner == 1 {
+            split::each_chunk(out, self.len, work, |_, row| {
+                row.iter_mut().zip(bias).for_each(|(o, b)| *o = o.wrapping_add(*b));
+            });
+        } else {
+            split::each_chunk(out, self.inner, work, |i, line| {
+                let bias = bias[i % self.len];
+                line.iter_mut().for_each(|o| *o = o.wrapping_add(bias));
+            });
+        }
+        Ok(())
+    }
+}

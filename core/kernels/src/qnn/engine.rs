@@ -1,0 +1,249 @@
+//! Convolutions and matrix products of bytes: data arranged so that four channels of a place form a word, packed
+//! weights, tiles of sums, and an output stage applied while the sums are in registers.
+//!
+//! A run has two parts, each split over the threads of the pool. First the data of an image are copied to scratch
+//! memory as unsigned bytes, channels last, with padding (unless they already have that form). Then tiles of places
+//! by output channels are computed directly from there, tap by tap. No columns are gathered (no im2col).
+
+use super::finish::{Finish, Row};
+use super::tile::{self, PLACES, Sums, Tile, WIDE};
+use super::transpose::{self, CHANNELS};
+use super::weights::KernelShape;
+use crate::split;
+use byoc_ir::tensor::{DType, TensorView};
+
+/// Placement of the data of an image.
+#[derive(Clone, Debug)]
+pub(super) struct DataShape {
+    /// Number of images; matrices of a product count as rows of one image.
+    pub images: usize,
+    /// Rows and columns.
+    pub size: [usize; 2],
+    /// Padding before the first element; rows and columns including all padding.
+    pub before: [usize; 2],
+    pub padded: [usize; 2],
+    /// Distances in elements between images, channels, rows, columns.
+    pub steps: [usize; 4],
+}
+
+/// Placement of the results of an image.
+#[derive(Clone, Debug)]
+pub(super) struct OutShape {
+    /// Rows and columns.
+    pub size: [usize; 2],
+    /// Distances in elements between images, channels, places. (Rows are contiguous.)
+    pub steps: [usize; 3],
+}
+
+/// Sum of products with everything known but the values.
+#[derive(Clone, Debug)]
+pub(super) struct Engine {
+    pub data: DataShape,
+    pub out: OutShape,
+    pub kernel: KernelShape,
+    /// Distance between places of the result, in rows and columns of the padded data.
+    pub stride: [usize; 2],
+    /// Offset of each tap of the kernel, in rows and columns of the padded data.
+    pub taps: Vec<[usize; 2]>,
+}
+
+/// Buffers of a run.
+pub(super) struct Values<'a> {
+    pub data: TensorView<'a>,
+    /// Zero point of the data, as given.
+    pub zero_point: i32,
+    /// Packed weights.
+    pub weights: &'a [i8],
+}
+
+/// Layout of the rearranged data of one image.
+#[derive(Clone, Debug)]
+struct Layout {
+    /// Distances in bytes between groups, rows, columns.
+    group: usize,
+    row: usize,
+    column: usize,
+    /// Size of an image in bytes.
+    bytes: usize,
+}
+
+impl Engine {
+    fn padding(&self) -> bool {
+        self.data.padded != self.data.size
+    }
+
+    /// Returns true if the data can be read in place: unsigned, channels last, whole words, no padding.
+    fn in_place(&self, dtype: DType) -> bool {
+        dtype == DType::U8 && self.data.steps[1] == 1 && self.kernel.inputs.is_multiple_of(4) && !self.padding()
+    }
+
+    fn layout(&self, dtype: DType) -> Layout {
+        if self.in_place(dtype) {
+            let [_, _, row, column] = self.data.steps;
+            let last = |size: usize, step: usize| size.saturating_sub(1) * step;
+            let bytes = last(self.data.size[0], row) + last(self.data.size[1], column);
+            return Layout {
+                group: self.kernel.inputs,
+                row,
+                column,
+                bytes: bytes + self.kernel.inputs * self.kernel.groups,
+            };
+        }
+        let column = self.kernel.words() * 4;
+        let row = self.data.padded[1] * column;
+        let group = self.data.padded[0] * row;
+        Layout { group, row, column, bytes: group * self.kernel.groups }
+    }
+
+    /// Returns the size of the scratch memory in bytes.
+    pub fn workspace(&self, dtype: DType) -> usize {
+        if self.in_place(dtype) { 0 } else { self.layout(dtype).bytes }
+    }
+
+    /// Returns the number of places of an image's result.
+    pub fn places(&self) -> usize {
+        self.out.size[0] * self.out.size[1]
+    }
+
+    /// Returns true if a zero point of the data can be stored in the padding.
+    pub fn takes_zero_point(&self, dtype: DType, zero_point: i32) -> bool {
+        let limits = if dtype == DType::U8 { 0..=255 } else { -128..=127 };
+        !self.padding() || limits.contains(&zero_point)
+    }
+
+    /// Computes every result and passes it to `finish`.
+    pub fn run<F: Finish>(&self, values: &Values<'_>, finish: &F, workspace: &mut [u8]) {
+        let dtype = values.data.dtype;
+        let layout = self.layout(dtype);
+        for image in 0..self.data.images {
+            let own = &values.data.data[image * self.data.steps[0]..];
+            if self.in_place(dtype) {
+                self.sums(&own[..layout.bytes], &layout, values, image, finish);
+            } else {
+                let scratch = &mut workspace[..layout.bytes];
+                self.lay_out(own, values, &layout, scratch);
+                self.sums(scratch, &layout, values, image, finish);
+            }
+        }
+    }
+
+    /// Copies the data as unsigned bytes, channels last, padded; the rest of the last word is zero.
+    fn lay_out(&self, own: &[u8], values: &Values<'_>, layout: &Layout, scratch: &mut [u8]) {
+        let flip: u8 = if values.data.dtype == DType::U8 { 0 } else { 0x80 };
+        let pad = (values.zero_point as u8) ^ flip;
+        let [_, channel, row_step, column_step] = self.data.steps;
+        let inputs = self.kernel.inputs;
+        let work = scratch.len() / 4;
+        split::each_chunk(scratch, layout.row, work, |i, line| {
+            let (group, row) = (i / self.data.padded[0], i % self.data.padded[0]);
+            let first = group * inputs * channel;
+            let inside = row.checked_sub(self.data.before[0]).filter(|&row| row < self.data.size[0]);
+            let Some(row) = inside else {
+                line.chunks_exact_mut(layout.column).for_each(|place| fill(place, pad, inputs));
+                return;
+            };
+            let own = &own[first + row * row_step..];
+            let (before, middle) = (self.data.before[1] * layout.column, self.data.size[1] * layout.column);
+            let (left, rest) = line.split_at_mut(before);
+            let (middle, right) = rest.split_at_mut(middle);
+            for place in left.chunks_exact_mut(layout.column).chain(right.chunks_exact_mut(layout.column)) {
+                fill(place, pad, inputs);
+            }
+            if channel == 1 {
+                for (x, place) in middle.chunks_exact_mut(layout.column).enumerate() {
+                    let from = &own[x * column_step..][..inputs];
+                    place[inputs..].fill(0);
+                    flipped(&mut place[..inputs], from, flip);
+                }
+            } else {
+                interleave(middle, own, (channel, column_step), inputs, layout.column, flip);
+            }
+        });
+    }
+
+    /// Computes the tiles of one image.
+    fn sums<F: Finish>(&self, data: &[u8], layout: &Layout, values: &Values<'_>, image: usize, finish: &F) {
+        let taps: Vec<usize> = self.taps.iter().map(|t| t[0] * layout.row + t[1] * layout.column).collect();
+        let (places, blocks) = (self.places(), self.kernel.blocks());
+        let tiles = places.div_ceil(PLACES);
+        let units = self.kernel.groups * blocks * tiles;
+        let way = tile::way();
+        let work = places * self.kernel.outputs * self.kernel.groups * self.kernel.terms() / 64;
+        let parts = split::threads(work).min(units);
+        split::each_part(parts, |part| {
+            let mut sums = Sums([[0; WIDE]; PLACES]);
+            for unit in split::part(units, 1, part, parts) {
+                let (i, tile) = (unit / tiles, unit % tiles);
+                let (group, block) = (i / blocks, i % blocks);
+                let (channel, channels, wide) = self.kernel.block(block);
+                let (begin, bytes) = self.kernel.block_bytes(block);
+                let first = tile * PLACES;
+                let count = PLACES.min(places - first);
+                let at = std::array::from_fn(|p| {
+                    let place = first + p.min(count - 1);
+                    let (row, column) = (place / self.out.size[1], place % self.out.size[1]);
+                    group * layout.group + row * self.stride[0] * layout.row + column * self.stride[1] * layout.column
+                });
+                let weights = &values.weights[group * self.kernel.group_bytes() + begin..][..bytes];
+                let words = self.kernel.words();
+                let work = Tile { data, places: &at, taps: &taps, words, weights, wide };
+                work.run(way, count, &mut sums);
+                if F::NEEDS_TOTALS {
+                    let mut totals = [0; PLACES];
+                    for (total, place) in totals.iter_mut().zip(&at[..count]) {
+                        *total = taps.iter().map(|tap| sum(&data[place + tap..][..self.kernel.inputs])).sum();
+                    }
+                    finish.totals(group * self.kernel.outputs + channel, channels, &totals, &mut sums);
+                }
+                let channel = group * self.kernel.outputs + channel;
+                let [image_step, channel_step, place_step] = self.out.steps;
+                let at = image * image_step + channel * channel_step + first * place_step;
+                let row = Row { at, channel, channels, places: count, channel_step, place_step };
+                finish.tile(&row, &sums);
+            }
+        });
+    }
+}
+
+/// Returns the sum of bytes.
+fn sum(bytes: &[u8]) -> i32 {
+    bytes.iter().map(|&b| i32::from(b)).sum()
+}
+
+/// Fills a place of padding.
+fn fill(place: &mut [u8], pad: u8, inputs: usize) {
+    place[..inputs].fill(pad);
+    place[inputs..].fill(0);
+}
+
+fn flipped(to: &mut [u8], from: &[u8], flip: u8) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = from ^ flip);
+}
+
+/// Interleaves channels that are stored separately, place by place; in blocks where the places of a channel are
+/// contiguous.
+fn interleave(to: &mut [u8], from: &[u8], (channel, column): (usize, usize), inputs: usize, place: usize, flip: u8) {
+    let whole = if column == 1 { inputs / CHANNELS * CHANNELS } else { 0 };
+    for first in (0..whole).step_by(CHANNELS) {
+        for (block, to) in to.chunks_mut(PLACES * place).enumerate() {
+            let own = &from[first * channel + block * PLACES..];
+            let mut rows = [[0u8; PLACES]; CHANNELS];
+            for (c, row) in rows.iter_mut().enumerate() {
+                // Bytes after the last place are read where they exist, and ignored.
+                let own = &own[c * channel..];
+                match own.first_chunk() {
+                    Some(own) => *row = *own,
+                    None => row[..own.len()].copy_from_slice(own),
+                }
+            }
+            for (to, bytes) in to.chunks_exact_mut(place).zip(transpose::together(&rows, flip)) {
+                to[first..first + CHANNELS].copy_from_slice(&bytes);
+            }
+        }
+    }
+    for (x, to) in to.chunks_exact_mut(place).enumerate() {
+        for (c, to) in to.iter_mut().enumerate().skip(whole) {
+            *to = if c < inputs { from[c * channel + x * column] ^ flip } else { 0 };
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Functions of bytes as tables of their 256 results, with vectorized lookup where the processor supports it (AVX-512
+//! VBMI).
+
+use crate::split;
+
+/// Number of elements per chunk of a thread.
+const CHUNK: usize = 4096;
+
+/// Returns true if the processor can look bytes up in registers.
+fn in_registers() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vbmi")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
+    }
+}
+
+/// Computes `out[i] = table[x[i]]`.
+pub(super) fn each(table: &[u8; 256], x: &[u8], out: &mut [u8]) {
+    let registers = in_registers();
+    // A lookup from memory costs about as much as the simple operation that `split` counts in; one in registers a
+    // small fraction of that.
+    let work = if registers { x.len() / 8 } else { x.len() };
+    split::each_chunk(out, CHUNK, work, |i, out| {
+        let x = &x[i * CHUNK..][..out.len()];
+        let done = if registers { vectors(table, x, out) } else { 0 };
+        for (out, x) in out[done..].iter_mut().zip(&x[done..]) {
+            *out = table[usize::from(*x)];
+        }
+    });
+}
+
+/// Function of two bytes `first[a] + second[b]`, saturated to a byte.
+pub(super) struct Sum {
+    tables: [[i32; 256]; 2],
+    /// True if the result is `int8`; otherwise it is `uint8`.
+    signed: bool,
+    /// Low and high bytes of both tables, if the entries and their sums fit 16 bits.
+    planes: Option<Box<[[u8; 256]; 4]>>,
+}
+
+impl Sum {
+    pub fn new(tables: [[i32; 256]; 2], signed: bool) -> Sum {
+        let small = tables.iter().flatten().all(|value| value.unsigned_abs() < 1 << 14);
+        let planes = (small && in_registers()).then(|| {
+            let plane = |table: usize, byte: usize| tables[table].map(|value| value.to_le_bytes()[byte]);
+            Box::new([plane(0, 0), plane(0, 1), plane(1, 0), plane(1, 1)])
+        });
+        Sum { tables, signed, planes }
+    }
+
+    /// Computes `out[i]` for `a[i]` and `b[i]`.
+    pub fn each(&self, a: &[u8], b: &[u8], out: &mut [u8]) {
+        let work = if self.planes.is_some() { a.len() / 4 } else { 2 * a.len() };
+        let (low, high) = if self.signed { (-128, 127) } else { (0, 255) };
+        split::each_chunk(out, CHUNK, work, |i, out| {
+            let (a, b) = (&a[i * CHUNK..][..out.len()], &b[i * CHUNK..][..out.len()]);
+            let done = match &self.planes {
+                Some(planes) => sum_vectors(planes, self.signed, a, b, out),
+                None => 0,
+            };
+            for ((out, a), b) in out[done..].iter_mut().zip(&a[done..]).zip(&b[done..]) {
+                let sum = self.tables[0][usize::from(*a)] + self.tables[1][usize::from(*b)];
+                *out = sum.clamp(low, high) as u8;
+            }
+        });
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn vectors(_: &[u8; 256], _: &[u8], _: &mut [u8]) -> usize {
+    0
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn sum_vectors(_: &[[u8; 256]; 4], _: bool, _: &[u8], _: &[u8], _: &mut [u8]) -> usize {
+    0
+}
+
+/// Looks up whole vectors and returns the number of bytes done.
+#[cfg(target_arch = "x86_64")]
+fn vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
+    // SAFETY: only called where the processor has both features (`in_registers`).
+    unsafe { x86::vectors(table, x, out) }
+}
+
+/// Sums whole vectors and returns the number of bytes done.
+#[cfg(target_arch = "x86_64")]
+fn sum_vectors(planes: &[[u8; 256]; 4], signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
+    // SAFETY: only called where the processor has both features (`in_registers`).
+    unsafe { x86::sum_vectors(planes, signed, a, b, out) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    /// Size of a vector in bytes.
+    const VECTOR: usize = 64;
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn load(bytes: &[u8; VECTOR]) -> __m512i {
+        // SAFETY: the array has 64 bytes.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn store(to: &mut [u8; VECTOR], value: __m512i) {
+        // SAFETY: the array has 64 bytes.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn registers(table: &[u8; 256]) -> [__m512i; 4] {
+        let quarters = table.as_chunks::<VECTOR>().0;
+        [load(&quarters[0]), load(&quarters[1]), load(&quarters[2]), load(&quarters[3])]
+    }
+
+    /// Performs 64 lookups: the low seven bits in each half of the table; the highest bit selects between the two.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    fn lookup(table: &[__m512i; 4], x: __m512i) -> __m512i {
+        let low = _mm512_permutex2var_epi8(table[0], x, table[1]);
+        let high = _mm512_permutex2var_epi8(table[2], x, table[3]);
+        _mm512_mask_blend_epi8(_mm512_movepi8_mask(x), low, high)
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    pub fn vectors(table: &[u8; 256], x: &[u8], out: &mut [u8]) -> usize {
+        let table = registers(table);
+        let (x, out) = (x.as_chunks::<VECTOR>().0, out.as_chunks_mut::<VECTOR>().0);
+        for (out, x) in out.iter_mut().zip(x) {
+            store(out, lookup(&table, load(x)));
+        }
+        x.len() * VECTOR
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+    pub fn sum_vectors(planes: &[[u8; 256]; 4], signed: bool, a: &[u8], b: &[u8], out: &mut [u8]) -> usize {
+        let [a_low, a_high, b_low, b_high] =
+            [registers(&planes[0]), registers(&planes[1]), registers(&planes[2]), registers(&planes[3])];
+        let (a, b) = (a.as_chunks::<VECTOR>().0, b.as_chunks::<VECTOR>().0);
+        for ((out, a), b) in out.as_chunks_mut::<VECTOR>().0.iter_mut().zip(a).zip(b) {
+            let (a, b) = (load(a), load(b));
+            let (al, ah) = (lookup(&a_low, a), lookup(&a_high, a));
+            let (bl, bh) = (lookup(&b_low, b), lookup(&b_high, b));
+            // The lower halves of all 128-bit lanes, then the upper ones: packing restores the order.
+            let lower = _mm512_add_epi16(_mm512_unpacklo_epi8(al, ah), _mm512_unpacklo_epi8(bl, bh));
+            let upper = _mm512_add_epi16(_mm512_unpackhi_epi8(al, ah), _mm512_unpackhi_epi8(bl, bh));
+            let sums = if signed { _mm512_packs_epi16(lower, upper) } else { _mm512_packus_epi16(lower, upper) };
+            store(out, sums);
+        }
+        a.len() * VECTOR
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns all bytes in an order that depends on `factor`, with a rest that fills no vector.
+    fn bytes(factor: usize) -> Vec<u8> {
+        (0..65_536 + 77).map(|i: usize| (i * factor + i / 256) as u8).collect()
+    }
+
+    #[test]
+    fn table_lookup() {
+        let table: [u8; 256] = std::array::from_fn(|i| (i * 37 + 11) as u8);
+        let x = bytes(1);
+        let mut out = vec![0; x.len()];
+        each(&table, &x, &mut out);
+        assert!(out.iter().zip(&x).all(|(out, x)| *out == table[usize::from(*x)]));
+    }
+
+    /// Tests pairs of all bytes, with values that saturate at both ends, small ones and ones beyond 16 bits.
+    #[test]
+    fn sums_saturate() {
+        let (a, b) = (bytes(1), bytes(255));
+        for steepness in [1i32, 3, 100, 127, 4000] {
+            for signed in [false, true] {
+                let table = |offset: i32| std::array::from_fn(|i| (i as i32 - 128) * steepness + offset);
+                let (first, second): ([i32; 256], [i32; 256]) = (table(5), table(-60));
+                let mut out = vec![0; a.len()];
+                Sum::new([first, second], signed).each(&a, &b, &mut out);
+                let limits = if signed { (-128, 127) } else { (0, 255) };
+                for ((a, b), out) in a.iter().zip(&b).zip(&out) {
+                    let sum = first[usize::from(*a)] + second[usize::from(*b)];
+                    assert_eq!(*out, sum.clamp(limits.0, limits.1) as u8, "{a} and {b}, {steepness} each");
+                }
+            }
+        }
+    }
+}

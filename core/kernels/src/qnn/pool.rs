@@ -1,0 +1,87 @@
+//! `nn.max_pool2d` on bytes: the maximum over the rows of a window, then over its columns.
+
+use crate::{Kernel, Offer, Spec, split};
+use byoc_ir::op::pool::{PoolShape, pool_window};
+use byoc_ir::op::spatial::Slide;
+use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
+
+inventory::submit! { Offer { op: "nn.max_pool2d", make } }
+
+struct MaxPool {
+    shape: PoolShape,
+    taps: [usize; 3],
+    slide: Slide,
+    signed: bool,
+}
+
+fn make(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (data, out) = (spec.inputs.first()?, spec.outputs.first()?);
+    let params = spec.params();
+    let (data_shape, out_shape) = (data.shape()?, out.shape()?);
+    let shape = PoolShape::new(&params, &data_shape, &out_shape);
+    let (taps, slide) = pool_window(&params, 2);
+    let byte = matches!(data.dtype, DType::I8 | DType::U8);
+    // Every window contains data: less than a whole window lies in the padding before it.
+    let empty = data_shape.contains(&0) || out_shape.contains(&0);
+    if !byte || empty || shape.data.stride[4] != 1 && shape.data.stride[1] != 1 {
+        return None;
+    }
+    Some(Box::new(MaxPool { shape, taps, slide, signed: data.dtype == DType::I8 }))
+}
+
+/// Least byte of the type, after the comparison has flipped signed bytes.
+const LEAST: u8 = 0;
+
+impl MaxPool {
+    /// Returns the places of data inside window `place` on an axis (1 rows, 2 columns).
+    fn seen(&self, axis: usize, place: usize) -> impl Iterator<Item = usize> {
+        let (slide, first) = (self.slide, place * self.slide.stride[axis]);
+        let taps = slide.taps_inside(axis, place, self.taps[axis], self.shape.data.size[2 + axis]);
+        taps.map(move |tap| first + tap * slide.dilation[axis] - slide.before[axis])
+    }
+
+    /// Computes line `line` of results (an image's row, of one channel or of all); `rows` is scratch for a row of
+    /// data.
+    fn line(&self, x: &[u8], from: usize, row: usize, channels: usize, rows: &mut [u8], out: &mut [u8]) {
+        let flip = if self.signed { 0x80 } else { 0 };
+        rows.fill(LEAST);
+        for at in self.seen(1, row) {
+            let data = &x[from + at * self.shape.data.stride[3]..][..rows.len()];
+            rows.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(x ^ flip));
+        }
+        for (place, out) in out.chunks_exact_mut(channels).enumerate() {
+            out.fill(LEAST);
+            for at in self.seen(2, place) {
+                let data = &rows[at * channels..][..channels];
+                out.iter_mut().zip(data).for_each(|(to, x)| *to = (*to).max(*x));
+            }
+        }
+        out.iter_mut().for_each(|x| *x ^= flip);
+    }
+}
+
+impl Kernel for MaxPool {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let (s, x) = (&self.shape, inputs[0].data);
+        let last = s.data.stride[1] == 1 && s.data.size[1] != 1 || s.data.stride[4] != 1;
+        // Channels last: a line has all channels. Otherwise lines have one channel each.
+        let channels = if last { s.data.size[1] } else { 1 };
+        let (height, width) = (s.out.size[3], s.out.size[4]);
+        let lines = outputs[0].data.len() / (width * channels);
+        let parts = split::threads(outputs[0].data.len().saturating_mul(self.taps[1])).min(lines);
+        let per_part = lines.div_ceil(parts);
+        split::each_chunk(outputs[0].data, per_part * width * channels, usize::MAX, |part, out| {
+            let mut rows = vec![LEAST; s.data.size[4] * channels];
+            for (i, out) in out.chunks_exact_mut(width * channels).enumerate() {
+                let line = part * per_part + i;
+                let (plane, row) = (line / height, line % height);
+                let from = match last {
+                    true => plane * s.data.stride[0],
+                    false => plane / s.data.size[1] * s.data.stride[0] + plane % s.data.size[1] * s.data.stride[1],
+                };
+                self.line(x, from, row, channels, &mut rows, out);
+            }
+        });
+        Ok(())
+    }
+}

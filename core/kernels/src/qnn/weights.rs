@@ -1,0 +1,107 @@
+//! Weights in the order in which tiles read them.
+
+use super::tile::{HALF, WIDE};
+use byoc_ir::tensor::{DType, TensorView};
+
+/// Placement of a kernel of `groups` groups with `outputs` output channels each, every one of `taps` taps over
+/// `inputs` channels.
+#[derive(Clone, Debug)]
+pub(super) struct KernelShape {
+    pub groups: usize,
+    pub outputs: usize,
+    pub inputs: usize,
+    /// Offset of each tap from the first.
+    pub taps: Vec<usize>,
+    /// Distance in elements between output channels; groups are contiguous.
+    pub output_step: usize,
+    /// Distance in elements between input channels.
+    pub input_step: usize,
+}
+
+impl KernelShape {
+    /// Returns the number of words of four input channels.
+    pub fn words(&self) -> usize {
+        self.inputs.div_ceil(4)
+    }
+
+    /// Returns the number of terms of a sum.
+    pub fn terms(&self) -> usize {
+        self.inputs * self.taps.len()
+    }
+
+    /// Returns block `i` of a group's output channels: first channel, number of channels, and true if the block is
+    /// wide.
+    pub fn block(&self, i: usize) -> (usize, usize, bool) {
+        let first = i * WIDE;
+        let count = (self.outputs - first).min(WIDE);
+        (first, count, count > HALF)
+    }
+
+    /// Returns the number of blocks of a group.
+    pub fn blocks(&self) -> usize {
+        self.outputs.div_ceil(WIDE)
+    }
+
+    /// Returns the size in bytes of a group's packed weights.
+    pub fn group_bytes(&self) -> usize {
+        let last = self.outputs % WIDE;
+        let padded = match last {
+            0 => self.outputs,
+            last if last <= HALF => self.outputs - last + HALF,
+            last => self.outputs - last + WIDE,
+        };
+        self.taps.len() * self.words() * 4 * padded
+    }
+
+    /// Returns offset and size in bytes of block `i` of a group's packed weights.
+    pub fn block_bytes(&self, i: usize) -> (usize, usize) {
+        let wide = self.taps.len() * self.words() * 4 * WIDE;
+        (i * wide, if self.block(i).2 { wide } else { wide / 2 })
+    }
+
+    /// Returns the size in bytes of all packed weights.
+    pub fn packed_bytes(&self) -> usize {
+        self.groups * self.group_bytes()
+    }
+}
+
+/// Returns a byte of a view as a signed weight; unsigned ones are moved down by 128 (and their zero point with them).
+fn signed(view: &TensorView<'_>, at: usize) -> i8 {
+    let byte = view.data[at];
+    (if view.dtype == DType::U8 { byte ^ 0x80 } else { byte }) as i8
+}
+
+/// Packs weights of one byte into `packed`, and their sums for each output channel into `sums`.
+///
+/// # Panics
+/// A slice is too short, which is a bug in the kernel.
+pub(super) fn pack(shape: &KernelShape, view: &TensorView<'_>, packed: &mut [i8], sums: &mut [i32]) {
+    let (words, taps) = (shape.words(), shape.taps.len());
+    let packed = &mut packed[..shape.packed_bytes()];
+    if packed.is_empty() {
+        sums.fill(0);
+        return;
+    }
+    for (group, packed) in packed.chunks_exact_mut(shape.group_bytes()).enumerate() {
+        for block in 0..shape.blocks() {
+            let (first, count, wide) = shape.block(block);
+            let width = if wide { WIDE } else { HALF };
+            let (begin, bytes) = shape.block_bytes(block);
+            let packed = &mut packed[begin..begin + bytes];
+            packed.fill(0);
+            for o in 0..count {
+                let channel = group * shape.outputs + first + o;
+                let mut sum = 0i32;
+                for (t, tap) in shape.taps.iter().enumerate() {
+                    for c in 0..shape.inputs {
+                        let w = signed(view, channel * shape.output_step + c * shape.input_step + tap);
+                        packed[(((t * words) + c / 4) * width + o) * 4 + c % 4] = w;
+                        sum += i32::from(w);
+                    }
+                }
+                sums[channel] = sum;
+            }
+            debug_assert_eq!(bytes, taps * words * width * 4);
+        }
+    }
+}

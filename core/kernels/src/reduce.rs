@@ -1,0 +1,271 @@
+//! Reductions of `f32` along any axes. Adjacent axes that are both kept or both reduced are merged. Then either the
+//! innermost axis is reduced, and rows are folded to scalars, or it is kept, and rows are folded into each other.
+
+use super::simd::multiversion;
+use super::{Kernel, Offer, Spec, split};
+use byoc_ir::op::reduce::reduced;
+use byoc_ir::tensor::{DType, TensorView, TensorViewMut};
+use smallvec::SmallVec;
+
+/// Size of an axis, and the distance in elements between its indices.
+type Axis = (usize, usize);
+
+/// Axes of the input after merging.
+struct Shape {
+    /// Kept axes except an innermost one; outermost first.
+    kept: SmallVec<[Axis; 4]>,
+    /// Reduced axes except an innermost one; outermost first.
+    folded: SmallVec<[Axis; 4]>,
+    /// Size of the innermost axis, and true if it is reduced.
+    inner: (usize, bool),
+}
+
+impl Shape {
+    fn new(spec: &Spec<'_>) -> Option<Shape> {
+        let shape = spec.inputs[0].shape()?;
+        let mask = reduced(&spec.params(), shape.len())?;
+        let mut merged: SmallVec<[(usize, bool); 6]> = SmallVec::new();
+        for (&size, &folded) in shape.iter().zip(&mask).filter(|(size, _)| **size != 1) {
+            match merged.last_mut() {
+                Some(last) if last.1 == folded => last.0 *= size,
+                _ => merged.push((size, folded)),
+            }
+        }
+        let inner = merged.pop().unwrap_or((1, true));
+        let (mut kept, mut folded) = (SmallVec::new(), SmallVec::new());
+        let mut stride = inner.0;
+        for (size, is_folded) in merged.into_iter().rev() {
+            if is_folded { &mut folded } else { &mut kept }.insert(0, (size, stride));
+            stride *= size;
+        }
+        Some(Shape { kept, folded, inner })
+    }
+
+    /// Returns the number of input elements per output element.
+    fn group(&self) -> usize {
+        count(&self.folded) * if self.inner.1 { self.inner.0 } else { 1 }
+    }
+}
+
+fn count(axes: &[Axis]) -> usize {
+    axes.iter().map(|a| a.0).product()
+}
+
+/// Returns the offset of a row-major index.
+fn offset(axes: &[Axis], mut index: usize) -> usize {
+    let mut at = 0;
+    for &(size, stride) in axes.iter().rev() {
+        at += index % size * stride;
+        index /= size;
+    }
+    at
+}
+
+/// Number of partial results per row, so that no step depends on the preceding one.
+const LANES: usize = 32;
+
+/// Folds a row into lanes, and the lanes into the total.
+macro_rules! fold_row {
+    ($row:expr, $first:expr, |$a:ident, $x:ident| $fold:expr) => {{
+        let mut lanes = [$first; LANES];
+        let (blocks, rest) = $row.as_chunks::<LANES>();
+        for block in blocks {
+            for (lane, &$x) in lanes.iter_mut().zip(block) {
+                let $a = *lane;
+                *lane = $fold;
+            }
+        }
+        for (lane, &$x) in lanes.iter_mut().zip(rest) {
+            let $a = *lane;
+            *lane = $fold;
+        }
+        let mut total = lanes[0];
+        for &$x in &lanes[1..] {
+            let $a = total;
+            total = $fold;
+        }
+        total
+    }};
+}
+
+/// Number of elements that are added in `f32` before the sum is added in binary64.
+const BLOCK: usize = 2048;
+
+macro_rules! folds {
+    ($($module:ident $first:expr, |$a:ident, $x:ident| $fold:expr;)*) => {$(
+        mod $module {
+            use super::*;
+            multiversion! {
+                pub(super) fn row(row: &[f32]) -> f32 {
+                    fold_row!(row, $first, |$a, $x| $fold)
+                }
+                pub(super) fn into(out: &mut [f32], row: &[f32]) {
+                    for (out, &$x) in out.iter_mut().zip(row) {
+                        let $a = *out;
+                        *out = $fold;
+                    }
+                }
+            }
+            pub(super) static FOLD: Fold = Fold { first: $first, row, into, join: |$a: f64, $x: f64| $fold };
+        }
+    )*};
+}
+
+folds! {
+    sum 0.0f32, |a, x| a + x;
+    product 1.0f32, |a, x| a * x;
+    maximum f32::NEG_INFINITY, |a, x| if a.is_nan() || a > x { a } else { x };
+    minimum f32::INFINITY, |a, x| if a.is_nan() || a < x { a } else { x };
+}
+
+/// Operation that combines elements.
+struct Fold {
+    first: f32,
+    row: fn(&[f32]) -> f32,
+    into: fn(&mut [f32], &[f32]),
+    join: fn(f64, f64) -> f64,
+}
+
+struct Reduce {
+    shape: Shape,
+    fold: &'static Fold,
+    mean: bool,
+}
+
+impl Kernel for Reduce {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let (data, out) = (inputs[0].as_slice::<f32>(), outputs[0].as_mut_slice::<f32>());
+        let Shape { kept, folded, inner } = &self.shape;
+        let (size, rows) = (inner.0, count(folded));
+        let divisor = if self.mean { self.shape.group() as f64 } else { 1.0 };
+        let work = data.len();
+        if inner.1 {
+            // Small groups share a chunk.
+            let chunk = (BLOCK / self.shape.group().max(1)).max(1);
+            split::each_chunk(out, chunk, work, |c, out| {
+                let first = c * chunk;
+                for (i, out) in out.iter_mut().enumerate() {
+                    let base = offset(kept, first + i);
+                    let mut total = f64::from(self.fold.first);
+                    for r in 0..rows {
+                        let at = base + offset(folded, r);
+                        for block in data[at..at + size].chunks(BLOCK) {
+                            total = (self.fold.join)(total, f64::from((self.fold.row)(block)));
+                        }
+                    }
+                    *out = (total / divisor) as f32;
+                }
+            });
+        } else {
+            split::each_chunk(out, size, work, |i, out| {
+                let base = offset(kept, i);
+                out.fill(self.fold.first);
+                for r in 0..rows {
+                    let at = base + offset(folded, r);
+                    (self.fold.into)(out, &data[at..at + out.len()]);
+                }
+                if self.mean {
+                    out.iter_mut().for_each(|v| *v = (f64::from(*v) / divisor) as f32);
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+fn make(spec: &Spec<'_>, fold: &'static Fold, mean: bool) -> Option<Box<dyn Kernel>> {
+    if spec.inputs[0].dtype != DType::F32 {
+        return None;
+    }
+    Some(Box::new(Reduce { shape: Shape::new(spec)?, fold, mean }))
+}
+
+inventory::submit! { Offer { op: "sum", make: |spec| make(spec, &sum::FOLD, false) } }
+inventory::submit! { Offer { op: "mean", make: |spec| make(spec, &sum::FOLD, true) } }
+inventory::submit! { Offer { op: "prod", make: |spec| make(spec, &product::FOLD, false) } }
+inventory::submit! { Offer { op: "max", make: |spec| make(spec, &maximum::FOLD, false) } }
+inventory::submit! { Offer { op: "min", make: |spec| make(spec, &minimum::FOLD, false) } }
+
+/// Returns the size of rows that are reduced whole: all kept axes are outer, all reduced ones inner. At least 1.
+fn whole_rows(spec: &Spec<'_>) -> Option<usize> {
+    let shape = Shape::new(spec)?;
+    (spec.inputs[0].dtype == DType::F32 && shape.folded.is_empty() && shape.inner.1 && shape.inner.0 > 0)
+        .then_some(shape.inner.0)
+}
+
+/// Index of the largest or smallest element of each row; NaN counts as the extreme.
+struct Choose {
+    row: usize,
+    best: fn(&[f32]) -> f32,
+}
+
+impl Kernel for Choose {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let data = inputs[0].as_slice::<f32>();
+        split::each_chunk(outputs[0].as_mut_slice::<i32>(), 1, data.len(), |i, out| {
+            let row = &data[i * self.row..(i + 1) * self.row];
+            let best = (self.best)(row);
+            let place = row.iter().position(|&x| x == best || (best.is_nan() && x.is_nan()));
+            out[0] = place.unwrap_or(0) as i32;
+        });
+        Ok(())
+    }
+}
+
+fn make_choice(spec: &Spec<'_>, best: fn(&[f32]) -> f32) -> Option<Box<dyn Kernel>> {
+    let row = whole_rows(spec).filter(|&n| i32::try_from(n).is_ok() && !spec.params().bool("select_last_index"))?;
+    Some(Box::new(Choose { row, best }))
+}
+
+inventory::submit! { Offer { op: "argmax", make: |spec| make_choice(spec, maximum::row) } }
+inventory::submit! { Offer { op: "argmin", make: |spec| make_choice(spec, minimum::row) } }
+
+multiversion! {
+    /// Returns the sum of (x - mean)^2.
+    fn squares(row: &[f32], mean: f32) -> f32 {
+        let mut lanes = [0f32; LANES];
+        let (blocks, rest) = row.as_chunks::<LANES>();
+        for block in blocks {
+            for (lane, &x) in lanes.iter_mut().zip(block) {
+                *lane += (x - mean) * (x - mean);
+            }
+        }
+        for (lane, &x) in lanes.iter_mut().zip(rest) {
+            *lane += (x - mean) * (x - mean);
+        }
+        lanes.iter().sum()
+    }
+}
+
+/// Variance of each row around a given mean.
+struct Variance {
+    row: usize,
+    divisor: f64,
+}
+
+impl Kernel for Variance {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let (data, mean) = (inputs[0].as_slice::<f32>(), inputs[1].as_slice::<f32>());
+        split::each_chunk(outputs[0].as_mut_slice::<f32>(), 1, data.len(), |i, out| {
+            let row = &data[i * self.row..(i + 1) * self.row];
+            let total: f64 = row.chunks(BLOCK).map(|block| f64::from(squares(block, mean[i]))).sum();
+            out[0] = (total / self.divisor) as f32;
+        });
+        Ok(())
+    }
+}
+
+inventory::submit! {
+    Offer {
+        op: "variance",
+        make: |spec| {
+            let row = whole_rows(spec)?;
+            let (data, mean) = (spec.inputs[0].shape()?, spec.inputs[1].shape()?);
+            let mask = reduced(&spec.params(), data.len())?;
+            let wanted = data.iter().zip(mask).map(|(&n, folded)| if folded { 1 } else { n });
+            let unbiased = if spec.params().bool("unbiased") { 1.0 } else { 0.0 };
+            let kernel = Variance { row, divisor: row as f64 - unbiased };
+            mean.iter().copied().eq(wanted).then(|| Box::new(kernel) as Box<dyn Kernel>)
+        },
+    }
+}

@@ -1,0 +1,154 @@
+//! Loops compiled for AVX-512, for AVX2 with fused multiply-add, and for the baseline, and selected at run time: the
+//! crate is built for plain x86-64, so that one binary runs everywhere.
+
+use std::sync::LazyLock;
+
+/// Vector instructions of the processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// Instructions of the compilation target.
+    Baseline,
+    /// 256-bit vectors with fused multiply-add.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// 512-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+/// Returns the best level of this processor.
+pub(crate) fn level() -> Level {
+    static LEVEL: LazyLock<Level> = LazyLock::new(|| {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            if avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+            {
+                return Level::Avx512;
+            }
+            if avx2 {
+                return Level::Avx2;
+            }
+        }
+        Level::Baseline
+    });
+    *LEVEL
+}
+
+/// Computes `a * b + c`, fused if `FMA`, which requires hardware support (otherwise it would be a slow call).
+#[inline(always)]
+pub(crate) fn mul_add<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// Declares functions whose bodies are compiled once per [`Level`]. In a body the constant `FMA` is true if fused
+/// multiply-add is available, for [`mul_add`]. Helpers called from a body must be `#[inline(always)]`.
+macro_rules! multiversion {
+    ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
+        $(#[$meta])*
+        $vis fn $name($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn body<const FMA: bool>($($arg: $ty),*) $(-> $ret)? $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+                fn avx512($($arg: $ty),*) $(-> $ret)? {
+                    body::<true>($($arg),*)
+                }
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2($($arg: $ty),*) $(-> $ret)? {
+                    body::<true>($($arg),*)
+                }
+                match $crate::simd::level() {
+                    // SAFETY: `level` has found every feature that the function is compiled for.
+                    $crate::simd::Level::Avx512 => return unsafe { avx512($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::simd::Level::Avx2 => return unsafe { avx2($($arg),*) },
+                    $crate::simd::Level::Baseline => {}
+                }
+            }
+            body::<false>($($arg),*)
+        }
+    )*};
+}
+pub(crate) use multiversion;
+
+multiversion! {
+    /// Copies every `step`-th element of `from`, until `to` is full.
+    pub(super) fn copy_every(to: &mut [f32], from: &[f32], step: usize) {
+        match step {
+            1 => to.copy_from_slice(&from[..to.len()]),
+            2 => {
+                let (pairs, rest) = from.as_chunks::<2>();
+                to.iter_mut().zip(pairs).for_each(|(t, f)| *t = f[0]);
+                if let (Some(t), Some(f)) = (to.get_mut(pairs.len()), rest.first()) {
+                    *t = *f;
+                }
+            }
+            _ => to.iter_mut().zip(from.iter().step_by(step)).for_each(|(t, f)| *t = *f),
+        }
+    }
+}
+
+/// Computes e^x within 2 units in the last place: x = n ln 2 + r, e^r by a polynomial (Cephes' expf). NaN stays NaN.
+#[inline(always)]
+pub(crate) fn exp<const FMA: bool>(x: f32) -> f32 {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    // Beyond these bounds the result is 0 or infinite. (`max` and `min` would lose a NaN.)
+    let bounded = if x < -104.0 { -104.0 } else { x };
+    let bounded = if bounded > 88.8 { 88.8 } else { bounded };
+    // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
+    let shifted = bounded * std::f32::consts::LOG2_E + 12_582_912.0;
+    let n = shifted - 12_582_912.0;
+    let r = mul_add::<FMA>(n, -LN2_LOW, mul_add::<FMA>(n, -LN2_HIGH, bounded));
+    let mut p = 1.987_569_1e-4;
+    p = mul_add::<FMA>(p, r, 1.398_2e-3);
+    p = mul_add::<FMA>(p, r, 8.333_452e-3);
+    p = mul_add::<FMA>(p, r, 4.166_579_6e-2);
+    p = mul_add::<FMA>(p, r, 1.666_666_5e-1);
+    p = mul_add::<FMA>(p, r, 0.5);
+    let y = mul_add::<FMA>(p * r, r, r) + 1.0;
+    // 2^n in two factors, each a normal number, so that denormal results are correct.
+    let n = (shifted.to_bits() as i32).wrapping_sub(0x4b40_0000);
+    let half = n >> 1;
+    let power = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
+    y * power(half) * power(n.wrapping_sub(half))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    multiversion! {
+        fn exps(values: &mut [f32]) {
+            for v in values {
+                *v = exp::<FMA>(*v);
+            }
+        }
+    }
+
+    #[test]
+    fn exp_is_exact_to_two_units() {
+        let inputs: Vec<f32> = (-104_000..=88_700).map(|i| i as f32 / 1000.0).collect();
+        let mut got = inputs.clone();
+        exps(&mut got);
+        for (x, g) in inputs.iter().zip(&got) {
+            let want = f64::from(*x).exp();
+            let unit = (want * 2f64.powi(-23)).max(f64::from(f32::from_bits(1)));
+            assert!((f64::from(*g) - want).abs() <= 2.0 * unit, "exp({x}): expected {want}, found {g}");
+        }
+    }
+
+    #[test]
+    fn exp_at_the_ends() {
+        let mut values = [f32::NEG_INFINITY, f32::INFINITY, f32::NAN, 0.0, -1e30, 1e30];
+        exps(&mut values);
+        assert_eq!((values[0], values[3], values[4]), (0.0, 1.0, 0.0));
+        assert!(values[1] == f32::INFINITY && values[2].is_nan() && values[5] == f32::INFINITY, "{values:?}");
+    }
+}

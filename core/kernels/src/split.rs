@@ -1,0 +1,99 @@
+//! Splitting of a kernel's work over the threads of the pool in which it runs. Pieces that have not begun when the
+//! work is asked to [stop](byoc_ir::stop) are skipped. Threads of the pool work for other callers as well, so the stop
+//! flag is passed along with the pieces.
+
+use byoc_ir::stop::{Cancel, Ticks};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Returns the number of threads for a job: one if it is too small to split. `work` counts simple operations on
+/// elements; waking another thread costs about as much as 30,000 of them.
+pub(super) fn threads(work: usize) -> usize {
+    match rayon::current_num_threads() {
+        1 => 1,
+        n => n.min(work / 30_000 + 1),
+    }
+}
+
+/// Returns part `i` of `parts` of `total` items, cut at multiples of `unit`.
+pub(super) fn part(total: usize, unit: usize, i: usize, parts: usize) -> Range<usize> {
+    let units = total.div_ceil(unit);
+    (units * i / parts * unit).min(total)..(units * (i + 1) / parts * unit).min(total)
+}
+
+/// Calls `f(i)` for every i below `parts`, on up to that many threads.
+pub(super) fn each_part(parts: usize, f: impl Fn(usize) + Send + Sync) {
+    if parts <= 1 {
+        (0..parts).for_each(f);
+    } else {
+        let cancel = Cancel::current();
+        (0..parts).into_par_iter().with_max_len(1).for_each(|i| within(cancel.as_ref(), || f(i)));
+    }
+}
+
+/// Calls `f(i, chunk)` for every chunk of `size` elements; adjacent chunks go to one thread.
+pub(super) fn each_chunk<T: Send>(data: &mut [T], size: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    if size == 0 {
+        return;
+    }
+    let parts = threads(work);
+    let each = |first: usize, run: &mut [T]| {
+        let mut ticks = Ticks::every(size);
+        for (i, chunk) in run.chunks_mut(size).enumerate() {
+            if ticks.requested() {
+                return;
+            }
+            f(first + i, chunk);
+        }
+    };
+    if parts <= 1 {
+        return each(0, data);
+    }
+    let cancel = Cancel::current();
+    // Several runs per thread, so that one delayed thread does not delay the whole job.
+    let per_run = data.len().div_ceil(size).div_ceil(4 * parts).max(1);
+    let run = |(i, run): (usize, &mut [T])| within(cancel.as_ref(), || each(i * per_run, run));
+    data.par_chunks_mut(per_run * size).enumerate().for_each(run);
+}
+
+/// Does a piece of work in the cancellation scope of its job, unless the job was asked to stop.
+fn within(cancel: Option<&Cancel>, piece: impl FnOnce()) {
+    match cancel {
+        None => piece(),
+        Some(cancel) if cancel.is_set() => {}
+        Some(cancel) => cancel.within(piece),
+    }
+}
+
+/// Pointer shared between threads, each of which accesses elements that no other does.
+#[derive(Clone, Copy)]
+pub(super) struct Shared<T>(*mut T);
+
+// SAFETY: whoever dereferences the pointer (in its own unsafe block) guarantees that no other thread accesses the
+// same elements.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// Shares the elements of `data` while it is borrowed.
+    pub fn new(data: &mut [T]) -> Shared<T> {
+        Shared(data.as_mut_ptr())
+    }
+
+    /// Shares the elements at `data`.
+    pub fn at(data: *mut T) -> Shared<T> {
+        Shared(data)
+    }
+
+    /// Returns the pointer. (A method, so that a closure captures the struct and not the bare pointer.)
+    pub fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+/// Returns scratch memory as `f32`; the bytes are 64-byte aligned.
+pub(super) fn scratch(workspace: &mut [u8]) -> &mut [f32] {
+    let whole = workspace.len() / 4 * 4;
+    bytemuck::cast_slice_mut(&mut workspace[..whole])
+}

@@ -1,0 +1,282 @@
+//! Operators that move elements of any type by a regular rule: each output dimension traverses the input with a fixed
+//! stride. These are transposes, broadcasts, slices, tilings and layout changes. Contiguous dimensions are merged,
+//! and the rest is copied as runs, fills or small square blocks.
+
+use super::{Kernel, Offer, Spec, split};
+use byoc_ir::op::layout::{Layout, permutation};
+use byoc_ir::op::slice::Slice;
+use byoc_ir::tensor::{Shape, TensorView, TensorViewMut};
+use smallvec::SmallVec;
+
+/// Output dimension: its size, and the distance in input elements between its indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    size: usize,
+    stride: isize,
+}
+
+/// Minimum number of elements that a thread handles at a time.
+const RUN: usize = 4096;
+
+/// Side of a block of a transpose, in elements: 16 of 4 bytes are a cache line.
+const BLOCK: usize = 16;
+
+/// Strided copy.
+#[derive(Clone, Debug)]
+struct Strided {
+    /// Index of the input element for the first output element.
+    start: isize,
+    /// Merged dimensions, outermost first; the output is their row-major product.
+    dims: SmallVec<[Step; 6]>,
+    element: usize,
+}
+
+impl Strided {
+    fn new(start: isize, dims: impl IntoIterator<Item = Step>, element: usize) -> Strided {
+        let mut merged: SmallVec<[Step; 6]> = SmallVec::new();
+        for step in dims {
+            if step.size == 1 {
+                continue;
+            }
+            match merged.last_mut() {
+                Some(outer) if outer.stride == step.stride * step.size as isize => {
+                    *outer = Step { size: outer.size * step.size, stride: step.stride };
+                }
+                _ => merged.push(step),
+            }
+        }
+        if merged.is_empty() {
+            merged.push(Step { size: 1, stride: 1 });
+        }
+        Strided { start, dims: merged, element }
+    }
+
+    /// Returns the input element at the start of an output row; a row consists of the last `tail` dimensions.
+    fn row_start(&self, mut row: usize, tail: usize) -> isize {
+        let mut at = self.start;
+        for step in self.dims[..self.dims.len() - tail].iter().rev() {
+            at += (row % step.size) as isize * step.stride;
+            row /= step.size;
+        }
+        at
+    }
+
+    fn copy<T: bytemuck::Pod + Send + Sync>(&self, input: &[T], output: &mut [T]) {
+        let Some(&inner) = self.dims.last() else { return };
+        // Dimension along which the input is contiguous; if it is not the innermost, the copy is a transpose.
+        let across = self.dims[..self.dims.len() - 1].iter().position(|d| d.stride == 1);
+        if let (Some(across), false) = (across, matches!(inner.stride, 0 | 1)) {
+            return self.transpose(across, input, output);
+        }
+        let work = output.len();
+        let rows = (RUN / inner.size.max(1)).max(1);
+        if self.dims.len() == 1 {
+            return split::each_chunk(output, RUN, work, |i, out| {
+                copy_row(input, self.start + (i * RUN) as isize * inner.stride, inner.stride, out);
+            });
+        }
+        split::each_chunk(output, rows * inner.size, work, |i, out| {
+            for (r, out) in out.chunks_mut(inner.size).enumerate() {
+                copy_row(input, self.row_start(i * rows + r, 1), inner.stride, out);
+            }
+        });
+    }
+
+    /// Copies square blocks of dimension `across`, along which the input is contiguous, and of the innermost
+    /// dimension, along which the output is.
+    fn transpose<T: bytemuck::Pod + Send + Sync>(&self, across: usize, input: &[T], output: &mut [T]) {
+        let last = self.dims.len() - 1;
+        let inner = self.dims[last];
+        // A slab consists of the dimensions from `across` inwards; between the two lie `middle` rows of the output.
+        let slab: usize = self.dims[across..].iter().map(|d| d.size).product();
+        let row_step: usize = self.dims[across + 1..].iter().map(|d| d.size).product();
+        let middle = row_step / inner.size.max(1);
+        let middle_start = |mut m: usize| {
+            let mut at = 0;
+            for step in self.dims[across + 1..last].iter().rev() {
+                at += (m % step.size) as isize * step.stride;
+                m /= step.size;
+            }
+            at
+        };
+        // A band of BLOCK indices of `across` is contiguous in the output: the unit of work of a thread.
+        let band = BLOCK * row_step;
+        let work = 4 * output.len();
+        let each_band = |slab_start: isize, first: usize, out: &mut [T]| {
+            let wide = out.len() / row_step;
+            for m in 0..middle {
+                let from = slab_start + middle_start(m) + first as isize;
+                for j in (0..inner.size).step_by(BLOCK) {
+                    let high = BLOCK.min(inner.size - j);
+                    for i in 0..wide {
+                        let to = i * row_step + m * inner.size + j;
+                        let base = from + i as isize + j as isize * inner.stride;
+                        for (k, out) in out[to..to + high].iter_mut().enumerate() {
+                            *out = input[(base + k as isize * inner.stride) as usize];
+                        }
+                    }
+                }
+            }
+        };
+        if self.dims[across].size <= BLOCK {
+            // One band per slab: adjacent slabs go to one thread.
+            return split::each_chunk(output, slab, work, |s, out| each_band(self.slab_start(s, across), 0, out));
+        }
+        let slab_work = 4 * slab;
+        for (s, out) in output.chunks_mut(slab.max(1)).enumerate() {
+            let start = self.slab_start(s, across);
+            split::each_chunk(out, band, slab_work, |i, out| each_band(start, i * BLOCK, out));
+        }
+    }
+
+    fn slab_start(&self, slab: usize, across: usize) -> isize {
+        self.row_start(slab, self.dims.len() - across)
+    }
+}
+
+/// Copies a row of the output: a run, a fill, or single elements.
+fn copy_row<T: bytemuck::Pod>(input: &[T], start: isize, stride: isize, out: &mut [T]) {
+    match stride {
+        1 => out.copy_from_slice(&input[start as usize..start as usize + out.len()]),
+        0 => out.fill(input[start as usize]),
+        _ => {
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = input[(start + i as isize * stride) as usize];
+            }
+        }
+    }
+}
+
+impl Kernel for Strided {
+    fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorViewMut<'_>], _: &mut [u8]) -> Result<(), String> {
+        let (input, output) = (inputs[0].data, &mut *outputs[0].data);
+        match self.element {
+            1 => self.copy(input, output),
+            2 => self.copy::<u16>(bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output)),
+            4 => self.copy::<u32>(bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output)),
+            _ => self.copy::<u64>(bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output)),
+        }
+        Ok(())
+    }
+}
+
+/// Returns the shape of input 0, the strides of its dimensions, and the shape of the output.
+fn shapes(spec: &Spec<'_>) -> Option<(Shape, SmallVec<[isize; 6]>, Shape)> {
+    let (shape, out) = (spec.inputs[0].shape()?, spec.outputs[0].shape()?);
+    let mut strides: SmallVec<[isize; 6]> = smallvec::smallvec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis] as isize;
+    }
+    Some((shape, strides, out))
+}
+
+fn kernel(spec: &Spec<'_>, start: isize, dims: Vec<Step>) -> Option<Box<dyn Kernel>> {
+    Some(Box::new(Strided::new(start, dims, spec.outputs[0].dtype.size())))
+}
+
+fn make_transpose(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (shape, strides, _) = shapes(spec)?;
+    let axes = permutation(&spec.params(), shape.len())?;
+    kernel(spec, 0, axes.into_iter().map(|a| Step { size: shape[a], stride: strides[a] }).collect())
+}
+
+fn make_broadcast(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (shape, strides, out) = shapes(spec)?;
+    let extra = out.len() - shape.len();
+    let step = |(i, &size): (usize, &usize)| {
+        let stride = if i < extra || shape[i - extra] == 1 { 0 } else { strides[i - extra] };
+        Step { size, stride }
+    };
+    kernel(spec, 0, out.iter().enumerate().map(step).collect())
+}
+
+fn make_slice(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (shape, strides, _) = shapes(spec)?;
+    let ranges = Slice::from_attrs(&spec.params()).ranges(&shape).ok()?;
+    let start = ranges.iter().zip(&strides).map(|(r, s)| r.start as isize * s).sum();
+    let steps = ranges.iter().zip(&strides).map(|(r, s)| Step { size: r.len, stride: s.wrapping_mul(r.step as isize) });
+    kernel(spec, start, steps.collect())
+}
+
+fn make_slice_like(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (_, strides, out) = shapes(spec)?;
+    kernel(spec, 0, out.iter().zip(strides).map(|(&size, stride)| Step { size, stride }).collect())
+}
+
+fn make_reverse(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (shape, strides, _) = shapes(spec)?;
+    let axis = spec.params().int("axis").rem_euclid(shape.len() as i64) as usize;
+    let mut dims: Vec<Step> = shape.iter().zip(&strides).map(|(&size, &stride)| Step { size, stride }).collect();
+    let start = (shape[axis] as isize - 1).max(0) * strides[axis];
+    dims[axis].stride = -strides[axis];
+    kernel(spec, start, dims)
+}
+
+fn make_tile(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (shape, strides, out) = shapes(spec)?;
+    let extra = out.len() - shape.len();
+    let mut dims: Vec<Step> = out[..extra].iter().map(|&size| Step { size, stride: 0 }).collect();
+    for ((&size, &stride), &total) in shape.iter().zip(&strides).zip(&out[extra..]) {
+        dims.push(Step { size: total.checked_div(size)?, stride: 0 });
+        dims.push(Step { size, stride });
+    }
+    kernel(spec, 0, dims)
+}
+
+fn make_repeat(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (shape, strides, out) = shapes(spec)?;
+    let mut dims = Vec::new();
+    for ((&size, &stride), &total) in shape.iter().zip(&strides).zip(&out) {
+        dims.push(Step { size, stride });
+        dims.push(Step { size: total.checked_div(size)?, stride: 0 });
+    }
+    kernel(spec, 0, dims)
+}
+
+fn make_layout(spec: &Spec<'_>) -> Option<Box<dyn Kernel>> {
+    let (shape, strides, out) = shapes(spec)?;
+    let params = spec.params();
+    let (from, to) = (Layout::parse(&params.string("src_layout"))?, Layout::parse(&params.string("dst_layout"))?);
+    // Each dimension holds a digit of its axis's index: the digits of an axis, least significant first, as
+    // (dimension, value of a unit of the digit, value of a unit of the next).
+    let digits = |layout: &Layout, shape: &[usize], letter: char| -> Vec<(usize, usize, usize)> {
+        let mut places: Vec<usize> = (0..shape.len()).filter(|&i| layout.0[i].0 == letter).collect();
+        places.sort_by_key(|&i| layout.0[i].1.is_some());
+        let mut unit = 1;
+        let mut digit = |i: usize| {
+            let low = unit;
+            unit *= shape[i];
+            (i, low, unit)
+        };
+        places.into_iter().rev().map(&mut digit).collect()
+    };
+    let mut dims = Vec::new();
+    for (i, &(letter, _)) in to.0.iter().enumerate() {
+        let source = digits(&from, &shape, letter);
+        let (_, low, high) = digits(&to, &out, letter).into_iter().find(|d| d.0 == i)?;
+        // Where digits of both sides overlap, the output dimension traverses a dimension of the input.
+        let mut pieces = Vec::new();
+        for &(place, begin, end) in &source {
+            let (a, b) = (low.max(begin), high.min(end));
+            if a < b {
+                let whole = a > 0 && b % a == 0 && a % begin == 0 && a % low == 0;
+                pieces.push(whole.then(|| Step { size: b / a, stride: strides[place] * (a / begin) as isize })?);
+            }
+        }
+        dims.extend(pieces.into_iter().rev());
+    }
+    let complete = dims.iter().map(|d| d.size).product::<usize>() == out.iter().product::<usize>();
+    if complete { kernel(spec, 0, dims) } else { None }
+}
+
+inventory::submit! { Offer { op: "transpose", make: make_transpose } }
+inventory::submit! { Offer { op: "broadcast_to", make: make_broadcast } }
+inventory::submit! { Offer { op: "broadcast_to_like", make: make_broadcast } }
+inventory::submit! { Offer { op: "dyn.broadcast_to", make: make_broadcast } }
+inventory::submit! { Offer { op: "strided_slice", make: make_slice } }
+inventory::submit! { Offer { op: "slice_like", make: make_slice_like } }
+inventory::submit! { Offer { op: "reverse", make: make_reverse } }
+inventory::submit! { Offer { op: "tile", make: make_tile } }
+inventory::submit! { Offer { op: "dyn.tile", make: make_tile } }
+inventory::submit! { Offer { op: "repeat", make: make_repeat } }
+inventory::submit! { Offer { op: "layout_transform", make: make_layout } }

@@ -1,0 +1,303 @@
+//! Fast kernels of convolution, products, pooling, normalization and resizing against the naive references, on one
+//! thread and on two: max|a - b| / max|b| within 1e-5.
+
+use byoc_ir::ir::{AttrValue, Attrs, TensorType};
+use byoc_ir::op::{self, Value};
+use byoc_ir::tensor::{AlignedBytes, Tensor, TensorView, TensorViewMut};
+use byoc_kernels::{Kernel, Offer, Spec};
+
+/// Returns pseudorandom numbers in [-1, 1).
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let values: Vec<f32> = (0..shape.iter().product::<usize>())
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect();
+    Tensor::from_slice(shape, &values)
+}
+
+/// Runs the fast kernel of `name` on a fresh workspace full of NaN; panics if none is offered.
+fn fast(name: &str, attrs: &Attrs, args: &[Tensor], constants: &[Option<&Tensor>], want: &[Tensor]) -> Vec<Tensor> {
+    let def = op::get(op::lookup(name).expect("an operator"));
+    let of = |t: &Tensor| TensorType::fixed(t.dtype(), t.shape());
+    let (inputs, outputs): (Vec<_>, Vec<_>) = (args.iter().map(of).collect(), want.iter().map(of).collect());
+    let spec = Spec { def, attrs, inputs: &inputs, outputs: &outputs, constants };
+    let offers = || inventory::iter::<Offer>.into_iter().filter(|o| o.op == name);
+    let kernel: Box<dyn Kernel> = offers().find_map(|o| (o.make)(&spec)).unwrap_or_else(|| panic!("{name} is offered"));
+    let mut workspace = AlignedBytes::zeroed(kernel.workspace()).unwrap();
+    workspace.as_mut().fill(0xff);
+    let views: Vec<TensorView<'_>> = args.iter().map(Tensor::view).collect();
+    let mut results: Vec<AlignedBytes> =
+        want.iter().map(|t| AlignedBytes::copy_of(&vec![0xff; t.bytes().len()]).unwrap()).collect();
+    let write = |results: &mut [AlignedBytes], run: &mut dyn FnMut(&mut [TensorViewMut<'_>])| {
+        let mut outs: Vec<TensorViewMut<'_>> = results
+            .iter_mut()
+            .zip(want)
+            .map(|(bytes, t)| TensorViewMut { dtype: t.dtype(), shape: t.shape(), data: bytes.as_mut() })
+            .collect();
+        run(&mut outs);
+    };
+    write(&mut results, &mut |outs| kernel.run(&views, outs, workspace.as_mut()).unwrap());
+    let tensors = |results: &[AlignedBytes]| -> Vec<Tensor> {
+        let one = |(b, t): (&AlignedBytes, &Tensor)| Tensor::from_bytes(t.dtype(), t.shape(), b.as_ref()).unwrap();
+        results.iter().zip(want).map(one).collect()
+    };
+    let computed = tensors(&results);
+    if let Some(taken) = kernel.in_place() {
+        results[0].as_mut().copy_from_slice(args[taken].bytes());
+        let rest: Vec<TensorView<'_>> =
+            views.iter().enumerate().filter(|(i, _)| *i != taken).map(|(_, v)| *v).collect();
+        write(&mut results, &mut |outs| kernel.run_in_place(&rest, outs).unwrap());
+        assert_eq!(tensors(&results)[0], computed[0], "{name} computed in place");
+    }
+    computed
+}
+
+#[track_caller]
+fn close(name: &str, case: &str, got: &[Tensor], want: &[Tensor]) {
+    for (got, want) in got.iter().zip(want) {
+        let (got, want) = (got.view().to_f64s(), want.view().to_f64s());
+        let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+        for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+            let fine = g == w || (g - w).abs() <= 1e-5 * largest;
+            assert!(fine, "{name} {case}: element {i} of {}: expected {w}, found {g}", want.len());
+        }
+    }
+}
+
+/// Checks a call on one thread and on two, with the inputs after the first constant and not.
+#[track_caller]
+fn check_values(name: &str, pairs: &[(&str, AttrValue)], args: &[Tensor]) {
+    let attrs = Attrs::new(pairs.iter().map(|(k, v)| (*k, v.clone())));
+    let case = format!("{:?} {attrs:?}", args.iter().map(|t| t.shape().to_vec()).collect::<Vec<_>>());
+    let values: Vec<Value> = args.iter().cloned().map(Value::Tensor).collect();
+    let want = op::evaluate(op::lookup(name).expect("an operator"), &attrs, &values, 1 << 26)
+        .unwrap_or_else(|e| panic!("{name} {case}: {e}"));
+    let constants: Vec<Option<&Tensor>> = args.iter().enumerate().map(|(i, t)| (i > 0).then_some(t)).collect();
+    for threads in [1, 2] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let got = pool.install(|| fast(name, &attrs, args, &constants, &want));
+        close(name, &format!("{case} on {threads} threads"), &got, &want);
+    }
+}
+
+#[track_caller]
+fn check(name: &str, pairs: &[(&str, AttrValue)], shapes: &[&[usize]]) {
+    let args: Vec<Tensor> = shapes.iter().zip(1..).map(|(shape, seed)| random(shape, seed)).collect();
+    check_values(name, pairs, &args);
+}
+
+fn ints<const N: usize>(values: [i64; N]) -> AttrValue {
+    AttrValue::from(values)
+}
+
+#[test]
+fn convolution() {
+    let strides = |v: [i64; 2]| ("strides", ints(v));
+    let padding = |v: [i64; 4]| ("padding", ints(v));
+    let dilation = |v: [i64; 2]| ("dilation", ints(v));
+    let groups = |v: i64| ("groups", AttrValue::Int(v));
+    // 1x1: the columns are the data itself; then with a stride.
+    check("nn.conv2d", &[], &[&[1, 16, 7, 7], &[24, 16, 1, 1]]);
+    check("nn.conv2d", &[], &[&[3, 5, 9, 11], &[7, 5, 1, 1]]);
+    check("nn.conv2d", &[], &[&[1, 64, 40, 40], &[96, 64, 1, 1]]);
+    check("nn.conv2d", &[strides([2, 2])], &[&[2, 8, 9, 10], &[6, 8, 1, 1]]);
+    check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 3, 5, 5], &[2, 3, 1, 1]]);
+    // Gathered columns, with every attribute.
+    check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 3, 13, 17], &[5, 3, 3, 3]]);
+    check("nn.conv2d", &[strides([2, 1]), padding([0, 1, 2, 3])], &[&[2, 4, 11, 9], &[6, 4, 3, 2]]);
+    check("nn.conv2d", &[strides([3, 3]), padding([3, 3, 3, 3])], &[&[1, 3, 23, 25], &[8, 3, 7, 7]]);
+    check("nn.conv2d", &[dilation([2, 3]), padding([2, 3, 2, 3])], &[&[1, 3, 12, 12], &[4, 3, 3, 3]]);
+    check("nn.conv2d", &[padding([5, 5, 5, 5])], &[&[1, 2, 3, 3], &[3, 2, 3, 3]]);
+    check("nn.conv2d", &[padding([2, 2, 2, 2]), dilation([4, 4]), strides([2, 3])], &[&[1, 2, 8, 9], &[3, 2, 3, 3]]);
+    // Many runs of columns, and one run of many terms.
+    check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 64, 56, 56], &[32, 64, 3, 3]]);
+    check("nn.conv2d", &[padding([1, 1, 1, 1])], &[&[1, 256, 7, 7], &[64, 256, 3, 3]]);
+    check("nn.conv2d", &[padding([1, 1, 1, 1]), strides([2, 2])], &[&[3, 32, 28, 28], &[40, 32, 3, 3]]);
+    // Groups.
+    check("nn.conv2d", &[groups(2), padding([1, 1, 1, 1])], &[&[2, 8, 9, 9], &[6, 4, 3, 3]]);
+    check("nn.conv2d", &[groups(4)], &[&[1, 16, 8, 8], &[8, 4, 1, 1]]);
+    // One spatial axis.
+    check("nn.conv1d", &[("padding", ints([2, 1])), ("strides", ints([2]))], &[&[2, 5, 33], &[7, 5, 4]]);
+}
+
+#[test]
+fn depthwise_convolution() {
+    for stride in [1, 2, 3] {
+        for (h, w) in [(7, 7), (16, 33), (1, 70), (40, 3)] {
+            let padding = ("padding", ints([1, 1, 1, 1]));
+            let pairs = [("groups", AttrValue::Int(6)), ("strides", ints([stride, stride])), padding];
+            check("nn.conv2d", &pairs, &[&[2, 6, h, w], &[6, 1, 3, 3]]);
+        }
+    }
+    let groups = || ("groups", AttrValue::Int(3));
+    let wide = [groups(), ("padding", ints([2, 0, 1, 4])), ("dilation", ints([2, 3])), ("strides", ints([1, 2]))];
+    check("nn.conv2d", &wide, &[&[1, 3, 15, 40], &[6, 1, 5, 4]]);
+    let far = [groups(), ("padding", ints([6, 6, 6, 6])), ("strides", ints([2, 3]))];
+    check("nn.conv2d", &far, &[&[1, 3, 3, 2], &[3, 1, 7, 7]]);
+    let many = [("groups", AttrValue::Int(96)), ("padding", ints([1, 1]))];
+    check("nn.conv2d", &many, &[&[1, 96, 56, 56], &[96, 1, 3, 3]]);
+}
+
+#[test]
+fn convolution_in_other_layouts() {
+    let last = |kernel: &'static str| [("data_layout", AttrValue::from("NHWC")), ("kernel_layout", kernel.into())];
+    let with = |kernel: &'static str, more: &[(&'static str, AttrValue)]| [&last(kernel), more].concat();
+    let pads = ("padding", ints([1, 0, 2, 1]));
+    check("nn.conv2d", &last("HWIO"), &[&[2, 6, 5, 8], &[1, 1, 8, 12]]);
+    check("nn.conv2d", &last("OIHW"), &[&[1, 9, 9, 3], &[5, 3, 1, 1]]);
+    check("nn.conv2d", &with("HWIO", &[pads.clone(), ("strides", ints([2, 1]))]), &[&[2, 9, 8, 5], &[3, 2, 5, 7]]);
+    check("nn.conv2d", &with("OHWI", &[pads, ("dilation", ints([2, 2]))]), &[&[1, 30, 31, 16], &[20, 3, 3, 16]]);
+    check("nn.conv2d", &[("kernel_layout", "HWIO".into())], &[&[1, 4, 6, 6], &[3, 3, 4, 5]]);
+}
+
+#[test]
+fn products() {
+    for (m, n, k) in [(1, 1, 1), (1, 1000, 512), (2, 33, 65), (4, 17, 200), (5, 7, 3), (37, 41, 300), (128, 96, 64)] {
+        check("nn.dense", &[], &[&[m, k], &[n, k]]);
+        check("nn.matmul", &[], &[&[m, k], &[k, n]]);
+        for (a, b) in [(false, true), (true, false), (true, true)] {
+            let pairs = [("transpose_a", AttrValue::Bool(a)), ("transpose_b", AttrValue::Bool(b))];
+            let left = if a { [3, k, m] } else { [3, m, k] };
+            let right = if b { [3, n, k] } else { [3, k, n] };
+            check("nn.batch_matmul", &pairs, &[&left, &right]);
+        }
+    }
+    check("nn.dense", &[], &[&[2, 3, 20], &[9, 20]]);
+    check("nn.dense", &[], &[&[0, 20], &[9, 20]]);
+    check("nn.dense", &[], &[&[3, 0], &[2, 0]]);
+    check("nn.batch_matmul", &[], &[&[1, 5, 6], &[4, 6, 7]]);
+    check("nn.batch_matmul", &[], &[&[4, 5, 6], &[1, 6, 7]]);
+    check("nn.batch_matmul", &[], &[&[24, 64, 32], &[24, 32, 64]]);
+    check("nn.matmul", &[("transpose_a", AttrValue::Bool(true))], &[&[300, 37], &[300, 41]]);
+    check("nn.bias_add", &[], &[&[2, 5, 6, 7], &[5]]);
+    check("nn.bias_add", &[], &[&[0, 5], &[5]]);
+    check("nn.bias_add", &[("axis", AttrValue::Int(-1))], &[&[300, 500], &[500]]);
+}
+
+#[test]
+fn transposed_convolution() {
+    let strides = |v: i64| ("strides", ints([v, v]));
+    check("nn.conv2d_transpose", &[], &[&[1, 5, 6, 7], &[5, 4, 3, 3]]);
+    check("nn.conv2d_transpose", &[strides(2)], &[&[2, 16, 9, 8], &[16, 10, 2, 2]]);
+    let odd = [strides(3), ("padding", ints([1, 0, 2, 3])), ("output_padding", ints([1, 2]))];
+    check("nn.conv2d_transpose", &odd, &[&[1, 6, 5, 7], &[6, 9, 4, 5]]);
+    let groups = [("groups", AttrValue::Int(2)), ("dilation", ints([2, 3])), ("padding", ints([3, 3]))];
+    check("nn.conv2d_transpose", &groups, &[&[2, 8, 7, 7], &[8, 3, 3, 3]]);
+    check("nn.conv2d_transpose", &[strides(2), ("padding", ints([1, 1]))], &[&[1, 64, 32, 32], &[64, 48, 4, 4]]);
+    check("nn.conv1d_transpose", &[("strides", ints([2]))], &[&[2, 5, 11], &[5, 7, 4]]);
+}
+
+#[test]
+fn pooling() {
+    let pool = |v: [i64; 2]| ("pool_size", ints(v));
+    let strides = |v: [i64; 2]| ("strides", ints(v));
+    for name in ["nn.max_pool2d", "nn.avg_pool2d"] {
+        check(name, &[pool([3, 3]), strides([2, 2]), ("padding", ints([1, 1, 1, 1]))], &[&[2, 9, 56, 55]]);
+        check(name, &[pool([2, 2]), strides([2, 2]), ("ceil_mode", AttrValue::Bool(true))], &[&[1, 3, 7, 9]]);
+        check(name, &[pool([3, 2]), ("padding", ints([2, 0, 1, 1])), ("dilation", ints([2, 3]))], &[&[1, 2, 9, 8]]);
+        check(name, &[pool([5, 5]), strides([3, 1]), ("padding", ints([4, 4]))], &[&[1, 2, 3, 2]]);
+    }
+    let include = ("count_include_pad", AttrValue::Bool(true));
+    check("nn.avg_pool2d", &[pool([3, 3]), ("padding", ints([1, 0, 2, 1])), include.clone()], &[&[2, 3, 8, 9]]);
+    let ceil = [pool([3, 3]), strides([2, 2]), ("ceil_mode", AttrValue::Bool(true)), include];
+    check("nn.avg_pool2d", &ceil, &[&[1, 2, 8, 6]]);
+    check("nn.max_pool1d", &[("pool_size", ints([3])), ("strides", ints([2]))], &[&[2, 3, 31]]);
+    check("nn.avg_pool1d", &[("pool_size", ints([4]))], &[&[2, 3, 31]]);
+    for name in ["nn.global_max_pool2d", "nn.global_avg_pool2d"] {
+        check(name, &[], &[&[2, 65, 7, 7]]);
+        check(name, &[], &[&[1, 3, 40, 37]]);
+    }
+    check("nn.adaptive_avg_pool2d", &[("output_size", ints([1, 1]))], &[&[1, 5, 6, 7]]);
+}
+
+#[test]
+fn maximum_keeps_nan() {
+    let x = Tensor::from_slice(&[1, 1, 2, 3], &[1.0f32, f32::NAN, 2.0, f32::NEG_INFINITY, 0.0, f32::INFINITY]);
+    for (name, pairs) in
+        [("nn.max_pool2d", vec![("pool_size", ints([1, 1]))]), ("nn.global_max_pool2d", vec![]), ("nn.softmax", vec![])]
+    {
+        let attrs = Attrs::new(pairs);
+        let op = op::lookup(name).unwrap();
+        let want = op::evaluate(op, &attrs, &[Value::Tensor(x.clone())], 1 << 20).unwrap();
+        let got = fast(name, &attrs, std::slice::from_ref(&x), &[None], &want);
+        let nan = |t: &Tensor| t.as_slice::<f32>().iter().map(|v| v.is_nan()).collect::<Vec<_>>();
+        assert_eq!(nan(&got[0]), nan(&want[0]), "{name}");
+        assert!(nan(&want[0]).contains(&true), "{name} shows NaN");
+    }
+}
+
+#[test]
+fn normalization() {
+    let channel = |n: usize| vec![n];
+    for shape in [vec![2, 5, 6, 7], vec![1, 64, 30, 30], vec![3, 5], vec![2, 3, 70]] {
+        let c = channel(shape[1]);
+        let mut args: Vec<Tensor> = [&shape, &c, &c, &c].iter().zip(1..).map(|(s, seed)| random(s, seed)).collect();
+        let variance: Vec<f32> = random(&c, 9).as_slice::<f32>().iter().map(|v| v.abs() + 0.1).collect();
+        args.push(Tensor::from_slice(&c, &variance));
+        check_values("nn.batch_norm", &[], &args);
+        check_values("nn.batch_norm", &[("scale", AttrValue::Bool(false)), ("epsilon", AttrValue::Float(0.1))], &args);
+    }
+    for shape in [vec![2, 5, 96], vec![1, 128, 256], vec![7, 33], vec![3, 1]] {
+        let c = channel(*shape.last().unwrap());
+        check("nn.layer_norm", &[("epsilon", AttrValue::Float(1e-3))], &[&shape, &c, &c]);
+    }
+    for shape in [vec![2, 6, 5, 7], vec![1, 32, 20, 20], vec![3, 6, 33]] {
+        let c = channel(shape[1]);
+        check("nn.instance_norm", &[], &[&shape, &c, &c]);
+        check("nn.group_norm", &[("num_groups", AttrValue::Int(2))], &[&shape, &c, &c]);
+    }
+    let statistics = random(&[4], 3);
+    let variable = [
+        random(&[2, 4, 3], 1),
+        random(&[4], 2),
+        statistics.clone(),
+        statistics.clone(),
+        Tensor::from_slice(&[4], &[0.5f32; 4]),
+    ];
+    let values: Vec<Value> = variable.iter().cloned().map(Value::Tensor).collect();
+    let want = op::evaluate(op::lookup("nn.batch_norm").unwrap(), &Attrs::none(), &values, 1 << 20).unwrap();
+    close("nn.batch_norm", "of values", &fast("nn.batch_norm", &Attrs::none(), &variable, &[None; 5], &want), &want);
+}
+
+#[test]
+fn softmax_and_prelu() {
+    for name in ["nn.softmax", "nn.log_softmax"] {
+        for shape in [vec![1, 1000], vec![12, 64, 65], vec![3, 1], vec![2, 7, 40, 5]] {
+            for axis in 0..shape.len() as i64 {
+                check(name, &[("axis", AttrValue::Int(axis))], &[&shape]);
+            }
+        }
+        let large: Vec<f32> = (0..60).map(|i| i as f32 * 7.0 - 200.0).collect();
+        check_values(name, &[], &[Tensor::from_slice(&[2, 30], &large)]);
+    }
+    check("nn.prelu", &[], &[&[2, 5, 6, 7], &[5]]);
+    check("nn.prelu", &[("axis", AttrValue::Int(-1))], &[&[20, 33], &[33]]);
+}
+
+#[test]
+fn resizing_and_padding() {
+    let modes = ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"];
+    for method in ["nearest_neighbor", "linear", "cubic"] {
+        for mode in modes {
+            for size in [[13, 9], [4, 31], [1, 1]] {
+                let mode = ("coordinate_transformation_mode", mode.into());
+                check("image.resize2d", &[("size", ints(size)), ("method", method.into()), mode], &[&[2, 3, 7, 8]]);
+            }
+        }
+    }
+    let twice = [("scale_h", AttrValue::Float(2.0)), ("scale_w", AttrValue::Float(2.0))];
+    check("nn.upsampling", &twice, &[&[1, 16, 32, 33]]);
+    check("nn.upsampling", &[&twice[..], &[("method", "bilinear".into())]].concat(), &[&[1, 16, 32, 33]]);
+    let pads = |widths: &[[i64; 2]]| ("pad_width", AttrValue::List(widths.iter().map(|&w| ints(w)).collect()));
+    for mode in ["constant", "edge", "reflect"] {
+        let mode = || ("pad_mode", mode.into());
+        check("nn.pad", &[pads(&[[0, 0], [0, 0], [1, 2], [3, 0]]), mode()], &[&[2, 3, 5, 6], &[]]);
+        check("nn.pad", &[pads(&[[2, 1], [0, 3]]), mode()], &[&[40, 500], &[]]);
+        check("nn.pad", &[pads(&[[-1, 2], [-3, -2]]), mode()], &[&[5, 9], &[]]);
+    }
+}

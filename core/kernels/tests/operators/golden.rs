@@ -1,0 +1,101 @@
+//! Naive references against recorded results of ONNX Runtime and numpy (`tests/golden/nn.txt`).
+//!
+//! A case names an operator, its attributes, its inputs and the expected output. Inputs are not stored: element i of an
+//! input with seed s is (37 i + 101 s + 13 (i / 5)) mod 23 - 11, for floating-point types divided by 8 (exact in all of
+//! them); `abs` takes the absolute value and adds 1/4; uint8 adds 11.
+
+use super::call;
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::Value;
+use byoc_ir::tensor::{DType, Tensor};
+
+const CASES: &str = include_str!("../golden/nn.txt");
+
+#[test]
+fn references_agree_with_recorded_results() {
+    let mut wrong = Vec::new();
+    let cases: Vec<&str> = CASES.split("case ").skip(1).collect();
+    assert!(cases.len() > 60, "only {} cases were read", cases.len());
+    for text in cases {
+        if let Err(error) = check(text) {
+            wrong.push(format!("{}: {error}", text.lines().next().unwrap_or_default()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn check(text: &str) -> Result<(), String> {
+    let (mut op, mut attrs, mut args, mut want, mut shape) = ("", Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut dtype = DType::F32;
+    for line in text.lines().skip(1) {
+        let (word, rest) = line.split_once(' ').ok_or("an empty line")?;
+        match word {
+            "op" => op = rest,
+            "attr" => {
+                let (key, value) = rest.split_once(" = ").ok_or("an attribute without a value")?;
+                attrs.push((key, attribute(value)));
+            }
+            "in" => args.push(Value::Tensor(input(rest))),
+            "out" => {
+                let (name, dims) = rest.split_once(' ').ok_or("an output without a shape")?;
+                dtype = DType::parse(name).ok_or("an unknown element type")?;
+                shape = numbers(dims);
+            }
+            _ => want.extend(line.split_whitespace().map(|v| v.parse::<f64>().expect("number"))),
+        }
+    }
+    let got = call(op, &Attrs::new(attrs), &args)?.swap_remove(0);
+    if got.shape() != shape || got.dtype() != dtype {
+        return Err(format!("expected {shape:?} of {dtype}, found {got:?}"));
+    }
+    let got = got.view().to_f64s();
+    let largest = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+    let tolerance = if dtype.is_float() { 2e-6 * largest } else { 0.0 };
+    for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+        // Not `>`, so that NaN fails as well.
+        let near = (g - w).abs() <= tolerance;
+        if !near {
+            return Err(format!("element {i}: expected {w}, found {g}"));
+        }
+    }
+    Ok(())
+}
+
+fn numbers(text: &str) -> Vec<usize> {
+    let inner = text.trim_matches(['[', ']']);
+    inner.split(',').filter(|d| !d.is_empty()).map(|d| d.trim().parse().expect("a number")).collect()
+}
+
+fn input(text: &str) -> Tensor {
+    let words: Vec<&str> = text.split(' ').collect();
+    let (shape, seed) = (numbers(words[1]), words[2].parse::<usize>().expect("a number"));
+    let count: usize = shape.iter().product();
+    let whole = (0..count).map(|i| ((i * 37 + seed * 101 + i / 5 * 13) % 23) as i64 - 11);
+    match words[0] {
+        "float32" => {
+            let positive = words.len() > 3;
+            let values = whole.map(|v| v as f32 / 8.0).map(|v| if positive { v.abs() + 0.25 } else { v });
+            Tensor::from_slice(&shape, &values.collect::<Vec<_>>())
+        }
+        "int8" => Tensor::from_slice(&shape, &whole.map(|v| v as i8).collect::<Vec<_>>()),
+        "uint8" => Tensor::from_slice(&shape, &whole.map(|v| (v + 11) as u8).collect::<Vec<_>>()),
+        other => panic!("no inputs of {other}"),
+    }
+}
+
+/// Parses `True`, `"text"`, `1`, `0.5`, `[1, 2]`, `[[0, 1], [2, 3]]`.
+fn attribute(text: &str) -> AttrValue {
+    match text {
+        "True" => AttrValue::Bool(true),
+        "False" => AttrValue::Bool(false),
+        _ if text.starts_with('"') => AttrValue::from(text.trim_matches('"')),
+        _ if text.starts_with("[[") => {
+            let pairs = text[1..text.len() - 1].split("], ").map(attribute);
+            AttrValue::List(pairs.collect())
+        }
+        _ if text.starts_with('[') => {
+            AttrValue::ints(text.trim_matches(['[', ']']).split(", ").map(|v| v.parse().expect("a whole number")))
+        }
+        _ => text.parse().map_or_else(|_| AttrValue::Float(text.parse().expect("a number")), AttrValue::Int),
+    }
+}

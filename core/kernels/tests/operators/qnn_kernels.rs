@@ -1,0 +1,302 @@
+//! Kernels on bytes against the naive references: identical bits, over many shapes.
+
+use super::attrs;
+use byoc_ir::ir::{AttrValue, Attrs, TensorType};
+use byoc_ir::op::{self, Value};
+use byoc_ir::tensor::{AlignedBytes, DType, Tensor, TensorView, TensorViewMut};
+use byoc_kernels::{self, Spec};
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn pick<T: Clone>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())].clone()
+    }
+
+    /// Returns random bytes, with the ends of the range more often than others.
+    fn bytes(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
+        let bytes: Vec<u8> = (0..shape.iter().product::<usize>())
+            .map(|_| if self.below(8) == 0 { self.pick(&[0x00, 0x7f, 0x80, 0xff]) } else { self.next() as u8 })
+            .collect();
+        Tensor::from_bytes(dtype, shape, &bytes).unwrap()
+    }
+
+    fn int32s(&mut self, shape: &[usize]) -> Tensor {
+        let values: Vec<i32> = (0..shape.iter().product::<usize>())
+            .map(|_| {
+                let bits = 8 + self.below(24);
+                (self.next() as i32) >> bits
+            })
+            .collect();
+        Tensor::from_slice(shape, &values)
+    }
+
+    /// Returns a zero point: zero, within the range of a byte, or (occasionally) any integer.
+    fn zero_points(&mut self, shape: &[usize], dtype: DType) -> Tensor {
+        let kind = self.below(10);
+        let values: Vec<i32> = (0..shape.iter().product::<usize>())
+            .map(|_| match kind {
+                0..4 => 0,
+                4..9 => self.below(256) as i32 - if dtype == DType::U8 { 0 } else { 128 },
+                _ => self.next() as i32 >> self.below(24),
+            })
+            .collect();
+        Tensor::from_slice(shape, &values)
+    }
+
+    fn scales(&mut self, shape: &[usize], around: i32) -> Tensor {
+        let values: Vec<f32> = (0..shape.iter().product::<usize>())
+            .map(|_| {
+                let mantissa =
+                    if self.below(5) == 0 { 1.0 } else { 1.0 + self.below(1 << 20) as f32 / (1 << 20) as f32 };
+                mantissa * 2f32.powi(around + self.below(5) as i32 - 2)
+            })
+            .collect();
+        Tensor::from_slice(shape, &values)
+    }
+}
+
+fn one(scale: f32) -> Tensor {
+    Tensor::scalar(scale)
+}
+
+/// Runs the kernel of a call, with the inputs in `known` as constants, in a pool of `threads`; expects the
+/// reference's bits.
+fn check(name: &str, attrs: &Attrs, args: &[&Tensor], known: &[usize], threads: usize) {
+    let id = op::lookup(name).unwrap_or_else(|| panic!("unknown operator {name}"));
+    let def = op::get(id);
+    let attrs = op::normalize_attrs(def, attrs.clone()).unwrap_or_else(|error| panic!("{name} {attrs:?}: {error}"));
+    let values: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
+    let want = op::evaluate(id, &attrs, &values, 1 << 30).unwrap_or_else(|error| panic!("{error}"));
+    let types: Vec<TensorType> = args.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
+    let outputs: Vec<TensorType> = want.iter().map(|t| TensorType::fixed(t.dtype(), t.shape())).collect();
+    let constants: Vec<Option<&Tensor>> =
+        args.iter().enumerate().map(|(i, t)| known.contains(&i).then_some(*t)).collect();
+    let spec = Spec { def, attrs: &attrs, inputs: &types, outputs: &outputs, constants: &constants };
+    let kernel = byoc_kernels::make(id, &spec).unwrap();
+    let views: Vec<TensorView<'_>> = args.iter().map(|t| t.view()).collect();
+    let mut workspace = AlignedBytes::copy_of(&vec![0x5a; kernel.workspace()]).unwrap();
+    // Elements that a kernel does not write stay visible.
+    let mut buffer = AlignedBytes::copy_of(&vec![0xa5; want[0].bytes().len()]).unwrap();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    for _ in 0..2 {
+        let out = TensorViewMut { dtype: want[0].dtype(), shape: want[0].shape(), data: buffer.as_mut() };
+        pool.install(|| kernel.run(&views, &mut [out], workspace.as_mut())).unwrap();
+        let got = Tensor::from_bytes(want[0].dtype(), want[0].shape(), buffer.as_ref()).unwrap();
+        if got != want[0] {
+            let shapes: Vec<_> = args.iter().map(|t| (t.dtype(), t.shape().to_vec())).collect();
+            let (got, want) = (got.view().to_f64s(), want[0].view().to_f64s());
+            let at = got.iter().zip(&want).position(|(g, w)| g != w).unwrap_or(0);
+            panic!("{name} {attrs:?} of {shapes:?}: element {at}: found {}, expected {}", got[at], want[at]);
+        }
+    }
+}
+
+const BYTES: [DType; 2] = [DType::I8, DType::U8];
+
+/// Creates a random convolution: attributes, data, weight, the axis of the weight's output channels, output channels.
+fn convolution(random: &mut Random) -> (Vec<(&'static str, AttrValue)>, Tensor, Tensor, usize) {
+    let groups = random.pick(&[1usize, 1, 1, 2, 3, 8]);
+    let inputs = groups * random.pick(&[1usize, 2, 3, 4, 5, 8, 16, 19]);
+    let outputs = groups * random.pick(&[1usize, 2, 7, 15, 16, 17, 32, 33, 48]);
+    let kernel = [1 + random.below(4), 1 + random.below(4)];
+    let dilation = [1 + random.below(3), 1 + random.below(2)];
+    let strides = [1 + random.below(3), 1 + random.below(3)];
+    let pads = [0; 4].map(|_| if random.below(2) == 0 { 0 } else { random.below(4) });
+    let size: [usize; 2] = std::array::from_fn(|i| {
+        let least = ((kernel[i] - 1) * dilation[i] + 1).saturating_sub(pads[i] + pads[i + 2]).max(1);
+        least + random.below(12)
+    });
+    let batch = 1 + random.below(2);
+    let last = random.below(3) == 0;
+    let order = |shape: [usize; 4]| if last { [shape[0], shape[2], shape[3], shape[1]] } else { shape };
+    let data = random.bytes_any(&order([batch, inputs, size[0], size[1]]));
+    let hwio = random.below(3) == 0;
+    let (o, i) = (outputs, inputs / groups);
+    let weight = random.bytes_any(&if hwio { [kernel[0], kernel[1], i, o] } else { [o, i, kernel[0], kernel[1]] });
+    let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
+    let attrs = vec![
+        ("strides", ints(&strides)),
+        ("padding", ints(&pads)),
+        ("dilation", ints(&dilation)),
+        ("groups", AttrValue::Int(groups as i64)),
+        ("data_layout", (if last { "NHWC" } else { "NCHW" }).into()),
+        ("kernel_layout", (if hwio { "HWIO" } else { "OIHW" }).into()),
+    ];
+    (attrs, data, weight, outputs)
+}
+
+impl Random {
+    fn bytes_any(&mut self, shape: &[usize]) -> Tensor {
+        let dtype = self.pick(&BYTES);
+        self.bytes(dtype, shape)
+    }
+
+    fn per_channel(&mut self, channels: usize) -> Vec<usize> {
+        if self.below(2) == 0 { vec![] } else { vec![channels] }
+    }
+}
+
+#[test]
+fn convolutions() {
+    let mut random = Random(0x1357_9bdf_0246_8ace);
+    for round in 0..250 {
+        let (given, data, weight, outputs) = convolution(&mut random);
+        let shape = random.per_channel(outputs);
+        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
+        let args = [&data, &weight, &zeros[0], &zeros[1], &one(0.5), &one(0.25)];
+        let known: &[usize] = if round % 3 == 0 { &[] } else { &[1] };
+        check("qnn.conv2d", &Attrs::new(given), &args, known, 1 + round % 3);
+    }
+}
+
+#[test]
+fn fused_convolutions() {
+    let mut random = Random(0x2468_ace0_1357_9bdf);
+    for round in 0..250 {
+        let (mut given, data, weight, outputs) = convolution(&mut random);
+        let (shape, scale_shape) = (random.per_channel(outputs), random.per_channel(outputs));
+        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
+        let bias = random.int32s(&[outputs]);
+        let out = random.pick(&BYTES);
+        let (from, to) = (random.scales(&scale_shape, -12), random.scales(&[], -2));
+        let to_zero = random.zero_points(&[], out);
+        given.extend([
+            ("out_dtype", out.into()),
+            ("rounding", random.pick(&["None", "UPWARD", "TONEAREST", "TOEVEN"]).into()),
+            ("compute_dtype", random.pick(&["None", "int64", "float32"]).into()),
+        ]);
+        if random.below(3) == 0 {
+            given.extend([("a_min", AttrValue::Int(3)), ("a_max", AttrValue::Int(90))]);
+        }
+        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &from, &to, &to_zero];
+        let known: &[usize] = if round % 4 == 0 { &[5, 6, 7] } else { &[1, 2, 3, 4, 5, 6, 7] };
+        check("qnn.contrib_conv2d_requantize", &Attrs::new(given), &args, known, 1 + round % 3);
+    }
+}
+
+#[test]
+fn products() {
+    let mut random = Random(0xfeed_f00d_dead_beef);
+    for round in 0..200 {
+        let [m, n, k] = [1 + random.below(40), 1 + random.below(80), 1 + random.below(70)];
+        let (data, weight) = (random.bytes_any(&[m, k]), random.bytes_any(&[n, k]));
+        let shape = random.per_channel(n);
+        let zeros = [random.zero_points(&[], data.dtype()), random.zero_points(&shape, weight.dtype())];
+        let args = [&data, &weight, &zeros[0], &zeros[1], &one(0.5), &one(0.25)];
+        check("qnn.dense", &Attrs::none(), &args, if round % 2 == 0 { &[] } else { &[1] }, 1 + round % 2);
+
+        let bias = random.int32s(&[n]);
+        let scale_shape = random.per_channel(n);
+        let (from, to, to_zero) =
+            (random.scales(&scale_shape, -10), random.scales(&[], -2), random.zero_points(&[], DType::I8));
+        let args = [&data, &weight, &bias, &zeros[0], &zeros[1], &from, &to, &to_zero];
+        let given = attrs([("compute_dtype", random.pick(&["int64", "float32"]).into())]);
+        check("qnn.contrib_dense_requantize", &given, &args, &[1, 5, 6, 7], 1 + round % 2);
+
+        let batch = 1 + random.below(4);
+        let flags = [random.below(2) == 0, random.below(2) == 0];
+        let x = random.bytes_any(&if flags[0] { [batch, k, m] } else { [batch, m, k] });
+        let shared = random.pick(&[1, batch]);
+        let y = random.bytes_any(&if flags[1] { [shared, n, k] } else { [shared, k, n] });
+        let zeros = [random.zero_points(&[], x.dtype()), random.zero_points(&[], y.dtype())];
+        let given = attrs([("transpose_a", AttrValue::Bool(flags[0])), ("transpose_b", AttrValue::Bool(flags[1]))]);
+        let args = [&x, &y, &zeros[0], &zeros[1], &one(0.5), &one(0.25)];
+        check("qnn.batch_matmul", &given, &args, if round % 2 == 0 { &[] } else { &[1] }, 1 + round % 2);
+    }
+}
+
+#[test]
+fn elementwise() {
+    let mut random = Random(0x0bad_cafe_1234_5678);
+    for round in 0..60 {
+        let shape = random.pick(&[vec![1500], vec![2, 3, 30, 31], vec![5, 700], vec![3, 4]]);
+        let x = random.bytes_any(&shape);
+        let dtype = x.dtype();
+        let out = random.pick(&BYTES);
+        let zeros = [random.zero_points(&[], dtype), random.zero_points(&[], out), random.zero_points(&[], dtype)];
+        let scales = [random.scales(&[], -3), random.scales(&[], -3), random.scales(&[], -2)];
+        let threads = 1 + round % 3;
+        let requantize = attrs([
+            ("out_dtype", out.into()),
+            ("rounding", random.pick(&["None", "TONEAREST", "TOEVEN"]).into()),
+            ("compute_dtype", random.pick(&["int64", "float32"]).into()),
+        ]);
+        let five = [&x, &scales[0], &zeros[0], &scales[1], &zeros[1]];
+        check("qnn.requantize", &requantize, &five, &[1, 2, 3, 4], threads);
+        check("qnn.dequantize", &Attrs::none(), &five[..3], &[], threads);
+        for name in ["qnn.tanh", "qnn.sigmoid", "qnn.hardswish", "qnn.abs", "qnn.softmax", "qnn.leaky_relu"] {
+            check(name, &Attrs::none(), &[&x, &scales[0], &zeros[0], &scales[1], &zeros[2]], &[], threads);
+        }
+        check(
+            "clip",
+            &attrs([("a_min", AttrValue::Float(-3.0)), ("a_max", AttrValue::Float(100.0))]),
+            &[&x],
+            &[],
+            threads,
+        );
+        check("nn.relu", &Attrs::none(), &[&x], &[], threads);
+
+        let y = random.bytes(dtype, &shape);
+        let eight = [&x, &y, &scales[0], &zeros[0], &scales[1], &zeros[2], &scales[2], &zeros[2]];
+        for name in ["qnn.add", "qnn.subtract", "qnn.mul"] {
+            check(name, &Attrs::none(), &eight, &[2, 3, 4, 5, 6, 7], threads);
+        }
+
+        let sums = random.int32s(&shape);
+        let axis = random.below(shape.len());
+        let along = if random.below(2) == 0 { vec![] } else { vec![shape[axis]] };
+        let from = random.scales(&along, -8);
+        let given =
+            Attrs::new([("axis", AttrValue::Int(axis as i64))].into_iter().chain(
+                ["out_dtype", "rounding", "compute_dtype"].map(|key| (key, requantize.get(key).unwrap().clone())),
+            ));
+        let args = [&sums, &from, &Tensor::scalar(0i32), &scales[0], &zeros[1]];
+        check("qnn.requantize", &given, &args, &[1, 2, 3, 4], threads);
+        let bias = random.int32s(&[shape[axis]]);
+        check("nn.bias_add", &attrs([("axis", AttrValue::Int(axis as i64))]), &[&sums, &bias], &[1], threads);
+
+        let reals: Vec<f32> =
+            x.view().to_f64s().iter().map(|v| (*v as f32 - 3.0) / 2.0 * scales[0].as_slice::<f32>()[0]).collect();
+        let mut reals = reals;
+        (reals[0], reals[1], reals[2]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+        let reals = Tensor::from_slice(&shape, &reals);
+        let given = attrs([("out_dtype", out.into()), ("rounding", random.pick(&["TONEAREST", "TOEVEN"]).into())]);
+        check("qnn.quantize", &given, &[&reals, &scales[0], &zeros[1]], &[1, 2], threads);
+    }
+}
+
+#[test]
+fn max_pooling() {
+    let mut random = Random(0x1122_3344_5566_7788);
+    for round in 0..80 {
+        let last = round % 3 == 0;
+        let [channels, h, w] = [1 + random.below(5), 1 + random.below(9), 1 + random.below(9)];
+        let (kernel, dilation) = ([1 + random.below(3), 1 + random.below(3)], 1 + random.below(2));
+        let pads = [random.below(kernel[0]), random.below(kernel[1])];
+        let least = |i: usize| (kernel[i] - 1) * dilation + 1;
+        let (h, w) = (h + least(0), w + least(1));
+        let shape = if last { [2, h, w, channels] } else { [2, channels, h, w] };
+        let ints = |values: &[usize]| AttrValue::ints(values.iter().map(|&v| v as i64));
+        let given = attrs([
+            ("pool_size", ints(&kernel)),
+            ("strides", ints(&[1 + random.below(2), 1 + random.below(2)])),
+            ("padding", ints(&pads)),
+            ("dilation", ints(&[dilation, dilation])),
+            ("layout", (if last { "NHWC" } else { "NCHW" }).into()),
+            ("ceil_mode", AttrValue::Bool(random.below(2) == 0)),
+        ]);
+        check("nn.max_pool2d", &given, &[&random.bytes_any(&shape)], &[], 1 + round % 3);
+    }
+}

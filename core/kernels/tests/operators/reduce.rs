@@ -1,0 +1,134 @@
+//! Reductions and orderings. The expected numbers are numpy's.
+
+use super::{attrs, call, close, f32s, refused, run, typed, vector};
+use byoc_ir::ir::{AttrValue, Attrs};
+use byoc_ir::op::Value;
+use byoc_ir::tensor::{DType, Tensor};
+
+const INF: f64 = f64::INFINITY;
+const NAN: f64 = f64::NAN;
+
+fn data() -> Tensor {
+    Tensor::from_slice(&[2, 2, 3], &[1.5f32, -2.0, 3.0, 4.0, 0.25, -6.0, 7.0, 8.0, -9.0, 0.5, 11.0, 12.0])
+}
+
+fn over(axis: Option<&[i64]>) -> Attrs {
+    axis.map_or(Attrs::none(), |a| attrs([("axis", a.into())]))
+}
+
+#[test]
+fn reductions_match_numpy() {
+    type Row<'a> = (&'a str, Option<&'a [i64]>, &'a [f64]);
+    let table: &[Row<'_>] = &[
+        ("sum", None, &[30.25]),
+        ("sum", Some(&[]), &[30.25]),
+        ("mean", None, &[2.5208333333333335]),
+        ("prod", None, &[-1796256.0]),
+        ("max", None, &[12.0]),
+        ("min", None, &[-9.0]),
+        ("argmax", None, &[11.0]),
+        ("argmin", None, &[8.0]),
+        ("sum", Some(&[0]), &[8.5, 6.0, -6.0, 4.5, 11.25, 6.0]),
+        ("max", Some(&[0]), &[7.0, 8.0, 3.0, 4.0, 11.0, 12.0]),
+        ("argmax", Some(&[0]), &[1.0, 1.0, 0.0, 0.0, 1.0, 1.0]),
+        ("argmin", Some(&[0]), &[0.0, 0.0, 1.0, 1.0, 0.0, 0.0]),
+        ("sum", Some(&[0, 2]), &[8.5, 21.75]),
+        ("mean", Some(&[0, -1]), &[1.4166666666666667, 3.625]),
+        ("prod", Some(&[2, 0]), &[4536.0, -396.0]),
+        ("min", Some(&[0, 2]), &[-9.0, -6.0]),
+        ("mean", Some(&[-1]), &[0.8333333333333334, -0.5833333333333334, 2.0, 7.833333333333333]),
+        ("argmax", Some(&[-1]), &[2.0, 0.0, 1.0, 2.0]),
+        ("argmin", Some(&[-1]), &[1.0, 2.0, 2.0, 0.0]),
+    ];
+    for (name, axis, want) in table {
+        close(&run(name, &over(*axis), &[&data()]), want);
+    }
+    let excluded = attrs([("axis", AttrValue::from([1])), ("exclude", true.into()), ("keepdims", true.into())]);
+    let got = run("sum", &excluded, &[&data()]);
+    assert_eq!(got.shape(), [1, 2, 1]);
+    close(&got, &[8.5, 21.75]);
+}
+
+#[test]
+fn variance_of_a_given_mean() {
+    let last = attrs([("axis", AttrValue::from([-1]))]);
+    let mean = run("mean", &last.with("keepdims", true), &[&data()]);
+    let want = [4.388888888888889, 17.01388888888889, 60.666666666666664, 27.055555555555554];
+    close(&run("variance", &last, &[&data(), &mean]), &want);
+    let unbiased: Vec<f64> = want.iter().map(|v| v * 1.5).collect();
+    close(&run("variance", &last.with("unbiased", true), &[&data(), &mean]), &unbiased);
+    assert!(refused("variance", &last, &[&data(), &vector(&[1.0, 2.0])]).contains("does not broadcast"));
+}
+
+#[test]
+fn reductions_of_special_values() {
+    let none = Attrs::none();
+    let x = vector(&[1.0, f32::NAN, 3.0]);
+    for name in ["max", "min", "sum"] {
+        close(&run(name, &none, &[&x]), &[NAN]);
+    }
+    for name in ["argmax", "argmin"] {
+        close(&run(name, &none, &[&x]), &[1.0]);
+        let error = refused(name, &none, &[&vector(&[])]);
+        assert!(error.contains("the reduced axes have no elements"));
+    }
+    for (name, want) in [("sum", 0.0), ("prod", 1.0), ("mean", NAN), ("max", -INF), ("min", INF)] {
+        close(&run(name, &none, &[&vector(&[])]), &[want]);
+    }
+    let ties = vector(&[2.0, 5.0, 5.0, 1.0, 1.0]);
+    close(&run("argmax", &attrs([("select_last_index", true.into())]), &[&ties]), &[2.0]);
+    close(&run("argmin", &none, &[&ties]), &[3.0]);
+    let large = Tensor::from_slice(&[2], &[i64::MAX, 2]);
+    assert_eq!(run("sum", &none, &[&large]).as_slice::<i64>(), [i64::MIN + 1]);
+    assert_eq!(run("max", &none, &[&Tensor::zeros(DType::I8, &[0]).unwrap()]).as_slice::<i8>(), [i8::MIN]);
+    assert_eq!(run("mean", &none, &[&Tensor::from_slice(&[2], &[-3i32, 0])]).as_slice::<i32>(), [-1]);
+    let ones = Tensor::from_slice(&[1 << 12], &vec![1f32; 1 << 12]);
+    let scaled = run("multiply", &none, &[&ones, &Tensor::scalar(16777217.0f32)]);
+    close(&run("sum", &none, &[&scaled]), &[16777216.0 * 4096.0]);
+}
+
+#[test]
+fn truth() {
+    let flags = Tensor::from_bools(&[2, 2], &[true, true, true, false]);
+    let rows = attrs([("axis", AttrValue::from([1]))]);
+    assert_eq!(run("all", &rows, &[&flags]), Tensor::from_bools(&[2], &[true, false]));
+    assert_eq!(run("any", &Attrs::none(), &[&flags]), Tensor::from_bools(&[], &[true]));
+    assert_eq!(
+        run("any", &Attrs::none(), &[&Tensor::zeros(DType::Bool, &[0]).unwrap()]),
+        Tensor::from_bools(&[], &[false])
+    );
+}
+
+#[test]
+fn types_of_reductions() {
+    let axis = |a: &[i64]| attrs([("axis", a.into())]);
+    assert_eq!(typed("sum", &axis(&[1]), &[f32s("n, 3, ?")]).unwrap(), "Tensor[(n, ?), float32]");
+    assert_eq!(typed("argmax", &axis(&[-1]).with("keepdims", true), &[f32s("n, 3")]).unwrap(), "Tensor[(n, 1), int32]");
+    assert_eq!(typed("all", &Attrs::none(), &[f32s("n, 3")]).unwrap(), "bool");
+    assert!(typed("sum", &axis(&[3]), &[f32s("2, 3")]).unwrap_err().contains("axis [3]"));
+}
+
+#[test]
+fn orderings() {
+    let t = Tensor::from_slice(&[2, 4], &[3f32, 1.0, 2.0, 2.0, 5.0, 5.0, -1.0, 0.0]);
+    let none = Attrs::none();
+    assert_eq!(run("argsort", &none, &[&t]).as_slice::<i32>(), [1, 2, 3, 0, 2, 3, 0, 1]);
+    assert_eq!(run("argsort", &attrs([("axis", 0.into())]), &[&t]).as_slice::<i32>(), [0, 0, 1, 1, 1, 1, 0, 0]);
+    close(&run("sort", &attrs([("is_ascend", false.into())]), &[&t]), &[3.0, 2.0, 2.0, 1.0, 5.0, 5.0, 0.0, -1.0]);
+    close(&run("sort", &none, &[&vector(&[f32::NAN, 1.0, -1.0])]), &[-1.0, 1.0, NAN]);
+    let two = attrs([("k", 2.into()), ("dtype", "int64".into())]);
+    let parts = call("topk", &two, &[Value::Tensor(t.clone())]).unwrap();
+    assert_eq!(parts[0].as_slice::<f32>(), [3.0, 2.0, 5.0, 5.0]);
+    assert_eq!(parts[1].as_slice::<i64>(), [0, 2, 0, 1]);
+    let least = attrs([("axis", 0.into()), ("is_ascend", true.into()), ("ret_type", "values".into())]);
+    assert_eq!(run("topk", &least, &[&t]).as_slice::<f32>(), [3.0, 1.0, -1.0, 0.0]);
+    let indices = attrs([("ret_type", "indices".into()), ("k", 0.into())]);
+    assert_eq!(run("topk", &indices, &[&t]).as_slice::<i32>(), [0, 2, 3, 1, 0, 1, 3, 2]);
+    let k = Tensor::from_slice(&[1], &[1i64]);
+    assert_eq!(run("dyn.topk", &attrs([("ret_type", "values".into())]), &[&t, &k]).as_slice::<f32>(), [3.0, 5.0]);
+    assert!(refused("topk", &attrs([("k", 5.into())]), &[&t]).contains("the first 5 of 4"));
+    assert_eq!(
+        typed("dyn.topk", &none, &[f32s("n, 4"), byoc_ir::ir::Type::tensor(DType::I64, &[1])]).unwrap(),
+        "(Tensor[(n, ?), float32], Tensor[(n, ?), int32])"
+    );
+}

@@ -1,0 +1,177 @@
+//! Detection operators. The expected numbers are worked out by hand from the formulas in the operators'
+//! documentation.
+
+use super::{attrs, call, close, f32s, refused, typed};
+use byoc_ir::ir::{AttrValue, Attrs, Type};
+use byoc_ir::op::Value;
+use byoc_ir::tensor::{DType, Tensor};
+
+fn floats<const N: usize>(values: [f64; N]) -> AttrValue {
+    AttrValue::List(values.iter().map(|&v| AttrValue::Float(v)).collect())
+}
+
+fn of(shape: &[usize], values: &[f32]) -> Tensor {
+    Tensor::from_slice(shape, values)
+}
+
+fn ints(shape: &[usize], values: &[i32]) -> Tensor {
+    Tensor::from_slice(shape, values)
+}
+
+fn several(name: &str, attrs: &Attrs, args: &[&Tensor]) -> Vec<Tensor> {
+    let args: Vec<Value> = args.iter().map(|&t| Value::Tensor(t.clone())).collect();
+    call(name, attrs, &args).unwrap()
+}
+
+/// Asserts that boxes are equal up to rounding, for sides near 1.
+#[track_caller]
+fn near(got: &Tensor, want: &[f64]) {
+    let got = got.view().to_f64s();
+    assert_eq!(got.len(), want.len());
+    for (g, w) in got.iter().zip(want) {
+        assert!((g - w).abs() < 1e-6, "expected {w}, found {g}");
+    }
+}
+
+#[test]
+fn default_boxes() {
+    // Two rows, one column: boxes are as wide as they are high times 2 / 1.
+    let data = of(&[1, 1, 2, 1], &[0.0; 2]);
+    let two = attrs([("sizes", floats([0.2])), ("ratios", floats([1.0, 4.0]))]);
+    let got = several("vision.multibox_prior", &two, &[&data]).remove(0);
+    assert_eq!(got.shape(), [1, 4, 4]);
+    let square = |y: f64| [0.5 - 0.2, y - 0.1, 0.5 + 0.2, y + 0.1];
+    let wide = |y: f64| [0.5 - 0.4, y - 0.05, 0.5 + 0.4, y + 0.05];
+    close(&got, &[square(0.25), wide(0.25), square(0.75), wide(0.75)].concat());
+    // Steps and offsets move the centers, and clip cuts the boxes.
+    let moved = attrs([
+        ("sizes", floats([1.0, 0.5])),
+        ("steps", floats([0.5, 0.25])),
+        ("offsets", floats([0.0, 1.0])),
+        ("clip", true.into()),
+    ]);
+    let got = several("vision.multibox_prior", &moved, &[&of(&[1, 1, 1, 1], &[0.0])]).remove(0);
+    close(&got, &[0.0, 0.0, 0.75, 0.5, 0.0, 0.0, 0.5, 0.25]);
+    let ty = |dims: &str, attrs: &Attrs| typed("vision.multibox_prior", attrs, &[f32s(dims)]);
+    assert_eq!(ty("1, 8, 3, 5", &two).unwrap(), "Tensor[(1, 30, 4), float32]");
+    assert_eq!(ty("1, 8, h, 5", &two).unwrap(), "Tensor[(1, ?, 4), float32]");
+    assert!(ty("8, 3, 5", &two).unwrap_err().contains("4 dimensions"));
+    assert!(ty("1, 8, 3, 5", &attrs([("ratios", floats([-1.0]))])).unwrap_err().contains("a ratio is -1"));
+}
+
+#[test]
+fn boxes_are_decoded_and_the_background_is_dropped() {
+    // Three anchors: the first is background, the second falls below the threshold, the third is class 2.
+    let classes = of(&[1, 3, 3], &[0.9, 0.8, 0.1, 0.05, 0.15, 0.3, 0.05, 0.05, 0.6]);
+    let places = of(&[1, 12], &[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, -2.0, 0.0, 0.0]);
+    let square = [0.2f32, 0.2, 0.6, 0.4];
+    let anchors = of(&[1, 3, 4], &[square, square, square].concat());
+    let threshold = attrs([("threshold", 0.2.into())]);
+    let got = several("vision.multibox_transform_loc", &threshold, &[&classes, &places, &anchors]);
+    assert_eq!(got[1].as_slice::<i32>(), [1]);
+    // Center (0.4, 0.3) moved by 0.1 * 0.4 and by -2 * 0.1 * 0.2.
+    let boxed = [1.0, 0.6f32 as f64, 0.24, 0.16, 0.64, 0.36];
+    near(&got[0], &[&boxed[..], &[-1.0; 12]].concat());
+    // With the background: anchors keep their classes, all three reach the threshold.
+    let all = attrs([("threshold", 0.2.into()), ("keep_background", true.into())]);
+    let got = several("vision.multibox_transform_loc", &all, &[&classes, &places, &anchors]);
+    assert_eq!(got[1].as_slice::<i32>(), [3]);
+    let ids: Vec<f32> = got[0].as_slice::<f32>().chunks(6).map(|b| b[0]).collect();
+    assert_eq!(ids, [0.0, 0.0, 2.0]);
+    // Growth by exp(5 * 0.2) on both axes, cut at the border or not.
+    let grown = of(&[1, 4], &[0.0, 0.0, 5.0, 5.0]);
+    let (one, anchor) = (of(&[1, 2, 1], &[0.0, 1.0]), of(&[1, 1, 4], &square));
+    let got = several("vision.multibox_transform_loc", &Attrs::none(), &[&one, &grown, &anchor]);
+    let e = std::f64::consts::E;
+    near(&got[0], &[0.0, 1.0, 0.0, 0.3 - e * 0.1, 0.4 + e * 0.2, 0.3 + e * 0.1]);
+    let wrong = refused("vision.multibox_transform_loc", &Attrs::none(), &[&one, &grown, &of(&[1, 1, 5], &[0.0; 5])]);
+    assert!(wrong.contains("elements of an anchor: 5 vs. 4"), "{wrong}");
+}
+
+#[test]
+fn valid_boxes_move_to_the_front() {
+    let boxes = [[0.0f32, 0.1, 1.0], [-1.0, 0.9, 2.0], [1.0, 0.8, 3.0], [2.0, 0.5, 4.0]].concat();
+    let (data, half) = (of(&[1, 4, 3], &boxes), of(&[], &[0.4]));
+    let got = several("vision.get_valid_counts", &Attrs::none(), &[&data, &half]);
+    assert_eq!(got[0].as_slice::<i32>(), [2]);
+    assert_eq!(got[1].as_slice::<f32>(), [1.0, 0.8, 3.0, 2.0, 0.5, 4.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0]);
+    assert_eq!(got[2].as_slice::<i32>(), [2, 3, -1, -1]);
+    // No class to check, and the threshold as an attribute. A score equal to it is not above it.
+    let no_class = attrs([("id_index", AttrValue::Int(-1)), ("score_threshold", 0.5.into())]);
+    let got = several("vision.get_valid_counts", &no_class, &[&data]);
+    assert_eq!(got[2].as_slice::<i32>(), [1, 2, -1, -1]);
+    let far = typed("vision.get_valid_counts", &attrs([("score_index", AttrValue::Int(3))]), &[f32s("1, 4, 3")]);
+    assert!(far.unwrap_err().contains("score_index is 3, a box has 3 elements"));
+}
+
+/// Class, score, and the four sides of five boxes.
+const BOXES: [[f32; 6]; 5] = [
+    [0.0, 0.8, 1.0, 20.0, 25.0, 45.0],
+    [1.0, 0.7, 30.0, 60.0, 50.0, 80.0],
+    [0.0, 0.4, 4.0, 21.0, 19.0, 40.0],
+    [2.0, 0.9, 35.0, 61.0, 52.0, 79.0],
+    [1.0, 0.5, 100.0, 60.0, 70.0, 110.0],
+];
+
+fn suppress(pairs: &[(&str, AttrValue)], valid: i32, most: i32, threshold: f32) -> Vec<Tensor> {
+    let attrs = Attrs::new(pairs.iter().map(|(k, v)| (*k, v.clone())));
+    let (data, count) = (of(&[1, 5, 6], &BOXES.concat()), ints(&[1], &[valid]));
+    let indices = ints(&[1, 5], &[10, 11, 12, 13, 14]);
+    several(
+        "vision.non_max_suppression",
+        &attrs,
+        &[&data, &count, &indices, &ints(&[], &[most]), &of(&[], &[threshold])],
+    )
+}
+
+fn kept(pairs: &[(&str, AttrValue)], valid: i32, most: i32, threshold: f32) -> Vec<i32> {
+    let got = suppress(pairs, valid, most, threshold);
+    let count = got[1].as_slice::<i32>()[0] as usize;
+    assert!(got[0].as_slice::<i32>()[count..].iter().all(|&i| i == -1));
+    got[0].as_slice::<i32>()[..count].to_vec()
+}
+
+#[test]
+fn overlapping_boxes_are_suppressed() {
+    // By score: 3, 0, 1, 4, 2. Box 2 lies in box 0: 15 * 19 of 24 * 25 is 0.475. Boxes 1 and 3 share 15 * 18 of
+    // 400 + 306 - 270: 0.619, but are of two classes.
+    assert_eq!(kept(&[], 5, -1, 0.4), [13, 10, 11, 14]);
+    assert_eq!(kept(&[], 5, -1, 0.48), [13, 10, 11, 14, 12]);
+    assert_eq!(kept(&[("force_suppress", true.into())], 5, -1, 0.6), [13, 10, 14, 12]);
+    assert_eq!(kept(&[("id_index", AttrValue::Int(-1))], 5, -1, 0.6), [13, 10, 14, 12]);
+    // Box 4 does not count; only the best two take part; only one may be kept.
+    assert_eq!(kept(&[], 4, -1, 0.4), [13, 10, 11]);
+    assert_eq!(kept(&[("top_k", AttrValue::Int(2))], 5, -1, 0.4), [13, 10]);
+    assert_eq!(kept(&[], 5, 1, 0.4), [13]);
+    assert_eq!(kept(&[], 5, 0, 0.4), [0i32; 0]);
+    // No threshold: all boxes, in their order.
+    assert_eq!(kept(&[], 3, -1, 0.0), [10, 11, 12]);
+    // Boxes instead of indices, in the order of scores, with gaps or without.
+    let gaps = [("force_suppress", true.into()), ("return_indices", false.into())];
+    let ids = |t: &Tensor| t.as_slice::<f32>().chunks(6).map(|b| (b[0], b[1])).collect::<Vec<_>>();
+    let none = (-1.0, -1.0);
+    let got = suppress(&gaps, 4, -1, 0.6).remove(0);
+    assert_eq!(ids(&got), [(2.0, 0.9), (0.0, 0.8), none, (0.0, 0.4), none]);
+    let closed = [gaps[0].clone(), gaps[1].clone(), ("invalid_to_bottom", true.into())];
+    let got = suppress(&closed, 4, -1, 0.6).remove(0);
+    assert_eq!(ids(&got), [(2.0, 0.9), (0.0, 0.8), (0.0, 0.4), none, none]);
+    assert_eq!(got.as_slice::<f32>()[..6], BOXES[3]);
+}
+
+#[test]
+fn suppression_is_typed() {
+    let scalar = |dtype| Type::tensor(dtype, &[]);
+    let vector = |n: usize| Type::tensor(DType::I32, &[n]);
+    let args = |count: Type| {
+        [f32s("2, 9, 6"), count, Type::tensor(DType::I32, &[2, 9]), scalar(DType::I32), scalar(DType::F32)]
+    };
+    let ty = |attrs: &Attrs, count: Type| typed("vision.non_max_suppression", attrs, &args(count));
+    assert_eq!(ty(&Attrs::none(), vector(2)).unwrap(), "(Tensor[(2, 9), int32], Tensor[(2, 1), int32])");
+    let boxes = attrs([("return_indices", false.into())]);
+    assert_eq!(ty(&boxes, vector(2)).unwrap(), "Tensor[(2, 9, 6), float32]");
+    assert!(ty(&boxes, vector(3)).unwrap_err().contains("pictures: 2 vs. 3"));
+    assert!(ty(&boxes, f32s("2")).unwrap_err().contains("expected integers"));
+    let data = of(&[1, 2, 6], &[0.0; 12]);
+    let too_many = [&data, &ints(&[1], &[3]), &ints(&[1, 2], &[0, 1]), &ints(&[], &[-1]), &of(&[], &[0.5])];
+    assert!(refused("vision.non_max_suppression", &Attrs::none(), &too_many).contains("valid_count is 3 of 2 boxes"));
+}
